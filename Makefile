@@ -1,0 +1,107 @@
+# All a newcomer types: `make run`, `make test`. `make help` lists the rest.
+#
+# Needs python3 (3.11 or later, with venv), cargo (1.88 or later), a C compiler and make. Everything
+# else goes into .venv and target/. A stamp file stands for each finished step, so a second
+# call neither downloads nor rebuilds.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BENCH_VENV := .venv-bench
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+
+# What the extension is built from
+RUST_SOURCES := $(shell find crates -name '*.rs' -not -path '*/tests/*' -not -path '*/benches/*')
+RUST_MANIFESTS := Cargo.toml Cargo.lock $(wildcard crates/*/Cargo.toml)
+
+# One interpreter for every build of PyO3, or cargo would build it again for the next one
+export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
+# maturin and pip look for the environment here
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PYTHONNOUSERSITE := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+.PHONY: run
+run: build ## Set up, then run a Dask job over tcp:// and over backhaul:// and compare
+	$(BIN)/backhaul bench transpose-sum $(ARGS)
+
+.PHONY: build
+build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
+
+.PHONY: test
+test: build $(VENV)/.dev ## Run every Rust and Python test
+	cargo test --workspace --no-fail-fast
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom cargo test -p backhaul-shm --release
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes nothing
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest backhaul._native --mypy-config-file pyproject.toml
+
+.PHONY: bench
+bench: build $(BENCH_VENV)/.peers ## Latency and bandwidth beside every peer that can be installed
+	$(BIN)/backhaul bench p2p --api both --lane shm --lane tcp --against all $(ARGS)
+
+.PHONY: fmt
+fmt: $(VENV)/.dev ## Format Rust and Python, and mend what ruff can mend
+	cargo fmt --all
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+.PHONY: clean
+clean: ## Remove environments, builds and caches
+	rm -rf $(VENV) $(BENCH_VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f python/backhaul/_native*.so
+	find python tests -name __pycache__ -prune -exec rm -rf {} +
+
+# --- Steps, each with its stamp ---------------------------------------------------------------
+
+# $(1): the environment to make
+define make_venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than 3.11; name another one: make PYTHON=python3.12 …" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(1)
+endef
+
+$(VENV)/.venv:
+	$(call make_venv,$(VENV))
+	@touch $@
+
+$(VENV)/.run: requirements/run.txt pyproject.toml | $(VENV)/.venv
+	$(BIN)/python $(PIP_INSTALL) -r $<
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt requirements/run.txt pyproject.toml | $(VENV)/.run
+	$(BIN)/python $(PIP_INSTALL) -r $<
+	@touch $@
+
+# The import proves that the extension and the interpreter fit.
+$(VENV)/.built: $(RUST_SOURCES) $(RUST_MANIFESTS) pyproject.toml $(VENV)/.run
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.88 or later" >&2; exit 1; }
+	$(BIN)/maturin develop --release
+	$(BIN)/python -c 'import backhaul'
+	@touch $@
+
+$(BENCH_VENV)/.venv:
+	$(call make_venv,$(BENCH_VENV))
+	@touch $@
+
+$(BENCH_VENV)/.peers: requirements/bench.txt | $(BENCH_VENV)/.venv
+	$(BENCH_VENV)/bin/python $(PIP_INSTALL) -r $<
+	@touch $@

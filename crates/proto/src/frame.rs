@@ -1,0 +1,202 @@
+//! The frame header: 32 bytes, little-endian, in front of everything on a lane.
+//!
+//! ```text
+//! 0 u8 kind | 1 u8 flags | 2 u16 reserved | 4 u32 segment_count | 8 u64 message | 16 u64 tag | 24 u64 payload_bytes
+//! ```
+//!
+//! A field that a kind does not use is zero; anything else is refused, so that a later version
+//! can give it a meaning.
+
+use crate::error::ProtocolError;
+use crate::ids::{MessageKind, Tag};
+
+/// Bytes of a header on the wire
+pub const HEADER_BYTES: usize = 32;
+
+/// Flag: the message belongs to the untagged stream
+const FLAG_UNTAGGED: u8 = 1;
+
+/// What a frame is about
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// A short message; its bytes follow
+    Eager = 1,
+    /// A long message is ready; its bytes wait for an [`Accept`](Self::Accept)
+    Request = 2,
+    /// The bytes of a requested message may come
+    Accept = 3,
+    /// The bytes of a requested message are not wanted
+    Skip = 4,
+    /// The next bytes of an accepted message
+    Data = 5,
+    /// Messages and eager bytes granted since the start
+    Credit = 6,
+    /// A question whether the peer lives
+    Ping = 7,
+    /// The answer to a ping
+    Pong = 8,
+    /// No message follows
+    Close = 9,
+}
+
+impl FrameKind {
+    /// The number on the wire
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Eager,
+            2 => Self::Request,
+            3 => Self::Accept,
+            4 => Self::Skip,
+            5 => Self::Data,
+            6 => Self::Credit,
+            7 => Self::Ping,
+            8 => Self::Pong,
+            9 => Self::Close,
+            _ => return None,
+        })
+    }
+
+    /// Whether the frame starts a message, and so may have a segment table
+    #[must_use]
+    pub const fn starts_message(self) -> bool {
+        matches!(self, Self::Eager | Self::Request)
+    }
+
+    /// Whether `payload_bytes` bytes of payload follow the header
+    #[must_use]
+    pub const fn carries_payload(self) -> bool {
+        matches!(self, Self::Eager | Self::Data)
+    }
+}
+
+/// A decoded header
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FrameHeader {
+    /// What the frame is about
+    pub kind: FrameKind,
+    /// Whether the message belongs to the untagged stream
+    pub untagged: bool,
+    /// Segments of the message that starts here, else 0
+    pub segment_count: u32,
+    /// Number of the message, counted by its sender; total messages in a credit, token in a ping
+    pub message: u64,
+    /// Tag of the message that starts here; total bytes in a credit, else 0
+    pub tag: u64,
+    /// Bytes that follow; in a request, bytes of the whole message
+    pub payload_bytes: u64,
+}
+
+impl FrameHeader {
+    /// A header with nothing but a kind and a message number
+    #[must_use]
+    pub const fn bare(kind: FrameKind, message: u64) -> Self {
+        Self {
+            kind,
+            untagged: false,
+            segment_count: 0,
+            message,
+            tag: 0,
+            payload_bytes: 0,
+        }
+    }
+
+    /// Writes the header as it goes on the wire
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = self.kind.code();
+        bytes[1] = if self.untagged { FLAG_UNTAGGED } else { 0 };
+        bytes[4..8].copy_from_slice(&self.segment_count.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.message.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header, checking what can be checked without knowing the connection
+    ///
+    /// # Errors
+    ///
+    /// [`ProtocolError`] for an unknown kind or flag, a field that should be zero and is not, and
+    /// a request or data frame without bytes.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, ProtocolError> {
+        let code = bytes[0];
+        let kind = FrameKind::from_code(code).ok_or(ProtocolError::UnknownKind { kind: code })?;
+        let flags = bytes[1];
+        let flags_allowed = if kind.starts_message() {
+            FLAG_UNTAGGED
+        } else {
+            0
+        };
+        if flags & !flags_allowed != 0 {
+            return Err(ProtocolError::UnknownFlags { flags, kind: code });
+        }
+        let header = Self {
+            kind,
+            untagged: flags & FLAG_UNTAGGED != 0,
+            segment_count: u32::from_le_bytes(part(bytes, 4)),
+            message: u64::from_le_bytes(part(bytes, 8)),
+            tag: u64::from_le_bytes(part(bytes, 16)),
+            payload_bytes: u64::from_le_bytes(part(bytes, 24)),
+        };
+        let reserved = u16::from_le_bytes(part(bytes, 2));
+        header.check(reserved)?;
+        Ok(header)
+    }
+
+    /// The matching space and tag of a frame that starts a message
+    #[must_use]
+    pub const fn message_kind(&self) -> MessageKind {
+        if self.untagged {
+            MessageKind::Untagged
+        } else {
+            MessageKind::Tagged(Tag(self.tag))
+        }
+    }
+
+    fn check(&self, reserved: u16) -> Result<(), ProtocolError> {
+        let kind = self.kind;
+        let has_tag = kind == FrameKind::Credit || (kind.starts_message() && !self.untagged);
+        let has_bytes = kind == FrameKind::Request || kind.carries_payload();
+        let zeros = [
+            ("reserved", u64::from(reserved), true),
+            (
+                "segment_count",
+                u64::from(self.segment_count),
+                !kind.starts_message(),
+            ),
+            ("message", self.message, kind == FrameKind::Close),
+            ("tag", self.tag, !has_tag),
+            ("payload_bytes", self.payload_bytes, !has_bytes),
+        ];
+        for (field, value, must_be_zero) in zeros {
+            if must_be_zero && value != 0 {
+                return Err(ProtocolError::NotZero {
+                    field,
+                    value,
+                    kind: kind.code(),
+                });
+            }
+        }
+        if has_bytes && kind != FrameKind::Eager && self.payload_bytes == 0 {
+            return Err(ProtocolError::NoBytes {
+                kind: kind.code(),
+                message: self.message,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The `N` bytes at `at`
+fn part<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
+    let mut part = [0; N];
+    part.copy_from_slice(&bytes[at..at + N]);
+    part
+}

@@ -1,1 +1,65 @@
-//! fabric
+//! Backhaul: messages between processes over the best path there is.
+//!
+//! A [`Context`] owns configuration, pooled memory and a progress engine. A [`Listener`] accepts
+//! and [`Context::connect`] makes an [`Endpoint`], one connected peer. Each operation returns a
+//! [`Request`]: a future for any executor, or something to block on. How the bytes of a peer
+//! travel, its *lane*, is agreed on in a handshake: through this process, through shared memory,
+//! or over TCP; [`Endpoint::info`] says which and why.
+//!
+//! ```
+//! use backhaul::{Config, Context, Tag, TagMask};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let context = Context::new(Config::default())?;
+//! let listener = context.listen("127.0.0.1:0")?;
+//! let address = listener.local_address().to_string();
+//!
+//! let mut accept = listener.accept();
+//! let near = context.connect(&address).wait(None).expect("no time limit")?;
+//! let far = accept.wait(None).expect("no time limit")?;
+//!
+//! near.send(Tag(7), &b"hello"[..]).wait(None).expect("no time limit")?;
+//! let received = far.recv(Tag(7), TagMask::FULL, vec![0; 16]).wait(None).expect("no time limit")?;
+//! assert_eq!(received.bytes, 5);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Memory given to a request belongs to it until it is over, so that dropping a future is safe.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod buffer;
+mod config;
+mod conn;
+mod context;
+mod endpoint;
+mod engine;
+mod error;
+mod handshaking;
+mod identity;
+mod lane;
+mod listener;
+mod meeting;
+mod rendezvous;
+mod request;
+mod statistics;
+
+pub use backhaul_proto::{
+    ConnectionStatistics, HandshakeError, KeepAlive, LaneKind, Limits, ProtocolError, RecvRefused,
+    SendRefused, Tag, TagMask,
+};
+pub use backhaul_shm::pool::PoolStatistics;
+pub use buffer::{Message, PoolBuf, Received, RecvBuffer, Segments};
+pub use bytes::Bytes;
+pub use config::{Config, ConfigError};
+pub use context::Context;
+pub use endpoint::{Endpoint, EndpointInfo};
+pub use error::{
+    AcceptError, AddressError, CloseReason, ConnectError, ContextError, ListenError, RecvError,
+    SendError,
+};
+pub use listener::{Listener, ListenerStatistics};
+pub use request::Request;
+pub use statistics::EndpointStatistics;

@@ -1,0 +1,137 @@
+//! What a user may set, with the reason for each default.
+
+use std::time::Duration;
+
+use backhaul_proto::{KeepAlive, LaneKind, Limits};
+use thiserror::Error;
+
+/// Settings of a [`Context`](crate::Context)
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Lanes that may be used, best first. Tcp is always possible: it is where peers meet.
+    pub lanes: Vec<LaneKind>,
+    /// Limits of the protocol: sizes, counts and windows
+    pub limits: Limits,
+    /// Bytes of one shared-memory ring; each pair of peers has two. A power of two.
+    pub ring_bytes: usize,
+    /// Bytes of freed receive buffers that stay mapped for reuse
+    pub pool_cached_bytes_max: usize,
+    /// How long a waiting caller polls before it sleeps. Zero on a machine with one CPU, where the
+    /// peer cannot run meanwhile.
+    pub spin: Duration,
+    /// How long a peer may take to say who it is and agree on a lane
+    pub handshake_timeout: Duration,
+    /// Pings on lanes that cross hosts; on one host the kernel reports a dead peer at once
+    pub keep_alive: Option<KeepAlive>,
+    /// How long a closing endpoint waits for the peer to take what was sent
+    pub linger: Duration,
+    /// Connections the kernel queues for a listener, and accepted endpoints that wait in ours
+    pub backlog: u32,
+    /// Handshakes a listener has open at once; more wait in the kernel's queue
+    pub handshakes_max: usize,
+}
+
+impl Config {
+    /// Checks values against each other
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] naming the value and what is allowed.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let bounds: [(&'static str, u64, u64, u64); 6] = [
+            ("ring_bytes", self.ring_bytes as u64, 4096, 1 << 30),
+            ("backlog", u64::from(self.backlog), 1, 1 << 16),
+            ("handshakes_max", self.handshakes_max as u64, 1, 1 << 16),
+            (
+                "segments_max",
+                u64::from(self.limits.segments_max),
+                1,
+                1 << 20,
+            ),
+            ("credit_messages", self.limits.credit_messages, 4, u64::MAX),
+            (
+                "message_bytes_max",
+                self.limits.message_bytes_max,
+                1,
+                1 << 62,
+            ),
+        ];
+        for (name, value, min, max) in bounds {
+            if !(min..=max).contains(&value) {
+                return Err(ConfigError::OutOfRange {
+                    name,
+                    value,
+                    min,
+                    max,
+                });
+            }
+        }
+        if !self.ring_bytes.is_power_of_two() {
+            return Err(ConfigError::NotPowerOfTwo {
+                name: "ring_bytes",
+                value: self.ring_bytes as u64,
+            });
+        }
+        if self.limits.eager_bytes_max > self.limits.credit_bytes {
+            return Err(ConfigError::OutOfRange {
+                name: "eager_bytes_max",
+                value: self.limits.eager_bytes_max,
+                min: 0,
+                max: self.limits.credit_bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            lanes: vec![LaneKind::Inproc, LaneKind::Shm, LaneKind::Tcp],
+            limits: Limits::default(),
+            ring_bytes: 1 << 20,
+            pool_cached_bytes_max: 256 << 20,
+            spin: if cores > 1 {
+                Duration::from_micros(50)
+            } else {
+                Duration::ZERO
+            },
+            handshake_timeout: Duration::from_secs(10),
+            keep_alive: Some(KeepAlive {
+                interval: Duration::from_secs(15),
+                timeout: Duration::from_secs(60),
+            }),
+            linger: Duration::from_secs(5),
+            backlog: 2048,
+            handshakes_max: 1024,
+        }
+    }
+}
+
+/// A setting that cannot work
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A number is outside its range
+    #[error("{name} must be between {min} and {max}, got {value}")]
+    OutOfRange {
+        /// Name of the setting
+        name: &'static str,
+        /// Value that was given
+        value: u64,
+        /// Smallest value allowed
+        min: u64,
+        /// Largest value allowed
+        max: u64,
+    },
+    /// A size must be a power of two
+    #[error("{name} must be a power of two, got {value}")]
+    NotPowerOfTwo {
+        /// Name of the setting
+        name: &'static str,
+        /// Value that was given
+        value: u64,
+    },
+}

@@ -1,0 +1,466 @@
+//! One connection: the state that callers and the engine share, and who moves it along when.
+//!
+//! Callers put commands into an inbox and then try the lock of the link; whoever holds it works
+//! through the inbox before and after letting go, so nobody waits for a lock while another copies
+//! data. Reading is done by the engine, woken by the lane's bell, or by a caller that polls; the
+//! two take turns by *arming*: an armed link wakes the engine, a link that a caller drives does
+//! not (it is then *hot*, see [`crate::engine`]).
+
+mod incoming;
+mod interest;
+mod link;
+mod outgoing;
+mod spin;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::time::{Duration, Instant};
+
+use backhaul_proto::{Hello, LaneKind, MessageKind, Selector};
+use rustix::event::epoll::EventFlags;
+
+use crate::buffer::{Message, Received, RecvBuffer, Segments};
+use crate::config::Config;
+use crate::engine::{Engine, Source, SourceId, lock};
+use crate::error::{CloseReason, RecvError, SendError};
+use crate::request::{Completer, Drive, Operation, Request, Wakes};
+use crate::statistics::Counters;
+
+use interest::Interest;
+use interest::PORT_BELL;
+pub(crate) use interest::PORT_SOCKET;
+pub(crate) use link::Link;
+use link::{Outcome, Work};
+use spin::SpinPolicy;
+
+/// A connection
+///
+/// Lock order: `link` before `inbox`, `interest` and `watchers`; none is held while a waker runs.
+pub(crate) struct Conn {
+    pub(crate) facts: Facts,
+    pub(crate) counters: Counters,
+    engine: Arc<Engine>,
+    id: SourceId,
+    interest: Interest,
+    inbox: Mutex<Vec<Command>>,
+    /// The inbox may hold something
+    dirty: AtomicBool,
+    link: Mutex<Link>,
+    /// Callers that poll now
+    inline: AtomicU32,
+    /// Counts polls that found what they waited for; tells the engine whether a hot link is in use
+    inline_hits: AtomicU64,
+    /// `inline_hits` at the last tick
+    inline_hits_seen: AtomicU64,
+    /// The engine looks at this link each tick, and the lane's bell may be mute
+    hot: AtomicBool,
+    spin: SpinPolicy,
+    /// Set before `closed`, when a graceful close has begun
+    closing: AtomicBool,
+    /// Set once, when the link has ended
+    closed: OnceLock<CloseReason>,
+    watchers: Mutex<Vec<Completer<CloseReason, Infallible>>>,
+    next_operation: AtomicU64,
+    linger: Duration,
+}
+
+/// What is known of a connection from the start
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) lane: LaneKind,
+    /// Why this lane
+    pub(crate) reason: String,
+    pub(crate) peer_hello: Hello,
+}
+
+/// What a caller asks of the link
+pub(crate) enum Command {
+    Send {
+        operation: u64,
+        kind: MessageKind,
+        segments: Segments,
+        completer: Completer<(), SendError>,
+        started: Instant,
+    },
+    Recv {
+        operation: u64,
+        selector: Selector,
+        target: Target,
+        started: Instant,
+    },
+    Cancel {
+        operation: u64,
+    },
+    Close {
+        completer: Completer<(), CloseReason>,
+    },
+    Abort,
+}
+
+/// Where a receive goes
+pub(crate) enum Target {
+    Into(Box<dyn RecvBuffer>, Completer<Received, RecvError>),
+    Allocate(Completer<Message, RecvError>),
+}
+
+impl Conn {
+    /// Makes a connection and has the engine watch it under `id`, which may be another source's
+    /// until now
+    pub(crate) fn start(
+        engine: &Arc<Engine>,
+        id: SourceId,
+        facts: Facts,
+        link: Link,
+        socket: Arc<TcpStream>,
+        bell: Option<OwnedFd>,
+        config: &Config,
+    ) -> std::io::Result<Arc<Self>> {
+        let conn = Arc::new(Self {
+            interest: Interest::new(id, socket, bell),
+            inbox: Mutex::default(),
+            dirty: AtomicBool::new(false),
+            inline: AtomicU32::new(0),
+            inline_hits: AtomicU64::new(0),
+            inline_hits_seen: AtomicU64::new(0),
+            hot: AtomicBool::new(false),
+            spin: SpinPolicy::new(config.spin),
+            closing: AtomicBool::new(false),
+            closed: OnceLock::new(),
+            watchers: Mutex::default(),
+            next_operation: AtomicU64::new(0),
+            linger: config.linger,
+            engine: Arc::clone(engine),
+            id,
+            counters: Counters::new(),
+            facts,
+            link: Mutex::new(link),
+        });
+        engine.replace(id, Arc::clone(&conn) as Arc<dyn Source>);
+        conn.interest.begin(engine)?;
+        if let Some(at) = lock(&conn.link).poll_timeout() {
+            engine.schedule(at);
+        }
+        // Bytes may have come with the handshake, or lie in the ring already.
+        conn.drive();
+        Ok(conn)
+    }
+
+    /// Posts a send
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        kind: MessageKind,
+        segments: Segments,
+    ) -> Request<(), SendError> {
+        let operation = self.next_operation();
+        let (request, completer) = Request::pending(self.operation(operation));
+        let bytes: usize = segments.iter().map(bytes::Bytes::len).sum();
+        self.counters.queued_bytes.add(bytes as u64);
+        self.submit(Command::Send {
+            operation,
+            kind,
+            segments,
+            completer,
+            started: Instant::now(),
+        });
+        request
+    }
+
+    /// Posts a receive into a buffer
+    pub(crate) fn recv(
+        self: &Arc<Self>,
+        selector: Selector,
+        buffer: Box<dyn RecvBuffer>,
+    ) -> Request<Received, RecvError> {
+        let operation = self.next_operation();
+        let (request, completer) = Request::pending(self.operation(operation));
+        self.submit(Command::Recv {
+            operation,
+            selector,
+            target: Target::Into(buffer, completer),
+            started: Instant::now(),
+        });
+        request
+    }
+
+    /// Posts a receive that allocates what it needs
+    pub(crate) fn recv_message(
+        self: &Arc<Self>,
+        selector: Selector,
+    ) -> Request<Message, RecvError> {
+        let operation = self.next_operation();
+        let (request, completer) = Request::pending(self.operation(operation));
+        self.submit(Command::Recv {
+            operation,
+            selector,
+            target: Target::Allocate(completer),
+            started: Instant::now(),
+        });
+        request
+    }
+
+    /// Closes gracefully
+    pub(crate) fn close(self: &Arc<Self>) -> Request<(), CloseReason> {
+        self.closing.store(true, Ordering::Release);
+        let (request, completer) = Request::pending(self.operation(self.next_operation()));
+        self.submit(Command::Close { completer });
+        request
+    }
+
+    /// Ends the link at once
+    pub(crate) fn abort(&self) {
+        if self.closed.get().is_none() {
+            self.closing.store(true, Ordering::Release);
+            self.submit(Command::Abort);
+        }
+    }
+
+    /// Whether the link has ended or is being closed here
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closing.load(Ordering::Acquire) || self.closed.get().is_some()
+    }
+
+    /// Why the link ended, if it has
+    pub(crate) fn close_reason(&self) -> Option<&CloseReason> {
+        self.closed.get()
+    }
+
+    /// Completes when the link has ended
+    pub(crate) fn watch_close(self: &Arc<Self>) -> Request<CloseReason, Infallible> {
+        let (request, completer) = Request::pending(self.operation(self.next_operation()));
+        let mut watchers = lock(&self.watchers);
+        if let Some(reason) = self.closed.get() {
+            completer.complete(Ok(reason.clone()), &mut Wakes::new());
+        } else {
+            watchers.push(completer);
+        }
+        request
+    }
+
+    /// State of the protocol, for reports; `None` while somebody moves data
+    pub(crate) fn protocol_statistics(&self) -> Option<backhaul_proto::ConnectionStatistics> {
+        self.link.try_lock().ok().map(|link| link.statistics())
+    }
+
+    fn operation(self: &Arc<Self>, id: u64) -> Operation {
+        Operation {
+            driver: Arc::clone(self) as Arc<dyn Drive>,
+            id,
+        }
+    }
+
+    fn next_operation(&self) -> u64 {
+        // Only uniqueness matters.
+        self.next_operation.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn submit(&self, command: Command) {
+        lock(&self.inbox).push(command);
+        self.dirty.store(true, Ordering::SeqCst);
+        // Pairs with the fence in `progress`: either our try_lock succeeds, or the holder sees
+        // `dirty` after it has let go.
+        fence(Ordering::SeqCst);
+        if self.progress(Work::SUBMIT).more {
+            self.interest.call_engine();
+        }
+    }
+
+    /// Works on the link for one slice of data
+    ///
+    /// Gives up when somebody else holds the link and `work` may not wait: they will see what we
+    /// posted.
+    fn progress(&self, work: Work) -> Outcome {
+        let mut total = Outcome::default();
+        loop {
+            let mut wakes = Wakes::new();
+            {
+                let mut link = match self.link.try_lock() {
+                    Ok(link) => link,
+                    Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                    Err(TryLockError::WouldBlock) if work.waits => lock(&self.link),
+                    Err(TryLockError::WouldBlock) => return total,
+                };
+                let outcome = link.advance(self, work, &mut wakes);
+                total.moved |= outcome.moved;
+                total.more = outcome.more;
+                total.midway = outcome.midway;
+            }
+            for waker in wakes {
+                waker.wake();
+            }
+            // Pairs with the fence in `submit`.
+            fence(Ordering::SeqCst);
+            if !self.dirty.load(Ordering::SeqCst) {
+                return total;
+            }
+        }
+    }
+
+    /// Hands the link to the engine: from now on its lane's bell wakes it
+    fn arm(&self) {
+        if self.progress(Work::ARM).more {
+            self.interest.call_engine();
+        }
+    }
+
+    /// Takes what callers have posted since the last time
+    fn take_commands(&self, commands: &mut Vec<Command>) {
+        if self.dirty.swap(false, Ordering::SeqCst) {
+            commands.append(&mut lock(&self.inbox));
+        }
+    }
+
+    /// Records the end of the link, once
+    fn record_closed(&self, reason: CloseReason, wakes: &mut Wakes) {
+        let mut watchers = lock(&self.watchers);
+        let reason = self.closed.get_or_init(|| reason);
+        for watcher in watchers.drain(..) {
+            watcher.complete(Ok(reason.clone()), wakes);
+        }
+        drop(watchers);
+        self.interest.end(&self.engine);
+        self.engine.deregister(self.id);
+    }
+
+    /// Has the engine look at the link each tick, while callers drive it
+    fn become_hot(&self) {
+        if !self.hot.swap(true, Ordering::SeqCst) {
+            match self.engine.source(self.id) {
+                Some(source) => self.engine.add_hot(source),
+                None => self.hot.store(false, Ordering::SeqCst),
+            }
+        }
+    }
+
+    /// Moves what can be moved, as the engine: for a bounded amount, then after the others again
+    fn drive(&self) {
+        let mut slices = 0;
+        let mut moved_at = Instant::now();
+        loop {
+            let outcome = self.progress(Work::DRIVE);
+            if outcome.moved || outcome.more {
+                slices += 1;
+                if slices == SLICES_MAX {
+                    self.interest.call_engine();
+                    return;
+                }
+                moved_at = Instant::now();
+            } else if outcome.midway && moved_at.elapsed() < self.spin.midway() {
+                std::hint::spin_loop();
+            } else {
+                break;
+            }
+        }
+        self.arm();
+    }
+}
+
+impl Drive for Conn {
+    fn poll_inline(&self, done: &AtomicBool) -> bool {
+        self.progress(Work::DRIVE);
+        if done.load(Ordering::Acquire) || self.closed.get().is_some() || !self.spin.allows() {
+            return done.load(Ordering::Acquire);
+        }
+        self.inline.fetch_add(1, Ordering::SeqCst);
+        self.progress(Work::MUTE);
+        let found = self.spin.until(|| {
+            let moved = self.progress(Work::POLL).moved;
+            (done.load(Ordering::Acquire), moved)
+        });
+        let last = self.inline.fetch_sub(1, Ordering::SeqCst) == 1;
+        if found {
+            self.counters.spins_hit.add(1);
+            // Only tells the tick that there was one.
+            self.inline_hits.fetch_add(1, Ordering::Relaxed);
+            if last {
+                self.become_hot();
+            }
+        } else {
+            self.counters.spins_missed.add(1);
+            if last {
+                self.arm();
+            }
+        }
+        done.load(Ordering::Acquire)
+    }
+
+    fn cancel(&self, operation: u64) {
+        self.submit(Command::Cancel { operation });
+    }
+}
+
+impl Source for Conn {
+    fn on_ready(self: Arc<Self>, port: u8, flags: EventFlags) {
+        self.counters.wakeups.add(1);
+        if port == PORT_BELL {
+            self.interest.silence();
+            if self.inline.load(Ordering::SeqCst) == 0 {
+                self.drive();
+            }
+        } else if self.facts.lane == LaneKind::Tcp {
+            let driven = self.inline.load(Ordering::SeqCst) > 0 || self.hot.load(Ordering::SeqCst);
+            if driven && flags == EventFlags::IN {
+                self.interest.set(&self.engine, Some(false), None);
+            } else {
+                self.drive();
+            }
+        } else if let Some(detail) = self.interest.sentinel_ended() {
+            // What the peer wrote before it ended is still in the ring.
+            while self.progress(Work::DRIVE).moved {}
+            let mut wakes = Wakes::new();
+            lock(&self.link).peer_ended(&self, &detail, &mut wakes);
+            for waker in wakes {
+                waker.wake();
+            }
+        }
+    }
+
+    fn on_tick(self: Arc<Self>) -> bool {
+        if self.closed.get().is_some() {
+            return false;
+        }
+        let hits = self.inline_hits.load(Ordering::Relaxed);
+        let used = self.inline_hits_seen.swap(hits, Ordering::Relaxed) != hits;
+        if used || self.inline.load(Ordering::SeqCst) > 0 {
+            return true;
+        }
+        // In this order: a caller that found it hot was here before we arm.
+        self.hot.store(false, Ordering::SeqCst);
+        self.drive();
+        false
+    }
+
+    fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
+        if self.closed.get().is_some() {
+            return None;
+        }
+        let mut wakes = Wakes::new();
+        let next = lock(&self.link).handle_deadline(&self, now, &mut wakes);
+        for waker in wakes {
+            waker.wake();
+        }
+        self.drive();
+        next
+    }
+
+    fn on_stop(self: Arc<Self>) {
+        self.abort();
+    }
+}
+
+impl fmt::Debug for Conn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conn")
+            .field("facts", &self.facts)
+            .field("closed", &self.closed.get())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Slices of data that the engine moves on one link before it looks after the others
+const SLICES_MAX: u32 = 8;

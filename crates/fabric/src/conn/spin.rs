@@ -1,0 +1,79 @@
+//! How long a caller polls before it sleeps, learned from whether polling has paid.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bounded, adaptive polling
+///
+/// After [`MISSES_MAX`] polls in vain, only each [`RETRY_EACH`]-th wait polls, until one finds
+/// what it waits for. The counts steer effort and order nothing, hence `Relaxed`.
+#[derive(Debug)]
+pub(super) struct SpinPolicy {
+    budget: Duration,
+    /// Polls in vain since the last that paid
+    misses: AtomicU32,
+    /// Waits that were not polled for since `misses` reached its bound
+    skipped: AtomicU32,
+}
+
+impl SpinPolicy {
+    pub(super) fn new(budget: Duration) -> Self {
+        Self {
+            budget,
+            misses: AtomicU32::new(0),
+            skipped: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether to poll for this wait
+    pub(super) fn allows(&self) -> bool {
+        if self.budget.is_zero() {
+            return false;
+        }
+        self.misses.load(Ordering::Relaxed) < MISSES_MAX
+            || self.skipped.fetch_add(1, Ordering::Relaxed) % RETRY_EACH == RETRY_EACH - 1
+    }
+
+    /// Polls until `step` says `(done, _)` or nothing has moved for the budget
+    pub(super) fn until(&self, mut step: impl FnMut() -> (bool, bool)) -> bool {
+        let started = Instant::now();
+        let mut idle_since = started;
+        loop {
+            let mut moved_any = false;
+            for _ in 0..STEPS_PER_LOOK {
+                let (done, moved) = step();
+                if done {
+                    self.misses.store(0, Ordering::Relaxed);
+                    return true;
+                }
+                moved_any |= moved;
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if moved_any {
+                idle_since = now;
+            }
+            if now - idle_since >= self.budget || now - started >= TRANSFER_MAX {
+                self.misses.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
+        }
+    }
+
+    /// How long the engine polls in the middle of a transfer
+    pub(super) fn midway(&self) -> Duration {
+        self.budget
+    }
+}
+
+/// Polls in vain before polling becomes rare
+const MISSES_MAX: u32 = 4;
+
+/// How rare
+const RETRY_EACH: u32 = 64;
+
+/// Steps between two looks at the clock
+const STEPS_PER_LOOK: u32 = 8;
+
+/// Longest time that a caller moves data itself; the engine goes on from there
+const TRANSFER_MAX: Duration = Duration::from_millis(5);

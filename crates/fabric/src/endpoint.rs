@@ -1,0 +1,185 @@
+//! One connected peer.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use backhaul_proto::{ConnectionStatistics, LaneKind, MessageKind, Selector, Tag, TagMask};
+use bytes::Bytes;
+
+use crate::buffer::{Message, Received, RecvBuffer, Segments};
+use crate::conn::Conn;
+use crate::context::Core;
+use crate::error::{CloseReason, RecvError, SendError};
+use crate::identity::Identity;
+use crate::request::Request;
+use crate::statistics::EndpointStatistics;
+
+/// A connected peer
+///
+/// Messages are either *tagged*, and matched as MPI matches them (64-bit tag and mask, in order
+/// per tag), or *untagged* lists of segments, received in the order sent. All methods may be called
+/// from any thread. Dropping the endpoint ends the connection at once: what is still queued is
+/// lost, so [`Endpoint::close`] first.
+#[derive(Debug)]
+pub struct Endpoint {
+    conn: Arc<Conn>,
+    /// Keeps the engine running
+    _core: Arc<Core>,
+}
+
+/// What is known of a connection
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EndpointInfo {
+    /// Our address on the first socket
+    pub local_address: SocketAddr,
+    /// The peer's address on the first socket
+    pub peer_address: SocketAddr,
+    /// Lane that carries the messages
+    pub lane: LaneKind,
+    /// Why this lane, and why not the better ones
+    pub reason: String,
+    /// Process id of the peer, in the peer's own namespace
+    pub peer_pid: u32,
+    /// User id of the peer, as the peer says
+    pub peer_uid: u32,
+    /// The peer says that it runs under the same kernel boot
+    pub same_host: bool,
+    /// Why the connection ended, if it has
+    pub closed: Option<String>,
+    /// State of the protocol; `None` while data is being moved
+    pub protocol: Option<ConnectionStatistics>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(conn: Arc<Conn>, core: Arc<Core>) -> Self {
+        Self { conn, _core: core }
+    }
+
+    /// Sends one segment under a tag
+    ///
+    /// Complete when the memory may be reused: the bytes are with the lane, not yet with a
+    /// receive of the peer.
+    pub fn send(&self, tag: Tag, segment: impl Into<Bytes>) -> Request<(), SendError> {
+        self.conn.send(
+            MessageKind::Tagged(tag),
+            Segments::from_iter([segment.into()]),
+        )
+    }
+
+    /// Sends several segments as one message under a tag
+    pub fn send_segments(&self, tag: Tag, segments: Segments) -> Request<(), SendError> {
+        self.conn.send(MessageKind::Tagged(tag), segments)
+    }
+
+    /// Sends segments as one untagged message
+    pub fn send_frames(&self, segments: Segments) -> Request<(), SendError> {
+        self.conn.send(MessageKind::Untagged, segments)
+    }
+
+    /// Receives the next message whose tag matches, its segments one behind the other
+    pub fn recv(
+        &self,
+        tag: Tag,
+        mask: TagMask,
+        buffer: impl RecvBuffer,
+    ) -> Request<Received, RecvError> {
+        self.recv_boxed(tag, mask, Box::new(buffer))
+    }
+
+    /// As [`Endpoint::recv`], for a buffer that is boxed already
+    pub fn recv_boxed(
+        &self,
+        tag: Tag,
+        mask: TagMask,
+        buffer: Box<dyn RecvBuffer>,
+    ) -> Request<Received, RecvError> {
+        self.conn.recv(Selector::Tagged { tag, mask }, buffer)
+    }
+
+    /// Receives the next message whose tag matches, in memory allocated for it
+    pub fn recv_message(&self, tag: Tag, mask: TagMask) -> Request<Message, RecvError> {
+        self.conn.recv_message(Selector::Tagged { tag, mask })
+    }
+
+    /// Receives the next untagged message, in memory allocated for it
+    pub fn recv_frames(&self) -> Request<Message, RecvError> {
+        self.conn.recv_message(Selector::Untagged)
+    }
+
+    /// Closes: earlier sends go out first, later ones fail
+    ///
+    /// Complete when the peer knows, or after the configured time to linger.
+    pub fn close(&self) -> Request<(), CloseReason> {
+        self.conn.close()
+    }
+
+    /// Ends the connection at once; what is in flight fails
+    pub fn abort(&self) {
+        self.conn.abort();
+    }
+
+    /// Whether the connection has ended, or is being closed from here
+    pub fn is_closed(&self) -> bool {
+        self.conn.is_closed()
+    }
+
+    /// Completes with the reason when the connection has ended
+    pub fn watch_close(&self) -> Request<CloseReason, Infallible> {
+        self.conn.watch_close()
+    }
+
+    /// Why the connection ended, if it has
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.conn.close_reason().cloned()
+    }
+
+    /// Payload bytes of sends that are not complete
+    pub fn queued_bytes(&self) -> u64 {
+        self.conn.counters.queued_bytes.value()
+    }
+
+    /// Our address
+    pub fn local_address(&self) -> SocketAddr {
+        self.conn.facts.local
+    }
+
+    /// The peer's address
+    pub fn peer_address(&self) -> SocketAddr {
+        self.conn.facts.peer
+    }
+
+    /// Lane in use
+    pub fn lane(&self) -> LaneKind {
+        self.conn.facts.lane
+    }
+
+    /// What is known of the connection
+    pub fn info(&self) -> EndpointInfo {
+        let facts = &self.conn.facts;
+        let peer = &facts.peer_hello;
+        EndpointInfo {
+            local_address: facts.local,
+            peer_address: facts.peer,
+            lane: facts.lane,
+            reason: facts.reason.clone(),
+            peer_pid: peer.pid,
+            peer_uid: peer.uid,
+            same_host: peer.boot_id == Identity::current().boot_id && peer.boot_id != [0; 16],
+            closed: self.close_reason().map(|reason| reason.to_string()),
+            protocol: self.conn.protocol_statistics(),
+        }
+    }
+
+    /// What the endpoint has moved
+    pub fn statistics(&self) -> EndpointStatistics {
+        self.conn.counters.snapshot(self.conn.facts.lane)
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.conn.abort();
+    }
+}

@@ -1,0 +1,142 @@
+//! Lanes: ordered ways to move the bytes of frames to one peer.
+//!
+//! A lane is a byte stream in each direction that never blocks. What the bytes mean is the
+//! business of the protocol; how a sleeping reader is woken is the lane's.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use backhaul_proto::LaneKind;
+use backhaul_shm::channel::Duplex;
+use backhaul_shm::ring::RingError;
+use thiserror::Error;
+
+use crate::engine::ring;
+
+/// One way to move frames to a peer
+pub(crate) enum Lane {
+    /// The first socket carries the frames too
+    Tcp(Arc<TcpStream>),
+    /// Two rings, in shared or in private memory; the first socket is the sentinel
+    Ring(RingLane),
+}
+
+/// Two rings and the bells that wake their readers and writers
+pub(crate) struct RingLane {
+    pub(crate) kind: LaneKind,
+    pub(crate) rings: Duplex,
+    /// Rings the peer
+    pub(crate) peer_bell: OwnedFd,
+}
+
+/// What became of a read or write
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Moved {
+    /// So many bytes, more than zero
+    Bytes(usize),
+    /// Nothing now
+    Blocked,
+    /// The peer's end of the stream
+    End,
+}
+
+/// A lane is broken
+#[derive(Debug, Error)]
+pub(crate) enum LaneError {
+    /// The system reported an error on the socket
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The peer wrote nonsense into the ring's indices
+    #[error(transparent)]
+    Ring(#[from] RingError),
+}
+
+impl Lane {
+    pub(crate) fn kind(&self) -> LaneKind {
+        match self {
+            Self::Tcp(_) => LaneKind::Tcp,
+            Self::Ring(lane) => lane.kind,
+        }
+    }
+
+    /// Fills the buffers in order with what has arrived
+    pub(crate) fn read(&mut self, buffers: &mut [IoSliceMut<'_>]) -> Result<Moved, LaneError> {
+        match self {
+            Self::Tcp(socket) => match of_io((&**socket).read_vectored(buffers))? {
+                Moved::Bytes(0) => Ok(Moved::End),
+                moved => Ok(moved),
+            },
+            Self::Ring(lane) => {
+                let read = lane.rings.consumer.read_vectored(buffers)?;
+                if read == 0 {
+                    return Ok(Moved::Blocked);
+                }
+                if lane.rings.consumer.take_peer_waiting() {
+                    ring(lane.peer_bell.as_fd());
+                }
+                Ok(Moved::Bytes(read))
+            }
+        }
+    }
+
+    /// Sends what fits now of the buffers, in order
+    pub(crate) fn write(&mut self, buffers: &[IoSlice<'_>]) -> Result<Moved, LaneError> {
+        match self {
+            Self::Tcp(socket) => Ok(match of_io((&**socket).write_vectored(buffers))? {
+                Moved::Bytes(0) => Moved::Blocked,
+                moved => moved,
+            }),
+            Self::Ring(lane) => {
+                let written = lane.rings.producer.write_vectored(buffers)?;
+                if written == 0 {
+                    return Ok(Moved::Blocked);
+                }
+                if lane.rings.producer.take_peer_waiting() {
+                    ring(lane.peer_bell.as_fd());
+                }
+                Ok(Moved::Bytes(written))
+            }
+        }
+    }
+
+    /// Asks for the bell when something arrives; `false` if something is there already
+    pub(crate) fn arm_read(&mut self) -> Result<bool, LaneError> {
+        match self {
+            Self::Tcp(_) => Ok(true),
+            Self::Ring(lane) => Ok(lane.rings.consumer.arm()?),
+        }
+    }
+
+    /// Asks for the bell when there is room; `false` if there is room already
+    pub(crate) fn arm_write(&mut self) -> Result<bool, LaneError> {
+        match self {
+            Self::Tcp(_) => Ok(true),
+            Self::Ring(lane) => Ok(lane.rings.producer.arm()?),
+        }
+    }
+
+    /// Mutes the bell while a caller polls
+    pub(crate) fn disarm_read(&mut self) {
+        if let Self::Ring(lane) = self {
+            lane.rings.consumer.disarm();
+        }
+    }
+}
+
+/// Sorts the outcome of a socket call
+fn of_io(outcome: io::Result<usize>) -> io::Result<Moved> {
+    match outcome {
+        Ok(bytes) => Ok(Moved::Bytes(bytes)),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+            ) =>
+        {
+            Ok(Moved::Blocked)
+        }
+        Err(error) => Err(error),
+    }
+}

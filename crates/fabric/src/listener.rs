@@ -1,0 +1,352 @@
+//! Listening: connections come in, shake hands, and wait to be accepted.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::EventFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::address::{Address, canonical};
+use crate::context::Core;
+use crate::endpoint::Endpoint;
+use crate::engine::{Engine, Source, SourceId, lock};
+use crate::error::{AcceptError, ListenError};
+use crate::handshaking::{Handshaking, finish};
+use crate::request::{Completer, Drive, Operation, Request, Wakes};
+use crate::statistics::Count;
+
+/// Accepts peers at one address
+///
+/// Dropping it closes it; endpoints it gave out live on.
+#[derive(Debug)]
+pub struct Listener {
+    shared: Arc<ListenerShared>,
+    _core: Arc<Core>,
+}
+
+/// What a listener has seen, at one instant
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ListenerStatistics {
+    /// Peers that completed the handshake
+    pub accepted: u64,
+    /// Connections that did not: garbage, other versions, time-outs
+    pub rejected: u64,
+    /// Handshakes under way
+    pub handshakes: usize,
+    /// Endpoints that wait to be accepted
+    pub waiting: usize,
+    /// The last rejection, as `address: reason`
+    pub last_rejection: Option<String>,
+}
+
+pub(crate) struct ListenerShared {
+    core: Weak<Core>,
+    engine: Weak<Engine>,
+    id: OnceLock<SourceId>,
+    local: SocketAddr,
+    /// `None` once closed
+    socket: Mutex<Option<TcpListener>>,
+    queue: Mutex<Queue>,
+    /// The socket is not watched, because enough is under way
+    paused: AtomicBool,
+    /// When to watch again after the system ran out of descriptors
+    resume_at: Mutex<Option<Instant>>,
+    handshakes: AtomicUsize,
+    accepted: Count,
+    rejected: Count,
+    last_rejection: Mutex<Option<String>>,
+    next_operation: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    ready: VecDeque<Endpoint>,
+    waiters: VecDeque<(u64, Completer<Endpoint, AcceptError>)>,
+    closed: bool,
+}
+
+impl Listener {
+    pub(crate) fn bind(core: &Arc<Core>, text: &str) -> Result<Self, ListenError> {
+        let io_error = |source: io::Error| ListenError::Io {
+            address: text.to_owned(),
+            source,
+        };
+        let found = Address::parse(text)?.resolve()?;
+        let socket = bind(found[0], core.config.backlog).map_err(io_error)?;
+        let local = socket.local_addr().map_err(io_error)?;
+        // Before the first peer comes, so that its Hello can name it.
+        core.meeting();
+        let engine = core.engine();
+        let shared = Arc::new(ListenerShared {
+            core: Arc::downgrade(core),
+            engine: Arc::downgrade(engine),
+            id: OnceLock::new(),
+            local,
+            socket: Mutex::new(Some(socket)),
+            queue: Mutex::default(),
+            paused: AtomicBool::new(false),
+            resume_at: Mutex::default(),
+            handshakes: AtomicUsize::new(0),
+            accepted: Count::default(),
+            rejected: Count::default(),
+            last_rejection: Mutex::default(),
+            next_operation: AtomicU64::new(0),
+        });
+        let id = engine.register(Arc::clone(&shared) as Arc<dyn Source>);
+        shared.id.get_or_init(|| id);
+        if let Some(socket) = &*lock(&shared.socket) {
+            engine
+                .watch(id, 0, socket, EventFlags::IN)
+                .map_err(io_error)?;
+        }
+        Ok(Self {
+            shared,
+            _core: Arc::clone(core),
+        })
+    }
+
+    /// The address bound, with the port that was picked
+    pub fn local_address(&self) -> SocketAddr {
+        self.shared.local
+    }
+
+    /// Waits for the next peer
+    pub fn accept(&self) -> Request<Endpoint, AcceptError> {
+        let shared = &self.shared;
+        // Only uniqueness matters.
+        let id = shared.next_operation.fetch_add(1, Ordering::Relaxed);
+        let operation = Operation {
+            driver: Arc::clone(shared) as Arc<dyn Drive>,
+            id,
+        };
+        let (request, completer) = Request::pending(operation);
+        let mut queue = lock(&shared.queue);
+        if queue.closed {
+            drop(queue);
+            finish(completer, Err(AcceptError::Closed));
+        } else if let Some(endpoint) = queue.ready.pop_front() {
+            drop(queue);
+            finish(completer, Ok(endpoint));
+            shared.resume();
+        } else {
+            queue.waiters.push_back((id, completer));
+        }
+        request
+    }
+
+    /// What the listener has seen
+    pub fn statistics(&self) -> ListenerStatistics {
+        let shared = &self.shared;
+        ListenerStatistics {
+            accepted: shared.accepted.value(),
+            rejected: shared.rejected.value(),
+            handshakes: shared.handshakes.load(Ordering::Relaxed),
+            waiting: lock(&shared.queue).ready.len(),
+            last_rejection: lock(&shared.last_rejection).clone(),
+        }
+    }
+
+    /// Stops listening; peers that were not accepted are disconnected
+    pub fn close(&self) {
+        self.shared.close();
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl ListenerShared {
+    /// A handshake succeeded
+    pub(crate) fn deliver(&self, endpoint: Endpoint) {
+        self.handshakes.fetch_sub(1, Ordering::Relaxed);
+        self.accepted.add(1);
+        let mut wakes = Wakes::new();
+        {
+            let mut queue = lock(&self.queue);
+            if queue.closed {
+                return;
+            }
+            while queue
+                .waiters
+                .front()
+                .is_some_and(|(_, waiter)| waiter.is_abandoned())
+            {
+                queue.waiters.pop_front();
+            }
+            match queue.waiters.pop_front() {
+                Some((_, completer)) => completer.complete(Ok(endpoint), &mut wakes),
+                None => queue.ready.push_back(endpoint),
+            }
+        }
+        for waker in wakes {
+            waker.wake();
+        }
+        self.resume();
+    }
+
+    /// A handshake failed
+    pub(crate) fn reject(&self, peer: SocketAddr, reason: &str) {
+        self.handshakes.fetch_sub(1, Ordering::Relaxed);
+        self.rejected.add(1);
+        let peer = canonical(peer);
+        tracing::warn!(%peer, reason, "a connection was rejected");
+        *lock(&self.last_rejection) = Some(format!("{peer}: {reason}"));
+        self.resume();
+    }
+
+    fn accept_all(self: &Arc<Self>) -> io::Result<()> {
+        let Some(core) = self.core.upgrade() else {
+            return Ok(());
+        };
+        loop {
+            if self.is_full(&core) {
+                self.pause();
+                return Ok(());
+            }
+            let accepted = match &*lock(&self.socket) {
+                Some(socket) => socket.accept(),
+                None => return Ok(()),
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    if stream.set_nonblocking(true).is_ok() && stream.set_nodelay(true).is_ok() {
+                        self.handshakes.fetch_add(1, Ordering::Relaxed);
+                        Handshaking::accept(&core, Arc::clone(self), stream, peer);
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(()),
+                    io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    fn is_full(&self, core: &Core) -> bool {
+        self.handshakes.load(Ordering::Relaxed) >= core.config.handshakes_max
+            || lock(&self.queue).ready.len() >= core.config.backlog as usize
+    }
+
+    /// Leaves further connections to the kernel's queue
+    fn pause(&self) {
+        if !self.paused.swap(true, Ordering::SeqCst) {
+            self.rewatch(EventFlags::empty());
+        }
+    }
+
+    fn resume(&self) {
+        if self.paused.swap(false, Ordering::SeqCst) {
+            self.rewatch(EventFlags::IN);
+        }
+    }
+
+    fn rewatch(&self, flags: EventFlags) {
+        if let (Some(engine), Some(id), Some(socket)) =
+            (self.engine.upgrade(), self.id.get(), &*lock(&self.socket))
+            && let Err(error) = engine.rewatch(*id, 0, socket, flags)
+        {
+            tracing::error!(%error, "cannot watch a listener");
+        }
+    }
+
+    fn close(&self) {
+        let (ready, waiters) = {
+            let mut queue = lock(&self.queue);
+            queue.closed = true;
+            (
+                std::mem::take(&mut queue.ready),
+                std::mem::take(&mut queue.waiters),
+            )
+        };
+        lock(&self.socket).take();
+        if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
+            engine.deregister(*id);
+        }
+        drop(ready);
+        for (_, waiter) in waiters {
+            finish(waiter, Err(AcceptError::Closed));
+        }
+    }
+}
+
+impl Source for ListenerShared {
+    fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {
+        if let Err(error) = self.accept_all() {
+            // Out of descriptors, most likely: give others time to close some.
+            tracing::warn!(%error, address = %self.local, "cannot accept; trying again shortly");
+            self.pause();
+            let at = Instant::now() + ACCEPT_PAUSE;
+            *lock(&self.resume_at) = Some(at);
+            if let Some(engine) = self.engine.upgrade() {
+                engine.schedule(at);
+            }
+        }
+    }
+
+    fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
+        let mut resume_at = lock(&self.resume_at);
+        if resume_at.is_some_and(|at| at <= now) {
+            *resume_at = None;
+            drop(resume_at);
+            self.resume();
+            return None;
+        }
+        *resume_at
+    }
+
+    fn on_stop(self: Arc<Self>) {
+        self.close();
+    }
+}
+
+impl Drive for ListenerShared {
+    fn poll_inline(&self, done: &AtomicBool) -> bool {
+        done.load(Ordering::Acquire)
+    }
+
+    fn cancel(&self, operation: u64) {
+        let cancelled = {
+            let mut queue = lock(&self.queue);
+            let found = queue.waiters.iter().position(|(id, _)| *id == operation);
+            found.and_then(|index| queue.waiters.remove(index))
+        };
+        if let Some((_, completer)) = cancelled {
+            finish(completer, Err(AcceptError::Cancelled));
+        }
+    }
+}
+
+impl fmt::Debug for ListenerShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("local", &self.local)
+            .finish_non_exhaustive()
+    }
+}
+
+fn bind(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(TcpListener::from(socket))
+}
+
+/// How long a listener rests when the system refuses to accept
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

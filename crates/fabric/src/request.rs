@@ -1,0 +1,270 @@
+//! One operation in flight: a future for any executor, or something to block on.
+//!
+//! The engine completes a [`Completer`]; the caller holds the [`Request`]. Before it sleeps, a
+//! caller moves its own link along for a bounded time (see `spin`), because a poll costs a
+//! fraction of a wake-up.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+/// Wakers to call once the locks that completed their requests are released
+pub(crate) type Wakes = SmallVec<[Waker; 4]>;
+
+/// An operation in flight
+///
+/// Resolves to the result of the operation. Dropping it before completion asks for a cancel, and
+/// the memory it was given stays owned by the operation until that is over; [`Request::detach`]
+/// lets it finish unobserved.
+///
+/// # Cancel safety
+///
+/// A receive that is dropped either takes no message or takes one message whole, which is then
+/// lost. A send that is dropped is withdrawn if nothing of it has left, else it completes.
+#[must_use = "a dropped request is cancelled; use `detach` to let it finish unobserved"]
+#[derive(Debug)]
+pub struct Request<T, E> {
+    slot: Arc<Slot<T, E>>,
+    /// What moves the operation along; `None` once it is detached
+    operation: Option<Operation>,
+}
+
+impl<T, E> Request<T, E> {
+    /// Makes a request with the end that completes it
+    pub(crate) fn pending(operation: Operation) -> (Self, Completer<T, E>) {
+        let slot = Arc::new(Slot::default());
+        let completer = Completer {
+            slot: Arc::clone(&slot),
+        };
+        let request = Self {
+            slot,
+            operation: Some(operation),
+        };
+        (request, completer)
+    }
+
+    /// Makes a request for an operation whose completer exists already
+    pub(crate) fn of(completer: &Completer<T, E>, operation: Operation) -> Self {
+        Self {
+            slot: Arc::clone(&completer.slot),
+            operation: Some(operation),
+        }
+    }
+
+    /// Whether the result is there
+    pub fn is_done(&self) -> bool {
+        self.slot.done.load(Ordering::Acquire)
+    }
+
+    /// Moves the operation along for a bounded time, returning whether it is done
+    pub fn poll_inline(&self) -> bool {
+        self.is_done()
+            || self
+                .operation
+                .as_ref()
+                .is_some_and(|operation| operation.driver.poll_inline(&self.slot.done))
+    }
+
+    /// Takes the result if it is there
+    ///
+    /// # Panics
+    ///
+    /// If the result was taken before.
+    pub fn take(&mut self) -> Option<Result<T, E>> {
+        if !self.is_done() {
+            return None;
+        }
+        self.operation = None;
+        Some(self.slot.take())
+    }
+
+    /// Blocks until the operation is done or `timeout` has passed
+    ///
+    /// `None` means that time ran out: the operation goes on, and may be waited for again.
+    ///
+    /// # Panics
+    ///
+    /// If the result was taken before.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Option<Result<T, E>> {
+        if !self.poll_inline() && !self.slot.block(timeout) {
+            return None;
+        }
+        self.take()
+    }
+
+    /// Asks to cancel; the request still completes, as cancelled or with its result
+    pub fn cancel(&self) {
+        if let Some(operation) = &self.operation
+            && !self.is_done()
+        {
+            operation.driver.cancel(operation.id);
+        }
+    }
+
+    /// Has `waker` called when the result is there, in place of any earlier one
+    ///
+    /// Returns whether it will be called: `false` means that the result is there already.
+    pub fn set_waker(&self, waker: &Waker) -> bool {
+        self.slot.set_waker(waker)
+    }
+
+    /// Lets the operation finish with nobody watching
+    pub fn detach(mut self) {
+        self.operation = None;
+    }
+}
+
+impl<T, E> Future for Request<T, E> {
+    type Output = Result<T, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let request = self.get_mut();
+        if !request.poll_inline() && request.set_waker(cx.waker()) {
+            return Poll::Pending;
+        }
+        request
+            .take()
+            .map_or(Poll::Pending, |result| Poll::Ready(result))
+    }
+}
+
+impl<T, E> Unpin for Request<T, E> {}
+
+impl<T, E> Drop for Request<T, E> {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+/// The end of a request that the engine holds
+#[derive(Debug)]
+pub(crate) struct Completer<T, E> {
+    slot: Arc<Slot<T, E>>,
+}
+
+impl<T, E> Completer<T, E> {
+    /// A completer whose request is made later, with [`Request::of`]
+    pub(crate) fn new() -> Self {
+        Self {
+            slot: Arc::new(Slot::default()),
+        }
+    }
+
+    /// Stores the result; whoever waits is woken when the caller drains `wakes`
+    pub(crate) fn complete(self, result: Result<T, E>, wakes: &mut Wakes) {
+        let mut state = self.slot.lock();
+        let waker = match std::mem::replace(&mut *state, State::Done(result)) {
+            State::Pending(waker) => waker,
+            State::Done(_) | State::Taken => unreachable!("a completer is consumed by completing"),
+        };
+        // Pairs with the Acquire load of `is_done`.
+        self.slot.done.store(true, Ordering::Release);
+        drop(state);
+        self.slot.blocked.notify_all();
+        wakes.extend(waker);
+    }
+
+    /// Whether nobody holds the request any more
+    pub(crate) fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.slot) == 1
+    }
+}
+
+/// What a request needs from the link it belongs to
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    /// Moves the operation along
+    pub(crate) driver: Arc<dyn Drive>,
+    /// Names the operation to its driver
+    pub(crate) id: u64,
+}
+
+/// Moves operations along and cancels them
+pub(crate) trait Drive: std::fmt::Debug + Send + Sync {
+    /// Moves data until `done` is set or a bounded time has passed, returning whether it is set
+    fn poll_inline(&self, done: &AtomicBool) -> bool;
+    /// Asks to cancel an operation, which still completes
+    fn cancel(&self, operation: u64);
+}
+
+#[derive(Debug)]
+struct Slot<T, E> {
+    /// Set once, after `state` holds the result
+    done: AtomicBool,
+    state: Mutex<State<T, E>>,
+    blocked: Condvar,
+}
+
+#[derive(Debug)]
+enum State<T, E> {
+    Pending(Option<Waker>),
+    Done(Result<T, E>),
+    Taken,
+}
+
+impl<T, E> Default for Slot<T, E> {
+    fn default() -> Self {
+        Self {
+            done: AtomicBool::new(false),
+            state: Mutex::new(State::Pending(None)),
+            blocked: Condvar::new(),
+        }
+    }
+}
+
+impl<T, E> Slot<T, E> {
+    fn lock(&self) -> MutexGuard<'_, State<T, E>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Result<T, E> {
+        match std::mem::replace(&mut *self.lock(), State::Taken) {
+            State::Done(result) => result,
+            State::Pending(_) => unreachable!("`done` is set after the result is stored"),
+            State::Taken => panic!("the result of a request is taken once"),
+        }
+    }
+
+    fn set_waker(&self, waker: &Waker) -> bool {
+        match &mut *self.lock() {
+            State::Pending(slot) => {
+                match slot {
+                    Some(old) if old.will_wake(waker) => {}
+                    _ => *slot = Some(waker.clone()),
+                }
+                true
+            }
+            State::Done(_) | State::Taken => false,
+        }
+    }
+
+    /// Sleeps until done; `false` means that time ran out
+    fn block(&self, timeout: Option<Duration>) -> bool {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.lock();
+        while matches!(*state, State::Pending(_)) {
+            state = match deadline {
+                None => self
+                    .blocked
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    self.blocked
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+            };
+        }
+        true
+    }
+}

@@ -1,0 +1,107 @@
+//! Counters of endpoints, kept as atomics and read as frozen snapshots.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use backhaul_proto::LaneKind;
+
+/// What an endpoint has moved, at one instant
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EndpointStatistics {
+    /// Lane in use
+    pub lane: LaneKind,
+    /// Messages whose last byte was handed to the lane
+    pub sent_messages: u64,
+    /// Payload bytes of these messages
+    pub sent_bytes: u64,
+    /// Messages delivered to a receive
+    pub received_messages: u64,
+    /// Payload bytes of these messages
+    pub received_bytes: u64,
+    /// Payload bytes of sends that are not complete
+    pub queued_bytes: u64,
+    /// Total time from posting a send to its completion, over all complete sends
+    pub send_time: Duration,
+    /// Total time from posting a receive to its completion, over all complete receives
+    pub recv_time: Duration,
+    /// Times the engine was woken for this endpoint
+    pub wakeups: u64,
+    /// Times a caller found what it waited for by polling
+    pub spins_hit: u64,
+    /// Times a caller polled in vain and slept
+    pub spins_missed: u64,
+    /// Age of the connection
+    pub age: Duration,
+}
+
+/// The live counters behind [`EndpointStatistics`]
+///
+/// Each is a plain count that nothing is ordered by, hence `Relaxed` throughout.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    pub(crate) sent_messages: Count,
+    pub(crate) sent_bytes: Count,
+    pub(crate) received_messages: Count,
+    pub(crate) received_bytes: Count,
+    pub(crate) queued_bytes: Count,
+    pub(crate) send_time_ns: Count,
+    pub(crate) recv_time_ns: Count,
+    pub(crate) wakeups: Count,
+    pub(crate) spins_hit: Count,
+    pub(crate) spins_missed: Count,
+    connected_at: Instant,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self {
+            sent_messages: Count::default(),
+            sent_bytes: Count::default(),
+            received_messages: Count::default(),
+            received_bytes: Count::default(),
+            queued_bytes: Count::default(),
+            send_time_ns: Count::default(),
+            recv_time_ns: Count::default(),
+            wakeups: Count::default(),
+            spins_hit: Count::default(),
+            spins_missed: Count::default(),
+            connected_at: Instant::now(),
+        }
+    }
+
+    pub(crate) fn snapshot(&self, lane: LaneKind) -> EndpointStatistics {
+        EndpointStatistics {
+            lane,
+            sent_messages: self.sent_messages.value(),
+            sent_bytes: self.sent_bytes.value(),
+            received_messages: self.received_messages.value(),
+            received_bytes: self.received_bytes.value(),
+            queued_bytes: self.queued_bytes.value(),
+            send_time: Duration::from_nanos(self.send_time_ns.value()),
+            recv_time: Duration::from_nanos(self.recv_time_ns.value()),
+            wakeups: self.wakeups.value(),
+            spins_hit: self.spins_hit.value(),
+            spins_missed: self.spins_missed.value(),
+            age: self.connected_at.elapsed(),
+        }
+    }
+}
+
+/// A counter that only statistics read
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, amount: u64) {
+        self.0.fetch_sub(amount, Ordering::Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

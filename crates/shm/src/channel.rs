@@ -1,85 +1,130 @@
-//! Two rings, one each way, in one sealed memfd
+//! Two byte rings, one each way, in one sealed memfd
+//!
+//! One side [`create`]s the segment and passes the descriptor, over a Unix socket or by
+//! inheritance; the other [`attach`]es. The segment has no name, so a crash leaves nothing behind:
+//! it ends with its last mapping and descriptor. It is sealed against changes of its size, so
+//! neither side can make the other touch a page that is not there.
+//!
+//! Passing the descriptor is passing the right to write: whoever holds it can overwrite bytes and
+//! indices. That is the trust described in [`ring`](crate::ring), and no more is needed.
 
-use std::io;
-use std::os::fd::OwnedFd;
+mod error;
+mod segment;
 
-use thiserror::Error;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+pub use self::error::{AttachError, CreateError};
+use self::segment::{Header, Role};
+use crate::mapping::Mapping;
 use crate::ring::{Consumer, Producer};
-
-/// One end of a channel
-#[derive(Debug)]
-pub struct Duplex {
-    /// Towards the peer
-    pub producer: Producer,
-    /// From the peer
-    pub consumer: Consumer,
-}
-
-/// Creates a channel whose descriptor is to be passed to the peer
-///
-/// # Errors
-///
-/// [`CreateError`]
-pub fn create(_capacity_bytes: usize) -> Result<(Duplex, OwnedFd), CreateError> {
-    todo!()
-}
-
-/// Attaches to the channel that a peer created
-///
-/// # Errors
-///
-/// [`AttachError`]
-pub fn attach(_fd: OwnedFd) -> Result<Duplex, AttachError> {
-    todo!()
-}
-
-/// Creates both ends of a channel in this process, on private memory
-///
-/// # Errors
-///
-/// [`CreateError`]
-pub fn in_process(_capacity_bytes: usize) -> Result<(Duplex, Duplex), CreateError> {
-    todo!()
-}
 
 /// Smallest capacity of one ring, in bytes
 pub const CAPACITY_BYTES_MIN: usize = 4096;
 /// Largest capacity of one ring, in bytes
 pub const CAPACITY_BYTES_MAX: usize = 1 << 30;
 
-/// Why a channel was not created
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum CreateError {
-    /// Caller's fault: not a power of two, or out of bounds
-    #[error(
-        "ring capacity {capacity_bytes} is not a power of two from {CAPACITY_BYTES_MIN} to \
-         {CAPACITY_BYTES_MAX} bytes"
-    )]
-    Capacity {
-        /// Refused capacity, in bytes
-        capacity_bytes: usize,
-    },
-    /// The system gave no memory or no descriptor; a retry can help
-    #[error("cannot create a segment of {segment_bytes} bytes")]
-    System {
-        /// Size of the segment, in bytes
-        segment_bytes: usize,
-        /// What the system said
-        source: io::Error,
-    },
+/// One end of a channel
+///
+/// The two halves may be taken apart and moved to different threads; the segment stays mapped until
+/// both are dropped. Dropping tells the peer nothing: that it is gone is for the driver to notice.
+#[derive(Debug)]
+pub struct Duplex {
+    /// Writing end of the ring towards the peer
+    pub producer: Producer,
+    /// Reading end of the ring from the peer
+    pub consumer: Consumer,
 }
 
-/// Why a descriptor was refused; no retry helps unless it is `System`
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum AttachError {
-    /// The system refused to look at or map the descriptor
-    #[error("cannot map the peer's segment")]
-    System {
-        /// What the system said
-        #[from]
-        source: io::Error,
-    },
+/// Creates a channel, returning this end and the descriptor for the peer to [`attach`]
+///
+/// Each of the two rings holds `capacity_bytes`, a power of two from [`CAPACITY_BYTES_MIN`] to
+/// [`CAPACITY_BYTES_MAX`]. The descriptor is close-on-exec. Pages come when they are first written;
+/// where memory has run out by then, the system ends a process of its choice.
+///
+/// # Errors
+///
+/// [`CreateError`]: the capacity is the caller's fault, the rest is the system's.
+pub fn create(capacity_bytes: usize) -> Result<(Duplex, OwnedFd), CreateError> {
+    let segment_bytes = checked_segment_bytes(capacity_bytes)?;
+    let refused = |source: rustix::io::Errno| CreateError::System {
+        segment_bytes,
+        source: source.into(),
+    };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = memfd_create("backhaul-channel", flags).map_err(refused)?;
+    ftruncate(&fd, segment_bytes as u64).map_err(refused)?;
+    Header::new(capacity_bytes)
+        .write_to(fd.as_fd())
+        .map_err(refused)?;
+    fcntl_add_seals(&fd, SEALS).map_err(refused)?;
+    let mapping = map_shared(&fd, segment_bytes).map_err(|source| CreateError::System {
+        segment_bytes,
+        source,
+    })?;
+    // SAFETY: nobody else in this process has the creator's half: the segment is new, and `attach`
+    // takes the other half.
+    let duplex = unsafe { segment::duplex(&mapping, capacity_bytes, Role::Creator) };
+    Ok((duplex, fd))
+}
+
+/// Attaches to a channel that a peer created
+///
+/// The peer is a stranger: kind, seals, size and header are checked before anything is mapped or
+/// used. The descriptor is closed, since the mapping needs it no more. Bytes that the creator has
+/// already written are there to read.
+///
+/// # Errors
+///
+/// [`AttachError`]: except for its `System`, the peer's fault, and no retry helps.
+pub fn attach(fd: OwnedFd) -> Result<Duplex, AttachError> {
+    let (capacity_bytes, segment_bytes) = segment::check(fd.as_fd())?;
+    let mapping = map_shared(&fd, segment_bytes).map_err(AttachError::System)?;
+    if !segment::claim(&mapping) {
+        return Err(AttachError::AlreadyAttached);
+    }
+    // SAFETY: `claim` is true once per segment, so nobody else in this process has this half. (A
+    // peer that clears the word may make it true again; then both halves are in the hands of
+    // somebody who could as well overwrite the ring from another process.)
+    Ok(unsafe { segment::duplex(&mapping, capacity_bytes, Role::Attacher) })
+}
+
+/// Creates both ends of a channel in this process, on private memory
+///
+/// # Errors
+///
+/// As [`create`].
+pub fn in_process(capacity_bytes: usize) -> Result<(Duplex, Duplex), CreateError> {
+    let segment_bytes = checked_segment_bytes(capacity_bytes)?;
+    let mapping = Mapping::anonymous(segment_bytes).map_err(|source| CreateError::System {
+        segment_bytes,
+        source,
+    })?;
+    let mapping = Arc::new(mapping);
+    // SAFETY: each half is taken once, of memory that nobody else has.
+    let end = |role| unsafe { segment::duplex(&mapping, capacity_bytes, role) };
+    Ok((end(Role::Creator), end(Role::Attacher)))
+}
+
+/// Seals that a segment must carry: its size can change no more, nor can that be undone
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+fn map_shared(fd: &OwnedFd, segment_bytes: usize) -> std::io::Result<Arc<Mapping>> {
+    Mapping::shared(fd.as_fd(), segment_bytes).map(Arc::new)
+}
+
+fn checked_segment_bytes(capacity_bytes: usize) -> Result<usize, CreateError> {
+    if is_capacity(capacity_bytes) {
+        Ok(segment::segment_bytes(capacity_bytes))
+    } else {
+        Err(CreateError::Capacity { capacity_bytes })
+    }
+}
+
+fn is_capacity(bytes: usize) -> bool {
+    bytes.is_power_of_two() && (CAPACITY_BYTES_MIN..=CAPACITY_BYTES_MAX).contains(&bytes)
 }

@@ -9,8 +9,14 @@
 //! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to ring a doorbell; the doorbell
 //! belongs to the driver.
 
+// Under loom only the ring is built, and only its tests construct one.
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+
 #[cfg(not(loom))]
 pub mod channel;
 #[cfg(not(loom))]
+mod mapping;
+#[cfg(not(loom))]
 pub mod pool;
 pub mod ring;
+mod sync;

@@ -1,135 +1,62 @@
-//! Byte ring
+//! A byte ring with one producer and one consumer, who may be in two processes
+//!
+//! `head` counts the bytes ever written and `tail` the bytes ever read; both are 64-bit, free
+//! running, and reduced modulo the capacity (a power of two) only to find a place. Each side stores
+//! its own index and reads the other's, on a line of its own, and re-reads the other's only when
+//! the ring looks full or empty: Lamport's queue with the cached indices of FastForward and
+//! MCRingBuffer (P. Lee, T. Bu, G. Chandranmenon, "A lock-free, cache-efficient shared ring
+//! buffer", ANCS 2009).
+//!
+//! # Trust
+//!
+//! The peer may lie, die or stop at any instant. Its index is checked each time it is read, and our
+//! own index is kept in private memory: what a peer overwrites there is written again, never read.
+//! The worst a peer can do is to send bytes of its choice, or none. Bytes are copied once, out of
+//! the ring, before anybody looks at them; nothing here points into the ring.
+//!
+//! # Sleeping
+//!
+//! A ring has no doorbell. Who finds it empty (or full) calls `arm` and sleeps if that says true;
+//! the other calls `take_peer_waiting` after each write (or read) and rings a doorbell of the
+//! driver's choice if that says true. Both do a store, a sequentially consistent fence and a load,
+//! so one of them sees the other (Dekker's handshake): either the sleeper sees the bytes and does
+//! not sleep, or the writer sees the flag and rings.
 
-use std::io::{IoSlice, IoSliceMut};
+mod consumer;
+mod control;
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg_attr(loom, path = "ring/memory_loom.rs")]
+mod memory;
+mod producer;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use thiserror::Error;
 
-/// Writing end of a ring
-#[derive(Debug)]
-pub struct Producer {}
+pub use self::consumer::Consumer;
+pub(crate) use self::control::Control;
+pub(crate) use self::memory::RingMemory;
+pub use self::producer::Producer;
 
-impl Producer {
-    /// Copies as much as fits, returning how many bytes; 0 if the ring is full
-    ///
-    /// # Errors
-    ///
-    /// [`RingError::Corrupt`]
-    pub fn write(&mut self, _bytes: &[u8]) -> Result<usize, RingError> {
-        todo!()
-    }
-
-    /// Copies as much as fits of several slices, in order
-    ///
-    /// # Errors
-    ///
-    /// [`RingError::Corrupt`]
-    pub fn write_vectored(&mut self, _slices: &[IoSlice<'_>]) -> Result<usize, RingError> {
-        todo!()
-    }
-
-    /// Bytes that a write would take now
-    ///
-    /// # Errors
-    ///
-    /// [`RingError::Corrupt`]
-    pub fn free_bytes(&mut self) -> Result<usize, RingError> {
-        todo!()
-    }
-
-    /// Takes the consumer's waiting flag: true means ring its doorbell
-    pub fn take_peer_waiting(&mut self) -> bool {
-        todo!()
-    }
-
-    /// Announces sleep: true if the ring is still full and sleeping is safe
-    ///
-    /// # Errors
-    ///
-    /// [`RingError::Corrupt`]
-    pub fn arm(&mut self) -> Result<bool, RingError> {
-        todo!()
-    }
-
-    /// Withdraws the announcement
-    pub fn disarm(&mut self) {
-        todo!()
-    }
-
-    /// Capacity of the ring, in bytes
-    pub fn capacity_bytes(&self) -> usize {
-        todo!()
-    }
-}
-
-/// Reading end of a ring
-#[derive(Debug)]
-pub struct Consumer {}
-
-impl Consumer {
-    /// Copies what is there, returning how many bytes; 0 if the ring is empty
-    ///
-    /// # Errors
-    ///
-    /// [`RingError::Corrupt`]
-    pub fn read(&mut self, _buffer: &mut [u8]) -> Result<usize, RingError> {
-        todo!()
-    }
-
-    /// Copies what is there into several buffers, in order
-    ///
-    /// # Errors
-    ///
-    /// [`RingError::Corrupt`]
-    pub fn read_vectored(&mut self, _buffers: &mut [IoSliceMut<'_>]) -> Result<usize, RingError> {
-        todo!()
-    }
-
-    /// Bytes that a read would give now
-    ///
-    /// # Errors
-    ///
-    /// [`RingError::Corrupt`]
-    pub fn available(&mut self) -> Result<usize, RingError> {
-        todo!()
-    }
-
-    /// Takes the producer's waiting flag: true means ring its doorbell
-    pub fn take_peer_waiting(&mut self) -> bool {
-        todo!()
-    }
-
-    /// Announces sleep: true if the ring is still empty and sleeping is safe
-    ///
-    /// # Errors
-    ///
-    /// [`RingError::Corrupt`]
-    pub fn arm(&mut self) -> Result<bool, RingError> {
-        todo!()
-    }
-
-    /// Withdraws the announcement
-    pub fn disarm(&mut self) {
-        todo!()
-    }
-
-    /// Capacity of the ring, in bytes
-    pub fn capacity_bytes(&self) -> usize {
-        todo!()
-    }
-}
+/// Most bytes copied before they are published, so that the peer copies at the same time
+pub const PUBLISH_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a ring cannot be used any more
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum RingError {
-    /// The peer published an index that no honest peer could have
+    /// Peer's fault: it published an index that no honest peer could have. No retry helps
+    ///
+    /// An index is impossible if it would leave less than nothing or more than `capacity` bytes in
+    /// the ring, or if it went backwards.
     #[error("peer corrupted the ring: head {head}, tail {tail}, capacity {capacity} bytes")]
     Corrupt {
-        /// Bytes ever written
+        /// Bytes ever written, as the producer says
         head: u64,
-        /// Bytes ever read
+        /// Bytes ever read, as the consumer says
         tail: u64,
-        /// Capacity, in bytes
+        /// Capacity of the ring, in bytes
         capacity: u64,
     },
 }

@@ -1,0 +1,84 @@
+//! Mappings that end when they are dropped
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// Readable and writable memory from `mmap`, unmapped on drop
+///
+/// Whoever holds it may read and write `bytes` bytes from `address` for as long as it lives. It
+/// hands out no reference: the memory may be shared with another process.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    /// Page-aligned start of the mapping
+    address: NonNull<u8>,
+    /// Length asked of `mmap`, above 0
+    bytes: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread: any thread may use and unmap it.
+unsafe impl Send for Mapping {}
+// SAFETY: `&Mapping` gives the address and the length only; who reads and writes there through it
+// answers for the races.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps private zero pages
+    pub(crate) fn anonymous(bytes: usize) -> io::Result<Self> {
+        // SAFETY: a null hint without MAP_FIXED replaces no mapping there is.
+        let address = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        Ok(Self::own(address, bytes))
+    }
+
+    /// Maps the first `bytes` bytes of a file, shared with everybody else who maps it
+    ///
+    /// Touching a page past the end of the file is a SIGBUS: the caller has checked that the file
+    /// is that long and cannot shrink.
+    pub(crate) fn shared(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+        // SAFETY: a null hint without MAP_FIXED replaces no mapping there is.
+        let address = unsafe {
+            mmap(
+                ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        }?;
+        Ok(Self::own(address, bytes))
+    }
+
+    /// Start of the mapping
+    pub(crate) fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    /// Length of the mapping, in bytes
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn own(address: *mut std::ffi::c_void, bytes: usize) -> Self {
+        let address = NonNull::new(address.cast()).expect("mmap without MAP_FIXED avoids page 0");
+        Self { address, bytes }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `address` and `bytes` are what `mmap` returned and was asked for, and nobody
+        // else unmaps them; users of the memory keep this value alive.
+        let unmapped = unsafe { munmap(self.address.as_ptr().cast(), self.bytes) };
+        debug_assert_eq!(unmapped, Ok(()), "munmap of our own mapping");
+    }
+}

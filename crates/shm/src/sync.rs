@@ -1,0 +1,8 @@
+//! The atomics of the standard library, or loom's when it explores the ring
+//!
+//! Under `--cfg loom` only [`crate::ring`] is built, on heap memory; see `ring/memory_loom.rs`.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

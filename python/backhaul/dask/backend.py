@@ -1,0 +1,365 @@
+"""Listener, connector and backend: how comms come to be.
+
+Dask finds `BackhaulBackend` by the entry point ``backhaul`` in the group
+``distributed.comm.backends``. The classes are written for any scheme: the tests put them in the
+place of Dask's TCP (see ``tests/dask/upstream``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import inspect
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+from backhaul import BackhaulError, Endpoint, EndpointClosed, ProtocolViolation
+from backhaul import Listener as NativeListener
+from backhaul.dask.addresses import (
+    Location,
+    bracketed,
+    contact_host,
+    is_ip,
+    local_host_for,
+    parse_location,
+    resolve_host,
+)
+from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.config import Settings
+from backhaul.dask.context import shared_context
+from backhaul.dask.encryption import refuse_encryption
+from backhaul.dask.private import (
+    Backend,
+    BaseListener,
+    CommClosedError,
+    Connector,
+    FatalCommClosedError,
+)
+
+__all__ = ["BackhaulBackend", "BackhaulConnector", "BackhaulListener"]
+
+logger = logging.getLogger(__name__)
+
+#: Times to ask for another free port: the one the system chose for IPv4 may be taken for IPv6.
+_BIND_ATTEMPTS = 5
+#: Pause after an accept that failed for want of resources, so as not to spin.
+_ACCEPT_PAUSE_S = 0.1
+
+
+class BackhaulConnector(Connector):
+    """Opens connections; Dask makes one connector for each."""
+
+    prefix: ClassVar[str] = "backhaul://"
+    comm_class: ClassVar[type[BackhaulComm]] = BackhaulComm
+
+    async def connect(
+        self, address: str, deserialize: bool = True, **connection_args: Any
+    ) -> BackhaulComm:
+        """Connect to a listener.
+
+        Parameters
+        ----------
+        address : str
+            Location of the listener, with its port.
+        deserialize : bool, default True
+            Passed on to the comm.
+        **connection_args
+            Security settings. Any other argument is ignored, as by Dask's TCP.
+
+        Raises
+        ------
+        OSError
+            If the peer cannot be reached. Dask tries again until its timeout.
+        FatalCommClosedError
+            If what answers there does not speak Backhaul, or no version of it that we know.
+        ValueError
+            If the address or the configuration is malformed.
+        RuntimeError
+            If encryption is asked for.
+
+        Notes
+        -----
+        Cancelling drops the connection.
+        """
+        peer_addr = self.prefix + address
+        refuse_encryption(peer_addr, connection_args)
+        settings = Settings.current()
+        host, port = parse_location(address)
+        error: OSError | None = None
+        for ip in await _addresses(host):
+            try:
+                endpoint = await _connect(settings, Location(ip, port))
+            except ProtocolViolation as violation:
+                raise FatalCommClosedError(
+                    f"cannot speak Backhaul with {peer_addr}: {violation}"
+                ) from violation
+            except OSError as next_error:
+                error = error or next_error
+                continue
+            return self.comm_class(
+                endpoint,
+                self.prefix + _location(endpoint.local_address),
+                peer_addr,
+                deserialize,
+                high_water_mark_bytes=settings.high_water_mark_bytes,
+            )
+        raise error or OSError(f"no address found for {host!r}")
+
+
+class BackhaulListener(BaseListener):
+    """Accepts peers at one address.
+
+    Parameters
+    ----------
+    address : str
+        Location to listen at, see `parse_location`. With a host, only that interface is bound;
+        without one, every interface, IPv6 too where the system has it.
+    comm_handler : callable
+        Called with each comm once Dask's handshake is done. Its result is awaited if it can be.
+    deserialize, allow_offload : bool, default True
+        Passed on to the comms.
+    default_host : str, optional
+        Host to advertise when every interface is bound and the configuration names none.
+    default_port : int, default 0
+        Port to use where `address` has none; 0 lets the system choose.
+    **connection_args
+        Security settings. Any other argument is ignored, ``handshake_overrides`` among them: Dask's
+        TCP listener ignores it too, so streams negotiate the same options over both.
+
+    Raises
+    ------
+    ValueError
+        If the address is malformed.
+    RuntimeError
+        If encryption is asked for.
+    """
+
+    prefix: ClassVar[str] = "backhaul://"
+    comm_class: ClassVar[type[BackhaulComm]] = BackhaulComm
+
+    def __init__(
+        self,
+        address: str,
+        comm_handler: Callable[[BackhaulComm], object],
+        deserialize: bool = True,
+        allow_offload: bool = True,
+        default_host: str | None = None,
+        default_port: int = 0,
+        **connection_args: Any,
+    ) -> None:
+        super().__init__()
+        refuse_encryption(self.prefix + address, connection_args)
+        self._wanted = parse_location(address, default_port)
+        self.comm_handler = comm_handler
+        self.deserialize = deserialize
+        self.allow_offload = allow_offload
+        self.default_host = default_host
+        self._settings: Settings | None = None
+        #: Empty before `start` and after `stop`. The first one names the address.
+        self._natives: list[NativeListener] = []
+        self._bound: Location | None = None
+        self._contact: Location | None = None
+        #: Accept loops, and comms between accept and handler.
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Bind and begin to accept.
+
+        Raises
+        ------
+        OSError
+            If the host is unknown or the address cannot be bound; ``errno`` is ``EADDRINUSE`` when
+            the port is taken, on which Dask tries the next port of a range.
+        """
+        settings = self._settings = Settings.current()
+        host, port = self._wanted
+        ip = "" if host == "" else (await _addresses(host))[0]
+        self._natives = _bind(settings, ip, port)
+        self._bound = parse_location(self._natives[0].address)
+        self._contact = Location(
+            contact_host(
+                self._bound.host,
+                default_host=self.default_host,
+                contact=settings.contact_host,
+                interface=settings.contact_interface,
+            ),
+            self._bound.port,
+        )
+        self._accepting = [self._spawn(self._accept(native)) for native in self._natives]
+
+    def stop(self) -> None:
+        """Accept no more peers. Comms that were handed over go on; later calls do nothing."""
+        natives, self._natives = self._natives, []
+        for native in natives:
+            native.close()
+        accepting, self._accepting = self._accepting, []
+        for task in accepting:
+            if not task.get_loop().is_closed():
+                task.cancel()
+
+    def get_host_port(self) -> tuple[str, int]:
+        """Get the IP address and port that are bound.
+
+        Raises
+        ------
+        ValueError
+            If the listener was never started.
+        """
+        if self._bound is None:
+            raise ValueError(f"invalid operation on non-started {type(self).__name__}")
+        return self._bound.host, self._bound.port
+
+    @property
+    def listen_address(self) -> str:
+        return self.prefix + str(Location(*self.get_host_port()))
+
+    @property
+    def contact_address(self) -> str:
+        if self._contact is None:
+            raise ValueError(f"invalid operation on non-started {type(self).__name__}")
+        return self.prefix + str(self._contact)
+
+    async def _accept(self, native: NativeListener) -> None:
+        while native in self._natives:
+            request = native.accept()
+            try:
+                endpoint = await request
+            except EndpointClosed:
+                return
+            except asyncio.CancelledError:
+                # Cancelled too late: it has a peer.
+                if not request.cancel():
+                    request.result().abort()
+                raise
+            except (BackhaulError, OSError) as error:
+                logger.warning("Could not accept a peer at %s: %s", self.listen_address, error)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+            else:
+                self._spawn(self._handle(endpoint))
+
+    async def _handle(self, endpoint: Endpoint) -> None:
+        if not self._natives:
+            # Stopped since the peer was accepted. It waits for our side of Dask's handshake, which
+            # has no timeout, and `abort_handshaking_comms` has run: nobody else will tell it.
+            endpoint.abort()
+            return
+        assert self._settings is not None
+        comm = self.comm_class(
+            endpoint,
+            self.prefix + _location(endpoint.local_address),
+            self.prefix + _location(endpoint.peer_address),
+            self.deserialize,
+            high_water_mark_bytes=self._settings.high_water_mark_bytes,
+        )
+        comm.allow_offload = self.allow_offload
+        try:
+            await self.on_connection(comm)
+        except CommClosedError:
+            logger.info("Connection from %s closed before the handshake", comm.peer_address)
+            return
+        except BaseException:
+            comm.abort()
+            raise
+        result = self.comm_handler(comm)
+        if inspect.isawaitable(result):
+            await result
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("Uncaught error in the handler of a comm", exc_info=error)
+
+
+class BackhaulBackend(Backend):
+    """The backend of ``backhaul://``: makes listeners and connectors, and reads addresses."""
+
+    _connector_class: ClassVar[type[BackhaulConnector]] = BackhaulConnector
+    _listener_class: ClassVar[type[BackhaulListener]] = BackhaulListener
+
+    def get_connector(self) -> BackhaulConnector:
+        return self._connector_class()
+
+    def get_listener(
+        self,
+        loc: str,
+        handle_comm: Callable[[BackhaulComm], Awaitable[object] | object],
+        deserialize: bool,
+        **connection_args: Any,
+    ) -> BackhaulListener:
+        return self._listener_class(loc, handle_comm, deserialize, **connection_args)
+
+    def get_address_host(self, loc: str) -> str:
+        return parse_location(loc, default_port=0).host
+
+    def get_address_host_port(self, loc: str) -> tuple[str, int]:
+        host, port = parse_location(loc)
+        return host, port
+
+    def resolve_address(self, loc: str) -> str:
+        host, port = parse_location(loc)
+        return str(Location(resolve_host(host), port))
+
+    def get_local_address_for(self, loc: str) -> str:
+        return bracketed(local_host_for(parse_location(loc, default_port=0).host))
+
+
+async def _addresses(host: str) -> list[str]:
+    """Find the IP addresses of a host, IPv4 first, without blocking the event loop."""
+    if is_ip(host):
+        return [host]
+    infos = await asyncio.get_running_loop().getaddrinfo(
+        host or "localhost", None, type=socket.SOCK_STREAM
+    )
+    ips = dict.fromkeys(str(info[4][0]) for info in infos)
+    return sorted(ips, key=lambda ip: ":" in ip)
+
+
+async def _connect(settings: Settings, location: Location) -> Endpoint:
+    request = shared_context(settings).connect(str(location))
+    try:
+        return await request
+    except asyncio.CancelledError:
+        # Cancelled too late: the connection is there, and nobody will use it.
+        if not request.cancel():
+            request.result().abort()
+        raise
+
+
+def _bind(settings: Settings, ip: str, port: int) -> list[NativeListener]:
+    """Bind one address, or, for ``""``, the wildcards of IPv4 and, where there is one, of IPv6."""
+    context = shared_context(settings)
+    for attempt in range(_BIND_ATTEMPTS):
+        last = attempt == _BIND_ATTEMPTS - 1
+        try:
+            first = context.listen(str(Location(ip or "0.0.0.0", port)))
+        except OSError as error:
+            if last or port != 0 or error.errno != errno.EADDRINUSE:
+                raise
+            continue
+        if ip:
+            return [first]
+        try:
+            return [first, context.listen(str(Location("::", parse_location(first.address).port)))]
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                # No IPv6 here.
+                return [first]
+            if last or port != 0:
+                first.close()
+                raise
+            first.close()
+    raise AssertionError("unreachable")
+
+
+def _location(address: str) -> str:
+    """Write an address that the native module gave in the one way Dask should see."""
+    return str(parse_location(address))

@@ -1,0 +1,139 @@
+"""What a user may set under ``distributed.comm.backhaul``, read from ``dask.config``.
+
+The defaults, with a line on each key, are in ``backhaul-dask.yaml`` beside this file; importing
+this module registers them. Values are read when a listener or a comm is made, not at import, so
+``dask.config.set`` works, and Nanny passes them on to its worker with the rest of the
+configuration.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import dask
+from dask.utils import parse_bytes, parse_timedelta
+
+__all__ = ["HIGH_WATER_MARK_BYTES", "Settings"]
+
+#: Bytes queued for one peer above which a write waits, unless configured otherwise.
+HIGH_WATER_MARK_BYTES = 64 * 2**20
+
+_T = TypeVar("_T")
+_N = TypeVar("_N", int, float)
+
+_ROOT = "distributed.comm.backhaul"
+
+_DEFAULTS_FILE = importlib.resources.files("backhaul.dask").joinpath("backhaul-dask.yaml")
+for _defaults in dask.config.collect_yaml([str(_DEFAULTS_FILE)]):
+    dask.config.update_defaults(_defaults)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The configuration at one moment.
+
+    Parameters
+    ----------
+    contact_host, contact_interface : str or None
+        What to advertise for a listener that is bound to every interface.
+    high_water_mark_bytes : int
+        A write waits while more than this is queued for its peer.
+    native : tuple of (str, object)
+        Arguments of `backhaul.Context`, sorted, without those left to Backhaul. Hashable: equal
+        settings share a context.
+    """
+
+    contact_host: str | None
+    contact_interface: str | None
+    high_water_mark_bytes: int
+    native: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def current(cls) -> Settings:
+        """Read the configuration.
+
+        Raises
+        ------
+        ValueError
+            If a value cannot be understood. Names the key, the value and what is allowed.
+        """
+        keep_alive_s = _read("timeouts.keep-alive", _seconds)
+        if keep_alive_s is None:
+            keep_alive_s = _seconds(dask.config.get("distributed.comm.timeouts.tcp"))
+        interval_s = _read("timeouts.keep-alive-interval", _seconds)
+        spin_s = _read("spin", _seconds)
+        high_water_mark_bytes = _read("high-water-mark", _bytes)
+        if high_water_mark_bytes is None:
+            high_water_mark_bytes = HIGH_WATER_MARK_BYTES
+        native: dict[str, Any] = {
+            "lanes": _read("lanes", _names),
+            "eager_bytes_max": _read("eager", _bytes),
+            "credit_bytes": _read("credit", _bytes),
+            "credit_messages": _read("credit-messages", _count),
+            "message_bytes_max": _read("message-limit", _bytes),
+            "segments_max": _read("frames-limit", _count),
+            "sends_max": _read("sends-limit", _count),
+            "ring_bytes": _read("ring", _bytes),
+            "pool_cached_bytes_max": _read("pool", _bytes),
+            "spin_us": None if spin_s is None else spin_s * 1e6,
+            "handshake_timeout_s": _read("timeouts.handshake", _seconds),
+            "keep_alive_interval_s": keep_alive_s / 4 if interval_s is None else interval_s,
+            "keep_alive_timeout_s": keep_alive_s,
+            "linger_s": _read("timeouts.linger", _seconds),
+            "backlog": int(dask.config.get("distributed.comm.socket-backlog")),
+        }
+        return cls(
+            contact_host=_read("contact-host", str),
+            contact_interface=_read("contact-interface", str),
+            high_water_mark_bytes=high_water_mark_bytes,
+            native=tuple(
+                sorted((key, value) for key, value in native.items() if value is not None)
+            ),
+        )
+
+
+def _read(key: str, parse: Callable[[Any], _T]) -> _T | None:
+    """Read one key; ``None`` where the choice is left to Backhaul."""
+    value = dask.config.get(f"{_ROOT}.{key}")
+    if value is None:
+        return None
+    try:
+        return parse(value)
+    except (TypeError, ValueError) as error:
+        allowed = _ALLOWED.get(parse, "a string")
+        raise ValueError(f"{_ROOT}.{key} must be {allowed}, got {value!r}") from error
+
+
+def _bytes(value: Any) -> int:
+    return _not_negative(int(parse_bytes(value)))
+
+
+def _seconds(value: Any) -> float:
+    return _not_negative(float(parse_timedelta(value, default="seconds")))
+
+
+def _count(value: Any) -> int:
+    return _not_negative(int(value))
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    # An environment variable gives one string.
+    names = value.split(",") if isinstance(value, str) else value
+    return tuple(str(name).strip() for name in names)
+
+
+def _not_negative(number: _N) -> _N:
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return number
+
+
+_ALLOWED: dict[Callable[[Any], Any], str] = {
+    _bytes: "a size like '64MiB'",
+    _seconds: "a time like '50us' or '5s'",
+    _count: "a whole number",
+    _names: "a list of lanes like ['shm', 'tcp']",
+}

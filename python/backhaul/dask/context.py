@@ -1,0 +1,52 @@
+"""The native context that the comms of this process share.
+
+A context owns an engine thread and receive buffers, so a process has one for each configuration in
+use: normally one. It is made at the first listener or comm and lives as long as the process; it is
+bound to no event loop. A forked child gets its own: the parent's engine thread does not exist
+there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from backhaul import Context
+from backhaul.dask.config import Settings
+
+__all__ = ["shared_context"]
+
+_lock = threading.Lock()
+_contexts: dict[tuple[tuple[str, Any], ...], Context] = {}
+#: Contexts of a parent process. Never dropped: closing one here would reach for threads that the
+#: fork did not copy, and for sockets that the parent still uses.
+_inherited: list[Context] = []
+
+
+def shared_context(settings: Settings) -> Context:
+    """Get this process's context for a configuration, making it if there is none.
+
+    Raises
+    ------
+    backhaul.ConfigError
+        If a setting cannot work.
+    backhaul.BackhaulError
+        If the engine cannot be started.
+    """
+    with _lock:
+        context = _contexts.get(settings.native)
+        if context is None:
+            context = _contexts[settings.native] = Context(**dict(settings.native))
+        return context
+
+
+def _start_anew_after_fork() -> None:
+    global _lock
+    # Another thread of the parent may have held the lock.
+    _lock = threading.Lock()
+    _inherited.extend(_contexts.values())
+    _contexts.clear()
+
+
+os.register_at_fork(after_in_child=_start_anew_after_fork)

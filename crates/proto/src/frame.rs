@@ -200,3 +200,93 @@ fn part<const N: usize>(bytes: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
     part.copy_from_slice(&bytes[at..at + N]);
     part
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        let header = FrameHeader {
+            kind: FrameKind::Eager,
+            untagged: false,
+            segment_count: 0x0403_0201,
+            message: 5,
+            tag: 6,
+            payload_bytes: 7,
+        };
+        let bytes = header.encode();
+        assert_eq!(bytes[..8], [1, 0, 0, 0, 1, 2, 3, 4]);
+        assert_eq!((bytes[8], bytes[16], bytes[24]), (5, 6, 7));
+        assert_eq!(FrameHeader::decode(&bytes), Ok(header));
+    }
+
+    #[test]
+    fn unknown_kinds_flags_and_reserved_bits_are_refused() {
+        let good = FrameHeader::bare(FrameKind::Ping, 1).encode();
+        for (at, value) in [(0, 0), (0, 10), (1, 1), (1, 2), (2, 1), (3, 1), (4, 1)] {
+            let mut bytes = good;
+            bytes[at] = value;
+            FrameHeader::decode(&bytes).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn fields_a_kind_does_not_use_must_be_zero() {
+        let untagged_with_tag = FrameHeader {
+            untagged: true,
+            tag: 1,
+            ..FrameHeader::bare(FrameKind::Eager, 0)
+        };
+        let accept_with_bytes = FrameHeader {
+            payload_bytes: 1,
+            ..FrameHeader::bare(FrameKind::Accept, 0)
+        };
+        let numbered_close = FrameHeader::bare(FrameKind::Close, 1);
+        for header in [untagged_with_tag, accept_with_bytes, numbered_close] {
+            let error = FrameHeader::decode(&header.encode()).unwrap_err();
+            assert!(
+                matches!(error, ProtocolError::NotZero { value: 1, .. }),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_request_or_data_of_nothing_is_refused() {
+        for kind in [FrameKind::Request, FrameKind::Data] {
+            let error = FrameHeader::decode(&FrameHeader::bare(kind, 4).encode()).unwrap_err();
+            let expected = ProtocolError::NoBytes {
+                kind: kind.code(),
+                message: 4,
+            };
+            assert_eq!(error, expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_decodes_encodes_to_the_same_bytes(
+            kind in 0_u8..11,
+            flags in 0_u8..3,
+            segment_count in prop_oneof![Just(0_u32), any::<u32>()],
+            fields in any::<[u64; 3]>(),
+            zeros in any::<[bool; 3]>(),
+        ) {
+            let mut bytes = [0; HEADER_BYTES];
+            bytes[0] = kind;
+            bytes[1] = flags;
+            bytes[4..8].copy_from_slice(&segment_count.to_le_bytes());
+            for (index, (field, zero)) in fields.into_iter().zip(zeros).enumerate() {
+                let field = if zero { 0 } else { field };
+                bytes[8 + 8 * index..16 + 8 * index].copy_from_slice(&field.to_le_bytes());
+            }
+            if let Ok(header) = FrameHeader::decode(&bytes) {
+                prop_assert_eq!(header.encode(), bytes);
+            }
+        }
+    }
+}

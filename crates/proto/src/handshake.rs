@@ -1,11 +1,21 @@
 //! The first bytes on a connection: both sides say who they are and agree on a lane.
+//!
+//! ```text
+//! both       Hello (see `hello`)
+//! connector  Select:  u8 0x51 | u8 lane | u16 reason_bytes | reason, UTF-8
+//! acceptor   Answer:  u8 0x52 | u8 lane | u16 reason_bytes | reason, UTF-8
+//! ```
+//!
+//! The acceptor answers the lane selected, or falls back to Tcp, the socket that carries the
+//! handshake.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::hello::{Hello, HelloError};
+use crate::hello::{HELLO_BODY_BYTES_MAX, Hello, HelloError, MAGIC, PREFIX_BYTES, VERSION};
 use crate::lane::LaneKind;
 
 /// Which side of the connection this is
@@ -18,64 +28,278 @@ pub enum Role {
 }
 
 /// The handshake of one connection
+///
+/// After any input, drain [`poll_transmit`](Self::poll_transmit) and
+/// [`poll_event`](Self::poll_event) to `None`. The connector answers
+/// [`HandshakeEvent::PeerHello`] with [`select`](Self::select), the acceptor
+/// [`HandshakeEvent::LaneSelected`] with [`answer`](Self::answer), whenever they have decided. It
+/// is over with [`HandshakeEvent::Done`] or the first error.
 #[derive(Debug)]
-pub struct Handshake {}
+pub struct Handshake {
+    role: Role,
+    phase: HandshakePhase,
+    /// Lanes of our Hello; once the peer's is known, only those in both
+    lanes: Vec<LaneKind>,
+    /// Lane selected, from [`HandshakePhase::Answer`] on
+    selected: Option<LaneKind>,
+    /// What has come of the message that is awaited; never longer than that message
+    received: Vec<u8>,
+    transmits: VecDeque<Vec<u8>>,
+    events: VecDeque<HandshakeEvent>,
+    started: Instant,
+    deadline: Option<Instant>,
+}
 
 impl Handshake {
-    /// Starts
+    /// Starts: our Hello is ready to transmit, the peer's is awaited
+    ///
+    /// # Panics
+    ///
+    /// If a field of `local` is longer than [`Hello`] allows.
     #[must_use]
     pub fn new(role: Role, local: Hello, now: Instant, timeout: Duration) -> Self {
-        let _ = (role, local, now, timeout);
-        todo!()
+        Self {
+            role,
+            phase: HandshakePhase::Hello,
+            transmits: VecDeque::from([local.encode()]),
+            lanes: local.lanes,
+            selected: None,
+            received: Vec::new(),
+            events: VecDeque::new(),
+            started: now,
+            deadline: now.checked_add(timeout),
+        }
     }
 
-    /// Handles bytes
+    /// Handles bytes from the peer, returning how many belong to the handshake
+    ///
+    /// What is left over once the handshake is done are frames. While it is this side's turn to
+    /// decide, nothing is taken.
     ///
     /// # Errors
     ///
-    /// todo
+    /// [`HandshakeError`]; the handshake has failed and must not be used further.
     pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) -> Result<usize, HandshakeError> {
-        let _ = (now, bytes);
-        todo!()
+        self.handle_timeout(now)?;
+        let mut used = 0;
+        while self.is_awaiting() {
+            let rest = &bytes[used..];
+            let message_bytes = self.check_received()?;
+            let count = rest.len().min(message_bytes - self.received.len());
+            self.received.extend_from_slice(&rest[..count]);
+            used += count;
+            // Once more: the first bytes of a message say how long it is.
+            if self.received.len() < self.check_received()? {
+                if used == bytes.len() {
+                    break;
+                }
+                continue;
+            }
+            let message = std::mem::take(&mut self.received);
+            self.handle_message(&message)?;
+        }
+        Ok(used)
     }
 
-    /// Handles time
+    /// Handles the passing of time; harmless when called early
     ///
     /// # Errors
     ///
-    /// todo
+    /// [`HandshakeError::TimedOut`] once the deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), HandshakeError> {
-        let _ = now;
-        todo!()
+        if self.poll_timeout().is_some_and(|deadline| now >= deadline) {
+            return Err(HandshakeError::TimedOut {
+                waited: now.saturating_duration_since(self.started),
+                phase: self.phase,
+            });
+        }
+        Ok(())
     }
 
-    /// Selects
+    /// Selects the lane, as the connector, after [`HandshakeEvent::PeerHello`]
+    ///
+    /// The reason is cut at 512 bytes.
+    ///
+    /// # Panics
+    ///
+    /// If it is not the connector's turn, or the lane is not in both Hellos and not Tcp.
     pub fn select(&mut self, lane: LaneKind, reason: &str) {
-        let _ = (lane, reason);
-        todo!()
+        assert!(
+            self.role == Role::Connector && self.phase == HandshakePhase::Select,
+            "select is for the connector after the peer's hello"
+        );
+        assert!(self.allows(lane), "lane {lane} is not in both hellos");
+        self.transmits
+            .push_back(encode_choice(SELECT, lane, reason));
+        self.selected = Some(lane);
+        self.phase = HandshakePhase::Answer;
     }
 
-    /// Answers
+    /// Answers the selection, as the acceptor, after [`HandshakeEvent::LaneSelected`]
+    ///
+    /// `lane` is the one selected, or Tcp. The reason is cut at 512 bytes. The handshake is done.
+    ///
+    /// # Panics
+    ///
+    /// If it is not the acceptor's turn, or the lane is another one.
     pub fn answer(&mut self, lane: LaneKind, reason: &str) {
-        let _ = (lane, reason);
-        todo!()
+        assert!(
+            self.role == Role::Acceptor && self.phase == HandshakePhase::Answer,
+            "answer is for the acceptor after a selection"
+        );
+        assert!(
+            lane == LaneKind::Tcp || self.selected == Some(lane),
+            "lane {lane} was not selected"
+        );
+        self.transmits
+            .push_back(encode_choice(ANSWER, lane, reason));
+        self.finish(lane, reason.to_owned());
     }
 
-    /// Bytes to write
+    /// The next bytes to write
     pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
-        todo!()
+        self.transmits.pop_front()
     }
 
     /// What happened
     pub fn poll_event(&mut self) -> Option<HandshakeEvent> {
-        todo!()
+        self.events.pop_front()
     }
 
-    /// When to call `handle_timeout`
+    /// When to call [`handle_timeout`](Self::handle_timeout); `None` once done
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        todo!()
+        self.deadline.filter(|_| self.phase != HandshakePhase::Done)
     }
+
+    /// Whether the next move is the peer's
+    fn is_awaiting(&self) -> bool {
+        match self.phase {
+            HandshakePhase::Hello => true,
+            HandshakePhase::Select => self.role == Role::Acceptor,
+            HandshakePhase::Answer => self.role == Role::Connector,
+            HandshakePhase::Done => false,
+        }
+    }
+
+    /// Checks what has come of a message, returning how long the message is at least
+    ///
+    /// Exactly, once as many bytes have come.
+    fn check_received(&self) -> Result<usize, HandshakeError> {
+        match self.phase {
+            HandshakePhase::Hello => hello_bytes(&self.received),
+            HandshakePhase::Select => choice_bytes(&self.received, SELECT),
+            HandshakePhase::Answer | HandshakePhase::Done => choice_bytes(&self.received, ANSWER),
+        }
+    }
+
+    fn handle_message(&mut self, message: &[u8]) -> Result<(), HandshakeError> {
+        if self.phase == HandshakePhase::Hello {
+            let hello = Hello::decode_body(&message[PREFIX_BYTES..])?;
+            self.lanes.retain(|lane| hello.lanes.contains(lane));
+            self.phase = HandshakePhase::Select;
+            self.events.push_back(HandshakeEvent::PeerHello(hello));
+            return Ok(());
+        }
+        let (lane, reason) = decode_choice(message)?;
+        if self.role == Role::Connector {
+            let selected = self.selected.expect("set before the answer is awaited");
+            if lane != selected && lane != LaneKind::Tcp {
+                return Err(HandshakeError::AnswerDisagrees {
+                    selected,
+                    answered: lane,
+                });
+            }
+            self.finish(lane, reason);
+            return Ok(());
+        }
+        if !self.allows(lane) {
+            return Err(HandshakeError::LaneNotOffered { lane });
+        }
+        self.selected = Some(lane);
+        self.phase = HandshakePhase::Answer;
+        self.events
+            .push_back(HandshakeEvent::LaneSelected { lane, reason });
+        Ok(())
+    }
+
+    fn finish(&mut self, lane: LaneKind, reason: String) {
+        self.phase = HandshakePhase::Done;
+        self.events.push_back(HandshakeEvent::Done { lane, reason });
+    }
+
+    fn allows(&self, lane: LaneKind) -> bool {
+        // Tcp is where the peers met, so it works whether or not they offer it.
+        lane == LaneKind::Tcp || self.lanes.contains(&lane)
+    }
+}
+
+/// How long a Hello is, going by its beginning
+fn hello_bytes(received: &[u8]) -> Result<usize, HandshakeError> {
+    let magic_bytes = received.len().min(MAGIC.len());
+    if received[..magic_bytes] != MAGIC[..magic_bytes] {
+        return Err(HandshakeError::NotBackhaul {
+            found: received[..magic_bytes].escape_ascii().to_string(),
+        });
+    }
+    let Some(prefix) = received.first_chunk::<PREFIX_BYTES>() else {
+        return Ok(PREFIX_BYTES);
+    };
+    let peer = u16::from_le_bytes([prefix[8], prefix[9]]);
+    if peer != VERSION {
+        return Err(HandshakeError::Version {
+            peer,
+            supported: VERSION,
+        });
+    }
+    let bytes = u32::from_le_bytes([prefix[12], prefix[13], prefix[14], prefix[15]]);
+    match usize::try_from(bytes) {
+        Ok(body_bytes) if body_bytes <= HELLO_BODY_BYTES_MAX => Ok(PREFIX_BYTES + body_bytes),
+        _ => Err(HandshakeError::Hello(HelloError::TooLong {
+            bytes,
+            max: HELLO_BODY_BYTES_MAX,
+        })),
+    }
+}
+
+/// How long a selection or answer is, going by its beginning
+fn choice_bytes(received: &[u8], expected: u8) -> Result<usize, HandshakeError> {
+    match *received {
+        [found, ..] if found != expected => {
+            Err(HandshakeError::UnexpectedMessage { expected, found })
+        }
+        [_, _, low, high, ..] => {
+            let bytes = usize::from(u16::from_le_bytes([low, high]));
+            if bytes > REASON_BYTES_MAX {
+                return Err(HandshakeError::ReasonTooLong {
+                    bytes,
+                    max: REASON_BYTES_MAX,
+                });
+            }
+            Ok(CHOICE_BYTES + bytes)
+        }
+        _ => Ok(CHOICE_BYTES),
+    }
+}
+
+fn decode_choice(message: &[u8]) -> Result<(LaneKind, String), HandshakeError> {
+    let code = message[1];
+    let lane = LaneKind::from_code(code).ok_or(HandshakeError::UnknownLane { code })?;
+    let reason = str::from_utf8(&message[CHOICE_BYTES..]);
+    let reason = reason.map_err(|_| HandshakeError::ReasonNotText)?;
+    Ok((lane, reason.to_owned()))
+}
+
+fn encode_choice(message_type: u8, lane: LaneKind, reason: &str) -> Vec<u8> {
+    let mut end = reason.len().min(REASON_BYTES_MAX);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let reason_bytes = u16::try_from(end).expect("cut above");
+    let mut message = vec![message_type, lane.code()];
+    message.extend_from_slice(&reason_bytes.to_le_bytes());
+    message.extend_from_slice(&reason.as_bytes()[..end]);
+    message
 }
 
 /// What happened during a handshake
@@ -191,4 +415,218 @@ pub enum HandshakeError {
         /// What it was waiting for
         phase: HandshakePhase,
     },
+}
+
+/// Type of a selection
+const SELECT: u8 = 0x51;
+/// Type of an answer
+const ANSWER: u8 = 0x52;
+/// Bytes of a selection or answer in front of the reason
+const CHOICE_BYTES: usize = 4;
+/// Longest reason, in bytes: a line of text, not a log
+const REASON_BYTES_MAX: usize = 512;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hello::tests::sample;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn pair(now: Instant) -> (Handshake, Handshake) {
+        let mut theirs = sample();
+        theirs.lanes = vec![LaneKind::Inproc, LaneKind::Shm];
+        (
+            Handshake::new(Role::Connector, sample(), now, TIMEOUT),
+            Handshake::new(Role::Acceptor, theirs, now, TIMEOUT),
+        )
+    }
+
+    /// Moves what `from` has to say, in pieces, returning what was left over
+    fn carry(from: &mut Handshake, to: &mut Handshake, piece_bytes: usize) -> usize {
+        let now = from.started;
+        let mut left = 0;
+        while let Some(bytes) = from.poll_transmit() {
+            for piece in bytes.chunks(piece_bytes) {
+                left += piece.len() - to.handle_bytes(now, piece).unwrap();
+            }
+        }
+        left
+    }
+
+    /// Runs a handshake up to the selection
+    fn selected(piece_bytes: usize) -> (Handshake, Handshake) {
+        let (mut connector, mut acceptor) = pair(Instant::now());
+        carry(&mut connector, &mut acceptor, piece_bytes);
+        carry(&mut acceptor, &mut connector, piece_bytes);
+        assert!(matches!(
+            connector.poll_event(),
+            Some(HandshakeEvent::PeerHello(_))
+        ));
+        assert!(matches!(
+            acceptor.poll_event(),
+            Some(HandshakeEvent::PeerHello(_))
+        ));
+        connector.select(LaneKind::Shm, "same boot");
+        carry(&mut connector, &mut acceptor, piece_bytes);
+        (connector, acceptor)
+    }
+
+    #[test]
+    fn both_sides_agree_however_the_bytes_are_cut() {
+        for piece_bytes in [1, 3, 16, 17, 5000] {
+            let (mut connector, mut acceptor) = selected(piece_bytes);
+            let selected = HandshakeEvent::LaneSelected {
+                lane: LaneKind::Shm,
+                reason: "same boot".into(),
+            };
+            assert_eq!(acceptor.poll_event(), Some(selected));
+            acceptor.answer(LaneKind::Tcp, "no memfd");
+            assert_eq!(carry(&mut acceptor, &mut connector, piece_bytes), 0);
+            let done = Some(HandshakeEvent::Done {
+                lane: LaneKind::Tcp,
+                reason: "no memfd".into(),
+            });
+            assert_eq!(connector.poll_event(), done);
+            assert_eq!(acceptor.poll_event(), done);
+            assert_eq!(connector.poll_timeout(), None);
+        }
+    }
+
+    #[test]
+    fn bytes_after_the_answer_are_left_for_the_frames() {
+        let (mut connector, mut acceptor) = selected(100);
+        acceptor.answer(LaneKind::Shm, "");
+        let mut bytes = acceptor.poll_transmit().unwrap();
+        let answer_bytes = bytes.len();
+        bytes.extend([7; 40]);
+        let now = connector.started;
+        assert_eq!(connector.handle_bytes(now, &bytes), Ok(answer_bytes));
+        assert_eq!(connector.handle_bytes(now, &[7; 40]), Ok(0));
+        assert_eq!(acceptor.handle_bytes(now, &[7; 40]), Ok(0));
+    }
+
+    #[test]
+    fn another_protocol_is_recognised_by_its_first_bytes() {
+        let now = Instant::now();
+        let (mut connector, _) = pair(now);
+        let error = connector
+            .handle_bytes(now, b"HTTP/1.1 400\r\n")
+            .unwrap_err();
+        let found = "HTTP/1.1".to_owned();
+        assert_eq!(error, HandshakeError::NotBackhaul { found });
+        let (mut connector, _) = pair(now);
+        let error = connector.handle_bytes(now, b"b\x16").unwrap_err();
+        assert!(error.to_string().contains("b\\x16"), "{error}");
+    }
+
+    #[test]
+    fn another_version_and_a_long_body_are_refused_at_the_prefix() {
+        let now = Instant::now();
+        let mut bytes = sample().encode();
+        bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        let error = pair(now).1.handle_bytes(now, &bytes).unwrap_err();
+        let too_long = HelloError::TooLong {
+            bytes: u32::MAX,
+            max: 4096,
+        };
+        assert_eq!(error, HandshakeError::Hello(too_long));
+        bytes[8] = 2;
+        let error = pair(now).1.handle_bytes(now, &bytes[..16]).unwrap_err();
+        let version = HandshakeError::Version {
+            peer: 2,
+            supported: 1,
+        };
+        assert_eq!(error, version);
+    }
+
+    #[test]
+    fn a_lane_that_one_side_does_not_offer_cannot_be_selected() {
+        let now = Instant::now();
+        let (mut connector, mut acceptor) = pair(now);
+        carry(&mut connector, &mut acceptor, 100);
+        let bytes = encode_choice(SELECT, LaneKind::Inproc, "");
+        assert_eq!(
+            acceptor.handle_bytes(now, &bytes),
+            Err(HandshakeError::LaneNotOffered {
+                lane: LaneKind::Inproc
+            })
+        );
+    }
+
+    #[test]
+    fn an_answer_of_a_third_lane_is_refused() {
+        let (mut connector, _) = selected(100);
+        let bytes = encode_choice(ANSWER, LaneKind::Inproc, "");
+        let error = connector.handle_bytes(connector.started, &bytes);
+        assert_eq!(
+            error,
+            Err(HandshakeError::AnswerDisagrees {
+                selected: LaneKind::Shm,
+                answered: LaneKind::Inproc,
+            })
+        );
+    }
+
+    #[test]
+    fn a_message_out_of_turn_is_refused_at_its_first_byte() {
+        let (mut connector, _) = selected(100);
+        let error = connector.handle_bytes(connector.started, &[SELECT]);
+        assert_eq!(
+            error,
+            Err(HandshakeError::UnexpectedMessage {
+                expected: ANSWER,
+                found: SELECT
+            })
+        );
+    }
+
+    #[test]
+    fn a_reason_is_cut_between_characters() {
+        let message = encode_choice(SELECT, LaneKind::Tcp, &"ü€".repeat(200));
+        assert!(message.len() <= CHOICE_BYTES + REASON_BYTES_MAX);
+        decode_choice(&message).unwrap();
+        let long = [SELECT, 3, 1, 2];
+        let error = choice_bytes(&long, SELECT).unwrap_err();
+        assert_eq!(error.to_string(), "reason of 513 bytes, limit 512");
+    }
+
+    #[test]
+    fn a_silent_peer_times_out_and_the_phase_is_named() {
+        let now = Instant::now();
+        let (mut connector, _) = pair(now);
+        assert_eq!(connector.poll_timeout(), Some(now + TIMEOUT));
+        assert_eq!(connector.handle_timeout(now), Ok(()));
+        let error = connector.handle_timeout(now + TIMEOUT).unwrap_err();
+        assert_eq!(
+            error,
+            HandshakeError::TimedOut {
+                waited: TIMEOUT,
+                phase: HandshakePhase::Hello
+            }
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn noise_never_panics_and_is_never_hoarded(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..6000),
+            greeting in 0_usize..300,
+        ) {
+            let hello = sample().encode();
+            let greeting = greeting.min(hello.len()).min(bytes.len());
+            bytes[..greeting].copy_from_slice(&hello[..greeting]);
+            let now = Instant::now();
+            let (_, mut acceptor) = pair(now);
+            for piece in bytes.chunks(100) {
+                if acceptor.handle_bytes(now, piece).is_err() {
+                    break;
+                }
+                prop_assert!(acceptor.received.len() <= PREFIX_BYTES + HELLO_BODY_BYTES_MAX);
+            }
+        }
+    }
 }

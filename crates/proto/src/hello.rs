@@ -1,4 +1,11 @@
 //! Hello: who a peer is, what it offers and what it allows.
+//!
+//! ```text
+//! "backhaul" | u16 version | u16 reserved | u32 body_bytes | fields: u16 type, u16 bytes, value
+//! ```
+//!
+//! Little-endian. Fields of unknown type are skipped, so that a later version can say more; a
+//! known field twice, of the wrong size, or absent is an error. The reserved bytes are ignored.
 
 use thiserror::Error;
 
@@ -7,6 +14,15 @@ use crate::limits::PeerLimits;
 
 /// Longest body of a Hello, in bytes
 pub const HELLO_BODY_BYTES_MAX: usize = 4096;
+
+/// What every connection begins with
+pub(crate) const MAGIC: &[u8; 8] = b"backhaul";
+
+/// The version spoken here
+pub(crate) const VERSION: u16 = 1;
+
+/// Bytes in front of the body
+pub(crate) const PREFIX_BYTES: usize = 16;
 
 /// Who a peer is, what it offers and what it allows
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -23,9 +39,10 @@ pub struct Hello {
     pub pid: u32,
     /// User id in its own namespace
     pub uid: u32,
-    /// Lanes offered, best first
+    /// Lanes offered, best first; those a peer offers and this version does not know are left out
     pub lanes: Vec<LaneKind>,
-    /// Name of an abstract Unix socket without the NUL in front; empty if there is none
+    /// Name of an abstract Unix socket without the NUL in front, at most 107 bytes; empty if there
+    /// is none
     pub unix_name: String,
     /// Bytes of eager messages that may wait there
     pub credit_bytes: u64,
@@ -38,6 +55,104 @@ pub struct Hello {
 }
 
 impl Hello {
+    /// Reads the body of a Hello
+    ///
+    /// # Errors
+    ///
+    /// [`HelloError`] naming the field.
+    pub fn decode_body(body: &[u8]) -> Result<Self, HelloError> {
+        let mut values: [Option<&[u8]>; FIELDS.len()] = [None; FIELDS.len()];
+        let mut rest = body;
+        while !rest.is_empty() {
+            let (field_type, value) = split_field(&mut rest)?;
+            let Some(index) = FIELDS.iter().position(|field| *field as u16 == field_type) else {
+                continue;
+            };
+            let field = FIELDS[index];
+            let (bytes_min, bytes_max) = field.value_bytes();
+            if !(bytes_min..=bytes_max).contains(&value.len()) {
+                return Err(HelloError::FieldSize {
+                    field: field.name(),
+                    bytes: value.len(),
+                    min: bytes_min,
+                    max: bytes_max,
+                });
+            }
+            if values[index].replace(value).is_some() {
+                return Err(HelloError::Duplicate {
+                    field: field.name(),
+                });
+            }
+        }
+        let values = Values(values);
+        Ok(Self {
+            boot_id: values.array(Field::BootId)?,
+            host_token: values.required(Field::HostToken)?.to_vec(),
+            process_token: values.array(Field::ProcessToken)?,
+            nonce: values.array(Field::Nonce)?,
+            pid: values.array(Field::Pid).map(u32::from_le_bytes)?,
+            uid: values.array(Field::Uid).map(u32::from_le_bytes)?,
+            lanes: lanes_of(values.required(Field::Lanes)?),
+            unix_name: values.text(Field::UnixName)?,
+            credit_bytes: values.array(Field::CreditBytes).map(u64::from_le_bytes)?,
+            credit_messages: values
+                .array(Field::CreditMessages)
+                .map(u64::from_le_bytes)?,
+            message_bytes_max: values
+                .array(Field::MessageBytesMax)
+                .map(u64::from_le_bytes)?,
+            segments_max: values.array(Field::SegmentsMax).map(u32::from_le_bytes)?,
+        })
+    }
+
+    /// Writes the whole Hello, from the magic on
+    ///
+    /// # Panics
+    ///
+    /// If the host token or the Unix name is longer than documented.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let lanes: Vec<u8> = self.lanes.iter().map(|lane| lane.code()).collect();
+        let mut body = Vec::with_capacity(256);
+        let mut put = |field: Field, value: &[u8]| {
+            let (bytes_min, bytes_max) = field.value_bytes();
+            assert!(
+                (bytes_min..=bytes_max).contains(&value.len()),
+                "{} of {} bytes, limit {bytes_max}",
+                field.name(),
+                value.len(),
+            );
+            let bytes = u16::try_from(value.len()).expect("checked against the limit");
+            body.extend_from_slice(&(field as u16).to_le_bytes());
+            body.extend_from_slice(&bytes.to_le_bytes());
+            body.extend_from_slice(value);
+        };
+        put(Field::BootId, &self.boot_id);
+        put(Field::HostToken, &self.host_token);
+        put(Field::ProcessToken, &self.process_token);
+        put(Field::Nonce, &self.nonce);
+        put(Field::Pid, &self.pid.to_le_bytes());
+        put(Field::Uid, &self.uid.to_le_bytes());
+        put(Field::Lanes, &lanes);
+        put(Field::UnixName, self.unix_name.as_bytes());
+        put(Field::CreditBytes, &self.credit_bytes.to_le_bytes());
+        put(Field::CreditMessages, &self.credit_messages.to_le_bytes());
+        put(
+            Field::MessageBytesMax,
+            &self.message_bytes_max.to_le_bytes(),
+        );
+        put(Field::SegmentsMax, &self.segments_max.to_le_bytes());
+
+        let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&[0; 2]);
+        let body_bytes = u32::try_from(body.len()).expect("fields are short");
+        bytes.extend_from_slice(&body_bytes.to_le_bytes());
+        bytes.extend_from_slice(&body);
+        bytes
+    }
+
     /// The limits it announces
     #[must_use]
     pub const fn peer_limits(&self) -> PeerLimits {
@@ -50,14 +165,278 @@ impl Hello {
     }
 }
 
-/// A Hello that cannot be understood
+/// A field by its type on the wire
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u16)]
+enum Field {
+    BootId = 1,
+    HostToken = 2,
+    ProcessToken = 3,
+    Nonce = 4,
+    Pid = 5,
+    Uid = 6,
+    Lanes = 7,
+    UnixName = 8,
+    CreditBytes = 9,
+    CreditMessages = 10,
+    MessageBytesMax = 11,
+    SegmentsMax = 12,
+}
+
+impl Field {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::BootId => "boot_id",
+            Self::HostToken => "host_token",
+            Self::ProcessToken => "process_token",
+            Self::Nonce => "nonce",
+            Self::Pid => "pid",
+            Self::Uid => "uid",
+            Self::Lanes => "lanes",
+            Self::UnixName => "unix_name",
+            Self::CreditBytes => "credit_bytes",
+            Self::CreditMessages => "credit_messages",
+            Self::MessageBytesMax => "message_bytes_max",
+            Self::SegmentsMax => "segments_max",
+        }
+    }
+
+    /// Smallest and largest size of the value, in bytes
+    const fn value_bytes(self) -> (usize, usize) {
+        match self {
+            Self::BootId | Self::ProcessToken | Self::Nonce => (16, 16),
+            Self::HostToken => (0, 64),
+            Self::Lanes => (0, 32),
+            // What fits into sockaddr_un after the NUL.
+            Self::UnixName => (0, 107),
+            Self::Pid | Self::Uid | Self::SegmentsMax => (4, 4),
+            Self::CreditBytes | Self::CreditMessages | Self::MessageBytesMax => (8, 8),
+        }
+    }
+}
+
+/// Values found, in the order of [`FIELDS`]; each of a size that its field allows
+struct Values<'a>([Option<&'a [u8]>; FIELDS.len()]);
+
+impl<'a> Values<'a> {
+    fn required(&self, field: Field) -> Result<&'a [u8], HelloError> {
+        self.0[field as usize - 1].ok_or_else(|| HelloError::Missing {
+            field: field.name(),
+        })
+    }
+
+    fn array<const N: usize>(&self, field: Field) -> Result<[u8; N], HelloError> {
+        let value = self.required(field)?;
+        Ok(value.try_into().expect("the size was checked"))
+    }
+
+    fn text(&self, field: Field) -> Result<String, HelloError> {
+        let text = str::from_utf8(self.required(field)?);
+        text.map(str::to_owned).map_err(|_| HelloError::NotText {
+            field: field.name(),
+        })
+    }
+}
+
+/// Takes the first field off `rest`, which is not empty
+fn split_field<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), HelloError> {
+    let cut_off = || HelloError::CutOff { bytes: rest.len() };
+    let (&[t0, t1, b0, b1], after) = rest.split_first_chunk::<4>().ok_or_else(cut_off)?;
+    let bytes = usize::from(u16::from_le_bytes([b0, b1]));
+    let (value, after) = after.split_at_checked(bytes).ok_or_else(cut_off)?;
+    *rest = after;
+    Ok((u16::from_le_bytes([t0, t1]), value))
+}
+
+/// The lanes we know among `codes`, each once
+fn lanes_of(codes: &[u8]) -> Vec<LaneKind> {
+    let mut lanes = Vec::new();
+    for lane in codes.iter().filter_map(|code| LaneKind::from_code(*code)) {
+        if !lanes.contains(&lane) {
+            lanes.push(lane);
+        }
+    }
+    lanes
+}
+
+/// A Hello that cannot be understood; the peer's fault
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
 #[non_exhaustive]
 pub enum HelloError {
+    /// The body is too long
+    #[error("body of {bytes} bytes, limit {max}")]
+    TooLong {
+        /// Its size, in bytes
+        bytes: u32,
+        /// Limit, in bytes
+        max: usize,
+    },
+    /// The body ends within a field
+    #[error("the last {bytes} bytes are no whole field")]
+    CutOff {
+        /// What is left, in bytes
+        bytes: usize,
+    },
+    /// A field has a size that it cannot have
+    #[error("{field} of {bytes} bytes, expected {min} to {max}")]
+    FieldSize {
+        /// Name of the field
+        field: &'static str,
+        /// Its size, in bytes
+        bytes: usize,
+        /// Smallest size, in bytes
+        min: usize,
+        /// Largest size, in bytes
+        max: usize,
+    },
+    /// A field is there twice
+    #[error("{field} is there twice")]
+    Duplicate {
+        /// Name of the field
+        field: &'static str,
+    },
     /// A field is absent
-    #[error("the hello has no {field}")]
+    #[error("{field} is missing")]
     Missing {
         /// Name of the field
         field: &'static str,
     },
+    /// A field should be text and is not
+    #[error("{field} is not UTF-8")]
+    NotText {
+        /// Name of the field
+        field: &'static str,
+    },
+}
+
+/// All fields, each at the index of its type less one
+const FIELDS: [Field; 12] = [
+    Field::BootId,
+    Field::HostToken,
+    Field::ProcessToken,
+    Field::Nonce,
+    Field::Pid,
+    Field::Uid,
+    Field::Lanes,
+    Field::UnixName,
+    Field::CreditBytes,
+    Field::CreditMessages,
+    Field::MessageBytesMax,
+    Field::SegmentsMax,
+];
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn sample() -> Hello {
+        Hello {
+            boot_id: [1; 16],
+            host_token: vec![2; 16],
+            process_token: [3; 16],
+            nonce: [4; 16],
+            pid: 5,
+            uid: 6,
+            lanes: vec![LaneKind::Shm, LaneKind::Tcp],
+            unix_name: "backhaul-5".into(),
+            credit_bytes: 7,
+            credit_messages: 8,
+            message_bytes_max: 9,
+            segments_max: 10,
+        }
+    }
+
+    fn body() -> Vec<u8> {
+        sample().encode()[PREFIX_BYTES..].to_vec()
+    }
+
+    #[test]
+    fn fields_are_numbered_by_their_place() {
+        for (index, field) in FIELDS.into_iter().enumerate() {
+            assert_eq!(field as usize, index + 1);
+        }
+    }
+
+    #[test]
+    fn unknown_fields_and_lanes_are_skipped() {
+        let mut body = body();
+        body.extend([0xff, 0x7f, 2, 0, 1, 2]);
+        assert_eq!(Hello::decode_body(&body), Ok(sample()));
+        assert_eq!(lanes_of(&[3, 77, 2, 3, 0]), [LaneKind::Tcp, LaneKind::Shm]);
+    }
+
+    #[test]
+    fn a_field_twice_or_of_a_wrong_size_is_refused() {
+        let mut twice = body();
+        twice.extend([5, 0, 4, 0, 9, 9, 9, 9]);
+        let error = Hello::decode_body(&twice).unwrap_err();
+        assert_eq!(error, HelloError::Duplicate { field: "pid" });
+        let error = Hello::decode_body(&[6, 0, 1, 0, 9]).unwrap_err();
+        assert_eq!(error.to_string(), "uid of 1 bytes, expected 4 to 4");
+    }
+
+    #[test]
+    fn a_body_cut_anywhere_is_refused() {
+        let body = body();
+        for end in 0..body.len() {
+            Hello::decode_body(&body[..end]).unwrap_err();
+        }
+        assert_eq!(
+            Hello::decode_body(&[]),
+            Err(HelloError::Missing { field: "boot_id" })
+        );
+    }
+
+    fn any_hello() -> impl Strategy<Value = Hello> {
+        let lanes = proptest::sample::subsequence(LaneKind::ALL.to_vec(), 0..=3).prop_shuffle();
+        (
+            any::<[[u8; 16]; 3]>(),
+            proptest::collection::vec(any::<u8>(), 0..=64),
+            any::<[u32; 3]>(),
+            any::<[u64; 3]>(),
+            lanes,
+            "[a-z0-9ü@-]{0,50}",
+        )
+            .prop_map(
+                |(tokens, host_token, small, large, lanes, unix_name)| Hello {
+                    boot_id: tokens[0],
+                    host_token,
+                    process_token: tokens[1],
+                    nonce: tokens[2],
+                    pid: small[0],
+                    uid: small[1],
+                    lanes,
+                    unix_name,
+                    credit_bytes: large[0],
+                    credit_messages: large[1],
+                    message_bytes_max: large[2],
+                    segments_max: small[2],
+                },
+            )
+    }
+
+    proptest! {
+        #[test]
+        fn any_hello_comes_back(hello in any_hello()) {
+            let bytes = hello.encode();
+            prop_assert!(bytes.len() - PREFIX_BYTES <= HELLO_BODY_BYTES_MAX);
+            prop_assert_eq!(Hello::decode_body(&bytes[PREFIX_BYTES..]), Ok(hello));
+        }
+
+        #[test]
+        fn a_body_with_noise_in_it_never_panics(
+            at in any::<proptest::sample::Index>(),
+            noise in proptest::collection::vec(any::<u8>(), 1..20),
+        ) {
+            let mut body = body();
+            let at = at.index(body.len());
+            for (byte, noise) in body[at..].iter_mut().zip(noise) {
+                *byte = noise;
+            }
+            let _ = Hello::decode_body(&body);
+        }
+    }
 }

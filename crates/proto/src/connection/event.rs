@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::decoder::SegmentBytes;
+use crate::frame::FrameHeader;
 use crate::ids::{ArrivalId, MessageKind, RecvId, SendId};
 
 /// A header with its segment table as it goes on the wire; inline up to four segments
@@ -19,6 +20,17 @@ pub struct Transmit {
     pub completes: Option<SendId>,
 }
 
+impl Transmit {
+    /// A frame that is a header only
+    pub(super) fn control(header: FrameHeader) -> Self {
+        Self {
+            header: HeaderBytes::from_slice(&header.encode()),
+            payload: None,
+            completes: None,
+        }
+    }
+}
+
 /// A part of a message that is being sent
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PayloadRange {
@@ -28,6 +40,17 @@ pub struct PayloadRange {
     pub offset: u64,
     /// Its length, in bytes; never 0
     pub bytes: u64,
+}
+
+impl PayloadRange {
+    /// A part of a message, unless it is empty
+    pub(super) fn new(send: SendId, offset: u64, bytes: u64) -> Option<Self> {
+        (bytes > 0).then_some(Self {
+            send,
+            offset,
+            bytes,
+        })
+    }
 }
 
 /// What follows a frame on the lane

@@ -1,90 +1,245 @@
 //! One connection: commands and frames in, events and frames out.
+//!
+//! Split by direction: [`send`] starts messages and streams long ones, [`recv`] matches what
+//! arrives. They share nothing but the lane, so this file only tells them apart and adds what
+//! belongs to both: liveness and the order of control frames.
 
 mod event;
+mod recv;
+mod send;
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
-pub use event::{
-    ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Store, Transmit,
-};
-
+use self::recv::RecvHalf;
+use self::send::SendHalf;
 use crate::decoder::Frame;
 use crate::error::{ProtocolError, RecvRefused, SendRefused};
+use crate::frame::{FrameHeader, FrameKind};
 use crate::ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, SendId};
 use crate::limits::{Limits, PeerLimits};
-use crate::liveness::KeepAliveExpired;
+use crate::liveness::{KeepAliveExpired, Liveness};
+
+pub use self::event::{
+    ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Store, Transmit,
+};
+#[cfg(test)]
+pub(crate) use self::send::encode_start;
 
 /// The protocol state of one connection
+///
+/// After any command or input, drain [`poll_event`](Self::poll_event) to `None`, and before
+/// reading the payload that [`handle_frame`](Self::handle_frame) announces.
+/// [`poll_transmit`](Self::poll_transmit) has something to say after any command or input too, and
+/// is drained as fast as the lane takes frames: what is not polled can still be overtaken by
+/// control frames, or cancelled. Frames go on the lane in the order they are polled.
+///
+/// After an error the connection is over: the driver fails what is pending and drops it.
 #[derive(Debug)]
-pub struct Connection {}
+pub struct Connection {
+    sending: SendHalf,
+    receiving: RecvHalf,
+    liveness: Liveness,
+    /// Token of the last ping, which was not answered; earlier ones need no answer of their own
+    pong_due: Option<u64>,
+    events: VecDeque<Event>,
+}
 
-#[allow(missing_docs, clippy::missing_errors_doc, unused_variables)]
 impl Connection {
+    /// Starts a connection on which frames can flow, both sides with their credit
+    ///
+    /// `limits` must be those our Hello announced, `peer` those of the peer's.
     #[must_use]
     pub fn new(limits: Limits, peer: PeerLimits, now: Instant) -> Self {
-        todo!()
+        Self {
+            sending: SendHalf::new(&limits, peer),
+            receiving: RecvHalf::new(&limits),
+            liveness: Liveness::new(limits.keep_alive, now),
+            pong_due: None,
+            events: VecDeque::new(),
+        }
     }
+
+    /// Queues a message; it is done when a [`Transmit`] that completes it is written, or with
+    /// [`Event::SendComplete`]
+    ///
+    /// Messages start in the order of the calls. `id` must not be that of a live send.
+    ///
+    /// # Errors
+    ///
+    /// [`SendRefused`]; nothing about the message is kept.
     pub fn send(
         &mut self,
         id: SendId,
         kind: MessageKind,
         segment_bytes: &[u64],
     ) -> Result<(), SendRefused> {
-        todo!()
+        self.sending.send(id, kind, segment_bytes)
     }
+
+    /// Posts a receive; it ends with one of the `Recv` events, perhaps at once
+    ///
+    /// `id` must not be that of a live receive.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvRefused`]; nothing about the receive is kept.
     pub fn post_recv(
         &mut self,
         id: RecvId,
         selector: Selector,
         capacity: Capacity,
     ) -> Result<(), RecvRefused> {
-        todo!()
+        self.receiving
+            .post(id, selector, capacity, &mut self.events)
     }
+
+    /// Takes back a receive that has met no message, returning whether it was one
+    ///
+    /// `false`: it has met its message and ends as if not cancelled.
     pub fn cancel_recv(&mut self, id: RecvId) -> bool {
-        todo!()
+        self.receiving.cancel(id)
     }
+
+    /// Takes back a send of which no frame was polled, returning whether it was one
+    ///
+    /// `false`: the peer may know of it, and it ends as if not cancelled.
     pub fn cancel_send(&mut self, id: SendId) -> bool {
-        todo!()
+        self.sending.cancel(id)
     }
+
+    /// Refuses further sends; once the earlier ones are done, the peer is told
+    ///
+    /// Receives go on. [`is_flushed`](Self::is_flushed) tells when it has happened.
     pub fn close(&mut self, now: Instant) {
-        todo!()
+        // Time is taken as everywhere, though nothing hangs on it today.
+        let _ = now;
+        self.sending.close();
     }
+
+    /// Handles a frame of the peer, returning whether payload follows
+    ///
+    /// # Errors
+    ///
+    /// [`ProtocolError`] for a frame that the peer should not have sent.
+    ///
+    /// # Panics
+    ///
+    /// If payload announced before was not handed in with
+    /// [`handle_payload`](Self::handle_payload).
     pub fn handle_frame(&mut self, now: Instant, frame: Frame) -> Result<Incoming, ProtocolError> {
-        todo!()
+        assert!(
+            !self.receiving.awaits_payload(),
+            "a payload is handed in before the next frame"
+        );
+        self.liveness.handle_heard(now);
+        let header = frame.header;
+        match header.kind {
+            FrameKind::Eager | FrameKind::Request => {
+                return self.receiving.handle_start(frame, &mut self.events);
+            }
+            FrameKind::Data => return self.receiving.handle_data(&header),
+            FrameKind::Accept => self.sending.handle_accept(header.message)?,
+            FrameKind::Skip => {
+                let send = self.sending.handle_skip(header.message)?;
+                self.events.push_back(Event::SendComplete { send });
+            }
+            FrameKind::Credit => self.sending.handle_credit(header.message, header.tag),
+            FrameKind::Ping => self.pong_due = Some(header.message),
+            FrameKind::Pong => {}
+            FrameKind::Close => self.receiving.handle_close(&mut self.events)?,
+        }
+        Ok(Incoming::Control)
     }
+
+    /// Handles that the payload announced by the last [`handle_frame`](Self::handle_frame) is
+    /// stored completely
+    ///
+    /// # Panics
+    ///
+    /// If no payload of `arrival` was announced.
     pub fn handle_payload(&mut self, now: Instant, arrival: ArrivalId) {
-        todo!()
+        self.liveness.handle_heard(now);
+        self.receiving.handle_payload(arrival, &mut self.events);
     }
+
+    /// Handles that bytes came which complete neither a frame nor a payload
+    ///
+    /// Optional: it keeps a lane so slow that one payload takes longer than the keep-alive from
+    /// being given up.
     pub fn handle_activity(&mut self, now: Instant) {
-        todo!()
+        self.liveness.handle_heard(now);
     }
+
+    /// Handles the passing of time; harmless when called early
+    ///
+    /// # Errors
+    ///
+    /// [`KeepAliveExpired`] if the peer has been silent for too long.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), KeepAliveExpired> {
-        todo!()
+        self.liveness.handle_timeout(now)
     }
+
+    /// The next frame to write
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        todo!()
+        if let Some(header) = self.poll_control() {
+            return Some(Transmit::control(header));
+        }
+        self.sending.poll_transmit()
     }
+
+    /// What happened
     pub fn poll_event(&mut self) -> Option<Event> {
-        todo!()
+        self.events.pop_front()
     }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout)
+    ///
+    /// Input moves it back, so a driver may keep an earlier timer instead of setting it anew.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        todo!()
+        self.liveness.poll_timeout()
     }
+
+    /// Whether nothing is left to transmit, and every send is done
+    ///
+    /// After [`close`](Self::close), also that the peer was told. Frames polled but not written
+    /// are the driver's to count.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
-        todo!()
+        let has_control =
+            self.pong_due.is_some() || self.liveness.has_ping() || self.receiving.has_control();
+        !has_control && self.sending.is_flushed()
     }
+
+    /// Whether the peer has said that it sends no further message
     #[must_use]
     pub fn peer_closed(&self) -> bool {
-        todo!()
+        self.receiving.peer_closed()
     }
-    #[must_use]
-    pub fn limits(&self) -> &Limits {
-        todo!()
-    }
+
+    /// A snapshot for reports
     #[must_use]
     pub fn statistics(&self) -> ConnectionStatistics {
-        todo!()
+        ConnectionStatistics {
+            sends_queued: self.sending.queued_len(),
+            sends_rendezvous: self.sending.rendezvous_len(),
+            recvs_posted: self.receiving.posted_len(),
+            unexpected_messages: self.receiving.unexpected_len(),
+            unexpected_bytes: self.receiving.unexpected_bytes(),
+            credit_messages_left: self.sending.credit().messages_left(),
+            credit_bytes_left: self.sending.credit().bytes_left(),
+        }
+    }
+
+    /// The next frame that goes before all messages
+    fn poll_control(&mut self) -> Option<FrameHeader> {
+        if let Some(token) = self.pong_due.take() {
+            return Some(FrameHeader::bare(FrameKind::Pong, token));
+        }
+        if let Some(token) = self.liveness.poll_ping() {
+            return Some(FrameHeader::bare(FrameKind::Ping, token));
+        }
+        self.receiving.poll_control()
     }
 }

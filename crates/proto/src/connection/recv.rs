@@ -1,0 +1,670 @@
+//! The receiving half: messages arrive, meet their receives, and long ones are asked for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use slab::Slab;
+
+use super::event::{Event, Incoming, Store};
+use crate::credit::RecvCredit;
+use crate::decoder::{Frame, SegmentBytes};
+use crate::error::{ProtocolError, RecvRefused};
+use crate::frame::{FrameHeader, FrameKind};
+use crate::ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, Tag, TagMask};
+use crate::limits::Limits;
+use crate::matching::Matcher;
+
+/// Messages on their way from the peer, and the receives for them
+#[derive(Debug)]
+pub(super) struct RecvHalf {
+    credit: RecvCredit,
+    /// Messages that are not over: bytes are missing, or no receive has them
+    arrivals: Slab<Arrival>,
+    tagged: Matcher<Posted, ArrivalId>,
+    /// All with tag 0, so both queues are plain ones
+    untagged: Matcher<Posted, ArrivalId>,
+    /// Requested messages of which bytes are missing, by message number
+    unfinished: BTreeMap<u64, ArrivalId>,
+    /// Untagged requests that were not accepted, oldest first; none has met a receive
+    early_waiting: VecDeque<ArrivalId>,
+    /// Bytes of untagged requests that were accepted and have not met a receive; at most
+    /// `early_accept_bytes_max`
+    early_bytes: u64,
+    /// Bytes prepared for messages that have not met a receive
+    unexpected_bytes: u64,
+    /// Payload that comes next on the lane
+    announced: Option<(ArrivalId, u64)>,
+    /// Accepts and skips to transmit; at most one for each receive posted or early accept
+    answers: VecDeque<FrameHeader>,
+    peer_closed: bool,
+    recvs_max: usize,
+    early_accept_bytes_max: u64,
+}
+
+/// A receive
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    recv: RecvId,
+    capacity: Capacity,
+}
+
+/// A message that has started and is not over
+#[derive(Debug)]
+struct Arrival {
+    message: u64,
+    kind: MessageKind,
+    is_eager: bool,
+    bytes: u64,
+    /// Bytes that are not stored yet
+    missing_bytes: u64,
+    /// Sizes of its segments until the driver knows them: in a request that was not accepted
+    layout: Option<SegmentBytes>,
+    /// The receive it has met
+    claim: Option<Posted>,
+}
+
+impl RecvHalf {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            credit: RecvCredit::new(limits.credit_messages, limits.credit_bytes),
+            arrivals: Slab::new(),
+            tagged: Matcher::default(),
+            untagged: Matcher::default(),
+            unfinished: BTreeMap::new(),
+            early_waiting: VecDeque::new(),
+            early_bytes: 0,
+            unexpected_bytes: 0,
+            announced: None,
+            answers: VecDeque::new(),
+            peer_closed: false,
+            recvs_max: limits.recvs_max,
+            early_accept_bytes_max: limits.early_accept_bytes_max,
+        }
+    }
+
+    pub(super) fn post(
+        &mut self,
+        recv: RecvId,
+        selector: Selector,
+        capacity: Capacity,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), RecvRefused> {
+        let posted_len = self.posted_len();
+        let (matcher, tag, mask) = match selector {
+            Selector::Tagged { tag, mask } => (&mut self.tagged, tag, mask),
+            Selector::Untagged => (&mut self.untagged, UNTAGGED, TagMask::FULL),
+        };
+        let posted = Posted { recv, capacity };
+        if let Some(arrival) = matcher.take_unexpected(tag, mask) {
+            self.claim_unexpected(arrival, posted, events);
+            return Ok(());
+        }
+        if self.peer_closed {
+            return Err(RecvRefused::Closed);
+        }
+        if posted_len >= self.recvs_max {
+            return Err(RecvRefused::QueueFull {
+                max: self.recvs_max,
+            });
+        }
+        matcher.push_posted(tag, mask, posted);
+        Ok(())
+    }
+
+    pub(super) fn cancel(&mut self, recv: RecvId) -> bool {
+        let is_it = |posted: &Posted| posted.recv == recv;
+        self.tagged.cancel(is_it).is_some() || self.untagged.cancel(is_it).is_some()
+    }
+
+    /// Handles the start of a message
+    pub(super) fn handle_start(
+        &mut self,
+        frame: Frame,
+        events: &mut VecDeque<Event>,
+    ) -> Result<Incoming, ProtocolError> {
+        let header = frame.header;
+        self.check_open(header.kind)?;
+        let is_eager = header.kind == FrameKind::Eager;
+        let eager_bytes = if is_eager { header.payload_bytes } else { 0 };
+        let expected = self.credit.handle_start(eager_bytes)?;
+        if header.message != expected {
+            return Err(ProtocolError::OutOfOrder {
+                message: header.message,
+                expected,
+            });
+        }
+        if is_eager {
+            Ok(self.start_eager(frame, events))
+        } else {
+            self.start_request(frame, events);
+            Ok(Incoming::Control)
+        }
+    }
+
+    /// Handles the header of a piece of a long message
+    pub(super) fn handle_data(&mut self, header: &FrameHeader) -> Result<Incoming, ProtocolError> {
+        self.check_open(header.kind)?;
+        let message = header.message;
+        let unfinished = self.unfinished.get(&message).copied();
+        let accepted = unfinished
+            .map(|arrival| (arrival, &self.arrivals[arrival.0]))
+            .filter(|(_, state)| state.layout.is_none());
+        let Some((arrival, state)) = accepted else {
+            return Err(ProtocolError::NotAwaited {
+                kind: header.kind.code(),
+                message,
+            });
+        };
+        let bytes = header.payload_bytes;
+        if bytes > state.missing_bytes {
+            return Err(ProtocolError::TooMuchData {
+                message,
+                bytes,
+                left: state.missing_bytes,
+            });
+        }
+        self.announced = Some((arrival, bytes));
+        Ok(Incoming::Payload { arrival, bytes })
+    }
+
+    /// Handles that the payload announced last is stored
+    pub(super) fn handle_payload(&mut self, arrival: ArrivalId, events: &mut VecDeque<Event>) {
+        let announced = self.announced.take();
+        let bytes = match announced {
+            Some((announced, bytes)) if announced == arrival => bytes,
+            _ => panic!("payload of {arrival:?} was not announced, but {announced:?}"),
+        };
+        let state = &mut self.arrivals[arrival.0];
+        state.missing_bytes -= bytes;
+        if state.missing_bytes == 0 && !state.is_eager {
+            self.unfinished.remove(&state.message);
+        }
+        self.finish_if_over(arrival, events);
+    }
+
+    /// Handles that the peer sends no further message
+    pub(super) fn handle_close(
+        &mut self,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), ProtocolError> {
+        self.check_open(FrameKind::Close)?;
+        if !self.unfinished.is_empty() {
+            return Err(ProtocolError::CloseTooEarly {
+                unfinished: self.unfinished.len(),
+            });
+        }
+        self.peer_closed = true;
+        for posted in self
+            .tagged
+            .drain_posted()
+            .chain(self.untagged.drain_posted())
+        {
+            events.push_back(Event::RecvClosed { recv: posted.recv });
+        }
+        events.push_back(Event::PeerClosed);
+        Ok(())
+    }
+
+    /// The next frame to the peer about its messages
+    pub(super) fn poll_control(&mut self) -> Option<FrameHeader> {
+        if let Some((messages, bytes)) = self.credit.poll_grant() {
+            return Some(FrameHeader {
+                tag: bytes,
+                ..FrameHeader::bare(FrameKind::Credit, messages)
+            });
+        }
+        self.answers.pop_front()
+    }
+
+    pub(super) fn has_control(&self) -> bool {
+        self.credit.has_grant() || !self.answers.is_empty()
+    }
+
+    /// Whether the driver owes a payload before it may hand in the next frame
+    pub(super) const fn awaits_payload(&self) -> bool {
+        self.announced.is_some()
+    }
+
+    pub(super) const fn peer_closed(&self) -> bool {
+        self.peer_closed
+    }
+
+    pub(super) fn posted_len(&self) -> usize {
+        self.tagged.posted_len() + self.untagged.posted_len()
+    }
+
+    pub(super) fn unexpected_len(&self) -> usize {
+        self.tagged.unexpected_len() + self.untagged.unexpected_len()
+    }
+
+    pub(super) const fn unexpected_bytes(&self) -> u64 {
+        self.unexpected_bytes
+    }
+
+    fn check_open(&self, kind: FrameKind) -> Result<(), ProtocolError> {
+        if self.peer_closed {
+            return Err(ProtocolError::AfterClose { kind: kind.code() });
+        }
+        Ok(())
+    }
+
+    fn start_eager(&mut self, frame: Frame, events: &mut VecDeque<Event>) -> Incoming {
+        let bytes = frame.header.payload_bytes;
+        let (arrival, claim) = self.insert(&frame.header, None);
+        let store = match claim {
+            Some(posted) if posted.capacity.exceeded_by(bytes).is_some() => Store::Discard,
+            Some(posted) => Store::Into(posted.recv),
+            None => {
+                self.unexpected_bytes += bytes;
+                Store::Allocate
+            }
+        };
+        events.push_back(Event::Prepare {
+            arrival,
+            segment_bytes: frame.segment_bytes,
+            store,
+        });
+        if bytes == 0 {
+            self.finish_if_over(arrival, events);
+            return Incoming::Control;
+        }
+        self.announced = Some((arrival, bytes));
+        Incoming::Payload { arrival, bytes }
+    }
+
+    fn start_request(&mut self, frame: Frame, events: &mut VecDeque<Event>) {
+        let (arrival, claim) = self.insert(&frame.header, Some(frame.segment_bytes));
+        self.unfinished.insert(frame.header.message, arrival);
+        match claim {
+            Some(posted) => self.answer_request(arrival, posted, events),
+            None if frame.header.untagged => {
+                self.early_waiting.push_back(arrival);
+                self.accept_early(events);
+            }
+            None => {}
+        }
+    }
+
+    /// Makes an arrival of a message that starts, with the receive it meets
+    fn insert(
+        &mut self,
+        header: &FrameHeader,
+        layout: Option<SegmentBytes>,
+    ) -> (ArrivalId, Option<Posted>) {
+        let arrival = ArrivalId(self.arrivals.vacant_key());
+        let kind = header.message_kind();
+        let claim = match kind {
+            MessageKind::Tagged(tag) => self.tagged.arrive(tag, arrival),
+            MessageKind::Untagged => self.untagged.arrive(UNTAGGED, arrival),
+        };
+        let is_eager = header.kind == FrameKind::Eager;
+        let bytes = header.payload_bytes;
+        self.arrivals.insert(Arrival {
+            message: header.message,
+            kind,
+            is_eager,
+            bytes,
+            missing_bytes: bytes,
+            layout,
+            claim,
+        });
+        if claim.is_some() {
+            self.credit.release(if is_eager { bytes } else { 0 });
+        }
+        (arrival, claim)
+    }
+
+    /// A receive is posted for a message that was there before it
+    fn claim_unexpected(
+        &mut self,
+        arrival: ArrivalId,
+        posted: Posted,
+        events: &mut VecDeque<Event>,
+    ) {
+        let state = &mut self.arrivals[arrival.0];
+        state.claim = Some(posted);
+        let (is_eager, bytes) = (state.is_eager, state.bytes);
+        let is_untagged = state.kind == MessageKind::Untagged;
+        self.credit.release(if is_eager { bytes } else { 0 });
+        if state.layout.is_some() {
+            if is_untagged {
+                let oldest = self.early_waiting.pop_front();
+                assert_eq!(oldest, Some(arrival), "untagged messages are met in order");
+            }
+            self.answer_request(arrival, posted, events);
+        } else {
+            self.unexpected_bytes -= bytes;
+            if !is_eager {
+                self.early_bytes -= bytes;
+            }
+            self.finish_if_over(arrival, events);
+        }
+        if is_untagged {
+            self.accept_early(events);
+        }
+    }
+
+    /// A request has met its receive: ask for the bytes if they fit, else skip them
+    fn answer_request(&mut self, arrival: ArrivalId, posted: Posted, events: &mut VecDeque<Event>) {
+        let state = &self.arrivals[arrival.0];
+        if posted.capacity.exceeded_by(state.bytes).is_some() {
+            let message = state.message;
+            self.answers
+                .push_back(FrameHeader::bare(FrameKind::Skip, message));
+            self.unfinished.remove(&message);
+            self.finish(arrival, posted, events);
+        } else {
+            self.accept(arrival, Store::Into(posted.recv), events);
+        }
+    }
+
+    /// Accepts untagged requests that no receive has asked for, in order, while there is room
+    fn accept_early(&mut self, events: &mut VecDeque<Event>) {
+        while let Some(&arrival) = self.early_waiting.front() {
+            let bytes = self.arrivals[arrival.0].bytes;
+            if bytes > self.early_accept_bytes_max - self.early_bytes {
+                break;
+            }
+            self.early_waiting.pop_front();
+            self.early_bytes += bytes;
+            self.unexpected_bytes += bytes;
+            self.accept(arrival, Store::Allocate, events);
+        }
+    }
+
+    fn accept(&mut self, arrival: ArrivalId, store: Store, events: &mut VecDeque<Event>) {
+        let state = &mut self.arrivals[arrival.0];
+        let layout = state.layout.take();
+        self.answers
+            .push_back(FrameHeader::bare(FrameKind::Accept, state.message));
+        events.push_back(Event::Prepare {
+            arrival,
+            segment_bytes: layout.expect("a request is accepted once"),
+            store,
+        });
+    }
+
+    /// Ends an arrival that has a receive and lacks nothing
+    fn finish_if_over(&mut self, arrival: ArrivalId, events: &mut VecDeque<Event>) {
+        let state = &self.arrivals[arrival.0];
+        if let Some(posted) = state.claim
+            && state.missing_bytes == 0
+        {
+            self.finish(arrival, posted, events);
+        }
+    }
+
+    fn finish(&mut self, arrival: ArrivalId, posted: Posted, events: &mut VecDeque<Event>) {
+        let state = self.arrivals.remove(arrival.0);
+        let recv = posted.recv;
+        events.push_back(match posted.capacity.exceeded_by(state.bytes) {
+            Some(capacity_bytes) => Event::RecvTruncated {
+                recv,
+                arrival,
+                message_bytes: state.bytes,
+                capacity_bytes,
+            },
+            None => Event::RecvComplete {
+                recv,
+                arrival,
+                kind: state.kind,
+                bytes: state.bytes,
+            },
+        });
+    }
+}
+
+/// The tag under which untagged messages are matched with each other
+const UNTAGGED: Tag = Tag(0);
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+
+    const ANY: Selector = Selector::Tagged {
+        tag: Tag(0),
+        mask: TagMask::ANY,
+    };
+
+    /// A receiving half with the events that nobody has looked at
+    struct Bench {
+        half: RecvHalf,
+        events: VecDeque<Event>,
+        next_message: u64,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let limits = Limits {
+                credit_messages: 8,
+                credit_bytes: 1000,
+                recvs_max: 3,
+                early_accept_bytes_max: 500,
+                ..Limits::default()
+            };
+            Self {
+                half: RecvHalf::new(&limits),
+                events: VecDeque::new(),
+                next_message: 0,
+            }
+        }
+
+        fn start(&mut self, kind: FrameKind, untagged: bool, bytes: u64) -> Incoming {
+            let header = FrameHeader {
+                untagged,
+                segment_count: 1,
+                payload_bytes: bytes,
+                tag: if untagged { 0 } else { 7 },
+                ..FrameHeader::bare(kind, self.next_message)
+            };
+            self.next_message += 1;
+            let frame = Frame {
+                header,
+                segment_bytes: smallvec![bytes],
+            };
+            self.half.handle_start(frame, &mut self.events).unwrap()
+        }
+
+        /// Handles a piece of a long message and its payload
+        fn data(&mut self, message: u64, bytes: u64) -> Result<(), ProtocolError> {
+            let header = FrameHeader {
+                payload_bytes: bytes,
+                ..FrameHeader::bare(FrameKind::Data, message)
+            };
+            let Incoming::Payload { arrival, .. } = self.half.handle_data(&header)? else {
+                panic!("data without payload");
+            };
+            self.half.handle_payload(arrival, &mut self.events);
+            Ok(())
+        }
+
+        fn post(&mut self, recv: usize, selector: Selector, capacity: Capacity) {
+            self.half
+                .post(RecvId(recv), selector, capacity, &mut self.events)
+                .unwrap();
+        }
+
+        fn stores(&mut self) -> Vec<Store> {
+            let stores = self.events.drain(..).filter_map(|event| match event {
+                Event::Prepare { store, .. } => Some(store),
+                _ => None,
+            });
+            stores.collect()
+        }
+
+        fn answers(&mut self) -> Vec<(FrameKind, u64)> {
+            let answers = std::mem::take(&mut self.half.answers);
+            answers.iter().map(|a| (a.kind, a.message)).collect()
+        }
+    }
+
+    #[test]
+    fn a_posted_receive_gets_its_bytes_without_detour() {
+        let mut bench = Bench::new();
+        bench.post(5, ANY, Capacity::Into(10));
+        let incoming = bench.start(FrameKind::Eager, false, 10);
+        let arrival = ArrivalId(0);
+        assert_eq!(incoming, Incoming::Payload { arrival, bytes: 10 });
+        assert_eq!(bench.stores(), [Store::Into(RecvId(5))]);
+        bench.half.handle_payload(arrival, &mut bench.events);
+        let complete = Event::RecvComplete {
+            recv: RecvId(5),
+            arrival,
+            kind: MessageKind::Tagged(Tag(7)),
+            bytes: 10,
+        };
+        assert_eq!(bench.events, [complete]);
+        assert!(bench.half.arrivals.is_empty());
+    }
+
+    #[test]
+    fn an_unexpected_message_that_meets_its_receive_halfway_completes_at_its_end() {
+        let mut bench = Bench::new();
+        let Incoming::Payload { arrival, .. } = bench.start(FrameKind::Eager, false, 10) else {
+            panic!("ten bytes follow");
+        };
+        bench.post(5, ANY, Capacity::Into(9));
+        assert_eq!(bench.stores(), [Store::Allocate]);
+        bench.half.handle_payload(arrival, &mut bench.events);
+        let truncated = Event::RecvTruncated {
+            recv: RecvId(5),
+            arrival,
+            message_bytes: 10,
+            capacity_bytes: 9,
+        };
+        assert_eq!(bench.events, [truncated]);
+        assert_eq!(bench.half.unexpected_bytes(), 0);
+    }
+
+    #[test]
+    fn an_empty_message_is_over_at_once() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.start(FrameKind::Eager, false, 0), Incoming::Control);
+        assert_eq!(bench.stores(), [Store::Allocate]);
+        bench.post(5, ANY, Capacity::Into(0));
+        assert!(matches!(
+            bench.events.pop_front(),
+            Some(Event::RecvComplete { bytes: 0, .. })
+        ));
+    }
+
+    #[test]
+    fn a_tagged_request_waits_for_its_receive() {
+        let mut bench = Bench::new();
+        bench.start(FrameKind::Request, false, 300);
+        bench.start(FrameKind::Request, false, 300);
+        assert_eq!((bench.stores(), bench.answers()), (vec![], vec![]));
+        bench.data(0, 1).unwrap_err();
+        bench.post(5, ANY, Capacity::Into(299));
+        assert_eq!(bench.answers(), [(FrameKind::Skip, 0)]);
+        bench.data(0, 1).unwrap_err();
+        bench.post(6, ANY, Capacity::Allocate);
+        assert_eq!(bench.stores(), [Store::Into(RecvId(6))]);
+        assert_eq!(bench.answers(), [(FrameKind::Accept, 1)]);
+        bench.data(1, 200).unwrap();
+        let too_much = ProtocolError::TooMuchData {
+            message: 1,
+            bytes: 101,
+            left: 100,
+        };
+        assert_eq!(bench.data(1, 101), Err(too_much));
+        bench.data(1, 100).unwrap();
+        assert!(matches!(
+            bench.events.pop_front(),
+            Some(Event::RecvComplete { bytes: 300, .. })
+        ));
+        bench.data(1, 1).unwrap_err();
+    }
+
+    #[test]
+    fn untagged_requests_are_accepted_early_while_there_is_room() {
+        let mut bench = Bench::new();
+        for _ in 0..3 {
+            bench.start(FrameKind::Request, true, 200);
+        }
+        assert_eq!(bench.stores(), [Store::Allocate; 2]);
+        assert_eq!(
+            bench.answers(),
+            [(FrameKind::Accept, 0), (FrameKind::Accept, 1)]
+        );
+        bench.post(5, Selector::Untagged, Capacity::Allocate);
+        assert_eq!(bench.answers(), [(FrameKind::Accept, 2)]);
+        assert_eq!(bench.half.unexpected_bytes(), 400);
+    }
+
+    #[test]
+    fn an_untagged_request_beyond_the_room_waits_and_does_not_block_for_ever() {
+        let mut bench = Bench::new();
+        bench.start(FrameKind::Request, true, 501);
+        bench.start(FrameKind::Request, true, 100);
+        assert_eq!(bench.answers(), []);
+        bench.post(5, Selector::Untagged, Capacity::Allocate);
+        assert_eq!(bench.stores(), [Store::Into(RecvId(5)), Store::Allocate]);
+    }
+
+    #[test]
+    fn messages_out_of_order_or_beyond_credit_are_refused() {
+        let mut bench = Bench::new();
+        bench.next_message = 1;
+        let header = FrameHeader::bare(FrameKind::Eager, 1);
+        let frame = Frame {
+            header,
+            segment_bytes: SegmentBytes::new(),
+        };
+        let error = bench.half.handle_start(frame, &mut bench.events);
+        let expected = ProtocolError::OutOfOrder {
+            message: 1,
+            expected: 0,
+        };
+        assert_eq!(error, Err(expected));
+    }
+
+    #[test]
+    fn close_ends_posted_receives_and_leaves_what_has_arrived() {
+        let mut bench = Bench::new();
+        bench.start(FrameKind::Eager, false, 0);
+        bench.post(5, Selector::Untagged, Capacity::Allocate);
+        bench.events.clear();
+        bench.half.handle_close(&mut bench.events).unwrap();
+        let recv = RecvId(5);
+        assert_eq!(
+            bench.events,
+            [Event::RecvClosed { recv }, Event::PeerClosed]
+        );
+        bench.post(6, ANY, Capacity::Allocate);
+        let refused = bench
+            .half
+            .post(RecvId(7), ANY, Capacity::Allocate, &mut bench.events);
+        assert_eq!(refused, Err(RecvRefused::Closed));
+        let again = bench.half.handle_close(&mut bench.events);
+        assert_eq!(again, Err(ProtocolError::AfterClose { kind: 9 }));
+    }
+
+    #[test]
+    fn close_with_a_message_unfinished_is_refused() {
+        let mut bench = Bench::new();
+        bench.start(FrameKind::Request, false, 300);
+        let error = bench.half.handle_close(&mut bench.events);
+        assert_eq!(error, Err(ProtocolError::CloseTooEarly { unfinished: 1 }));
+    }
+
+    #[test]
+    fn receives_beyond_the_limit_are_refused() {
+        let mut bench = Bench::new();
+        for recv in 0..3 {
+            bench.post(recv, ANY, Capacity::Allocate);
+        }
+        let refused = bench.half.post(
+            RecvId(3),
+            Selector::Untagged,
+            Capacity::Allocate,
+            &mut bench.events,
+        );
+        assert_eq!(refused, Err(RecvRefused::QueueFull { max: 3 }));
+        assert!(bench.half.cancel(RecvId(1)));
+        assert!(!bench.half.cancel(RecvId(1)));
+        bench.post(3, Selector::Untagged, Capacity::Allocate);
+    }
+}

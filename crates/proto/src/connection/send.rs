@@ -1,0 +1,468 @@
+//! The sending half: messages wait for credit, start in order, and long ones follow in pieces.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use smallvec::SmallVec;
+
+use super::event::{HeaderBytes, PayloadRange, Transmit};
+use crate::credit::SendCredit;
+use crate::decoder::SegmentBytes;
+use crate::error::{ProtocolError, SendRefused};
+use crate::frame::{FrameHeader, FrameKind, HEADER_BYTES};
+use crate::ids::{MessageKind, SendId};
+use crate::limits::{Limits, PeerLimits};
+
+/// Messages on their way to the peer
+///
+/// A send is in exactly one of `queued`, `requested` and `streaming`, and in that order.
+#[derive(Debug)]
+pub(super) struct SendHalf {
+    credit: SendCredit,
+    /// Sends of which the peer knows nothing, oldest first; they start strictly in this order
+    queued: VecDeque<Queued>,
+    /// Sends that wait for the peer to accept or skip them, by message number
+    requested: BTreeMap<u64, Requested>,
+    /// Sends that the peer has accepted; they take turns, the front is next
+    streaming: VecDeque<Streaming>,
+    /// Number of the next message to start
+    next_message: u64,
+    /// Bytes of starts that may still go before the next piece of a long message
+    start_budget_bytes: u64,
+    close: Close,
+    eager_bytes_max: u64,
+    message_bytes_max: u64,
+    segments_max: u32,
+    sends_max: usize,
+    /// Never 0
+    chunk_bytes_max: u64,
+}
+
+#[derive(Debug)]
+struct Queued {
+    send: SendId,
+    kind: MessageKind,
+    segment_bytes: SegmentBytes,
+    /// Sum of `segment_bytes`
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Requested {
+    send: SendId,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Streaming {
+    message: u64,
+    send: SendId,
+    bytes: u64,
+    /// Bytes handed out; below `bytes`
+    sent_bytes: u64,
+}
+
+/// How far the end of sending is
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Close {
+    Open,
+    /// No new sends; the Close frame goes out after those there are
+    Asked,
+    Sent,
+}
+
+impl SendHalf {
+    pub(super) fn new(limits: &Limits, peer: PeerLimits) -> Self {
+        let chunk_bytes_max = limits.data_chunk_bytes.max(1);
+        Self {
+            credit: SendCredit::new(peer.credit_messages, peer.credit_bytes),
+            queued: VecDeque::new(),
+            requested: BTreeMap::new(),
+            streaming: VecDeque::new(),
+            next_message: 0,
+            start_budget_bytes: chunk_bytes_max,
+            close: Close::Open,
+            eager_bytes_max: limits.eager_bytes_max,
+            message_bytes_max: limits.message_bytes_max.min(peer.message_bytes_max),
+            segments_max: limits.segments_max.min(peer.segments_max),
+            sends_max: limits.sends_max,
+            chunk_bytes_max,
+        }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        send: SendId,
+        kind: MessageKind,
+        segment_bytes: &[u64],
+    ) -> Result<(), SendRefused> {
+        if self.close != Close::Open {
+            return Err(SendRefused::Closed);
+        }
+        if segment_bytes.len() > self.segments_max as usize {
+            return Err(SendRefused::TooManySegments {
+                segments: segment_bytes.len(),
+                max: self.segments_max,
+            });
+        }
+        let sum_bytes = segment_bytes
+            .iter()
+            .try_fold(0_u64, |sum_bytes, bytes| sum_bytes.checked_add(*bytes));
+        let bytes = sum_bytes.unwrap_or(u64::MAX);
+        if sum_bytes.is_none() || bytes > self.message_bytes_max {
+            return Err(SendRefused::TooLarge {
+                bytes,
+                max: self.message_bytes_max,
+            });
+        }
+        if self.queued.len() >= self.sends_max {
+            return Err(SendRefused::QueueFull {
+                max: self.sends_max,
+            });
+        }
+        self.queued.push_back(Queued {
+            send,
+            kind,
+            segment_bytes: SmallVec::from_slice(segment_bytes),
+            bytes,
+        });
+        Ok(())
+    }
+
+    /// Takes back a send of which the peer knows nothing; linear in the number of those
+    pub(super) fn cancel(&mut self, send: SendId) -> bool {
+        let index = self.queued.iter().position(|queued| queued.send == send);
+        index.and_then(|index| self.queued.remove(index)).is_some()
+    }
+
+    pub(super) fn close(&mut self) {
+        if self.close == Close::Open {
+            self.close = Close::Asked;
+        }
+    }
+
+    pub(super) fn handle_credit(&mut self, messages: u64, bytes: u64) {
+        self.credit.handle_grant(messages, bytes);
+    }
+
+    pub(super) fn handle_accept(&mut self, message: u64) -> Result<(), ProtocolError> {
+        let requested = self.take_requested(message, FrameKind::Accept)?;
+        self.streaming.push_back(Streaming {
+            message,
+            send: requested.send,
+            bytes: requested.bytes,
+            sent_bytes: 0,
+        });
+        Ok(())
+    }
+
+    /// Handles that the peer does not want a message, returning the send, which is done
+    pub(super) fn handle_skip(&mut self, message: u64) -> Result<SendId, ProtocolError> {
+        let requested = self.take_requested(message, FrameKind::Skip)?;
+        Ok(requested.send)
+    }
+
+    /// The next frame of a message, or the Close after all of them
+    ///
+    /// Starts and pieces of long messages share the lane by bytes: between two pieces, as many
+    /// bytes of starts go as one piece has.
+    pub(super) fn poll_transmit(&mut self) -> Option<Transmit> {
+        let may_start = !self.queued.is_empty() && self.credit.messages_left() > 0;
+        if !self.streaming.is_empty() && (!may_start || self.start_budget_bytes == 0) {
+            return self.transmit_chunk();
+        }
+        if may_start {
+            return self.transmit_start();
+        }
+        if self.close == Close::Asked && self.is_drained() {
+            self.close = Close::Sent;
+            return Some(Transmit::control(FrameHeader::bare(FrameKind::Close, 0)));
+        }
+        None
+    }
+
+    /// Whether every send is done, and the Close is out if one was asked for
+    pub(super) fn is_flushed(&self) -> bool {
+        self.is_drained() && self.close != Close::Asked
+    }
+
+    pub(super) fn queued_len(&self) -> usize {
+        self.queued.len()
+    }
+
+    pub(super) fn rendezvous_len(&self) -> usize {
+        self.requested.len() + self.streaming.len()
+    }
+
+    pub(super) const fn credit(&self) -> &SendCredit {
+        &self.credit
+    }
+
+    fn is_drained(&self) -> bool {
+        self.queued.is_empty() && self.requested.is_empty() && self.streaming.is_empty()
+    }
+
+    fn take_requested(
+        &mut self,
+        message: u64,
+        kind: FrameKind,
+    ) -> Result<Requested, ProtocolError> {
+        self.requested
+            .remove(&message)
+            .ok_or_else(|| ProtocolError::NotAwaited {
+                kind: kind.code(),
+                message,
+            })
+    }
+
+    fn transmit_start(&mut self) -> Option<Transmit> {
+        let queued = self.queued.pop_front()?;
+        let is_eager =
+            queued.bytes <= self.eager_bytes_max && queued.bytes <= self.credit.bytes_left();
+        self.credit.take(if is_eager { queued.bytes } else { 0 });
+        let message = self.next_message;
+        self.next_message += 1;
+        let kind = if is_eager {
+            FrameKind::Eager
+        } else {
+            FrameKind::Request
+        };
+        let (untagged, tag) = match queued.kind {
+            MessageKind::Tagged(tag) => (false, tag.0),
+            MessageKind::Untagged => (true, 0),
+        };
+        let header = FrameHeader {
+            kind,
+            untagged,
+            segment_count: u32::try_from(queued.segment_bytes.len())
+                .expect("checked against segments_max"),
+            message,
+            tag,
+            payload_bytes: queued.bytes,
+        };
+        let header = encode_start(&header, &queued.segment_bytes);
+        let mut frame_bytes = header.len() as u64;
+        let mut payload = None;
+        if is_eager {
+            frame_bytes += queued.bytes;
+            payload = PayloadRange::new(queued.send, 0, queued.bytes);
+        } else {
+            self.requested.insert(
+                message,
+                Requested {
+                    send: queued.send,
+                    bytes: queued.bytes,
+                },
+            );
+        }
+        self.start_budget_bytes = self.start_budget_bytes.saturating_sub(frame_bytes);
+        Some(Transmit {
+            header,
+            payload,
+            completes: is_eager.then_some(queued.send),
+        })
+    }
+
+    fn transmit_chunk(&mut self) -> Option<Transmit> {
+        let mut streaming = self.streaming.pop_front()?;
+        self.start_budget_bytes = self.chunk_bytes_max;
+        let offset = streaming.sent_bytes;
+        let bytes = (streaming.bytes - offset).min(self.chunk_bytes_max);
+        streaming.sent_bytes += bytes;
+        let header = FrameHeader {
+            payload_bytes: bytes,
+            ..FrameHeader::bare(FrameKind::Data, streaming.message)
+        };
+        let transmit = Transmit {
+            payload: PayloadRange::new(streaming.send, offset, bytes),
+            completes: (streaming.sent_bytes == streaming.bytes).then_some(streaming.send),
+            ..Transmit::control(header)
+        };
+        if transmit.completes.is_none() {
+            self.streaming.push_back(streaming);
+        }
+        Some(transmit)
+    }
+}
+
+/// A header with its segment table, which a single segment does not need
+pub(crate) fn encode_start(header: &FrameHeader, segment_bytes: &[u64]) -> HeaderBytes {
+    let mut encoded = HeaderBytes::from_slice(&header.encode());
+    if segment_bytes.len() != 1 {
+        encoded.reserve_exact(size_of_val(segment_bytes));
+        for bytes in segment_bytes {
+            encoded.extend_from_slice(&bytes.to_le_bytes());
+        }
+    }
+    debug_assert!(encoded.len() >= HEADER_BYTES);
+    encoded
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::ids::Tag;
+
+    const EAGER: MessageKind = MessageKind::Tagged(Tag(1));
+
+    fn half(credit_messages: u64, credit_bytes: u64) -> SendHalf {
+        let limits = Limits {
+            eager_bytes_max: 100,
+            data_chunk_bytes: 200,
+            sends_max: 4,
+            ..Limits::default()
+        };
+        let peer = PeerLimits {
+            credit_bytes,
+            credit_messages,
+            message_bytes_max: 5000,
+            segments_max: 3,
+        };
+        SendHalf::new(&limits, peer)
+    }
+
+    fn kind(transmit: &Transmit) -> FrameKind {
+        let header = transmit.header.first_chunk().unwrap();
+        FrameHeader::decode(header).unwrap().kind
+    }
+
+    #[test]
+    fn what_the_peer_does_not_take_is_refused() {
+        let mut half = half(8, 1000);
+        let too_large = SendRefused::TooLarge {
+            bytes: 5001,
+            max: 5000,
+        };
+        assert_eq!(half.send(SendId(0), EAGER, &[5000, 1]), Err(too_large));
+        let overflow = SendRefused::TooLarge {
+            bytes: u64::MAX,
+            max: 5000,
+        };
+        assert_eq!(half.send(SendId(0), EAGER, &[u64::MAX, 1]), Err(overflow));
+        let many = SendRefused::TooManySegments {
+            segments: 4,
+            max: 3,
+        };
+        assert_eq!(half.send(SendId(0), EAGER, &[1; 4]), Err(many));
+        for id in 0..4 {
+            half.send(SendId(id), EAGER, &[1]).unwrap();
+        }
+        let full = SendRefused::QueueFull { max: 4 };
+        assert_eq!(half.send(SendId(9), EAGER, &[1]), Err(full));
+        half.close();
+        assert_eq!(half.send(SendId(9), EAGER, &[1]), Err(SendRefused::Closed));
+    }
+
+    #[test]
+    fn without_bytes_of_credit_a_short_message_is_requested() {
+        let mut half = half(8, 150);
+        for id in 0..3 {
+            half.send(SendId(id), EAGER, &[100 - 50 * (id as u64 % 2)])
+                .unwrap();
+        }
+        let first = half.poll_transmit().unwrap();
+        assert_eq!(
+            (kind(&first), first.completes),
+            (FrameKind::Eager, Some(SendId(0)))
+        );
+        let second = half.poll_transmit().unwrap();
+        assert_eq!(kind(&second), FrameKind::Eager);
+        let third = half.poll_transmit().unwrap();
+        assert_eq!((kind(&third), third.payload), (FrameKind::Request, None));
+        assert_eq!(third.completes, None);
+    }
+
+    #[test]
+    fn without_messages_of_credit_everything_waits() {
+        let mut half = half(1, 1000);
+        half.send(SendId(0), EAGER, &[1]).unwrap();
+        half.send(SendId(1), EAGER, &[]).unwrap();
+        assert!(half.poll_transmit().is_some());
+        assert_eq!(half.poll_transmit(), None);
+        half.handle_credit(2, 1000);
+        let empty = half.poll_transmit().unwrap();
+        assert_eq!((empty.payload, empty.completes), (None, Some(SendId(1))));
+    }
+
+    #[test]
+    fn a_queued_send_can_be_cancelled_and_a_started_one_cannot() {
+        let mut half = half(1, 1000);
+        half.send(SendId(0), EAGER, &[4000]).unwrap();
+        half.send(SendId(1), EAGER, &[1]).unwrap();
+        half.poll_transmit().unwrap();
+        assert!(!half.cancel(SendId(0)));
+        assert!(half.cancel(SendId(1)));
+        assert!(!half.cancel(SendId(1)));
+    }
+
+    #[test]
+    fn long_messages_take_turns_and_short_ones_go_between() {
+        let mut half = half(8, 1000);
+        half.send(SendId(0), EAGER, &[300]).unwrap();
+        half.send(SendId(1), EAGER, &[300]).unwrap();
+        while half.poll_transmit().is_some() {}
+        half.handle_accept(0).unwrap();
+        half.handle_accept(1).unwrap();
+        half.send(SendId(2), EAGER, &[1]).unwrap();
+        let mut order = Vec::new();
+        while let Some(transmit) = half.poll_transmit() {
+            let payload = transmit.payload.unwrap();
+            order.push((payload.send.0, payload.offset, payload.bytes));
+        }
+        assert_eq!(
+            order,
+            [
+                (2, 0, 1),
+                (0, 0, 200),
+                (1, 0, 200),
+                (0, 200, 100),
+                (1, 200, 100)
+            ]
+        );
+        assert!(half.is_flushed());
+    }
+
+    #[test]
+    fn many_short_messages_do_not_starve_a_long_one() {
+        let mut half = half(1000, 100_000);
+        half.send(SendId(0), EAGER, &[400]).unwrap();
+        half.poll_transmit().unwrap();
+        half.handle_accept(0).unwrap();
+        let mut frames = 0;
+        loop {
+            half.send(SendId(1), EAGER, &[68]).unwrap();
+            let transmit = half.poll_transmit().unwrap();
+            frames += 1;
+            if transmit.completes == Some(SendId(0)) {
+                break;
+            }
+        }
+        assert!(frames <= 8, "two pieces took {frames} frames");
+    }
+
+    #[test]
+    fn close_goes_out_after_the_last_send_is_done() {
+        let mut half = half(8, 1000);
+        half.send(SendId(0), EAGER, &[300]).unwrap();
+        half.close();
+        assert_eq!(kind(&half.poll_transmit().unwrap()), FrameKind::Request);
+        assert_eq!(half.poll_transmit(), None);
+        assert!(!half.is_flushed());
+        assert_eq!(half.handle_skip(0), Ok(SendId(0)));
+        assert!(!half.is_flushed());
+        assert_eq!(kind(&half.poll_transmit().unwrap()), FrameKind::Close);
+        assert!(half.is_flushed());
+        assert_eq!(half.poll_transmit(), None);
+    }
+
+    #[test]
+    fn an_accept_that_is_not_awaited_is_refused() {
+        let mut half = half(8, 1000);
+        half.send(SendId(0), EAGER, &[300]).unwrap();
+        half.handle_accept(0).unwrap_err();
+        half.poll_transmit().unwrap();
+        half.handle_accept(0).unwrap();
+        half.handle_accept(0).unwrap_err();
+        half.handle_skip(0).unwrap_err();
+    }
+}

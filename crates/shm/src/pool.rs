@@ -1,77 +1,185 @@
-//! Recycled private buffers
+//! Recycled private buffers for what is received
+//!
+//! Fresh memory costs a page fault and a page of zeroes for every 4 KiB, which for large messages
+//! is more than moving the bytes. A pool keeps dropped blocks, pages and all, and hands them out
+//! again. Sizes are rounded up to classes, four per doubling (at most a quarter is wasted, from
+//! 256 bytes on), and a block serves its own class only. When the unused blocks exceed the bound,
+//! those unused for longest go back to the system.
 
+mod block;
+mod cache;
+mod size_class;
+
+use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use thiserror::Error;
 
+use self::block::Block;
+use self::cache::Cache;
+use self::size_class::SizeClass;
+
+/// Alignment of every buffer, in bytes: a cache line, and the widest vector register
+pub const ALIGNMENT_BYTES: usize = 64;
+
 /// Recycled private buffers; clones share one cache
+///
+/// When the last clone goes, unused blocks are freed; buffers still out stay valid and are freed
+/// when they are dropped.
 #[derive(Clone, Debug)]
-pub struct Pool {}
+pub struct Pool {
+    shared: Arc<Shared>,
+}
 
 impl Pool {
     /// Creates a pool that keeps at most `cached_bytes_max` bytes of unused blocks
-    pub fn new(_cached_bytes_max: usize) -> Self {
-        todo!()
+    pub fn new(cached_bytes_max: usize) -> Self {
+        let cache = Mutex::new(Cache::new(cached_bytes_max));
+        Self {
+            shared: Arc::new(Shared { cache }),
+        }
     }
 
-    /// Takes a buffer of exactly `bytes` bytes, of unspecified content
+    /// Takes a buffer of exactly `bytes` bytes
+    ///
+    /// Its content is not specified: zeroes, or what a buffer of this pool held before.
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`]
-    pub fn take(&self, _bytes: usize) -> Result<PoolBuf, OutOfMemory> {
-        todo!()
+    /// [`OutOfMemory`]; nothing has changed.
+    pub fn take(&self, bytes: usize) -> Result<PoolBuf, OutOfMemory> {
+        let out_of_memory = OutOfMemory { bytes };
+        let class = SizeClass::for_bytes(bytes).ok_or(out_of_memory)?;
+        let recycled = self.shared.lock().take(class);
+        let block = match recycled {
+            Some(block) => block,
+            None => match Block::allocate(class) {
+                Some(block) => block,
+                None => {
+                    self.shared.lock().forget(class);
+                    return Err(out_of_memory);
+                }
+            },
+        };
+        Ok(PoolBuf {
+            address: block.address(),
+            bytes,
+            block: Some(block),
+            pool: Arc::downgrade(&self.shared),
+        })
     }
 
     /// What the pool holds now and has done so far
     pub fn statistics(&self) -> PoolStatistics {
-        todo!()
+        self.shared.lock().statistics()
     }
 }
 
-/// A buffer that returns to its pool when dropped
-#[derive(Debug)]
-pub struct PoolBuf {}
+/// A buffer of initialised bytes that returns to its pool when dropped
+pub struct PoolBuf {
+    /// Start of `block`
+    address: NonNull<u8>,
+    /// Length asked for; at most that of `block`
+    bytes: usize,
+    /// Always there until `drop`
+    block: Option<Block>,
+    pool: Weak<Shared>,
+}
+
+// SAFETY: `address` leads into `block`, which this value owns alone; a block is `Send`.
+unsafe impl Send for PoolBuf {}
+// SAFETY: `&PoolBuf` gives shared access to plain bytes only.
+unsafe impl Sync for PoolBuf {}
 
 impl PoolBuf {
-    /// Address of the first byte, a multiple of 64
+    /// Address of the first byte, a multiple of [`ALIGNMENT_BYTES`]; it does not move with the
+    /// buffer
     pub fn as_ptr(&self) -> *const u8 {
-        todo!()
+        self.address.as_ptr()
     }
 }
 
 impl Deref for PoolBuf {
     type Target = [u8];
+
     fn deref(&self) -> &[u8] {
-        todo!()
+        // SAFETY: a block is initialised and at least `bytes` long (`take`), and is ours alone
+        // until `drop`.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.bytes) }
     }
 }
 
 impl DerefMut for PoolBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        todo!()
+        // SAFETY: as in `deref`, and `&mut self` excludes every other reference.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.bytes) }
+    }
+}
+
+impl AsRef<[u8]> for PoolBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for PoolBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuf")
+            .field("address", &self.address)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for PoolBuf {
+    fn drop(&mut self) {
+        if let (Some(block), Some(shared)) = (self.block.take(), self.pool.upgrade()) {
+            let surplus = shared.lock().put(block);
+            // Unmapping takes long: not under the lock.
+            drop(surplus);
+        }
     }
 }
 
 /// Snapshot of a pool
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PoolStatistics {
-    /// Bytes of blocks now handed out
+    /// Bytes of the blocks that are handed out now; sizes are those of the classes
     pub live_bytes: usize,
-    /// Bytes of blocks kept for reuse
+    /// Bytes of the blocks kept for reuse
     pub cached_bytes: usize,
-    /// Largest `live_bytes` there was
+    /// Largest `live_bytes` there has been
     pub peak_bytes: usize,
-    /// Takes served from kept blocks
+    /// Buffers served from kept blocks
     pub hits: u64,
-    /// Takes that needed new memory
+    /// Buffers that needed memory from the system
     pub misses: u64,
 }
 
-/// The system has no memory for a buffer; a retry can help when others are dropped
+/// The system has no memory for a buffer
+///
+/// A retry can help once other buffers are dropped, unless the size is absurd.
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
 #[error("no memory for a buffer of {bytes} bytes")]
 pub struct OutOfMemory {
     /// Size of the refused buffer, in bytes
     pub bytes: usize,
 }
+
+/// What the clones of a pool share, and its buffers find as long as there is a clone
+#[derive(Debug)]
+struct Shared {
+    cache: Mutex<Cache>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Cache> {
+        // A panic under the lock is a failed assertion of ours, before anything changed.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

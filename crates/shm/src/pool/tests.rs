@@ -1,0 +1,155 @@
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn recycled_block_comes_back_with_its_pages() {
+    for bytes in [1, 4096, 64 * 1024, 64 * 1024 + 1, 8 << 20] {
+        let pool = Pool::new(usize::MAX);
+        let mut first = pool.take(bytes).unwrap();
+        assert!(first.iter().all(|byte| *byte == 0));
+        first[bytes - 1] = 7;
+        let address = first.as_ptr();
+        drop(first);
+        let second = pool.take(bytes).unwrap();
+        assert_eq!(second.as_ptr(), address);
+        // What was written is there, so the page was not given back.
+        assert_eq!(second[bytes - 1], 7);
+        let PoolStatistics { hits, misses, .. } = pool.statistics();
+        assert_eq!((hits, misses), (1, 1));
+    }
+}
+
+#[test]
+fn empty_buffer_is_aligned_and_costs_nothing() {
+    let pool = Pool::new(1 << 20);
+    let buffer = pool.take(0).unwrap();
+    assert!(buffer.is_empty());
+    assert!(buffer.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES));
+    assert_eq!(pool.statistics().live_bytes, 0);
+}
+
+#[test]
+fn impossible_size_is_refused_and_not_counted() {
+    let pool = Pool::new(1 << 20);
+    for bytes in [usize::MAX, isize::MAX as usize, 1 << 60] {
+        assert_eq!(pool.take(bytes).unwrap_err(), OutOfMemory { bytes });
+    }
+    assert_eq!(pool.statistics().live_bytes, 0);
+}
+
+#[test]
+fn buffer_outlives_its_pool() {
+    let pool = Pool::new(1 << 20);
+    let mut buffers = [pool.take(100).unwrap(), pool.take(100_000).unwrap()];
+    drop(pool);
+    for buffer in &mut buffers {
+        buffer.fill(1);
+    }
+    std::thread::spawn(move || drop(buffers)).join().unwrap();
+}
+
+#[test]
+fn block_unused_for_longest_is_freed_first() {
+    let pool = Pool::new(3 << 20);
+    let buffers: Vec<_> = (0..4).map(|_| pool.take(1 << 20).unwrap()).collect();
+    let addresses: Vec<_> = buffers.iter().map(|buffer| buffer.as_ptr()).collect();
+    for buffer in buffers {
+        drop(buffer);
+    }
+    assert_eq!(pool.statistics().cached_bytes, 3 << 20);
+    let taken: Vec<_> = (0..3).map(|_| pool.take(1 << 20).unwrap()).collect();
+    let taken: Vec<_> = taken.iter().map(|buffer| buffer.as_ptr()).collect();
+    assert_eq!(taken, [addresses[3], addresses[2], addresses[1]]);
+}
+
+#[test]
+fn block_above_the_bound_displaces_nothing() {
+    let pool = Pool::new(1 << 20);
+    drop(pool.take(1 << 20).unwrap());
+    drop(pool.take(2 << 20).unwrap());
+    assert_eq!(pool.statistics().cached_bytes, 1 << 20);
+    assert_eq!(pool.statistics().peak_bytes, 2 << 20);
+}
+
+#[test]
+fn threads_share_a_pool() {
+    let pool = Pool::new(1 << 20);
+    std::thread::scope(|scope| {
+        for mark in 0..4_u8 {
+            let pool = &pool;
+            scope.spawn(move || {
+                for round in 0..500_usize {
+                    let mut buffer = pool.take(1 + round * 401 % 200_000).unwrap();
+                    buffer.fill(mark);
+                    assert!(buffer.iter().all(|byte| *byte == mark));
+                }
+            });
+        }
+    });
+    assert_eq!(pool.statistics().live_bytes, 0);
+}
+
+proptest! {
+    #[test]
+    fn live_buffers_never_overlap_and_bounds_are_kept(
+        cached_bytes_max in 0_usize..500_000,
+        steps in prop::collection::vec(step(), 1..100),
+    ) {
+        let pool = Pool::new(cached_bytes_max);
+        let mut live: Vec<(u8, PoolBuf)> = Vec::new();
+        let (mut peak_bytes, mut takes) = (0, 0);
+        for (mark, step) in (0_u8..).zip(steps) {
+            match step {
+                Step::Take(bytes) => {
+                    let mut buffer = pool.take(bytes).unwrap();
+                    takes += 1;
+                    prop_assert_eq!(buffer.len(), bytes);
+                    prop_assert!(buffer.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES));
+                    buffer.fill(mark);
+                    live.push((mark, buffer));
+                }
+                Step::Drop(at) => {
+                    if !live.is_empty() {
+                        let (mark, buffer) = live.swap_remove(at.index(live.len()));
+                        prop_assert!(buffer.iter().all(|byte| *byte == mark));
+                    }
+                }
+            }
+            let mut spans: Vec<_> = live
+                .iter()
+                .filter(|(_, buffer)| !buffer.is_empty())
+                .map(|(_, buffer)| (buffer.as_ptr().addr(), buffer.len()))
+                .collect();
+            spans.sort_unstable();
+            prop_assert!(spans.is_sorted_by(|(a, bytes), (b, _)| a + bytes <= *b));
+            let class_bytes = |bytes| SizeClass::for_bytes(bytes).unwrap().bytes();
+            let live_bytes: usize = live.iter().map(|(_, buffer)| class_bytes(buffer.len())).sum();
+            peak_bytes = peak_bytes.max(live_bytes);
+            let statistics = pool.statistics();
+            prop_assert_eq!(statistics.live_bytes, live_bytes);
+            prop_assert_eq!(statistics.peak_bytes, peak_bytes);
+            prop_assert!(statistics.cached_bytes <= cached_bytes_max);
+            prop_assert_eq!(statistics.hits + statistics.misses, takes);
+        }
+        for (mark, buffer) in live {
+            prop_assert!(buffer.iter().all(|byte| *byte == mark));
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(usize),
+    Drop(prop::sample::Index),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let bytes = prop_oneof![0_usize..2000, 0_usize..200_000];
+    prop_oneof![
+        bytes.prop_map(Step::Take),
+        any::<prop::sample::Index>().prop_map(Step::Drop)
+    ]
+}

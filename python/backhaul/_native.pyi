@@ -1,17 +1,56 @@
 """The Rust fabric as Python sees it; import the names from ``backhaul`` instead."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from typing_extensions import Buffer
 
-_T = TypeVar("_T")
+from backhaul._buffers import Received
+
+_T_co = TypeVar("_T_co", covariant=True)
 
 __version__: str
+DEBUG_BUILD: bool
 
 @final
 class Context:
-    """Owns configuration, buffers and the engine thread of a set of endpoints."""
+    """Owns configuration, receive buffers and the engine thread of a set of endpoints.
+
+    Parameters
+    ----------
+    lanes : sequence of str, optional
+        Lanes that may be used, best first; by default ``["inproc", "shm", "tcp"]``. TCP is where
+        peers meet and is used if no other lane can be.
+    eager_bytes_max : int, optional
+        Longest message sent without asking the peer for room first, in bytes.
+    credit_bytes, credit_messages : int, optional
+        Bytes of eager messages, and messages of any size, that may wait here for a receive. A
+        peer that has used them up waits.
+    message_bytes_max, segments_max : int, optional
+        Longest message, in bytes, and most segments of a message that are received.
+    sends_max : int, optional
+        Sends that may be queued on an endpoint before `QueueFull`.
+    ring_bytes : int, optional
+        Bytes of a shared-memory ring, a power of two; each pair of peers has two.
+    pool_cached_bytes_max : int, optional
+        Bytes of freed receive buffers that stay mapped for reuse.
+    spin_us : float, optional
+        How long a wait polls before it sleeps, in microseconds; 0 to sleep at once.
+    handshake_timeout_s : float, optional
+        How long a peer may take to connect and agree on a lane, in seconds.
+    keep_alive_interval_s, keep_alive_timeout_s : float, optional
+        Silence after which a peer on the tcp lane is asked for a sign of life, and after which it
+        counts as dead, in seconds. An interval of 0 turns it off.
+    linger_s : float, optional
+        How long closing waits for the peer to take what was sent, in seconds.
+    backlog : int, optional
+        Connections that may wait to be accepted.
+
+    Raises
+    ------
+    ConfigError
+        If a setting cannot work; the message has the value and what is allowed.
+    """
 
     def __new__(
         cls,
@@ -32,77 +71,204 @@ class Context:
         linger_s: float | None = None,
         backlog: int | None = None,
     ) -> Context: ...
-    def listen(self, address: str) -> Listener: ...
+    def listen(self, address: str) -> Listener:
+        """Listen on ``host:port``, ``[ipv6]:port`` or ``:port``; see `backhaul.listen`."""
+
     def connect(
         self, address: str, *, lanes: Sequence[str] | None = None
-    ) -> Request[Endpoint]: ...
-    def statistics(self) -> dict[str, int]: ...
-    def close(self) -> None: ...
+    ) -> Request[Endpoint]:
+        """Connect to a listener; see `backhaul.connect`."""
+
+    def statistics(self) -> dict[str, int]:
+        """State of the pool of receive buffers: live, cached and peak bytes, hits and misses."""
+
+    def close(self) -> None:
+        """End the engine; every endpoint and listener of the context is closed at once."""
 
 @final
 class Listener:
-    """Accepts peers at one address."""
+    """Accepts peers at one address; made by `backhaul.listen`."""
 
     @property
-    def address(self) -> str: ...
-    def accept(self) -> Request[Endpoint]: ...
-    def statistics(self) -> dict[str, Any]: ...
-    def close(self) -> None: ...
+    def address(self) -> str:
+        """Where it listens, as ``host:port`` with the port that was picked."""
+
+    def accept(self) -> Request[Endpoint]:
+        """Wait for the next peer; `EndpointClosed` once the listener is closed."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Peers accepted and rejected, handshakes under way, and the last rejection."""
+
+    def close(self) -> None:
+        """Stop listening; peers that were not accepted are disconnected."""
+
+    def closed(self) -> bool:
+        """Whether `close` was called."""
 
 @final
 class Endpoint:
-    """One connected peer."""
+    """One connected peer.
+
+    Messages are either *tagged*, and matched as MPI matches them, or *untagged* lists of frames,
+    received in the order sent. Dropping the endpoint ends the connection at once: `close` it first
+    if what was sent must arrive.
+    """
 
     @property
-    def local_address(self) -> str: ...
+    def local_address(self) -> str:
+        """Our address, as ``host:port``."""
+
     @property
-    def peer_address(self) -> str: ...
+    def peer_address(self) -> str:
+        """The peer's address, as ``host:port``."""
+
     @property
-    def lane(self) -> str: ...
-    def send(self, buffer: Buffer | Any, *, tag: int = 0) -> Request[None]: ...
+    def lane(self) -> str:
+        """The lane in use: ``"inproc"``, ``"shm"`` or ``"tcp"``."""
+
+    def send(self, buffer: Buffer | Any, *, tag: int = 0) -> Request[None]:
+        """Send a buffer under a tag.
+
+        Parameters
+        ----------
+        buffer : buffer
+            Any C-contiguous memory: the buffer protocol of any format, or
+            ``__array_interface__``. It must not change until the request is done.
+        tag : int, optional
+            From 0 to 2**64 - 1.
+
+        Returns
+        -------
+        Request of None
+            Done when the memory may be reused, which says nothing about the peer's receive.
+
+        Raises
+        ------
+        InvalidBuffer
+            If the memory is not contiguous.
+
+        Notes
+        -----
+        The request raises `MessageTooLarge`, `QueueFull`, or what ended the connection.
+        """
+
     def recv(
         self,
         buffer: Buffer | Any,
         *,
         tag: int = 0,
         mask: int = 0xFFFF_FFFF_FFFF_FFFF,
-    ) -> Request[Received]: ...
-    def send_frames(self, frames: Iterable[Buffer | Any]) -> Request[None]: ...
-    def recv_frames(self) -> Request[list[memoryview]]: ...
-    def close(self) -> Request[None]: ...
-    def abort(self) -> None: ...
-    def closed(self) -> bool: ...
-    def on_close(self, callback: Callable[[], object]) -> None: ...
-    def queued_bytes(self) -> int: ...
-    def info(self) -> dict[str, Any]: ...
-    def statistics(self) -> dict[str, Any]: ...
+    ) -> Request[Received]:
+        """Receive the next message whose tag matches into a buffer.
 
-class Received(NamedTuple):
-    """What a tagged receive got."""
+        Parameters
+        ----------
+        buffer : writable buffer
+            Any C-contiguous memory. It must not be used until the request is done.
+        tag : int, optional
+            Tag wanted.
+        mask : int, optional
+            Bits of the tag that count: 0 takes any message.
 
-    nbytes: int
-    tag: int
+        Returns
+        -------
+        Request of Received
+            The size and the tag of the message.
+
+        Raises
+        ------
+        InvalidBuffer
+            If the memory is read-only or not contiguous.
+
+        Notes
+        -----
+        The request raises `TruncatedError` if the message is larger than the buffer, or what ended
+        the connection.
+        """
+
+    def send_frames(self, frames: Iterable[Buffer | Any]) -> Request[None]:
+        """Send buffers as one untagged message; see `send`."""
+
+    def recv_frames(self) -> Request[list[memoryview]]:
+        """Receive the next untagged message.
+
+        Returns
+        -------
+        Request of list of memoryview
+            The frames, each in 64-byte aligned, writable memory of its own, of format ``"B"``.
+        """
+
+    def close(self) -> Request[None]:
+        """Close in good order: what was sent goes out first, later sends fail."""
+
+    def abort(self) -> None:
+        """End the connection at once; what is in flight fails."""
+
+    def closed(self) -> bool:
+        """Whether the connection has ended, or is being closed from here."""
+
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Have a callback called on the running event loop when the connection has ended."""
+
+    def queued_bytes(self) -> int:
+        """Payload bytes of sends that are not done."""
+
+    def info(self) -> dict[str, Any]:
+        """Lane and why it was chosen, addresses, and who the peer is."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Messages, bytes and time spent, by direction."""
 
 @final
-class Request(Generic[_T]):
-    """One operation in flight: ``await`` it, or ``wait()`` for it."""
+class Request(Generic[_T_co]):
+    """One operation in flight: ``await`` it, or ``wait()`` for it.
 
-    def done(self) -> bool: ...
-    def wait(self, timeout: float | None = None) -> _T: ...
-    def result(self) -> _T: ...
-    def cancel(self) -> bool: ...
-    def __await__(self) -> Generator[Any, None, _T]: ...
+    Cancelling the task that awaits it cancels the operation. A request that nobody waits for goes
+    on until it is done.
+    """
 
-class BackhaulError(Exception): ...
-class ConfigError(BackhaulError, ValueError): ...
-class AddressError(BackhaulError, ValueError): ...
-class BufferError(BackhaulError, ValueError): ...
-class TruncatedError(BackhaulError, ValueError): ...
-class ConnectionFailed(BackhaulError, ConnectionError): ...
-class PeerGone(ConnectionFailed): ...
-class EndpointClosed(ConnectionFailed): ...
-class ProtocolViolation(ConnectionFailed): ...
-class ConnectRefused(ConnectionFailed): ...
-class ListenError(BackhaulError, OSError): ...
-class TimedOut(BackhaulError, TimeoutError): ...
-class QueueFull(BackhaulError, BlockingIOError): ...
+    def done(self) -> bool:
+        """Whether the result is there."""
+
+    def wait(self, timeout: float | None = None) -> _T_co:
+        """Block until the operation is done and return its result.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Longest time to wait, in seconds.
+
+        Raises
+        ------
+        TimedOut
+            If it is not done by then. It goes on, and may be waited for again.
+        """
+
+    def result(self) -> _T_co:
+        """Return the result of an operation that is done, else raise `NotDone`."""
+
+    def cancel(self) -> bool:
+        """Ask to cancel; the operation still completes, cancelled or with its result.
+
+        Returns
+        -------
+        bool
+            False if it was done already.
+        """
+
+    def __await__(self) -> Generator[Any, None, _T_co]: ...
+
+@final
+class LoopBridge:
+    """The futures of one event loop that wait for the engine; internal."""
+
+    def __new__(cls) -> LoopBridge: ...
+    def fileno(self) -> int: ...
+    def drain(self) -> None: ...
+
+@final
+class ReceivedBuffer:
+    """Received memory behind the memoryviews of `Endpoint.recv_frames`; internal."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -251,10 +251,6 @@ impl Connecting {
 }
 
 impl Drive for Connecting {
-    fn poll_inline(&self, done: &AtomicBool) -> bool {
-        done.load(Ordering::Acquire)
-    }
-
     fn cancel(&self, operation: u64) {
         self.cancelled.store(true, Ordering::SeqCst);
         let handshaking = lock(&self.handshaking).take();

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -501,10 +500,6 @@ impl Source for Handshaking {
 }
 
 impl Drive for Handshaking {
-    fn poll_inline(&self, done: &AtomicBool) -> bool {
-        done.load(Ordering::Acquire)
-    }
-
     fn cancel(&self, _operation: u64) {
         self.fail(Failure::Cancelled);
     }

@@ -14,7 +14,7 @@
 //! let listener = context.listen("127.0.0.1:0")?;
 //! let address = listener.local_address().to_string();
 //!
-//! let mut accept = listener.accept();
+//! let accept = listener.accept();
 //! let near = context.connect(&address).wait(None).expect("no time limit")?;
 //! let far = accept.wait(None).expect("no time limit")?;
 //!

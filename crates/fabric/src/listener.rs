@@ -310,10 +310,6 @@ impl Source for ListenerShared {
 }
 
 impl Drive for ListenerShared {
-    fn poll_inline(&self, done: &AtomicBool) -> bool {
-        done.load(Ordering::Acquire)
-    }
-
     fn cancel(&self, operation: u64) {
         let cancelled = {
             let mut queue = lock(&self.queue);

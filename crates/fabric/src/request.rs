@@ -70,17 +70,23 @@ impl<T, E> Request<T, E> {
                 .is_some_and(|operation| operation.driver.poll_inline(&self.slot.done))
     }
 
+    /// Moves the operation along once, without waiting, returning whether it is done
+    pub fn step(&self) -> bool {
+        if !self.is_done()
+            && let Some(operation) = &self.operation
+        {
+            operation.driver.step();
+        }
+        self.is_done()
+    }
+
     /// Takes the result if it is there
     ///
     /// # Panics
     ///
     /// If the result was taken before.
-    pub fn take(&mut self) -> Option<Result<T, E>> {
-        if !self.is_done() {
-            return None;
-        }
-        self.operation = None;
-        Some(self.slot.take())
+    pub fn take(&self) -> Option<Result<T, E>> {
+        self.is_done().then(|| self.slot.take())
     }
 
     /// Blocks until the operation is done or `timeout` has passed
@@ -90,11 +96,17 @@ impl<T, E> Request<T, E> {
     /// # Panics
     ///
     /// If the result was taken before.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Option<Result<T, E>> {
-        if !self.poll_inline() && !self.slot.block(timeout) {
-            return None;
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<T, E>> {
+        if self.wait_done(timeout) {
+            self.take()
+        } else {
+            None
         }
-        self.take()
+    }
+
+    /// As [`Request::wait`], but leaves the result for [`Request::take`]
+    pub fn wait_done(&self, timeout: Option<Duration>) -> bool {
+        self.poll_inline() || self.slot.block(timeout)
     }
 
     /// Asks to cancel; the request still completes, as cancelled or with its result
@@ -187,7 +199,11 @@ pub(crate) struct Operation {
 /// Moves operations along and cancels them
 pub(crate) trait Drive: std::fmt::Debug + Send + Sync {
     /// Moves data until `done` is set or a bounded time has passed, returning whether it is set
-    fn poll_inline(&self, done: &AtomicBool) -> bool;
+    fn poll_inline(&self, done: &AtomicBool) -> bool {
+        done.load(Ordering::Acquire)
+    }
+    /// Moves data once, without waiting
+    fn step(&self) {}
     /// Asks to cancel an operation, which still completes
     fn cancel(&self, operation: u64);
 }

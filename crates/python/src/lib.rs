@@ -1,1 +1,43 @@
-//! python
+//! The Python module `backhaul._native`: convert, detach, call; no logic.
+//!
+//! The engine's threads never run Python. What Python must do for them (complete futures, release
+//! buffers, write logs) waits until a thread of Python comes by, called by a bell if need be.
+
+mod attention;
+mod buffer;
+mod context;
+mod endpoint;
+mod errors;
+mod listener;
+mod logs;
+mod loops;
+mod request;
+
+use pyo3::prelude::*;
+
+/// The Rust fabric as Python sees it
+#[pymodule(gil_used = false)]
+mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::buffer::ReceivedBuffer;
+    #[pymodule_export]
+    use crate::context::Context;
+    #[pymodule_export]
+    use crate::endpoint::Endpoint;
+    #[pymodule_export]
+    use crate::listener::Listener;
+    #[pymodule_export]
+    use crate::loops::LoopBridge;
+    #[pymodule_export]
+    use crate::request::Request;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
+        crate::logs::install();
+        Ok(())
+    }
+}

@@ -100,6 +100,11 @@ impl Work {
         mute: false,
         waits: false,
     };
+    /// A caller looks once and leaves
+    pub(super) const STEP: Self = Self {
+        read: true,
+        ..Self::SUBMIT
+    };
     /// A caller begins to poll
     pub(super) const MUTE: Self = Self {
         mute: true,

@@ -362,7 +362,7 @@ impl Conn {
 
 impl Drive for Conn {
     fn poll_inline(&self, done: &AtomicBool) -> bool {
-        self.progress(Work::DRIVE);
+        self.step();
         if done.load(Ordering::Acquire) || self.closed.get().is_some() || !self.spin.allows() {
             return done.load(Ordering::Acquire);
         }
@@ -387,6 +387,12 @@ impl Drive for Conn {
             }
         }
         done.load(Ordering::Acquire)
+    }
+
+    fn step(&self) {
+        if self.progress(Work::STEP).more {
+            self.interest.call_engine();
+        }
     }
 
     fn cancel(&self, operation: u64) {

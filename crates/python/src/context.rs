@@ -1,0 +1,159 @@
+//! `Context`: configuration, buffers and the engine.
+
+use std::time::Duration;
+
+use backhaul::{Config, KeepAlive, LaneKind};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::attention;
+use crate::endpoint::Endpoint;
+use crate::errors::{self, IntoException};
+use crate::listener::{self, Listener};
+use crate::request::Request;
+
+/// Owns configuration, buffers and the engine thread of a set of endpoints
+#[pyclass(frozen, weakref, module = "backhaul._native")]
+pub(crate) struct Context {
+    context: backhaul::Context,
+}
+
+#[pymethods]
+impl Context {
+    #[new]
+    #[pyo3(signature = (
+        *,
+        lanes = None,
+        eager_bytes_max = None,
+        credit_bytes = None,
+        credit_messages = None,
+        message_bytes_max = None,
+        segments_max = None,
+        sends_max = None,
+        ring_bytes = None,
+        pool_cached_bytes_max = None,
+        spin_us = None,
+        handshake_timeout_s = None,
+        keep_alive_interval_s = None,
+        keep_alive_timeout_s = None,
+        linger_s = None,
+        backlog = None,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn new(
+        py: Python<'_>,
+        lanes: Option<Vec<String>>,
+        eager_bytes_max: Option<u64>,
+        credit_bytes: Option<u64>,
+        credit_messages: Option<u64>,
+        message_bytes_max: Option<u64>,
+        segments_max: Option<u32>,
+        sends_max: Option<usize>,
+        ring_bytes: Option<usize>,
+        pool_cached_bytes_max: Option<usize>,
+        spin_us: Option<f64>,
+        handshake_timeout_s: Option<f64>,
+        keep_alive_interval_s: Option<f64>,
+        keep_alive_timeout_s: Option<f64>,
+        linger_s: Option<f64>,
+        backlog: Option<u32>,
+    ) -> PyResult<Self> {
+        let mut config = Config::default();
+        if let Some(lanes) = lanes {
+            config.lanes = parse_lanes(py, &lanes)?;
+        }
+        let limits = &mut config.limits;
+        set(&mut limits.eager_bytes_max, eager_bytes_max);
+        set(&mut limits.credit_bytes, credit_bytes);
+        set(&mut limits.credit_messages, credit_messages);
+        set(&mut limits.message_bytes_max, message_bytes_max);
+        set(&mut limits.segments_max, segments_max);
+        set(&mut limits.sends_max, sends_max);
+        set(&mut config.ring_bytes, ring_bytes);
+        set(&mut config.pool_cached_bytes_max, pool_cached_bytes_max);
+        set(&mut config.backlog, backlog);
+        set(&mut config.spin, seconds(py, "spin_us", spin_us, 1e-6)?);
+        set(
+            &mut config.handshake_timeout,
+            seconds(py, "handshake_timeout_s", handshake_timeout_s, 1.0)?,
+        );
+        set(&mut config.linger, seconds(py, "linger_s", linger_s, 1.0)?);
+        let interval = seconds(py, "keep_alive_interval_s", keep_alive_interval_s, 1.0)?;
+        let timeout = seconds(py, "keep_alive_timeout_s", keep_alive_timeout_s, 1.0)?;
+        config.keep_alive = config
+            .keep_alive
+            .map(|default| KeepAlive {
+                interval: interval.unwrap_or(default.interval),
+                timeout: timeout.unwrap_or(default.timeout),
+            })
+            .filter(|keep_alive| !keep_alive.interval.is_zero());
+        backhaul::Context::new(config)
+            .map(|context| Self { context })
+            .map_err(|error| error.into_exception(py))
+    }
+
+    fn listen(&self, py: Python<'_>, address: &str) -> PyResult<Listener> {
+        listener::listen(py, &self.context, address)
+    }
+
+    #[pyo3(signature = (address, *, lanes = None))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        address: &str,
+        lanes: Option<Vec<String>>,
+    ) -> PyResult<Request> {
+        let lanes = lanes.map(|lanes| parse_lanes(py, &lanes)).transpose()?;
+        let request = attention::call(py, || match lanes {
+            Some(lanes) => self.context.connect_over(address, &lanes),
+            None => self.context.connect(address),
+        });
+        Ok(Request::new(request, Endpoint::object))
+    }
+
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let pool = self.context.pool_statistics();
+        let dict = PyDict::new(py);
+        dict.set_item("pool_live_bytes", pool.live_bytes)?;
+        dict.set_item("pool_cached_bytes", pool.cached_bytes)?;
+        dict.set_item("pool_peak_bytes", pool.peak_bytes)?;
+        dict.set_item("pool_hits", pool.hits)?;
+        dict.set_item("pool_misses", pool.misses)?;
+        Ok(dict)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        attention::call(py, || self.context.close());
+    }
+}
+
+fn set<T>(setting: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *setting = value;
+    }
+}
+
+fn parse_lanes(py: Python<'_>, names: &[String]) -> PyResult<Vec<LaneKind>> {
+    names
+        .iter()
+        .map(|name| {
+            name.parse::<LaneKind>()
+                .map_err(|error| errors::config_error(py, error.to_string()))
+        })
+        .collect()
+}
+
+/// A duration given as a number of `unit` seconds
+fn seconds(
+    py: Python<'_>,
+    name: &str,
+    value: Option<f64>,
+    unit: f64,
+) -> PyResult<Option<Duration>> {
+    value
+        .map(|value| {
+            Duration::try_from_secs_f64(value * unit)
+                .map_err(|error| errors::config_error(py, format!("{name} is {value}: {error}")))
+        })
+        .transpose()
+}

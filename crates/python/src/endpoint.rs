@@ -1,0 +1,203 @@
+//! `Endpoint`: one connected peer.
+
+use std::convert::Infallible;
+use std::sync::{Mutex, PoisonError};
+
+use backhaul::{CloseReason, Segments, Tag, TagMask};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList};
+
+use crate::attention;
+use crate::buffer::{self, ReceivedBuffer};
+use crate::loops::LoopBridge;
+use crate::request::Request;
+
+/// One connected peer
+#[pyclass(frozen, weakref, module = "backhaul._native")]
+pub(crate) struct Endpoint {
+    endpoint: backhaul::Endpoint,
+    /// Requests behind `on_close`, kept so that their wakers are called
+    watches: Mutex<Vec<backhaul::Request<CloseReason, Infallible>>>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(endpoint: backhaul::Endpoint) -> Self {
+        Self {
+            endpoint,
+            watches: Mutex::default(),
+        }
+    }
+
+    /// The Python object for a new endpoint
+    pub(crate) fn object(py: Python<'_>, endpoint: backhaul::Endpoint) -> PyResult<Py<PyAny>> {
+        Ok(Bound::new(py, Self::new(endpoint))?.into_any().unbind())
+    }
+
+    /// Posts a send, without the interpreter if much is to be copied
+    fn post<T: Send>(py: Python<'_>, bytes: usize, post: impl FnOnce() -> T + Send) -> T {
+        attention::call(py, || {
+            if bytes > DETACH_BYTES {
+                py.detach(post)
+            } else {
+                post()
+            }
+        })
+    }
+}
+
+#[pymethods]
+impl Endpoint {
+    #[getter]
+    fn local_address(&self) -> String {
+        self.endpoint.local_address().to_string()
+    }
+
+    #[getter]
+    fn peer_address(&self) -> String {
+        self.endpoint.peer_address().to_string()
+    }
+
+    #[getter]
+    fn lane(&self) -> &'static str {
+        self.endpoint.lane().name()
+    }
+
+    #[pyo3(signature = (buffer, *, tag = 0))]
+    fn send(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, tag: u64) -> PyResult<Request> {
+        let segment = buffer::source(buffer)?;
+        let request = Self::post(py, segment.len(), || self.endpoint.send(Tag(tag), segment));
+        Ok(Request::new(request, |py, ()| Ok(py.None())))
+    }
+
+    #[pyo3(signature = (buffer, *, tag = 0, mask = u64::MAX))]
+    fn recv(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        tag: u64,
+        mask: u64,
+    ) -> PyResult<Request> {
+        let target = buffer::target(buffer)?;
+        let request = attention::call(py, || {
+            self.endpoint.recv_boxed(Tag(tag), TagMask(mask), target)
+        });
+        Ok(Request::new(request, |py, received| {
+            static RECEIVED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+            let class = RECEIVED.import(py, "backhaul._buffers", "Received")?;
+            let received = class.call1((received.bytes, received.tag.0))?.unbind();
+            attention::tend(py);
+            Ok(received)
+        }))
+    }
+
+    fn send_frames(&self, py: Python<'_>, frames: &Bound<'_, PyAny>) -> PyResult<Request> {
+        let mut segments = Segments::new();
+        let mut bytes = 0;
+        for frame in frames.try_iter()? {
+            let segment = buffer::source(&frame?)?;
+            bytes += segment.len();
+            segments.push(segment);
+        }
+        let request = Self::post(py, bytes, || self.endpoint.send_frames(segments));
+        Ok(Request::new(request, |py, ()| Ok(py.None())))
+    }
+
+    fn recv_frames(&self, py: Python<'_>) -> Request {
+        let request = attention::call(py, || self.endpoint.recv_frames());
+        Request::new(request, |py, message| {
+            let views = message
+                .segments
+                .into_iter()
+                .map(|segment| ReceivedBuffer::view(py, segment))
+                .collect::<PyResult<Vec<_>>>()?;
+            Ok(PyList::new(py, views)?.into_any().unbind())
+        })
+    }
+
+    fn close(&self, py: Python<'_>) -> Request {
+        let request = attention::call(py, || self.endpoint.close());
+        Request::new(request, |py, ()| Ok(py.None()))
+    }
+
+    fn abort(&self, py: Python<'_>) {
+        attention::call(py, || self.endpoint.abort());
+    }
+
+    fn closed(&self) -> bool {
+        self.endpoint.is_closed()
+    }
+
+    fn on_close(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
+        let (_, bridge) = LoopBridge::running(py)?;
+        let request = self.endpoint.watch_close();
+        let (waker, ticket) = bridge.get().waker(callback);
+        if request.set_waker(&waker) {
+            self.watches
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(request);
+        } else {
+            bridge.get().due(ticket);
+        }
+        Ok(())
+    }
+
+    fn queued_bytes(&self) -> u64 {
+        self.endpoint.queued_bytes()
+    }
+
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let info = self.endpoint.info();
+        let dict = PyDict::new(py);
+        dict.set_item("lane", info.lane.name())?;
+        dict.set_item("reason", info.reason)?;
+        dict.set_item("local_address", info.local_address.to_string())?;
+        dict.set_item("peer_address", info.peer_address.to_string())?;
+        dict.set_item("peer_pid", info.peer_pid)?;
+        dict.set_item("peer_uid", info.peer_uid)?;
+        dict.set_item("same_host", info.same_host)?;
+        dict.set_item("closed", info.closed)?;
+        Ok(dict)
+    }
+
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let statistics = self.endpoint.statistics();
+        let dict = PyDict::new(py);
+        dict.set_item("lane", statistics.lane.name())?;
+        for (name, count) in [
+            ("sent_messages", statistics.sent_messages),
+            ("sent_bytes", statistics.sent_bytes),
+            ("received_messages", statistics.received_messages),
+            ("received_bytes", statistics.received_bytes),
+            ("queued_bytes", statistics.queued_bytes),
+            ("wakeups", statistics.wakeups),
+            ("spins_hit", statistics.spins_hit),
+            ("spins_missed", statistics.spins_missed),
+        ] {
+            dict.set_item(name, count)?;
+        }
+        dict.set_item("send_time_s", statistics.send_time.as_secs_f64())?;
+        dict.set_item("recv_time_s", statistics.recv_time.as_secs_f64())?;
+        dict.set_item("age_s", statistics.age.as_secs_f64())?;
+        Ok(dict)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<backhaul.Endpoint {} -> {} over {}{}>",
+            self.endpoint.local_address(),
+            self.endpoint.peer_address(),
+            self.endpoint.lane().name(),
+            if self.endpoint.is_closed() {
+                ", closed"
+            } else {
+                ""
+            },
+        )
+    }
+}
+
+/// From here on the interpreter is left while data is copied, in bytes: 10 µs at 6 GB/s, of the
+/// order of what it costs to take it back when another thread wants it too
+const DETACH_BYTES: usize = 64 << 10;

@@ -1,0 +1,161 @@
+//! From Rust's errors to the tree of exceptions in `backhaul.errors`: the only place that does it.
+
+use backhaul::{
+    AcceptError, CloseReason, ConfigError, ConnectError, ContextError, HandshakeError, ListenError,
+    RecvError, SendError, SendRefused,
+};
+use pyo3::call::PyCallArgs;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+/// Turns an error into the exception that Python raises
+pub(crate) trait IntoException {
+    /// The exception
+    fn into_exception(self, py: Python<'_>) -> PyErr;
+}
+
+/// A class of `backhaul.errors` with its arguments
+fn raise<'py>(py: Python<'py>, class: &str, arguments: impl PyCallArgs<'py>) -> PyErr {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    MODULE
+        .get_or_try_init(py, || Ok(py.import("backhaul.errors")?.unbind()))
+        .and_then(|module: &Py<PyModule>| module.bind(py).getattr(class)?.call1(arguments))
+        .map_or_else(|error| error, PyErr::from_value)
+}
+
+fn message(py: Python<'_>, class: &str, error: &impl std::fmt::Display) -> PyErr {
+    raise(py, class, (error.to_string(),))
+}
+
+/// A buffer that cannot be used as asked
+pub(crate) fn buffer_error(py: Python<'_>, text: String) -> PyErr {
+    raise(py, "InvalidBuffer", (text,))
+}
+
+/// An argument outside what is allowed
+pub(crate) fn config_error(py: Python<'_>, text: String) -> PyErr {
+    raise(py, "ConfigError", (text,))
+}
+
+/// `wait` ran out of time; the operation goes on
+pub(crate) fn wait_timed_out(py: Python<'_>, timeout_s: f64) -> PyErr {
+    raise(
+        py,
+        "TimedOut",
+        (format!("the operation is not done after {timeout_s} s"),),
+    )
+}
+
+/// A result was asked for before it was there
+pub(crate) fn not_done(py: Python<'_>) -> PyErr {
+    raise(py, "NotDone", ("the operation is not done",))
+}
+
+impl IntoException for CloseReason {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        let class = match &self {
+            Self::Local | Self::Peer { .. } => "EndpointClosed",
+            Self::PeerGone { .. } | Self::Silent { .. } => "PeerGone",
+            Self::Violation { .. } => "ProtocolViolation",
+            _ => "ConnectionFailed",
+        };
+        message(py, class, &self)
+    }
+}
+
+impl IntoException for SendError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Closed(reason) => reason.into_exception(py),
+            Self::Cancelled => message(py, "Cancelled", &self),
+            Self::Refused(SendRefused::QueueFull { .. }) => message(py, "QueueFull", &self),
+            Self::Refused(SendRefused::Closed) => message(py, "EndpointClosed", &self),
+            _ => message(py, "MessageTooLarge", &self),
+        }
+    }
+}
+
+impl IntoException for RecvError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Closed(reason) => reason.into_exception(py),
+            Self::Cancelled => message(py, "Cancelled", &self),
+            Self::Truncated { .. } => message(py, "TruncatedError", &self),
+            Self::OutOfMemory { .. } => message(py, "OutOfMemory", &self),
+            _ => message(py, "QueueFull", &self),
+        }
+    }
+}
+
+impl IntoException for ConnectError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        match &self {
+            Self::Address(_) => message(py, "AddressError", &self),
+            Self::Config(_) => message(py, "ConfigError", &self),
+            Self::Cancelled { .. } => message(py, "Cancelled", &self),
+            Self::Handshake {
+                source: HandshakeError::TimedOut { .. },
+                ..
+            } => message(py, "TimedOut", &self),
+            Self::Handshake { .. } => message(py, "HandshakeFailed", &self),
+            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::TimedOut => {
+                message(py, "TimedOut", &self)
+            }
+            Self::Io { source, .. } => os_error(py, "ConnectFailed", source, &self),
+            _ => message(py, "ConnectFailed", &self),
+        }
+    }
+}
+
+impl IntoException for ListenError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        match &self {
+            Self::Address(_) => message(py, "AddressError", &self),
+            Self::Io { source, .. } => os_error(py, "ListenError", source, &self),
+            _ => message(py, "ListenError", &self),
+        }
+    }
+}
+
+impl IntoException for AcceptError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Cancelled => message(py, "Cancelled", &self),
+            _ => message(py, "EndpointClosed", &self),
+        }
+    }
+}
+
+impl IntoException for ConfigError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        message(py, "ConfigError", &self)
+    }
+}
+
+impl IntoException for ContextError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        match self {
+            Self::Config(error) => error.into_exception(py),
+            _ => message(py, "BackhaulError", &self),
+        }
+    }
+}
+
+impl IntoException for std::convert::Infallible {
+    fn into_exception(self, _py: Python<'_>) -> PyErr {
+        match self {}
+    }
+}
+
+/// An exception that is an `OSError` with its number, where the system gave one
+fn os_error(
+    py: Python<'_>,
+    class: &str,
+    source: &std::io::Error,
+    error: &impl std::fmt::Display,
+) -> PyErr {
+    match source.raw_os_error() {
+        Some(number) => raise(py, class, (number, error.to_string())),
+        None => message(py, class, error),
+    }
+}

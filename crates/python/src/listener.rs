@@ -1,0 +1,80 @@
+//! `Listener`: accepts peers at one address.
+
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::attention;
+use crate::endpoint::Endpoint;
+use crate::errors::IntoException;
+use crate::request::Request;
+
+/// Accepts peers at one address
+#[pyclass(frozen, weakref, module = "backhaul._native")]
+pub(crate) struct Listener {
+    listener: backhaul::Listener,
+    closed: Mutex<bool>,
+}
+
+impl Listener {
+    pub(crate) fn new(listener: backhaul::Listener) -> Self {
+        Self {
+            listener,
+            closed: Mutex::new(false),
+        }
+    }
+}
+
+#[pymethods]
+impl Listener {
+    #[getter]
+    fn address(&self) -> String {
+        self.listener.local_address().to_string()
+    }
+
+    fn accept(&self, py: Python<'_>) -> Request {
+        let request = attention::call(py, || self.listener.accept());
+        Request::new(request, Endpoint::object)
+    }
+
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        attention::tend(py);
+        let statistics = self.listener.statistics();
+        let dict = PyDict::new(py);
+        dict.set_item("accepted", statistics.accepted)?;
+        dict.set_item("rejected", statistics.rejected)?;
+        dict.set_item("handshakes", statistics.handshakes)?;
+        dict.set_item("waiting", statistics.waiting)?;
+        dict.set_item("last_rejection", statistics.last_rejection)?;
+        Ok(dict)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        attention::call(py, || self.listener.close());
+    }
+
+    fn closed(&self) -> bool {
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn __repr__(&self) -> String {
+        let closed = if self.closed() { ", closed" } else { "" };
+        format!(
+            "<backhaul.Listener {}{closed}>",
+            self.listener.local_address()
+        )
+    }
+}
+
+/// The object for a new listener, or the exception
+pub(crate) fn listen(
+    py: Python<'_>,
+    context: &backhaul::Context,
+    address: &str,
+) -> PyResult<Listener> {
+    py.detach(|| context.listen(address))
+        .map(Listener::new)
+        .map_err(|error| error.into_exception(py))
+}

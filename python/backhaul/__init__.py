@@ -1,0 +1,70 @@
+"""Messages between processes over the best path there is.
+
+`listen` and `connect` give an `Endpoint`, one connected peer. Each operation on it returns a
+`Request`: ``await`` it, or ``wait()`` for it. How the bytes travel, the *lane*, is agreed on when
+connecting: through the process, through shared memory, or over TCP.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from backhaul._api import Server, connect, default_context, listen
+from backhaul._buffers import Received
+from backhaul._native import DEBUG_BUILD, Context, Endpoint, Listener, Request, __version__
+from backhaul.errors import (
+    AddressError,
+    BackhaulError,
+    Cancelled,
+    ConfigError,
+    ConnectFailed,
+    ConnectionFailed,
+    EndpointClosed,
+    HandshakeFailed,
+    InvalidBuffer,
+    ListenError,
+    MessageTooLarge,
+    NotDone,
+    OutOfMemory,
+    PeerGone,
+    ProtocolViolation,
+    QueueFull,
+    TimedOut,
+    TruncatedError,
+)
+
+__all__ = [
+    "AddressError",
+    "BackhaulError",
+    "Cancelled",
+    "ConfigError",
+    "ConnectFailed",
+    "ConnectionFailed",
+    "Context",
+    "Endpoint",
+    "EndpointClosed",
+    "HandshakeFailed",
+    "InvalidBuffer",
+    "ListenError",
+    "Listener",
+    "MessageTooLarge",
+    "NotDone",
+    "OutOfMemory",
+    "PeerGone",
+    "ProtocolViolation",
+    "QueueFull",
+    "Received",
+    "Request",
+    "Server",
+    "TimedOut",
+    "TruncatedError",
+    "__version__",
+    "connect",
+    "default_context",
+    "listen",
+]
+
+if DEBUG_BUILD:
+    warnings.warn(
+        "backhaul was built without optimisation: do not measure it", RuntimeWarning, stacklevel=2
+    )

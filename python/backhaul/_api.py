@@ -1,0 +1,176 @@
+"""Listening and connecting with the context of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import overload
+
+from backhaul._native import Context, Endpoint, Listener, Request
+from backhaul.errors import EndpointClosed
+
+__all__ = ["Server", "connect", "default_context", "listen"]
+
+Handler = Callable[[Endpoint], Awaitable[object]]
+
+_default: tuple[int, Context] | None = None
+
+
+def default_context() -> Context:
+    """Give the context that `listen` and `connect` use when none is given.
+
+    Returns
+    -------
+    Context
+        One per process, made on first use with the default settings.
+    """
+    global _default
+    pid = os.getpid()
+    if _default is None or _default[0] != pid:
+        _default = (pid, Context())
+    return _default[1]
+
+
+def connect(
+    address: str, *, lanes: Sequence[str] | None = None, context: Context | None = None
+) -> Request[Endpoint]:
+    """Connect to a listener over the best lane that both sides have.
+
+    Parameters
+    ----------
+    address : str
+        ``host:port`` or ``[ipv6]:port``, with or without ``backhaul://`` before it.
+    lanes : sequence of str, optional
+        Lanes that may be used, best first: some of ``"inproc"``, ``"shm"`` and ``"tcp"``. TCP is
+        used if none of them can be.
+    context : Context, optional
+        By default that of the process.
+
+    Returns
+    -------
+    Request of Endpoint
+        Await it, or ``wait()`` for it.
+
+    Raises
+    ------
+    ConfigError
+        If a lane is unknown.
+
+    Notes
+    -----
+    The request raises `AddressError`, `ConnectFailed`, `HandshakeFailed` or `TimedOut`.
+    """
+    return (context or default_context()).connect(_without_scheme(address), lanes=lanes)
+
+
+@overload
+def listen(address: str = ..., handler: None = ..., *, context: Context | None = ...) -> Listener: ...
+
+
+@overload
+def listen(address: str, handler: Handler, *, context: Context | None = ...) -> Server: ...
+
+
+def listen(
+    address: str = "127.0.0.1:0",
+    handler: Handler | None = None,
+    *,
+    context: Context | None = None,
+) -> Listener | Server:
+    """Listen for peers.
+
+    Parameters
+    ----------
+    address : str, optional
+        ``host:port``, ``[ipv6]:port``, or ``:port`` for every interface. Port 0 picks a free one,
+        see the ``address`` of the result. By default a free port of the loopback interface.
+    handler : async callable, optional
+        Called with each `Endpoint` that comes in, as a task of the running event loop. The endpoint
+        is closed when it returns.
+    context : Context, optional
+        By default that of the process.
+
+    Returns
+    -------
+    Listener or Server
+        Without a handler a `Listener`, whose ``accept()`` gives endpoints one by one; with one a
+        `Server`, which listens until it is closed.
+
+    Raises
+    ------
+    AddressError
+        If the text is no address.
+    ListenError
+        If the system refuses it, for example because the port is taken (``errno.EADDRINUSE``).
+    """
+    listener = (context or default_context()).listen(_without_scheme(address))
+    if handler is None:
+        return listener
+    return Server(listener, handler)
+
+
+class Server:
+    """Calls a handler for each peer of a listener.
+
+    Made by `listen`. An asynchronous context manager, which closes it.
+
+    Parameters
+    ----------
+    listener : Listener
+        Where peers come in.
+    handler : async callable
+        Called with each `Endpoint`.
+    """
+
+    def __init__(self, listener: Listener, handler: Handler) -> None:
+        self._listener = listener
+        self._handler = handler
+        self._handling: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as ``host:port`` with the port that was picked."""
+        return self._listener.address
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                endpoint = await self._listener.accept()
+            except EndpointClosed:
+                return
+            task = asyncio.get_running_loop().create_task(self._handle(endpoint))
+            self._handling.add(task)
+            task.add_done_callback(self._handling.discard)
+
+    async def _handle(self, endpoint: Endpoint) -> None:
+        try:
+            await self._handler(endpoint)
+            await endpoint.close()
+        finally:
+            endpoint.abort()
+
+    async def close(self) -> None:
+        """Stop listening and cancel the handlers that still run."""
+        self._listener.close()
+        tasks = [self._accepting, *self._handling]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def __aenter__(self) -> Server:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _without_scheme(address: str) -> str:
+    return address.removeprefix("backhaul://")

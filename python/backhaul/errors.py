@@ -1,0 +1,118 @@
+"""Exceptions: one tree under `BackhaulError`, each also a built-in where one fits.
+
+::
+
+    BackhaulError
+    ├── ConfigError (ValueError)         a setting or lane that cannot be used
+    ├── AddressError (ValueError)        a text that is no address
+    ├── InvalidBuffer (ValueError)       not contiguous, or read-only where it is written to
+    ├── MessageTooLarge (ValueError)     over a limit of this side or of the peer
+    ├── TruncatedError (ValueError)      a message larger than the buffer of its receive
+    ├── ListenError (OSError)            an address that cannot be listened on; has ``errno``
+    ├── ConnectionFailed (ConnectionError)
+    │   ├── ConnectFailed                the peer was not reached; has ``errno``
+    │   ├── HandshakeFailed              the peer does not speak our protocol
+    │   ├── EndpointClosed               closed here, or by the peer in good order
+    │   ├── PeerGone                     the peer died or fell silent
+    │   └── ProtocolViolation            the peer sent nonsense
+    ├── TimedOut (TimeoutError)          time ran out; a request that was waited for goes on
+    ├── QueueFull (BlockingIOError)      too many operations are posted; try again later
+    ├── Cancelled                        the operation was cancelled
+    ├── NotDone                          a result was asked for before it was there
+    └── OutOfMemory (MemoryError)        no memory for a message, which is dropped
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AddressError",
+    "BackhaulError",
+    "Cancelled",
+    "ConfigError",
+    "ConnectFailed",
+    "ConnectionFailed",
+    "EndpointClosed",
+    "HandshakeFailed",
+    "InvalidBuffer",
+    "ListenError",
+    "MessageTooLarge",
+    "NotDone",
+    "OutOfMemory",
+    "PeerGone",
+    "ProtocolViolation",
+    "QueueFull",
+    "TimedOut",
+    "TruncatedError",
+]
+
+
+class BackhaulError(Exception):
+    """Anything that Backhaul raises of its own."""
+
+
+class ConfigError(BackhaulError, ValueError):
+    """A setting that cannot work; the message has the value and what is allowed."""
+
+
+class AddressError(BackhaulError, ValueError):
+    """A text that is no address."""
+
+
+class InvalidBuffer(BackhaulError, ValueError):
+    """Memory that cannot be used as asked: not contiguous, or read-only."""
+
+
+class MessageTooLarge(BackhaulError, ValueError):
+    """A message over a limit of either side; nothing was sent."""
+
+
+class TruncatedError(BackhaulError, ValueError):
+    """A message larger than the receive buffer; the message is consumed."""
+
+
+class ListenError(BackhaulError, OSError):
+    """An address that cannot be listened on."""
+
+
+class ConnectionFailed(BackhaulError, ConnectionError):
+    """A connection that was not made, or has ended."""
+
+
+class ConnectFailed(ConnectionFailed):
+    """The peer could not be reached; trying again later may help."""
+
+
+class HandshakeFailed(ConnectionFailed):
+    """The peer does not speak the protocol, or another version of it."""
+
+
+class EndpointClosed(ConnectionFailed):
+    """The endpoint was closed, here or by the peer."""
+
+
+class PeerGone(ConnectionFailed):
+    """The peer ended without closing, or answers nothing."""
+
+
+class ProtocolViolation(ConnectionFailed):
+    """The peer sent what the protocol forbids."""
+
+
+class TimedOut(BackhaulError, TimeoutError):
+    """Time ran out."""
+
+
+class QueueFull(BackhaulError, BlockingIOError):
+    """Too many operations are posted on the endpoint."""
+
+
+class Cancelled(BackhaulError):
+    """The operation was cancelled."""
+
+
+class NotDone(BackhaulError):
+    """The result is not there yet."""
+
+
+class OutOfMemory(BackhaulError, MemoryError):
+    """There was no memory for a message."""

@@ -1,0 +1,154 @@
+"""The reports of the benchmarks as tables on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from backhaul.bench.units import format_bytes, format_rate, format_us
+
+if TYPE_CHECKING:
+    from backhaul.bench import p2p, transpose_sum
+    from backhaul.bench.machine import Machine
+
+__all__ = ["p2p_tables", "print_machine", "transpose_sum_tables"]
+
+
+def print_machine(console: Console, machine: Machine, versions: dict[str, str]) -> None:
+    """Print what a figure means nothing without.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        Where to print.
+    machine : Machine
+        The machine.
+    versions : dict of str to str
+        Version of each distribution.
+    """
+    console.print(f"Machine   {machine.describe()}", highlight=False)
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    console.print(f"Versions  {listed}", highlight=False)
+
+
+def p2p_tables(report: p2p.Report) -> Group:
+    """Lay out a report of ``bench p2p``.
+
+    Parameters
+    ----------
+    report : p2p.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        A table for each size, and a note for each missing peer.
+    """
+    parts: list[Table | Text] = []
+    for size in report.options.sizes:
+        table = Table(title=f"\n{format_bytes(size)}, between two processes", title_justify="left")
+        for name in ("contender", "variant", "API", "lane"):
+            table.add_column(name)
+        for name in (
+            "one-way p50 µs",
+            "(min – max)",
+            "p99 µs",
+            "ping-pong GB/s",
+            "streaming GB/s",
+            "(min – max)",
+        ):
+            table.add_column(name, justify="right")
+        rows = [row for row in report.rows if row.size_bytes == size]
+        for row in sorted(rows, key=lambda row: row.latency_p50_us):
+            own = row.peer == "backhaul"
+            table.add_row(
+                row.peer,
+                "" if own else row.variant,
+                row.api,
+                row.lane,
+                format_us(row.latency_p50_us),
+                f"{format_us(row.latency_p50_us_min)} – {format_us(row.latency_p50_us_max)}",
+                format_us(row.latency_p99_us),
+                f"{row.pingpong_bytes_per_s / 1e9:.3g}",
+                f"{row.stream_bytes_per_s / 1e9:.3g}",
+                f"{row.stream_bytes_per_s_min / 1e9:.3g} – {row.stream_bytes_per_s_max / 1e9:.3g}",
+                style="bold" if own else None,
+            )
+        parts.append(table)
+    parts.append(
+        Text(
+            f"Medians over {report.options.rounds} rounds, contenders in turn, warm-up not counted. "
+            "One-way: half a ping-pong round trip.\n"
+            "Ping-pong GB/s: size / one-way p50. Streaming: a window of messages one way until the "
+            "last is acknowledged.\nBuffers are reused, page-touched and host memory; "
+            "GB is 1e9 bytes.",
+            style="dim",
+        )
+    )
+    for missing in report.missing:
+        how = f" To get it: {missing.install}." if missing.install else ""
+        parts.append(Text(f"Not measured: {missing.peer}: {missing.reason}.{how}", style="yellow"))
+    return Group(*parts)
+
+
+def transpose_sum_tables(report: transpose_sum.Report) -> Group:
+    """Lay out a report of ``bench transpose-sum``.
+
+    Parameters
+    ----------
+    report : transpose_sum.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        Times, bandwidths between the workers, and whether the results are equal.
+    """
+    options = report.options
+    times = Table(
+        title=f"\n(x + x.T).sum(), x of {options.size} × {options.size} float64 "
+        f"({format_bytes(options.array_bytes)}), chunks of {options.chunks} × {options.chunks}, "
+        "2 workers × 1 thread",
+        title_justify="left",
+    )
+    times.add_column("protocol")
+    for name in ("median s", "min s", "max s", "x / median", "moved"):
+        times.add_column(name, justify="right")
+    times.add_column("lane")
+    for result in report.results:
+        times.add_row(
+            f"{result.protocol}://",
+            f"{result.seconds_median:.3f}",
+            f"{result.seconds_min:.3f}",
+            f"{result.seconds_max:.3f}",
+            format_rate(result.array_bytes_per_s),
+            format_bytes(result.moved_bytes_median),
+            ", ".join(sorted(set(result.lanes.values()))),
+        )
+    pairs = Table(
+        title="\nPeer-to-peer bandwidth as Dask logs it, transfers above 1 MB",
+        title_justify="left",
+    )
+    for name in ("protocol", "(receiver, sender)"):
+        pairs.add_column(name)
+    for name in ("25 %", "50 %", "75 %", "total", "transfers"):
+        pairs.add_column(name, justify="right")
+    for result in report.results:
+        for pair in result.bandwidths:
+            pairs.add_row(f"{result.protocol}://", *pair.format_row())
+    note = Text(
+        f"{options.repeats} repetitions each, protocols in turn; {options.warmup} before them not "
+        "counted, nor is making x. x / median: size of the array over\nthe median time; moved: "
+        "bytes that workers fetched from each other, median.",
+        style="dim",
+    )
+    count = len(report.results)
+    verdict = (
+        Text(f"Results are equal over {count} protocols (relative tolerance 1e-9).", style="green")
+        if report.equal
+        else Text("Results DIFFER between protocols.", style="bold red")
+    )
+    return Group(times, pairs, note, verdict)

@@ -1,0 +1,288 @@
+"""The ``backhaul`` command."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from backhaul.bench.units import parse_sizes
+
+__all__ = ["main"]
+
+_APIS = ("async", "blocking")
+_LANES = ("auto", "shm", "tcp", "inproc")
+
+
+class _ListType(click.ParamType):
+    """Comma-separated names out of some, or other words that stand for several of them."""
+
+    name = "list"
+
+    def __init__(self, allowed: tuple[str, ...], **several: tuple[str, ...]) -> None:
+        self._allowed = allowed
+        self._several = several
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        names: list[str] = []
+        for name in (part.strip() for part in str(value).split(",")):
+            if name in self._several:
+                names.extend(self._several[name])
+            elif name in self._allowed:
+                names.append(name)
+            elif name:
+                known = ", ".join([*self._allowed, *self._several])
+                self.fail(f"{name!r} is not one of: {known}", param, ctx)
+        return tuple(dict.fromkeys(names))
+
+
+class _SizesType(click.ParamType):
+    """Comma-separated message sizes."""
+
+    name = "sizes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
+        try:
+            return value if isinstance(value, list) else parse_sizes(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _PeersType(_ListType):
+    """Names of peers, which are looked up only when asked for."""
+
+    name = "peers"
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        from backhaul.bench.p2p import peer_names
+
+        self._allowed = tuple(peer_names())
+        self._several = {"all": self._allowed, "none": ()}
+        return super().convert(value, param, ctx)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="backhaul")
+def main() -> None:
+    """Backhaul moves data between processes at the speed of the hardware."""
+    # A benchmark that is told to end must end what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(*, as_json: bool) -> None:
+    """Print version, machine and the lanes that work here."""
+    from backhaul.bench.lanes import check_lanes
+    from backhaul.bench.machine import Machine, installed_versions
+    from backhaul.bench.tables import print_machine
+
+    machine, versions = Machine.here(), installed_versions("backhaul", "dask", "distributed")
+    lanes = check_lanes()
+    if as_json:
+        _print_json(
+            {
+                "schema": "backhaul.info/1",
+                "machine": vars(machine),
+                "versions": versions,
+                "lanes": lanes,
+            }
+        )
+        return
+    console = Console()
+    print_machine(console, machine, versions)
+    for lane, state in lanes.items():
+        console.print(f"Lane      {lane:7} {state}", highlight=False)
+
+
+@main.group()
+def bench() -> None:
+    """Measure Backhaul on this machine, with peers in the same run."""
+
+
+@bench.command("transpose-sum")
+@click.option("--size", type=click.IntRange(1), default=8000, show_default=True, help="Rows of x.")
+@click.option(
+    "--chunks", type=click.IntRange(1), default=1000, show_default=True, help="Rows of a chunk."
+)
+@click.option(
+    "--repeats", type=click.IntRange(1), default=5, show_default=True, help="Timed repetitions."
+)
+@click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Not counted.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the arrays.")
+@click.option(
+    "--protocols",
+    default="tcp,backhaul",
+    show_default=True,
+    help="Comma-separated; any that Dask knows.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def transpose_sum(
+    *,
+    size: int,
+    chunks: int,
+    repeats: int,
+    warmup: int,
+    seed: int,
+    protocols: str,
+    as_json: bool,
+) -> None:
+    """Sum x + x.T on two Dask workers over each protocol, and compare.
+
+    Exits with 1 if the results differ. Needs the extra `dask`.
+    """
+    try:
+        from backhaul.bench import transpose_sum as job
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"{error.name} is missing; install it with: pip install 'backhaul[dask]'"
+        ) from None
+    from backhaul.bench.tables import print_machine, transpose_sum_tables
+
+    schemes = tuple(part.strip().removesuffix("://") for part in protocols.split(",") if part)
+    if not schemes:
+        raise click.BadParameter("name at least one protocol", param_hint="--protocols")
+    options = job.Options(size, chunks, repeats, warmup, seed, schemes)
+    with _progress() as on_step:
+        report = job.run(options, on_step=on_step)
+    if as_json:
+        _print_json(report.to_json())
+    else:
+        console = Console()
+        print_machine(console, report.machine, report.versions)
+        console.print(transpose_sum_tables(report))
+    if not report.equal:
+        sys.exit(1)
+
+
+@bench.command()
+@click.option(
+    "--sizes",
+    type=_SizesType(),
+    default="8,1KiB,64KiB,1MiB,16MiB",
+    show_default=True,
+    help="Comma-separated message sizes.",
+)
+@click.option(
+    "--api",
+    "apis",
+    type=_ListType(_APIS, both=_APIS),
+    default="both",
+    show_default=True,
+    help="async, blocking or both.",
+)
+@click.option(
+    "--lane",
+    "lanes",
+    type=_ListType(_LANES),
+    default="auto",
+    show_default=True,
+    help="Comma-separated: auto, shm, tcp, inproc (two threads of one process).",
+)
+@click.option(
+    "--against",
+    type=_PeersType(),
+    default="none",
+    show_default=True,
+    help="Comma-separated peers, or all.",
+)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(0.01, 60),
+    default=0.3,
+    show_default=True,
+    help="Seconds for one contender at one size in one round.",
+)
+@click.option(
+    "--peer-python",
+    "peer_pythons",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Interpreter with peers; default: the one that `make bench` fills.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def p2p(
+    *,
+    sizes: list[int],
+    apis: tuple[str, ...],
+    lanes: tuple[str, ...],
+    against: tuple[str, ...],
+    rounds: int,
+    budget_s: float,
+    peer_pythons: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Measure latency and bandwidth between two processes."""
+    from backhaul.bench import p2p as job
+    from backhaul.bench.pair import ContenderFailed
+    from backhaul.bench.peers import default_pythons
+    from backhaul.bench.tables import p2p_tables, print_machine
+
+    pythons = [sys.executable, *peer_pythons] if peer_pythons else default_pythons()
+    options = job.Options(
+        sizes=sizes,
+        apis=apis,
+        lanes=lanes,
+        against=against,
+        rounds=rounds,
+        budget_s=budget_s,
+        pythons=pythons,
+    )
+    try:
+        with _progress() as on_step:
+            report = job.run(options, on_step=on_step)
+    except ContenderFailed as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        _print_json(report.to_json())
+        return
+    console = Console()
+    print_machine(console, report.machine, report.versions)
+    console.print(p2p_tables(report))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int], None]]:
+    """Show a bar on standard error, so that standard output is the result alone."""
+    with Progress(
+        SpinnerColumn(),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        task = progress.add_task("starting", total=1)
+        steps = 1
+
+        def on_step(what: str, left: int) -> None:
+            nonlocal steps
+            steps = max(steps, left)
+            progress.update(task, description=what, total=steps, completed=steps - left)
+
+        yield on_step
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    click.echo(json.dumps(value, indent=2))

@@ -21,7 +21,7 @@ _APIS = ("async", "blocking")
 _LANES = ("auto", "shm", "tcp", "inproc")
 
 
-class _ListType(click.ParamType):
+class _ListType(click.ParamType[tuple[str, ...]]):
     """Comma-separated names out of some, or other words that stand for several of them."""
 
     name = "list"
@@ -47,7 +47,7 @@ class _ListType(click.ParamType):
         return tuple(dict.fromkeys(names))
 
 
-class _SizesType(click.ParamType):
+class _SizesType(click.ParamType[list[int]]):
     """Comma-separated message sizes."""
 
     name = "sizes"

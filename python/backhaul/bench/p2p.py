@@ -1,7 +1,7 @@
-"""``backhaul bench p2p``: latency and bandwidth between two processes, beside peers in the same run.
+"""``backhaul bench p2p``: latency and bandwidth between two processes, beside peers.
 
-All contenders stay open; in each round every contender is measured at every size in turn, so that
-what else happens on the machine meets all of them. Results are medians over the rounds.
+All contenders of a run stay open; in each round every contender is measured at every size in turn,
+so that what else happens on the machine meets all of them. Results are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
         _row(entry, size)
         for size in options.sizes
         for entry in entries
-        if entry.latencies.get(size)
+        if entry.streams_bytes_per_s.get(size)
     ]
     versions = installed_versions(*_DISTRIBUTIONS)
     for interpreter in {interpreter.python: interpreter for _, interpreter in found}.values():

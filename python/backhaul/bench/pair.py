@@ -29,7 +29,7 @@ __all__ = ["Contender", "ContenderFailed", "Latency", "ProcessPair", "child_comm
 #: A process that says nothing for so long has failed
 ANSWER_TIMEOUT_S = 60.0
 
-# The package is given to a foreign interpreter by its folder, so that neither `backhaul/__init__.py`
+# A peer's interpreter is given the package by its folder, so that neither `backhaul/__init__.py`
 # with the native module nor the site-packages beside it come along.
 _BOOTSTRAP = """
 import runpy, sys, types

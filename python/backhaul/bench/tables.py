@@ -80,8 +80,8 @@ def p2p_tables(report: p2p.Report) -> Group:
         parts.append(table)
     parts.append(
         Text(
-            f"Medians over {report.options.rounds} rounds, contenders in turn, warm-up not counted. "
-            "One-way: half a ping-pong round trip.\n"
+            f"Medians over {report.options.rounds} rounds, contenders in turn, warm-up not "
+            "counted. One-way: half a ping-pong round trip.\n"
             "Ping-pong GB/s: size / one-way p50. Streaming: a window of messages one way until the "
             "last is acknowledged.\nBuffers are reused, page-touched and host memory; "
             "GB is 1e9 bytes.",

@@ -72,7 +72,7 @@ class Driver(AsyncDriver):
         return send
 
     def receiver(self, buffer: memoryview) -> Callable[[], Awaitable[object]]:
-        """Read into new bytes; only the first message is copied to the buffer, to be echoed and checked."""
+        """Read into new bytes; only the first is copied to the buffer, to be echoed and checked."""
         read = partial(self._reader.readexactly, len(buffer))
         copied = False
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import socket from collections.abc import Callable, Mapping from functools import partial from
-typing import Any
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
-from backhaul.bench.driver import BlockingDriver from backhaul.bench.peers import Peer, Variant
+from backhaul.bench.driver import BlockingDriver
+from backhaul.bench.peers import Peer, Variant
 
 __all__ = ["PEER", "Driver", "make_driver"]
 
 PEER = Peer("socket", [Variant("recv_into", "blocking")])
 
+
 def make_driver(options: Mapping[str, Any], *, role: str) -> Driver:
-"""Make one end."""
+    """Make one end."""
     return Driver(options, role=role)
 
 

@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-import os from collections import deque from collections.abc import Callable, Mapping, Sequence
-from functools import partial from typing import Any
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from backhaul.bench.driver import BlockingDriver from backhaul.bench.pair import Contender,
-ProcessPair from backhaul.bench.peers import Interpreter, Peer, Variant
+from backhaul.bench.driver import BlockingDriver
+from backhaul.bench.pair import Contender, ProcessPair
+from backhaul.bench.peers import Interpreter, Peer, Variant
 
 __all__ = ["PEER", "Driver", "make_driver", "role_of_rank"]
 
-def _start(variant: Variant, interpreter: Interpreter) -> Contender: mpiexec =
-interpreter.program("mpiexec") assert mpiexec is not None, "a peer is started only where its
-programs are" # Open MPI starts as root, and on fewer cores than ranks, only when asked to.
-openmpi = { "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-"OMPI_MCA_rmaps_base_oversubscribe": "1", } return ProcessPair( __name__, variant.options,
-python=interpreter.python, environment={**openmpi, **variant.environment}, roles=["rank"],
-launcher=[mpiexec, "-n", "2"], )
 
-PEER = Peer( "mpi4py", [Variant("Send/Recv", "blocking")], packages=["mpi4py"],
-programs=["mpiexec"], start_variant=_start, )
+def _start(variant: Variant, interpreter: Interpreter) -> Contender:
+    mpiexec = interpreter.program("mpiexec")
+    assert mpiexec is not None, "a peer is started only where its programs are"
+    # Open MPI starts as root, and on fewer cores than ranks, only when asked to.
+    openmpi = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+    return ProcessPair(
+        __name__,
+        variant.options,
+        python=interpreter.python,
+        environment={**openmpi, **variant.environment},
+        roles=["rank"],
+        launcher=[mpiexec, "-n", "2"],
+    )
+
+
+PEER = Peer(
+    "mpi4py",
+    [Variant("Send/Recv", "blocking")],
+    packages=["mpi4py"],
+    programs=["mpiexec"],
+    start_variant=_start,
+)
+
 
 def role_of_rank() -> str:
-"""Rank 0 echoes, rank 1 measures."""
+    """Rank 0 echoes, rank 1 measures."""
     # Both MPICH and Open MPI say it before MPI is initialised.
     rank = os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
     if rank is None:

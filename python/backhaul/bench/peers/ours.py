@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial from typing import Any
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from backhaul.bench.driver import AsyncDriver, BlockingDriver from backhaul.bench.pair import
-Contender, ProcessPair from backhaul.bench.peers import Interpreter, Peer, Variant
+from backhaul.bench.driver import AsyncDriver, BlockingDriver
+from backhaul.bench.pair import Contender, ProcessPair
+from backhaul.bench.peers import Interpreter, Peer, Variant
 
 __all__ = ["AsyncBackhaul", "BlockingBackhaul", "make_driver", "peer"]
 
+
 def peer(apis: Sequence[str], lanes: Sequence[str]) -> Peer:
-"""Describe the variants that were asked for; the other peers are constants.
+    """Describe the variants that were asked for; the other peers are constants.
 
     Parameters
     ----------

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-import os import re import socket import subprocess import time from collections.abc import
-Mapping, Sequence from functools import partial
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from backhaul.bench.pair import Contender, ContenderFailed, Latency, end_process from
-backhaul.bench.peers import Interpreter, Peer, Variant
+from backhaul.bench.pair import Contender, ContenderFailed, Latency, end_process
+from backhaul.bench.peers import Interpreter, Peer, Variant
 
 __all__ = ["PEER", "Perftest", "parse_final_line"]
 
 _RUN_TIMEOUT_S = 120.0
 
-def _start(variant: Variant, interpreter: Interpreter) -> Contender: folder =
-interpreter.packages["libucx"] return Perftest( os.path.join(folder, "bin", "ucx_perftest"),
-lane=variant.label, environment={ "LD_LIBRARY_PATH": os.path.join(folder, "lib"),
-"UCX_WARN_UNUSED_ENV_VARS": "n", **variant.environment, }, )
 
-PEER = Peer( "ucx_perftest", [ Variant("shm", "C", environment={"UCX_TLS":
-"self,sysv,posix,cma"}), Variant("tcp", "C", environment={"UCX_TLS": "self,tcp"}), ],
-packages=["libucx"], start_variant=_start, )
+def _start(variant: Variant, interpreter: Interpreter) -> Contender:
+    folder = interpreter.packages["libucx"]
+    return Perftest(
+        os.path.join(folder, "bin", "ucx_perftest"),
+        lane=variant.label,
+        environment={
+            "LD_LIBRARY_PATH": os.path.join(folder, "lib"),
+            "UCX_WARN_UNUSED_ENV_VARS": "n",
+            **variant.environment,
+        },
+    )
+
+
+PEER = Peer(
+    "ucx_perftest",
+    [
+        Variant("shm", "C", environment={"UCX_TLS": "self,sysv,posix,cma"}),
+        Variant("tcp", "C", environment={"UCX_TLS": "self,tcp"}),
+    ],
+    packages=["libucx"],
+    start_variant=_start,
+)
+
 
 class Perftest:
-"""Runs the program as a server and as a client, anew for each figure.
+    """Runs the program as a server and as a client, anew for each figure.
 
     Parameters
     ----------

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping from functools import partial from typing
-import Any
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
 
-from backhaul.bench.driver import AsyncDriver from backhaul.bench.peers import Peer, Variant
+from backhaul.bench.driver import AsyncDriver
+from backhaul.bench.peers import Peer, Variant
 
 __all__ = ["PEER", "Driver", "make_driver"]
 
 PEER = Peer("tornado", [Variant("IOStream", "async")], packages=["tornado"])
 
+
 def make_driver(options: Mapping[str, Any], *, role: str) -> Driver:
-"""Make one end."""
+    """Make one end."""
     return Driver(options, role=role)
 
 

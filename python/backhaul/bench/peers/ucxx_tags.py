@@ -51,7 +51,7 @@ class AsyncUcxx(AsyncDriver):
         return "tcp" if self.options["error_handling"] else "shm"
 
     async def listen(self) -> str:
-        """Listen on a free port; without error handling, give the address of this worker instead."""
+        """Listen on a free port, or, without error handling, give the address of this worker."""
         ucxx = self._ucxx = self._init()
         if not self.options["error_handling"]:
             return bytes(ucxx.get_worker_address()).hex()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio from collections.abc import Mapping from typing import Any
+import asyncio
+from collections.abc import Mapping
+from typing import Any
 
-from backhaul.bench.peers import Peer, Variant from backhaul.bench.peers.asyncio_streams import
-Driver as StreamsDriver
+from backhaul.bench.peers import Peer, Variant
+from backhaul.bench.peers.asyncio_streams import Driver as StreamsDriver
 
 __all__ = ["PEER", "Driver", "make_driver"]
 
 PEER = Peer("uvloop", [Variant("streams", "async")], packages=["uvloop"])
 
+
 def make_driver(options: Mapping[str, Any], *, role: str) -> Driver:
-"""Make one end."""
+    """Make one end."""
     return Driver(options, role=role)
 
 

@@ -94,7 +94,7 @@ impl Default for Config {
             ring_bytes: 1 << 20,
             pool_cached_bytes_max: 256 << 20,
             spin: if cores > 1 {
-                Duration::from_micros(50)
+                Duration::from_micros(100)
             } else {
                 Duration::ZERO
             },

@@ -139,9 +139,7 @@ impl<T, E> Future for Request<T, E> {
         if !request.poll_inline() && request.set_waker(cx.waker()) {
             return Poll::Pending;
         }
-        request
-            .take()
-            .map_or(Poll::Pending, |result| Poll::Ready(result))
+        request.take().map_or(Poll::Pending, Poll::Ready)
     }
 }
 

@@ -76,11 +76,14 @@ impl Incoming {
         arrival: ArrivalId,
         segment_bytes: &[u64],
         store: Store,
+        recvs: &Slab<RecvOperation>,
         pool: &Pool,
     ) {
         let memory = match store {
-            Store::Into(recv) => Memory::Into(recv),
-            Store::Allocate => segment_bytes
+            Store::Into(recv) if matches!(recvs[recv.0].target, Target::Into(..)) => {
+                Memory::Into(recv)
+            }
+            Store::Into(_) | Store::Allocate => segment_bytes
                 .iter()
                 .map(|&bytes| {
                     usize::try_from(bytes)
@@ -271,14 +274,12 @@ impl Link {
             let Some(frame) = frame else {
                 continue;
             };
-            match self.proto.handle_frame(Instant::now(), frame)? {
-                Announced::Payload { arrival, bytes } => {
-                    self.incoming.payload = Some(Payload {
-                        arrival,
-                        left: usize::try_from(bytes).expect("checked against the limits"),
-                    });
-                }
-                _ => {}
+            let announced = self.proto.handle_frame(Instant::now(), frame)?;
+            if let Announced::Payload { arrival, bytes } = announced {
+                self.incoming.payload = Some(Payload {
+                    arrival,
+                    left: usize::try_from(bytes).expect("checked against the limits"),
+                });
             }
             self.handle_events(conn, wakes);
         }
@@ -328,6 +329,7 @@ impl Link {
         let of_payload = bytes.min(due);
         if let Some(payload) = &mut incoming.payload {
             payload.left -= of_payload;
+            self.proto.handle_activity(Instant::now());
             if let Some(Some(arrival)) = incoming.arrivals.get_mut(payload.arrival.0) {
                 arrival.advance(of_payload);
             }

@@ -350,7 +350,7 @@ impl Link {
                     store,
                 } => self
                     .incoming
-                    .prepare(arrival, &segment_bytes, store, &self.pool),
+                    .prepare(arrival, &segment_bytes, store, &self.recvs, &self.pool),
                 Event::RecvComplete {
                     recv,
                     arrival,

@@ -56,8 +56,10 @@ pub(crate) struct Conn {
     inline_hits: AtomicU64,
     /// `inline_hits` at the last tick
     inline_hits_seen: AtomicU64,
-    /// The engine looks at this link each tick, and the lane's bell may be mute
+    /// The engine looks at this link each tick
     hot: AtomicBool,
+    /// Callers drive the link: its bell does not wake the engine, which looks each tick
+    muted: AtomicBool,
     spin: SpinPolicy,
     /// Set before `closed`, when a graceful close has begun
     closing: AtomicBool,
@@ -129,6 +131,7 @@ impl Conn {
             inline_hits: AtomicU64::new(0),
             inline_hits_seen: AtomicU64::new(0),
             hot: AtomicBool::new(false),
+            muted: AtomicBool::new(false),
             spin: SpinPolicy::new(config.spin),
             closing: AtomicBool::new(false),
             closed: OnceLock::new(),
@@ -303,6 +306,7 @@ impl Conn {
 
     /// Hands the link to the engine: from now on its lane's bell wakes it
     fn arm(&self) {
+        self.muted.store(false, Ordering::SeqCst);
         if self.progress(Work::ARM).more {
             self.interest.call_engine();
         }
@@ -367,6 +371,7 @@ impl Drive for Conn {
             return done.load(Ordering::Acquire);
         }
         self.inline.fetch_add(1, Ordering::SeqCst);
+        self.muted.store(true, Ordering::SeqCst);
         self.progress(Work::MUTE);
         let found = self.spin.until(|| {
             let moved = self.progress(Work::POLL).moved;
@@ -409,12 +414,14 @@ impl Source for Conn {
                 self.drive();
             }
         } else if self.facts.lane == LaneKind::Tcp {
-            let driven = self.inline.load(Ordering::SeqCst) > 0 || self.hot.load(Ordering::SeqCst);
-            if driven && flags == EventFlags::IN {
+            if flags == EventFlags::IN && self.muted.load(Ordering::SeqCst) {
                 self.interest.set(&self.engine, Some(false), None);
-            } else {
-                self.drive();
+                // A caller that armed the link meanwhile has found it watched still.
+                if self.muted.load(Ordering::SeqCst) {
+                    return;
+                }
             }
+            self.drive();
         } else if let Some(detail) = self.interest.sentinel_ended() {
             // What the peer wrote before it ended is still in the ring.
             while self.progress(Work::DRIVE).moved {}

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 /// Bounded, adaptive polling
 ///
-/// After [`MISSES_MAX`] polls in vain, only each [`RETRY_EACH`]-th wait polls, until one finds
-/// what it waits for. The counts steer effort and order nothing, hence `Relaxed`.
+/// After [`MISSES_FREE`] polls in vain, fewer and fewer waits poll, until one finds what it waits
+/// for. The counts steer effort and order nothing, hence `Relaxed`.
 #[derive(Debug)]
 pub(super) struct SpinPolicy {
     budget: Duration,
     /// Polls in vain since the last that paid
     misses: AtomicU32,
-    /// Waits that were not polled for since `misses` reached its bound
-    skipped: AtomicU32,
+    /// Waits to let pass before one polls again
+    pause: AtomicU32,
 }
 
 impl SpinPolicy {
@@ -21,7 +21,7 @@ impl SpinPolicy {
         Self {
             budget,
             misses: AtomicU32::new(0),
-            skipped: AtomicU32::new(0),
+            pause: AtomicU32::new(0),
         }
     }
 
@@ -30,8 +30,20 @@ impl SpinPolicy {
         if self.budget.is_zero() {
             return false;
         }
-        self.misses.load(Ordering::Relaxed) < MISSES_MAX
-            || self.skipped.fetch_add(1, Ordering::Relaxed) % RETRY_EACH == RETRY_EACH - 1
+        let pause = self.pause.load(Ordering::Relaxed);
+        if pause > 0 {
+            self.pause.store(pause - 1, Ordering::Relaxed);
+        }
+        pause == 0
+    }
+
+    /// A poll was in vain
+    fn miss(&self) {
+        let misses = self.misses.fetch_add(1, Ordering::Relaxed) + 1;
+        if misses > MISSES_FREE {
+            let pause = PAUSE_MAX.min(1 << (misses - MISSES_FREE).min(16));
+            self.pause.store(pause, Ordering::Relaxed);
+        }
     }
 
     /// Polls until `step` says `(done, _)` or nothing has moved for the budget
@@ -54,7 +66,7 @@ impl SpinPolicy {
                 idle_since = now;
             }
             if now - idle_since >= self.budget || now - started >= TRANSFER_MAX {
-                self.misses.fetch_add(1, Ordering::Relaxed);
+                self.miss();
                 return false;
             }
         }
@@ -67,10 +79,10 @@ impl SpinPolicy {
 }
 
 /// Polls in vain before polling becomes rare
-const MISSES_MAX: u32 = 4;
+const MISSES_FREE: u32 = 4;
 
-/// How rare
-const RETRY_EACH: u32 = 64;
+/// Longest pause, in waits
+const PAUSE_MAX: u32 = 1024;
 
 /// Steps between two looks at the clock
 const STEPS_PER_LOOK: u32 = 8;

@@ -93,7 +93,7 @@ def info(*, as_json: bool) -> None:
     """Print version, machine and the lanes that work here."""
     from backhaul.bench.lanes import check_lanes
     from backhaul.bench.machine import Machine, installed_versions
-    from backhaul.bench.tables import print_machine
+    from backhaul.bench.tables import open_console, print_machine
 
     machine, versions = Machine.here(), installed_versions("backhaul", "dask", "distributed")
     lanes = check_lanes()
@@ -107,7 +107,7 @@ def info(*, as_json: bool) -> None:
             }
         )
         return
-    console = Console()
+    console = open_console()
     print_machine(console, machine, versions)
     for lane, state in lanes.items():
         console.print(f"Lane      {lane:7} {state}", highlight=False)
@@ -155,7 +155,7 @@ def transpose_sum(
         raise click.ClickException(
             f"{error.name} is missing; install it with: pip install 'backhaul[dask]'"
         ) from None
-    from backhaul.bench.tables import print_machine, transpose_sum_tables
+    from backhaul.bench.tables import open_console, print_machine, transpose_sum_tables
 
     schemes = tuple(part.strip().removesuffix("://") for part in protocols.split(",") if part)
     if not schemes:
@@ -166,7 +166,7 @@ def transpose_sum(
     if as_json:
         _print_json(report.to_json())
     else:
-        console = Console()
+        console = open_console()
         print_machine(console, report.machine, report.versions)
         console.print(transpose_sum_tables(report))
     if not report.equal:
@@ -236,7 +236,7 @@ def p2p(
     from backhaul.bench import p2p as job
     from backhaul.bench.pair import ContenderFailed
     from backhaul.bench.peers import default_pythons
-    from backhaul.bench.tables import p2p_tables, print_machine
+    from backhaul.bench.tables import open_console, p2p_tables, print_machine
 
     pythons = [sys.executable, *peer_pythons] if peer_pythons else default_pythons()
     options = job.Options(
@@ -256,7 +256,7 @@ def p2p(
     if as_json:
         _print_json(report.to_json())
         return
-    console = Console()
+    console = open_console()
     print_machine(console, report.machine, report.versions)
     console.print(p2p_tables(report))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -14,7 +15,23 @@ if TYPE_CHECKING:
     from backhaul.bench import p2p, transpose_sum
     from backhaul.bench.machine import Machine
 
-__all__ = ["p2p_tables", "print_machine", "transpose_sum_tables"]
+__all__ = ["open_console", "p2p_tables", "print_machine", "transpose_sum_tables"]
+
+
+#: Columns of a table in a file or a pipe, where nothing says how many there are
+_WIDTH_ELSEWHERE = 140
+
+
+def open_console() -> Console:
+    """Open standard output for tables.
+
+    Returns
+    -------
+    rich.console.Console
+        As wide as the terminal, or wide enough for every table.
+    """
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH_ELSEWHERE)
 
 
 def print_machine(console: Console, machine: Machine, versions: dict[str, str]) -> None:
@@ -54,11 +71,9 @@ def p2p_tables(report: p2p.Report) -> Group:
             table.add_column(name)
         for name in (
             "one-way p50 µs",
-            "(min – max)",
             "p99 µs",
             "ping-pong GB/s",
             "streaming GB/s",
-            "(min – max)",
         ):
             table.add_column(name, justify="right")
         rows = [row for row in report.rows if row.size_bytes == size]
@@ -69,18 +84,23 @@ def p2p_tables(report: p2p.Report) -> Group:
                 "" if own else row.variant,
                 row.api,
                 row.lane,
-                format_us(row.latency_p50_us),
-                f"{format_us(row.latency_p50_us_min)} – {format_us(row.latency_p50_us_max)}",
+                _with_range(
+                    row.latency_p50_us, row.latency_p50_us_min, row.latency_p50_us_max, format_us
+                ),
                 format_us(row.latency_p99_us),
-                f"{row.pingpong_bytes_per_s / 1e9:.3g}",
-                f"{row.stream_bytes_per_s / 1e9:.3g}",
-                f"{row.stream_bytes_per_s_min / 1e9:.3g} – {row.stream_bytes_per_s_max / 1e9:.3g}",
+                _format_gb(row.pingpong_bytes_per_s),
+                _with_range(
+                    row.stream_bytes_per_s,
+                    row.stream_bytes_per_s_min,
+                    row.stream_bytes_per_s_max,
+                    _format_gb,
+                ),
                 style="bold" if own else None,
             )
         parts.append(table)
     parts.append(
         Text(
-            f"Medians over {report.options.rounds} rounds, contenders in turn, warm-up not "
+            f"Medians (min – max) over {report.options.rounds} rounds, contenders in turn, warm-up not "
             "counted. One-way: half a ping-pong round trip.\n"
             "Ping-pong GB/s: size / one-way p50. Streaming: a window of messages one way until the "
             "last is acknowledged.\nBuffers are reused, page-touched and host memory; "
@@ -152,3 +172,11 @@ def transpose_sum_tables(report: transpose_sum.Report) -> Group:
         else Text("Results DIFFER between protocols.", style="bold red")
     )
     return Group(times, pairs, note, verdict)
+
+
+def _with_range(value: float, minimum: float, maximum: float, write: Callable[[float], str]) -> str:
+    return f"{write(value)} ({write(minimum)} – {write(maximum)})"
+
+
+def _format_gb(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.3g}"

@@ -171,7 +171,8 @@ def _cluster(protocol: str) -> LocalCluster:
         processes=True,
         protocol=f"{protocol}://",
         host="127.0.0.1",
-        dashboard_address=None,
+        # Any port: the dashboard is not shown, but cannot be left out
+        dashboard_address=":0",
         silence_logs=logging.ERROR,
     )
 

@@ -41,7 +41,8 @@ pub struct Duplex {
 /// Creates a channel, returning this end and the descriptor for the peer to [`attach`]
 ///
 /// Each of the two rings holds `capacity_bytes`, a power of two from [`CAPACITY_BYTES_MIN`] to
-/// [`CAPACITY_BYTES_MAX`]. The descriptor is close-on-exec. Pages come when they are first written;
+/// [`CAPACITY_BYTES_MAX`]; messages larger than a ring stream through it, best at about 1 MiB (see
+/// `benches/ring.rs`). The descriptor is close-on-exec. Pages come when they are first written;
 /// where memory has run out by then, the system ends a process of its choice.
 ///
 /// # Errors

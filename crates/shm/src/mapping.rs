@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// Readable and writable memory from `mmap`, unmapped on drop
 ///
@@ -56,6 +56,17 @@ impl Mapping {
             )
         }?;
         Ok(Self::own(address, bytes))
+    }
+
+    /// Faults all pages in at once, as huge pages where the system has some
+    ///
+    /// It is advice: where the kernel knows it not, or has no memory, pages come one by one when
+    /// they are touched.
+    pub(crate) fn populate_huge(&self) {
+        for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateWrite] {
+            // SAFETY: the range is ours (`own`), and neither advice changes what is in it.
+            let _refused = unsafe { madvise(self.address.as_ptr().cast(), self.bytes, advice) };
+        }
     }
 
     /// Start of the mapping

@@ -1,1 +1,74 @@
-//! testkit
+//! The transport conformance suite: what every lane must do, and how it is tried.
+//!
+//! A case is a function of a [`Harness`], which makes connected endpoints on one lane; the cases
+//! are in [`suite`], by subject. [`conformance!`] makes a test of each for one lane, and
+//! [`conformance_between_processes!`] of those that need a second process, which runs the peer
+//! program of this crate. A test that hangs is ended by its [`Watchdog`](watchdog::Watchdog),
+//! with its name; no test asserts how long something takes.
+//!
+//! Each lane is tried twice: with callers that poll before they sleep, and with callers that
+//! sleep at once, as on a machine with one core, where every bell counts.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+pub mod executor;
+pub mod harness;
+pub mod pattern;
+pub mod peer;
+pub mod process;
+pub mod random;
+pub mod raw;
+pub mod suite;
+pub mod watchdog;
+
+pub use backhaul::LaneKind;
+pub use harness::{Harness, Pair, Spin};
+
+use std::time::Duration;
+
+use backhaul::Request;
+
+/// Runs a case under a watchdog
+pub fn run(name: &str, harness: &Harness, case: fn(&Harness)) {
+    let name = format!("{}/{:?}: {name}", harness.lane, harness.spin);
+    let _watchdog = watchdog::Watchdog::start(&name);
+    case(harness);
+}
+
+/// Waiting without end, for tests, which have a watchdog
+pub trait Finish<T, E> {
+    /// The result, however long it takes
+    ///
+    /// # Errors
+    ///
+    /// What the request resolves to.
+    fn done(&self) -> Result<T, E>;
+}
+
+impl<T, E> Finish<T, E> for Request<T, E> {
+    fn done(&self) -> Result<T, E> {
+        self.wait(None).expect("no time limit")
+    }
+}
+
+/// Waits for something that no request tells of
+pub fn wait_until(mut condition: impl FnMut() -> bool) {
+    while !condition() {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Asserts that a value matches a pattern, showing it if not
+#[macro_export]
+macro_rules! assert_matches {
+    ($value:expr, $pattern:pat $(if $guard:expr)? $(,)?) => {
+        match $value {
+            $pattern $(if $guard)? => {}
+            ref other => panic!(
+                "expected {}, got {other:?}",
+                stringify!($pattern $(if $guard)?)
+            ),
+        }
+    };
+}

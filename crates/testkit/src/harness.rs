@@ -1,0 +1,127 @@
+//! Connected endpoints on one lane.
+
+use std::time::Duration;
+
+use backhaul::{Config, Context, Endpoint, LaneKind, Listener};
+
+use crate::Finish;
+
+/// Makes what a case needs, on the lane it is run for
+#[derive(Clone, Debug)]
+pub struct Harness {
+    /// The lane
+    pub lane: LaneKind,
+    /// How callers wait
+    pub spin: Spin,
+    /// Path of the peer program
+    pub peer_program: &'static str,
+}
+
+/// How callers wait
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Spin {
+    /// They poll for a while, then sleep
+    Polling,
+    /// They sleep at once, as on a machine with one core
+    Sleeping,
+}
+
+/// Two connected endpoints, each of a context of its own
+#[derive(Debug)]
+pub struct Pair {
+    /// The side that connected
+    pub near: Endpoint,
+    /// The side that accepted
+    pub far: Endpoint,
+    /// Context of `near`
+    pub near_context: Context,
+    /// Context of `far`
+    pub far_context: Context,
+}
+
+impl Spin {
+    /// The time to poll for
+    pub fn budget(self) -> Duration {
+        match self {
+            // Explicit, so that it is the same on every machine.
+            Self::Polling => Duration::from_micros(50),
+            Self::Sleeping => Duration::ZERO,
+        }
+    }
+}
+
+impl Harness {
+    /// The configuration of this lane
+    pub fn config(&self) -> Config {
+        config(self.lane, self.spin.budget())
+    }
+
+    /// The configuration with changes
+    pub fn config_with(&self, change: impl FnOnce(&mut Config)) -> Config {
+        let mut config = self.config();
+        change(&mut config);
+        config
+    }
+
+    /// A context
+    pub fn context(&self) -> Context {
+        Context::new(self.config()).unwrap()
+    }
+
+    /// A context whose configuration is changed
+    pub fn context_with(&self, change: impl FnOnce(&mut Config)) -> Context {
+        Context::new(self.config_with(change)).unwrap()
+    }
+
+    /// Connected endpoints
+    pub fn pair(&self) -> Pair {
+        self.pair_with(|_| {})
+    }
+
+    /// Connected endpoints, the configuration of both changed
+    pub fn pair_with(&self, change: impl Fn(&mut Config)) -> Pair {
+        self.pair_of(self.context_with(&change), self.context_with(&change))
+    }
+
+    /// Connected endpoints of two contexts, or of one
+    pub fn pair_of(&self, near_context: Context, far_context: Context) -> Pair {
+        let listener = far_context.listen(LOOPBACK).unwrap();
+        let (near, far) = self.connect(&near_context, &listener);
+        Pair {
+            near,
+            far,
+            near_context,
+            far_context,
+        }
+    }
+
+    /// Connects to a listener to which nobody else connects now
+    pub fn connect(&self, context: &Context, listener: &Listener) -> (Endpoint, Endpoint) {
+        let accept = listener.accept();
+        let address = listener.local_address().to_string();
+        let near = context.connect(&address).done().unwrap();
+        let far = accept.done().unwrap();
+        self.assert_lane(&near);
+        self.assert_lane(&far);
+        (near, far)
+    }
+
+    /// Asserts that an endpoint is on the lane of this harness
+    #[track_caller]
+    pub fn assert_lane(&self, endpoint: &Endpoint) {
+        let info = endpoint.info();
+        assert_eq!(info.lane, self.lane, "because: {}", info.reason);
+        assert_eq!(endpoint.lane(), self.lane);
+    }
+}
+
+/// The configuration of a lane
+pub fn config(lane: LaneKind, spin: Duration) -> Config {
+    let mut config = Config::default();
+    config.lanes = vec![lane];
+    config.spin = spin;
+    config
+}
+
+/// Any port of this machine
+pub const LOOPBACK: &str = "127.0.0.1:0";

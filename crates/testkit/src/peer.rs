@@ -1,0 +1,4 @@
+//! peer
+
+/// Runs
+pub fn main() {}

@@ -234,12 +234,13 @@ impl Connection {
 
     /// The next frame that goes before all messages
     fn poll_control(&mut self) -> Option<FrameHeader> {
+        if let Some(header) = self.receiving.poll_control() {
+            return Some(header);
+        }
         if let Some(token) = self.pong_due.take() {
             return Some(FrameHeader::bare(FrameKind::Pong, token));
         }
-        if let Some(token) = self.liveness.poll_ping() {
-            return Some(FrameHeader::bare(FrameKind::Ping, token));
-        }
-        self.receiving.poll_control()
+        let token = self.liveness.poll_ping()?;
+        Some(FrameHeader::bare(FrameKind::Ping, token))
     }
 }

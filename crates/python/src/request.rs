@@ -286,9 +286,10 @@ impl Awaiter {
         kind: Bound<'_, PyAny>,
         value: Option<Bound<'_, PyAny>>,
         _traceback: Option<Bound<'_, PyAny>>,
-    ) -> PyErr {
+    ) -> PyResult<Py<PyAny>> {
         self.close(py);
-        PyErr::from_value(value.filter(|value| !value.is_none()).unwrap_or(kind))
+        let value = value.filter(|value| !value.is_none());
+        Err(PyErr::from_value(value.unwrap_or(kind)))
     }
 
     /// The task is gone: the operation is cancelled

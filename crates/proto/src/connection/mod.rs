@@ -4,6 +4,7 @@
 //! arrives. They share nothing but the lane, so this file only tells them apart and adds what
 //! belongs to both: liveness and the order of control frames.
 
+mod early;
 mod event;
 mod recv;
 mod send;

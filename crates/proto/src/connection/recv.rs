@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use slab::Slab;
 
+use super::early::EarlyAccepts;
 use super::event::{Event, Incoming, Store};
 use crate::credit::RecvCredit;
 use crate::decoder::{Frame, SegmentBytes};
@@ -24,11 +25,7 @@ pub(super) struct RecvHalf {
     untagged: Matcher<Posted, ArrivalId>,
     /// Requested messages of which bytes are missing, by message number
     unfinished: BTreeMap<u64, ArrivalId>,
-    /// Untagged requests that were not accepted, oldest first; none has met a receive
-    early_waiting: VecDeque<ArrivalId>,
-    /// Bytes of untagged requests that were accepted and have not met a receive; at most
-    /// `early_accept_bytes_max`
-    early_bytes: u64,
+    early: EarlyAccepts,
     /// Bytes prepared for messages that have not met a receive
     unexpected_bytes: u64,
     /// Payload that comes next on the lane
@@ -37,7 +34,6 @@ pub(super) struct RecvHalf {
     answers: VecDeque<FrameHeader>,
     peer_closed: bool,
     recvs_max: usize,
-    early_accept_bytes_max: u64,
 }
 
 /// A receive
@@ -70,14 +66,12 @@ impl RecvHalf {
             tagged: Matcher::default(),
             untagged: Matcher::default(),
             unfinished: BTreeMap::new(),
-            early_waiting: VecDeque::new(),
-            early_bytes: 0,
+            early: EarlyAccepts::new(limits.early_accept_bytes_max),
             unexpected_bytes: 0,
             announced: None,
             answers: VecDeque::new(),
             peer_closed: false,
             recvs_max: limits.recvs_max,
-            early_accept_bytes_max: limits.early_accept_bytes_max,
         }
     }
 
@@ -277,7 +271,7 @@ impl RecvHalf {
         match claim {
             Some(posted) => self.answer_request(arrival, posted, events),
             None if frame.header.untagged => {
-                self.early_waiting.push_back(arrival);
+                self.early.push(arrival, frame.header.payload_bytes);
                 self.accept_early(events);
             }
             None => {}
@@ -327,14 +321,13 @@ impl RecvHalf {
         self.credit.release(if is_eager { bytes } else { 0 });
         if state.layout.is_some() {
             if is_untagged {
-                let oldest = self.early_waiting.pop_front();
-                assert_eq!(oldest, Some(arrival), "untagged messages are met in order");
+                self.early.handle_met(arrival);
             }
             self.answer_request(arrival, posted, events);
         } else {
             self.unexpected_bytes -= bytes;
             if !is_eager {
-                self.early_bytes -= bytes;
+                self.early.release(bytes);
             }
             self.finish_if_over(arrival, events);
         }
@@ -357,15 +350,9 @@ impl RecvHalf {
         }
     }
 
-    /// Accepts untagged requests that no receive has asked for, in order, while there is room
+    /// Accepts untagged requests that no receive has asked for, while there is room
     fn accept_early(&mut self, events: &mut VecDeque<Event>) {
-        while let Some(&arrival) = self.early_waiting.front() {
-            let bytes = self.arrivals[arrival.0].bytes;
-            if bytes > self.early_accept_bytes_max - self.early_bytes {
-                break;
-            }
-            self.early_waiting.pop_front();
-            self.early_bytes += bytes;
+        while let Some((arrival, bytes)) = self.early.poll() {
             self.unexpected_bytes += bytes;
             self.accept(arrival, Store::Allocate, events);
         }
@@ -579,33 +566,27 @@ mod tests {
     }
 
     #[test]
-    fn untagged_requests_are_accepted_early_while_there_is_room() {
+    fn an_untagged_request_is_fetched_early_and_the_next_when_it_is_received() {
         let mut bench = Bench::new();
-        for _ in 0..3 {
-            bench.start(FrameKind::Request, true, 200);
-        }
-        assert_eq!(bench.stores(), [Store::Allocate; 2]);
-        assert_eq!(
-            bench.answers(),
-            [(FrameKind::Accept, 0), (FrameKind::Accept, 1)]
-        );
+        bench.start(FrameKind::Request, true, 300);
+        bench.start(FrameKind::Request, true, 300);
+        assert_eq!(bench.stores(), [Store::Allocate]);
+        assert_eq!(bench.answers(), [(FrameKind::Accept, 0)]);
         bench.post(5, Selector::Untagged, Capacity::Allocate);
-        assert_eq!(bench.answers(), [(FrameKind::Accept, 2)]);
-        assert_eq!(bench.half.unexpected_bytes(), 400);
+        assert_eq!(bench.stores(), [Store::Allocate]);
+        assert_eq!(bench.answers(), [(FrameKind::Accept, 1)]);
+        bench.post(6, Selector::Untagged, Capacity::Into(299));
+        assert_eq!(bench.half.unexpected_bytes(), 0);
+        bench.data(0, 300).unwrap();
+        bench.data(1, 300).unwrap();
+        let [complete, truncated] = [(); 2].map(|()| bench.events.pop_front());
+        assert!(matches!(complete, Some(Event::RecvComplete { .. })));
+        assert!(matches!(truncated, Some(Event::RecvTruncated { .. })));
+        assert!(bench.half.arrivals.is_empty());
     }
 
     #[test]
-    fn an_untagged_request_beyond_the_room_waits_and_does_not_block_for_ever() {
-        let mut bench = Bench::new();
-        bench.start(FrameKind::Request, true, 501);
-        bench.start(FrameKind::Request, true, 100);
-        assert_eq!(bench.answers(), []);
-        bench.post(5, Selector::Untagged, Capacity::Allocate);
-        assert_eq!(bench.stores(), [Store::Into(RecvId(5)), Store::Allocate]);
-    }
-
-    #[test]
-    fn messages_out_of_order_or_beyond_credit_are_refused() {
+    fn a_message_out_of_order_is_refused() {
         let mut bench = Bench::new();
         bench.next_message = 1;
         let header = FrameHeader::bare(FrameKind::Eager, 1);

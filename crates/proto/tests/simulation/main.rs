@@ -46,7 +46,7 @@ fn every_message_arrives_once_in_order_and_unchanged() {
     let (mut received, mut truncated, mut requested, mut cancelled) = (0, 0, 0, 0);
     for seed in seeds(1000) {
         let _replay = Replay { seed, fault: None };
-        let mut world = World::new(seed, 400);
+        let mut world = World::new(seed, 400, seed % 4 == 0);
         world.run();
         for tally in world.tally() {
             received += tally.received;
@@ -66,7 +66,7 @@ fn the_same_seed_runs_the_same_way() {
     for seed in seeds(20) {
         let _replay = Replay { seed, fault: None };
         let [first, second] = [(); 2].map(|()| {
-            let mut world = World::new(seed, 300);
+            let mut world = World::new(seed, 300, true);
             (world.run(), world.tally())
         });
         assert_eq!(first, second);
@@ -92,7 +92,7 @@ fn faults_at_every_step(fate: Fate) {
                 seed,
                 fault: Some(fault),
             };
-            if !World::new(seed, 100).run_with(fault) {
+            if !World::new(seed, 100, true).run_with(fault) {
                 break;
             }
             struck += 1;

@@ -20,8 +20,8 @@ pub(crate) struct Waiting {
     pub(crate) kind: MessageKind,
     /// Number of the message, in the order they were sent
     pub(crate) message: usize,
-    /// Bytes of credit it holds
-    pub(crate) eager_bytes: u64,
+    pub(crate) is_eager: bool,
+    pub(crate) bytes: u64,
 }
 
 impl Model {
@@ -34,6 +34,12 @@ impl Model {
             }
             None => self.unexpected.push(waiting),
         }
+    }
+
+    /// Bytes of credit that waiting messages hold
+    pub(crate) fn eager_bytes(&self) -> u64 {
+        let eager = self.unexpected.iter().filter(|waiting| waiting.is_eager);
+        eager.map(|waiting| waiting.bytes).sum()
     }
 
     /// Whether a message waits for such a receive

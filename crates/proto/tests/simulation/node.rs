@@ -311,6 +311,30 @@ impl Node {
         self.check_all_ended();
     }
 
+    /// Checks, with nothing under way, that what waits here waits for a caller
+    pub(crate) fn check_quiet(&self, peer: &Self) {
+        assert!(self.model.matched.is_empty(), "matched, but not complete");
+        if !self.unstarted.is_empty() {
+            let waiting = peer.model.unexpected.len() as u64;
+            assert_eq!(
+                waiting, peer.limits.credit_messages,
+                "room, but not granted"
+            );
+        }
+        let statistics = self.connection.statistics();
+        let early_bytes = statistics.unexpected_bytes - self.model.eager_bytes();
+        let is_early = |w: &&Waiting| w.kind == MessageKind::Untagged && !w.is_eager;
+        let mut left_bytes = early_bytes;
+        for request in self.model.unexpected.iter().filter(is_early) {
+            if left_bytes == 0 {
+                let room_bytes = self.limits.early_accept_bytes_max - early_bytes;
+                assert!(request.bytes > room_bytes, "room, but not accepted early");
+                break;
+            }
+            left_bytes -= request.bytes;
+        }
+    }
+
     fn check_all_ended(&self) {
         assert_eq!(self.tally.begun, self.tally.ended(), "{:?}", self.tally);
     }
@@ -322,7 +346,7 @@ impl Node {
         assert_eq!(statistics.unexpected_messages, self.model.unexpected.len());
         assert_eq!(statistics.sends_queued, self.unstarted.len());
         let waiting = &self.model.unexpected;
-        let eager_bytes: u64 = waiting.iter().map(|waiting| waiting.eager_bytes).sum();
+        let eager_bytes = self.model.eager_bytes();
         assert!(waiting.len() as u64 <= self.limits.credit_messages);
         assert!(eager_bytes <= self.limits.credit_bytes);
         let early_bytes = statistics.unexpected_bytes - eager_bytes;
@@ -373,7 +397,8 @@ impl Node {
             self.model.arrive(Waiting {
                 kind: header.message_kind(),
                 message: self.arrived,
-                eager_bytes: if is_eager { header.payload_bytes } else { 0 },
+                is_eager,
+                bytes: header.payload_bytes,
             });
             self.arrived += 1;
         }

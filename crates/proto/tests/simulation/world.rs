@@ -33,10 +33,15 @@ pub(crate) struct Fault {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, workload_steps: u64) -> Self {
+    pub(crate) fn new(seed: u64, workload_steps: u64, keep_alive: bool) -> Self {
         let mut rng = Rng::new(seed);
         let start = Instant::now();
-        let limits = [any_limits(&mut rng), any_limits(&mut rng)];
+        let mut limits = [any_limits(&mut rng), any_limits(&mut rng)];
+        if keep_alive {
+            for limits in &mut limits {
+                limits.keep_alive = Some(KEEP_ALIVE);
+            }
+        }
         let journals = [Journal::default(), Journal::default()];
         let node = |this: usize, other: usize| {
             Node::new(
@@ -62,6 +67,10 @@ impl World {
 
     /// Runs the workload and then until everything is over, returning the number of steps
     pub(crate) fn run(&mut self) -> u64 {
+        while self.steps < self.workload_steps {
+            self.step();
+        }
+        self.settle();
         while !self.nodes.iter().all(Node::is_over) {
             self.step();
         }
@@ -110,6 +119,26 @@ impl World {
 
     pub(crate) fn tally(&self) -> [Tally; 2] {
         [self.nodes[0].tally, self.nodes[1].tally]
+    }
+
+    /// Lets what is under way arrive, and checks that only what must wait still waits
+    fn settle(&mut self) {
+        let pings = self.nodes.iter().any(|n| n.limits.keep_alive.is_some());
+        if pings {
+            // Never quiet.
+            return;
+        }
+        self.moved_step = self.steps;
+        while self.steps < self.moved_step + 60 || self.lanes.iter().any(|l| l.next_at().is_some())
+        {
+            self.steps += 1;
+            let this = self.rng.below(2) as usize;
+            self.carry(this);
+            self.pass_time();
+        }
+        let [first, second] = &self.nodes;
+        first.check_quiet(second);
+        second.check_quiet(first);
     }
 
     fn now(&self) -> Instant {
@@ -221,6 +250,11 @@ const ANY: Selector = Selector::Tagged {
     mask: TagMask::ANY,
 };
 
+const KEEP_ALIVE: KeepAlive = KeepAlive {
+    interval: Duration::from_millis(1),
+    timeout: Duration::from_millis(50),
+};
+
 /// Limits so small that each of them is met often
 fn any_limits(rng: &mut Rng) -> Limits {
     Limits {
@@ -233,10 +267,7 @@ fn any_limits(rng: &mut Rng) -> Limits {
         recvs_max: rng.pick(&[3, 10, 100]) as usize,
         data_chunk_bytes: rng.pick(&[7, 50, 256, 1 << 20]),
         early_accept_bytes_max: rng.pick(&[0, 100, 1000, 1 << 20]),
-        keep_alive: Some(KeepAlive {
-            interval: Duration::from_micros(rng.pick(&[500, 1000])),
-            timeout: Duration::from_millis(50),
-        }),
+        keep_alive: None,
     }
 }
 

@@ -9,14 +9,17 @@
 //! The acceptor answers the lane selected, or falls back to Tcp, the socket that carries the
 //! handshake.
 
+mod error;
+mod wire;
+
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::{Duration, Instant};
 
-use thiserror::Error;
-
-use crate::hello::{HELLO_BODY_BYTES_MAX, Hello, HelloError, MAGIC, PREFIX_BYTES, VERSION};
+use self::wire::{ANSWER, SELECT, choice_bytes, decode_choice, encode_choice, hello_bytes};
+use crate::hello::{Hello, PREFIX_BYTES};
 use crate::lane::LaneKind;
+
+pub use self::error::{HandshakeError, HandshakePhase};
 
 /// Which side of the connection this is
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -234,74 +237,6 @@ impl Handshake {
     }
 }
 
-/// How long a Hello is, going by its beginning
-fn hello_bytes(received: &[u8]) -> Result<usize, HandshakeError> {
-    let magic_bytes = received.len().min(MAGIC.len());
-    if received[..magic_bytes] != MAGIC[..magic_bytes] {
-        return Err(HandshakeError::NotBackhaul {
-            found: received[..magic_bytes].escape_ascii().to_string(),
-        });
-    }
-    let Some(prefix) = received.first_chunk::<PREFIX_BYTES>() else {
-        return Ok(PREFIX_BYTES);
-    };
-    let peer = u16::from_le_bytes([prefix[8], prefix[9]]);
-    if peer != VERSION {
-        return Err(HandshakeError::Version {
-            peer,
-            supported: VERSION,
-        });
-    }
-    let bytes = u32::from_le_bytes([prefix[12], prefix[13], prefix[14], prefix[15]]);
-    match usize::try_from(bytes) {
-        Ok(body_bytes) if body_bytes <= HELLO_BODY_BYTES_MAX => Ok(PREFIX_BYTES + body_bytes),
-        _ => Err(HandshakeError::Hello(HelloError::TooLong {
-            bytes,
-            max: HELLO_BODY_BYTES_MAX,
-        })),
-    }
-}
-
-/// How long a selection or answer is, going by its beginning
-fn choice_bytes(received: &[u8], expected: u8) -> Result<usize, HandshakeError> {
-    match *received {
-        [found, ..] if found != expected => {
-            Err(HandshakeError::UnexpectedMessage { expected, found })
-        }
-        [_, _, low, high, ..] => {
-            let bytes = usize::from(u16::from_le_bytes([low, high]));
-            if bytes > REASON_BYTES_MAX {
-                return Err(HandshakeError::ReasonTooLong {
-                    bytes,
-                    max: REASON_BYTES_MAX,
-                });
-            }
-            Ok(CHOICE_BYTES + bytes)
-        }
-        _ => Ok(CHOICE_BYTES),
-    }
-}
-
-fn decode_choice(message: &[u8]) -> Result<(LaneKind, String), HandshakeError> {
-    let code = message[1];
-    let lane = LaneKind::from_code(code).ok_or(HandshakeError::UnknownLane { code })?;
-    let reason = str::from_utf8(&message[CHOICE_BYTES..]);
-    let reason = reason.map_err(|_| HandshakeError::ReasonNotText)?;
-    Ok((lane, reason.to_owned()))
-}
-
-fn encode_choice(message_type: u8, lane: LaneKind, reason: &str) -> Vec<u8> {
-    let mut end = reason.len().min(REASON_BYTES_MAX);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    let reason_bytes = u16::try_from(end).expect("cut above");
-    let mut message = vec![message_type, lane.code()];
-    message.extend_from_slice(&reason_bytes.to_le_bytes());
-    message.extend_from_slice(&reason.as_bytes()[..end]);
-    message
-}
-
 /// What happened during a handshake
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum HandshakeEvent {
@@ -323,116 +258,15 @@ pub enum HandshakeEvent {
     },
 }
 
-/// How far a handshake is
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum HandshakePhase {
-    /// Waits for the peer's Hello
-    Hello,
-    /// Waits for the connector's selection
-    Select,
-    /// Waits for the acceptor's answer
-    Answer,
-    /// Both sides agree
-    Done,
-}
-
-impl fmt::Display for HandshakePhase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Hello => "hello",
-            Self::Select => "select",
-            Self::Answer => "answer",
-            Self::Done => "done",
-        })
-    }
-}
-
-/// A handshake that failed; the socket is of no further use
-#[derive(Clone, Debug, Eq, Error, PartialEq)]
-#[non_exhaustive]
-pub enum HandshakeError {
-    /// Something else than Backhaul is at the other end
-    #[error("the peer does not speak backhaul: it began with \"{found}\"")]
-    NotBackhaul {
-        /// Its first bytes, escaped
-        found: String,
-    },
-    /// The peer speaks another version
-    #[error("the peer speaks version {peer}, supported is {supported}")]
-    Version {
-        /// Version of the peer
-        peer: u16,
-        /// Version of this side
-        supported: u16,
-    },
-    /// The peer's Hello cannot be understood
-    #[error("bad hello from the peer")]
-    Hello(#[from] HelloError),
-    /// A lane was selected that is not in both Hellos
-    #[error("the peer selected lane {lane}, which is not offered by both sides")]
-    LaneNotOffered {
-        /// Lane selected
-        lane: LaneKind,
-    },
-    /// The answer is neither the selected lane nor the fallback
-    #[error("selected lane {selected}, but the peer answered {answered}")]
-    AnswerDisagrees {
-        /// Lane selected
-        selected: LaneKind,
-        /// Lane answered
-        answered: LaneKind,
-    },
-    /// A selection or answer of a lane that this version does not know
-    #[error("the peer named lane {code}, which is unknown here")]
-    UnknownLane {
-        /// Its number
-        code: u8,
-    },
-    /// Another message than the one whose turn it is
-    #[error("expected a message of type {expected:#04x}, got {found:#04x}")]
-    UnexpectedMessage {
-        /// Type expected
-        expected: u8,
-        /// Type found
-        found: u8,
-    },
-    /// The reason in a selection or answer is too long
-    #[error("reason of {bytes} bytes, limit {max}")]
-    ReasonTooLong {
-        /// Its size, in bytes
-        bytes: usize,
-        /// Limit, in bytes
-        max: usize,
-    },
-    /// The reason in a selection or answer is not text
-    #[error("the reason of the peer is not UTF-8")]
-    ReasonNotText,
-    /// It took too long
-    #[error("handshake not finished after {waited:?}, it waits for: {phase}")]
-    TimedOut {
-        /// Time since the start
-        waited: Duration,
-        /// What it was waiting for
-        phase: HandshakePhase,
-    },
-}
-
-/// Type of a selection
-const SELECT: u8 = 0x51;
-/// Type of an answer
-const ANSWER: u8 = 0x52;
-/// Bytes of a selection or answer in front of the reason
-const CHOICE_BYTES: usize = 4;
-/// Longest reason, in bytes: a line of text, not a log
-const REASON_BYTES_MAX: usize = 512;
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use proptest::prelude::*;
 
+    use super::wire::{CHOICE_BYTES, REASON_BYTES_MAX};
     use super::*;
     use crate::hello::tests::sample;
+    use crate::hello::{HELLO_BODY_BYTES_MAX, HelloError};
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -1,0 +1,103 @@
+//! What can go wrong before two peers agree.
+
+use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::hello::HelloError;
+use crate::lane::LaneKind;
+
+/// How far a handshake is
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum HandshakePhase {
+    /// Waits for the peer's Hello
+    Hello,
+    /// Waits for the connector's selection
+    Select,
+    /// Waits for the acceptor's answer
+    Answer,
+    /// Both sides agree
+    Done,
+}
+
+impl fmt::Display for HandshakePhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hello => "hello",
+            Self::Select => "select",
+            Self::Answer => "answer",
+            Self::Done => "done",
+        })
+    }
+}
+
+/// A handshake that failed; the socket is of no further use
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// Something else than Backhaul is at the other end
+    #[error("the peer does not speak backhaul: it began with \"{found}\"")]
+    NotBackhaul {
+        /// Its first bytes, escaped
+        found: String,
+    },
+    /// The peer speaks another version
+    #[error("the peer speaks version {peer}, supported is {supported}")]
+    Version {
+        /// Version of the peer
+        peer: u16,
+        /// Version of this side
+        supported: u16,
+    },
+    /// The peer's Hello cannot be understood
+    #[error("bad hello from the peer")]
+    Hello(#[from] HelloError),
+    /// A lane was selected that is not in both Hellos
+    #[error("the peer selected lane {lane}, which is not offered by both sides")]
+    LaneNotOffered {
+        /// Lane selected
+        lane: LaneKind,
+    },
+    /// The answer is neither the selected lane nor the fallback
+    #[error("selected lane {selected}, but the peer answered {answered}")]
+    AnswerDisagrees {
+        /// Lane selected
+        selected: LaneKind,
+        /// Lane answered
+        answered: LaneKind,
+    },
+    /// A selection or answer of a lane that this version does not know
+    #[error("the peer named lane {code}, which is unknown here")]
+    UnknownLane {
+        /// Its number
+        code: u8,
+    },
+    /// Another message than the one whose turn it is
+    #[error("expected a message of type {expected:#04x}, got {found:#04x}")]
+    UnexpectedMessage {
+        /// Type expected
+        expected: u8,
+        /// Type found
+        found: u8,
+    },
+    /// The reason in a selection or answer is too long
+    #[error("reason of {bytes} bytes, limit {max}")]
+    ReasonTooLong {
+        /// Its size, in bytes
+        bytes: usize,
+        /// Limit, in bytes
+        max: usize,
+    },
+    /// The reason in a selection or answer is not text
+    #[error("the reason of the peer is not UTF-8")]
+    ReasonNotText,
+    /// It took too long
+    #[error("handshake not finished after {waited:?}, it waits for: {phase}")]
+    TimedOut {
+        /// Time since the start
+        waited: Duration,
+        /// What it was waiting for
+        phase: HandshakePhase,
+    },
+}

@@ -286,3 +286,7 @@ def _progress() -> Iterator[Callable[[str, int], None]]:
 
 def _print_json(value: dict[str, Any]) -> None:
     click.echo(json.dumps(value, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -100,8 +100,8 @@ def p2p_tables(report: p2p.Report) -> Group:
         parts.append(table)
     parts.append(
         Text(
-            f"Medians (min – max) over {report.options.rounds} rounds, contenders in turn, warm-up not "
-            "counted. One-way: half a ping-pong round trip.\n"
+            f"Medians (min – max) over {report.options.rounds} rounds, contenders in turn, "
+            "warm-up not counted. One-way: half a ping-pong round trip.\n"
             "Ping-pong GB/s: size / one-way p50. Streaming: a window of messages one way until the "
             "last is acknowledged.\nBuffers are reused, page-touched and host memory; "
             "GB is 1e9 bytes.",
@@ -161,17 +161,21 @@ def transpose_sum_tables(report: transpose_sum.Report) -> Group:
             pairs.add_row(f"{result.protocol}://", *pair.format_row())
     note = Text(
         f"{options.repeats} repetitions each, protocols in turn; {options.warmup} before them not "
-        "counted, nor is making x. x / median: size of the array over\nthe median time; moved: "
+        "counted, nor is making x.\nx / median: size of the array over the median time; moved: "
         "bytes that workers fetched from each other, median.",
         style="dim",
     )
-    count = len(report.results)
-    verdict = (
-        Text(f"Results are equal over {count} protocols (relative tolerance 1e-9).", style="green")
-        if report.equal
-        else Text("Results DIFFER between protocols.", style="bold red")
-    )
-    return Group(times, pairs, note, verdict)
+    return Group(times, pairs, note, _verdict(report))
+
+
+def _verdict(report: transpose_sum.Report) -> Text:
+    if len(report.results) < 2:
+        return Text("One protocol: nothing to compare results with.", style="yellow")
+    if report.equal:
+        tolerance = report.relative_tolerance
+        return Text(f"Results are equal (relative tolerance {tolerance:g}).", style="green")
+    sums = "; ".join(f"{result.protocol}: {result.sums}" for result in report.results)
+    return Text(f"Results DIFFER between protocols: {sums}", style="bold red")
 
 
 def _with_range(value: float, minimum: float, maximum: float, write: Callable[[float], str]) -> str:

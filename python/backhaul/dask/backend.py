@@ -8,6 +8,7 @@ place of Dask's TCP (see ``tests/dask/upstream``).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import inspect
 import logging
@@ -15,7 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
-from backhaul import BackhaulError, Endpoint, EndpointClosed, ProtocolViolation
+from backhaul import BackhaulError, Endpoint, EndpointClosed, HandshakeFailed, Request
 from backhaul import Listener as NativeListener
 from backhaul.dask.addresses import (
     Location,
@@ -42,7 +43,7 @@ __all__ = ["BackhaulBackend", "BackhaulConnector", "BackhaulListener"]
 
 logger = logging.getLogger(__name__)
 
-#: Times to ask for another free port: the one the system chose for IPv4 may be taken for IPv6.
+#: Times to ask the system for a free port: it may give one that is taken, now and then.
 _BIND_ATTEMPTS = 5
 #: Pause after an accept that failed for want of resources, so as not to spin.
 _ACCEPT_PAUSE_S = 0.1
@@ -91,10 +92,10 @@ class BackhaulConnector(Connector):
         for ip in await _addresses(host):
             try:
                 endpoint = await _connect(settings, Location(ip, port))
-            except ProtocolViolation as violation:
+            except HandshakeFailed as failure:
                 raise FatalCommClosedError(
-                    f"cannot speak Backhaul with {peer_addr}: {violation}"
-                ) from violation
+                    f"cannot speak Backhaul with {peer_addr}: {failure}"
+                ) from failure
             except OSError as next_error:
                 error = error or next_error
                 continue
@@ -178,7 +179,9 @@ class BackhaulListener(BaseListener):
         host, port = self._wanted
         ip = "" if host == "" else (await _addresses(host))[0]
         self._natives = _bind(settings, ip, port)
-        self._bound = parse_location(self._natives[0].address)
+        chosen_port = parse_location(self._natives[0].address).port
+        # Bound to everything, it is known by its IPv4 address, as more peers can use that.
+        self._bound = Location(ip or "0.0.0.0", chosen_port)
         self._contact = Location(
             contact_host(
                 self._bound.host,
@@ -230,9 +233,7 @@ class BackhaulListener(BaseListener):
             except EndpointClosed:
                 return
             except asyncio.CancelledError:
-                # Cancelled too late: it has a peer.
-                if not request.cancel():
-                    request.result().abort()
+                _give_up(request)
                 raise
             except (BackhaulError, OSError) as error:
                 logger.warning("Could not accept a peer at %s: %s", self.listen_address, error)
@@ -328,36 +329,47 @@ async def _connect(settings: Settings, location: Location) -> Endpoint:
     try:
         return await request
     except asyncio.CancelledError:
-        # Cancelled too late: the connection is there, and nobody will use it.
-        if not request.cancel():
-            request.result().abort()
+        _give_up(request)
         raise
 
 
+def _give_up(request: Request[Endpoint]) -> None:
+    """Cancel what would give an endpoint; if it has come too late, close the endpoint."""
+    request.cancel()
+    if request.done():
+        with contextlib.suppress(BackhaulError):
+            request.result().abort()
+
+
 def _bind(settings: Settings, ip: str, port: int) -> list[NativeListener]:
-    """Bind one address, or, for ``""``, the wildcards of IPv4 and, where there is one, of IPv6."""
+    """Bind one address, or, for ``""``, every interface with IPv4 and, where there is one, IPv6."""
+    if ip:
+        return [_bind_one(settings, Location(ip, port))]
+    try:
+        everywhere = _bind_one(settings, Location("::", port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+        # No IPv6 here.
+        return [_bind_one(settings, Location("0.0.0.0", port))]
+    chosen_port = parse_location(everywhere.address).port
+    try:
+        return [everywhere, shared_context(settings).listen(f"0.0.0.0:{chosen_port}")]
+    except OSError:
+        # The rule: the IPv6 wildcard takes IPv4 too, unless the system is told otherwise
+        # (net.ipv6.bindv6only).
+        return [everywhere]
+
+
+def _bind_one(settings: Settings, location: Location) -> NativeListener:
     context = shared_context(settings)
-    for attempt in range(_BIND_ATTEMPTS):
-        last = attempt == _BIND_ATTEMPTS - 1
+    for _ in range(_BIND_ATTEMPTS - 1):
         try:
-            first = context.listen(str(Location(ip or "0.0.0.0", port)))
+            return context.listen(str(location))
         except OSError as error:
-            if last or port != 0 or error.errno != errno.EADDRINUSE:
+            if location.port != 0 or error.errno != errno.EADDRINUSE:
                 raise
-            continue
-        if ip:
-            return [first]
-        try:
-            return [first, context.listen(str(Location("::", parse_location(first.address).port)))]
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                # No IPv6 here.
-                return [first]
-            if last or port != 0:
-                first.close()
-                raise
-            first.close()
-    raise AssertionError("unreachable")
+    return context.listen(str(location))
 
 
 def _location(address: str) -> str:

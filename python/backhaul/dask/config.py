@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import dask
 from dask.utils import parse_bytes, parse_timedelta
+
+import dask
 
 __all__ = ["HIGH_WATER_MARK_BYTES", "Settings"]
 
@@ -102,7 +103,7 @@ def _read(key: str, parse: Callable[[Any], _T]) -> _T | None:
         return None
     try:
         return parse(value)
-    except (TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         allowed = _ALLOWED.get(parse, "a string")
         raise ValueError(f"{_ROOT}.{key} must be {allowed}, got {value!r}") from error
 

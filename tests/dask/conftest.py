@@ -1,0 +1,159 @@
+"""Fixtures for the Dask room: pairs of comms on each lane, and Dask's own programs as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias
+
+import pytest
+from distributed.comm import connect, listen
+
+import dask
+from backhaul.dask import BackhaulComm
+
+#: Opens a comm and its peer; closes both in the end.
+CommPair: TypeAlias = Callable[..., AbstractAsyncContextManager[tuple[BackhaulComm, BackhaulComm]]]
+#: Waits until a condition holds; for what nothing announces.
+Eventually: TypeAlias = Callable[[Callable[[], object]], Awaitable[None]]
+#: Starts ``python …``.
+Start: TypeAlias = Callable[..., "Program"]
+
+DEADLINE_S = 60
+
+
+@pytest.fixture(params=["inproc", "shm", "tcp"])
+def lane(request: pytest.FixtureRequest) -> str:
+    """Each lane that two ends in one process can use."""
+    return str(request.param)
+
+
+@pytest.fixture
+def comm_pair(lane: str) -> CommPair:
+    """Open pairs of comms on one lane."""
+
+    @contextlib.asynccontextmanager
+    async def open_pair(
+        address: str = "backhaul://127.0.0.1",
+        *,
+        config: dict[str, Any] | None = None,
+        connect_args: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> AsyncIterator[tuple[BackhaulComm, BackhaulComm]]:
+        accepted: asyncio.Queue[BackhaulComm] = asyncio.Queue()
+        settings = {"distributed.comm.backhaul.lanes": [lane], **(config or {})}
+        with dask.config.set(settings):
+            async with listen(address, accepted.put, **arguments) as listener:
+                a = await connect(listener.contact_address, **arguments, **(connect_args or {}))
+                b = await accepted.get()
+        assert a.lane == b.lane == lane
+        try:
+            yield a, b
+        finally:
+            a.abort()
+            b.abort()
+
+    return open_pair
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """Look again and again until a condition holds."""
+
+    async def wait(condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    return wait
+
+
+class Program:
+    """A running ``python …`` and what it writes.
+
+    Parameters
+    ----------
+    arguments : str
+        Arguments of the interpreter.
+    env : dict of str to str, optional
+        Variables to add to the environment.
+    """
+
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(env or {})},
+            # Its own group: what it started goes with it.
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def wait_for(self, pattern: str) -> str:
+        """Wait for a line to match, and return its first group."""
+        compiled = re.compile(pattern)
+
+        def find() -> re.Match[str] | None:
+            return next(filter(None, map(compiled.search, self.lines)), None)
+
+        with self._changed:
+            self._changed.wait_for(
+                lambda: find() or self.process.poll() is not None, timeout=DEADLINE_S
+            )
+            found = find()
+        assert found, f"no line like {pattern!r} in:\n{self.output}"
+        return found[1]
+
+    def wait(self) -> int:
+        """Wait for the end, and return the exit status."""
+        status = self.process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        return status
+
+    def kill(self) -> None:
+        """End it at once, with SIGKILL, and everything that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.wait()
+
+    @property
+    def output(self) -> str:
+        """What it wrote so far."""
+        return "".join(self.lines)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Start]:
+    """Start programs that end with the module's last test."""
+    programs: list[Program] = []
+
+    def start_program(*arguments: str, env: dict[str, str] | None = None) -> Program:
+        program = Program(*arguments, env=env)
+        programs.append(program)
+        return program
+
+    yield start_program
+    for program in programs:
+        program.kill()

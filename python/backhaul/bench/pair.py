@@ -205,10 +205,8 @@ class ProcessPair:
 
     def close(self) -> None:
         """End both processes and remove the control socket; idempotent."""
-        with contextlib.suppress(OSError, ContenderFailed):
-            if len(self._controls) == 2:
-                for control in self._controls.values():
-                    control.send(op="close")
+        for role in self._controls:
+            self._send(role, op="close")
         for control in self._controls.values():
             with contextlib.suppress(OSError):
                 control.close()
@@ -250,21 +248,23 @@ class ProcessPair:
             return
 
     def _open(self) -> None:
-        self._controls["server"].send(op="open")
+        self._send("server", op="open")
         address = self._answer("server")["address"]
-        self._controls["client"].send(op="open", address=address)
+        self._send("client", op="open", address=address)
         self.lane = str(self._answer("client")["lane"])
         self._answer("server")
 
     def _command(self, operation: str, **parameters: int) -> dict[str, Any]:
-        try:
-            for control in self._controls.values():
-                control.send(op=operation, **parameters)
-        except OSError as error:
-            raise self._failure(str(error)) from error
+        for role in self._controls:
+            self._send(role, op=operation, **parameters)
         answer = self._answer("client")
         self._answer("server")
         return answer
+
+    def _send(self, role: str, **message: Any) -> None:
+        # Of a process that ended, the answer tells why.
+        with contextlib.suppress(OSError):
+            self._controls[role].send(**message)
 
     def _answer(self, role: str) -> dict[str, Any]:
         """Wait for one answer of one role, or for the failure of either."""

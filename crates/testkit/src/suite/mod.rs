@@ -1,9 +1,16 @@
 //! The cases, by subject.
 
+pub mod cancel;
+pub mod closing;
+pub mod contexts;
+pub mod executors;
+pub mod listening;
 pub mod matching;
 pub mod order;
+pub mod pressure;
 pub mod segments;
 pub mod sizes;
+pub mod threads;
 pub mod truncation;
 
 /// Makes a test of each case for a lane and a way to wait
@@ -12,6 +19,66 @@ macro_rules! conformance {
     ($lane:ident, $spin:ident) => {
         $crate::tests_of_cases! {
             $lane, $spin;
+            cancel {
+                a_send_dropped_at_any_await_is_whole_or_absent
+                a_receive_dropped_at_any_await_takes_all_or_nothing
+                a_cancelled_receive_tells_the_truth
+                a_cancelled_send_tells_the_truth
+                a_send_that_waits_for_credit_is_withdrawn
+                a_dropped_long_receive_does_not_block_the_lane
+                a_connect_dropped_at_any_await_leaves_the_listener_whole
+                an_accept_dropped_at_any_await_leaves_the_listener_whole
+                a_close_dropped_at_any_await_closes
+            }
+            closing {
+                what_was_sent_before_a_close_arrives
+                unexpected_messages_outlive_a_close_of_the_peer
+                sends_after_a_close_fail
+                sends_to_a_closed_peer_fail
+                both_sides_close_with_messages_on_the_way
+                a_closing_side_still_receives
+                a_close_gives_up_on_a_peer_that_takes_nothing
+                closing_twice_is_harmless
+                an_abort_fails_what_is_in_flight
+                an_abort_in_the_middle_of_a_message_fails_it
+                dropping_an_endpoint_ends_the_connection
+                unexpected_messages_outlive_an_abort_of_the_peer
+                every_watcher_hears_of_the_end
+            }
+            contexts {
+                a_context_connects_to_itself
+                endpoints_outlive_the_handles_of_their_context
+                the_end_of_one_context_spares_another
+                closing_a_context_fails_what_is_in_flight
+                a_closed_context_refuses
+                closing_a_context_races_with_connects
+                peers_without_a_common_lane_fall_back_to_tcp
+            }
+            executors {
+                a_parking_executor_completes_requests
+                an_executor_of_many_tasks_completes_requests
+                a_request_is_awaited_on_another_thread
+                a_request_that_moves_between_tasks_wakes_the_last
+                waiting_again_after_a_timeout_gets_the_result
+                stepping_completes_a_request
+                the_engine_completes_what_nobody_waits_for
+                a_detached_send_arrives
+            }
+            listening {
+                many_accepts_at_once_get_a_peer_each
+                peers_that_nobody_accepted_yet_are_kept
+                more_peers_than_the_backlog_are_served_in_the_end
+                a_closed_listener_accepts_no_more
+                peers_not_accepted_are_disconnected_by_a_close
+                a_busy_port_is_an_error_with_the_address
+                a_refused_connection_is_an_error_with_the_address
+                a_bad_address_is_an_error_with_the_text
+                a_name_that_does_not_resolve_is_an_error_with_the_name
+                names_and_wildcards_are_addresses
+                an_unknown_lane_is_an_error_with_the_name
+                a_lane_asked_for_by_the_connector_is_used_if_both_have_it
+                a_setting_out_of_range_is_an_error_with_the_value
+            }
             matching {
                 a_receive_posted_before_arrival_gets_the_message
                 an_unexpected_message_waits_for_its_receive
@@ -30,6 +97,15 @@ macro_rules! conformance {
                 untagged_messages_arrive_in_the_order_sent
                 both_directions_keep_their_order
             }
+            pressure {
+                a_flood_from_both_sides_does_not_deadlock
+                a_flood_through_the_smallest_windows_does_not_deadlock
+                a_full_send_queue_refuses
+                a_full_receive_queue_refuses
+                a_peer_that_receives_nothing_stores_a_bounded_amount
+                short_messages_pass_long_ones_that_wait
+                statistics_count_messages_and_bytes
+            }
             segments {
                 a_message_of_no_segments_arrives
                 a_message_of_one_segment_arrives
@@ -46,6 +122,12 @@ macro_rules! conformance {
                 a_ring_of_one_page_carries_everything
                 a_buffer_longer_than_the_message_keeps_its_rest
                 a_message_of_one_gibibyte_arrives
+            }
+            threads {
+                several_threads_share_one_endpoint
+                receivers_that_compete_get_each_message_once
+                many_endpoints_work_at_once
+                connections_come_and_go_while_others_work
             }
             truncation {
                 a_short_buffer_posted_early_truncates_an_eager_message

@@ -1,4 +1,171 @@
-//! peer
+//! The peer program: what the second process does, by the name of a scenario.
+//!
+//! Started as `PROGRAM SCENARIO ADDRESS LANE SPIN_US`. It connects, prints `ready` when it is
+//! where the scenario wants it, and is usually killed there. It dies with the thread that started
+//! it.
 
-/// Runs
-pub fn main() {}
+use std::collections::VecDeque;
+use std::io::Write;
+use std::time::Duration;
+
+use backhaul::{Bytes, Context, Endpoint, Tag, TagMask};
+use rustix::process::Signal;
+
+use crate::harness::config;
+use crate::{Finish, pattern};
+
+/// What a second process does; the name is the argument of the program
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scenario {
+    /// Connects and does nothing
+    Idle,
+    /// Posts receives for which nothing comes
+    Posted,
+    /// Sends [`SOME`] short messages, then waits
+    SendSome,
+    /// Sends short messages without end, numbered by their seed
+    Flood,
+    /// Sends messages of [`LONG_BYTES`] without end
+    FloodLong,
+    /// Receives without end
+    Sink,
+    /// Sends every message back
+    Echo,
+    /// Sends [`SOME`] messages of both kinds, closes, and exits
+    Farewell,
+    /// Exits without a word
+    Leave,
+}
+
+impl Scenario {
+    const ALL: [Self; 9] = [
+        Self::Idle,
+        Self::Posted,
+        Self::SendSome,
+        Self::Flood,
+        Self::FloodLong,
+        Self::Sink,
+        Self::Echo,
+        Self::Farewell,
+        Self::Leave,
+    ];
+
+    /// The argument of the program
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// Runs the program
+///
+/// # Panics
+///
+/// If the arguments are not as documented, or the test does something unexpected.
+pub fn main() {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [scenario, address, lane, spin_us] = &arguments[..] else {
+        panic!("expected SCENARIO ADDRESS LANE SPIN_US, got {arguments:?}");
+    };
+    let scenario = Scenario::ALL
+        .into_iter()
+        .find(|known| known.name() == *scenario)
+        .unwrap_or_else(|| panic!("unknown scenario {scenario:?}"));
+    let spin = Duration::from_micros(spin_us.parse().unwrap());
+    let context = Context::new(config(lane.parse().unwrap(), spin)).unwrap();
+    let endpoint = context.connect(address).done().unwrap();
+    play(scenario, &endpoint);
+}
+
+fn play(scenario: Scenario, endpoint: &Endpoint) {
+    match scenario {
+        Scenario::Idle => {
+            ready();
+            stay(endpoint);
+        }
+        Scenario::Posted => {
+            let tagged = endpoint.recv(Tag(99), TagMask::FULL, vec![0; 1 << 20]);
+            let frames = endpoint.recv_frames();
+            ready();
+            stay(endpoint);
+            drop((tagged, frames));
+        }
+        Scenario::SendSome => {
+            for seed in 0..SOME {
+                let payload = pattern::make(seed, SHORT_BYTES);
+                endpoint.send(Tag(1), payload).done().unwrap();
+            }
+            ready();
+            stay(endpoint);
+        }
+        Scenario::Flood => flood(endpoint, SHORT_BYTES),
+        Scenario::FloodLong => flood(endpoint, LONG_BYTES),
+        Scenario::Sink => {
+            ready();
+            while endpoint.recv_message(Tag(1), TagMask::FULL).done().is_ok() {}
+        }
+        Scenario::Echo => {
+            ready();
+            while let Ok(message) = endpoint.recv_message(Tag(0), TagMask::ANY).done() {
+                let payload = message.segments[0].to_vec();
+                if endpoint.send(message.tag.unwrap(), payload).done().is_err() {
+                    break;
+                }
+            }
+        }
+        Scenario::Farewell => {
+            ready();
+            for seed in 0..SOME {
+                let payload = pattern::make(seed, SHORT_BYTES);
+                endpoint.send(Tag(1), payload).detach();
+            }
+            for seed in 0..SOME_LONG {
+                let payload = Bytes::from(pattern::make(seed, LONG_BYTES));
+                let segments = [payload].into_iter().collect();
+                endpoint.send_frames(segments).detach();
+            }
+            endpoint.close().done().unwrap();
+        }
+        Scenario::Leave => {
+            ready();
+            std::process::exit(0);
+        }
+    }
+}
+
+/// Sends without end, a few messages ahead
+fn flood(endpoint: &Endpoint, bytes: usize) {
+    ready();
+    let mut sends = VecDeque::new();
+    for seed in 0.. {
+        sends.push_back(endpoint.send(Tag(1), pattern::make(seed, bytes)));
+        if sends.len() > 8
+            && let Some(send) = sends.pop_front()
+            && send.done().is_err()
+        {
+            return;
+        }
+    }
+}
+
+fn ready() {
+    let mut out = std::io::stdout();
+    out.write_all(b"ready\n").unwrap();
+    out.flush().unwrap();
+}
+
+fn stay(endpoint: &Endpoint) {
+    endpoint.watch_close().done().unwrap();
+}
+
+/// Messages of the scenarios that send some
+pub const SOME: u64 = 100;
+
+/// Long messages of the scenario that says farewell
+pub const SOME_LONG: u64 = 3;
+
+/// Size of a short message, in bytes
+pub const SHORT_BYTES: usize = 1000;
+
+/// Size of a long message, in bytes
+pub const LONG_BYTES: usize = 8 << 20;

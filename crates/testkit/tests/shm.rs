@@ -2,7 +2,9 @@
 
 mod polling {
     backhaul_testkit::conformance!(Shm, Polling);
+    backhaul_testkit::conformance_between_processes!(Shm, Polling);
 }
 mod sleeping {
     backhaul_testkit::conformance!(Shm, Sleeping);
+    backhaul_testkit::conformance_between_processes!(Shm, Sleeping);
 }

@@ -2,7 +2,9 @@
 
 mod polling {
     backhaul_testkit::conformance!(Tcp, Polling);
+    backhaul_testkit::conformance_between_processes!(Tcp, Polling);
 }
 mod sleeping {
     backhaul_testkit::conformance!(Tcp, Sleeping);
+    backhaul_testkit::conformance_between_processes!(Tcp, Sleeping);
 }

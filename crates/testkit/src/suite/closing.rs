@@ -101,7 +101,10 @@ pub fn sends_to_a_closed_peer_fail(harness: &Harness) {
     assert_eq!(pair.far.queued_bytes(), 0);
 }
 
-/// Both close at once; what either sent before is received
+/// Both close at once; what either had handed to the lane before is received
+///
+/// Long messages still need the peer's answer, and a peer that has closed owes none: they come
+/// whole, or their operations say that the peer has closed.
 pub fn both_sides_close_with_messages_on_the_way(harness: &Harness) {
     for bytes in [10, 4 << 20] {
         let pair = harness.pair();
@@ -120,19 +123,26 @@ pub fn both_sides_close_with_messages_on_the_way(harness: &Harness) {
         let closing = [near.close(), far.close()];
         for (seed, posted) in [(2, at_near), (1, at_far)] {
             for request in posted {
-                pattern::check(seed, &request.done().unwrap().segments[0]);
+                match request.done() {
+                    Ok(message) => pattern::check(seed, &message.segments[0]),
+                    Err(RecvError::Closed(_)) if bytes > 10 => {}
+                    Err(error) => panic!("{error}"),
+                }
             }
         }
         for send in from_near.into_iter().chain(from_far) {
-            send.done().unwrap();
+            match send.done() {
+                Ok(()) => {}
+                Err(SendError::Closed(_)) if bytes > 10 => {}
+                Err(error) => panic!("{error}"),
+            }
         }
         for request in closing {
             request.done().unwrap();
         }
-        // Whoever was told before it could ask sees the peer as the cause.
-        for side in [near, far] {
+        for endpoint in [near, far] {
             assert_matches!(
-                side.watch_close().done().unwrap(),
+                endpoint.watch_close().done().unwrap(),
                 CloseReason::Local | CloseReason::Peer { .. }
             );
         }

@@ -8,10 +8,13 @@ pub mod listening;
 pub mod matching;
 pub mod order;
 pub mod pressure;
+pub mod processes;
 pub mod segments;
 pub mod sizes;
+pub mod strangers;
 pub mod threads;
 pub mod truncation;
+pub mod violations;
 
 /// Makes a test of each case for a lane and a way to wait
 #[macro_export]
@@ -123,6 +126,21 @@ macro_rules! conformance {
                 a_buffer_longer_than_the_message_keeps_its_rest
                 a_message_of_one_gibibyte_arrives
             }
+            strangers {
+                random_bytes_are_rejected
+                an_http_request_is_rejected
+                connections_closed_at_once_are_rejected
+                a_hello_that_breaks_off_is_rejected
+                a_peer_that_falls_silent_is_rejected_in_time
+                silent_peers_do_not_hold_up_others
+                another_version_is_rejected_by_number
+                an_oversized_hello_is_rejected_at_once
+                a_malformed_hello_is_rejected
+                a_bad_selection_is_rejected
+                a_flood_before_the_handshake_is_over_is_not_stored
+                connecting_to_a_stranger_is_an_error_that_shows_its_words
+                connecting_to_silence_times_out
+            }
             threads {
                 several_threads_share_one_endpoint
                 receivers_that_compete_get_each_message_once
@@ -135,6 +153,46 @@ macro_rules! conformance {
                 a_short_buffer_posted_early_truncates_a_long_message
                 a_short_buffer_posted_late_truncates_a_long_message
                 an_empty_buffer_truncates_all_but_empty_messages
+            }
+            violations {
+                garbage_instead_of_frames_is_a_violation
+                headers_out_of_bounds_are_violations
+                frames_about_unknown_messages_are_violations
+                segments_that_do_not_add_up_are_a_violation
+                exceeding_the_credit_is_a_violation
+                messages_after_a_close_do_no_harm
+                a_stream_that_breaks_off_is_a_peer_gone
+                messages_before_a_violation_are_received
+                frames_that_come_byte_by_byte_are_understood
+                a_peer_by_hand_and_an_endpoint_understand_each_other
+            }
+        }
+    };
+}
+
+/// Makes a test of each case that needs a second process
+///
+/// Not for the lane within a process.
+#[macro_export]
+macro_rules! conformance_between_processes {
+    ($lane:ident, $spin:ident) => {
+        $crate::tests_of_cases! {
+            $lane, $spin;
+            processes {
+                messages_pass_between_processes
+                a_peer_killed_while_idle_is_noticed
+                a_peer_killed_with_posted_receives_is_noticed
+                a_peer_killed_while_sending_long_messages_is_noticed
+                a_peer_killed_while_receiving_long_messages_is_noticed
+                a_peer_killed_in_a_flood_is_noticed
+                a_peer_killed_under_a_flood_is_noticed
+                messages_that_came_before_a_kill_are_received
+                messages_still_in_the_lane_at_a_kill_are_received
+                a_peer_that_closes_and_exits_delivers_everything
+                a_peer_that_exits_without_a_goodbye_is_noticed
+                a_stopped_peer_holds_its_sender_back_until_it_goes_on
+                a_stopped_peer_that_is_killed_is_noticed
+                a_killed_peer_does_not_disturb_others
             }
         }
     };

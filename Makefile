@@ -54,7 +54,7 @@ check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes
 
 .PHONY: bench
 bench: build $(BENCH_VENV)/.peers ## Latency and bandwidth beside every peer that can be installed
-	$(BIN)/backhaul bench p2p --api both --lane shm --lane tcp --against all $(ARGS)
+	$(BIN)/backhaul bench p2p --api both --lane shm,tcp --against all $(ARGS)
 
 .PHONY: fmt
 fmt: $(VENV)/.dev ## Format Rust and Python, and mend what ruff can mend

@@ -155,8 +155,13 @@ impl Engine {
 
     /// Ends the thread, and with it every source
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
+        self.stopping.store(true, Ordering::SeqCst);
         ring(self.bell.as_fd());
+    }
+
+    /// Whether sources registered from now on are never called
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
     }
 
     fn run(&self) {
@@ -164,7 +169,7 @@ impl Engine {
         if outcome.is_err() {
             tracing::error!("the progress engine failed; its endpoints are closed");
         }
-        self.stopping.store(true, Ordering::Release);
+        self.stopping.store(true, Ordering::SeqCst);
         let sources: Vec<_> = lock(&self.sources).drain().collect();
         lock(&self.hot).clear();
         for source in sources {

@@ -172,6 +172,11 @@ impl Handshaking {
             None => Ok(()),
         };
         match watched {
+            // Either the engine saw the registration as it stopped, or we see that it has.
+            Ok(()) if engine.is_stopping() => {
+                handshaking.fail(Failure::Cancelled);
+                None
+            }
             Ok(()) => Some(handshaking),
             Err(error) => {
                 handshaking.fail(Failure::Io(error));
@@ -264,7 +269,7 @@ impl Handshaking {
         let stream = Arc::new(socket.stream);
         let (lane, bell) = match means.into_lane(lane) {
             Some((lane, bell)) => (Lane::Ring(lane), Some(bell)),
-            None => (Lane::Tcp(Arc::clone(&stream)), None),
+            None => (Lane::tcp(Arc::clone(&stream)), None),
         };
         let mut limits = core.config.limits.clone();
         limits.keep_alive = core.config.keep_alive.filter(|_| bell.is_none());

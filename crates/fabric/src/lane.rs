@@ -18,9 +18,16 @@ use crate::engine::ring;
 /// One way to move frames to a peer
 pub(crate) enum Lane {
     /// The first socket carries the frames too
-    Tcp(Arc<TcpStream>),
+    Tcp(TcpLane),
     /// Two rings, in shared or in private memory; the first socket is the sentinel
     Ring(RingLane),
+}
+
+/// The socket, watched level-triggered
+pub(crate) struct TcpLane {
+    pub(crate) socket: Arc<TcpStream>,
+    /// The last read left nothing: what comes next wakes whoever watches
+    drained: bool,
 }
 
 /// Two rings and the bells that wake their readers and writers
@@ -54,6 +61,22 @@ pub(crate) enum LaneError {
 }
 
 impl Lane {
+    /// A lane over a connected socket
+    pub(crate) fn tcp(socket: Arc<TcpStream>) -> Self {
+        Self::Tcp(TcpLane {
+            socket,
+            drained: false,
+        })
+    }
+
+    /// Whether another read would find nothing, without asking
+    pub(crate) fn is_drained(&self) -> bool {
+        match self {
+            Self::Tcp(lane) => lane.drained,
+            Self::Ring(_) => false,
+        }
+    }
+
     pub(crate) fn kind(&self) -> LaneKind {
         match self {
             Self::Tcp(_) => LaneKind::Tcp,
@@ -64,10 +87,15 @@ impl Lane {
     /// Fills the buffers in order with what has arrived
     pub(crate) fn read(&mut self, buffers: &mut [IoSliceMut<'_>]) -> Result<Moved, LaneError> {
         match self {
-            Self::Tcp(socket) => match of_io((&**socket).read_vectored(buffers))? {
-                Moved::Bytes(0) => Ok(Moved::End),
-                moved => Ok(moved),
-            },
+            Self::Tcp(lane) => {
+                let asked: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+                let moved = of_io((&*lane.socket).read_vectored(buffers))?;
+                lane.drained = moved != Moved::Bytes(asked);
+                Ok(match moved {
+                    Moved::Bytes(0) => Moved::End,
+                    moved => moved,
+                })
+            }
             Self::Ring(lane) => {
                 let read = lane.rings.consumer.read_vectored(buffers)?;
                 if read == 0 {
@@ -84,7 +112,7 @@ impl Lane {
     /// Sends what fits now of the buffers, in order
     pub(crate) fn write(&mut self, buffers: &[IoSlice<'_>]) -> Result<Moved, LaneError> {
         match self {
-            Self::Tcp(socket) => Ok(match of_io((&**socket).write_vectored(buffers))? {
+            Self::Tcp(lane) => Ok(match of_io((&*lane.socket).write_vectored(buffers))? {
                 Moved::Bytes(0) => Moved::Blocked,
                 moved => moved,
             }),

@@ -105,10 +105,14 @@ impl Listener {
                 .watch(id, 0, socket, EventFlags::IN)
                 .map_err(io_error)?;
         }
-        Ok(Self {
+        let listener = Self {
             shared,
             _core: Arc::clone(core),
-        })
+        };
+        if engine.is_stopping() {
+            return Err(io_error(io::Error::other("the context is closed")));
+        }
+        Ok(listener)
     }
 
     /// The address bound, with the port that was picked
@@ -268,8 +272,10 @@ impl ListenerShared {
                 std::mem::take(&mut queue.waiters),
             )
         };
-        lock(&self.socket).take();
-        if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
+        // Once only: afterwards the id may be another source's.
+        if lock(&self.socket).take().is_some()
+            && let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get())
+        {
             engine.deregister(*id);
         }
         drop(ready);

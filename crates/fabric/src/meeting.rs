@@ -170,8 +170,10 @@ struct Caller {
 
 impl Caller {
     fn end(&self) {
-        lock(&self.socket).take();
-        if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
+        // Once only: afterwards the id may be another source's.
+        if lock(&self.socket).take().is_some()
+            && let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get())
+        {
             engine.deregister(*id);
         }
     }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::link::{Link, LinkError, RecvOperation};
 use super::{Conn, Target};
-use crate::lane::Moved;
+use crate::lane::{Lane, Moved};
 use crate::request::Wakes;
 
 /// Messages on their way in, and what of the stream has been read ahead
@@ -239,6 +239,9 @@ impl Link {
             {
                 self.finish_payload(conn, wakes);
             }
+            if self.lane.as_ref().is_some_and(Lane::is_drained) {
+                break;
+            }
         }
         self.handle_staged(conn, wakes)?;
         Ok(total)
@@ -329,7 +332,9 @@ impl Link {
         let of_payload = bytes.min(due);
         if let Some(payload) = &mut incoming.payload {
             payload.left -= of_payload;
-            self.proto.handle_activity(Instant::now());
+            if payload.left > 0 {
+                self.proto.handle_activity(Instant::now());
+            }
             if let Some(Some(arrival)) = incoming.arrivals.get_mut(payload.arrival.0) {
                 arrival.advance(of_payload);
             }

@@ -70,14 +70,16 @@ impl Interest {
     }
 
     /// Has the engine come back to this connection soon
-    pub(super) fn call_engine(&self) {
+    pub(super) fn call_engine(&self, engine: &Engine) {
         if let Some(Watched {
             bell: Some(bell), ..
         }) = &*lock(&self.watched)
         {
             ring(bell.as_fd());
+            return;
         }
-        // A socket that is watched and ready calls by itself.
+        // There is room in the socket at most times, and when there is not, its end is awaited.
+        self.set(engine, None, Some(true));
     }
 
     pub(super) fn silence(&self) {

@@ -178,22 +178,22 @@ impl Link {
         }
         let mut moved_bytes = 0;
         loop {
-            let mut step = self.write_some(conn, wakes)?;
-            if work.read {
-                step += self.read_some(conn, wakes)?;
-            }
-            moved_bytes += step;
-            outcome.moved |= step > 0;
+            let read = if work.read {
+                self.read_some(conn, wakes)?
+            } else {
+                0
+            };
+            let written = self.write_some(conn, wakes)?;
+            moved_bytes += read + written;
+            outcome.moved |= read + written > 0;
             let Some(lane) = &mut self.lane else {
                 return Ok(());
             };
             if moved_bytes >= SLICE_BYTES {
                 outcome.more = true;
-                // Has the engine come back where a caller posts and leaves.
-                conn.interest.set(&conn.engine, None, Some(true));
                 return Ok(());
             }
-            if step > 0 {
+            if written > 0 || (read > 0 && !lane.is_drained()) {
                 continue;
             }
             let blocked = !self.outgoing.is_empty();
@@ -380,13 +380,11 @@ impl Link {
                     };
                     self.fail_recv(recv.0, reason.into(), wakes);
                 }
+                // A close of ours goes on until what was sent before it is out.
+                Event::PeerClosed if self.linger_until.is_some() => {}
                 Event::PeerClosed => {
-                    let reason = if self.linger_until.is_some() {
-                        CloseReason::Local
-                    } else {
-                        CloseReason::Peer {
-                            peer: conn.facts.peer,
-                        }
+                    let reason = CloseReason::Peer {
+                        peer: conn.facts.peer,
                     };
                     self.fail(conn, reason, wakes);
                 }

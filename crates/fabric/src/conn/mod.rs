@@ -146,7 +146,7 @@ impl Conn {
         });
         engine.replace(id, Arc::clone(&conn) as Arc<dyn Source>);
         conn.interest.begin(engine)?;
-        if let Some(at) = lock(&conn.link).poll_timeout() {
+        if let Some(at) = conn.with_link(|link, _| link.poll_timeout()) {
             engine.schedule(at);
         }
         // Bytes may have come with the handshake, or lie in the ring already.
@@ -240,6 +240,7 @@ impl Conn {
         if let Some(reason) = self.closed.get() {
             completer.complete(Ok(reason.clone()), &mut Wakes::new());
         } else {
+            watchers.retain(|watcher| !watcher.is_abandoned());
             watchers.push(completer);
         }
         request
@@ -247,7 +248,9 @@ impl Conn {
 
     /// State of the protocol, for reports; `None` while somebody moves data
     pub(crate) fn protocol_statistics(&self) -> Option<backhaul_proto::ConnectionStatistics> {
-        self.link.try_lock().ok().map(|link| link.statistics())
+        let statistics = self.link.try_lock().ok().map(|link| link.statistics());
+        self.take_over();
+        statistics
     }
 
     fn operation(self: &Arc<Self>, id: u64) -> Operation {
@@ -269,7 +272,7 @@ impl Conn {
         // `dirty` after it has let go.
         fence(Ordering::SeqCst);
         if self.progress(Work::SUBMIT).more {
-            self.interest.call_engine();
+            self.interest.call_engine(&self.engine);
         }
     }
 
@@ -304,11 +307,33 @@ impl Conn {
         }
     }
 
+    /// Works on the link in a way of its own, waiting for it if need be
+    fn with_link<T>(&self, work: impl FnOnce(&mut Link, &mut Wakes) -> T) -> T {
+        let mut wakes = Wakes::new();
+        let result = work(&mut lock(&self.link), &mut wakes);
+        for waker in wakes {
+            waker.wake();
+        }
+        self.take_over();
+        result
+    }
+
+    /// Works through the inbox if a caller left something there while we held the link
+    ///
+    /// Whoever has held the link must end with this, or with a look at `dirty` of its own.
+    fn take_over(&self) {
+        // Pairs with the fence in `submit`.
+        fence(Ordering::SeqCst);
+        if self.dirty.load(Ordering::SeqCst) && self.progress(Work::SUBMIT).more {
+            self.interest.call_engine(&self.engine);
+        }
+    }
+
     /// Hands the link to the engine: from now on its lane's bell wakes it
     fn arm(&self) {
         self.muted.store(false, Ordering::SeqCst);
         if self.progress(Work::ARM).more {
-            self.interest.call_engine();
+            self.interest.call_engine(&self.engine);
         }
     }
 
@@ -341,26 +366,44 @@ impl Conn {
         }
     }
 
+    /// How long the engine polls in the middle of a transfer: the peer is at it, on another CPU
+    fn midway_budget(&self) -> Duration {
+        match self.facts.lane {
+            LaneKind::Shm => self.spin.budget(),
+            // Within a process the other end may wait for this very thread; a socket wakes us.
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Moves what can be moved, as the engine: for a bounded amount, then after the others again
     fn drive(&self) {
+        let patience = self.midway_budget();
+        let work = if patience.is_zero() {
+            Work::ARM
+        } else {
+            Work::DRIVE
+        };
+        self.muted.store(false, Ordering::SeqCst);
         let mut slices = 0;
         let mut moved_at = Instant::now();
         loop {
-            let outcome = self.progress(Work::DRIVE);
-            if outcome.moved || outcome.more {
+            let outcome = self.progress(work);
+            if outcome.more || (outcome.moved && !patience.is_zero()) {
                 slices += 1;
                 if slices == SLICES_MAX {
-                    self.interest.call_engine();
+                    self.interest.call_engine(&self.engine);
                     return;
                 }
                 moved_at = Instant::now();
-            } else if outcome.midway && moved_at.elapsed() < self.spin.midway() {
+            } else if outcome.midway && moved_at.elapsed() < patience {
                 std::hint::spin_loop();
             } else {
                 break;
             }
         }
-        self.arm();
+        if !patience.is_zero() {
+            self.arm();
+        }
     }
 }
 
@@ -396,7 +439,7 @@ impl Drive for Conn {
 
     fn step(&self) {
         if self.progress(Work::STEP).more {
-            self.interest.call_engine();
+            self.interest.call_engine(&self.engine);
         }
     }
 
@@ -425,11 +468,7 @@ impl Source for Conn {
         } else if let Some(detail) = self.interest.sentinel_ended() {
             // What the peer wrote before it ended is still in the ring.
             while self.progress(Work::DRIVE).moved {}
-            let mut wakes = Wakes::new();
-            lock(&self.link).peer_ended(&self, &detail, &mut wakes);
-            for waker in wakes {
-                waker.wake();
-            }
+            self.with_link(|link, wakes| link.peer_ended(&self, &detail, wakes));
         }
     }
 
@@ -452,11 +491,7 @@ impl Source for Conn {
         if self.closed.get().is_some() {
             return None;
         }
-        let mut wakes = Wakes::new();
-        let next = lock(&self.link).handle_deadline(&self, now, &mut wakes);
-        for waker in wakes {
-            waker.wake();
-        }
+        let next = self.with_link(|link, wakes| link.handle_deadline(&self, now, wakes));
         self.drive();
         next
     }

@@ -72,8 +72,8 @@ impl SpinPolicy {
         }
     }
 
-    /// How long the engine polls in the middle of a transfer
-    pub(super) fn midway(&self) -> Duration {
+    /// How long polling goes on without anything moving
+    pub(super) fn budget(&self) -> Duration {
         self.budget
     }
 }

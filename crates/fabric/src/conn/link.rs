@@ -463,6 +463,8 @@ impl Link {
             }
             other => tracing::info!(peer = %conn.facts.peer, reason = %other, "link ended"),
         }
+        // First: who sees an operation fail may ask why.
+        conn.record_closed(&reason);
         self.outgoing.clear();
         self.incoming.stop();
         for send in self.sends.drain() {
@@ -476,7 +478,7 @@ impl Link {
         for closer in self.closers.drain(..) {
             closer.complete(Ok(()), wakes);
         }
-        conn.record_closed(reason, wakes);
+        conn.tell_closed(wakes);
     }
 
     /// Ends a graceful close when everything is out and the peer knows
@@ -546,6 +548,8 @@ impl Link {
 impl SendOperation {
     fn finish(self, conn: &Conn, result: Result<(), SendError>, wakes: &mut Wakes) {
         conn.counters.queued_bytes.sub(self.bytes);
+        // First: who sees the send done may use the memory.
+        drop(self.segments);
         self.completer.complete(result, wakes);
     }
 }
@@ -560,7 +564,10 @@ impl Target {
 
     fn fail(self, error: RecvError, wakes: &mut Wakes) {
         match self {
-            Self::Into(_, completer) => completer.complete(Err(error), wakes),
+            Self::Into(buffer, completer) => {
+                drop(buffer);
+                completer.complete(Err(error), wakes);
+            }
             Self::Allocate(completer) => completer.complete(Err(error), wakes),
         }
     }

@@ -134,8 +134,10 @@ impl Link {
             if !frame.take(&mut taken) {
                 return;
             }
-            let frame = self.outgoing.frames.pop_front().expect("it is in front");
-            if let Some(send) = frame.completes {
+            let completes = frame.completes;
+            // With its hold on the memory of the message.
+            self.outgoing.frames.pop_front();
+            if let Some(send) = completes {
                 self.complete_send(conn, send, wakes);
             }
         }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import overload
+from typing import Any, overload
 
 from backhaul._native import Context, Endpoint, Listener, Request
 from backhaul.errors import EndpointClosed
@@ -16,6 +17,7 @@ __all__ = ["Server", "connect", "default_context", "listen"]
 Handler = Callable[[Endpoint], Awaitable[object]]
 
 _default: tuple[int, Context] | None = None
+_default_lock = threading.Lock()
 
 
 def default_context() -> Context:
@@ -24,13 +26,14 @@ def default_context() -> Context:
     Returns
     -------
     Context
-        One per process, made on first use with the default settings.
+        One per process, made on first use with the default settings, and again if it was closed.
     """
     global _default
     pid = os.getpid()
-    if _default is None or _default[0] != pid:
-        _default = (pid, Context())
-    return _default[1]
+    with _default_lock:
+        if _default is None or _default[0] != pid or _default[1].closed():
+            _default = (pid, Context())
+        return _default[1]
 
 
 def connect(
@@ -88,7 +91,9 @@ def listen(
         see the ``address`` of the result. By default a free port of the loopback interface.
     handler : async callable, optional
         Called with each `Endpoint` that comes in, as a task of the running event loop. The endpoint
-        is closed when it returns.
+        is closed when it returns. It may let `EndpointClosed` pass, which is how most handlers
+        end; other exceptions go to the exception handler of the loop, which logs them, and end the
+        connection at once.
     context : Context, optional
         By default that of the process.
 
@@ -114,7 +119,8 @@ def listen(
 class Server:
     """Calls a handler for each peer of a listener.
 
-    Made by `listen`. An asynchronous context manager, which closes it.
+    Made by `listen`. An asynchronous context manager, which closes it. It belongs to the event loop
+    that it was made on.
 
     Parameters
     ----------
@@ -135,6 +141,21 @@ class Server:
         """Where it listens, as ``host:port`` with the port that was picked."""
         return self._listener.address
 
+    def statistics(self) -> dict[str, Any]:
+        """Peers accepted and rejected, handshakes under way, and the last rejection."""
+        return self._listener.statistics()
+
+    def closed(self) -> bool:
+        """Whether it has stopped listening."""
+        return self._listener.closed()
+
+    async def wait_closed(self) -> None:
+        """Wait until it is closed and no handler runs any more."""
+        # Waiting must not cancel what is waited for.
+        await asyncio.wait([self._accepting])
+        while others := self._handling - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
     async def _accept(self) -> None:
         while True:
             try:
@@ -149,16 +170,30 @@ class Server:
         try:
             await self._handler(endpoint)
             await endpoint.close()
+        except EndpointClosed:
+            pass
+        except Exception as error:
+            asyncio.get_running_loop().call_exception_handler(
+                {
+                    "message": f"the handler of {self!r} failed for peer {endpoint.peer_address}",
+                    "exception": error,
+                    "task": asyncio.current_task(),
+                }
+            )
         finally:
             endpoint.abort()
 
     async def close(self) -> None:
-        """Stop listening and cancel the handlers that still run."""
+        """Stop listening and cancel the handlers that still run, but for one that calls this."""
         self._listener.close()
-        tasks = [self._accepting, *self._handling]
+        tasks = {self._accepting, *self._handling} - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self.closed() else ""
+        return f"<backhaul.Server {self.address}, {len(self._handling)} peers{closed}>"
 
     async def __aenter__(self) -> Server:
         return self
@@ -173,4 +208,6 @@ class Server:
 
 
 def _without_scheme(address: str) -> str:
+    if not isinstance(address, str):
+        raise TypeError(f"address must be a str such as 'host:port', got {address!r}")
     return address.removeprefix("backhaul://")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import weakref
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
 
 from backhaul._native import LoopBridge
 
 __all__ = ["bridge_of", "settle"]
 
-_bridges: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopBridge] = WeakKeyDictionary()
+# Weak on both sides: the loop keeps its bridge, by the reader, until it is closed. A bridge leads to
+# its loop by way of the futures, so a strong one here would keep a loop for ever that was closed
+# with something pending.
+_bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopBridge]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def bridge_of(loop: asyncio.AbstractEventLoop) -> LoopBridge:
@@ -25,13 +30,14 @@ def bridge_of(loop: asyncio.AbstractEventLoop) -> LoopBridge:
     Returns
     -------
     LoopBridge
-        The bridge; it lives as long as the loop.
+        The bridge; it lives until the loop is closed.
     """
-    bridge = _bridges.get(loop)
+    known = _bridges.get(loop)
+    bridge = None if known is None else known()
     if bridge is None:
         bridge = LoopBridge()
         loop.add_reader(bridge.fileno(), bridge.drain)
-        _bridges[loop] = bridge
+        _bridges[loop] = weakref.ref(bridge)
     return bridge
 
 

@@ -1,6 +1,7 @@
 """The Rust fabric as Python sees it; import the names from ``backhaul`` instead."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from types import TracebackType
 from typing import Any, Generic, TypeVar, final
 
 from typing_extensions import Buffer
@@ -85,9 +86,29 @@ class Context:
     def close(self) -> None:
         """End the engine; every endpoint and listener of the context is closed at once."""
 
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+
+    def __enter__(self) -> Context: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        """Close it."""
+
 @final
 class Listener:
-    """Accepts peers at one address; made by `backhaul.listen`."""
+    """Accepts peers at one address; made by `backhaul.listen`.
+
+    A context manager, also asynchronous, which closes it. Iterating over it asynchronously gives
+    peers until it is closed::
+
+        async for endpoint in listener:
+            ...
+    """
 
     @property
     def address(self) -> str:
@@ -105,6 +126,25 @@ class Listener:
     def closed(self) -> bool:
         """Whether `close` was called."""
 
+    def __enter__(self) -> Listener: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+    def __aenter__(self) -> Request[Listener]: ...
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> Request[None]: ...
+    def __aiter__(self) -> Listener: ...
+    def __anext__(self) -> Request[Endpoint]: ...
+
 @final
 class Endpoint:
     """One connected peer.
@@ -112,6 +152,13 @@ class Endpoint:
     Messages are either *tagged*, and matched as MPI matches them, or *untagged* lists of frames,
     received in the order sent. Dropping the endpoint ends the connection at once: `close` it first
     if what was sent must arrive.
+
+    A context manager, also asynchronous, which closes it, or aborts if the body raised::
+
+        async with await backhaul.connect(address) as endpoint:
+            await endpoint.send(b"hello")
+
+    All methods may be called from any thread.
     """
 
     @property
@@ -133,7 +180,8 @@ class Endpoint:
         ----------
         buffer : buffer
             Any C-contiguous memory: the buffer protocol of any format, or
-            ``__array_interface__``. It must not change until the request is done.
+            ``__array_interface__``. It must not change until the request is done, and is held until
+            then: a ``bytearray`` cannot be resized.
         tag : int, optional
             From 0 to 2**64 - 1.
 
@@ -145,7 +193,11 @@ class Endpoint:
         Raises
         ------
         InvalidBuffer
-            If the memory is not contiguous.
+            If the memory is not contiguous, or holds references to Python objects.
+        TypeError
+            If the object offers no memory.
+        ValueError
+            If the tag is out of range.
 
         Notes
         -----
@@ -178,7 +230,11 @@ class Endpoint:
         Raises
         ------
         InvalidBuffer
-            If the memory is read-only or not contiguous.
+            If the memory is read-only, not contiguous, or holds references to Python objects.
+        TypeError
+            If the object offers no memory.
+        ValueError
+            If the tag or mask is out of range.
 
         Notes
         -----
@@ -187,7 +243,15 @@ class Endpoint:
         """
 
     def send_frames(self, frames: Iterable[Buffer | Any]) -> Request[None]:
-        """Send buffers as one untagged message; see `send`."""
+        """Send buffers as one untagged message; see `send`.
+
+        Raises
+        ------
+        TypeError
+            If it is one buffer rather than a list of them, or one of them offers no memory.
+        InvalidBuffer
+            As for `send`.
+        """
 
     def recv_frames(self) -> Request[list[memoryview]]:
         """Receive the next untagged message.
@@ -219,12 +283,33 @@ class Endpoint:
     def statistics(self) -> dict[str, Any]:
         """Messages, bytes and time spent, by direction."""
 
+    def __enter__(self) -> Endpoint: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+    def __aenter__(self) -> Request[Endpoint]: ...
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> Request[None]: ...
+
 @final
 class Request(Generic[_T_co]):
     """One operation in flight: ``await`` it, or ``wait()`` for it.
 
     Cancelling the task that awaits it cancels the operation. A request that nobody waits for goes
     on until it is done.
+
+    It may be waited for as often as wanted, by several tasks and threads at once, and gives each the
+    same result. A receive that is cancelled just as its message comes has the message as its result
+    all the same: where none may be lost, keep the request, and ``wait()`` for it after the cancel.
     """
 
     def done(self) -> bool:
@@ -236,12 +321,19 @@ class Request(Generic[_T_co]):
         Parameters
         ----------
         timeout : float, optional
-            Longest time to wait, in seconds.
+            Longest time to wait, in seconds; 0 or less to look once.
 
         Raises
         ------
         TimedOut
             If it is not done by then. It goes on, and may be waited for again.
+        Cancelled
+            If it was cancelled.
+
+        Notes
+        -----
+        Signals are handled meanwhile: Control-C raises ``KeyboardInterrupt``, and the operation
+        goes on. The thread's event loop, if it has one, stands still.
         """
 
     def result(self) -> _T_co:

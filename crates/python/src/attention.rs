@@ -32,13 +32,15 @@ pub(crate) fn tend(py: Python<'_>) {
     logs::write_out(py);
 }
 
-/// Says that something is due; some event loop is woken unless this thread will tend to it
+/// Says that something is due; the event loops are woken unless this thread will tend to it
+///
+/// All of them, because any one may be stopped or busy.
 pub(crate) fn ask() {
     if CALLS.get() > 0 {
         return;
     }
     let bells = BELLS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(bell) = bells.iter().find_map(Weak::upgrade) {
+    for bell in bells.iter().filter_map(Weak::upgrade) {
         bell.ring();
     }
 }

@@ -97,26 +97,44 @@ pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     {
         return Ok(Bytes::copy_from_slice(bytes.as_bytes()));
     }
-    let pinned = pin(object)?;
-    if pinned.bytes <= COPY_BYTES_MAX {
-        return Ok(Bytes::copy_from_slice(pinned.as_ref()));
+    let buffer = contiguous(object)?;
+    if buffer.len_bytes() > COPY_BYTES_MAX {
+        return Ok(Bytes::from_owner(Pinned::new(buffer)));
     }
-    Ok(Bytes::from_owner(pinned))
+    let bytes = if buffer.len_bytes() == 0 {
+        Bytes::new()
+    } else {
+        // SAFETY: the exporter keeps so many contiguous bytes there while `buffer` is held, which
+        // is released below; no Python code runs in between.
+        Bytes::copy_from_slice(unsafe {
+            std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes())
+        })
+    };
+    buffer.release(object.py());
+    Ok(bytes)
 }
 
 /// A buffer to receive into
 pub(crate) fn target(object: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecvBuffer>> {
-    let pinned = pin(object)?;
-    if pinned.buffer.readonly() {
+    let buffer = contiguous(object)?;
+    if buffer.readonly() {
+        buffer.release(object.py());
         return Err(errors::buffer_error(
             object.py(),
             format!("cannot receive into {}: it is read-only", describe(object)),
         ));
     }
-    Ok(Box::new(pinned))
+    Ok(Box::new(Pinned::new(buffer)))
 }
 
-fn pin(object: &Bound<'_, PyAny>) -> PyResult<Pinned> {
+/// Whether an object is one buffer, rather than a collection of them
+pub(crate) fn is_buffer(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the pointer is that of a live object, which the reference keeps.
+    unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) == 1 }
+}
+
+/// The memory of an object, if it is in one piece and means the same in another process
+fn contiguous(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     let buffer = match PyUntypedBuffer::get(object) {
         Ok(buffer) => buffer,
         Err(error) => {
@@ -131,18 +149,32 @@ fn pin(object: &Bound<'_, PyAny>) -> PyResult<Pinned> {
             PyUntypedBuffer::get(&viewed)?
         }
     };
-    if !buffer.is_c_contiguous() {
-        return Err(errors::buffer_error(
-            object.py(),
-            format!(
-                "{} is not C-contiguous (strides {:?} for shape {:?}): copy it first",
-                describe(object),
-                buffer.strides(),
-                buffer.shape(),
-            ),
-        ));
-    }
-    Ok(Pinned::new(buffer))
+    let refusal = if has_references(buffer.format().to_bytes()) {
+        format!(
+            "{} holds references to Python objects (format {:?}): pickle it first",
+            describe(object),
+            buffer.format(),
+        )
+    } else if buffer.is_c_contiguous() {
+        return Ok(buffer);
+    } else {
+        format!(
+            "{} is not C-contiguous (strides {:?} for shape {:?}): copy it first",
+            describe(object),
+            buffer.strides(),
+            buffer.shape(),
+        )
+    };
+    buffer.release(object.py());
+    Err(errors::buffer_error(object.py(), refusal))
+}
+
+/// Whether a format of PEP 3118 has an object in it, outside the names of fields
+fn has_references(format: &[u8]) -> bool {
+    format
+        .split(|&byte| byte == b':')
+        .step_by(2)
+        .any(|types| types.contains(&b'O'))
 }
 
 /// A buffer over an object that has only `__array_interface__`, by way of NumPy
@@ -158,7 +190,7 @@ fn describe(object: &Bound<'_, PyAny>) -> String {
     object
         .get_type()
         .name()
-        .map_or_else(|_| "object".to_owned(), |name| format!("a {name}"))
+        .map_or_else(|_| "an object".to_owned(), |name| format!("a {name}"))
 }
 
 /// Received memory: 64-byte aligned, writable, and its own

@@ -1,8 +1,10 @@
 //! `Context`: configuration, buffers and the engine.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use backhaul::{Config, KeepAlive, LaneKind};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -16,6 +18,7 @@ use crate::request::Request;
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct Context {
     context: backhaul::Context,
+    closed: AtomicBool,
 }
 
 #[pymethods]
@@ -43,41 +46,44 @@ impl Context {
     fn new(
         py: Python<'_>,
         lanes: Option<Vec<String>>,
-        eager_bytes_max: Option<u64>,
-        credit_bytes: Option<u64>,
-        credit_messages: Option<u64>,
-        message_bytes_max: Option<u64>,
-        segments_max: Option<u32>,
-        sends_max: Option<usize>,
-        ring_bytes: Option<usize>,
-        pool_cached_bytes_max: Option<usize>,
+        eager_bytes_max: Option<Bound<'_, PyAny>>,
+        credit_bytes: Option<Bound<'_, PyAny>>,
+        credit_messages: Option<Bound<'_, PyAny>>,
+        message_bytes_max: Option<Bound<'_, PyAny>>,
+        segments_max: Option<Bound<'_, PyAny>>,
+        sends_max: Option<Bound<'_, PyAny>>,
+        ring_bytes: Option<Bound<'_, PyAny>>,
+        pool_cached_bytes_max: Option<Bound<'_, PyAny>>,
         spin_us: Option<f64>,
         handshake_timeout_s: Option<f64>,
         keep_alive_interval_s: Option<f64>,
         keep_alive_timeout_s: Option<f64>,
         linger_s: Option<f64>,
-        backlog: Option<u32>,
+        backlog: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut config = Config::default();
         if let Some(lanes) = lanes {
             config.lanes = parse_lanes(py, &lanes)?;
         }
         let limits = &mut config.limits;
-        set(&mut limits.eager_bytes_max, eager_bytes_max);
-        set(&mut limits.credit_bytes, credit_bytes);
-        set(&mut limits.credit_messages, credit_messages);
-        set(&mut limits.message_bytes_max, message_bytes_max);
-        set(&mut limits.segments_max, segments_max);
-        set(&mut limits.sends_max, sends_max);
-        set(&mut config.ring_bytes, ring_bytes);
-        set(&mut config.pool_cached_bytes_max, pool_cached_bytes_max);
-        set(&mut config.backlog, backlog);
-        set(&mut config.spin, seconds(py, "spin_us", spin_us, 1e-6)?);
-        set(
-            &mut config.handshake_timeout,
-            seconds(py, "handshake_timeout_s", handshake_timeout_s, 1.0)?,
-        );
-        set(&mut config.linger, seconds(py, "linger_s", linger_s, 1.0)?);
+        set(&mut limits.eager_bytes_max, "eager_bytes_max", eager_bytes_max)?;
+        set(&mut limits.credit_bytes, "credit_bytes", credit_bytes)?;
+        set(&mut limits.credit_messages, "credit_messages", credit_messages)?;
+        set(&mut limits.message_bytes_max, "message_bytes_max", message_bytes_max)?;
+        set(&mut limits.segments_max, "segments_max", segments_max)?;
+        set(&mut limits.sends_max, "sends_max", sends_max)?;
+        set(&mut config.ring_bytes, "ring_bytes", ring_bytes)?;
+        set(&mut config.pool_cached_bytes_max, "pool_cached_bytes_max", pool_cached_bytes_max)?;
+        set(&mut config.backlog, "backlog", backlog)?;
+        if let Some(spin) = seconds(py, "spin_us", spin_us, 1e-6)? {
+            config.spin = spin;
+        }
+        if let Some(timeout) = seconds(py, "handshake_timeout_s", handshake_timeout_s, 1.0)? {
+            config.handshake_timeout = timeout;
+        }
+        if let Some(linger) = seconds(py, "linger_s", linger_s, 1.0)? {
+            config.linger = linger;
+        }
         let interval = seconds(py, "keep_alive_interval_s", keep_alive_interval_s, 1.0)?;
         let timeout = seconds(py, "keep_alive_timeout_s", keep_alive_timeout_s, 1.0)?;
         config.keep_alive = config
@@ -88,7 +94,10 @@ impl Context {
             })
             .filter(|keep_alive| !keep_alive.interval.is_zero());
         backhaul::Context::new(config)
-            .map(|context| Self { context })
+            .map(|context| Self {
+                context,
+                closed: AtomicBool::new(false),
+            })
             .map_err(|error| error.into_exception(py))
     }
 
@@ -123,14 +132,73 @@ impl Context {
     }
 
     fn close(&self, py: Python<'_>) {
+        self.closed.store(true, Ordering::Release);
         attention::call(py, || self.context.close());
+    }
+
+    fn closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        let lanes = &self.context.config().lanes;
+        let lanes: Vec<_> = lanes.iter().map(|lane| lane.name()).collect();
+        let closed = if self.closed() { ", closed" } else { "" };
+        format!("<backhaul.Context {}{closed}>", lanes.join(" "))
     }
 }
 
-fn set<T>(setting: &mut T, value: Option<T>) {
-    if let Some(value) = value {
-        *setting = value;
-    }
+/// Takes over a count or size, if one is given
+fn set<T>(setting: &mut T, name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<()>
+where
+    T: Bounds + for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    let Some(value) = value else {
+        return Ok(());
+    };
+    *setting = value.extract().map_err(|error: PyErr| {
+        let py = value.py();
+        if error.is_instance_of::<PyOverflowError>(py) {
+            let text = format!("{name} must be between 0 and {}, got {value}", T::MAX);
+            errors::config_error(py, text)
+        } else if error.is_instance_of::<PyTypeError>(py) {
+            PyTypeError::new_err(format!("{name} must be an integer, got {value}"))
+        } else {
+            error
+        }
+    })?;
+    Ok(())
+}
+
+/// Numbers that settings are made of
+trait Bounds {
+    const MAX: u64;
+}
+
+impl Bounds for u32 {
+    const MAX: u64 = Self::MAX as u64;
+}
+
+impl Bounds for u64 {
+    const MAX: u64 = Self::MAX;
+}
+
+impl Bounds for usize {
+    const MAX: u64 = Self::MAX as u64;
 }
 
 fn parse_lanes(py: Python<'_>, names: &[String]) -> PyResult<Vec<LaneKind>> {

@@ -4,9 +4,10 @@ use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 
 use backhaul::{CloseReason, Segments, Tag, TagMask};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::attention;
 use crate::buffer::{self, ReceivedBuffer};
@@ -64,7 +65,12 @@ impl Endpoint {
     }
 
     #[pyo3(signature = (buffer, *, tag = 0))]
-    fn send(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, tag: u64) -> PyResult<Request> {
+    fn send(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = bits)] tag: u64,
+    ) -> PyResult<Request> {
         let segment = buffer::source(buffer)?;
         let request = Self::post(py, segment.len(), || self.endpoint.send(Tag(tag), segment));
         Ok(Request::new(request, |py, ()| Ok(py.None())))
@@ -75,8 +81,8 @@ impl Endpoint {
         &self,
         py: Python<'_>,
         buffer: &Bound<'_, PyAny>,
-        tag: u64,
-        mask: u64,
+        #[pyo3(from_py_with = bits)] tag: u64,
+        #[pyo3(from_py_with = bits)] mask: u64,
     ) -> PyResult<Request> {
         let target = buffer::target(buffer)?;
         let request = attention::call(py, || {
@@ -85,13 +91,18 @@ impl Endpoint {
         Ok(Request::new(request, |py, received| {
             static RECEIVED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
             let class = RECEIVED.import(py, "backhaul._buffers", "Received")?;
-            let received = class.call1((received.bytes, received.tag.0))?.unbind();
-            attention::tend(py);
-            Ok(received)
+            Ok(class.call1((received.bytes, received.tag.0))?.unbind())
         }))
     }
 
     fn send_frames(&self, py: Python<'_>, frames: &Bound<'_, PyAny>) -> PyResult<Request> {
+        // Iterating over one would send its items, one by one.
+        if buffer::is_buffer(frames) || frames.is_instance_of::<PyString>() {
+            return Err(PyTypeError::new_err(format!(
+                "frames must be a list of buffers, got one {}: put it into a list, or use send",
+                frames.get_type().name()?,
+            )));
+        }
         let mut segments = Segments::new();
         let mut bytes = 0;
         for frame in frames.try_iter()? {
@@ -183,6 +194,41 @@ impl Endpoint {
         Ok(dict)
     }
 
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.__aexit__(py, kind, value, traceback)
+            .wait(py, None)
+            .map(drop)
+    }
+
+    fn __aenter__(slf: Py<Self>) -> Request {
+        Request::ready(slf.into_any())
+    }
+
+    /// Closes; if the body raised, at once, because what it left half done is of no use
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> Request {
+        if kind.is_none() {
+            return self.close(py);
+        }
+        self.abort(py);
+        Request::ready(py.None())
+    }
+
     fn __repr__(&self) -> String {
         format!(
             "<backhaul.Endpoint {} -> {} over {}{}>",
@@ -196,6 +242,19 @@ impl Endpoint {
             },
         )
     }
+}
+
+/// A tag or mask
+fn bits(number: &Bound<'_, PyAny>) -> PyResult<u64> {
+    number.extract().map_err(|error: PyErr| {
+        if error.is_instance_of::<PyOverflowError>(number.py()) {
+            PyValueError::new_err(format!(
+                "tags and masks are from 0 to 2**64 - 1, got {number}"
+            ))
+        } else {
+            error
+        }
+    })
 }
 
 /// From here on the interpreter is left while data is copied, in bytes: 10 µs at 6 GB/s, of the

@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use backhaul::AcceptError;
+use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -57,6 +59,47 @@ impl Listener {
 
     fn closed(&self) -> bool {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) {
+        self.close(py);
+    }
+
+    fn __aenter__(slf: Py<Self>) -> Request {
+        Request::ready(slf.into_any())
+    }
+
+    fn __aexit__(
+        &self,
+        py: Python<'_>,
+        _kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> Request {
+        self.close(py);
+        Request::ready(py.None())
+    }
+
+    fn __aiter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __anext__(&self, py: Python<'_>) -> Request {
+        let request = attention::call(py, || self.listener.accept());
+        Request::raising(request, Endpoint::object, |py, error| match error {
+            AcceptError::Closed => PyStopAsyncIteration::new_err(()),
+            error => error.into_exception(py),
+        })
     }
 
     fn __repr__(&self) -> String {

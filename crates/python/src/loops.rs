@@ -10,6 +10,7 @@ use std::task::{Wake, Waker};
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::{PyTraverseError, PyVisit};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::attention;
@@ -74,7 +75,7 @@ impl Wake for Ticket {
 }
 
 /// The futures of one event loop that wait for the engine
-#[pyclass(frozen, module = "backhaul._native")]
+#[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct LoopBridge {
     bell: Arc<Bell>,
     waiting: Mutex<Waiting>,
@@ -171,5 +172,21 @@ impl LoopBridge {
         }
         attention::tend(py);
         outcome
+    }
+
+    // A callback leads to a future, that to the loop, and that to its bridge.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        if let Ok(waiting) = self.waiting.try_lock() {
+            for callback in waiting.callbacks.values() {
+                visit.call(callback)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let callbacks = std::mem::take(&mut self.lock().callbacks);
+        // Outside the lock: it may run destructors.
+        drop(callbacks);
     }
 }

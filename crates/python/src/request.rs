@@ -1,13 +1,13 @@
 //! `Request`: one operation in flight, to await or to block on.
 
-use std::fmt::Display;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use pyo3::exceptions::{PyStopIteration, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyStopIteration, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
+use pyo3::sync::{OnceLockExt, PyOnceLock};
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::attention;
 use crate::errors::{self, IntoException};
@@ -17,7 +17,46 @@ use crate::loops::LoopBridge;
 #[pyclass(frozen, module = "backhaul._native", generic)]
 pub(crate) struct Request {
     pending: Box<dyn Pending>,
-    outcome: Mutex<Option<PyResult<Py<PyAny>>>>,
+    /// What the operation came to, once somebody has asked
+    outcome: OnceLock<Outcome>,
+    /// Whom to wake, should several tasks await the request
+    wakers: Mutex<Vec<Waker>>,
+}
+
+/// What an operation came to, as Python objects
+///
+/// The exception is kept as an object so that the garbage collector sees it: its traceback may
+/// lead back to the request.
+enum Outcome {
+    Returned(Py<PyAny>),
+    Raised(Py<PyBaseException>),
+}
+
+impl Outcome {
+    fn new(py: Python<'_>, result: PyResult<Py<PyAny>>) -> Self {
+        match result {
+            Ok(value) => Self::Returned(value),
+            Err(error) => Self::Raised(error.into_value(py)),
+        }
+    }
+
+    fn repeat(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self {
+            Self::Returned(value) => Ok(value.clone_ref(py)),
+            Self::Raised(error) => Err(PyErr::from_value(error.clone_ref(py).into_bound(py).into_any())),
+        }
+    }
+}
+
+/// Wakes several
+struct Everyone(Vec<Waker>);
+
+impl Wake for Everyone {
+    fn wake(self: Arc<Self>) {
+        for waker in &self.0 {
+            waker.wake_by_ref();
+        }
+    }
 }
 
 /// A request of the fabric, without its types
@@ -37,6 +76,8 @@ struct Typed<T, E, F> {
     request: Option<backhaul::Request<T, E>>,
     /// Makes the Python object
     convert: F,
+    /// Makes the exception
+    raise: fn(Python<'_>, E) -> PyErr,
 }
 
 impl<T, E, F> Typed<T, E, F> {
@@ -48,7 +89,7 @@ impl<T, E, F> Typed<T, E, F> {
 impl<T, E, F> Pending for Typed<T, E, F>
 where
     T: Send,
-    E: Send + Display + IntoException,
+    E: Send,
     F: Fn(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + Sync,
 {
     fn is_done(&self) -> bool {
@@ -79,7 +120,7 @@ where
         match self.request().take() {
             None => Err(errors::not_done(py)),
             Some(Ok(value)) => (self.convert)(py, value),
-            Some(Err(error)) => Err(error.into_exception(py)),
+            Some(Err(error)) => Err((self.raise)(py, error)),
         }
     }
 }
@@ -97,40 +138,68 @@ impl Request {
     pub(crate) fn new<T, E, F>(request: backhaul::Request<T, E>, convert: F) -> Self
     where
         T: Send + 'static,
-        E: Send + Display + IntoException + 'static,
+        E: Send + IntoException + 'static,
+        F: Fn(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + Sync + 'static,
+    {
+        Self::raising(request, convert, |py, error| error.into_exception(py))
+    }
+
+    /// A request with exceptions of its own
+    pub(crate) fn raising<T, E, F>(
+        request: backhaul::Request<T, E>,
+        convert: F,
+        raise: fn(Python<'_>, E) -> PyErr,
+    ) -> Self
+    where
+        T: Send + 'static,
+        E: Send + 'static,
         F: Fn(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + Sync + 'static,
     {
         Self {
             pending: Box::new(Typed {
                 request: Some(request),
                 convert,
+                raise,
             }),
-            outcome: Mutex::new(None),
+            outcome: OnceLock::new(),
+            wakers: Mutex::default(),
         }
     }
 
-    fn outcome(&self) -> MutexGuard<'_, Option<PyResult<Py<PyAny>>>> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A request that is done from the start
+    pub(crate) fn ready(value: Py<PyAny>) -> Self {
+        Self {
+            pending: Box::new(Ready),
+            outcome: OnceLock::from(Outcome::Returned(value)),
+            wakers: Mutex::default(),
+        }
     }
 
     /// The result of an operation that is done, as often as asked
     fn repeat_outcome(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        if let Some(outcome) = &*self.outcome() {
-            return match outcome {
-                Ok(value) => Ok(value.clone_ref(py)),
-                Err(error) => Err(error.clone_ref(py)),
-            };
+        if let Some(outcome) = self.outcome.get() {
+            return outcome.repeat(py);
         }
         if !self.pending.is_done() {
             return Err(errors::not_done(py));
         }
-        let fresh = self.pending.take(py);
-        let kept = match &fresh {
-            Ok(value) => Ok(value.clone_ref(py)),
-            Err(error) => Err(error.clone_ref(py)),
-        };
-        *self.outcome() = Some(kept);
-        fresh
+        let outcome = self.outcome.get_or_init_py_attached(py, || {
+            // The engine may have let go of the operation's memory, which the caller wants back.
+            attention::call(py, || Outcome::new(py, self.pending.take(py)))
+        });
+        outcome.repeat(py)
+    }
+
+    /// Has `waker` called when the result is there, beside earlier ones; `false` if it is there
+    fn add_waker(&self, waker: Waker) -> bool {
+        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        wakers.push(waker);
+        match wakers.as_slice() {
+            [only] => self.pending.set_waker(only),
+            all => self
+                .pending
+                .set_waker(&Waker::from(Arc::new(Everyone(all.to_vec())))),
+        }
     }
 
     /// Moves the operation along: at once with the interpreter held, then polling without it
@@ -156,14 +225,11 @@ impl Request {
 
     /// Blocks until the operation is done, for at most `timeout` seconds
     #[pyo3(signature = (timeout = None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+    pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         let deadline = timeout
-            .map(|timeout| {
-                Duration::try_from_secs_f64(timeout)
-                    .map_err(|error| PyValueError::new_err(format!("timeout {timeout}: {error}")))
-            })
+            .map(patience)
             .transpose()?
-            .and_then(|timeout| Instant::now().checked_add(timeout));
+            .and_then(|patience| Instant::now().checked_add(patience));
         while !self.pending.is_done() {
             let left = deadline.map_or(SIGNALS_EACH, |deadline| {
                 deadline
@@ -197,6 +263,33 @@ impl Request {
             sleeping: Mutex::new(None),
         }
     }
+
+    fn __repr__(&self) -> &'static str {
+        match self.outcome.get() {
+            Some(Outcome::Returned(_)) => "<backhaul.Request, returned>",
+            Some(Outcome::Raised(_)) => "<backhaul.Request, raised>",
+            None if self.pending.is_done() => "<backhaul.Request, done>",
+            None => "<backhaul.Request, pending>",
+        }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self.outcome.get() {
+            Some(Outcome::Returned(value)) => visit.call(value),
+            Some(Outcome::Raised(error)) => visit.call(error),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How long to wait for: what is negative has passed, what is too large is for ever
+fn patience(timeout_s: f64) -> PyResult<Duration> {
+    if timeout_s.is_nan() {
+        return Err(PyValueError::new_err(
+            "timeout must be a number of seconds or None, got nan",
+        ));
+    }
+    Ok(Duration::try_from_secs_f64(timeout_s.max(0.0)).unwrap_or(Duration::MAX))
 }
 
 /// The iterator behind `await request`
@@ -235,7 +328,7 @@ impl Awaiter {
             .import(py, "backhaul._loops", "settle")?
             .call1((&future,))?;
         let (waker, ticket) = bridge.get().waker(settle.unbind());
-        if !self.request.get().pending.set_waker(&waker) {
+        if !self.request.get().add_waker(waker) {
             bridge.get().forget(ticket);
             return Ok(None);
         }
@@ -299,6 +392,49 @@ impl Awaiter {
             sleeping.bridge.get().forget(sleeping.ticket);
             self.request.get().cancel(py);
         }
+    }
+
+    // A suspended task holds this, and its future holds the task. The task breaks the cycle.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.request)?;
+        if let Ok(sleeping) = self.sleeping.try_lock()
+            && let Some(sleeping) = &*sleeping
+        {
+            visit.call(&sleeping.future)?;
+            visit.call(&sleeping.bridge)?;
+        }
+        Ok(())
+    }
+}
+
+/// The operation of a request that needed none
+struct Ready;
+
+impl Pending for Ready {
+    fn is_done(&self) -> bool {
+        true
+    }
+
+    fn step(&self) -> bool {
+        true
+    }
+
+    fn poll_inline(&self) -> bool {
+        true
+    }
+
+    fn wait_done(&self, _timeout: Duration) -> bool {
+        true
+    }
+
+    fn set_waker(&self, _waker: &Waker) -> bool {
+        false
+    }
+
+    fn cancel(&self) {}
+
+    fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(py.None())
     }
 }
 

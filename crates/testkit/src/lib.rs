@@ -14,11 +14,13 @@
 
 pub mod executor;
 pub mod harness;
+pub mod model;
 pub mod pattern;
 pub mod peer;
 pub mod process;
 pub mod random;
 pub mod raw;
+pub mod resources;
 pub mod suite;
 pub mod watchdog;
 

@@ -9,6 +9,7 @@ pub mod matching;
 pub mod order;
 pub mod pressure;
 pub mod processes;
+pub mod random;
 pub mod segments;
 pub mod sizes;
 pub mod strangers;
@@ -108,6 +109,11 @@ macro_rules! conformance {
                 a_peer_that_receives_nothing_stores_a_bounded_amount
                 short_messages_pass_long_ones_that_wait
                 statistics_count_messages_and_bytes
+            }
+            random {
+                random_operations_match_the_model
+                #[ignore = "takes minutes"]
+                random_operations_match_the_model_for_long
             }
             segments {
                 a_message_of_no_segments_arrives

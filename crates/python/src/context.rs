@@ -66,14 +66,30 @@ impl Context {
             config.lanes = parse_lanes(py, &lanes)?;
         }
         let limits = &mut config.limits;
-        set(&mut limits.eager_bytes_max, "eager_bytes_max", eager_bytes_max)?;
+        set(
+            &mut limits.eager_bytes_max,
+            "eager_bytes_max",
+            eager_bytes_max,
+        )?;
         set(&mut limits.credit_bytes, "credit_bytes", credit_bytes)?;
-        set(&mut limits.credit_messages, "credit_messages", credit_messages)?;
-        set(&mut limits.message_bytes_max, "message_bytes_max", message_bytes_max)?;
+        set(
+            &mut limits.credit_messages,
+            "credit_messages",
+            credit_messages,
+        )?;
+        set(
+            &mut limits.message_bytes_max,
+            "message_bytes_max",
+            message_bytes_max,
+        )?;
         set(&mut limits.segments_max, "segments_max", segments_max)?;
         set(&mut limits.sends_max, "sends_max", sends_max)?;
         set(&mut config.ring_bytes, "ring_bytes", ring_bytes)?;
-        set(&mut config.pool_cached_bytes_max, "pool_cached_bytes_max", pool_cached_bytes_max)?;
+        set(
+            &mut config.pool_cached_bytes_max,
+            "pool_cached_bytes_max",
+            pool_cached_bytes_max,
+        )?;
         set(&mut config.backlog, "backlog", backlog)?;
         if let Some(spin) = seconds(py, "spin_us", spin_us, 1e-6)? {
             config.spin = spin;
@@ -165,7 +181,7 @@ impl Context {
 /// Takes over a count or size, if one is given
 fn set<T>(setting: &mut T, name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<()>
 where
-    T: Bounds + for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>,
+    T: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>,
 {
     let Some(value) = value else {
         return Ok(());
@@ -173,7 +189,8 @@ where
     *setting = value.extract().map_err(|error: PyErr| {
         let py = value.py();
         if error.is_instance_of::<PyOverflowError>(py) {
-            let text = format!("{name} must be between 0 and {}, got {value}", T::MAX);
+            let bits = 8 * size_of::<T>();
+            let text = format!("{name} must be between 0 and 2**{bits} - 1, got {value}");
             errors::config_error(py, text)
         } else if error.is_instance_of::<PyTypeError>(py) {
             PyTypeError::new_err(format!("{name} must be an integer, got {value}"))
@@ -182,23 +199,6 @@ where
         }
     })?;
     Ok(())
-}
-
-/// Numbers that settings are made of
-trait Bounds {
-    const MAX: u64;
-}
-
-impl Bounds for u32 {
-    const MAX: u64 = Self::MAX as u64;
-}
-
-impl Bounds for u64 {
-    const MAX: u64 = Self::MAX;
-}
-
-impl Bounds for usize {
-    const MAX: u64 = Self::MAX as u64;
 }
 
 fn parse_lanes(py: Python<'_>, names: &[String]) -> PyResult<Vec<LaneKind>> {

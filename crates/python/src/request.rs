@@ -43,7 +43,9 @@ impl Outcome {
     fn repeat(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self {
             Self::Returned(value) => Ok(value.clone_ref(py)),
-            Self::Raised(error) => Err(PyErr::from_value(error.clone_ref(py).into_bound(py).into_any())),
+            Self::Raised(error) => Err(PyErr::from_value(
+                error.clone_ref(py).into_bound(py).into_any(),
+            )),
         }
     }
 }

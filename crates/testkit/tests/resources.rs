@@ -188,7 +188,7 @@ fn a_receiver_that_never_receives_keeps_the_memory_of_both_bounded() {
             "{grown} bytes for a peer that receives nothing"
         );
         let stored = pair.far_context.pool_statistics().live_bytes;
-        assert!(stored as usize <= 2 * window, "{stored} bytes stored");
+        assert!(stored <= 2 * window, "{stored} bytes stored");
     });
 }
 

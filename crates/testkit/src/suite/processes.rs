@@ -173,6 +173,7 @@ pub fn messages_still_in_the_lane_at_a_kill_are_received(harness: &Harness) {
     for seed in 0..SOME {
         receive_short(&endpoint, seed).unwrap();
     }
+    endpoint.watch_close().done().unwrap();
     assert_is_over(&endpoint);
 }
 

@@ -18,6 +18,9 @@ __all__ = ["AsyncDriver", "BlockingDriver", "Driver"]
 class Driver(ABC):  # noqa: B024 - its two kinds have the abstract methods
     """One end of a connection; the other process holds the other end."""
 
+    #: Whether each receive fills its buffer; else only the first one does
+    fills_buffers = True
+
     def __init__(self, options: Mapping[str, Any], *, role: str) -> None:
         self.options = options
         #: ``server`` listens and echoes, ``client`` connects and measures

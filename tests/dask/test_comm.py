@@ -19,6 +19,8 @@ from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import Serialized, deserialize, serialize, to_serialize
 from distributed.utils_test import gen_test
 
+import dask
+
 if TYPE_CHECKING:
     from tests.dask.conftest import CommPair, Eventually, Start
 
@@ -342,6 +344,62 @@ async def test_closing_one_side_fails_its_own_write_that_waits(comm_pair: CommPa
         a.abort()
         with pytest.raises(CommClosedError):
             await waiting
+
+
+@gen_test()
+async def test_a_write_waits_while_too_many_messages_are_queued(comm_pair: CommPair) -> None:
+    keys = {"sends-limit": 4, "credit-messages": 4}
+    config = {f"distributed.comm.backhaul.{key}": value for key, value in keys.items()}
+    async with comm_pair(config=config) as (a, b):
+
+        async def write() -> None:
+            for i in range(200):
+                await a.write(i)
+
+        writing = asyncio.create_task(write())
+        assert [await b.read() for _ in range(200)] == list(range(200))
+        await writing
+
+
+@gen_test()
+async def test_a_message_of_too_many_parts_is_refused_with_the_limit(comm_pair: CommPair) -> None:
+    async with comm_pair(config={"distributed.comm.backhaul.frames-limit": 100}) as (a, _):
+        with pytest.raises(ValueError, match="100"):
+            await a.write([to_serialize(np.ones(1)) for _ in range(200)])
+        assert a.closed()
+
+
+CHILD = """
+import asyncio, sys
+from distributed.comm import connect
+
+async def main():
+    comm = await connect(sys.argv[1])
+    await comm.write("first")
+    await comm.read()
+
+asyncio.run(main())
+"""
+
+
+@gen_test(timeout=60)
+async def test_a_peer_that_is_killed_is_noticed_without_a_read(
+    lane: str, start: Start, eventually: Eventually
+) -> None:
+    if lane == "inproc":
+        pytest.skip("a process is not killed alone on this lane")
+    accepted: asyncio.Queue[Any] = asyncio.Queue()
+    with dask.config.set({"distributed.comm.backhaul.lanes": [lane]}):
+        async with listen("backhaul://127.0.0.1", accepted.put) as listener:
+            child = start("-c", CHILD, listener.contact_address)
+            comm = await accepted.get()
+            assert comm.lane == lane
+            assert comm.remote_info["backhaul"]["pid"] == child.process.pid
+            assert await comm.read() == "first"
+            child.kill()
+            await eventually(comm.closed)
+            with pytest.raises(CommClosedError):
+                await comm.read()
 
 
 @gen_test()

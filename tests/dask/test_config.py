@@ -10,7 +10,6 @@ import pytest
 
 import dask
 from backhaul.dask import Settings
-from backhaul.dask.config import HIGH_WATER_MARK_BYTES
 from backhaul.dask.context import shared_context
 
 
@@ -23,12 +22,13 @@ def current(**values: object) -> Settings:
 
 def test_defaults_leave_the_choice_to_backhaul_except_where_dask_has_one() -> None:
     settings = Settings.current()
-    assert settings.high_water_mark_bytes == HIGH_WATER_MARK_BYTES
+    assert settings.high_water_mark_bytes == 64 * 2**20
     assert dict(settings.native) == {
         "backlog": 2048,
         "keep_alive_interval_s": 7.5,
         "keep_alive_timeout_s": 30.0,
         "segments_max": 1048576,
+        "sends_max": 8192,
     }
 
 

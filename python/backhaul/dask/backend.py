@@ -104,7 +104,7 @@ class BackhaulConnector(Connector):
                 self.prefix + _location(endpoint.local_address),
                 peer_addr,
                 deserialize,
-                high_water_mark_bytes=settings.high_water_mark_bytes,
+                settings=settings,
             )
         raise error or OSError(f"no address found for {host!r}")
 
@@ -253,7 +253,7 @@ class BackhaulListener(BaseListener):
             self.prefix + _location(endpoint.local_address),
             self.prefix + _location(endpoint.peer_address),
             self.deserialize,
-            high_water_mark_bytes=self._settings.high_water_mark_bytes,
+            settings=self._settings,
         )
         comm.allow_offload = self.allow_offload
         try:

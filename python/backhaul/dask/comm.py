@@ -19,15 +19,18 @@ import weakref
 from collections import deque
 from typing import Any, NoReturn
 
-from backhaul import BackhaulError, ConnectionFailed, Endpoint, QueueFull, Request, TimedOut
+from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
 from backhaul.dask.addresses import parse_location
-from backhaul.dask.config import HIGH_WATER_MARK_BYTES
+from backhaul.dask.config import Settings
 from backhaul.dask.private import Comm, CommClosedError, ensure_memoryview, from_frames, to_frames
 
 __all__ = ["BackhaulComm"]
 
 logger = logging.getLogger(__name__)
 
+#: A message of more buffers than this is waited for: the peer may refuse it for their number, and
+#: later messages must not pass it.
+_BUFFERS_SURE = 1024
 #: Lanes whose two ends are on one host by construction.
 _SAME_HOST_LANES = frozenset({"inproc", "shm"})
 
@@ -47,8 +50,8 @@ class BackhaulComm(Comm):
         asked for, as Dask compares it with the listener's.
     deserialize : bool, default True
         Whether `read` gives back objects, or leaves those marked for it serialized.
-    high_water_mark_bytes : int, default 64 MiB
-        `write` waits while more than this is queued for the peer.
+    settings : Settings
+        Says how much may be queued before `write` waits.
     """
 
     #: Larger buffers are split. Ours never are: each would be joined again by a copy.
@@ -61,7 +64,7 @@ class BackhaulComm(Comm):
         peer_addr: str,
         deserialize: bool = True,
         *,
-        high_water_mark_bytes: int = HIGH_WATER_MARK_BYTES,
+        settings: Settings,
     ) -> None:
         # Before super().__init__, which makes the comm visible to repr().
         self._closed = False
@@ -69,10 +72,12 @@ class BackhaulComm(Comm):
         self._local_addr = local_addr
         self._peer_addr = peer_addr
         super().__init__(deserialize=deserialize)
-        self._high_water_mark_bytes = high_water_mark_bytes
-        #: Sends that were not done when `write` returned, oldest first; done ones leave at the
-        #: next write. Holding them lets a full queue be waited for.
+        self._high_water_mark_bytes = settings.high_water_mark_bytes
+        #: Sends that were not done when `write` returned, oldest first; those that are done leave
+        #: at the next write.
         self._unfinished: deque[Request[None]] = deque()
+        #: Most of them, low enough that the native queue, which fails when it is full, never is.
+        self._unfinished_max = max(1, settings.sends_max // 2)
         self._finalizer = weakref.finalize(
             self, _abort_dangling, endpoint, os.getpid(), f"{local_addr} -> {peer_addr}"
         )
@@ -119,8 +124,8 @@ class BackhaulComm(Comm):
     ) -> int:
         """Send a message.
 
-        Returns once the message is queued, or, while more than the high-water mark is queued, once
-        it is sent. A send that fails later closes the comm.
+        Returns once the message is queued, or, while much is queued, once it is sent. A send that
+        fails later closes the comm.
 
         Parameters
         ----------
@@ -140,6 +145,8 @@ class BackhaulComm(Comm):
         ------
         CommClosedError
             If the comm is closed on either side.
+        ValueError
+            If the message has more bytes or buffers than either side accepts.
 
         Notes
         -----
@@ -253,25 +260,19 @@ class BackhaulComm(Comm):
         return self._closed or self._endpoint.closed()
 
     async def _send(self, buffers: list[Any]) -> None:
-        request = await self._queue(buffers)
-        if request.done():
-            request.result()
-        elif self._endpoint.queued_bytes() > self._high_water_mark_bytes:
+        unfinished = self._unfinished
+        # Awaiting a request that is done visits no event loop; one that failed raises here.
+        while unfinished and (unfinished[0].done() or len(unfinished) >= self._unfinished_max):
+            await unfinished.popleft()
+        request = self._endpoint.send_frames(buffers)
+        if (
+            request.done()
+            or len(buffers) > _BUFFERS_SURE
+            or self._endpoint.queued_bytes() > self._high_water_mark_bytes
+        ):
             await request
         else:
-            self._unfinished.append(request)
-
-    async def _queue(self, buffers: list[Any]) -> Request[None]:
-        unfinished = self._unfinished
-        while unfinished and unfinished[0].done():
-            unfinished.popleft()
-        while True:
-            try:
-                return self._endpoint.send_frames(buffers)
-            except QueueFull:
-                if not unfinished:
-                    raise
-            await unfinished.popleft()
+            unfinished.append(request)
 
     def _end(self, error: BackhaulError) -> NoReturn:
         """Give up a connection that ended."""

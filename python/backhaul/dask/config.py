@@ -17,10 +17,7 @@ from dask.utils import parse_bytes, parse_timedelta
 
 import dask
 
-__all__ = ["HIGH_WATER_MARK_BYTES", "Settings"]
-
-#: Bytes queued for one peer above which a write waits, unless configured otherwise.
-HIGH_WATER_MARK_BYTES = 64 * 2**20
+__all__ = ["Settings"]
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
@@ -42,6 +39,8 @@ class Settings:
         What to advertise for a listener that is bound to every interface.
     high_water_mark_bytes : int
         A write waits while more than this is queued for its peer.
+    sends_max : int
+        Most messages queued for one peer.
     native : tuple of (str, object)
         Arguments of `backhaul.Context`, sorted, without those left to Backhaul. Hashable: equal
         settings share a context.
@@ -50,6 +49,7 @@ class Settings:
     contact_host: str | None
     contact_interface: str | None
     high_water_mark_bytes: int
+    sends_max: int
     native: tuple[tuple[str, Any], ...]
 
     @classmethod
@@ -66,17 +66,15 @@ class Settings:
             keep_alive_s = _seconds(dask.config.get("distributed.comm.timeouts.tcp"))
         interval_s = _read("timeouts.keep-alive-interval", _seconds)
         spin_s = _read("spin", _seconds)
-        high_water_mark_bytes = _read("high-water-mark", _bytes)
-        if high_water_mark_bytes is None:
-            high_water_mark_bytes = HIGH_WATER_MARK_BYTES
+        sends_max = _require("sends-limit", _count)
         native: dict[str, Any] = {
             "lanes": _read("lanes", _names),
             "eager_bytes_max": _read("eager", _bytes),
             "credit_bytes": _read("credit", _bytes),
             "credit_messages": _read("credit-messages", _count),
             "message_bytes_max": _read("message-limit", _bytes),
-            "segments_max": _read("frames-limit", _count),
-            "sends_max": _read("sends-limit", _count),
+            "segments_max": _require("frames-limit", _count),
+            "sends_max": sends_max,
             "ring_bytes": _read("ring", _bytes),
             "pool_cached_bytes_max": _read("pool", _bytes),
             "spin_us": None if spin_s is None else spin_s * 1e6,
@@ -89,11 +87,20 @@ class Settings:
         return cls(
             contact_host=_read("contact-host", str),
             contact_interface=_read("contact-interface", str),
-            high_water_mark_bytes=high_water_mark_bytes,
+            high_water_mark_bytes=_require("high-water-mark", _bytes),
+            sends_max=sends_max,
             native=tuple(
                 sorted((key, value) for key, value in native.items() if value is not None)
             ),
         )
+
+
+def _require(key: str, parse: Callable[[Any], _T]) -> _T:
+    """Read one key that has a default here."""
+    value = _read(key, parse)
+    if value is None:
+        raise ValueError(f"{_ROOT}.{key} must be {_ALLOWED[parse]}, got None")
+    return value
 
 
 def _read(key: str, parse: Callable[[Any], _T]) -> _T | None:

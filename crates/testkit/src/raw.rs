@@ -1,11 +1,17 @@
 //! A peer that speaks the wire by hand, to say what no honest peer would.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use backhaul_proto::{
     FrameHeader, HEADER_BYTES, Handshake, HandshakeEvent, Hello, LaneKind, Limits, Role,
+};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
 };
 
 /// A socket that does as it is told
@@ -27,10 +33,24 @@ impl RawPeer {
 
     /// Connects and shakes hands properly, on the lane that is the socket
     pub fn shake_hands(address: SocketAddr) -> Self {
+        let (peer, lane, _) = Self::shake_hands_over(address, LaneKind::Tcp, |_| {});
+        assert_eq!(lane, LaneKind::Tcp);
+        peer
+    }
+
+    /// Connects and selects a lane, with a word to whom the Hello names before that
+    ///
+    /// Returns also the lane that was answered, and why.
+    pub fn shake_hands_over(
+        address: SocketAddr,
+        selected: LaneKind,
+        prepare: impl FnOnce(&Hello),
+    ) -> (Self, LaneKind, String) {
+        let mut prepare = Some(prepare);
         let mut peer = Self::connect(address);
         let mut handshake = Handshake::new(
             Role::Connector,
-            hello(&[LaneKind::Tcp]),
+            hello(&[selected]),
             Instant::now(),
             Duration::from_secs(60),
         );
@@ -40,13 +60,13 @@ impl RawPeer {
             }
             match handshake.poll_event() {
                 Some(HandshakeEvent::PeerHello(hello)) => {
+                    if let Some(prepare) = prepare.take() {
+                        prepare(&hello);
+                    }
                     peer.peer = Some(hello);
-                    handshake.select(LaneKind::Tcp, "by hand");
+                    handshake.select(selected, "by hand");
                 }
-                Some(HandshakeEvent::Done { lane, .. }) => {
-                    assert_eq!(lane, LaneKind::Tcp);
-                    return peer;
-                }
+                Some(HandshakeEvent::Done { lane, reason }) => return (peer, lane, reason),
                 Some(event) => panic!("unexpected {event:?}"),
                 None => {
                     // Byte by byte, so that nothing behind the handshake is taken.
@@ -57,6 +77,16 @@ impl RawPeer {
                 }
             }
         }
+    }
+
+    /// Reads the Hello of the other side, saying nothing
+    pub fn hear_hello(&mut self) -> Hello {
+        let mut prefix = [0; 16];
+        self.socket.read_exact(&mut prefix).unwrap();
+        let body_bytes = u32::from_le_bytes(*prefix.last_chunk().unwrap());
+        let mut body = vec![0; body_bytes as usize];
+        self.socket.read_exact(&mut body).unwrap();
+        Hello::decode_body(&body).unwrap()
     }
 
     /// Sends bytes; that the other side has hung up is no error
@@ -99,6 +129,26 @@ impl RawPeer {
             }
         }
     }
+}
+
+/// Hands descriptors to the abstract Unix socket that a Hello names
+pub fn hand_over(name: &str, nonce: &[u8], descriptors: &[BorrowedFd<'_>]) {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    rustix::net::connect(&socket, &address).unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    }
+    let flags = SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(&socket, &[IoSlice::new(nonce)], &mut control, flags).unwrap();
 }
 
 /// A Hello of a process on a host that nobody shares

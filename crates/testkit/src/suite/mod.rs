@@ -5,12 +5,14 @@ pub mod closing;
 pub mod contexts;
 pub mod executors;
 pub mod listening;
+pub mod liveness;
 pub mod matching;
 pub mod order;
 pub mod pressure;
 pub mod processes;
 pub mod random;
 pub mod segments;
+pub mod shared_memory;
 pub mod sizes;
 pub mod strangers;
 pub mod threads;
@@ -83,6 +85,10 @@ macro_rules! conformance {
                 a_lane_asked_for_by_the_connector_is_used_if_both_have_it
                 a_setting_out_of_range_is_an_error_with_the_value
             }
+            liveness {
+                a_silent_peer_is_given_up
+                an_idle_peer_that_answers_stays
+            }
             matching {
                 a_receive_posted_before_arrival_gets_the_message
                 an_unexpected_message_waits_for_its_receive
@@ -124,6 +130,14 @@ macro_rules! conformance {
                 a_table_longer_than_the_ring_arrives
                 too_many_segments_are_refused
                 too_long_a_message_is_refused
+            }
+            shared_memory {
+                memory_offered_by_hand_is_a_lane
+                memory_that_is_none_falls_back_to_tcp
+                nonsense_on_the_meeting_socket_is_ignored
+                ruined_indices_end_the_endpoint
+                garbage_in_the_ring_is_a_violation
+                bytes_on_the_sentinel_end_the_endpoint
             }
             sizes {
                 empty_messages_arrive

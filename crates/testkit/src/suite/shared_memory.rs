@@ -1,0 +1,188 @@
+//! Peers that offer memory which is none, or ruin it later; only the lane of shared memory.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use backhaul::{CloseReason, Endpoint, LaneKind, Listener, RecvError, SendError, Tag, TagMask};
+use backhaul_proto::{FrameHeader, FrameKind, Hello};
+use backhaul_shm::channel::{self, Duplex};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::harness::LOOPBACK;
+use crate::raw::{RawPeer, hand_over, hello};
+use crate::{Finish, Harness, assert_matches, pattern, wait_until};
+
+/// The peer by hand can do what an honest one does
+pub fn memory_offered_by_hand_is_a_lane(harness: &Harness) {
+    let Some(mut meeting) = Meeting::new(harness) else {
+        return;
+    };
+    let posted = meeting.endpoint.recv_message(Tag(3), TagMask::FULL);
+    let header = FrameHeader {
+        segment_count: 1,
+        tag: 3,
+        payload_bytes: 500,
+        ..FrameHeader::bare(FrameKind::Eager, 0)
+    };
+    meeting.write(&header.encode());
+    meeting.write(&pattern::make(1, 500));
+    pattern::check(1, &posted.done().unwrap().segments[0]);
+    drop(meeting.peer);
+    assert_matches!(
+        meeting.endpoint.watch_close().done().unwrap(),
+        CloseReason::PeerGone { .. }
+    );
+}
+
+/// Descriptors that are no memory of ours: the peers stay on TCP, and the answer says why
+pub fn memory_that_is_none_falls_back_to_tcp(harness: &Harness) {
+    if harness.lane != LaneKind::Shm {
+        return;
+    }
+    let context = harness.context();
+    let listener = context.listen(LOOPBACK).unwrap();
+    let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    let bell = bell();
+    let accept = listener.accept();
+    let (peer, lane, reason) =
+        RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
+            let descriptors = [file.as_fd(), bell.as_fd(), bell.as_fd()];
+            hand_over(&hello.unix_name, &hello.nonce, &descriptors);
+        });
+    assert_eq!(lane, LaneKind::Tcp);
+    assert!(reason.contains("shm"), "{reason}");
+    assert_eq!(accept.done().unwrap().lane(), LaneKind::Tcp);
+    drop(peer);
+    still_accepts(harness, &listener);
+}
+
+/// Callers of the Unix socket that hand over nonsense are ignored, and others are served
+pub fn nonsense_on_the_meeting_socket_is_ignored(harness: &Harness) {
+    if harness.lane != LaneKind::Shm {
+        return;
+    }
+    let context = harness.context();
+    let listener = context.listen(LOOPBACK).unwrap();
+    let bell = bell();
+    let talk = |nonce: &dyn Fn(&Hello) -> Vec<u8>, count: usize| {
+        let mut peer = RawPeer::connect(listener.local_address());
+        peer.say(&hello(&[LaneKind::Shm]).encode());
+        let hello = peer.hear_hello();
+        hand_over(&hello.unix_name, &nonce(&hello), &vec![bell.as_fd(); count]);
+    };
+    talk(&|_| vec![0; 16], 3);
+    talk(&|_| vec![0; 1], 3);
+    talk(&|_| vec![0; 100], 3);
+    talk(&|hello| hello.nonce.to_vec(), 0);
+    talk(&|hello| hello.nonce.to_vec(), 2);
+    talk(&|hello| hello.nonce.to_vec(), 8);
+    wait_until(|| listener.statistics().rejected == 6);
+    still_accepts(harness, &listener);
+}
+
+/// Indices overwritten while the lane is in use end this endpoint, with an error
+pub fn ruined_indices_end_the_endpoint(harness: &Harness) {
+    for fill in [0xff, 0x55, 0x01] {
+        let Some(meeting) = Meeting::new(harness) else {
+            return;
+        };
+        let posted = meeting.endpoint.recv_message(Tag(3), TagMask::FULL);
+        rustix::io::pwrite(&meeting.memory, &[fill; 4096], 0).unwrap();
+        meeting.ring();
+        let send = meeting.endpoint.send(Tag(1), vec![1; 4 << 20]);
+        assert_matches!(
+            posted.done().unwrap_err(),
+            RecvError::Closed(CloseReason::PeerGone { .. } | CloseReason::Violation { .. })
+        );
+        assert_matches!(
+            send.done().unwrap_err(),
+            SendError::Closed(CloseReason::PeerGone { .. } | CloseReason::Violation { .. })
+        );
+        still_accepts(harness, &meeting.listener);
+    }
+}
+
+/// Garbage in the ring is a violation, as it is on a socket
+pub fn garbage_in_the_ring_is_a_violation(harness: &Harness) {
+    let Some(mut meeting) = Meeting::new(harness) else {
+        return;
+    };
+    meeting.write(&[0xee; 200]);
+    assert_matches!(
+        meeting.endpoint.watch_close().done().unwrap(),
+        CloseReason::Violation { .. }
+    );
+    still_accepts(harness, &meeting.listener);
+}
+
+/// Bytes on the socket that is only there to end are no frames
+pub fn bytes_on_the_sentinel_end_the_endpoint(harness: &Harness) {
+    let Some(mut meeting) = Meeting::new(harness) else {
+        return;
+    };
+    meeting
+        .peer
+        .say(&FrameHeader::bare(FrameKind::Ping, 1).encode());
+    assert_matches!(
+        meeting.endpoint.watch_close().done().unwrap(),
+        CloseReason::PeerGone { .. } | CloseReason::Violation { .. }
+    );
+    still_accepts(harness, &meeting.listener);
+}
+
+/// A peer by hand on the lane of shared memory
+struct Meeting {
+    peer: RawPeer,
+    endpoint: Endpoint,
+    listener: Listener,
+    rings: Duplex,
+    memory: OwnedFd,
+    /// Wakes the endpoint
+    their_bell: OwnedFd,
+}
+
+impl Meeting {
+    /// `None` on other lanes
+    fn new(harness: &Harness) -> Option<Self> {
+        if harness.lane != LaneKind::Shm {
+            return None;
+        }
+        let listener = harness.context().listen(LOOPBACK).unwrap();
+        let (rings, memory) = channel::create(1 << 16).unwrap();
+        let (their_bell, our_bell) = (bell(), bell());
+        let accept = listener.accept();
+        let (peer, lane, reason) =
+            RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
+                let descriptors = [memory.as_fd(), their_bell.as_fd(), our_bell.as_fd()];
+                hand_over(&hello.unix_name, &hello.nonce, &descriptors);
+            });
+        assert_eq!(lane, LaneKind::Shm, "{reason}");
+        Some(Self {
+            peer,
+            endpoint: accept.done().unwrap(),
+            listener,
+            rings,
+            memory,
+            their_bell,
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        assert_eq!(self.rings.producer.write(bytes).unwrap(), bytes.len());
+        self.ring();
+    }
+
+    fn ring(&self) {
+        rustix::io::write(&self.their_bell, &1_u64.to_ne_bytes()).unwrap();
+    }
+}
+
+fn bell() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+fn still_accepts(harness: &Harness, listener: &Listener) {
+    let (near, far) = harness.connect(&harness.context(), listener);
+    let posted = far.recv_message(Tag(1), TagMask::FULL);
+    near.send(Tag(1), &b"welcome"[..]).done().unwrap();
+    assert_eq!(posted.done().unwrap().segments[0][..], *b"welcome");
+}

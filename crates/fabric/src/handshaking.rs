@@ -46,6 +46,8 @@ struct State {
     means: Means,
     purpose: Purpose,
     done: Option<(LaneKind, String)>,
+    /// The peer takes no messages
+    deaf: bool,
     /// Bytes of frames that came behind the handshake
     staged: Vec<u8>,
 }
@@ -157,6 +159,7 @@ impl Handshaking {
                 means: Means::default(),
                 purpose,
                 done: None,
+                deaf: false,
                 staged: Vec::new(),
             })),
         });
@@ -334,12 +337,35 @@ impl State {
         }
         loop {
             self.handle_events(core);
+            self.check_peer()?;
             self.flush().map_err(Failure::Io)?;
             if self.done.is_some() || !self.read()? {
                 self.handle_events(core);
                 return self.flush().map_err(Failure::Io);
             }
         }
+    }
+
+    /// Refuses a peer that could not be talked to
+    ///
+    /// Frames may come behind the handshake, and only when they travel on this socket.
+    fn check_peer(&self) -> Result<(), Failure> {
+        if self.deaf {
+            let what = "the peer grants no credit, so nothing could ever be sent";
+            return Err(Failure::Io(io::Error::new(
+                io::ErrorKind::InvalidData,
+                what,
+            )));
+        }
+        let allowed = matches!(self.done, Some((LaneKind::Tcp, _)));
+        if self.staged.is_empty() || allowed {
+            return Ok(());
+        }
+        let what = "bytes came before the handshake was over";
+        Err(Failure::Io(io::Error::new(
+            io::ErrorKind::InvalidData,
+            what,
+        )))
     }
 
     /// Reads once; `false` if nothing is there
@@ -364,6 +390,7 @@ impl State {
         while let Some(event) = self.proto.poll_event() {
             match event {
                 HandshakeEvent::PeerHello(peer) => {
+                    self.deaf = peer.credit_messages == 0;
                     if let Purpose::Connect { lanes, .. } = &self.purpose {
                         let (lane, reason) =
                             rendezvous::choose(core, lanes, &self.local, &peer, &mut self.means);

@@ -4,9 +4,11 @@
 //! same abstract Unix sockets, which are scoped by the network namespace. An address proves
 //! neither; the meeting on the Unix socket does.
 
-use std::sync::OnceLock;
+use std::sync::Mutex;
 
 use rustix::fs::{Mode, OFlags};
+
+use crate::engine::lock;
 
 /// Facts about this process that do not change while it runs
 #[derive(Clone, Debug)]
@@ -22,16 +24,30 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The identity of this process
+    /// The identity of this process, another one after a fork
     pub(crate) fn current() -> &'static Self {
-        static IDENTITY: OnceLock<Identity> = OnceLock::new();
-        IDENTITY.get_or_init(|| Self {
+        static CURRENT: Mutex<Option<&Identity>> = Mutex::new(None);
+        let pid = std::process::id();
+        let mut current = lock(&CURRENT);
+        match *current {
+            Some(identity) if identity.pid == pid => identity,
+            _ => {
+                // Leaked, once per process: others hold references to it.
+                let identity = Box::leak(Box::new(Self::new(pid)));
+                *current = Some(identity);
+                identity
+            }
+        }
+    }
+
+    fn new(pid: u32) -> Self {
+        Self {
             boot_id: boot_id(),
             host_token: network_namespace(),
             process_token: random(),
-            pid: std::process::id(),
+            pid,
             uid: rustix::process::getuid().as_raw(),
-        })
+        }
     }
 }
 

@@ -344,12 +344,19 @@ impl Conn {
         }
     }
 
-    /// Records the end of the link, once
-    fn record_closed(&self, reason: CloseReason, wakes: &mut Wakes) {
+    /// Records why the link has ended
+    fn record_closed(&self, reason: &CloseReason) {
+        // The link ends once, so this is the only call that sets it.
+        self.closed.get_or_init(|| reason.clone());
+    }
+
+    /// Tells whoever watches that the link has ended, and lets go of the engine
+    fn tell_closed(&self, wakes: &mut Wakes) {
         let mut watchers = lock(&self.watchers);
-        let reason = self.closed.get_or_init(|| reason);
-        for watcher in watchers.drain(..) {
-            watcher.complete(Ok(reason.clone()), wakes);
+        if let Some(reason) = self.closed.get() {
+            for watcher in watchers.drain(..) {
+                watcher.complete(Ok(reason.clone()), wakes);
+            }
         }
         drop(watchers);
         self.interest.end(&self.engine);

@@ -51,7 +51,7 @@ pub enum HandshakeError {
         supported: u16,
     },
     /// The peer's Hello cannot be understood
-    #[error("bad hello from the peer")]
+    #[error("bad hello from the peer: {0}")]
     Hello(#[from] HelloError),
     /// A lane was selected that is not in both Hellos
     #[error("the peer selected lane {lane}, which is not offered by both sides")]

@@ -41,6 +41,9 @@ def as_buffer(obj: Any) -> Any | None:
     import numpy as np
 
     array = np.asarray(obj)
+    if isinstance(obj, np.generic):
+        # A copy, which is as good as the value to send, and of no use to receive into.
+        array.flags.writeable = False
     if array.flags.c_contiguous:
         return array.reshape(-1).view(np.uint8)
     # The strides are what the error is about, so keep them, under a type with a format.

@@ -10,11 +10,10 @@
     reason = "pointers of the buffer protocol; see the module's doc"
 )]
 
-use std::mem::ManuallyDrop;
+use std::ffi::{CStr, c_int};
 use std::sync::{Mutex, PoisonError};
 
 use backhaul::{Bytes, PoolBuf, RecvBuffer};
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -25,25 +24,104 @@ use crate::attention;
 use crate::errors;
 
 /// Pins dropped by threads that must not run Python
-static BURIED: Mutex<Vec<PyUntypedBuffer>> = Mutex::new(Vec::new());
+static BURIED: Mutex<Vec<View>> = Mutex::new(Vec::new());
 
-/// Memory of a Python object, pinned
+/// A view of the memory of a Python object, which is pinned until [`View::release`]
+///
+/// PyO3's own class refuses views without strides, such as those of ctypes.
+///
+/// Invariant: `raw` was filled by `PyObject_GetBuffer` and not released yet. It is boxed, because
+/// an exporter may have let it point into itself.
+struct View {
+    raw: Box<ffi::Py_buffer>,
+}
+
+// SAFETY: what the view points to is valid in any thread while the memory is pinned, and only
+// `release`, attached to the interpreter, ends that.
+unsafe impl Send for View {}
+
+impl View {
+    fn get(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut raw = Box::new(ffi::Py_buffer::new());
+        // SAFETY: the object is alive, the thread attached, and `raw` ours to be filled.
+        let outcome =
+            unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *raw, ffi::PyBUF_FULL_RO) };
+        if outcome == 0 {
+            Ok(Self { raw })
+        } else {
+            Err(PyErr::fetch(object.py()))
+        }
+    }
+
+    fn release(mut self, _py: Python<'_>) {
+        // SAFETY: filled and not released before, by the invariant; `self` ends here. The thread is
+        // attached, as the token shows.
+        unsafe { ffi::PyBuffer_Release(&raw mut *self.raw) };
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.raw.buf.cast()
+    }
+
+    fn len(&self) -> usize {
+        usize::try_from(self.raw.len).unwrap_or(0)
+    }
+
+    fn is_readonly(&self) -> bool {
+        self.raw.readonly != 0
+    }
+
+    /// Whether the memory is in one piece, in C's order
+    fn is_contiguous(&self) -> bool {
+        const C_ORDER: std::ffi::c_char = b'C'.cast_signed();
+        // SAFETY: `raw` is filled, by the invariant.
+        unsafe { ffi::PyBuffer_IsContiguous(&raw const *self.raw, C_ORDER) != 0 }
+    }
+
+    fn format(&self) -> &[u8] {
+        if self.raw.format.is_null() {
+            return b"B";
+        }
+        // SAFETY: the exporter keeps a C string there while the memory is pinned.
+        unsafe { CStr::from_ptr(self.raw.format) }.to_bytes()
+    }
+
+    fn shape(&self) -> &[ffi::Py_ssize_t] {
+        self.dimensions(self.raw.shape)
+    }
+
+    fn strides(&self) -> &[ffi::Py_ssize_t] {
+        self.dimensions(self.raw.strides)
+    }
+
+    fn dimensions(&self, start: *const ffi::Py_ssize_t) -> &[ffi::Py_ssize_t] {
+        let count = usize::try_from(self.raw.ndim).unwrap_or(0);
+        if start.is_null() || count == 0 {
+            return &[];
+        }
+        // SAFETY: shape and strides have `ndim` entries, which live while the memory is pinned.
+        unsafe { std::slice::from_raw_parts(start, count) }
+    }
+}
+
+/// Contiguous memory of a Python object that an operation works on
 struct Pinned {
-    buffer: ManuallyDrop<PyUntypedBuffer>,
+    /// `None` once it is buried
+    view: Option<View>,
     start: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: the pointer is valid in any thread while the buffer is pinned, and the pin is released
+// SAFETY: the pointer is valid in any thread while the view is pinned, and the pin is released
 // only by `release_buried`, attached to the interpreter.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    fn new(buffer: PyUntypedBuffer) -> Self {
+    fn new(view: View) -> Self {
         Self {
-            start: buffer.buf_ptr().cast(),
-            bytes: buffer.len_bytes(),
-            buffer: ManuallyDrop::new(buffer),
+            start: view.start(),
+            bytes: view.len(),
+            view: Some(view),
         }
     }
 }
@@ -72,12 +150,10 @@ impl RecvBuffer for Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: taken once, here, and not used again.
-        let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
         BURIED
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(buffer);
+            .extend(self.view.take());
         attention::ask();
     }
 }
@@ -85,8 +161,8 @@ impl Drop for Pinned {
 /// Releases the pins that were dropped; the caller is attached to the interpreter
 pub(crate) fn release_buried(py: Python<'_>) {
     let buried = std::mem::take(&mut *BURIED.lock().unwrap_or_else(PoisonError::into_inner));
-    for buffer in buried {
-        buffer.release(py);
+    for view in buried {
+        view.release(py);
     }
 }
 
@@ -97,34 +173,33 @@ pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     {
         return Ok(Bytes::copy_from_slice(bytes.as_bytes()));
     }
-    let buffer = contiguous(object)?;
-    if buffer.len_bytes() > COPY_BYTES_MAX {
-        return Ok(Bytes::from_owner(Pinned::new(buffer)));
+    let view = contiguous(object)?;
+    let bytes = view.len();
+    if bytes > COPY_BYTES_MAX {
+        return Ok(Bytes::from_owner(Pinned::new(view)));
     }
-    let bytes = if buffer.len_bytes() == 0 {
+    let copy = if bytes == 0 {
         Bytes::new()
     } else {
-        // SAFETY: the exporter keeps so many contiguous bytes there while `buffer` is held, which
-        // is released below; no Python code runs in between.
-        Bytes::copy_from_slice(unsafe {
-            std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes())
-        })
+        // SAFETY: the exporter keeps `bytes` contiguous bytes there until `release` below, and no
+        // Python code runs in between.
+        Bytes::copy_from_slice(unsafe { std::slice::from_raw_parts(view.start(), bytes) })
     };
-    buffer.release(object.py());
-    Ok(bytes)
+    view.release(object.py());
+    Ok(copy)
 }
 
 /// A buffer to receive into
 pub(crate) fn target(object: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecvBuffer>> {
-    let buffer = contiguous(object)?;
-    if buffer.readonly() {
-        buffer.release(object.py());
+    let view = contiguous(object)?;
+    if view.is_readonly() {
+        view.release(object.py());
         return Err(errors::buffer_error(
             object.py(),
             format!("cannot receive into {}: it is read-only", describe(object)),
         ));
     }
-    Ok(Box::new(Pinned::new(buffer)))
+    Ok(Box::new(Pinned::new(view)))
 }
 
 /// Whether an object is one buffer, rather than a collection of them
@@ -134,9 +209,9 @@ pub(crate) fn is_buffer(object: &Bound<'_, PyAny>) -> bool {
 }
 
 /// The memory of an object, if it is in one piece and means the same in another process
-fn contiguous(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
-    let buffer = match PyUntypedBuffer::get(object) {
-        Ok(buffer) => buffer,
+fn contiguous(object: &Bound<'_, PyAny>) -> PyResult<View> {
+    let view = match View::get(object) {
+        Ok(view) => view,
         Err(error) => {
             let viewed = as_buffer(object)?.ok_or_else(|| {
                 let message = format!(
@@ -146,26 +221,26 @@ fn contiguous(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
                 );
                 PyTypeError::new_err(message)
             })?;
-            PyUntypedBuffer::get(&viewed)?
+            View::get(&viewed)?
         }
     };
-    let refusal = if has_references(buffer.format().to_bytes()) {
+    let refusal = if has_references(view.format()) {
         format!(
             "{} holds references to Python objects (format {:?}): pickle it first",
             describe(object),
-            buffer.format(),
+            String::from_utf8_lossy(view.format()),
         )
-    } else if buffer.is_c_contiguous() {
-        return Ok(buffer);
+    } else if view.is_contiguous() {
+        return Ok(view);
     } else {
         format!(
             "{} is not C-contiguous (strides {:?} for shape {:?}): copy it first",
             describe(object),
-            buffer.strides(),
-            buffer.shape(),
+            view.strides(),
+            view.shape(),
         )
     };
-    buffer.release(object.py());
+    view.release(object.py());
     Err(errors::buffer_error(object.py(), refusal))
 }
 
@@ -234,7 +309,7 @@ impl ReceivedBuffer {
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
-        flags: std::ffi::c_int,
+        flags: c_int,
     ) -> PyResult<()> {
         let buffer = slf.get();
         let bytes = ffi::Py_ssize_t::try_from(buffer.bytes)?;

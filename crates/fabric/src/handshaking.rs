@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -15,7 +14,6 @@ use backhaul_proto::{
     Connection, Handshake, HandshakeError, HandshakeEvent, Hello, LaneKind, PeerLimits, Role,
 };
 use rustix::event::epoll::EventFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::address::canonical;
 use crate::conn::{Conn, Facts, Link, PORT_SOCKET};
@@ -25,6 +23,7 @@ use crate::engine::{Source, SourceId, lock};
 use crate::error::ConnectError;
 use crate::lane::Lane;
 use crate::listener::ListenerShared;
+use crate::opening::Opening;
 use crate::rendezvous::{self, Means};
 use crate::request::{Completer, Drive, Wakes};
 
@@ -37,7 +36,7 @@ pub(crate) struct Handshaking {
 }
 
 struct State {
-    socket: Socket,
+    socket: Opening,
     proto: Handshake,
     local: Hello,
     peer: Option<Hello>,
@@ -50,14 +49,6 @@ struct State {
     deaf: bool,
     /// Bytes of frames that came behind the handshake
     staged: Vec<u8>,
-}
-
-struct Socket {
-    stream: TcpStream,
-    peer: SocketAddr,
-    /// `connect` has not been answered yet
-    connecting: bool,
-    flags: EventFlags,
 }
 
 enum Purpose {
@@ -93,7 +84,7 @@ impl Handshaking {
             let Some(next) = found.pop_front() else {
                 unreachable!("a look-up without results is an error");
             };
-            match Socket::connect(next) {
+            match Opening::connect(next) {
                 Ok(socket) => {
                     let local = core.hello(&lanes, None);
                     let purpose = Purpose::Connect {
@@ -121,7 +112,7 @@ impl Handshaking {
         stream: TcpStream,
         peer: SocketAddr,
     ) {
-        let socket = Socket {
+        let socket = Opening {
             stream,
             peer,
             connecting: false,
@@ -139,7 +130,7 @@ impl Handshaking {
 
     fn begin(
         core: &Arc<Core>,
-        socket: Socket,
+        socket: Opening,
         local: Hello,
         role: Role,
         purpose: Purpose,
@@ -262,7 +253,7 @@ impl Handshaking {
     fn start(
         &self,
         id: SourceId,
-        socket: Socket,
+        socket: Opening,
         peer: Hello,
         means: Means,
         (lane, reason): (LaneKind, String),
@@ -459,42 +450,6 @@ impl std::fmt::Display for Failure {
             Self::Io(error) => error.fmt(f),
             Self::Handshake(error) => error.fmt(f),
             Self::Cancelled => f.write_str("cancelled"),
-        }
-    }
-}
-
-impl Socket {
-    fn connect(peer: SocketAddr) -> io::Result<Self> {
-        let family = if peer.is_ipv4() {
-            AddressFamily::INET
-        } else {
-            AddressFamily::INET6
-        };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket: OwnedFd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-        match rustix::net::connect(&socket, &peer) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
-            Err(error) => return Err(error.into()),
-        }
-        Ok(Self {
-            stream: TcpStream::from(socket),
-            peer,
-            connecting: true,
-            flags: EventFlags::OUT,
-        })
-    }
-
-    /// Whether the connection is there by now
-    fn finish_connect(&mut self) -> io::Result<bool> {
-        rustix::net::sockopt::socket_error(self.stream.as_fd())??;
-        match self.stream.peer_addr() {
-            Ok(_) => {
-                self.stream.set_nodelay(true)?;
-                self.connecting = false;
-                Ok(true)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
-            Err(error) => Err(error),
         }
     }
 }

@@ -42,6 +42,7 @@ mod identity;
 mod lane;
 mod listener;
 mod meeting;
+mod opening;
 mod rendezvous;
 mod request;
 mod statistics;

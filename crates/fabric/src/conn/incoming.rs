@@ -11,7 +11,8 @@ use backhaul_shm::pool::{Pool, PoolBuf};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::link::{Link, LinkError, RecvOperation};
+use super::ending::LinkError;
+use super::link::{Link, RecvOperation};
 use super::{Conn, Target};
 use crate::lane::{Lane, Moved};
 use crate::request::Wakes;

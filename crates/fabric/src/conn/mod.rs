@@ -6,6 +6,7 @@
 //! two take turns by *arming*: an armed link wakes the engine, a link that a caller drives does
 //! not (it is then *hot*, see [`crate::engine`]).
 
+mod ending;
 mod incoming;
 mod interest;
 mod link;

@@ -8,7 +8,8 @@ use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 
 use super::Conn;
-use super::link::{Link, LinkError};
+use super::ending::LinkError;
+use super::link::Link;
 use crate::lane::Moved;
 use crate::request::Wakes;
 

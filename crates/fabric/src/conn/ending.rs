@@ -1,5 +1,6 @@
 //! How a link ends: closed here, closed by the peer, lost, broken or out of time.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -114,6 +115,10 @@ impl LinkError {
                 source: Arc::new(source),
             },
             Self::End if conn.is_closed() => CloseReason::Local,
+            // As an end: a peer that was done first may close on what we sent last.
+            Self::Lane(LaneError::Io(error)) if is_hang_up(&error) && conn.is_closed() => {
+                CloseReason::Local
+            }
             Self::End => CloseReason::PeerGone {
                 peer,
                 detail: Arc::from("connection ended without a goodbye"),
@@ -124,6 +129,14 @@ impl LinkError {
             },
         }
     }
+}
+
+/// Whether the peer has closed its socket
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
 }
 
 impl From<LaneError> for LinkError {

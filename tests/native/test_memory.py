@@ -1,0 +1,316 @@
+"""How long an operation holds memory, and that none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from backhaul import BackhaulError, Cancelled, Context, EndpointClosed, TruncatedError
+
+if TYPE_CHECKING:
+    from tests.native.conftest import Connected, Eventually
+
+pytestmark = pytest.mark.timeout(120)
+
+#: Long enough to wait for the peer's receive.
+LARGE = 1 << 20
+
+
+def is_held(memory: bytearray) -> bool:
+    try:
+        memory.append(0)
+    except BufferError:
+        return True
+    memory.pop()
+    return False
+
+
+def test_a_send_holds_its_memory_until_it_is_done(lane: str, connected: Connected) -> None:
+    memory = bytearray(LARGE)
+    with connected(lane) as (a, b):
+        send = a.send(memory)
+        assert is_held(memory)
+        b.recv(bytearray(LARGE)).wait(60)
+        send.wait(60)
+        assert not is_held(memory)
+
+
+def test_a_receive_holds_its_memory_until_it_is_done(lane: str, connected: Connected) -> None:
+    memory = bytearray(10)
+    with connected(lane) as (a, b):
+        receive = b.recv(memory)
+        assert is_held(memory)
+        a.send(b"x").wait(60)
+        receive.wait(60)
+        assert not is_held(memory)
+
+
+def test_a_small_send_copies_its_memory(lane: str, connected: Connected) -> None:
+    memory = bytearray(b"before")
+    with connected(lane) as (a, b):
+        a.send(memory)
+        memory[:] = b"after!"
+        assert not is_held(memory)
+        buffer = bytearray(6)
+        b.recv(buffer).wait(60)
+    assert buffer == b"before"
+
+
+@pytest.mark.parametrize("nbytes", [5000, LARGE])
+def test_memory_is_free_as_soon_as_the_send_is_done(
+    lane: str, nbytes: int, connected: Connected
+) -> None:
+    target = bytearray(nbytes)
+    with connected(lane) as (a, b):
+        for _ in range(200):
+            memory = bytearray(nbytes)
+            receive = b.recv(target)
+            send = a.send(memory)
+            # The engine, this wait or the other may be the one to finish the send.
+            receive.wait(60)
+            send.wait(60)
+            assert not is_held(memory)
+            assert sys.getrefcount(memory) == 2
+
+
+def test_memory_is_free_once_the_result_of_a_finished_send_is_taken(
+    lane: str, connected: Connected, eventually: Eventually
+) -> None:
+    with connected(lane) as (a, b):
+        for _ in range(50):
+            memory = bytearray(LARGE)
+            send = a.send(memory)
+            b.recv_frames().cancel()
+            receive = b.recv(bytearray(LARGE))
+            eventually(send.done)
+            send.result()
+            assert not is_held(memory)
+            receive.wait(60)
+
+
+@pytest.mark.asyncio
+async def test_memory_is_free_when_the_loop_has_turned(
+    lane: str, connected: Connected, eventually: Eventually
+) -> None:
+    with connected(lane) as (a, b):
+        memories = [bytearray(LARGE) for _ in range(8)]
+        sends = [a.send(memory, tag=i) for i, memory in enumerate(memories)]
+        for i in range(8):
+            await b.recv(bytearray(LARGE), tag=i)
+        await asyncio.gather(*sends)
+        assert not any(map(is_held, memories))
+
+
+@pytest.mark.asyncio
+async def test_memory_of_a_send_that_nobody_watches_is_freed(
+    lane: str, connected: Connected
+) -> None:
+    memory = bytearray(LARGE)
+    with connected(lane) as (a, b):
+        a.send(memory)
+        await b.recv(bytearray(LARGE))
+        while is_held(memory):
+            await asyncio.sleep(0)
+
+
+def test_a_cancelled_receive_gives_its_memory_back(lane: str, connected: Connected) -> None:
+    memory = bytearray(10)
+    with connected(lane) as (_, b):
+        receive = b.recv(memory)
+        receive.cancel()
+        with pytest.raises(Cancelled):
+            receive.wait(60)
+        assert not is_held(memory)
+
+
+def test_a_truncated_receive_gives_its_memory_back(lane: str, connected: Connected) -> None:
+    memory = bytearray(10)
+    with connected(lane) as (a, b):
+        a.send(bytes(11))
+        with pytest.raises(TruncatedError):
+            b.recv(memory).wait(60)
+        assert not is_held(memory)
+
+
+@pytest.mark.parametrize("how", ["abort", "drop", "close the context", "peer"])
+def test_memory_is_free_when_the_endpoint_has_ended(
+    lane: str, how: str, eventually: Eventually
+) -> None:
+    sent, received = bytearray(LARGE), bytearray(LARGE)
+    with Context(lanes=[lane]) as context, Context(lanes=[lane]) as other:
+        listener = other.listen("127.0.0.1:0")
+        a = context.connect(listener.address).wait(60)
+        b = listener.accept().wait(60)
+        send, receive = a.send(sent), a.recv(received)
+        if how == "abort":
+            a.abort()
+        elif how == "drop":
+            del a
+        elif how == "close the context":
+            context.close()
+        else:
+            b.abort()
+        for operation in (send, receive):
+            with pytest.raises(BackhaulError):
+                operation.wait(60)
+        assert not is_held(sent)
+        assert not is_held(received)
+
+
+def test_a_dropped_request_goes_on(lane: str, connected: Connected) -> None:
+    received = bytearray(3)
+    with connected(lane) as (a, b):
+        b.recv(received)
+        a.send(b"abc")
+        gc.collect()
+        a.send_frames([b"end"])
+        b.recv_frames().wait(60)
+    assert received == b"abc"
+
+
+def test_a_failed_send_takes_nothing(lane: str, connected: Connected) -> None:
+    memory = bytearray(LARGE)
+    with connected(lane) as (a, _):
+        a.close().wait(60)
+        for _ in range(3):
+            with pytest.raises(EndpointClosed):
+                a.send(memory).wait(60)
+            assert not is_held(memory)
+
+
+@pytest.mark.parametrize("nbytes", [100, 100_000])
+def test_messages_leave_nothing_behind(lane: str, nbytes: int, connected: Connected) -> None:
+    process = psutil.Process()
+    message = bytearray(nbytes)
+    count = 10_000 if nbytes == 100 else 1000
+
+    def exchange(count: int) -> None:
+        buffer = bytearray(nbytes)
+        for _ in range(count // 2):
+            send = a.send_frames([message, b"end"])
+            b.recv_frames().wait(60)
+            send.wait(60)
+            receive = b.recv(buffer, tag=1)
+            a.send(message, tag=1).wait(60)
+            receive.wait(60)
+
+    with connected(lane) as (a, b):
+        exchange(count // 10)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            exchange(100)
+            gc.collect()
+            objects, descriptors = len(gc.get_objects()), process.num_fds()
+            traced, resident = tracemalloc.get_traced_memory()[0], process.memory_info().rss
+            exchange(count)
+            gc.collect()
+            assert tracemalloc.get_traced_memory()[0] - traced < 100_000
+            assert process.memory_info().rss - resident < 16 << 20
+            assert len(gc.get_objects()) - objects < 100
+            assert process.num_fds() == descriptors
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.asyncio
+async def test_awaited_messages_leave_nothing_behind(lane: str, connected: Connected) -> None:
+    async def exchange(count: int) -> None:
+        for _ in range(count):
+            receive = asyncio.ensure_future(b.recv_frames())
+            await asyncio.sleep(0)
+            await a.send_frames([b"x" * 5000])
+            await receive
+
+    with connected(lane) as (a, b):
+        await exchange(100)
+        gc.collect()
+        objects, descriptors = len(gc.get_objects()), psutil.Process().num_fds()
+        await exchange(1000)
+        gc.collect()
+        assert len(gc.get_objects()) - objects < 100
+        assert psutil.Process().num_fds() == descriptors
+
+
+def test_connections_leave_nothing_behind(lane: str, eventually: Eventually) -> None:
+    process = psutil.Process()
+
+    def connect_all(count: int) -> None:
+        for i in range(count):
+            connecting = context.connect(listener.address)
+            b = listener.accept().wait(60)
+            a = connecting.wait(60)
+            a.send(bytes(LARGE if i % 2 else 10))
+            if i % 3 == 0:
+                a.close().wait(60)
+            elif i % 3 == 1:
+                b.abort()
+
+    # Some close with a message that nobody takes, hence the short time to linger.
+    with Context(lanes=[lane], linger_s=0.01) as context, context.listen("127.0.0.1:0") as listener:
+        listening = process.num_fds()
+        connect_all(10)
+        gc.collect()
+        eventually(lambda: process.num_fds() <= listening)
+        resident = process.memory_info().rss
+        connect_all(100)
+        gc.collect()
+        eventually(lambda: process.num_fds() <= listening)
+        assert process.memory_info().rss - resident < 64 << 20
+
+
+def test_contexts_leave_nothing_behind(eventually: Eventually) -> None:
+    process = psutil.Process()
+    descriptors, threads = process.num_fds(), process.num_threads()
+    for i in range(50):
+        context = Context()
+        listener = context.listen("127.0.0.1:0")
+        endpoint = context.connect(listener.address).wait(60)
+        if i % 2:
+            context.close()
+        del context, listener, endpoint
+    eventually(lambda: process.num_fds() <= descriptors)
+    eventually(lambda: process.num_threads() <= threads)
+
+
+def test_an_exception_kept_by_a_request_does_not_stay(connected: Connected) -> None:
+    class Marker:
+        """Something that a frame keeps."""
+
+    markers = []
+
+    def fail() -> None:
+        marker = Marker()
+        markers.append(id(marker))
+        request = a.recv_frames()
+        request.cancel()
+        try:
+            request.wait(60)
+        except Cancelled:
+            pass
+        # The exception keeps its traceback, that this frame, and this frame the request.
+        assert request.done()
+        assert marker is not None
+
+    with connected("shm") as (a, _):
+        gc.collect()
+        for _ in range(10):
+            fail()
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, Marker)]
+    assert len(markers) == 10
+
+
+def test_nothing_is_left_in_the_file_system(connected: Connected) -> None:
+    before = set(os.listdir("/dev/shm"))
+    with connected("shm") as (a, b):
+        a.send_frames([bytes(LARGE)])
+        b.recv_frames().wait(60)
+        assert set(os.listdir("/dev/shm")) <= before

@@ -214,6 +214,10 @@ impl ListenerShared {
         loop {
             if self.is_full(&core) {
                 self.pause();
+                // A caller may have made room before it could see the pause.
+                if !self.is_full(&core) {
+                    self.resume();
+                }
                 return Ok(());
             }
             let accepted = match &*lock(&self.socket) {
@@ -243,20 +247,27 @@ impl ListenerShared {
 
     /// Leaves further connections to the kernel's queue
     fn pause(&self) {
-        if !self.paused.swap(true, Ordering::SeqCst) {
-            self.rewatch(EventFlags::empty());
-        }
+        self.set_paused(true);
     }
 
     fn resume(&self) {
-        if self.paused.swap(false, Ordering::SeqCst) {
-            self.rewatch(EventFlags::IN);
-        }
+        self.set_paused(false);
     }
 
-    fn rewatch(&self, flags: EventFlags) {
+    /// Stops or starts watching; the flag and what is watched change under one lock, so that they
+    /// agree however pauses and resumes meet
+    fn set_paused(&self, pause: bool) {
+        let socket = lock(&self.socket);
+        if self.paused.swap(pause, Ordering::SeqCst) == pause {
+            return;
+        }
+        let flags = if pause {
+            EventFlags::empty()
+        } else {
+            EventFlags::IN
+        };
         if let (Some(engine), Some(id), Some(socket)) =
-            (self.engine.upgrade(), self.id.get(), &*lock(&self.socket))
+            (self.engine.upgrade(), self.id.get(), &*socket)
             && let Err(error) = engine.rewatch(*id, 0, socket, flags)
         {
             tracing::error!(%error, "cannot watch a listener");

@@ -404,7 +404,7 @@ impl Conn {
                 }
                 moved_at = Instant::now();
             } else if outcome.midway && moved_at.elapsed() < patience {
-                std::hint::spin_loop();
+                std::thread::yield_now();
             } else {
                 break;
             }

@@ -65,6 +65,10 @@ impl SpinPolicy {
             if moved_any {
                 idle_since = now;
             }
+            if now - idle_since >= YIELD_AFTER {
+                // The peer may have been woken on this very CPU, and wait for us to leave it.
+                std::thread::yield_now();
+            }
             if now - idle_since >= self.budget || now - started >= TRANSFER_MAX {
                 self.miss();
                 return false;
@@ -86,6 +90,12 @@ const PAUSE_MAX: u32 = 1024;
 
 /// Steps between two looks at the clock
 const STEPS_PER_LOOK: u32 = 8;
+
+/// Polling longer than this gives way to whoever wants the CPU
+///
+/// The kernel likes to run a thread where it was woken from; a poll that never yields would keep
+/// the peer from answering until the poll has failed.
+const YIELD_AFTER: Duration = Duration::from_micros(5);
 
 /// Longest time that a caller moves data itself; the engine goes on from there
 const TRANSFER_MAX: Duration = Duration::from_millis(5);

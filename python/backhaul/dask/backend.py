@@ -234,6 +234,7 @@ class BackhaulListener(BaseListener):
                 return
             except asyncio.CancelledError:
                 _give_up(request)
+                del request
                 raise
             except (BackhaulError, OSError) as error:
                 logger.warning("Could not accept a peer at %s: %s", self.listen_address, error)
@@ -331,6 +332,9 @@ async def _connect(settings: Settings, location: Location) -> Endpoint:
     except asyncio.CancelledError:
         _give_up(request)
         raise
+    finally:
+        # It keeps its exception, whose traceback keeps this frame: no cycle.
+        del request
 
 
 def _give_up(request: Request[Endpoint]) -> None:

@@ -170,7 +170,7 @@ class BackhaulComm(Comm):
         )
         if self._closed:
             self._refuse()
-        buffers = [frame if type(frame) is bytes else ensure_memoryview(frame) for frame in frames]
+        buffers = [_buffer(frame) for frame in frames]
         message_bytes = sum(map(_nbytes, buffers))
         try:
             await self._send(buffers)
@@ -265,14 +265,18 @@ class BackhaulComm(Comm):
         while unfinished and (unfinished[0].done() or len(unfinished) >= self._unfinished_max):
             await unfinished.popleft()
         request = self._endpoint.send_frames(buffers)
-        if (
-            request.done()
-            or len(buffers) > _BUFFERS_SURE
-            or self._endpoint.queued_bytes() > self._high_water_mark_bytes
-        ):
-            await request
-        else:
-            unfinished.append(request)
+        try:
+            if (
+                request.done()
+                or len(buffers) > _BUFFERS_SURE
+                or self._endpoint.queued_bytes() > self._high_water_mark_bytes
+            ):
+                await request
+            else:
+                unfinished.append(request)
+        finally:
+            # It keeps its exception, whose traceback keeps this frame: no cycle with the buffers.
+            del request
 
     def _end(self, error: BackhaulError) -> NoReturn:
         """Give up a connection that ended."""
@@ -281,6 +285,17 @@ class BackhaulComm(Comm):
 
     def _refuse(self) -> NoReturn:
         raise CommClosedError(f"in {self}: comm is closed")
+
+
+def _buffer(frame: Any) -> Any:
+    """Give a frame as it is, unless it is a view whose items are out of order.
+
+    A view over a view, as `ensure_memoryview` makes of almost anything, is to be avoided: CPython
+    3.11 crashes when its garbage collector meets one (python/cpython#77894, mended in 3.12.7).
+    """
+    if isinstance(frame, memoryview) and not frame.c_contiguous:
+        return ensure_memoryview(frame)
+    return frame
 
 
 def _nbytes(buffer: bytes | memoryview) -> int:

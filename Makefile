@@ -15,6 +15,9 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 RUST_SOURCES := $(shell find crates -name '*.rs' -not -path '*/tests/*' -not -path '*/benches/*')
 RUST_MANIFESTS := Cargo.toml Cargo.lock $(wildcard crates/*/Cargo.toml)
 
+# Models are explored for seconds: what link-time optimisation saves there, it costs to build
+QUICK_RELEASE := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+
 # One interpreter for every build of PyO3, or cargo would build it again for the next one
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 # maturin and pip look for the environment here
@@ -39,7 +42,8 @@ build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
 .PHONY: test
 test: build $(VENV)/.dev ## Run every Rust and Python test
 	cargo test --workspace --no-fail-fast
-	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom cargo test -p backhaul-shm --release
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) \
+	  cargo test -p backhaul-shm --release --lib
 	$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: check

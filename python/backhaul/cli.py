@@ -84,7 +84,8 @@ class _PeersType(_ListType):
 def main() -> None:
     """Backhaul moves data between processes at the speed of the hardware."""
     # A benchmark that is told to end must end what it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    earlier = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, earlier))
 
 
 @main.command()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from click.testing import CliRunner
 
@@ -41,3 +43,9 @@ def test_every_peer_of_the_design_is_known() -> None:
 )
 def test_the_window_is_bounded_in_messages_and_bytes(nbytes: int, window: int) -> None:
     assert stream_window(nbytes) == window
+
+
+def test_the_command_leaves_the_signal_handlers_of_its_caller() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    CliRunner().invoke(main, ["bench", "p2p", "--rounds", "0"])
+    assert signal.getsignal(signal.SIGTERM) is before

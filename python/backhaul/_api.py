@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, overload
@@ -16,8 +14,7 @@ __all__ = ["Server", "connect", "default_context", "listen"]
 
 Handler = Callable[[Endpoint], Awaitable[object]]
 
-_default: tuple[int, Context] | None = None
-_default_lock = threading.Lock()
+_default: Context | None = None
 
 
 def default_context() -> Context:
@@ -29,11 +26,10 @@ def default_context() -> Context:
         One per process, made on first use with the default settings, and again if it was closed.
     """
     global _default
-    pid = os.getpid()
-    with _default_lock:
-        if _default is None or _default[0] != pid or _default[1].closed():
-            _default = (pid, Context())
-        return _default[1]
+    # One made before a fork counts as closed after it.
+    if _default is None or _default.closed():
+        _default = Context()
+    return _default
 
 
 def connect(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -89,11 +90,13 @@ class Program:
     """A Python program in a process of its own, spoken to line by line."""
 
     def __init__(self, source: str, *arguments: str) -> None:
+        # A file, so that neither pipe can fill up while the other is read.
+        self._stderr = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._stderr,
             text=True,
         )
 
@@ -113,8 +116,13 @@ class Program:
 
     def end(self) -> tuple[int, str, str]:
         """Wait for the end; gives the exit status and what is left of stdout and stderr."""
-        out, err = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, out, err
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        out = self.process.stdout.read()
+        status = self.process.wait(DEADLINE_S)
+        self._stderr.seek(0)
+        return status, out, self._stderr.read().decode()
 
     def kill(self) -> None:
         """End it with SIGKILL."""
@@ -123,8 +131,11 @@ class Program:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        self.process.kill()
-        self.process.communicate(timeout=DEADLINE_S)
+        self.kill()
+        for stream in (self.process.stdin, self.process.stdout, self._stderr):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
 
 @pytest.fixture

@@ -12,12 +12,13 @@ use crate::attention;
 use crate::endpoint::Endpoint;
 use crate::errors::{self, IntoException};
 use crate::listener::{self, Listener};
+use crate::owned::Owned;
 use crate::request::Request;
 
 /// Owns configuration, buffers and the engine thread of a set of endpoints
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct Context {
-    context: backhaul::Context,
+    context: Owned<backhaul::Context>,
     closed: AtomicBool,
 }
 
@@ -111,14 +112,14 @@ impl Context {
             .filter(|keep_alive| !keep_alive.interval.is_zero());
         backhaul::Context::new(config)
             .map(|context| Self {
-                context,
+                context: Owned::new(context),
                 closed: AtomicBool::new(false),
             })
             .map_err(|error| error.into_exception(py))
     }
 
     fn listen(&self, py: Python<'_>, address: &str) -> PyResult<Listener> {
-        listener::listen(py, &self.context, address)
+        listener::listen(py, self.context.check(py)?, address)
     }
 
     #[pyo3(signature = (address, *, lanes = None))]
@@ -128,10 +129,11 @@ impl Context {
         address: &str,
         lanes: Option<Vec<String>>,
     ) -> PyResult<Request> {
+        let context = self.context.check(py)?;
         let lanes = lanes.map(|lanes| parse_lanes(py, &lanes)).transpose()?;
         let request = attention::call(py, || match lanes {
-            Some(lanes) => self.context.connect_over(address, &lanes),
-            None => self.context.connect(address),
+            Some(lanes) => context.connect_over(address, &lanes),
+            None => context.connect(address),
         });
         Ok(Request::new(request, Endpoint::object))
     }
@@ -149,11 +151,13 @@ impl Context {
 
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Ordering::Release);
-        attention::call(py, || self.context.close());
+        if !self.context.is_foreign() {
+            attention::call(py, || self.context.close());
+        }
     }
 
     fn closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.context.is_foreign() || self.closed.load(Ordering::Acquire)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -12,20 +12,21 @@ use pyo3::types::{PyDict, PyList, PyString};
 use crate::attention;
 use crate::buffer::{self, ReceivedBuffer};
 use crate::loops::LoopBridge;
+use crate::owned::Owned;
 use crate::request::Request;
 
 /// One connected peer
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct Endpoint {
-    endpoint: backhaul::Endpoint,
+    endpoint: Owned<backhaul::Endpoint>,
     /// Requests behind `on_close`, kept so that their wakers are called
-    watches: Mutex<Vec<backhaul::Request<CloseReason, Infallible>>>,
+    watches: Mutex<Vec<Owned<backhaul::Request<CloseReason, Infallible>>>>,
 }
 
 impl Endpoint {
     pub(crate) fn new(endpoint: backhaul::Endpoint) -> Self {
         Self {
-            endpoint,
+            endpoint: Owned::new(endpoint),
             watches: Mutex::default(),
         }
     }
@@ -71,8 +72,9 @@ impl Endpoint {
         buffer: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = bits)] tag: u64,
     ) -> PyResult<Request> {
+        let endpoint = self.endpoint.check(py)?;
         let segment = buffer::source(buffer)?;
-        let request = Self::post(py, segment.len(), || self.endpoint.send(Tag(tag), segment));
+        let request = Self::post(py, segment.len(), || endpoint.send(Tag(tag), segment));
         Ok(Request::new(request, |py, ()| Ok(py.None())))
     }
 
@@ -84,10 +86,9 @@ impl Endpoint {
         #[pyo3(from_py_with = bits)] tag: u64,
         #[pyo3(from_py_with = bits)] mask: u64,
     ) -> PyResult<Request> {
+        let endpoint = self.endpoint.check(py)?;
         let target = buffer::target(buffer)?;
-        let request = attention::call(py, || {
-            self.endpoint.recv_boxed(Tag(tag), TagMask(mask), target)
-        });
+        let request = attention::call(py, || endpoint.recv_boxed(Tag(tag), TagMask(mask), target));
         Ok(Request::new(request, |py, received| {
             static RECEIVED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
             let class = RECEIVED.import(py, "backhaul._buffers", "Received")?;
@@ -103,6 +104,7 @@ impl Endpoint {
                 frames.get_type().name()?,
             )));
         }
+        let endpoint = self.endpoint.check(py)?;
         let mut segments = Segments::new();
         let mut bytes = 0;
         for frame in frames.try_iter()? {
@@ -110,44 +112,48 @@ impl Endpoint {
             bytes += segment.len();
             segments.push(segment);
         }
-        let request = Self::post(py, bytes, || self.endpoint.send_frames(segments));
+        let request = Self::post(py, bytes, || endpoint.send_frames(segments));
         Ok(Request::new(request, |py, ()| Ok(py.None())))
     }
 
-    fn recv_frames(&self, py: Python<'_>) -> Request {
-        let request = attention::call(py, || self.endpoint.recv_frames());
-        Request::new(request, |py, message| {
+    fn recv_frames(&self, py: Python<'_>) -> PyResult<Request> {
+        let endpoint = self.endpoint.check(py)?;
+        let request = attention::call(py, || endpoint.recv_frames());
+        Ok(Request::new(request, |py, message| {
             let views = message
                 .segments
                 .into_iter()
                 .map(|segment| ReceivedBuffer::view(py, segment))
                 .collect::<PyResult<Vec<_>>>()?;
             Ok(PyList::new(py, views)?.into_any().unbind())
-        })
+        }))
     }
 
-    fn close(&self, py: Python<'_>) -> Request {
-        let request = attention::call(py, || self.endpoint.close());
-        Request::new(request, |py, ()| Ok(py.None()))
+    fn close(&self, py: Python<'_>) -> PyResult<Request> {
+        let endpoint = self.endpoint.check(py)?;
+        let request = attention::call(py, || endpoint.close());
+        Ok(Request::new(request, |py, ()| Ok(py.None())))
     }
 
     fn abort(&self, py: Python<'_>) {
-        attention::call(py, || self.endpoint.abort());
+        if !self.endpoint.is_foreign() {
+            attention::call(py, || self.endpoint.abort());
+        }
     }
 
     fn closed(&self) -> bool {
-        self.endpoint.is_closed()
+        self.endpoint.is_foreign() || self.endpoint.is_closed()
     }
 
     fn on_close(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         let (_, bridge) = LoopBridge::running(py)?;
-        let request = self.endpoint.watch_close();
+        let request = self.endpoint.check(py)?.watch_close();
         let (waker, ticket) = bridge.get().waker(callback);
         if request.set_waker(&waker) {
             self.watches
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .push(request);
+                .push(Owned::new(request));
         } else {
             bridge.get().due(ticket);
         }
@@ -205,7 +211,7 @@ impl Endpoint {
         value: &Bound<'_, PyAny>,
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        self.__aexit__(py, kind, value, traceback)
+        self.__aexit__(py, kind, value, traceback)?
             .wait(py, None)
             .map(drop)
     }
@@ -221,12 +227,12 @@ impl Endpoint {
         kind: &Bound<'_, PyAny>,
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
-    ) -> Request {
-        if kind.is_none() {
+    ) -> PyResult<Request> {
+        if kind.is_none() && !self.endpoint.is_foreign() {
             return self.close(py);
         }
         self.abort(py);
-        Request::ready(py.None())
+        Ok(Request::ready(py.None()))
     }
 
     fn __repr__(&self) -> String {
@@ -235,11 +241,7 @@ impl Endpoint {
             self.endpoint.local_address(),
             self.endpoint.peer_address(),
             self.endpoint.lane().name(),
-            if self.endpoint.is_closed() {
-                ", closed"
-            } else {
-                ""
-            },
+            if self.closed() { ", closed" } else { "" },
         )
     }
 }

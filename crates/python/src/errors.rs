@@ -51,6 +51,15 @@ pub(crate) fn not_done(py: Python<'_>) -> PyErr {
     raise(py, "NotDone", ("the operation is not done",))
 }
 
+/// Something made before a fork was used after it, in the child
+pub(crate) fn forked(py: Python<'_>) -> PyErr {
+    raise(
+        py,
+        "EndpointClosed",
+        ("it belongs to the process that forked this one: make another in this process",),
+    )
+}
+
 impl IntoException for CloseReason {
     fn into_exception(self, py: Python<'_>) -> PyErr {
         let class = match &self {

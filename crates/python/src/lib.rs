@@ -11,6 +11,7 @@ mod errors;
 mod listener;
 mod logs;
 mod loops;
+mod owned;
 mod request;
 
 use pyo3::prelude::*;
@@ -38,6 +39,6 @@ mod _native {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
         crate::logs::install();
-        Ok(())
+        crate::owned::watch_forks(module.py())
     }
 }

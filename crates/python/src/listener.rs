@@ -10,19 +10,20 @@ use pyo3::types::PyDict;
 use crate::attention;
 use crate::endpoint::Endpoint;
 use crate::errors::IntoException;
+use crate::owned::Owned;
 use crate::request::Request;
 
 /// Accepts peers at one address
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct Listener {
-    listener: backhaul::Listener,
+    listener: Owned<backhaul::Listener>,
     closed: Mutex<bool>,
 }
 
 impl Listener {
     pub(crate) fn new(listener: backhaul::Listener) -> Self {
         Self {
-            listener,
+            listener: Owned::new(listener),
             closed: Mutex::new(false),
         }
     }
@@ -35,9 +36,10 @@ impl Listener {
         self.listener.local_address().to_string()
     }
 
-    fn accept(&self, py: Python<'_>) -> Request {
-        let request = attention::call(py, || self.listener.accept());
-        Request::new(request, Endpoint::object)
+    fn accept(&self, py: Python<'_>) -> PyResult<Request> {
+        let listener = self.listener.check(py)?;
+        let request = attention::call(py, || listener.accept());
+        Ok(Request::new(request, Endpoint::object))
     }
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -54,11 +56,13 @@ impl Listener {
 
     fn close(&self, py: Python<'_>) {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        attention::call(py, || self.listener.close());
+        if !self.listener.is_foreign() {
+            attention::call(py, || self.listener.close());
+        }
     }
 
     fn closed(&self) -> bool {
-        *self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listener.is_foreign() || *self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -94,12 +98,17 @@ impl Listener {
         slf
     }
 
-    fn __anext__(&self, py: Python<'_>) -> Request {
-        let request = attention::call(py, || self.listener.accept());
-        Request::raising(request, Endpoint::object, |py, error| match error {
-            AcceptError::Closed => PyStopAsyncIteration::new_err(()),
-            error => error.into_exception(py),
-        })
+    fn __anext__(&self, py: Python<'_>) -> PyResult<Request> {
+        let listener = self.listener.check(py)?;
+        let request = attention::call(py, || listener.accept());
+        Ok(Request::raising(
+            request,
+            Endpoint::object,
+            |py, error| match error {
+                AcceptError::Closed => PyStopAsyncIteration::new_err(()),
+                error => error.into_exception(py),
+            },
+        ))
     }
 
     fn __repr__(&self) -> String {

@@ -12,6 +12,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use crate::attention;
 use crate::errors::{self, IntoException};
 use crate::loops::LoopBridge;
+use crate::owned::Owned;
 
 /// One operation in flight
 #[pyclass(frozen, module = "backhaul._native", generic)]
@@ -63,6 +64,8 @@ impl Wake for Everyone {
 
 /// A request of the fabric, without its types
 trait Pending: Send + Sync {
+    /// Refuses to go on in a process forked from the one that began
+    fn check(&self, py: Python<'_>) -> PyResult<()>;
     fn is_done(&self) -> bool;
     fn step(&self) -> bool;
     fn poll_inline(&self) -> bool;
@@ -74,18 +77,11 @@ trait Pending: Send + Sync {
 }
 
 struct Typed<T, E, F> {
-    /// `None` once it is dropped
-    request: Option<backhaul::Request<T, E>>,
+    request: Owned<backhaul::Request<T, E>>,
     /// Makes the Python object
     convert: F,
     /// Makes the exception
     raise: fn(Python<'_>, E) -> PyErr,
-}
-
-impl<T, E, F> Typed<T, E, F> {
-    fn request(&self) -> &backhaul::Request<T, E> {
-        self.request.as_ref().expect("it is taken only by drop")
-    }
 }
 
 impl<T, E, F> Pending for Typed<T, E, F>
@@ -94,32 +90,36 @@ where
     E: Send,
     F: Fn(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + Sync,
 {
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.request.check(py).map(drop)
+    }
+
     fn is_done(&self) -> bool {
-        self.request().is_done()
+        self.request.is_done()
     }
 
     fn step(&self) -> bool {
-        self.request().step()
+        self.request.step()
     }
 
     fn poll_inline(&self) -> bool {
-        self.request().poll_inline()
+        self.request.poll_inline()
     }
 
     fn wait_done(&self, timeout: Duration) -> bool {
-        self.request().wait_done(Some(timeout))
+        self.request.wait_done(Some(timeout))
     }
 
     fn set_waker(&self, waker: &Waker) -> bool {
-        self.request().set_waker(waker)
+        self.request.set_waker(waker)
     }
 
     fn cancel(&self) {
-        self.request().cancel();
+        self.request.cancel();
     }
 
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match self.request().take() {
+        match self.request.take() {
             None => Err(errors::not_done(py)),
             Some(Ok(value)) => (self.convert)(py, value),
             Some(Err(error)) => Err((self.raise)(py, error)),
@@ -130,7 +130,7 @@ where
 impl<T, E, F> Drop for Typed<T, E, F> {
     fn drop(&mut self) {
         // In Python, an operation that nobody looks at goes on.
-        if let Some(request) = self.request.take() {
+        if let Some(request) = self.request.give_up() {
             request.detach();
         }
     }
@@ -159,7 +159,7 @@ impl Request {
     {
         Self {
             pending: Box::new(Typed {
-                request: Some(request),
+                request: Owned::new(request),
                 convert,
                 raise,
             }),
@@ -205,11 +205,14 @@ impl Request {
     }
 
     /// Moves the operation along: at once with the interpreter held, then polling without it
-    fn poll(&self, py: Python<'_>) -> bool {
-        self.pending.is_done()
-            || attention::call(py, || {
-                self.pending.step() || py.detach(|| self.pending.poll_inline())
-            })
+    fn poll(&self, py: Python<'_>) -> PyResult<bool> {
+        if self.pending.is_done() {
+            return Ok(true);
+        }
+        self.pending.check(py)?;
+        Ok(attention::call(py, || {
+            self.pending.step() || py.detach(|| self.pending.poll_inline())
+        }))
     }
 }
 
@@ -233,6 +236,7 @@ impl Request {
             .transpose()?
             .and_then(|patience| Instant::now().checked_add(patience));
         while !self.pending.is_done() {
+            self.pending.check(py)?;
             let left = deadline.map_or(SIGNALS_EACH, |deadline| {
                 deadline
                     .saturating_duration_since(Instant::now())
@@ -252,7 +256,7 @@ impl Request {
 
     /// Asks to cancel, returning whether it was still possible to ask
     fn cancel(&self, py: Python<'_>) -> bool {
-        let possible = !self.pending.is_done();
+        let possible = !self.pending.is_done() && self.pending.check(py).is_ok();
         if possible {
             attention::call(py, || self.pending.cancel());
         }
@@ -356,7 +360,7 @@ impl Awaiter {
         let future = match future {
             Some(future) => future,
             None => {
-                if self.request.get().poll(py) {
+                if self.request.get().poll(py)? {
                     return Err(self.finish(py));
                 }
                 let Some(sleeping) = self.sleep(py)? else {
@@ -413,6 +417,10 @@ impl Awaiter {
 struct Ready;
 
 impl Pending for Ready {
+    fn check(&self, _py: Python<'_>) -> PyResult<()> {
+        Ok(())
+    }
+
     fn is_done(&self) -> bool {
         true
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import Serialized, deserialize, serialize, to_serialize
@@ -367,6 +369,8 @@ async def test_a_message_of_too_many_parts_is_refused_with_the_limit(comm_pair: 
         with pytest.raises(ValueError, match="100"):
             await a.write([to_serialize(np.ones(1)) for _ in range(200)])
         assert a.closed()
+    # The error must not hold the buffers in a cycle, at which CPython 3.11 would crash.
+    gc.collect()
 
 
 CHILD = """
@@ -498,6 +502,49 @@ def test_comms_work_in_many_loops_and_threads_of_one_process() -> None:
     for thread in threads:
         thread.join(60)
     assert answers == ["hello"] * 20
+
+
+@gen_test(timeout=60)
+async def test_many_comms_come_and_go_without_leaving_anything(
+    lane: str, eventually: Eventually
+) -> None:
+    async def serve(comm: Any) -> None:
+        message = await comm.read()
+        await comm.write(message)
+        if message["end"] == "abort":
+            comm.abort()
+        else:
+            await comm.close()
+
+    async def talk(address: str, number: int) -> None:
+        comm = await connect(address)
+        end = "abort" if number % 2 else "close"
+        with contextlib.suppress(CommClosedError):
+            await comm.write({"end": end, "x": to_serialize(np.ones(1000))})
+            await comm.read()
+        if number % 3:
+            await comm.close()
+        else:
+            comm.abort()
+
+    process = psutil.Process()
+    with dask.config.set({"distributed.comm.backhaul.lanes": [lane]}):
+        async with listen("backhaul://127.0.0.1", serve) as listener:
+            # The first one makes the context and what an event loop needs.
+            await talk(listener.contact_address, 0)
+            await eventually(lambda: not listener._tasks.difference(listener._accepting))
+            gc.collect()
+            before = process.num_fds()
+            for _ in range(10):
+                numbers = range(40)
+                await asyncio.gather(*(talk(listener.contact_address, n) for n in numbers))
+            await eventually(lambda: not listener._tasks.difference(listener._accepting))
+
+            def nothing_left() -> bool:
+                gc.collect()
+                return process.num_fds() <= before
+
+            await eventually(nothing_left)
 
 
 EXIT_WITH_AN_OPEN_COMM = """

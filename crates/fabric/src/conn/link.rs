@@ -156,6 +156,10 @@ impl Link {
             return outcome;
         }
         if let Err(error) = self.pump(conn, work, &mut outcome, wakes) {
+            if matches!(error, LinkError::Lane(_)) {
+                // A write fails when the peer has ended; what it sent before may still be here.
+                while matches!(self.read_some(conn, wakes), Ok(1..)) {}
+            }
             self.fail(conn, error.into_reason(conn), wakes);
             return outcome;
         }

@@ -542,7 +542,7 @@ async def test_many_comms_come_and_go_without_leaving_anything(
 
             def nothing_left() -> bool:
                 gc.collect()
-                return process.num_fds() <= before
+                return bool(process.num_fds() <= before)
 
             await eventually(nothing_left)
 

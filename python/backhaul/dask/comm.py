@@ -20,7 +20,6 @@ from collections import deque
 from typing import Any, NoReturn
 
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
-from backhaul.dask.addresses import parse_location
 from backhaul.dask.config import Settings
 from backhaul.dask.private import Comm, CommClosedError, ensure_memoryview, from_frames, to_frames
 
@@ -31,8 +30,6 @@ logger = logging.getLogger(__name__)
 #: A message of more buffers than this is waited for: the peer may refuse it for their number, and
 #: later messages must not pass it.
 _BUFFERS_SURE = 1024
-#: Lanes whose two ends are on one host by construction.
-_SAME_HOST_LANES = frozenset({"inproc", "shm"})
 
 
 class BackhaulComm(Comm):
@@ -105,11 +102,8 @@ class BackhaulComm(Comm):
     @property
     def same_host(self) -> bool:
         """Whether the peer is on this host: Dask then does not compress."""
-        if self._endpoint.lane in _SAME_HOST_LANES:
-            return True
-        # Dask resolves both addresses here; the endpoint has them without asking a name server.
-        local = parse_location(self._endpoint.local_address).host
-        return local == parse_location(self._endpoint.peer_address).host
+        # Dask compares addresses, which may need a name server and may mislead.
+        return bool(self._endpoint.info()["same_host"])
 
     def handshake_info(self) -> dict[str, Any]:
         """Tell the peer about this side, for Dask and, under one key, for ourselves."""

@@ -11,9 +11,9 @@ from backhaul._native import LoopBridge
 
 __all__ = ["bridge_of", "settle"]
 
-# Weak on both sides: the loop keeps its bridge, by the reader, until it is closed. A bridge leads to
-# its loop by way of the futures, so a strong one here would keep a loop for ever that was closed
-# with something pending.
+# Weak on both sides: the loop keeps its bridge, by the reader, until it is closed. A bridge leads
+# to its loop by way of the futures, so a strong one here would keep a loop for ever that was
+# closed with something pending.
 _bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopBridge]] = (
     weakref.WeakKeyDictionary()
 )

@@ -1,7 +1,7 @@
 """The Rust fabric as Python sees it; import the names from ``backhaul`` instead."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from types import TracebackType
+from types import GenericAlias, TracebackType
 from typing import Any, Generic, TypeVar, final
 
 from typing_extensions import Buffer
@@ -9,6 +9,16 @@ from typing_extensions import Buffer
 from backhaul._buffers import Received
 
 _T_co = TypeVar("_T_co", covariant=True)
+
+__all__ = [
+    "DEBUG_BUILD",
+    "Context",
+    "Endpoint",
+    "Listener",
+    "LoopBridge",
+    "Request",
+    "__version__",
+]
 
 __version__: str
 DEBUG_BUILD: bool
@@ -28,7 +38,7 @@ class Context:
         Bytes of eager messages, and messages of any size, that may wait here for a receive. A
         peer that has used them up waits.
     message_bytes_max, segments_max : int, optional
-        Longest message, in bytes, and most segments of a message that are received.
+        Longest message, in bytes, and most segments of a message that are sent or received.
     sends_max : int, optional
         Sends that may be queued on an endpoint before `QueueFull`.
     ring_bytes : int, optional
@@ -75,9 +85,7 @@ class Context:
     def listen(self, address: str) -> Listener:
         """Listen on ``host:port``, ``[ipv6]:port`` or ``:port``; see `backhaul.listen`."""
 
-    def connect(
-        self, address: str, *, lanes: Sequence[str] | None = None
-    ) -> Request[Endpoint]:
+    def connect(self, address: str, *, lanes: Sequence[str] | None = None) -> Request[Endpoint]:
         """Connect to a listener; see `backhaul.connect`."""
 
     def statistics(self) -> dict[str, int]:
@@ -305,11 +313,11 @@ class Request(Generic[_T_co]):
     """One operation in flight: ``await`` it, or ``wait()`` for it.
 
     Cancelling the task that awaits it cancels the operation. A request that nobody waits for goes
-    on until it is done.
+    on until it is done; that a message was refused or lost is then logged.
 
-    It may be waited for as often as wanted, by several tasks and threads at once, and gives each the
-    same result. A receive that is cancelled just as its message comes has the message as its result
-    all the same: where none may be lost, keep the request, and ``wait()`` for it after the cancel.
+    It may be waited for as often as wanted, by several tasks and threads at once; all get the same
+    result. A receive that is cancelled just as its message comes has the message as its result all
+    the same: where none may be lost, keep the request, and ``wait()`` for it after the cancel.
     """
 
     def done(self) -> bool:
@@ -348,6 +356,8 @@ class Request(Generic[_T_co]):
             False if it was done already.
         """
 
+    @classmethod
+    def __class_getitem__(cls, key: Any) -> GenericAlias: ...
     def __await__(self) -> Generator[Any, None, _T_co]: ...
 
 @final
@@ -357,10 +367,3 @@ class LoopBridge:
     def __new__(cls) -> LoopBridge: ...
     def fileno(self) -> int: ...
     def drain(self) -> None: ...
-
-@final
-class ReceivedBuffer:
-    """Received memory behind the memoryviews of `Endpoint.recv_frames`; internal."""
-
-    def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -91,7 +91,7 @@ class Program:
 
     def __init__(self, source: str, *arguments: str) -> None:
         # A file, so that neither pipe can fill up while the other is read.
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source), *arguments],
             stdin=subprocess.PIPE,

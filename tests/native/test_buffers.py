@@ -173,9 +173,9 @@ def read_only() -> Any:
 async def test_read_only_memory_is_not_received_into(
     memory: object, kind: str, connected: Connected
 ) -> None:
-    with connected("shm") as (_, b):
-        with pytest.raises(InvalidBuffer, match=f"cannot receive into a {kind}: it is read-only"):
-            b.recv(memory)
+    refusal = f"cannot receive into a {kind}: it is read-only"
+    with connected("shm") as (_, b), pytest.raises(InvalidBuffer, match=refusal):
+        b.recv(memory)
 
 
 async def test_a_refused_receive_does_not_hold_the_memory(connected: Connected) -> None:
@@ -200,9 +200,7 @@ async def test_a_refused_receive_does_not_hold_the_memory(connected: Connected) 
         (ArrayOnly(np.arange(6)[::2]), r"\[16\] for shape \[3\]"),
     ],
 )
-async def test_memory_in_pieces_is_refused(
-    memory: Any, strides: str, connected: Connected
-) -> None:
+async def test_memory_in_pieces_is_refused(memory: Any, strides: str, connected: Connected) -> None:
     with connected("shm") as (a, b):
         for refused in (
             lambda: a.send(memory),
@@ -218,7 +216,7 @@ async def test_memory_in_pieces_is_refused(
     [
         np.array([object(), None]),
         np.zeros(2, [("plain", "i4"), ("object", "O")]),
-        (ctypes.py_object * 2)(None, None),
+        (ctypes.py_object * 2)(),
     ],
 )
 async def test_references_to_objects_are_refused(memory: Any, connected: Connected) -> None:

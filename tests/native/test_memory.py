@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import sys
@@ -291,10 +292,8 @@ def test_an_exception_kept_by_a_request_does_not_stay(connected: Connected) -> N
         markers.append(id(marker))
         request = a.recv_frames()
         request.cancel()
-        try:
+        with contextlib.suppress(Cancelled):
             request.wait(60)
-        except Cancelled:
-            pass
         # The exception keeps its traceback, that this frame, and this frame the request.
         assert request.done()
         assert marker is not None

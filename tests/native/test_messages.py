@@ -83,7 +83,7 @@ async def test_a_large_message_arrives_whole(lane: str, connected: Connected) ->
         send = a.send_frames([message, b"end"])
         frame, end = await b.recv_frames()
         assert frame == message
-        assert end == b"end"
+        assert end.tobytes() == b"end"
 
 
 async def test_large_messages_cross_each_other(lane: str, connected: Connected) -> None:

@@ -126,7 +126,7 @@ async def test_a_killed_peer_fails_what_is_pending(
         assert program.line() == "ready"
         program.kill()
         for request in pending:
-            with pytest.raises(PeerGone, match="peer 127.0.0.1:[0-9]+ is gone: "):
+            with pytest.raises(PeerGone, match=r"peer 127.0.0.1:[0-9]+ is gone: "):
                 await finish(request)
         # What came before the end is still to be had.
         assert await finish(endpoint.recv_frames()) == [b"last words"]
@@ -157,11 +157,15 @@ def test_a_peer_killed_amid_a_stream_is_noticed(far_lane: str, start: Start) -> 
         for _ in range(20):
             endpoint.recv_frames().wait(60)
         program.kill()
-        with pytest.raises(PeerGone):
+
+        def receive_all() -> None:
             while True:
                 first, second = endpoint.recv_frames().wait(60)
                 assert first == bytes(1 << 20)
                 assert second == bytes(100)
+
+        with pytest.raises(PeerGone):
+            receive_all()
 
 
 def test_a_peer_that_exits_without_closing_is_gone(far_lane: str, start: Start) -> None:
@@ -202,7 +206,7 @@ def test_a_peer_that_closes_has_closed(far_lane: str, start: Start) -> None:
         endpoint = context.connect(program.line()).wait(60)
         assert endpoint.recv_frames().wait(60) == [b"goodbye", bytes(3 << 20)]
         for request in (endpoint.recv_frames(), endpoint.recv(bytearray(1)), endpoint.send(b"")):
-            with pytest.raises(EndpointClosed, match="peer 127.0.0.1:[0-9]+ closed the connection"):
+            with pytest.raises(EndpointClosed, match=r"peer 127.0.0.1:[0-9]+ closed"):
                 request.wait(60)
     assert program.end() == (0, "", "")
 
@@ -261,9 +265,7 @@ LEAVE = """
 
 
 @pytest.mark.parametrize("how", ["return", "exit", "raise", "leave at once"])
-def test_a_process_may_exit_with_everything_under_way(
-    lane: str, how: str, start: Start
-) -> None:
+def test_a_process_may_exit_with_everything_under_way(lane: str, how: str, start: Start) -> None:
     programs = [start(LEAVE, lane, how) for _ in range(3)]
     for program in programs:
         status, out, err = program.end()
@@ -275,9 +277,7 @@ def test_a_process_may_exit_with_everything_under_way(
         assert len(errors) <= 4, err
 
 
-def test_a_process_may_exit_while_its_threads_exchange_messages(
-    lane: str, start: Start
-) -> None:
+def test_a_process_may_exit_while_its_threads_exchange_messages(lane: str, start: Start) -> None:
     source = """
         import sys
         import threading
@@ -398,9 +398,7 @@ def test_a_forked_process_has_a_fabric_of_its_own(when: str, far_lane: str, star
     assert program.end() == (0, "b'from the child'\n", "")
 
 
-def test_a_forked_process_leaves_its_parents_connections_alone(
-    lane: str, start: Start
-) -> None:
+def test_a_forked_process_leaves_its_parents_connections_alone(lane: str, start: Start) -> None:
     program = start(
         """
         import gc

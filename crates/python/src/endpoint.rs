@@ -78,7 +78,7 @@ impl Endpoint {
         Ok(Request::new(request, |py, ()| Ok(py.None())))
     }
 
-    #[pyo3(signature = (buffer, *, tag = 0, mask = u64::MAX))]
+    #[pyo3(signature = (buffer, *, tag = 0, mask = 0xFFFF_FFFF_FFFF_FFFF))]
     fn recv(
         &self,
         py: Python<'_>,

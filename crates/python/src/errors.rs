@@ -12,6 +12,12 @@ use pyo3::sync::PyOnceLock;
 pub(crate) trait IntoException {
     /// The exception
     fn into_exception(self, py: Python<'_>) -> PyErr;
+
+    /// What to log should nobody look at the request; `None` if that is the end of the connection
+    /// or a cancel, which shows elsewhere
+    fn unseen(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A class of `backhaul.errors` with its arguments
@@ -82,6 +88,13 @@ impl IntoException for SendError {
             _ => message(py, "MessageTooLarge", &self),
         }
     }
+
+    fn unseen(&self) -> Option<String> {
+        match self {
+            Self::Refused(SendRefused::Closed) | Self::Closed(_) | Self::Cancelled => None,
+            refused => Some(format!("a send was refused: {refused}")),
+        }
+    }
 }
 
 impl IntoException for RecvError {
@@ -92,6 +105,13 @@ impl IntoException for RecvError {
             Self::Truncated { .. } => message(py, "TruncatedError", &self),
             Self::OutOfMemory { .. } => message(py, "OutOfMemory", &self),
             _ => message(py, "QueueFull", &self),
+        }
+    }
+
+    fn unseen(&self) -> Option<String> {
+        match self {
+            Self::Closed(_) | Self::Cancelled => None,
+            lost => Some(format!("a receive failed: {lost}")),
         }
     }
 }

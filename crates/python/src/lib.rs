@@ -22,8 +22,6 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::buffer::ReceivedBuffer;
-    #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]
     use crate::endpoint::Endpoint;

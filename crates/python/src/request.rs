@@ -74,6 +74,8 @@ trait Pending: Send + Sync {
     fn cancel(&self);
     /// The result, once
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+    /// Logs an error that nobody has looked at, in place of [`Pending::take`]
+    fn report(&self);
 }
 
 struct Typed<T, E, F> {
@@ -87,7 +89,7 @@ struct Typed<T, E, F> {
 impl<T, E, F> Pending for Typed<T, E, F>
 where
     T: Send,
-    E: Send,
+    E: Send + IntoException,
     F: Fn(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + Sync,
 {
     fn check(&self, py: Python<'_>) -> PyResult<()> {
@@ -125,6 +127,14 @@ where
             Some(Err(error)) => Err((self.raise)(py, error)),
         }
     }
+
+    fn report(&self) {
+        if let Some(Err(error)) = self.request.take()
+            && let Some(reason) = error.unseen()
+        {
+            tracing::warn!("{reason}, and nobody has looked at its request");
+        }
+    }
 }
 
 impl<T, E, F> Drop for Typed<T, E, F> {
@@ -154,7 +164,7 @@ impl Request {
     ) -> Self
     where
         T: Send + 'static,
-        E: Send + 'static,
+        E: Send + IntoException + 'static,
         F: Fn(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + Sync + 'static,
     {
         Self {
@@ -213,6 +223,14 @@ impl Request {
         Ok(attention::call(py, || {
             self.pending.step() || py.detach(|| self.pending.poll_inline())
         }))
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if self.outcome.get().is_none() && self.pending.is_done() {
+            self.pending.report();
+        }
     }
 }
 
@@ -446,6 +464,8 @@ impl Pending for Ready {
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(py.None())
     }
+
+    fn report(&self) {}
 }
 
 /// How often a blocked thread lets Python handle signals

@@ -65,7 +65,9 @@ def connect(
 
 
 @overload
-def listen(address: str = ..., handler: None = ..., *, context: Context | None = ...) -> Listener: ...
+def listen(
+    address: str = ..., handler: None = ..., *, context: Context | None = ...
+) -> Listener: ...
 
 
 @overload

@@ -171,12 +171,10 @@ class Server:
         except EndpointClosed:
             pass
         except Exception as error:
+            message = f"the handler of {self!r} failed for peer {endpoint.peer_address}"
+            # Without the task, whose context Python 3.12 would want to enter a second time.
             asyncio.get_running_loop().call_exception_handler(
-                {
-                    "message": f"the handler of {self!r} failed for peer {endpoint.peer_address}",
-                    "exception": error,
-                    "task": asyncio.current_task(),
-                }
+                {"message": message, "exception": error}
             )
         finally:
             endpoint.abort()

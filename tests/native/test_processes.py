@@ -362,6 +362,7 @@ def test_a_forked_process_has_a_fabric_of_its_own(when: str, far_lane: str, star
         """
         import os
         import sys
+        import warnings
         import backhaul
 
         def exchange(context):
@@ -375,6 +376,7 @@ def test_a_forked_process_has_a_fabric_of_its_own(when: str, far_lane: str, star
         if sys.argv[2] == "after use":
             exchange(backhaul.default_context())
         receiving, sending = os.pipe()
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
         child = os.fork()
         if child == 0:
             exchange(backhaul.default_context())
@@ -404,6 +406,7 @@ def test_a_forked_process_leaves_its_parents_connections_alone(lane: str, start:
         import gc
         import os
         import sys
+        import warnings
         import backhaul
 
         context = backhaul.Context(lanes=[sys.argv[1]])
@@ -412,6 +415,7 @@ def test_a_forked_process_leaves_its_parents_connections_alone(lane: str, start:
         b = listener.accept().wait(30)
         a = connecting.wait(30)
         pending = b.recv(bytearray(10), tag=1)
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
         child = os.fork()
         if child == 0:
             # As the end of the process does to what is left.
@@ -438,6 +442,7 @@ def test_what_was_made_before_a_fork_is_refused_after_it(lane: str, start: Start
         """
         import os
         import sys
+        import warnings
         import backhaul
 
         context = backhaul.Context(lanes=[sys.argv[1]])
@@ -446,6 +451,7 @@ def test_what_was_made_before_a_fork_is_refused_after_it(lane: str, start: Start
         b = listener.accept().wait(30)
         a = connecting.wait(30)
         pending = b.recv_frames()
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
         child = os.fork()
         if child == 0:
             for use in (

@@ -114,5 +114,6 @@ class NotDone(BackhaulError):
     """The result is not there yet."""
 
 
-class OutOfMemory(BackhaulError, MemoryError):
+# MemoryError first: it makes its instances itself, and refuses to for a class built on another.
+class OutOfMemory(MemoryError, BackhaulError):
     """There was no memory for a message."""

@@ -58,12 +58,13 @@ impl Mapping {
         Ok(Self::own(address, bytes))
     }
 
-    /// Faults all pages in at once, as huge pages where the system has some
+    /// Has pages come as huge ones where the system has some, and at once if `populate`
     ///
     /// It is advice: where the kernel knows it not, or has no memory, pages come one by one when
     /// they are touched.
-    pub(crate) fn populate_huge(&self) {
-        for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateWrite] {
+    pub(crate) fn advise_huge(&self, populate: bool) {
+        let advices = [Advice::LinuxHugepage, Advice::LinuxPopulateWrite];
+        for advice in advices.into_iter().take(1 + usize::from(populate)) {
             // SAFETY: the range is ours (`own`), and neither advice changes what is in it.
             let _refused = unsafe { madvise(self.address.as_ptr().cast(), self.bytes, advice) };
         }

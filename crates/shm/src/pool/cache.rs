@@ -51,12 +51,12 @@ impl Cache {
 
     /// Keeps a block that is no longer used, returning those to free for it
     ///
-    /// A block above the bound is returned itself, rather than have it displace all the others.
+    /// A block without memory, or one above the bound, is returned itself, rather than have it displace all the others.
     #[must_use = "dropping blocks takes long: release the lock first"]
     pub(super) fn put(&mut self, block: Block) -> Vec<Block> {
         let bytes = block.class().bytes();
         self.statistics.live_bytes -= bytes;
-        if bytes > self.cached_bytes_max {
+        if bytes == 0 || bytes > self.cached_bytes_max {
             return vec![block];
         }
         self.statistics.cached_bytes += bytes;

@@ -67,6 +67,28 @@ impl Config {
                 });
             }
         }
+        let keep_alive = self.keep_alive.map(|keep_alive| keep_alive.timeout);
+        let durations = [
+            ("linger", Some(self.linger)),
+            ("handshake_timeout", Some(self.handshake_timeout)),
+            ("keep_alive_timeout", keep_alive),
+            (
+                "keep_alive_interval",
+                self.keep_alive.map(|keep_alive| keep_alive.interval),
+            ),
+            ("spin", Some(self.spin)),
+        ];
+        for (name, duration) in durations {
+            if duration.is_some_and(|duration| duration > DURATION_MAX) {
+                return Err(ConfigError::OutOfRange {
+                    name,
+                    value: duration.map_or(0, |duration| duration.as_secs()),
+                    min: 0,
+                    max: DURATION_MAX.as_secs(),
+                });
+            }
+        }
+        check_lanes(&self.lanes)?;
         if !self.ring_bytes.is_power_of_two() {
             return Err(ConfigError::NotPowerOfTwo {
                 name: "ring_bytes",
@@ -109,6 +131,22 @@ impl Default for Config {
         }
     }
 }
+
+/// Checks lanes given in order of preference
+pub(crate) fn check_lanes(lanes: &[LaneKind]) -> Result<(), ConfigError> {
+    if lanes.len() > LaneKind::ALL.len() {
+        return Err(ConfigError::OutOfRange {
+            name: "number of lanes",
+            value: lanes.len() as u64,
+            min: 0,
+            max: LaneKind::ALL.len() as u64,
+        });
+    }
+    Ok(())
+}
+
+/// Longest duration, a year: what is longer is a mistake, and could not be added to a clock
+const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A setting that cannot work
 #[derive(Clone, Debug, Eq, Error, PartialEq)]

@@ -9,7 +9,7 @@ use backhaul_proto::{Hello, LaneKind};
 use backhaul_shm::pool::{Pool, PoolStatistics};
 
 use crate::address::Address;
-use crate::config::Config;
+use crate::config::{Config, check_lanes};
 use crate::endpoint::Endpoint;
 use crate::engine::{Engine, EngineGuard, lock};
 use crate::error::{ConnectError, ContextError, ListenError};
@@ -97,6 +97,10 @@ impl Context {
             lanes: lanes.to_vec(),
             completer,
         };
+        if let Err(error) = check_lanes(lanes) {
+            finish(start.completer, Err(error.into()));
+            return request;
+        }
         match Address::parse(address) {
             Err(error) => finish(start.completer, Err(error.into())),
             Ok(parsed @ Address::Literal(_)) => start.run(&parsed),

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -33,6 +33,8 @@ pub(crate) struct Handshaking {
     id: OnceLock<SourceId>,
     /// `None` once it is over
     state: Mutex<Option<State>>,
+    /// The attempt at the host's next address, after this one failed
+    next: Mutex<Option<Arc<Self>>>,
 }
 
 struct State {
@@ -141,6 +143,7 @@ impl Handshaking {
         let handshaking = Arc::new(Self {
             core: Arc::clone(core),
             id: OnceLock::new(),
+            next: Mutex::default(),
             state: Mutex::new(Some(State {
                 socket,
                 proto,
@@ -288,10 +291,17 @@ impl Handshaking {
 
     fn fail(&self, failure: Failure) {
         let Some(state) = lock(&self.state).take() else {
+            // Over; if because another address is being tried, that is what fails.
+            let next = lock(&self.next).clone();
+            if let Some(next) = next {
+                next.fail(failure);
+            }
             return;
         };
         self.forget_meeting(&state.local);
         if let Some(id) = self.id.get() {
+            // A forked child may hold a copy of the socket, which would go on calling us.
+            self.core.engine().unwatch(&state.socket.stream);
             self.core.engine().deregister(*id);
         }
         let State {
@@ -307,11 +317,13 @@ impl Handshaking {
                 },
                 Failure::Io(_),
             ) if !others.is_empty() => {
-                drop(socket);
-                Self::connect(&self.core, address, others, lanes, completer);
+                *lock(&self.next) = Self::connect(&self.core, address, others, lanes, completer);
             }
             (purpose, failure) => purpose.fail(socket.peer, failure),
         }
+        // Last, so that who sees the end finds the reason recorded; and not by dropping it, as a
+        // forked child may hold a copy. An error means that it has ended already.
+        let _ = socket.stream.shutdown(Shutdown::Both);
     }
 
     fn forget_meeting(&self, local: &Hello) {

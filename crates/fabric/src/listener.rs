@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
 use crate::address::{Address, canonical};
 use crate::context::Core;
@@ -199,11 +199,11 @@ impl ListenerShared {
 
     /// A handshake failed
     pub(crate) fn reject(&self, peer: SocketAddr, reason: &str) {
-        self.handshakes.fetch_sub(1, Ordering::Relaxed);
-        self.rejected.add(1);
         let peer = canonical(peer);
         tracing::warn!(%peer, reason, "a connection was rejected");
         *lock(&self.last_rejection) = Some(format!("{peer}: {reason}"));
+        self.handshakes.fetch_sub(1, Ordering::Relaxed);
+        self.rejected.add(1);
         self.resume();
     }
 
@@ -284,9 +284,12 @@ impl ListenerShared {
             )
         };
         // Once only: afterwards the id may be another source's.
-        if lock(&self.socket).take().is_some()
+        if let Some(socket) = lock(&self.socket).take()
             && let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get())
         {
+            // A forked child may hold a copy, which would go on listening and calling us.
+            engine.unwatch(&socket);
+            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
             engine.deregister(*id);
         }
         drop(ready);

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use backhaul_shm::channel::Duplex;
 use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -49,6 +50,9 @@ pub(crate) struct Meeting {
     name: String,
     socket: OwnedFd,
     engine: Weak<Engine>,
+    id: OnceLock<SourceId>,
+    /// When to watch again after the system ran out of descriptors
+    resume_at: Mutex<Option<Instant>>,
     /// Handshakes that may get an offer
     expected: Mutex<HashMap<Nonce, Expected>>,
 }
@@ -73,9 +77,12 @@ impl Meeting {
             name,
             socket,
             engine: Arc::downgrade(engine),
+            id: OnceLock::new(),
+            resume_at: Mutex::default(),
             expected: Mutex::default(),
         });
         let id = engine.register(Arc::clone(&meeting) as Arc<dyn Source>);
+        meeting.id.get_or_init(|| id);
         engine.watch(id, 0, &meeting.socket, EventFlags::IN)?;
         Ok(meeting)
     }
@@ -102,6 +109,18 @@ impl Meeting {
     /// Ends what [`Meeting::expect`] began
     pub(crate) fn forget(&self, nonce: &Nonce) {
         lock(&self.expected).remove(nonce);
+    }
+
+    /// Leaves callers in the kernel's queue for a while, when the system refuses to accept
+    fn rest(&self, engine: &Engine, error: Errno) {
+        tracing::warn!(%error, "cannot accept on the meeting socket; trying again shortly");
+        if let Some(id) = self.id.get() {
+            // An error would mean that it is not watched, which is what is asked for.
+            let _ = engine.rewatch(*id, 0, &self.socket, EventFlags::empty());
+        }
+        let at = Instant::now() + ACCEPT_PAUSE;
+        *lock(&self.resume_at) = Some(at);
+        engine.schedule(at);
     }
 
     fn hand_in(&self, nonce: &Nonce, offer: Offer) {
@@ -131,8 +150,11 @@ impl Source for Meeting {
         };
         for _ in 0..BACKLOG {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(socket) = rustix::net::accept_with(&self.socket, flags) else {
-                return;
+            let socket = match rustix::net::accept_with(&self.socket, flags) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::CONNABORTED | Errno::INTR) => continue,
+                Err(error) => return self.rest(&engine, error),
             };
             if let Err(error) = check_user(socket.as_fd()) {
                 tracing::warn!(%error, "a caller of the meeting socket was refused");
@@ -156,6 +178,17 @@ impl Source for Meeting {
         }
     }
 
+    fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
+        let mut resume_at = lock(&self.resume_at);
+        if resume_at.is_some_and(|at| at <= now) {
+            *resume_at = None;
+            if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
+                let _ = engine.rewatch(*id, 0, &self.socket, EventFlags::IN);
+            }
+        }
+        *resume_at
+    }
+
     fn on_stop(self: Arc<Self>) {}
 }
 
@@ -171,9 +204,10 @@ struct Caller {
 impl Caller {
     fn end(&self) {
         // Once only: afterwards the id may be another source's.
-        if lock(&self.socket).take().is_some()
+        if let Some(socket) = lock(&self.socket).take()
             && let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get())
         {
+            engine.unwatch(&socket);
             engine.deregister(*id);
         }
     }
@@ -253,7 +287,7 @@ fn receive_offer(socket: BorrowedFd<'_>) -> Result<Option<(Nonce, Offer)>, Offer
         RecvFlags::CMSG_CLOEXEC,
     ) {
         Ok(received) => received,
-        Err(rustix::io::Errno::AGAIN) => return Ok(None),
+        Err(Errno::AGAIN) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     let mut descriptors = Vec::new();
@@ -313,8 +347,8 @@ pub(crate) enum OfferError {
     Malformed { bytes: usize, descriptors: usize },
 }
 
-impl From<rustix::io::Errno> for OfferError {
-    fn from(error: rustix::io::Errno) -> Self {
+impl From<Errno> for OfferError {
+    fn from(error: Errno) -> Self {
         Self::Io(error.into())
     }
 }
@@ -340,6 +374,9 @@ fn check_user(socket: BorrowedFd<'_>) -> Result<(), OfferError> {
 
 /// Port under which a handshake hears of its offer; its socket has port 0
 pub(crate) const PORT_OFFER: u8 = 2;
+
+/// How long to rest when the system refuses to accept
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Callers in the kernel's queue
 const BACKLOG: i32 = 1024;

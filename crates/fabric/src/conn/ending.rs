@@ -50,7 +50,7 @@ impl Link {
         }
     }
 
-    fn is_flushed(&self) -> bool {
+    pub(super) fn is_flushed(&self) -> bool {
         self.outgoing.is_empty() && self.proto.is_flushed()
     }
 
@@ -107,16 +107,18 @@ pub(super) enum LinkError {
 }
 
 impl LinkError {
-    pub(super) fn into_reason(self, conn: &Conn) -> CloseReason {
+    pub(super) fn into_reason(self, conn: &Conn, is_said: bool) -> CloseReason {
         let peer = conn.facts.peer;
         match self {
             Self::Protocol(source) => CloseReason::Violation {
                 peer,
                 source: Arc::new(source),
             },
-            Self::End if conn.is_closed() => CloseReason::Local,
+            Self::End if is_said && conn.is_closed() => CloseReason::Local,
             // As an end: a peer that was done first may close on what we sent last.
-            Self::Lane(LaneError::Io(error)) if is_hang_up(&error) && conn.is_closed() => {
+            Self::Lane(LaneError::Io(error))
+                if is_said && is_hang_up(&error) && conn.is_closed() =>
+            {
                 CloseReason::Local
             }
             Self::End => CloseReason::PeerGone {

@@ -1,7 +1,7 @@
 //! What the engine watches of a connection: its socket, and its bell if the lane has one.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
@@ -78,8 +78,9 @@ impl Interest {
             ring(bell.as_fd());
             return;
         }
-        // There is room in the socket at most times, and when there is not, its end is awaited.
-        self.set(engine, None, Some(true));
+        // There is room in the socket at most times, and when there is not, its end is awaited. A
+        // caller that polled may have had reading muted.
+        self.set(engine, Some(true), Some(true));
     }
 
     pub(super) fn silence(&self) {
@@ -108,6 +109,9 @@ impl Interest {
     pub(super) fn end(&self, engine: &Engine) {
         if let Some(watched) = lock(&self.watched).take() {
             engine.unwatch(&watched.socket);
+            // Dropping it would not do: a forked child may hold a copy. An error means that the
+            // connection has ended already.
+            let _ = watched.socket.shutdown(Shutdown::Both);
             if let Some(bell) = &watched.bell {
                 engine.unwatch(bell);
             }

@@ -160,7 +160,8 @@ impl Link {
                 // A write fails when the peer has ended; what it sent before may still be here.
                 while matches!(self.read_some(conn, wakes), Ok(1..)) {}
             }
-            self.fail(conn, error.into_reason(conn), wakes);
+            let is_said = self.is_flushed() || self.proto.peer_closed();
+            self.fail(conn, error.into_reason(conn, is_said), wakes);
             return outcome;
         }
         outcome.midway = self.incoming.is_midway() || self.outgoing.is_midway();

@@ -483,6 +483,88 @@ def test_what_was_made_before_a_fork_is_refused_after_it(lane: str, start: Start
     assert program.end() == (0, "", "")
 
 
+def test_a_result_that_came_before_a_fork_is_its_parents(lane: str, start: Start) -> None:
+    program = start(
+        """
+        import gc
+        import os
+        import sys
+        import warnings
+        import backhaul
+
+        context = backhaul.Context(lanes=[sys.argv[1]])
+        listener = context.listen("127.0.0.1:0")
+        connecting = context.connect(listener.address)
+        b = listener.accept().wait(30)
+        while not connecting.done():
+            os.sched_yield()
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+        if child == 0:
+            for use in (connecting.result, connecting.wait):
+                try:
+                    use()
+                except backhaul.BackhaulError as error:
+                    assert "fork" in str(error), error
+                else:
+                    raise AssertionError("it was not refused")
+            del connecting
+            gc.collect()
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        a = connecting.wait(30)
+        a.send_frames([b"x"]).wait(30)
+        assert b.recv_frames().wait(30) == [b"x"]
+        """,
+        lane,
+    )
+    assert program.end() == (0, "", "")
+
+
+def test_an_endpoint_ends_though_a_forked_child_has_its_socket(lane: str, start: Start) -> None:
+    program = start(
+        """
+        import os
+        import sys
+        import warnings
+        import backhaul
+
+        context = backhaul.Context(lanes=[sys.argv[1]])
+        listener = context.listen("127.0.0.1:0")
+        connecting = context.connect(listener.address)
+        b = listener.accept().wait(30)
+        a = connecting.wait(30)
+        pending = b.recv_frames()
+        watched, kept = os.pipe()
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+        if child == 0:
+            os.close(kept)
+            os.read(watched, 1)
+            os._exit(0)
+        a.abort()
+        try:
+            pending.wait(30)
+        except backhaul.PeerGone:
+            pass
+        else:
+            raise AssertionError("it got a message")
+        address = listener.address
+        listener.close()
+        try:
+            context.connect(address).wait(30)
+        except backhaul.ConnectFailed:
+            pass
+        else:
+            raise AssertionError("a closed listener was connected to")
+        os.close(kept)
+        assert os.waitpid(child, 0)[1] == 0
+        """,
+        lane,
+    )
+    assert program.end() == (0, "", "")
+
+
 def test_a_blocked_wait_lets_other_threads_run(far_lane: str, start: Start) -> None:
     program = start(
         """

@@ -173,3 +173,29 @@ pub enum ConfigError {
         value: u64,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+    use super::*;
+
+    #[test]
+    fn what_no_clock_can_hold_is_refused_with_its_value() {
+        let config = Config {
+            linger: Duration::from_secs(1 << 62),
+            ..Config::default()
+        };
+        let error = config.validate().unwrap_err().to_string();
+        assert!(
+            error.contains("linger") && error.contains("31536000"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn more_lanes_than_there_are_is_refused() {
+        assert_eq!(check_lanes(&LaneKind::ALL), Ok(()));
+        let error = check_lanes(&[LaneKind::Tcp; 4]).unwrap_err().to_string();
+        assert!(error.contains("got 4"), "{error}");
+    }
+}

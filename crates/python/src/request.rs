@@ -129,7 +129,9 @@ where
     }
 
     fn report(&self) {
-        if let Some(Err(error)) = self.request.take()
+        // In a forked child, taking the result would drop what is its parent's.
+        if !self.request.is_foreign()
+            && let Some(Err(error)) = self.request.take()
             && let Some(reason) = error.unseen()
         {
             tracing::warn!("{reason}, and nobody has looked at its request");
@@ -192,6 +194,8 @@ impl Request {
         if let Some(outcome) = self.outcome.get() {
             return outcome.repeat(py);
         }
+        // Also when it is done: its result belongs to the process that asked.
+        self.pending.check(py)?;
         if !self.pending.is_done() {
             return Err(errors::not_done(py));
         }

@@ -29,6 +29,10 @@ fn empty_buffer_is_aligned_and_costs_nothing() {
     assert!(buffer.is_empty());
     assert!(buffer.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES));
     assert_eq!(pool.statistics().live_bytes, 0);
+    // Nor is it kept: what has no bytes would never give way to anything.
+    drop(buffer);
+    drop(pool.take(0).unwrap());
+    assert_eq!(pool.statistics().hits, 0);
 }
 
 #[test]

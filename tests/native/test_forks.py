@@ -1,0 +1,221 @@
+"""A forked process has a fabric of its own, and leaves its parent's alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.native.conftest import Start
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("when", ["after the import", "after use"])
+def test_a_forked_process_has_a_fabric_of_its_own(when: str, far_lane: str, start: Start) -> None:
+    program = start(
+        """
+        import os
+        import sys
+        import warnings
+        import backhaul
+
+        def exchange(context):
+            with context.listen("127.0.0.1:0") as listener:
+                connecting = context.connect(listener.address, lanes=[sys.argv[1]])
+                with listener.accept().wait(30) as b, connecting.wait(30) as a:
+                    assert a.lane == sys.argv[1], a.info()
+                    a.send_frames([b"x" * 100_000])
+                    assert b.recv_frames().wait(30) == [b"x" * 100_000]
+
+        if sys.argv[2] == "after use":
+            exchange(backhaul.default_context())
+        receiving, sending = os.pipe()
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+        if child == 0:
+            exchange(backhaul.default_context())
+            with backhaul.listen("127.0.0.1:0") as listener:
+                os.write(sending, listener.address.encode())
+                endpoint = listener.accept().wait(30)
+                endpoint.send_frames([b"from the child"])
+                endpoint.close().wait(30)
+            sys.exit(0)
+        exchange(backhaul.default_context())
+        endpoint = backhaul.connect(os.read(receiving, 100).decode(), lanes=[sys.argv[1]]).wait(30)
+        assert endpoint.lane == sys.argv[1], endpoint.info()
+        assert endpoint.info()["peer_pid"] == child
+        print(bytes(endpoint.recv_frames().wait(30)[0]))
+        endpoint.close().wait(30)
+        assert os.waitpid(child, 0)[1] == 0
+        """,
+        far_lane,
+        when,
+    )
+    assert program.end() == (0, "b'from the child'\n", "")
+
+
+def test_a_forked_process_leaves_its_parents_connections_alone(lane: str, start: Start) -> None:
+    program = start(
+        """
+        import gc
+        import os
+        import sys
+        import warnings
+        import backhaul
+
+        context = backhaul.Context(lanes=[sys.argv[1]])
+        listener = context.listen("127.0.0.1:0")
+        connecting = context.connect(listener.address)
+        b = listener.accept().wait(30)
+        a = connecting.wait(30)
+        pending = b.recv(bytearray(10), tag=1)
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+        if child == 0:
+            # As the end of the process does to what is left.
+            del a, b, listener, context, pending, connecting
+            gc.collect()
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        a.send(b"abc", tag=1).wait(30)
+        assert pending.wait(30).nbytes == 3
+        a.send_frames([bytes(1 << 20)])
+        assert b.recv_frames().wait(30) == [bytes(1 << 20)]
+        again = context.connect(listener.address)
+        listener.accept().wait(30)
+        again.wait(30)
+        assert not a.closed()
+        """,
+        lane,
+    )
+    assert program.end() == (0, "", "")
+
+
+def test_what_was_made_before_a_fork_is_refused_after_it(lane: str, start: Start) -> None:
+    program = start(
+        """
+        import os
+        import sys
+        import warnings
+        import backhaul
+
+        context = backhaul.Context(lanes=[sys.argv[1]])
+        listener = context.listen("127.0.0.1:0")
+        connecting = context.connect(listener.address)
+        b = listener.accept().wait(30)
+        a = connecting.wait(30)
+        pending = b.recv_frames()
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+        if child == 0:
+            for use in (
+                lambda: a.send_frames([b"from the child"]),
+                lambda: a.send(b"from the child"),
+                lambda: b.recv(bytearray(1)),
+                b.recv_frames,
+                lambda: pending.wait(30),
+                listener.accept,
+                lambda: context.connect(listener.address),
+                lambda: context.listen("127.0.0.1:0"),
+                a.close,
+            ):
+                try:
+                    use()
+                except backhaul.BackhaulError as error:
+                    assert "fork" in str(error), error
+                else:
+                    raise AssertionError("it was not refused")
+            a.abort()
+            context.close()
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        a.send_frames([b"x"]).wait(30)
+        assert pending.wait(30) == [b"x"]
+        """,
+        lane,
+    )
+    assert program.end() == (0, "", "")
+
+
+def test_a_result_that_came_before_a_fork_is_its_parents(lane: str, start: Start) -> None:
+    program = start(
+        """
+        import gc
+        import os
+        import sys
+        import warnings
+        import backhaul
+
+        context = backhaul.Context(lanes=[sys.argv[1]])
+        listener = context.listen("127.0.0.1:0")
+        connecting = context.connect(listener.address)
+        b = listener.accept().wait(30)
+        while not connecting.done():
+            os.sched_yield()
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+        if child == 0:
+            for use in (connecting.result, connecting.wait):
+                try:
+                    use()
+                except backhaul.BackhaulError as error:
+                    assert "fork" in str(error), error
+                else:
+                    raise AssertionError("it was not refused")
+            del connecting
+            gc.collect()
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        a = connecting.wait(30)
+        a.send_frames([b"x"]).wait(30)
+        assert b.recv_frames().wait(30) == [b"x"]
+        """,
+        lane,
+    )
+    assert program.end() == (0, "", "")
+
+
+def test_an_endpoint_ends_though_a_forked_child_has_its_socket(lane: str, start: Start) -> None:
+    program = start(
+        """
+        import os
+        import sys
+        import warnings
+        import backhaul
+
+        context = backhaul.Context(lanes=[sys.argv[1]])
+        listener = context.listen("127.0.0.1:0")
+        connecting = context.connect(listener.address)
+        b = listener.accept().wait(30)
+        a = connecting.wait(30)
+        pending = b.recv_frames()
+        watched, kept = os.pipe()
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+        if child == 0:
+            os.close(kept)
+            os.read(watched, 1)
+            os._exit(0)
+        a.abort()
+        try:
+            pending.wait(30)
+        except backhaul.PeerGone:
+            pass
+        else:
+            raise AssertionError("it got a message")
+        address = listener.address
+        listener.close()
+        try:
+            context.connect(address).wait(30)
+        except backhaul.ConnectFailed:
+            pass
+        else:
+            raise AssertionError("a closed listener was connected to")
+        os.close(kept)
+        assert os.waitpid(child, 0)[1] == 0
+        """,
+        lane,
+    )
+    assert program.end() == (0, "", "")

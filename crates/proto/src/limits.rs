@@ -47,7 +47,8 @@ impl Default for Limits {
             eager_bytes_max: 64 << 10,
             // 64 eager messages of full size: more than is in flight at 10 GB/s and 100 µs.
             credit_bytes: 4 << 20,
-            // Bookkeeping of an unexpected message is about 100 bytes, so at most 400 KiB.
+            // Bookkeeping of a message of few segments is about 100 bytes, so about 400 KiB; each
+            // further segment adds some 64, which credit does not count.
             credit_messages: 4096,
             // Far above a sensible message, far below what breaks arithmetic on lengths.
             message_bytes_max: 64 << 30,

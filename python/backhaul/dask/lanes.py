@@ -41,8 +41,10 @@ def lanes(client: Client) -> dict[tuple[str, str], str] | Awaitable[dict[tuple[s
     >>> lanes(client)  # doctest: +SKIP
     {('backhaul://10.0.0.1:4001', 'backhaul://10.0.0.1:4002'): 'shm', ...}
     """
-    found: Any = client.sync(_lanes, client)
-    return found  # type: ignore[no-any-return]
+    found: dict[tuple[str, str], str] | Awaitable[dict[tuple[str, str], str]] = client.sync(
+        _lanes, client
+    )
+    return found
 
 
 async def _lanes(client: Client) -> dict[tuple[str, str], str]:

@@ -118,7 +118,7 @@ macro_rules! conformance {
             }
             random {
                 random_operations_match_the_model
-                #[ignore = "takes minutes"]
+                #[ignore = "stress, with BACKHAUL_STRESS_SEEDS rounds; `make test` runs a few"]
                 random_operations_match_the_model_for_long
             }
             segments {

@@ -31,6 +31,7 @@ from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_context
 from backhaul.dask.encryption import refuse_encryption
+from backhaul.dask.patches import install
 from backhaul.dask.private import (
     Backend,
     BaseListener,
@@ -288,6 +289,7 @@ class BackhaulBackend(Backend):
     _listener_class: ClassVar[type[BackhaulListener]] = BackhaulListener
 
     def get_connector(self) -> BackhaulConnector:
+        install()
         return self._connector_class()
 
     def get_listener(
@@ -297,6 +299,7 @@ class BackhaulBackend(Backend):
         deserialize: bool,
         **connection_args: Any,
     ) -> BackhaulListener:
+        install()
         return self._listener_class(loc, handle_comm, deserialize, **connection_args)
 
     def get_address_host(self, loc: str) -> str:

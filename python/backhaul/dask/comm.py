@@ -21,7 +21,15 @@ from typing import Any, NoReturn
 
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
 from backhaul.dask.config import Settings
-from backhaul.dask.private import Comm, CommClosedError, ensure_memoryview, from_frames, to_frames
+from backhaul.dask.private import (
+    Comm,
+    CommClosedError,
+    dumps,
+    ensure_memoryview,
+    from_frames,
+    loads,
+    to_frames,
+)
 
 __all__ = ["BackhaulComm"]
 
@@ -30,6 +38,11 @@ logger = logging.getLogger(__name__)
 #: A message of more buffers than this is waited for: the peer may refuse it for their number, and
 #: later messages must not pass it.
 _BUFFERS_SURE = 1024
+
+#: Most messages, and bytes of them, that `BackhaulComm.read_arrived` gives at once, so that a
+#: sender that never stops cannot keep the reader from anything else.
+_ARRIVED_MAX = 128
+_ARRIVED_BYTES_MAX = 1 << 20
 
 
 class BackhaulComm(Comm):
@@ -73,6 +86,10 @@ class BackhaulComm(Comm):
         #: Sends that were not done when `write` returned, oldest first; those that are done leave
         #: at the next write.
         self._unfinished: deque[Request[None]] = deque()
+        #: A receive that `read_arrived` posted and found nothing for; the next read begins with it.
+        self._posted: Request[list[memoryview]] | None = None
+        #: A message that it received and left for the next read.
+        self._kept: list[memoryview] | None = None
         #: Most of them, low enough that the native queue, which fails when it is full, never is.
         self._unfinished_max = max(1, settings.sends_max // 2)
         self._finalizer = weakref.finalize(
@@ -155,11 +172,7 @@ class BackhaulComm(Comm):
             allow_offload=self.allow_offload,
             serializers=serializers,
             on_error=on_error,
-            context={
-                "sender": self.local_info,
-                "recipient": self.remote_info,
-                **self.handshake_options,
-            },
+            context=self._context(),
             frame_split_size=self.max_shard_size,
         )
         if self._closed:
@@ -174,6 +187,72 @@ class BackhaulComm(Comm):
             self.abort()
             raise
         return message_bytes
+
+    def write_nowait(
+        self,
+        msg: object,
+        serializers: list[str] | None = None,
+        on_error: str | None = "message",
+    ) -> int:
+        """Queue a message without waiting for anything; see `write`.
+
+        For what is small: the message is serialized here and now. Ask `congested` before the next
+        one, and if it is, wait for `drained`.
+
+        Returns
+        -------
+        int
+            Bytes of the serialized message.
+
+        Raises
+        ------
+        CommClosedError
+            If the comm is closed on either side.
+        """
+        if self._closed:
+            self._refuse()
+        frames = dumps(
+            msg,
+            serializers=serializers,
+            on_error=on_error,
+            context=self._context(),
+            frame_split_size=self.max_shard_size,
+        )
+        buffers = [_buffer(frame) for frame in frames]
+        message_bytes = sum(map(_nbytes, buffers))
+        try:
+            self._forget_finished()
+            request = self._endpoint.send_frames(buffers)
+            if request.done():
+                request.result()
+            else:
+                self._unfinished.append(request)
+        except (ConnectionFailed, TimedOut) as error:
+            self._end(error)
+        except BaseException:
+            self.abort()
+            raise
+        return message_bytes
+
+    def congested(self) -> bool:
+        """Tell whether the peer has yet to take something that was written."""
+        unfinished = self._unfinished
+        # The native queue is in order: the last one to be sent is the last to be done.
+        return bool(unfinished) and not unfinished[-1].done()
+
+    async def drained(self) -> None:
+        """Wait until everything written so far is on its way.
+
+        Raises
+        ------
+        CommClosedError
+            If the comm ends before.
+        """
+        try:
+            while self._unfinished:
+                await self._unfinished.popleft()
+        except (ConnectionFailed, TimedOut) as error:
+            self._end(error)
 
     async def read(self, deserializers: list[str] | None = None) -> Any:
         """Receive a message.
@@ -201,23 +280,51 @@ class BackhaulComm(Comm):
         """
         if self._closed:
             self._refuse()
+        frames = await self._next_frames()
         try:
-            frames = await self._endpoint.recv_frames()
-        except (ConnectionFailed, TimedOut) as error:
-            self._end(error)
-        except BaseException:
-            self.abort()
-            raise
-        try:
-            return await from_frames(
-                frames,
-                deserialize=self.deserialize,
-                deserializers=deserializers,
-                allow_offload=self.allow_offload,
-            )
+            return await self._decoded(frames, deserializers)
         except EOFError as error:
-            self.abort()
-            raise CommClosedError(f"in {self}: aborted on truncated data") from error
+            self._end_truncated(error)
+
+    async def read_arrived(self) -> list[Any]:
+        """Receive at least one message, and with it all small ones that have arrived meanwhile.
+
+        For streams, where many small messages follow each other: one visit of the event loop serves
+        for all of them. Otherwise as `read`.
+
+        Returns
+        -------
+        list of object
+            The messages, oldest first.
+        """
+        messages = [await self.read()]
+        arrived_bytes = 0
+        while len(messages) < _ARRIVED_MAX and arrived_bytes < _ARRIVED_BYTES_MAX:
+            request = self._endpoint.recv_frames()
+            if not request.done():
+                self._posted = request
+                break
+            try:
+                frames = request.result()
+                frames_bytes = sum(map(_nbytes, frames))
+                if frames_bytes > _ARRIVED_BYTES_MAX:
+                    self._kept = frames
+                    break
+                messages.append(loads(frames, deserialize=self.deserialize))
+                arrived_bytes += frames_bytes
+            except (ConnectionFailed, TimedOut):
+                # The next read raises it.
+                self._posted = request
+                break
+            except Exception:
+                # What came before is good. The next read decodes this one again, and raises.
+                self._kept = frames
+                break
+        return messages
+
+    def readable(self) -> bool:
+        """Tell whether the next read would return at once, as far as that is known."""
+        return self._kept is not None or self._posted is None or self._posted.done()
 
     async def close(self) -> None:
         """Send what is queued, then close; later calls do nothing.
@@ -238,6 +345,7 @@ class BackhaulComm(Comm):
             raise
         finally:
             self._unfinished.clear()
+            self._posted = None
 
     def abort(self) -> None:
         """Close at once, dropping what is queued; later calls do nothing."""
@@ -245,6 +353,7 @@ class BackhaulComm(Comm):
         self._finalizer.detach()
         self._unfinished.clear()
         self._endpoint.abort()
+        self._posted = None
 
     def closed(self) -> bool:
         """Tell whether either side closed, or the peer is gone.
@@ -253,10 +362,57 @@ class BackhaulComm(Comm):
         """
         return self._closed or self._endpoint.closed()
 
+    def _context(self) -> dict[str, Any]:
+        """What both sides agreed on, for the serializers."""
+        return {
+            "sender": self.local_info,
+            "recipient": self.remote_info,
+            **self.handshake_options,
+        }
+
+    async def _next_frames(self) -> list[memoryview]:
+        """Wait for the frames of the next message; ends or aborts the comm as `read` does."""
+        if self._kept is not None:
+            frames, self._kept = self._kept, None
+            return frames
+        request, self._posted = self._posted, None
+        try:
+            if request is None:
+                request = self._endpoint.recv_frames()
+            return await request
+        except (ConnectionFailed, TimedOut) as error:
+            self._end(error)
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            # It keeps its exception, whose traceback keeps this frame: no cycle.
+            del request
+
+    async def _decoded(
+        self, frames: list[memoryview], deserializers: list[str] | None = None
+    ) -> Any:
+        return await from_frames(
+            frames,
+            deserialize=self.deserialize,
+            deserializers=deserializers,
+            allow_offload=self.allow_offload,
+        )
+
+    def _end_truncated(self, error: EOFError) -> NoReturn:
+        self.abort()
+        raise CommClosedError(f"in {self}: aborted on truncated data") from error
+
+    def _forget_finished(self) -> None:
+        """Drop the requests that are done; one that failed raises here."""
+        unfinished = self._unfinished
+        while unfinished and unfinished[0].done():
+            unfinished.popleft().result()
+
     async def _send(self, buffers: list[Any]) -> None:
         unfinished = self._unfinished
-        # Awaiting a request that is done visits no event loop; one that failed raises here.
-        while unfinished and (unfinished[0].done() or len(unfinished) >= self._unfinished_max):
+        self._forget_finished()
+        while len(unfinished) >= self._unfinished_max:
             await unfinished.popleft()
         request = self._endpoint.send_frames(buffers)
         try:

@@ -17,7 +17,7 @@ from dask.utils import parse_bytes, parse_timedelta
 
 import dask
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "hot_path_enabled"]
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
@@ -95,6 +95,17 @@ class Settings:
         )
 
 
+def hot_path_enabled(feature: str) -> bool:
+    """Tell whether one replacement of a function of Dask's is switched on.
+
+    Raises
+    ------
+    ValueError
+        If the value is not a boolean. Names the key and the value.
+    """
+    return _require(f"hot-path.{feature}", _boolean)
+
+
 def _require(key: str, parse: Callable[[Any], _T]) -> _T:
     """Read one key that has a default here."""
     value = _read(key, parse)
@@ -127,6 +138,12 @@ def _count(value: Any) -> int:
     return _not_negative(int(value))
 
 
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is no boolean")
+    return value
+
+
 def _names(value: Any) -> tuple[str, ...]:
     # An environment variable gives one string.
     names = value.split(",") if isinstance(value, str) else value
@@ -143,5 +160,6 @@ _ALLOWED: dict[Callable[[Any], Any], str] = {
     _bytes: "a size like '64MiB'",
     _seconds: "a time like '50us' or '5s'",
     _count: "a whole number",
+    _boolean: "true or false",
     _names: "a list of lanes like ['shm', 'tcp']",
 }

@@ -13,27 +13,65 @@ Besides the names below we depend on two facts that no import shows:
 
 from __future__ import annotations
 
+from distributed.batched import BatchedSend
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
 from distributed.comm.registry import Backend, backends
 from distributed.comm.utils import from_frames, to_frames
-from distributed.core import ConnectionPool
-from distributed.utils import ensure_memoryview, get_ip, get_ip_interface
+from distributed.core import ConnectionPool, Server, error_message
+from distributed.metrics import DelayedMetricsLedger, context_meter, time
+from distributed.protocol.core import dumps, loads
+from distributed.threadpoolexecutor import ThreadPoolExecutor
+from distributed.utils import ensure_memoryview, get_ip, get_ip_interface, iscoroutinefunction
+from distributed.utils import key_split, thread_state
+from distributed.worker import WORKER_ANY_RUNNING, Reschedule, Worker, sizeof
+from distributed.worker import _run_task as run_task
+from distributed.worker import _run_task_simple as run_task_simple
+from distributed.worker import _worker_cvar as worker_variable
+from distributed.worker_state_machine import (
+    BaseWorker,
+    ExecuteFailureEvent,
+    ExecuteSuccessEvent,
+    RescheduleEvent,
+)
 
 __all__ = [
+    "WORKER_ANY_RUNNING",
     "Backend",
     "BaseListener",
+    "BaseWorker",
+    "BatchedSend",
     "Comm",
     "CommClosedError",
     "ConnectionPool",
+    "DelayedMetricsLedger",
     "Connector",
     "DaskListener",
+    "ExecuteFailureEvent",
+    "ExecuteSuccessEvent",
     "FatalCommClosedError",
+    "Reschedule",
+    "RescheduleEvent",
+    "Server",
+    "ThreadPoolExecutor",
+    "Worker",
     "backends",
+    "context_meter",
+    "dumps",
     "ensure_memoryview",
+    "error_message",
     "from_frames",
     "get_ip",
     "get_ip_interface",
+    "iscoroutinefunction",
+    "key_split",
+    "loads",
+    "run_task",
+    "run_task_simple",
+    "sizeof",
+    "thread_state",
+    "time",
     "to_frames",
+    "worker_variable",
 ]

@@ -1,0 +1,206 @@
+"""Batches that leave as soon as the link lets them: `BatchedSend` without fixed timers.
+
+Dask's `BatchedSend` sends at most one batch in an interval of 2 to 10 ms, so every message of a
+chain of tasks waits for a timer. Here a message leaves at the end of the event loop's turn that
+made it. Messages gather in two cases only, both of which end by themselves:
+
+- while the peer has yet to take what was sent before;
+- while messages come so densely that batches of several form anyway: then the pause between two
+  batches grows, up to `_PAUSE_MAX_S`, and falls back as soon as a batch holds a single message.
+
+The scheme of the second is that of interrupt moderation in network drivers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.private import BatchedSend, CommClosedError
+
+__all__ = ["AdaptiveBatchedSend", "adopt"]
+
+logger = logging.getLogger(__name__)
+
+#: Longest pause between two batches. Shorter than any interval of Dask's but the shortest, so that
+#: nobody waits for longer than with Dask's own.
+_PAUSE_MAX_S = 0.001
+#: First pause once batches of several messages form.
+_PAUSE_MIN_S = 0.000125
+
+#: A batch above this is not kept in the log of recent messages, as in Dask.
+_LOGGED_BYTES_MAX = 1_000_000
+
+
+class AdaptiveBatchedSend(BatchedSend):  # type: ignore[misc]
+    """A `BatchedSend` over a `BackhaulComm`; becomes one by `adopt`, never by its constructor.
+
+    Attributes
+    ----------
+    patience_s : float
+        How long the next batch may wait, in seconds, if whoever sends knows that the peer has
+        nothing to gain from it sooner. Taken back after each batch.
+    """
+
+    comm: BackhaulComm
+    buffer: list[Any]
+    patience_s: float
+
+    def start(self, comm: BackhaulComm) -> None:
+        """Begin to send what was and will be given to `send`."""
+        self.comm = comm
+        self.patience_s = 0.0
+        self._event_loop = self.loop.asyncio_loop
+        #: The flush that was scheduled, if one was.
+        self._due: asyncio.Handle | None = None
+        self._due_at: float = 0.0
+        #: Waits for the peer to take what was sent.
+        self._draining: asyncio.Task[None] | None = None
+        self._flushed_at = 0.0
+        self._pause_s = 0.0
+        if self.buffer:
+            self._schedule()
+
+    def send(self, *msgs: Any) -> None:
+        """Queue messages; they leave soon, in order.
+
+        Raises
+        ------
+        CommClosedError
+            If the comm is closed. Nothing was queued.
+        """
+        if self.comm.closed():
+            raise CommClosedError(f"Comm {self.comm!r} already closed.")
+        self.message_count += len(msgs)
+        self.buffer.extend(msgs)
+        if self._due is None and self._draining is None:
+            self._schedule()
+
+    def close(self, timeout: Any = None) -> asyncio.Future[None]:
+        """Send what is queued, then close the comm; `TimeoutError` after `timeout`."""
+        self.please_stop = True
+        return asyncio.ensure_future(self._close(timeout))
+
+    def abort(self) -> None:
+        """Close the comm at once, dropping what is queued."""
+        self._stop()
+        self.buffer = []
+        if not self.comm.closed():
+            self.comm.abort()
+
+    def hurry(self) -> None:
+        """Send what is queued at the end of this turn, whatever the pause."""
+        self.patience_s = 0.0
+        if self.buffer and self._draining is None and self._due_at:
+            self._cancel_flush()
+            self._due = self._event_loop.call_soon(self._flush)
+
+    def _schedule(self) -> None:
+        if self.please_stop:
+            return
+        pause_s = max(self._pause_s, self.patience_s)
+        if pause_s > 0.0:
+            due_at = self._flushed_at + pause_s
+            if due_at > self._event_loop.time():
+                self._due_at = due_at
+                self._due = self._event_loop.call_at(due_at, self._flush)
+                return
+        self._due_at = 0.0
+        self._due = self._event_loop.call_soon(self._flush)
+
+    def _cancel_flush(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _flush(self) -> None:
+        self._due = None
+        if self.please_stop or self._draining is not None or not self.buffer:
+            return
+        payload, self.buffer = self.buffer, []
+        self._adapt(len(payload))
+        self.batch_count += 1
+        try:
+            message_bytes = self.comm.write_nowait(
+                payload, serializers=self.serializers, on_error="raise"
+            )
+            congested = self.comm.congested()
+        except CommClosedError:
+            logger.info("Batched Comm Closed %r", self.comm, exc_info=True)
+            self.abort()
+            return
+        except Exception:
+            # The peer may have part of it: nothing can be sent after that.
+            logger.exception("Error in batched write")
+            self.abort()
+            return
+        self._log(payload, message_bytes)
+        if congested:
+            self._draining = self._event_loop.create_task(self._drain())
+
+    def _adapt(self, messages: int) -> None:
+        if messages == 1:
+            self._pause_s = 0.0
+        elif self._pause_s == 0.0:
+            self._pause_s = _PAUSE_MIN_S
+        else:
+            self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+        self.patience_s = 0.0
+        self._flushed_at = self._event_loop.time()
+
+    def _log(self, payload: list[Any], message_bytes: int) -> None:
+        logged = payload if message_bytes < _LOGGED_BYTES_MAX else "large-message"
+        self.recent_message_log.append(logged)
+        self.byte_count += message_bytes
+
+    async def _drain(self) -> None:
+        try:
+            await self.comm.drained()
+        except CommClosedError:
+            logger.info("Batched Comm Closed %r", self.comm, exc_info=True)
+            self.abort()
+        except Exception:
+            logger.exception("Error in batched write")
+            self.abort()
+        finally:
+            self._draining = None
+        if self.buffer:
+            self._schedule()
+
+    async def _close(self, timeout: Any) -> None:
+        self._cancel_flush()
+        draining = self._draining
+        if draining is not None:
+            seconds = timeout.total_seconds() if hasattr(timeout, "total_seconds") else timeout
+            await asyncio.wait_for(asyncio.shield(draining), seconds)
+        self.stopped.set()
+        if self.comm.closed():
+            return
+        with contextlib.suppress(CommClosedError):
+            if self.buffer:
+                payload, self.buffer = self.buffer, []
+                await self.comm.write(payload, serializers=self.serializers, on_error="raise")
+        await self.comm.close()
+
+    def _stop(self) -> None:
+        self.please_stop = True
+        self.stopped.set()
+        self._cancel_flush()
+
+
+def adopt(stream: BatchedSend, comm: Any) -> bool:
+    """Make a stream that is about to start over one of our comms adaptive.
+
+    Returns
+    -------
+    bool
+        False if the comm is not ours, or the stream not quite Dask's: it is left as it was.
+    """
+    if type(stream) is not BatchedSend or not isinstance(comm, BackhaulComm):
+        return False
+    stream.__class__ = AdaptiveBatchedSend
+    stream.start(comm)
+    return True

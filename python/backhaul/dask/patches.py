@@ -1,0 +1,185 @@
+"""What we put in the place of private names of ``distributed``, and when we do not dare to.
+
+Most of Backhaul reaches Dask through its entry points. What costs microseconds per task does not
+have one: there a function of ours takes the place of one of Dask's, which it calls for whatever it
+does not handle. Each replacement is an entry of `PATCHES`; there are no others.
+
+A patch rests on the source of what it replaces or relies upon. It is installed only where that
+source is, to the letter, one that we have read; in any other release of ``distributed``, or if
+somebody else has replaced the function before us, Dask runs as it is, and the log says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from backhaul.dask import batching, execution, streams
+from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.config import hot_path_enabled
+from backhaul.dask.private import BaseWorker, BatchedSend, DelayedMetricsLedger, Server, ThreadPoolExecutor, Worker, run_task, run_task_simple
+
+__all__ = ["PATCHES", "Patch", "install", "installed", "uninstall"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """One replacement of one function.
+
+    Parameters
+    ----------
+    feature : str
+        The switch of it: a key under ``distributed.comm.backhaul.hot-path``.
+    owner : object
+        Class or module that has the function.
+    name : str
+        Its name there.
+    replace : callable
+        Makes our function from Dask's.
+    read : dict of str to str
+        Digest of the source of the function, and of each other one, named as ``module:qualname``,
+        that ours relies upon to behave as it did when we read it.
+    """
+
+    feature: str
+    owner: Any
+    name: str
+    replace: Callable[[Callable[..., Any]], Callable[..., Any]]
+    read: dict[Callable[..., Any], str]
+
+    def __str__(self) -> str:
+        return f"{getattr(self.owner, '__qualname__', self.owner.__name__)}.{self.name}"
+
+
+def source_digest(function: Callable[..., Any]) -> str:
+    """Digest the source of a function, 12 hexadecimal digits; ``""`` if it has none."""
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
+def _adaptive_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    def start(self: BatchedSend, comm: Any) -> None:
+        if not batching.adopt(self, comm):
+            original(self, comm)
+
+    return start
+
+
+def _draining_handle_stream(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def handle_stream(self: Server, comm: Any, extra: dict[str, Any] | None = None) -> None:
+        if isinstance(comm, BackhaulComm):
+            await streams.handle_stream(self, comm, extra)
+        else:
+            await original(self, comm, extra)
+
+    return handle_stream
+
+
+def _direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    execute = Worker.execute
+
+    def _start_async_instruction(
+        self: BaseWorker,
+        task_name: str,
+        func: Callable[..., Any],
+        /,
+        *args: Any,
+        span_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # A sub-class with an `execute` of its own keeps it.
+        if getattr(func, "__func__", None) is not execute or not execution.start_execution(
+            self, *args, span_id=span_id, **kwargs
+        ):
+            original(self, task_name, func, *args, span_id=span_id, **kwargs)
+
+    return _start_async_instruction
+
+
+#: Every patch there is.
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        feature="batching",
+        owner=BatchedSend,
+        name="start",
+        replace=_adaptive_start,
+        read={BatchedSend: "6b8b9c6179e7"},
+    ),
+    Patch(
+        feature="batching",
+        owner=Server,
+        name="handle_stream",
+        replace=_draining_handle_stream,
+        read={Server.handle_stream: "72ba087c9df7"},
+    ),
+    Patch(
+        feature="execution",
+        owner=Worker,
+        name="_start_async_instruction",
+        replace=_direct_start,
+        read={
+            Worker.execute: "981e9c472e6a",
+            BaseWorker._start_async_instruction: "24de6e1ef8a2",
+            BaseWorker._finish_async_instruction: "1f40fa28fc06",
+            BaseWorker._finalize_metrics: "f736e6f8ef51",
+            DelayedMetricsLedger: "f6bb5bb68eaa",
+            ThreadPoolExecutor: "ea2d0c64c2c5",
+            run_task: "879cc11a993c",
+            run_task_simple: "072a00fb1d13",
+        },
+    ),
+)
+
+_lock = threading.Lock()
+#: What each installed patch replaced.
+_originals: dict[int, Callable[..., Any]] = {}
+_refused: set[int] = set()
+
+
+def install() -> None:
+    """Install every patch that is switched on and fits; calling it again costs nothing."""
+    with _lock:
+        for number, patch in enumerate(PATCHES):
+            if number in _originals or number in _refused or not hot_path_enabled(patch.feature):
+                continue
+            strange = [f for f, digest in patch.read.items() if source_digest(f) != digest]
+            if strange:
+                _refused.add(number)
+                logger.warning(
+                    "Backhaul leaves %s as it is, which is slower: the source of %s is none that "
+                    "it was written for",
+                    patch,
+                    ", ".join(f.__qualname__ for f in strange),
+                )
+                continue
+            original = getattr(patch.owner, patch.name)
+            replacement = patch.replace(original)
+            replacement.__name__ = original.__name__
+            replacement.__qualname__ = original.__qualname__
+            replacement.__doc__ = original.__doc__
+            setattr(patch.owner, patch.name, replacement)
+            _originals[number] = original
+
+
+def uninstall() -> None:
+    """Put Dask's own functions back; for tests."""
+    with _lock:
+        for number, original in _originals.items():
+            setattr(PATCHES[number].owner, PATCHES[number].name, original)
+        _originals.clear()
+        _refused.clear()
+
+
+def installed() -> list[Patch]:
+    """List the patches in force."""
+    return [PATCHES[number] for number in sorted(_originals)]

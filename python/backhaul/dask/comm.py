@@ -363,7 +363,7 @@ class BackhaulComm(Comm):
         return self._closed or self._endpoint.closed()
 
     def _context(self) -> dict[str, Any]:
-        """What both sides agreed on, for the serializers."""
+        """Give the serializers what both sides agreed on."""
         return {
             "sender": self.local_info,
             "recipient": self.remote_info,

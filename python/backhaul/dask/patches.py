@@ -19,10 +19,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from backhaul.dask import batching, execution, streams
+import distributed.utils
+
+from backhaul.dask import batching, execution, streams, waiting
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import hot_path_enabled
-from backhaul.dask.private import BaseWorker, BatchedSend, DelayedMetricsLedger, Server, ThreadPoolExecutor, Worker, run_task, run_task_simple
+from backhaul.dask.private import (
+    BaseWorker,
+    BatchedSend,
+    DelayedMetricsLedger,
+    FutureState,
+    Server,
+    ThreadPoolExecutor,
+    Worker,
+    run_task,
+    run_task_simple,
+    wait_for,
+    wait_for_all,
+)
 
 __all__ = ["PATCHES", "Patch", "install", "installed", "uninstall"]
 
@@ -106,6 +120,20 @@ def _direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
     return _start_async_instruction
 
 
+def _untimed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def wait(self: FutureState, timeout: Any = None) -> None:
+        if timeout is None:
+            await waiting.wait_for_state(self)
+        else:
+            await original(self, timeout)
+
+    return wait
+
+
+def _light_all(original: Callable[..., Any]) -> Callable[..., Any]:
+    return waiting.wait_for_all
+
+
 #: Every patch there is.
 PATCHES: tuple[Patch, ...] = (
     Patch(
@@ -137,6 +165,21 @@ PATCHES: tuple[Patch, ...] = (
             run_task: "879cc11a993c",
             run_task_simple: "072a00fb1d13",
         },
+    ),
+    Patch(
+        feature="futures",
+        owner=FutureState,
+        name="wait",
+        replace=_untimed_wait,
+        read={FutureState: "a3cf7ecc4e8d", wait_for: "f9c57ed5f23e"},
+    ),
+    # The client calls it by the name of its module; others have imported it before us.
+    Patch(
+        feature="futures",
+        owner=distributed.utils,
+        name="All",
+        replace=_light_all,
+        read={wait_for_all: "4a12c1f80983"},
     ),
 )
 

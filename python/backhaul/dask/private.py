@@ -14,6 +14,7 @@ Besides the names below we depend on two facts that no import shows:
 from __future__ import annotations
 
 from distributed.batched import BatchedSend
+from distributed.client import FutureState
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
@@ -23,8 +24,16 @@ from distributed.core import ConnectionPool, Server, error_message
 from distributed.metrics import DelayedMetricsLedger, context_meter, time
 from distributed.protocol.core import dumps, loads
 from distributed.threadpoolexecutor import ThreadPoolExecutor
-from distributed.utils import ensure_memoryview, get_ip, get_ip_interface, iscoroutinefunction
-from distributed.utils import key_split, thread_state
+from distributed.utils import All as wait_for_all
+from distributed.utils import (
+    ensure_memoryview,
+    get_ip,
+    get_ip_interface,
+    iscoroutinefunction,
+    key_split,
+    thread_state,
+    wait_for,
+)
 from distributed.worker import WORKER_ANY_RUNNING, Reschedule, Worker, sizeof
 from distributed.worker import _run_task as run_task
 from distributed.worker import _run_task_simple as run_task_simple
@@ -45,12 +54,13 @@ __all__ = [
     "Comm",
     "CommClosedError",
     "ConnectionPool",
-    "DelayedMetricsLedger",
     "Connector",
     "DaskListener",
+    "DelayedMetricsLedger",
     "ExecuteFailureEvent",
     "ExecuteSuccessEvent",
     "FatalCommClosedError",
+    "FutureState",
     "Reschedule",
     "RescheduleEvent",
     "Server",
@@ -73,5 +83,7 @@ __all__ = [
     "thread_state",
     "time",
     "to_frames",
+    "wait_for",
+    "wait_for_all",
     "worker_variable",
 ]

@@ -35,7 +35,7 @@ _PAUSE_MIN_S = 0.000125
 _LOGGED_BYTES_MAX = 1_000_000
 
 
-class AdaptiveBatchedSend(BatchedSend):  # type: ignore[misc]
+class AdaptiveBatchedSend(BatchedSend):
     """A `BatchedSend` over a `BackhaulComm`; becomes one by `adopt`, never by its constructor.
 
     Attributes
@@ -53,7 +53,7 @@ class AdaptiveBatchedSend(BatchedSend):  # type: ignore[misc]
         """Begin to send what was and will be given to `send`."""
         self.comm = comm
         self.patience_s = 0.0
-        self._event_loop = self.loop.asyncio_loop
+        self._event_loop: asyncio.AbstractEventLoop = self.loop.asyncio_loop  # type: ignore[union-attr]
         #: The flush that was scheduled, if one was.
         self._due: asyncio.Handle | None = None
         self._due_at: float = 0.0

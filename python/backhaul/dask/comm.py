@@ -306,20 +306,21 @@ class BackhaulComm(Comm):
                 break
             try:
                 frames = request.result()
-                frames_bytes = sum(map(_nbytes, frames))
-                if frames_bytes > _ARRIVED_BYTES_MAX:
-                    self._kept = frames
-                    break
-                messages.append(loads(frames, deserialize=self.deserialize))
-                arrived_bytes += frames_bytes
             except (ConnectionFailed, TimedOut):
-                # The next read raises it.
+                # What came before is good; the next read raises it.
                 self._posted = request
                 break
-            except Exception:
-                # What came before is good. The next read decodes this one again, and raises.
+            frames_bytes = sum(map(_nbytes, frames))
+            if frames_bytes > _ARRIVED_BYTES_MAX:
                 self._kept = frames
                 break
+            try:
+                messages.append(loads(frames, deserialize=self.deserialize))
+            except Exception:
+                # The same: the next read decodes this one again, and raises.
+                self._kept = frames
+                break
+            arrived_bytes += frames_bytes
         return messages
 
     def readable(self) -> bool:

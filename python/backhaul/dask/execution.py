@@ -13,6 +13,7 @@ it always went.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import logging
@@ -146,7 +147,7 @@ class _Execution:
         worker = self._worker
         self._context = contextvars.copy_context()
         # Stands for the instruction where the worker waits for, or cancels, all that are under way.
-        self._future = worker.loop.asyncio_loop.create_future()
+        self._future = _event_loop(worker).create_future()
         with executor._shutdown_lock:
             if executor._shutdown:
                 return False
@@ -164,7 +165,7 @@ class _Execution:
             self._context.run(self._run)
         except BaseException as error:
             self._exited = error
-        self._worker.loop.asyncio_loop.call_soon_threadsafe(self._finish)
+        _event_loop(self._worker).call_soon_threadsafe(self._finish)
 
     def _run(self) -> None:
         worker = self._worker
@@ -308,6 +309,11 @@ class _Execution:
         digest(name, max(0.0, spent_s))
 
 
+def _event_loop(worker: Worker) -> asyncio.AbstractEventLoop:
+    event_loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop  # type: ignore[attr-defined]
+    return event_loop
+
+
 class _WorkQueue(queue.SimpleQueue[Any]):
     """A queue written in C, with the one thing that `Worker.close` asks of Python's."""
 
@@ -326,4 +332,4 @@ def _quicken(executor: ThreadPoolExecutor) -> None:
     if not executor._threads:
         with executor._shutdown_lock:
             if not executor._shutdown and executor._work_queue.empty():
-                executor._work_queue = _WorkQueue()
+                executor._work_queue = _WorkQueue()  # type: ignore[assignment]

@@ -103,7 +103,7 @@ def _direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
     execute = Worker.execute
 
     def _start_async_instruction(
-        self: BaseWorker,
+        self: Worker,
         task_name: str,
         func: Callable[..., Any],
         /,

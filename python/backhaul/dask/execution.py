@@ -151,7 +151,7 @@ class _Execution:
         with executor._shutdown_lock:
             if executor._shutdown:
                 return False
-            worker._async_instructions.add(self._future)
+            worker._async_instructions.add(self._future)  # type: ignore[arg-type]
             worker.active_keys.add(self._key)
             self._state.start_time = time()
             self._submitted_s = perf_counter()

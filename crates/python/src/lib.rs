@@ -5,6 +5,7 @@
 
 mod attention;
 mod buffer;
+mod codec;
 mod context;
 mod endpoint;
 mod errors;
@@ -21,6 +22,8 @@ use pyo3::prelude::*;
 mod _native {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::codec::Codec;
     #[pymodule_export]
     use crate::context::Context;
     #[pymodule_export]

@@ -13,6 +13,7 @@ Besides the names below we depend on two facts that no import shows:
 
 from __future__ import annotations
 
+from dask._task_spec import Alias, DataNode, Dict, List, Set, Task, TaskRef, Tuple
 from distributed.batched import BatchedSend
 from distributed.client import FutureState
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
@@ -22,7 +23,22 @@ from distributed.comm.registry import Backend, backends
 from distributed.comm.utils import from_frames, to_frames
 from distributed.core import ConnectionPool, Server, error_message
 from distributed.metrics import DelayedMetricsLedger, context_meter, time
+from distributed.protocol import pickle
+from distributed.protocol.compression import decompress, maybe_compress
 from distributed.protocol.core import dumps, loads
+from distributed.protocol.serialize import (
+    Pickled,
+    Serialize,
+    Serialized,
+    ToPickle,
+    merge_and_deserialize,
+    msgpack_decode_default,
+    msgpack_encode_default,
+    serialize_and_split,
+)
+from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpack_serializable
+from distributed.protocol.utils import msgpack_opts
+from distributed.sizeof import safe_sizeof
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 from distributed.utils import All as wait_for_all
 from distributed.utils import (
@@ -47,6 +63,7 @@ from distributed.worker_state_machine import (
 
 __all__ = [
     "WORKER_ANY_RUNNING",
+    "Alias",
     "Backend",
     "BaseListener",
     "BaseWorker",
@@ -56,29 +73,50 @@ __all__ = [
     "ConnectionPool",
     "Connector",
     "DaskListener",
+    "DataNode",
     "DelayedMetricsLedger",
+    "Dict",
     "ExecuteFailureEvent",
     "ExecuteSuccessEvent",
     "FatalCommClosedError",
     "FutureState",
+    "List",
+    "Pickled",
     "Reschedule",
     "RescheduleEvent",
+    "Serialize",
+    "Serialized",
     "Server",
+    "Set",
+    "Task",
+    "TaskRef",
     "ThreadPoolExecutor",
+    "ToPickle",
+    "Tuple",
     "Worker",
     "backends",
     "context_meter",
+    "decompress",
     "dumps",
     "ensure_memoryview",
     "error_message",
     "from_frames",
     "get_ip",
     "get_ip_interface",
+    "is_msgpack_serializable",
     "iscoroutinefunction",
     "key_split",
     "loads",
+    "maybe_compress",
+    "merge_and_deserialize",
+    "msgpack_decode_default",
+    "msgpack_encode_default",
+    "msgpack_opts",
+    "pickle",
     "run_task",
     "run_task_simple",
+    "safe_sizeof",
+    "serialize_and_split",
     "sizeof",
     "thread_state",
     "time",
@@ -87,3 +125,5 @@ __all__ = [
     "wait_for_all",
     "worker_variable",
 ]
+
+containers = (List, Tuple, Set, Dict)

@@ -1,0 +1,5 @@
+//! Pure functions and state machines for Dask: no I/O, no clock, no Python.
+
+#![forbid(unsafe_code)]
+
+pub mod msgpack;

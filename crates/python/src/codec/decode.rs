@@ -1,0 +1,253 @@
+//! From msgpack to Python objects, with placeholders resolved.
+//!
+//! Arrays become tuples. What is refused, and with which exception, is what the package msgpack
+//! does under Dask's settings.
+
+use backhaul_dask::msgpack::{ReadError, Reader, TIMESTAMP, Timestamp, Token};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyList, PySet, PyString, PyTuple};
+
+use super::encode::{COMPRESSION, PICKLED, PICKLED_OBJECT, SET, SET_ITEMS, SUB_FRAMES};
+use super::keys::KeyCache;
+use super::{Codec, spec_read};
+use crate::buffer;
+
+/// One message, or one header, being read
+pub(super) struct Decoder<'a, 'py> {
+    py: Python<'py>,
+    codec: &'a Codec,
+    keys: &'a mut KeyCache,
+    reader: Reader<'a>,
+    /// The frames of the message and the options for its parts; a header has none
+    message: Option<(&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>)>,
+    /// Items of the tuples that are not complete yet
+    items: Vec<Bound<'py, PyAny>>,
+}
+
+impl<'a, 'py> Decoder<'a, 'py> {
+    pub(super) fn new(
+        py: Python<'py>,
+        codec: &'a Codec,
+        keys: &'a mut KeyCache,
+        bytes: &'a [u8],
+        message: Option<(&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>)>,
+    ) -> Self {
+        Self {
+            py,
+            codec,
+            keys,
+            reader: Reader::new(bytes),
+            message,
+            items: Vec::new(),
+        }
+    }
+
+    /// All of the bytes, as one object
+    pub(super) fn message(mut self) -> PyResult<Bound<'py, PyAny>> {
+        let object = self.object(0)?;
+        let rest = self.reader.rest();
+        if rest.is_empty() {
+            return Ok(object);
+        }
+        let extra_data = self.codec.names.extra_data.bind(self.py);
+        let error = extra_data.call1((object, PyBytes::new(self.py, rest)))?;
+        Err(PyErr::from_value(error))
+    }
+
+    fn token(&mut self) -> PyResult<Token<'a>> {
+        self.reader.token().map_err(|error| self.refusal(error))
+    }
+
+    fn object(&mut self, depth: usize) -> PyResult<Bound<'py, PyAny>> {
+        let token = self.token()?;
+        self.object_of(token, depth)
+    }
+
+    fn object_of(&mut self, token: Token<'a>, depth: usize) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.py;
+        Ok(match token {
+            Token::Str(text) => PyString::from_bytes(py, text)?.into_any(),
+            Token::Int(value) => value.into_pyobject(py)?.into_any(),
+            Token::Map(pairs) => return self.map(pairs, depth),
+            Token::Array(items) => return self.array(items, depth),
+            Token::Nil => py.None().into_bound(py),
+            Token::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
+            Token::Float(value) => PyFloat::new(py, value).into_any(),
+            Token::Bin(data) => PyBytes::new(py, data).into_any(),
+            Token::Uint(value) => value.into_pyobject(py)?.into_any(),
+            Token::Ext(code, data) => return self.ext(code, data),
+        })
+    }
+
+    fn array(&mut self, items: u32, depth: usize) -> PyResult<Bound<'py, PyAny>> {
+        self.check_depth(depth)?;
+        let first = self.items.len();
+        for _ in 0..items {
+            let item = self.object(depth + 1)?;
+            self.items.push(item);
+        }
+        Ok(PyTuple::new(self.py, self.items.drain(first..))?.into_any())
+    }
+
+    fn map(&mut self, pairs: u32, depth: usize) -> PyResult<Bound<'py, PyAny>> {
+        self.check_depth(depth)?;
+        if pairs == 1
+            && let Some(task) = self.pickled()?
+        {
+            return Ok(task);
+        }
+        let dict = PyDict::new(self.py);
+        let mut is_reserved = false;
+        for _ in 0..pairs {
+            let key = match self.token()? {
+                Token::Str(text) => {
+                    is_reserved |= text.starts_with(b"__") && RESERVED.contains(&text);
+                    self.keys.string(self.py, text)?.into_any()
+                }
+                token => self.object_of(token, depth + 1)?,
+            };
+            let value = self.object(depth + 1)?;
+            dict.set_item(key, value)?;
+        }
+        if is_reserved {
+            return self.replaced(&dict);
+        }
+        Ok(dict.into_any())
+    }
+
+    /// What a map with a reserved key stands for
+    fn replaced(&self, dict: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
+        if dict.len() == 2
+            && dict.contains(SET)?
+            && let Some(items) = dict.get_item(SET_ITEMS)?
+            && let Ok(items) = items.cast_exact::<PyTuple>()
+        {
+            return Ok(PySet::new(self.py, items.iter())?.into_any());
+        }
+        let names = &self.codec.names;
+        match self.message {
+            Some((frames, options)) => {
+                let hook = names.hook.bind(self.py);
+                hook.call1((dict, frames, options))
+            }
+            None => names.plain_hook.bind(self.py).call1((dict,)),
+        }
+    }
+
+    /// A pickled object, if the map that is to be read stands for one without buffers
+    ///
+    /// Nothing is taken from the reader otherwise; whatever is unusual is left to `hook`.
+    fn pickled(&mut self) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some((frames, _)) = self.message else {
+            return Ok(None);
+        };
+        let mut ahead = self.reader.clone();
+        if ahead.token() != Ok(Token::Str(PICKLED.as_bytes())) {
+            return Ok(None);
+        }
+        let Ok(Token::Int(offset @ 1..)) = ahead.token() else {
+            return Ok(None);
+        };
+        let Some(frame) = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| frames.cast_exact::<PyList>().ok()?.get_item(offset).ok())
+        else {
+            return Ok(None);
+        };
+        let object = with_bytes(&frame, |bytes| {
+            let Some(pickle) = pickle_of(bytes) else {
+                return Ok(None);
+            };
+            let names = &self.codec.names;
+            if let Some(payload) = spec_read::payload_of(pickle, &names.spec_prefix) {
+                return spec_read::task(self.py, self.codec, self.keys, payload).map(Some);
+            }
+            let pickle = PyBytes::new(self.py, pickle);
+            names.loads.bind(self.py).call1((pickle,)).map(Some)
+        })?;
+        if object.is_some() {
+            self.reader = ahead;
+        }
+        Ok(object)
+    }
+
+    fn ext(&self, code: i8, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+        let names = &self.codec.names;
+        if code != TIMESTAMP {
+            let data = PyBytes::new(self.py, data);
+            return names.ext_type.bind(self.py).call1((code, data));
+        }
+        let Some(time) = Timestamp::parse(data) else {
+            return Err(PyValueError::new_err(format!(
+                "invalid timestamp data (length {})",
+                data.len()
+            )));
+        };
+        let arguments = (time.seconds, time.nanoseconds);
+        names.timestamp.bind(self.py).call1(arguments)
+    }
+
+    fn check_depth(&self, depth: usize) -> PyResult<()> {
+        if depth < NESTING_MAX {
+            return Ok(());
+        }
+        let error = self.codec.names.stack_error.bind(self.py).call0()?;
+        Err(PyErr::from_value(error))
+    }
+
+    fn refusal(&self, error: ReadError) -> PyErr {
+        match error {
+            ReadError::Format { .. } => match self.codec.names.format_error.bind(self.py).call0() {
+                Ok(error) => PyErr::from_value(error),
+                Err(error) => error,
+            },
+            ReadError::Incomplete => PyValueError::new_err("Unpack failed: incomplete input"),
+            error => PyValueError::new_err(error.to_string()),
+        }
+    }
+}
+
+/// Works on the bytes of a buffer: the object's own if they cannot change, otherwise a copy
+pub(super) fn with_bytes<T>(
+    data: &Bound<'_, PyAny>,
+    work: impl FnOnce(&[u8]) -> PyResult<T>,
+) -> PyResult<T> {
+    match data.cast_exact::<PyBytes>() {
+        Ok(bytes) => work(bytes.as_bytes()),
+        Err(_) => work(&buffer::copied(data)?),
+    }
+}
+
+/// The pickle in the header of a pickled object without buffers; `None`, if it is not that
+fn pickle_of(header: &[u8]) -> Option<&[u8]> {
+    let mut reader = Reader::new(header);
+    let Ok(Token::Map(pairs)) = reader.token() else {
+        return None;
+    };
+    let mut pickle = None;
+    let mut sub_frames = None;
+    for _ in 0..pairs {
+        let Ok(Token::Str(key)) = reader.token() else {
+            return None;
+        };
+        match (key, reader.token().ok()?) {
+            (key, Token::Bin(data)) if key == PICKLED_OBJECT.as_bytes() => pickle = Some(data),
+            (key, Token::Array(0)) if key == COMPRESSION.as_bytes() => {}
+            (key, Token::Int(count)) if key == SUB_FRAMES.as_bytes() => sub_frames = Some(count),
+            _ => return None,
+        }
+    }
+    pickle.filter(|_| sub_frames == Some(0) && reader.rest().is_empty())
+}
+
+/// Keys that make a map stand for something else
+const RESERVED: [&[u8]; 4] = [
+    b"__Serialized__",
+    PICKLED.as_bytes(),
+    SET.as_bytes(),
+    b"__Enum__",
+];
+
+/// As deep as the package msgpack nests (1.2.4)
+const NESTING_MAX: usize = 1024;

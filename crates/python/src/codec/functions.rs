@@ -1,0 +1,340 @@
+//! Functions that are sent and received again and again.
+//!
+//! Pickling a function by value takes longer than all else in a message, and a scheduler sends the
+//! same function with thousands of tasks. So its pickle is kept, as long as the function is what it
+//! was: every part of it that the pickle contains is compared with the part that was pickled, by
+//! identity. Only functions whose parts cannot change in themselves are kept; which those are is
+//! up to `describe`. Entries keep their objects alive, so no id belongs to two of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use backhaul_dask::msgpack::Writer;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+
+use super::spec_write::tag;
+use super::{Codec, Names};
+
+/// Functions that were sent, by their address
+#[derive(Default)]
+pub(super) struct SentFunctions {
+    entries: Mutex<Bounded<usize, Arc<Sent>>>,
+}
+
+/// Functions that were received by value, by their pickle
+#[derive(Default)]
+pub(super) struct LoadedFunctions {
+    entries: Mutex<Bounded<Box<[u8]>, Arc<Py<PyAny>>>>,
+}
+
+/// What is known of a function
+struct Sent {
+    function: Py<PyAny>,
+    /// As it is written into a task
+    encoded: Vec<u8>,
+    check: Check,
+}
+
+/// What must hold for an entry to be used
+enum Check {
+    /// Importing it gives the function
+    Name {
+        module: Py<PyAny>,
+        path: Vec<Py<PyAny>>,
+    },
+    /// All these parts are what they were
+    Parts(Vec<Parts>),
+}
+
+/// The parts of one function that its pickle contains
+struct Parts {
+    function: Py<PyAny>,
+    /// Values of [`ATTRIBUTES`]
+    attributes: Vec<Py<PyAny>>,
+    /// Cells of the closure with their contents
+    cells: Vec<(Py<PyAny>, Py<PyAny>)>,
+    namespace: Py<PyDict>,
+    /// Names in `namespace` with their values, or `None` for those that are not there
+    names: Vec<(Py<PyAny>, Option<Py<PyAny>>)>,
+}
+
+impl SentFunctions {
+    /// Writes a function; `false`, if it must be pickled with everything around it
+    pub(super) fn write(
+        &self,
+        names: &Names,
+        function: &Bound<'_, PyAny>,
+        payload: &mut Writer,
+    ) -> PyResult<bool> {
+        let py = function.py();
+        let address = function.as_ptr().addr();
+        let known = self.lock().get(&address).cloned();
+        if let Some(sent) = known
+            && sent.is_valid(py)
+        {
+            payload.extend(&sent.encoded);
+            return Ok(true);
+        }
+        let described = names.describe.bind(py).call1((function,))?;
+        if described.is_none() {
+            return Ok(false);
+        }
+        let sent = Arc::new(Sent::new(function, &described)?);
+        payload.extend(&sent.encoded);
+        let bytes = sent.encoded.len();
+        let forgotten = self.lock().insert(address, sent, bytes);
+        drop(forgotten);
+        Ok(true)
+    }
+
+    pub(super) fn usage(&self) -> (usize, usize) {
+        self.lock().usage()
+    }
+
+    pub(super) fn clear(&self) {
+        let forgotten = std::mem::take(&mut *self.lock());
+        drop(forgotten);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Bounded<usize, Arc<Sent>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LoadedFunctions {
+    /// The function of a pickle
+    pub(super) fn function<'py>(
+        &self,
+        py: Python<'py>,
+        codec: &Codec,
+        pickle: &[u8],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let known = self.lock().get(pickle).cloned();
+        if let Some(function) = known {
+            return Ok(function.bind(py).clone());
+        }
+        let loads = codec.names.loads.bind(py);
+        let function = loads.call1((PyBytes::new(py, pickle),))?;
+        let entry = Arc::new(function.clone().unbind());
+        let forgotten = self.lock().insert(pickle.into(), entry, pickle.len());
+        drop(forgotten);
+        Ok(function)
+    }
+
+    pub(super) fn usage(&self) -> (usize, usize) {
+        self.lock().usage()
+    }
+
+    pub(super) fn clear(&self) {
+        let forgotten = std::mem::take(&mut *self.lock());
+        drop(forgotten);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Bounded<Box<[u8]>, Arc<Py<PyAny>>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sent {
+    /// From what `describe` says: `(module, name)` or `(pickle, parts)`
+    fn new(function: &Bound<'_, PyAny>, described: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (first, second): (Bound<'_, PyAny>, Bound<'_, PyAny>) = described.extract()?;
+        let mut writer = Writer::default();
+        let too_long = |error: backhaul_dask::msgpack::TooLong| {
+            pyo3::exceptions::PyValueError::new_err(error.to_string())
+        };
+        let check = if let Ok(pickle) = first.cast::<PyBytes>() {
+            writer.array(2).map_err(too_long)?;
+            writer.uint(tag::FUNCTION);
+            writer.bin(pickle.as_bytes()).map_err(too_long)?;
+            let parts = second.try_iter()?.map(|parts| Parts::new(&parts?));
+            Check::Parts(parts.collect::<PyResult<_>>()?)
+        } else {
+            let name = second.extract::<String>()?;
+            writer.array(3).map_err(too_long)?;
+            writer.uint(tag::GLOBAL);
+            writer.str(&first.extract::<String>()?).map_err(too_long)?;
+            writer.str(&name).map_err(too_long)?;
+            let py = function.py();
+            let path = name
+                .split('.')
+                .map(|name| PyString::intern(py, name).into_any().unbind());
+            Check::Name {
+                module: first.unbind(),
+                path: path.collect(),
+            }
+        };
+        Ok(Self {
+            function: function.clone().unbind(),
+            encoded: writer.into_bytes(),
+            check,
+        })
+    }
+
+    fn is_valid(&self, py: Python<'_>) -> bool {
+        let valid = match &self.check {
+            Check::Name { module, path } => self.is_at(py, module, path),
+            Check::Parts(all) => all
+                .iter()
+                .try_fold(true, |valid, parts| Ok(valid && parts.are_same(py)?)),
+        };
+        // Whoever looks next will meet the error again, and can tell it.
+        valid.unwrap_or(false)
+    }
+
+    fn is_at(&self, py: Python<'_>, module: &Py<PyAny>, path: &[Py<PyAny>]) -> PyResult<bool> {
+        let Some(module) = modules(py)?.get_item(module)? else {
+            return Ok(false);
+        };
+        let mut found = module;
+        for name in path {
+            found = found.getattr(name.bind(py).cast::<PyString>()?)?;
+        }
+        Ok(found.is(&self.function))
+    }
+}
+
+impl Parts {
+    /// From a tuple of the fields in their order
+    fn new(parts: &Bound<'_, PyAny>) -> PyResult<Self> {
+        type Pairs<'py> = Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>;
+        let tuple = parts.cast::<PyTuple>()?;
+        let cells: Pairs<'_> = tuple.get_item(2)?.extract()?;
+        let names: Vec<Bound<'_, PyTuple>> = tuple.get_item(4)?.extract()?;
+        Ok(Self {
+            function: tuple.get_item(0)?.unbind(),
+            attributes: tuple
+                .get_item(1)?
+                .try_iter()?
+                .map(|item| Ok(item?.unbind()))
+                .collect::<PyResult<_>>()?,
+            cells: cells
+                .into_iter()
+                .map(|(cell, content)| (cell.unbind(), content.unbind()))
+                .collect(),
+            namespace: tuple.get_item(3)?.cast_into::<PyDict>()?.unbind(),
+            names: names
+                .into_iter()
+                .map(|pair| {
+                    let value = (pair.len() > 1).then(|| pair.get_item(1)).transpose()?;
+                    Ok((pair.get_item(0)?.unbind(), value.map(Bound::unbind)))
+                })
+                .collect::<PyResult<_>>()?,
+        })
+    }
+
+    fn are_same(&self, py: Python<'_>) -> PyResult<bool> {
+        let function = self.function.bind(py);
+        let attributes = [
+            intern!(py, "__code__"),
+            intern!(py, "__defaults__"),
+            intern!(py, "__kwdefaults__"),
+            intern!(py, "__name__"),
+            intern!(py, "__qualname__"),
+            intern!(py, "__module__"),
+        ];
+        for (name, before) in attributes.iter().zip(&self.attributes) {
+            if !function.getattr(*name)?.is(before) {
+                return Ok(false);
+            }
+        }
+        for (cell, before) in &self.cells {
+            if !cell
+                .bind(py)
+                .getattr(intern!(py, "cell_contents"))?
+                .is(before)
+            {
+                return Ok(false);
+            }
+        }
+        let namespace = self.namespace.bind(py);
+        for (name, before) in &self.names {
+            let same = match (namespace.get_item(name)?, before) {
+                (Some(now), Some(before)) => now.is(before),
+                (None, None) => true,
+                _ => false,
+            };
+            if !same {
+                return Ok(false);
+            }
+        }
+        let own = function.getattr(intern!(py, "__dict__"))?;
+        Ok(own.len()? == 0)
+    }
+}
+
+/// The modules that are loaded
+pub(super) fn modules(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let modules = py
+        .import(intern!(py, "sys"))?
+        .getattr(intern!(py, "modules"))?;
+    Ok(modules.cast_into()?)
+}
+
+/// A map that forgets its oldest entries when it has too many, or too many bytes
+struct Bounded<K, V> {
+    entries: HashMap<K, (V, usize)>,
+    /// Keys in the order in which they came
+    order: VecDeque<K>,
+    bytes: usize,
+}
+
+impl<K, V> Default for Bounded<K, V> {
+    fn default() -> Self {
+        Self {
+            entries: HashMap::new(),
+            order: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<K: Clone + Eq + std::hash::Hash, V> Bounded<K, V> {
+    fn get<Q: Eq + std::hash::Hash + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: std::borrow::Borrow<Q>,
+    {
+        self.entries.get(key).map(|(value, _)| value)
+    }
+
+    /// Adds an entry, giving back what had to go, to be dropped without a lock
+    fn insert(&mut self, key: K, value: V, bytes: usize) -> Vec<V> {
+        let mut forgotten = Vec::new();
+        if bytes > ENTRY_BYTES_MAX {
+            return vec![value];
+        }
+        match self.entries.insert(key.clone(), (value, bytes)) {
+            Some((old, old_bytes)) => {
+                self.bytes -= old_bytes;
+                forgotten.push(old);
+            }
+            None => self.order.push_back(key),
+        }
+        self.bytes += bytes;
+        while self.entries.len() > ENTRIES_MAX || self.bytes > BYTES_MAX {
+            let Some(oldest) = self.order.pop_front() else {
+                break;
+            };
+            if let Some((old, old_bytes)) = self.entries.remove(&oldest) {
+                self.bytes -= old_bytes;
+                forgotten.push(old);
+            }
+        }
+        forgotten
+    }
+
+    fn usage(&self) -> (usize, usize) {
+        (self.entries.len(), self.bytes)
+    }
+}
+
+/// Functions that are remembered: more than a graph usually has different ones
+const ENTRIES_MAX: usize = 512;
+
+/// Bytes of all pickles that are remembered
+const BYTES_MAX: usize = 16 << 20;
+
+/// A larger pickle is not remembered: it would push out all others
+const ENTRY_BYTES_MAX: usize = 4 << 20;

@@ -1,0 +1,273 @@
+//! Messages of Python objects to msgpack and back: `Codec`.
+//!
+//! The walk over a message is done here; whatever has a meaning beyond msgpack is asked of the
+//! callables and classes given to the constructor, so nothing here knows Dask by name. A message
+//! without such objects never calls Python.
+
+mod decode;
+mod encode;
+mod functions;
+mod keys;
+mod spec_read;
+mod spec_write;
+
+use std::sync::{Mutex, PoisonError};
+
+use backhaul_dask::msgpack::Writer;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
+
+use decode::Decoder;
+use encode::{Encoder, Frames};
+use functions::{LoadedFunctions, SentFunctions};
+use keys::KeyCache;
+
+/// Writes and reads messages of Python objects
+#[pyclass(frozen, module = "backhaul._native")]
+pub(crate) struct Codec {
+    names: Names,
+    /// Taken out while a message is read; who finds none makes another
+    keys: Mutex<Option<KeyCache>>,
+    sent: SentFunctions,
+    loaded: LoadedFunctions,
+}
+
+/// What the codec is told of the world above it
+struct Names {
+    /// `default(object, frames, options)`: a packable object for one that is not
+    default: Py<PyAny>,
+    /// The same for the second attempt, in which what cannot be packed is pickled
+    default_or_pickle: Py<PyAny>,
+    /// `plain_default(object)`: the same for headers, which have no frames
+    plain_default: Py<PyAny>,
+    /// `hook(dict, frames, options)`: what a map with a reserved key stands for
+    hook: Py<PyAny>,
+    /// `plain_hook(dict)`: the same for headers
+    plain_hook: Py<PyAny>,
+    /// `weigh(object)`: about how many bytes an object has, negative if nobody knows
+    weigh: Py<PyAny>,
+    /// Marks an object to be pickled
+    to_pickle: Py<PyType>,
+    ext_type: Py<PyType>,
+    timestamp: Py<PyType>,
+    format_error: Py<PyAny>,
+    stack_error: Py<PyAny>,
+    extra_data: Py<PyAny>,
+    /// `loads(bytes)`: unpickles
+    loads: Py<PyAny>,
+    /// `describe(function)`: how to send a function, see [`SentFunctions`]
+    describe: Py<PyAny>,
+    /// Classes of tasks: instances are nothing but their slots
+    tasks: Vec<Py<PyType>>,
+    /// Names of these slots
+    slots: Vec<Py<PyAny>>,
+    /// A reference to a key: made of its key
+    task_ref: Py<PyType>,
+    /// Made of key and target
+    alias: Py<PyType>,
+    /// Made of key and value
+    data_node: Py<PyType>,
+    /// Types of objects that [`Names::describe`] is asked about, besides classes
+    functions: Vec<Py<PyType>>,
+    /// Opcodes of a pickle, up to the payload of a task
+    spec_prefix: Vec<u8>,
+}
+
+#[pymethods]
+impl Codec {
+    #[new]
+    #[pyo3(signature = (**names))]
+    fn new(names: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let names = names.ok_or_else(|| PyTypeError::new_err("no names given"))?;
+        Ok(Self {
+            names: Names::new(names)?,
+            keys: Mutex::new(None),
+            sent: SentFunctions::default(),
+            loaded: LoadedFunctions::default(),
+        })
+    }
+
+    /// Writes a message, its header to the first of `frames` and the rest behind
+    ///
+    /// Gives the bytes of all frames; -1, if an object that may be large must be serialized and
+    /// the bytes exceed `inline_bytes_max`.
+    #[pyo3(signature = (message, frames, options, *, or_pickle = false, inline_bytes_max = None))]
+    fn encode(
+        &self,
+        message: &Bound<'_, PyAny>,
+        frames: &Bound<'_, PyList>,
+        options: &Bound<'_, PyAny>,
+        or_pickle: bool,
+        inline_bytes_max: Option<usize>,
+    ) -> PyResult<isize> {
+        let py = message.py();
+        let target = Frames {
+            list: frames,
+            options,
+            or_pickle,
+        };
+        let encoder = Encoder::new(py, self, Some(target), inline_bytes_max);
+        match encoder.encode(message)? {
+            Some(header) => {
+                frames.set_item(0, PyBytes::new(py, header.as_bytes()))?;
+                Ok(isize::try_from(total_bytes(frames)?)?)
+            }
+            None => Ok(-1),
+        }
+    }
+
+    /// Reads a message
+    fn decode<'py>(
+        &self,
+        frames: &Bound<'py, PyAny>,
+        options: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = frames.py();
+        let first = match frames.cast_exact::<PyList>() {
+            Ok(list) => list.get_item(0)?,
+            Err(_) => frames.get_item(0)?,
+        };
+        self.with_keys(|keys| {
+            decode::with_bytes(&first, |bytes| {
+                Decoder::new(py, self, keys, bytes, Some((frames, options))).message()
+            })
+        })
+    }
+
+    /// Writes one object, as headers are written
+    fn pack<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        let py = object.py();
+        let header = Encoder::new(py, self, None, None).encode(object)?;
+        Ok(PyBytes::new(py, header.unwrap_or_default().as_bytes()))
+    }
+
+    /// Reads one object, as headers are read
+    fn unpack<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.with_keys(|keys| {
+            decode::with_bytes(data, |bytes| {
+                Decoder::new(data.py(), self, keys, bytes, None).message()
+            })
+        })
+    }
+
+    /// Reads a task
+    fn decode_task<'py>(&self, payload: &Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyAny>> {
+        self.with_keys(|keys| spec_read::task(payload.py(), self, keys, payload.as_bytes()))
+    }
+
+    /// Writes a task as a pickle; nothing, if it is not simple enough
+    fn encode_task<'py>(&self, task: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let py = task.py();
+        let mut payload = Writer::default();
+        if !spec_write::task(self, task, &mut payload)? {
+            return Ok(None);
+        }
+        let Some([head, tail]) = spec_write::pickle_around(payload.len()) else {
+            return Ok(None);
+        };
+        let parts = [
+            &self.names.spec_prefix[..],
+            &head,
+            payload.as_bytes(),
+            &tail,
+        ];
+        Ok(Some(PyBytes::new(py, &parts.concat())))
+    }
+
+    /// Entries and bytes of the functions remembered for sending and from receiving
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        let (functions, bytes) = self.sent.usage();
+        dict.set_item("sent_functions", functions)?;
+        dict.set_item("sent_bytes", bytes)?;
+        let (functions, bytes) = self.loaded.usage();
+        dict.set_item("loaded_functions", functions)?;
+        dict.set_item("loaded_bytes", bytes)?;
+        Ok(dict)
+    }
+
+    /// Forgets all functions
+    fn clear(&self) {
+        self.sent.clear();
+        self.loaded.clear();
+    }
+}
+
+impl Codec {
+    fn with_keys<T>(&self, work: impl FnOnce(&mut KeyCache) -> T) -> T {
+        let taken = self.lock_keys().take();
+        let mut keys = taken.unwrap_or_else(KeyCache::new);
+        let outcome = work(&mut keys);
+        let replaced = self.lock_keys().replace(keys);
+        drop(replaced);
+        outcome
+    }
+
+    fn lock_keys(&self) -> std::sync::MutexGuard<'_, Option<KeyCache>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Names {
+    fn new(names: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let any = |name: &str| {
+            names
+                .get_item(name)?
+                .ok_or_else(|| PyTypeError::new_err(format!("missing name {name:?}")))
+        };
+        let class = |name: &str| Ok::<_, PyErr>(any(name)?.cast_into::<PyType>()?.unbind());
+        let classes = |name: &str| {
+            any(name)?
+                .try_iter()?
+                .map(|class| Ok(class?.cast_into::<PyType>()?.unbind()))
+                .collect::<PyResult<Vec<_>>>()
+        };
+        Ok(Self {
+            default: any("default")?.unbind(),
+            default_or_pickle: any("default_or_pickle")?.unbind(),
+            plain_default: any("plain_default")?.unbind(),
+            hook: any("hook")?.unbind(),
+            plain_hook: any("plain_hook")?.unbind(),
+            weigh: any("weigh")?.unbind(),
+            to_pickle: class("to_pickle")?,
+            ext_type: class("ext_type")?,
+            timestamp: class("timestamp")?,
+            format_error: any("format_error")?.unbind(),
+            stack_error: any("stack_error")?.unbind(),
+            extra_data: any("extra_data")?.unbind(),
+            loads: any("loads")?.unbind(),
+            describe: any("describe")?.unbind(),
+            tasks: classes("tasks")?,
+            slots: any("slots")?
+                .cast_into::<PyTuple>()?
+                .iter()
+                .map(Bound::unbind)
+                .collect(),
+            task_ref: class("task_ref")?,
+            alias: class("alias")?,
+            data_node: class("data_node")?,
+            functions: classes("functions")?,
+            spec_prefix: any("spec_prefix")?.extract()?,
+        })
+    }
+}
+
+/// Whether this is the class of an object itself
+fn is_class_of(class: &Py<PyType>, object: &Bound<'_, PyAny>) -> bool {
+    object.get_type_ptr().cast() == class.as_ptr()
+}
+
+fn total_bytes(frames: &Bound<'_, PyList>) -> PyResult<usize> {
+    let mut bytes = 0;
+    for frame in frames.iter() {
+        bytes += match frame.cast_exact::<PyBytes>() {
+            Ok(frame) => frame.as_bytes().len(),
+            Err(_) => match frame.getattr_opt(pyo3::intern!(frames.py(), "nbytes"))? {
+                Some(nbytes) => nbytes.extract()?,
+                None => frame.len()?,
+            },
+        };
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,182 @@
+//! Tasks from the payloads that `spec_write` makes.
+
+use backhaul_dask::msgpack::{Reader, Token};
+use pyo3::exceptions::{PyAttributeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyFrozenSet, PyList, PySlice, PyString, PyTuple};
+
+use super::Codec;
+use super::functions::modules;
+use super::keys::KeyCache;
+use super::spec_write::{BINBYTES, SHORT_BINBYTES, TAIL, tag};
+
+/// The payload in a pickle that `spec_write` made; `None`, if it is another one
+pub(super) fn payload_of<'a>(pickle: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    let rest = pickle.strip_prefix(prefix)?.strip_suffix(TAIL)?;
+    let (payload, len) = match *rest.first()? {
+        SHORT_BINBYTES => (rest.get(2..)?, usize::from(*rest.get(1)?)),
+        BINBYTES => {
+            let (len, payload) = rest[1..].split_first_chunk()?;
+            (payload, u32::from_le_bytes(*len) as usize)
+        }
+        _ => return None,
+    };
+    (payload.len() == len).then_some(payload)
+}
+
+/// Reads a task
+pub(super) fn task<'py>(
+    py: Python<'py>,
+    codec: &Codec,
+    keys: &mut KeyCache,
+    payload: &[u8],
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut reading = SpecReader {
+        py,
+        codec,
+        keys,
+        reader: Reader::new(payload),
+        items: Vec::new(),
+    };
+    let task = reading.object(NESTING_MAX)?;
+    if reading.reader.rest().is_empty() {
+        Ok(task)
+    } else {
+        Err(malformed())
+    }
+}
+
+struct SpecReader<'a, 'py> {
+    py: Python<'py>,
+    codec: &'a Codec,
+    keys: &'a mut KeyCache,
+    reader: Reader<'a>,
+    /// Items of the collections that are not complete yet
+    items: Vec<Bound<'py, PyAny>>,
+}
+
+impl<'py> SpecReader<'_, 'py> {
+    fn object(&mut self, nesting_left: usize) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.py;
+        let inner = nesting_left.checked_sub(1).ok_or_else(malformed)?;
+        Ok(match self.reader.token().map_err(|_| malformed())? {
+            Token::Str(text) => PyString::from_bytes(py, text)?.into_any(),
+            Token::Int(value) => value.into_pyobject(py)?.into_any(),
+            Token::Uint(value) => value.into_pyobject(py)?.into_any(),
+            Token::Nil => py.None().into_bound(py),
+            Token::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
+            Token::Float(value) => PyFloat::new(py, value).into_any(),
+            Token::Bin(data) => PyBytes::new(py, data).into_any(),
+            Token::Array(items) => return self.tagged(items, inner),
+            Token::Map(_) | Token::Ext(..) => return Err(malformed()),
+        })
+    }
+
+    fn tagged(&mut self, items: u32, inner: usize) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.py;
+        let names = &self.codec.names;
+        let Ok(Token::Int(tag)) = self.reader.token() else {
+            return Err(malformed());
+        };
+        let count = items.checked_sub(1).ok_or_else(malformed)?;
+        let tag = tag.cast_unsigned();
+        match (tag, count) {
+            (tag::TASK_REF, 1) => {
+                let key = self.object(inner)?;
+                return names.task_ref.bind(py).call1((key,));
+            }
+            (tag::TASK, _) if count as usize == 1 + names.slots.len() => return self.task(inner),
+            (tag::GLOBAL, 2) => return self.global(),
+            (tag::FUNCTION, 1) => {
+                let Ok(Token::Bin(pickle)) = self.reader.token() else {
+                    return Err(malformed());
+                };
+                return self.codec.loaded.function(py, self.codec, pickle);
+            }
+            _ => {}
+        }
+        let first = self.items.len();
+        for _ in 0..count {
+            let item = self.object(inner)?;
+            self.items.push(item);
+        }
+        let items = self.items.drain(first..);
+        Ok(match (tag, count) {
+            (tag::TUPLE, _) => PyTuple::new(py, items)?.into_any(),
+            (tag::LIST, _) => PyList::new(py, items)?.into_any(),
+            (tag::FROZEN_SET, _) => PyFrozenSet::new(py, items)?.into_any(),
+            (tag::DICT, _) if count.is_multiple_of(2) => {
+                let dict = PyDict::new(py);
+                let mut items = items;
+                while let (Some(key), Some(value)) = (items.next(), items.next()) {
+                    dict.set_item(key, value)?;
+                }
+                dict.into_any()
+            }
+            (tag::SLICE, 3) => {
+                let class = py.get_type::<PySlice>();
+                class.call1(PyTuple::new(py, items)?)?
+            }
+            (tag::ALIAS, 2) => names.alias.bind(py).call1(PyTuple::new(py, items)?)?,
+            (tag::DATA_NODE, 2) => names.data_node.bind(py).call1(PyTuple::new(py, items)?)?,
+            _ => return Err(malformed()),
+        })
+    }
+
+    /// A task: made without its constructor, as unpickling does
+    fn task(&mut self, inner: usize) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.py;
+        let names = &self.codec.names;
+        let class = match self.reader.token() {
+            Ok(Token::Int(class)) => usize::try_from(class).ok(),
+            _ => None,
+        };
+        let class = class
+            .and_then(|class| names.tasks.get(class))
+            .ok_or_else(malformed)?;
+        let class = class.bind(py);
+        let task = class.call_method1(intern!(py, "__new__"), (class,))?;
+        for slot in &names.slots {
+            let value = self.object(inner)?;
+            task.setattr(slot.bind(py).cast::<PyString>()?, value)?;
+        }
+        Ok(task)
+    }
+
+    /// What is found by its name, as unpickling does
+    fn global(&mut self) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.py;
+        let (Ok(Token::Str(module)), Ok(Token::Str(path))) =
+            (self.reader.token(), self.reader.token())
+        else {
+            return Err(malformed());
+        };
+        let module = self.keys.string(py, module)?;
+        let mut found = match modules(py)?.get_item(&module)? {
+            Some(loaded) if !loaded.is_none() => loaded,
+            _ => py.import(&module)?.into_any(),
+        };
+        for name in path.split(|&byte| byte == b'.') {
+            let name = self.keys.string(py, name)?;
+            found = match found.getattr_opt(&name)? {
+                Some(attribute) => attribute,
+                None => {
+                    return Err(PyAttributeError::new_err(format!(
+                        "Can't get attribute '{}' on {}",
+                        String::from_utf8_lossy(path),
+                        py.import(&module)?.repr()?,
+                    )));
+                }
+            };
+        }
+        Ok(found)
+    }
+}
+
+fn malformed() -> PyErr {
+    PyValueError::new_err("malformed task in a message")
+}
+
+/// As deep as they are written
+const NESTING_MAX: usize = 100;

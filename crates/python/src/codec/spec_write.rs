@@ -1,0 +1,249 @@
+//! Tasks as pickles, without the pickler.
+//!
+//! A task is a handful of slots, most of them keys, numbers and references. Those are written as
+//! msgpack, with what msgpack does not tell apart in tagged arrays (see [`tag`]); around it is a
+//! pickle of four opcodes that calls our loader. What has no tag is not simple: the whole task then
+//! goes to the pickler, as it alone keeps the identity of objects that are referenced twice.
+
+use std::collections::HashSet;
+
+use backhaul_dask::msgpack::{TooLong, Writer};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{
+    PyBool, PyBytes, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySlice, PyString, PyTuple,
+    PyType,
+};
+
+use super::{Codec, is_class_of};
+
+/// First items of the arrays that say what msgpack cannot
+pub(super) mod tag {
+    /// Items
+    pub(crate) const TUPLE: u64 = 0;
+    /// Items
+    pub(crate) const LIST: u64 = 1;
+    /// Keys and values in turn
+    pub(crate) const DICT: u64 = 2;
+    /// Items
+    pub(crate) const FROZEN_SET: u64 = 3;
+    /// Start, stop, step
+    pub(crate) const SLICE: u64 = 4;
+    /// Key
+    pub(crate) const TASK_REF: u64 = 5;
+    /// Number of the class, slots
+    pub(crate) const TASK: u64 = 6;
+    /// Key, target
+    pub(crate) const ALIAS: u64 = 7;
+    /// Key, value
+    pub(crate) const DATA_NODE: u64 = 8;
+    /// Module, name
+    pub(crate) const GLOBAL: u64 = 9;
+    /// Pickle
+    pub(crate) const FUNCTION: u64 = 10;
+}
+
+/// Writes a task; `false`, if it is not simple, in which case `payload` is of no use
+pub(super) fn task(codec: &Codec, task: &Bound<'_, PyAny>, payload: &mut Writer) -> PyResult<bool> {
+    let names = &codec.names;
+    if !(names.tasks.iter().any(|class| is_class_of(class, task))
+        || is_class_of(&names.alias, task)
+        || is_class_of(&names.data_node, task))
+    {
+        return Ok(false);
+    }
+    let mut writing = SpecWriter {
+        codec,
+        payload,
+        seen: HashSet::new(),
+    };
+    match writing.write(task, NESTING_MAX) {
+        Ok(()) => Ok(true),
+        Err(Stop::NotSimple) => Ok(false),
+        Err(Stop::Error(error)) => Err(error),
+    }
+}
+
+/// The opcodes before and after a payload; `None`, if it is too long for one
+pub(super) fn pickle_around(payload_bytes: usize) -> Option<[Vec<u8>; 2]> {
+    let len = u32::try_from(payload_bytes).ok()?;
+    let head = match u8::try_from(len) {
+        Ok(len) => vec![SHORT_BINBYTES, len],
+        Err(_) => [&[BINBYTES][..], &len.to_le_bytes()].concat(),
+    };
+    Some([head, TAIL.to_vec()])
+}
+
+struct SpecWriter<'a> {
+    codec: &'a Codec,
+    payload: &'a mut Writer,
+    /// Addresses of the objects that can change, which must not be met twice
+    seen: HashSet<usize>,
+}
+
+/// Why there is no payload
+enum Stop {
+    NotSimple,
+    Error(PyErr),
+}
+
+type Outcome = Result<(), Stop>;
+
+impl SpecWriter<'_> {
+    fn write(&mut self, object: &Bound<'_, PyAny>, nesting_left: usize) -> Outcome {
+        let Some(inner) = nesting_left.checked_sub(1) else {
+            return Err(Stop::NotSimple);
+        };
+        if let Ok(text) = object.cast_exact::<PyString>() {
+            // What is not Unicode, the pickler knows how to write.
+            self.payload
+                .str(text.to_str().map_err(|_| Stop::NotSimple)?)?;
+        } else if object.is_none() {
+            self.payload.nil();
+        } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+            self.tagged(tag::TUPLE, tuple.len())?;
+            for item in tuple.iter_borrowed() {
+                self.write(&item, inner)?;
+            }
+        } else if object.is_exact_instance_of::<PyInt>() {
+            self.int(object)?;
+        } else if let Ok(bool) = object.cast_exact::<PyBool>() {
+            self.payload.bool(bool.is_true());
+        } else if let Ok(float) = object.cast_exact::<PyFloat>() {
+            self.payload.float(float.value());
+        } else if let Ok(data) = object.cast_exact::<PyBytes>() {
+            self.payload.bin(data.as_bytes())?;
+        } else if is_class_of(&self.codec.names.task_ref, object) {
+            self.tagged(tag::TASK_REF, 1)?;
+            self.attribute(object, intern!(object.py(), "key"), inner)?;
+        } else {
+            return self.write_other(object, inner);
+        }
+        Ok(())
+    }
+
+    fn write_other(&mut self, object: &Bound<'_, PyAny>, inner: usize) -> Outcome {
+        let py = object.py();
+        let names = &self.codec.names;
+        if let Ok(dict) = object.cast_exact::<PyDict>() {
+            self.see(object)?;
+            self.tagged(tag::DICT, 2 * dict.len())?;
+            for (key, value) in dict.iter() {
+                self.write(&key, inner)?;
+                self.write(&value, inner)?;
+            }
+        } else if let Ok(set) = object.cast_exact::<PyFrozenSet>() {
+            self.tagged(tag::FROZEN_SET, set.len())?;
+            for item in set.iter() {
+                self.write(&item, inner)?;
+            }
+        } else if let Some(class) = names
+            .tasks
+            .iter()
+            .position(|class| is_class_of(class, object))
+        {
+            self.see(object)?;
+            self.tagged(tag::TASK, 1 + names.slots.len())?;
+            self.payload.uint(class as u64);
+            for slot in &names.slots {
+                let slot = slot.bind(py).cast::<PyString>().map_err(PyErr::from)?;
+                self.attribute(object, slot, inner)?;
+            }
+        } else if let Ok(list) = object.cast_exact::<PyList>() {
+            self.see(object)?;
+            self.tagged(tag::LIST, list.len())?;
+            for item in list.iter() {
+                self.write(&item, inner)?;
+            }
+        } else if object.is_instance_of::<PyType>()
+            || names
+                .functions
+                .iter()
+                .any(|class| is_class_of(class, object))
+        {
+            if !self.codec.sent.write(names, object, self.payload)? {
+                return Err(Stop::NotSimple);
+            }
+        } else if is_class_of(&names.alias, object) {
+            self.see(object)?;
+            self.tagged(tag::ALIAS, 2)?;
+            self.attribute(object, intern!(py, "key"), inner)?;
+            self.attribute(object, intern!(py, "target"), inner)?;
+        } else if is_class_of(&names.data_node, object) {
+            self.see(object)?;
+            self.tagged(tag::DATA_NODE, 2)?;
+            self.attribute(object, intern!(py, "key"), inner)?;
+            self.attribute(object, intern!(py, "value"), inner)?;
+        } else if object.is_exact_instance_of::<PySlice>() {
+            self.tagged(tag::SLICE, 3)?;
+            for name in [
+                intern!(py, "start"),
+                intern!(py, "stop"),
+                intern!(py, "step"),
+            ] {
+                self.attribute(object, name, inner)?;
+            }
+        } else {
+            return Err(Stop::NotSimple);
+        }
+        Ok(())
+    }
+
+    fn attribute(
+        &mut self,
+        object: &Bound<'_, PyAny>,
+        name: &Bound<'_, PyString>,
+        inner: usize,
+    ) -> Outcome {
+        // A slot that is not set is an error that the pickler reports.
+        let value = object.getattr(name).map_err(|_| Stop::NotSimple)?;
+        self.write(&value, inner)
+    }
+
+    fn int(&mut self, object: &Bound<'_, PyAny>) -> Outcome {
+        if let Ok(value) = object.extract::<i64>() {
+            self.payload.int(value);
+        } else if let Ok(value) = object.extract::<u64>() {
+            self.payload.uint(value);
+        } else {
+            return Err(Stop::NotSimple);
+        }
+        Ok(())
+    }
+
+    fn tagged(&mut self, tag: u64, items: usize) -> Outcome {
+        self.payload.array(1 + items)?;
+        self.payload.uint(tag);
+        Ok(())
+    }
+
+    /// Notes an object that can change: a second reference to it would become a second object
+    fn see(&mut self, object: &Bound<'_, PyAny>) -> Outcome {
+        if self.seen.insert(object.as_ptr().addr()) {
+            Ok(())
+        } else {
+            Err(Stop::NotSimple)
+        }
+    }
+}
+
+impl From<PyErr> for Stop {
+    fn from(error: PyErr) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<TooLong> for Stop {
+    fn from(_: TooLong) -> Self {
+        Self::NotSimple
+    }
+}
+
+/// Opcodes of pickle, from the module `pickletools`
+pub(super) const SHORT_BINBYTES: u8 = b'C';
+pub(super) const BINBYTES: u8 = b'B';
+/// `TUPLE1`, `REDUCE`, `STOP`
+pub(super) const TAIL: &[u8] = b"\x85R.";
+
+/// Far more than tasks nest; the pickler has its own limit
+const NESTING_MAX: usize = 100;

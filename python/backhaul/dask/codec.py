@@ -1,0 +1,301 @@
+"""Dask's messages to frames and back, by the native codec.
+
+The frames are those of ``distributed.protocol.core``: a msgpack header, in which serialized objects
+are placeholders, and the frames of these objects. Either side reads what the other wrote, as long as
+this package is installed where tasks are read. What the header cannot say is given to Dask's own
+serializers, with the same arguments and the same errors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgpack
+
+from backhaul import _native
+from backhaul.dask import specs
+from backhaul.dask.private import (
+    Pickled,
+    Serialize,
+    Serialized,
+    ToPickle,
+    decompress,
+    ensure_memoryview,
+    is_msgpack_serializable,
+    maybe_compress,
+    merge_and_deserialize,
+    msgpack_decode_default,
+    msgpack_encode_default,
+    msgpack_opts,
+    pickle,
+    safe_sizeof,
+    serialize_and_split,
+)
+
+__all__ = ["Frame", "Message", "codec", "dumps", "encode", "loads"]
+
+#: Where Dask's own codec logs; who listens there shall hear of ours.
+logger = logging.getLogger("distributed.protocol.core")
+
+Frame: TypeAlias = bytes | bytearray | memoryview
+
+#: What `encode` passes on to the serializers: serializers, on_error, context, frame_split_size.
+_EncodeOptions: TypeAlias = tuple[Any, str, dict[str, Any] | None, int | None]
+
+#: What `loads` passes on: deserialize, deserializers.
+_DecodeOptions: TypeAlias = tuple[bool, Any]
+
+_DEFAULTS: Final[_EncodeOptions] = (None, "message", None, None)
+
+
+class Message(NamedTuple):
+    """A message that is ready to be sent."""
+
+    #: Header and serialized parts.
+    frames: list[Frame]
+    #: Size of all frames, in bytes.
+    message_bytes: int
+
+
+def dumps(
+    msg: Any,
+    serializers: Any = None,
+    on_error: str = "message",
+    context: dict[str, Any] | None = None,
+    frame_split_size: int | None = None,
+) -> list[Frame]:
+    """Serialize a message, as ``distributed.protocol.core.dumps`` does.
+
+    Parameters
+    ----------
+    msg : object
+        What msgpack can hold, sets, enumerations, and objects marked by ``Serialize``,
+        ``Serialized``, ``ToPickle`` or ``Pickled``.
+    serializers : sequence of str, optional
+        Families of serializers to use, in order.
+    on_error : {"message", "raise"}
+        Whether a part that cannot be serialized travels as an error message or raises.
+    context : dict, optional
+        What the handshake agreed on; its ``compression`` is used here, the rest by serializers.
+    frame_split_size : int, optional
+        Frames above this many bytes are split.
+
+    Returns
+    -------
+    list of bytes-like
+        The frames.
+
+    Raises
+    ------
+    TypeError
+        If a part cannot be serialized, and `on_error` is ``"raise"``.
+    OverflowError
+        If an integer does not fit into 64 bits.
+    ValueError
+        If the message is nested too deeply, or refers to itself.
+    """
+    message = encode(msg, serializers, on_error, context, frame_split_size)
+    assert message is not None, "there was no limit"
+    return message.frames
+
+
+def encode(
+    msg: Any,
+    serializers: Any = None,
+    on_error: str = "message",
+    context: dict[str, Any] | None = None,
+    frame_split_size: int | None = None,
+    *,
+    inline_bytes_max: int | None = None,
+) -> Message | None:
+    """Serialize a message unless that may take long.
+
+    Parameters
+    ----------
+    msg, serializers, on_error, context, frame_split_size
+        As those of `dumps`.
+    inline_bytes_max : int, optional
+        Give up before more than this many bytes, as far as objects tell their size, are serialized.
+        Without it, never give up.
+
+    Returns
+    -------
+    Message or None
+        The frames and their size; nothing, if it was given up. The message is as it was, and can be
+        serialized in another thread by the same call without the limit.
+
+    Raises
+    ------
+    TypeError, OverflowError, ValueError
+        As from `dumps`.
+    """
+    options = (serializers, on_error, context, frame_split_size)
+    frames: list[Frame] = [b""]
+    try:
+        try:
+            size = _encode(msg, frames, options, inline_bytes_max=inline_bytes_max)
+        except TypeError as error:
+            logger.info(
+                "Failed to serialize (%s); falling back to pickle. "
+                "Be aware that this may degrade performance.",
+                error,
+            )
+            frames = [b""]
+            size = _encode(msg, frames, options, or_pickle=True, inline_bytes_max=inline_bytes_max)
+    except Exception:
+        logger.critical("Failed to Serialize", exc_info=True)
+        raise
+    return Message(frames, size) if size >= 0 else None
+
+
+def loads(frames: Sequence[Frame], deserialize: bool = True, deserializers: Any = None) -> Any:
+    """Deserialize a message, as ``distributed.protocol.core.loads`` does.
+
+    Parameters
+    ----------
+    frames : sequence of bytes-like
+        As `dumps` gave them; those of arrays are kept by the arrays.
+    deserialize : bool, default True
+        Whether objects that were marked by ``Serialize`` are deserialized, or stay ``Serialized``.
+    deserializers : collection of str, optional
+        Families of serializers that are allowed.
+
+    Returns
+    -------
+    object
+        The message. Lists have become tuples.
+
+    Raises
+    ------
+    ValueError
+        If the header is no msgpack, or not all of it.
+    TypeError
+        If a family is not allowed, or a part could not be serialized where it came from.
+    """
+    try:
+        return _decode(frames, (deserialize, deserializers))
+    except Exception:
+        logger.critical("Failed to deserialize", exc_info=True)
+        raise
+
+
+def _default(obj: Any, frames: list[Frame], options: _EncodeOptions) -> Any:
+    """Give what to write for an object, putting what it is serialized to into `frames`."""
+    if isinstance(obj, (Serialize, Serialized)):
+        offset = len(frames)
+        frames.extend(_serialized(obj, options))
+        return {"__Serialized__": offset}
+    if isinstance(obj, (ToPickle, Pickled)):
+        offset = len(frames)
+        frames.extend(_pickled(obj, options))
+        return {"__Pickled__": offset}
+    return msgpack_encode_default(obj)
+
+
+def _default_or_pickle(obj: Any, frames: list[Frame], options: _EncodeOptions) -> Any:
+    """Do as `_default` does, and pickle what is left."""
+    encoded = _default(obj, frames, options)
+    if encoded is not obj or is_msgpack_serializable(obj):
+        return encoded
+    return _default(ToPickle(obj), frames, options)
+
+
+def _serialized(obj: Any, options: _EncodeOptions) -> list[Frame]:
+    serializers, on_error, context, frame_split_size = options
+    if isinstance(obj, Serialized):
+        header, frames = obj.header, obj.frames
+    else:
+        header, frames = serialize_and_split(
+            obj,
+            serializers=serializers,
+            on_error=on_error,
+            context=context,
+            size=frame_split_size,
+        )
+        _compress(header, frames, context)
+    header["num-sub-frames"] = len(frames)
+    return [codec.pack(header), *frames]
+
+
+def _pickled(obj: Any, options: _EncodeOptions) -> list[Frame]:
+    if isinstance(obj, Pickled):
+        header, frames = obj.header, obj.frames
+    else:
+        frames = []
+        header = {
+            "pickled-obj": pickle.dumps(
+                obj.data, buffer_callback=lambda buffer: frames.append(ensure_memoryview(buffer))
+            )
+        }
+        _compress(header, frames, options[2])
+    header["num-sub-frames"] = len(frames)
+    return [msgpack.dumps(header), *frames]
+
+
+def _compress(header: dict[str, Any], frames: list[Frame], context: dict[str, Any] | None) -> None:
+    """Compress in place the frames that are not compressed yet."""
+    compression = list(header.get("compression", [None] * len(frames)))
+    arguments = (
+        {"compression": context["compression"]} if context and "compression" in context else {}
+    )
+    for i, known in enumerate(compression[: len(frames)]):
+        if known is None:
+            compression[i], frames[i] = maybe_compress(frames[i], **arguments)
+    header["compression"] = tuple(compression)
+
+
+def _hook(obj: dict[Any, Any], frames: Sequence[Frame], options: _DecodeOptions) -> Any:
+    """Give what a map with a reserved key stands for."""
+    deserialize, deserializers = options
+    offset = obj.get("__Serialized__", 0)
+    if offset > 0:
+        header = codec.unpack(frames[offset])
+        first = offset + 1
+        parts = frames[first : first + header["num-sub-frames"]]
+        if not deserialize:
+            return Serialized(header, parts)
+        if "compression" in header:
+            parts = decompress(header, parts)
+        return merge_and_deserialize(header, parts, deserializers=deserializers)
+    offset = obj.get("__Pickled__", 0)
+    if offset > 0:
+        header = msgpack.loads(frames[offset])
+        first = offset + 1
+        parts = frames[first : first + header["num-sub-frames"]]
+        if "compression" in header:
+            parts = decompress(header, parts)
+        return pickle.loads(header["pickled-obj"], buffers=parts)
+    return msgpack_decode_default(obj)
+
+
+def _weigh(obj: Any) -> int:
+    """Estimate how much there is to be serialized, in bytes; -1 if that cannot be told."""
+    if isinstance(obj, (Serialized, Pickled)):
+        # Its frames are passed on as they are.
+        return 0
+    return int(safe_sizeof(obj, default_size=-1))
+
+
+assert msgpack_opts == {"strict_map_key": False, "raw": False}, "the native codec does this only"
+
+#: The native codec of this process.
+codec: Final = _native.Codec(
+    default=_default,
+    default_or_pickle=_default_or_pickle,
+    plain_default=msgpack_encode_default,
+    hook=_hook,
+    plain_hook=msgpack_decode_default,
+    weigh=_weigh,
+    to_pickle=ToPickle,
+    ext_type=msgpack.ExtType,
+    timestamp=msgpack.Timestamp,
+    format_error=msgpack.FormatError,
+    stack_error=msgpack.StackError,
+    extra_data=msgpack.ExtraData,
+    loads=pickle.loads,
+    **specs.names(),
+)
+_encode = codec.encode
+_decode = codec.decode

@@ -20,15 +20,14 @@ from collections import deque
 from typing import Any, NoReturn
 
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
+from backhaul.dask import codec
 from backhaul.dask.config import Settings
 from backhaul.dask.private import (
+    OFFLOAD_THRESHOLD,
     Comm,
     CommClosedError,
-    dumps,
     ensure_memoryview,
-    from_frames,
-    loads,
-    to_frames,
+    offload,
 )
 
 __all__ = ["BackhaulComm"]
@@ -167,26 +166,17 @@ class BackhaulComm(Comm):
         """
         if self._closed:
             self._refuse()
-        frames = await to_frames(
-            msg,
-            allow_offload=self.allow_offload,
-            serializers=serializers,
-            on_error=on_error,
-            context=self._context(),
-            frame_split_size=self.max_shard_size,
-        )
+        message = await self._encoded(msg, serializers, on_error)
         if self._closed:
             self._refuse()
-        buffers = [_buffer(frame) for frame in frames]
-        message_bytes = sum(map(_nbytes, buffers))
         try:
-            await self._send(buffers)
+            await self._send([_buffer(frame) for frame in message.frames])
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
         except BaseException:
             self.abort()
             raise
-        return message_bytes
+        return message.message_bytes
 
     def write_nowait(
         self,
@@ -211,18 +201,11 @@ class BackhaulComm(Comm):
         """
         if self._closed:
             self._refuse()
-        frames = dumps(
-            msg,
-            serializers=serializers,
-            on_error=on_error,
-            context=self._context(),
-            frame_split_size=self.max_shard_size,
-        )
-        buffers = [_buffer(frame) for frame in frames]
-        message_bytes = sum(map(_nbytes, buffers))
+        message = codec.encode(msg, serializers, on_error, self._context(), self.max_shard_size)
+        assert message is not None
         try:
             self._forget_finished()
-            request = self._endpoint.send_frames(buffers)
+            request = self._endpoint.send_frames([_buffer(frame) for frame in message.frames])
             if request.done():
                 request.result()
             else:
@@ -232,7 +215,7 @@ class BackhaulComm(Comm):
         except BaseException:
             self.abort()
             raise
-        return message_bytes
+        return message.message_bytes
 
     def congested(self) -> bool:
         """Tell whether the peer has yet to take something that was written."""
@@ -315,7 +298,7 @@ class BackhaulComm(Comm):
                 self._kept = frames
                 break
             try:
-                messages.append(loads(frames, deserialize=self.deserialize))
+                messages.append(codec.loads(frames, deserialize=self.deserialize))
             except Exception:
                 # The same: the next read decodes this one again, and raises.
                 self._kept = frames
@@ -390,15 +373,30 @@ class BackhaulComm(Comm):
             # It keeps its exception, whose traceback keeps this frame: no cycle.
             del request
 
+    async def _encoded(
+        self, msg: object, serializers: list[str] | None, on_error: str | None
+    ) -> codec.Message:
+        """Serialize a message, in another thread if it is large and the comm allows that."""
+        arguments = (msg, serializers, on_error, self._context(), self.max_shard_size)
+        limit = OFFLOAD_THRESHOLD if self.allow_offload and OFFLOAD_THRESHOLD else None
+        message = codec.encode(*arguments, inline_bytes_max=limit)
+        if message is None:
+            message = await offload(codec.encode, *arguments)
+        assert message is not None
+        return message
+
     async def _decoded(
         self, frames: list[memoryview], deserializers: list[str] | None = None
     ) -> Any:
-        return await from_frames(
-            frames,
-            deserialize=self.deserialize,
-            deserializers=deserializers,
-            allow_offload=self.allow_offload,
-        )
+        """Deserialize a message, in another thread if it is large and the comm allows that."""
+        if (
+            OFFLOAD_THRESHOLD
+            and self.allow_offload
+            and self.deserialize
+            and sum(map(_nbytes, frames)) > OFFLOAD_THRESHOLD
+        ):
+            return await offload(codec.loads, frames, self.deserialize, deserializers)
+        return codec.loads(frames, self.deserialize, deserializers)
 
     def _end_truncated(self, error: EOFError) -> NoReturn:
         self.abort()

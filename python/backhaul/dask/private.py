@@ -20,7 +20,7 @@ from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
 from distributed.comm.registry import Backend, backends
-from distributed.comm.utils import from_frames, to_frames
+from distributed.comm.utils import OFFLOAD_THRESHOLD
 from distributed.core import ConnectionPool, Server, error_message
 from distributed.metrics import DelayedMetricsLedger, context_meter, time
 from distributed.protocol import pickle
@@ -47,6 +47,7 @@ from distributed.utils import (
     get_ip_interface,
     iscoroutinefunction,
     key_split,
+    offload,
     thread_state,
     wait_for,
 )
@@ -62,6 +63,7 @@ from distributed.worker_state_machine import (
 )
 
 __all__ = [
+    "OFFLOAD_THRESHOLD",
     "WORKER_ANY_RUNNING",
     "Alias",
     "Backend",
@@ -100,7 +102,6 @@ __all__ = [
     "dumps",
     "ensure_memoryview",
     "error_message",
-    "from_frames",
     "get_ip",
     "get_ip_interface",
     "is_msgpack_serializable",
@@ -112,6 +113,7 @@ __all__ = [
     "msgpack_decode_default",
     "msgpack_encode_default",
     "msgpack_opts",
+    "offload",
     "pickle",
     "run_task",
     "run_task_simple",
@@ -120,7 +122,6 @@ __all__ = [
     "sizeof",
     "thread_state",
     "time",
-    "to_frames",
     "wait_for",
     "wait_for_all",
     "worker_variable",

@@ -18,7 +18,7 @@ import pytest
 from distributed.comm import connect, listen
 
 import dask
-from backhaul.dask import BackhaulComm
+from backhaul.dask import BackhaulComm, patches
 
 #: Opens a comm and its peer; closes both in the end.
 CommPair: TypeAlias = Callable[..., AbstractAsyncContextManager[tuple[BackhaulComm, BackhaulComm]]]
@@ -157,3 +157,12 @@ def start() -> Iterator[Start]:
     yield start_program
     for program in programs:
         program.kill()
+
+
+@pytest.fixture
+def plain_dask() -> Iterator[None]:
+    """Take back what Backhaul has put in the place of Dask's functions, until it is used again."""
+    patches.uninstall()
+    yield
+    patches.uninstall()
+    patches.install()

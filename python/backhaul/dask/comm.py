@@ -130,7 +130,7 @@ class BackhaulComm(Comm):
         self,
         msg: object,
         serializers: list[str] | None = None,
-        on_error: str | None = "message",
+        on_error: str = "message",
     ) -> int:
         """Send a message.
 
@@ -182,7 +182,7 @@ class BackhaulComm(Comm):
         self,
         msg: object,
         serializers: list[str] | None = None,
-        on_error: str | None = "message",
+        on_error: str = "message",
     ) -> int:
         """Queue a message without waiting for anything; see `write`.
 
@@ -231,9 +231,12 @@ class BackhaulComm(Comm):
         CommClosedError
             If the comm ends before.
         """
+        unfinished = self._unfinished
         try:
-            while self._unfinished:
-                await self._unfinished.popleft()
+            while unfinished:
+                # It stays there meanwhile, for `congested`.
+                await unfinished[0]
+                self._forget_finished()
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
 
@@ -374,7 +377,7 @@ class BackhaulComm(Comm):
             del request
 
     async def _encoded(
-        self, msg: object, serializers: list[str] | None, on_error: str | None
+        self, msg: object, serializers: list[str] | None, on_error: str
     ) -> codec.Message:
         """Serialize a message, in another thread if it is large and the comm allows that."""
         arguments = (msg, serializers, on_error, self._context(), self.max_shard_size)

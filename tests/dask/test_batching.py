@@ -1,0 +1,281 @@
+"""Streams of messages: what leaves when, in which order, and what happens when the comm ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+from distributed.batched import BatchedSend
+from distributed.comm import CommClosedError, connect, listen
+from distributed.utils_test import gen_test
+
+import dask
+from backhaul.dask import BackhaulComm
+from backhaul.dask.batching import AdaptiveBatchedSend, adopt
+
+if TYPE_CHECKING:
+    from tests.dask.conftest import CommPair, Eventually
+
+#: Little may be on its way to a peer that does not read.
+TIGHT = {
+    "distributed.comm.backhaul.credit": "64 KiB",
+    "distributed.comm.backhaul.eager": "16 KiB",
+    "distributed.comm.backhaul.ring": "64 KiB",
+}
+
+
+@contextlib.asynccontextmanager
+async def stream_pair(
+    comm_pair: CommPair, **arguments: Any
+) -> AsyncIterator[tuple[AdaptiveBatchedSend, BackhaulComm]]:
+    """Open a stream and the comm that reads it."""
+    async with comm_pair(**arguments) as (a, b):
+        stream = BatchedSend(interval="10 s")
+        stream.start(a)
+        assert isinstance(stream, AdaptiveBatchedSend)
+        try:
+            yield stream, b
+        finally:
+            stream.abort()
+
+
+async def fill(stream: AdaptiveBatchedSend) -> None:
+    """Send until the peer, which does not read, takes no more."""
+    while True:
+        stream.send(bytes(8 << 20))
+        await asyncio.sleep(0)
+        if stream.comm.congested():
+            # Its engine may still find room, and slowly.
+            await asyncio.sleep(1)
+            if stream.comm.congested():
+                return
+
+
+async def read_messages(comm: BackhaulComm, count: int) -> list[list[Any]]:
+    """Read batches until they hold `count` messages."""
+    batches: list[list[Any]] = []
+    while sum(map(len, batches)) < count:
+        batches.append(list(await comm.read()))
+    return batches
+
+
+@gen_test()
+async def test_a_message_does_not_wait_for_the_interval(comm_pair: CommPair) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        for number in range(20):
+            stream.send(number)
+            # With an interval of 10 s, the second would run into the timeout of the test.
+            assert await comm.read() == (number,)
+        assert stream.batch_count == stream.message_count == 20
+
+
+@gen_test()
+async def test_messages_of_one_turn_are_one_batch(comm_pair: CommPair) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        stream.send(1, 2)
+        stream.send(3)
+        assert await comm.read() == (1, 2, 3)
+
+
+@gen_test()
+async def test_what_is_queued_before_the_start_leaves_with_it(comm_pair: CommPair) -> None:
+    async with comm_pair() as (a, b):
+        stream = BatchedSend(interval="10 s")
+        stream.send("early")
+        stream.start(a)
+        stream.send("late")
+        assert await b.read() == ("early", "late")
+        await stream.close()
+
+
+@gen_test()
+async def test_order_is_kept_whatever_the_bursts(comm_pair: CommPair) -> None:
+    count = 20_000
+
+    async with stream_pair(comm_pair) as (stream, comm):
+        reading = asyncio.create_task(read_messages(comm, count))
+        for number in range(count):
+            stream.send({"number": number})
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        batches = await reading
+    assert [message["number"] for batch in batches for message in batch] == list(range(count))
+    assert stream.batch_count == len(batches)
+    assert stream.byte_count > count
+
+
+@gen_test()
+async def test_messages_gather_while_the_peer_does_not_read(comm_pair: CommPair) -> None:
+    async with stream_pair(comm_pair, config=TIGHT) as (stream, comm):
+        await fill(stream)
+        before = stream.batch_count
+        for number in range(100):
+            stream.send(number)
+            await asyncio.sleep(0)
+        assert stream.batch_count == before
+        batches = await read_messages(comm, stream.message_count)
+        assert batches[-1][-100:] == list(range(100))
+
+
+@gen_test()
+async def test_the_pause_grows_with_bursts_and_falls_with_single_messages(
+    comm_pair: CommPair,
+) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        pauses = []
+        for _ in range(8):
+            stream.send(*range(10))
+            await comm.read()
+            pauses.append(stream._pause_s)
+        assert pauses == sorted(pauses)
+        assert pauses[0] > 0.0
+        assert pauses[-1] == pauses[-2] <= 0.002
+        stream.send("alone")
+        assert await comm.read() == ("alone",)
+        assert stream._pause_s == 0.0
+
+
+@gen_test()
+async def test_patience_lets_messages_gather_once(comm_pair: CommPair) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        stream.send("first")
+        assert await comm.read() == ("first",)
+        stream.patience_s = 0.05
+        stream.send(1)
+        await asyncio.sleep(0)
+        stream.send(2)
+        assert await comm.read() == (1, 2)
+        assert stream.patience_s == 0.0
+
+
+@gen_test()
+async def test_closing_sends_what_is_queued(comm_pair: CommPair) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        stream.send(1)
+        closing = stream.close()
+        assert await comm.read() == (1,)
+        await closing
+        assert stream.comm.closed()
+        with pytest.raises(CommClosedError):
+            stream.send(2)
+        await stream.close()
+        with pytest.raises(CommClosedError):
+            await comm.read()
+
+
+@gen_test()
+async def test_closing_gives_up_after_its_timeout(comm_pair: CommPair) -> None:
+    async with stream_pair(comm_pair, config=TIGHT) as (stream, _):
+        await fill(stream)
+        with pytest.raises(TimeoutError):
+            await stream.close(timeout=0.05)
+
+
+@gen_test()
+async def test_a_stream_whose_peer_is_gone_says_so(
+    comm_pair: CommPair, eventually: Eventually
+) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        stream.send(1)
+        await comm.read()
+        comm.abort()
+        await eventually(stream.comm.closed)
+        with pytest.raises(CommClosedError):
+            stream.send(2)
+        await stream.close()
+
+
+@gen_test()
+async def test_a_peer_that_goes_with_a_batch_in_flight_ends_the_stream(
+    comm_pair: CommPair, eventually: Eventually
+) -> None:
+    async with stream_pair(comm_pair, config=TIGHT) as (stream, comm):
+        await fill(stream)
+        stream.send("never leaves")
+        comm.abort()
+        await eventually(stream.stopped.is_set)
+        assert stream.comm.closed()
+        assert stream.buffer == []
+
+
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise TypeError("not this one")
+
+
+@gen_test()
+async def test_a_message_that_cannot_be_sent_ends_the_stream(
+    comm_pair: CommPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        stream.send(Unpicklable())
+        with pytest.raises(CommClosedError):
+            await comm.read()
+        assert stream.comm.closed()
+        assert "Error in batched write" in caplog.text
+
+
+@gen_test()
+async def test_streams_over_other_comms_stay_as_they_are() -> None:
+    accepted: asyncio.Queue[Any] = asyncio.Queue()
+    async with listen("tcp://127.0.0.1", accepted.put) as listener:
+        comm = await connect(listener.contact_address)
+        peer = await accepted.get()
+        stream = BatchedSend(interval="1 ms")
+        assert not adopt(stream, comm)
+        stream.start(comm)
+        assert type(stream) is BatchedSend
+        stream.send(1)
+        assert await peer.read() == (1,)
+        await stream.close()
+        await peer.close()
+
+
+@gen_test()
+async def test_the_switch_keeps_dasks_own(comm_pair: CommPair, plain_dask: None) -> None:
+    with dask.config.set({"distributed.comm.backhaul.hot-path.batching": False}):
+        async with comm_pair() as (a, b):
+            stream = BatchedSend(interval="1 ms")
+            stream.start(a)
+            assert type(stream) is BatchedSend
+            stream.send(1)
+            assert await b.read() == (1,)
+            await stream.close()
+
+
+@gen_test()
+async def test_reading_gives_all_that_has_arrived(comm_pair: CommPair) -> None:
+    async with comm_pair() as (a, b):
+        for number in range(10):
+            await a.write(number)
+        seen: list[Any] = []
+        while len(seen) < 10:
+            seen += await b.read_arrived()
+        assert seen == list(range(10))
+        await a.write("last")
+        await a.close()
+        assert await b.read_arrived() == ["last"]
+        with pytest.raises(CommClosedError):
+            await b.read_arrived()
+
+
+@gen_test()
+async def test_a_message_that_cannot_be_read_does_not_take_others_with_it(
+    comm_pair: CommPair,
+) -> None:
+    async with comm_pair() as (a, b):
+        await a.write("good")
+        await a._endpoint.send_frames([b"\xc1"])
+        await a.write("good too")
+        await asyncio.sleep(0.05)
+        seen: list[Any] = []
+        while not seen:
+            seen += await b.read_arrived()
+        assert seen == ["good"]
+        with pytest.raises(msgpack.FormatError):
+            await b.read_arrived()
+        assert await b.read_arrived() == ["good too"]

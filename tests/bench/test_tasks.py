@@ -42,7 +42,7 @@ def test_every_case_runs_over_both_protocols_and_leaves_nothing(run_json: RunJso
     before = processes_with(b"backhaul-bench-")
     report = run_json("bench", "tasks", "--tasks", "21", "--repetitions", "2", "--saturation=1.1")
     assert report["schema"] == "backhaul.bench.tasks/1"
-    assert set(report) == {"schema", "machine", "versions", "options", "rows", "lanes"}
+    assert set(report) == {"schema", "machine", "versions", "options", "rows", "lanes", "profiles"}
     cases = {row["case"]: row["tasks"] for row in report["rows"]}
     assert cases == {"map": 21, "chain": 21, "tree": 21, "all-to-all": 20, "submit": 21}
     pairs = [(row["case"], row["configuration"]) for row in report["rows"]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from backhaul.bench.options import ListType, NumbersType, ProtocolsType, missing_extra
@@ -65,6 +67,16 @@ _CASES = ("map", "chain", "tree", "all-to-all", "submit")
     flag_value="-",
     help="Write JSON to a file, or print it instead of tables.",
 )
+@click.option(
+    "--profile",
+    "profile_folder",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write flame graphs of every process there; needs py-spy.",
+)
+@click.option(
+    "--profile-native", is_flag=True, help="Have them show compiled extensions too (slow)."
+)
 def tasks(
     *,
     cases: tuple[str, ...],
@@ -76,6 +88,8 @@ def tasks(
     task_count: int | None,
     function: str,
     json_target: str | None,
+    profile_folder: Path | None,
+    profile_native: bool,
 ) -> None:
     """Measure what a trivial Dask task costs: wall-clock, CPU and context switches.
 
@@ -86,6 +100,7 @@ def tasks(
     except ModuleNotFoundError as error:
         raise missing_extra(error) from None
     from backhaul.bench.dask_cluster import BenchmarkFailed
+    from backhaul.bench.profiles import Profiler, ProfilerFailed
     from backhaul.bench.tables import open_console, print_machine
     from backhaul.bench.task_tables import tasks_tables
 
@@ -102,9 +117,10 @@ def tasks(
         function=function,
     )
     try:
+        profiler = Profiler(profile_folder, native=profile_native) if profile_folder else None
         with show_progress() as on_step:
-            report = job.run(options, on_step=on_step)
-    except BenchmarkFailed as error:
+            report = job.run(options, on_step=on_step, profiler=profiler)
+    except (BenchmarkFailed, ProfilerFailed) as error:
         raise click.ClickException(str(error)) from error
     if json_target is not None:
         write_json(report.to_json(), json_target)

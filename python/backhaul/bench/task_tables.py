@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -9,12 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from backhaul.bench.dask_cluster import ROLES
+from backhaul.bench.shares import GROUPS
 from backhaul.bench.units import format_us
 
 if TYPE_CHECKING:
     from backhaul.bench import tasks
+    from backhaul.bench.profiles import Profile
 
-__all__ = ["tasks_tables"]
+__all__ = ["profile_tables", "tasks_tables"]
 
 
 def tasks_tables(report: tasks.Report) -> Group:
@@ -69,4 +72,42 @@ def tasks_tables(report: tasks.Report) -> Group:
             style="dim",
         )
     )
-    return Group(*parts)
+    return Group(*parts, *profile_tables(report.profiles))
+
+
+def profile_tables(profiles: Sequence[Profile]) -> list[Table | Text]:
+    """Lay out where the time went.
+
+    Parameters
+    ----------
+    profiles : sequence of Profile
+        Any number, of any cases and configurations.
+
+    Returns
+    -------
+    list of rich.table.Table or rich.text.Text
+        A table for each case and configuration, and a note; empty if there are no profiles.
+    """
+    tables: list[Table | Text] = []
+    by_run: dict[tuple[str, str], dict[str, Profile]] = {}
+    for each in profiles:
+        by_run.setdefault((each.case, each.configuration), {})[each.role] = each
+    for (case, configuration), roles in by_run.items():
+        table = Table(title=f"\nProfile: {case}, {configuration}", title_justify="left")
+        table.add_column("share of the samples, %")
+        for role, profile in roles.items():
+            table.add_column(f"{role}\n({profile.samples})", justify="right")
+        for group in GROUPS:
+            found = [profile.shares.get(group, 0.0) for profile in roles.values()]
+            if any(found):
+                table.add_row(group, *(f"{share:.1%}".removesuffix("%") for share in found))
+        tables.append(table)
+    if tables:
+        tables.append(
+            Text(
+                "Stacks of threads that did not wait, all processes of a role; in brackets how "
+                "many.\nEach counts for the innermost function that belongs to a group.",
+                style="dim",
+            )
+        )
+    return tables

@@ -1,32 +1,35 @@
 """``backhaul bench tasks``: what a trivial task costs over several protocols.
 
-Each configuration has a cluster of its own (``backhaul.bench.dask_cluster``), all of them up at
-once and used in turn, so that whatever else the machine does hits all alike. Reported for each
-task: wall-clock as the client sees it, CPU time and context switches of client, scheduler and
-workers, from the moment of submission until the results are there.
+Reported for each task: wall-clock as the client sees it, CPU time and context switches of client,
+scheduler and workers, from the moment of submission until the results are there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from backhaul.bench.dask_cluster import ROLES, Configuration, DaskCluster
+from backhaul.bench.dask_cluster import Configuration
 from backhaul.bench.machine import Machine, installed_versions
+from backhaul.bench.profiles import Profile, Profiler
 from backhaul.bench.summary import Spread, spread
-from backhaul.bench.usage import Usage, take_snapshot, usage_between
+from backhaul.bench.turns import (
+    Measured,
+    Steps,
+    lanes_between_workers,
+    measure_in_turn,
+    open_all,
+    profile_in_turn,
+    spread_by_role,
+)
 
-__all__ = ["DEFAULT_TASKS", "VERSIONS_OF", "Measured", "Options", "Report", "Row", "measure", "run"]
+__all__ = ["DEFAULT_TASKS", "VERSIONS_OF", "Options", "Report", "Row", "run"]
 
 #: Cases, and how many tasks each has unless something else is asked for
 DEFAULT_TASKS = {"map": 5000, "chain": 300, "tree": 1023, "all-to-all": 100, "submit": 200}
 #: Distributions whose version is reported
 VERSIONS_OF = ("backhaul", "dask", "distributed", "cloudpickle", "msgpack", "tornado")
-
-_STEP_TIMEOUT_S = 60.0
-_TASK_TIMEOUT_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -53,19 +56,6 @@ class Options:
     def configurations(self) -> list[Configuration]:
         """What is compared; the first one is what the others are held to."""
         return [Configuration(p, s) for p in self.protocols for s in self.saturations]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One repetition."""
-
-    #: Tasks that the cluster ran
-    tasks: int
-    #: Size of the data that the job read, in bytes
-    input_bytes: int
-    seconds: float
-    #: By role
-    usage: dict[str, Usage]
 
 
 @dataclass(frozen=True)
@@ -97,6 +87,8 @@ class Report:
     rows: list[Row]
     #: Lanes between the workers of each configuration
     lanes: dict[str, list[str]]
+    #: Where the time went, if that was asked for
+    profiles: list[Profile]
 
     def to_json(self) -> dict[str, Any]:
         """Give the report as plain JSON values.
@@ -109,7 +101,9 @@ class Report:
         return {"schema": "backhaul.bench.tasks/1", **asdict(self)}
 
 
-def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
+def run(
+    options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
+) -> Report:
     """Run every case in every configuration, in turn.
 
     Parameters
@@ -118,6 +112,8 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
         What to run.
     on_step : callable
         Called before each step with what comes, and how many steps are left.
+    profiler : Profiler, optional
+        Profiles each case in each configuration once it is measured.
 
     Returns
     -------
@@ -128,96 +124,46 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
     ------
     BenchmarkFailed
         If a cluster does not start or does not answer, or a result is wrong.
+    ProfilerFailed
+        If the processes cannot be profiled.
     """
     machine = Machine.here()
     configurations = options.configurations
-    left = len(configurations) * (1 + len(options.cases) * (1 + options.repetitions))
+    repetitions = 1 + options.repetitions
+    total = len(configurations) * (1 + len(options.cases) * (repetitions + (profiler is not None)))
+    steps = Steps(on_step, total=total)
     rows: list[Row] = []
-    with ExitStack() as stack:
-        clusters = []
-        for configuration in configurations:
-            on_step(f"starting a cluster: {configuration.label}", left)
-            left -= 1
-            clusters.append(
-                stack.enter_context(
-                    DaskCluster(configuration, workers=options.workers, threads=options.threads)
-                )
-            )
+    profiles: list[Profile] = []
+    with open_all(
+        configurations, workers=options.workers, threads=options.threads, steps=steps
+    ) as clusters:
         for case in options.cases:
-            # The order of the configurations is that of the report
-            found: dict[str, list[Measured]] = {each.label: [] for each in configurations}
-            for number in range(1 + options.repetitions):
-                # Every other round in the other order: nobody is always the first after another
-                for cluster in clusters if number % 2 == 0 else reversed(clusters):
-                    label = cluster.configuration.label
-                    what = f"{number}/{options.repetitions}" if number else "warm-up"
-                    on_step(f"{case}, {label}: {what}", left)
-                    left -= 1
-                    measured = measure(cluster, case, _parameters(options, case, number))
-                    if number:
-                        found[label].append(measured)
+            parameters = _parameters(options, case)
+            found = measure_in_turn(
+                clusters, case, parameters, repetitions=options.repetitions, steps=steps
+            )
             rows += _rows(case, found)
-        lanes = {
-            each.configuration.label: each.command("lanes", timeout_s=_STEP_TIMEOUT_S)["lanes"]
-            for each in clusters
-        }
-        on_step("done", 0)
-    return Report(machine, installed_versions(*VERSIONS_OF), options, rows, lanes)
+            if profiler is not None:
+                profiles += profile_in_turn(clusters, case, parameters, profiler, steps=steps)
+        lanes = lanes_between_workers(clusters)
+    steps.done()
+    versions = installed_versions(*VERSIONS_OF)
+    return Report(machine, versions, options, rows, lanes, profiles)
 
 
-def measure(cluster: DaskCluster, job: str, parameters: dict[str, Any]) -> Measured:
-    """Run a job once.
-
-    Parameters
-    ----------
-    cluster : DaskCluster
-        Where.
-    job : str
-        Its name, as ``backhaul.bench.jobs`` knows it.
-    parameters : dict of str to Any
-        What the job takes.
-
-    Returns
-    -------
-    Measured
-        Time and usage of the run, without preparing and checking.
-
-    Raises
-    ------
-    BenchmarkFailed
-        If it fails, takes too long or gives a wrong result.
-    """
-    prepared = cluster.command("prepare", job=job, parameters=parameters, timeout_s=_STEP_TIMEOUT_S)
-    timeout_s = _STEP_TIMEOUT_S + _TASK_TIMEOUT_S * prepared["tasks"]
-    pids = cluster.pids
-    everyone = [pid for role in ROLES for pid in pids[role]]
-    before = take_snapshot(everyone)
-    seconds = cluster.command("run", timeout_s=timeout_s)["seconds"]
-    after = take_snapshot(everyone)
-    cluster.command("finish", timeout_s=timeout_s)
-    usage = {role: usage_between(before, after, pids[role]) for role in ROLES}
-    return Measured(prepared["tasks"], prepared["input_bytes"], seconds, usage)
-
-
-def _parameters(options: Options, case: str, number: int) -> dict[str, Any]:
+def _parameters(options: Options, case: str) -> dict[str, Any]:
     tasks = DEFAULT_TASKS[case] if options.tasks is None else options.tasks
-    return {"tasks": tasks, "function": options.function, "seed": number}
+    return {"tasks": tasks, "function": options.function}
 
 
 def _rows(case: str, found: dict[str, list[Measured]]) -> list[Row]:
     rows: list[Row] = []
+    tasks = next(iter(found.values()))[0].tasks
     for label, repetitions in found.items():
-        tasks = repetitions[0].tasks
         us = [each.seconds / tasks * 1e6 for each in repetitions]
         wall = spread(us)
-        cpu_us = {
-            role: spread([each.usage[role].cpu_seconds / tasks * 1e6 for each in repetitions])
-            for role in ROLES
-        }
-        switches = {
-            role: spread([each.usage[role].context_switches / tasks for each in repetitions])
-            for role in ROLES
-        }
+        cpu_us = spread_by_role(repetitions, lambda used: used.cpu_seconds / tasks * 1e6)
+        switches = spread_by_role(repetitions, lambda used: used.context_switches / tasks)
         first = rows[0].us_median if rows else wall.median
         ratio = first / wall.median
         rows.append(Row(case, label, tasks, us, *wall, ratio, cpu_us, switches))

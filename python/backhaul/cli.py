@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from backhaul.bench.dask_commands import tasks
+from backhaul.bench.dask_commands import merge, tasks
 from backhaul.bench.options import ListType, PeersType, SizesType, missing_extra
 from backhaul.bench.output import print_json, show_progress
 
@@ -199,6 +199,7 @@ def p2p(
 
 
 bench.add_command(tasks)
+bench.add_command(merge)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from backhaul.bench.jobs import Job, make_job
 
 __all__ = ["main"]
 
-_RELEASE_TIMEOUT_S = 60.0
+_RELEASE_TIMEOUT_S = 50.0
 _RELEASE_POLL_S = 0.01
 
 
@@ -76,7 +76,11 @@ class _Operations:
         """Make what the job needs, which is not measured."""
         self._job = make_job(job, **parameters)
         self._job.prepare(self._client)
-        return {"tasks": self._job.tasks, "input_bytes": self._job.input_bytes}
+        return {
+            "tasks": self._job.tasks,
+            "input_bytes": self._job.input_bytes,
+            "timeout_s": self._job.timeout_s,
+        }
 
     def run(self) -> dict[str, Any]:
         """Do what is measured."""

@@ -1,4 +1,4 @@
-"""What is measured on a cluster, from the client's side: jobs of many trivial tasks.
+"""What is measured on a cluster, from the client's side: jobs, those of trivial tasks among them.
 
 A job is prepared, run and checked; only the run is measured. The functions that tasks call are
 at module level, so that they are pickled by name, unless ``lambda`` is asked for.
@@ -32,7 +32,47 @@ def add_all(values: list[int]) -> int:
 
 
 class Job(ABC):
-    """Something to do on a cluster.
+    """Something to do on a cluster."""
+
+    def __init__(self) -> None:
+        self.result: Any = None
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks that the cluster runs; 0 if nobody asks."""
+        return 0
+
+    @property
+    def input_bytes(self) -> int:
+        """Size of the data that the job reads, in bytes."""
+        return 0
+
+    @property
+    def timeout_s(self) -> float:
+        """How long it may take: many times what Dask takes, in seconds."""
+        return 60.0
+
+    @abstractmethod
+    def prepare(self, client: Client) -> None:
+        """Make what the run needs, and say what it must give."""
+
+    @abstractmethod
+    def run(self, client: Client) -> None:
+        """Do the job and keep its result."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Compare the result with what it must be.
+
+        Raises
+        ------
+        ValueError
+            If they differ.
+        """
+
+
+class _TinyTasks(Job):
+    """A job of trivial tasks.
 
     Parameters
     ----------
@@ -45,6 +85,7 @@ class Job(ABC):
     """
 
     def __init__(self, *, tasks: int, function: str, seed: int) -> None:
+        super().__init__()
         self.wanted = tasks
         #: First number to compute with
         self.first = seed * 1_000_000
@@ -56,42 +97,24 @@ class Job(ABC):
             self.increment = lambda value: value + 1
             self.add_all = lambda values: sum(values)
             self.add = lambda left, right: left + right
-        self.result: Any = None
         self.expected: Any = None
 
     @property
     def tasks(self) -> int:
-        """Number of tasks that the cluster runs."""
         return self.wanted
 
     @property
-    def input_bytes(self) -> int:
-        """Size of the data that the job reads, in bytes."""
-        return 0
-
-    @abstractmethod
-    def prepare(self, client: Client) -> None:
-        """Make what the run needs, and say what it must give."""
-
-    @abstractmethod
-    def run(self, client: Client) -> None:
-        """Do the job and keep its result."""
+    def timeout_s(self) -> float:
+        return super().timeout_s + 0.05 * self.tasks
 
     def check(self) -> None:
-        """Compare the result with what it must be.
-
-        Raises
-        ------
-        ValueError
-            If they differ.
-        """
         if self.result != self.expected:
             raise ValueError(
                 f"wrong result: {str(self.result)[:80]} instead of {str(self.expected)[:80]}"
             )
 
 
-class _Map(Job):
+class _Map(_TinyTasks):
     """Independent tasks, submitted at once, all results gathered."""
 
     def prepare(self, client: Client) -> None:
@@ -102,7 +125,7 @@ class _Map(Job):
         self.result = client.gather(client.map(self.increment, self.inputs))
 
 
-class _Submit(Job):
+class _Submit(_TinyTasks):
     """One task at a time: submit it, wait for its result, submit the next."""
 
     def prepare(self, client: Client) -> None:
@@ -113,7 +136,7 @@ class _Submit(Job):
         self.result = [client.submit(self.increment, value).result() for value in self.inputs]
 
 
-class _Graph(Job):
+class _Graph(_TinyTasks):
     """Delayed objects that are computed as they stand, without fusing tasks."""
 
     outputs: list[Delayed]
@@ -170,7 +193,7 @@ class _AllToAll(_Graph):
         self.expected = [sum(inputs) + self.width] * self.width
 
 
-_JOBS: dict[str, type[Job]] = {
+_TINY_TASKS: dict[str, type[_TinyTasks]] = {
     "map": _Map,
     "chain": _Chain,
     "tree": _Tree,
@@ -185,7 +208,7 @@ def make_job(name: str, **parameters: Any) -> Job:
     Parameters
     ----------
     name : str
-        One of the cases of ``backhaul bench tasks``.
+        One of the cases of ``backhaul bench tasks``, or ``merge``.
     **parameters : Any
         What the job takes.
 
@@ -194,4 +217,9 @@ def make_job(name: str, **parameters: Any) -> Job:
     Job
         Not yet prepared.
     """
-    return _JOBS[name](**parameters)
+    if name == "merge":
+        # Here, so that what has no dataframes does not load pandas.
+        from backhaul.bench.merge_job import Merge
+
+        return Merge(**parameters)
+    return _TINY_TASKS[name](**parameters)

@@ -32,8 +32,6 @@ __all__ = [
 _STEP_TIMEOUT_S = 60.0
 # Above those of the repetitions that are timed
 _PROFILE_SEED = 10_000
-# Beside it, for each task: many times what Dask takes
-_TASK_TIMEOUT_S = 0.05
 
 
 class Steps:
@@ -65,7 +63,7 @@ class Steps:
 class Measured:
     """One repetition."""
 
-    #: Tasks that the job asks for
+    #: Tasks that the job asks for; 0 if it does not say
     tasks: int
     #: Size of the data that the job read, in bytes
     input_bytes: int
@@ -115,6 +113,7 @@ def measure_in_turn(
     *,
     repetitions: int,
     steps: Steps,
+    case: str | None = None,
 ) -> dict[str, list[Measured]]:
     """Run a job on each cluster, once to warm up and then several times.
 
@@ -130,6 +129,8 @@ def measure_in_turn(
         Those that count.
     steps : Steps
         Told of each repetition.
+    case : str, optional
+        How the steps name it, if not by the job's name.
 
     Returns
     -------
@@ -146,7 +147,8 @@ def measure_in_turn(
         # Every other round in the other order: nobody is always the first after another
         for cluster in clusters if number % 2 == 0 else reversed(clusters):
             label = cluster.configuration.label
-            steps.next(f"{job}, {label}: " + (f"{number}/{repetitions}" if number else "warm-up"))
+            what = f"{number}/{repetitions}" if number else "warm-up"
+            steps.next(f"{case or job}, {label}: {what}")
             measured = measure(cluster, job, {**parameters, "seed": number})
             if number:
                 found[label].append(measured)
@@ -176,7 +178,7 @@ def measure(cluster: DaskCluster, job: str, parameters: dict[str, Any]) -> Measu
         If it fails, takes too long or gives a wrong result.
     """
     prepared = cluster.command("prepare", job=job, parameters=parameters, timeout_s=_STEP_TIMEOUT_S)
-    timeout_s = _STEP_TIMEOUT_S + _TASK_TIMEOUT_S * prepared["tasks"]
+    timeout_s = prepared["timeout_s"]
     pids = cluster.pids
     everyone = [pid for role in ROLES for pid in pids[role]]
     before = take_snapshot(everyone)

@@ -8,12 +8,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
+NEWEST_VENV := .venv-newest
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 # What the extension is built from
 RUST_SOURCES := $(shell find crates -name '*.rs' -not -path '*/tests/*' -not -path '*/benches/*')
 RUST_MANIFESTS := Cargo.toml Cargo.lock $(wildcard crates/*/Cargo.toml)
+# What a wheel holds besides
+PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name '*.yaml')
 
 # Models are explored for seconds: what link-time optimisation saves there, it costs to build
 QUICK_RELEASE := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
@@ -40,12 +43,17 @@ run: build ## Set up, then run a Dask job over tcp:// and over backhaul:// and c
 build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
 
 .PHONY: test
-test: build $(VENV)/.dev ## Run every Rust and Python test
+test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test
 	cargo test --workspace --no-fail-fast
 	BACKHAUL_STRESS_SEEDS=5 cargo test -p backhaul-testkit --no-fail-fast --tests -- --ignored
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) \
 	  cargo test -p backhaul-shm --release --lib
 	$(BIN)/python -m pytest $(ARGS)
+	$(if $(ARGS),,$(NEWEST_VENV)/bin/python -m pytest tests/dask)
+
+.PHONY: test-newest
+test-newest: $(NEWEST_VENV)/.installed ## Run the Dask tests with the newest Dask alone
+	$(NEWEST_VENV)/bin/python -m pytest $(or $(ARGS),tests/dask)
 
 .PHONY: check
 check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes nothing
@@ -69,7 +77,7 @@ fmt: $(VENV)/.dev ## Format Rust and Python, and mend what ruff can mend
 
 .PHONY: clean
 clean: ## Remove environments, builds and caches
-	rm -rf $(VENV) $(BENCH_VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(NEWEST_VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/backhaul/_native*.so
 	find python tests -name __pycache__ -prune -exec rm -rf {} +
 
@@ -88,11 +96,11 @@ $(VENV)/.venv:
 	$(call make_venv,$(VENV))
 	@touch $@
 
-$(VENV)/.run: requirements/run.txt pyproject.toml | $(VENV)/.venv
+$(VENV)/.run: requirements/run.txt requirements/common.txt pyproject.toml | $(VENV)/.venv
 	$(BIN)/python $(PIP_INSTALL) -r $<
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt requirements/run.txt pyproject.toml | $(VENV)/.run
+$(VENV)/.dev: requirements/dev.txt requirements/test.txt $(VENV)/.run | $(VENV)/.run
 	$(BIN)/python $(PIP_INSTALL) -r $<
 	@touch $@
 
@@ -101,6 +109,21 @@ $(VENV)/.built: $(RUST_SOURCES) $(RUST_MANIFESTS) pyproject.toml $(VENV)/.run
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.88 or later" >&2; exit 1; }
 	$(BIN)/maturin develop --release
 	$(BIN)/python -c 'import backhaul'
+	@touch $@
+
+$(NEWEST_VENV)/.venv:
+	$(call make_venv,$(NEWEST_VENV))
+	@touch $@
+
+$(NEWEST_VENV)/.requirements: requirements/newest.txt requirements/common.txt requirements/test.txt | $(NEWEST_VENV)/.venv
+	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) -r $<
+	@touch $@
+
+# The wheel that users would get, of the extension that is built already
+$(NEWEST_VENV)/.installed: $(VENV)/.built $(PYTHON_SOURCES) $(NEWEST_VENV)/.requirements
+	rm -rf $(NEWEST_VENV)/wheel
+	$(BIN)/maturin build --quiet --release --compatibility linux --out $(NEWEST_VENV)/wheel
+	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall $(NEWEST_VENV)/wheel/*.whl
 	@touch $@
 
 $(BENCH_VENV)/.venv:

@@ -2,81 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from backhaul.bench.units import parse_sizes
+from backhaul.bench.dask_commands import merge, tasks
+from backhaul.bench.options import ListType, PeersType, SizesType, missing_extra
+from backhaul.bench.output import print_json, show_progress
 
 __all__ = ["main"]
 
 _APIS = ("async", "blocking")
 _LANES = ("auto", "shm", "tcp", "inproc")
-
-
-class _ListType(click.ParamType[tuple[str, ...]]):
-    """Comma-separated names out of some, or other words that stand for several of them."""
-
-    name = "list"
-
-    def __init__(self, allowed: tuple[str, ...], **several: tuple[str, ...]) -> None:
-        self._allowed = allowed
-        self._several = several
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        names: list[str] = []
-        for name in (part.strip() for part in str(value).split(",")):
-            if name in self._several:
-                names.extend(self._several[name])
-            elif name in self._allowed:
-                names.append(name)
-            elif name:
-                known = ", ".join([*self._allowed, *self._several])
-                self.fail(f"{name!r} is not one of: {known}", param, ctx)
-        return tuple(dict.fromkeys(names))
-
-
-class _SizesType(click.ParamType[list[int]]):
-    """Comma-separated message sizes."""
-
-    name = "sizes"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[int]:
-        try:
-            return value if isinstance(value, list) else parse_sizes(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class _PeersType(_ListType):
-    """Names of peers, which are looked up only when asked for."""
-
-    name = "peers"
-
-    def __init__(self) -> None:
-        super().__init__(())
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        from backhaul.bench.p2p import peer_names
-
-        self._allowed = tuple(peer_names())
-        self._several = {"all": self._allowed, "none": ()}
-        return super().convert(value, param, ctx)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -99,7 +37,7 @@ def info(*, as_json: bool) -> None:
     machine, versions = Machine.here(), installed_versions("backhaul", "dask", "distributed")
     lanes = check_lanes()
     if as_json:
-        _print_json(
+        print_json(
             {
                 "schema": "backhaul.info/1",
                 "machine": vars(machine),
@@ -153,19 +91,17 @@ def transpose_sum(
     try:
         from backhaul.bench import transpose_sum as job
     except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is missing; install it with: pip install 'backhaul[dask]'"
-        ) from None
+        raise missing_extra(error) from None
     from backhaul.bench.tables import open_console, print_machine, transpose_sum_tables
 
     schemes = tuple(part.strip().removesuffix("://") for part in protocols.split(",") if part)
     if not schemes:
         raise click.BadParameter("name at least one protocol", param_hint="--protocols")
     options = job.Options(size, chunks, repeats, warmup, seed, schemes)
-    with _progress() as on_step:
+    with show_progress() as on_step:
         report = job.run(options, on_step=on_step)
     if as_json:
-        _print_json(report.to_json())
+        print_json(report.to_json())
     else:
         console = open_console()
         print_machine(console, report.machine, report.versions)
@@ -177,7 +113,7 @@ def transpose_sum(
 @bench.command()
 @click.option(
     "--sizes",
-    type=_SizesType(),
+    type=SizesType(),
     default="8,1KiB,64KiB,1MiB,16MiB",
     show_default=True,
     help="Comma-separated message sizes.",
@@ -185,7 +121,7 @@ def transpose_sum(
 @click.option(
     "--api",
     "apis",
-    type=_ListType(_APIS, both=_APIS),
+    type=ListType(_APIS, both=_APIS),
     default="both",
     show_default=True,
     help="async, blocking or both.",
@@ -193,14 +129,14 @@ def transpose_sum(
 @click.option(
     "--lane",
     "lanes",
-    type=_ListType(_LANES),
+    type=ListType(_LANES),
     default="auto",
     show_default=True,
     help="Comma-separated: auto, shm, tcp, inproc (two threads of one process).",
 )
 @click.option(
     "--against",
-    type=_PeersType(),
+    type=PeersType(),
     default="none",
     show_default=True,
     help="Comma-separated peers, or all.",
@@ -250,43 +186,20 @@ def p2p(
         pythons=pythons,
     )
     try:
-        with _progress() as on_step:
+        with show_progress() as on_step:
             report = job.run(options, on_step=on_step)
     except ContenderFailed as error:
         raise click.ClickException(str(error)) from error
     if as_json:
-        _print_json(report.to_json())
+        print_json(report.to_json())
         return
     console = open_console()
     print_machine(console, report.machine, report.versions)
     console.print(p2p_tables(report))
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int], None]]:
-    """Show a bar on standard error, so that standard output is the result alone."""
-    with Progress(
-        SpinnerColumn(),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as progress:
-        task = progress.add_task("starting", total=1)
-        steps = 1
-
-        def on_step(what: str, left: int) -> None:
-            nonlocal steps
-            steps = max(steps, left)
-            progress.update(task, description=what, total=steps, completed=steps - left)
-
-        yield on_step
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value, indent=2))
+bench.add_command(tasks)
+bench.add_command(merge)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,144 @@
+"""Kinds of options that several benchmarks take on the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from backhaul.bench.units import parse_sizes
+
+__all__ = ["ListType", "NumbersType", "PeersType", "ProtocolsType", "SizesType", "missing_extra"]
+
+
+class ListType(click.ParamType[tuple[str, ...]]):
+    """Comma-separated names out of some, or other words that stand for several of them."""
+
+    name = "list"
+
+    def __init__(self, allowed: tuple[str, ...], **several: tuple[str, ...]) -> None:
+        self._allowed = allowed
+        self._several = several
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        names: list[str] = []
+        for name in (part.strip() for part in str(value).split(",")):
+            if name in self._several:
+                names.extend(self._several[name])
+            elif name in self._allowed:
+                names.append(name)
+            elif name:
+                known = ", ".join([*self._allowed, *self._several])
+                self.fail(f"{name!r} is not one of: {known}", param, ctx)
+        return tuple(dict.fromkeys(names))
+
+
+class SizesType(click.ParamType[list[int]]):
+    """Comma-separated message sizes."""
+
+    name = "sizes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
+        try:
+            return value if isinstance(value, list) else parse_sizes(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class PeersType(ListType):
+    """Names of peers, which are looked up only when asked for."""
+
+    name = "peers"
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        from backhaul.bench.p2p import peer_names
+
+        self._allowed = tuple(peer_names())
+        self._several = {"all": self._allowed, "none": ()}
+        return super().convert(value, param, ctx)
+
+
+class NumbersType(click.ParamType[tuple[float, ...]]):
+    """Comma-separated numbers above a limit."""
+
+    name = "numbers"
+
+    def __init__(self, *, above: float = 0.0, whole: bool = False) -> None:
+        self._above = above
+        self._whole = whole
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        numbers = []
+        for text in (part.strip() for part in str(value).split(",")):
+            if not text:
+                continue
+            try:
+                number = int(text) if self._whole else float(text)
+            except ValueError:
+                kind = "a whole number" if self._whole else "a number"
+                self.fail(f"{text!r} is not {kind}", param, ctx)
+            if not number > self._above:
+                self.fail(f"{text} is not above {self._above:g}", param, ctx)
+            numbers.append(number)
+        if not numbers:
+            self.fail("name at least one number", param, ctx)
+        return tuple(dict.fromkeys(numbers))
+
+
+class ProtocolsType(click.ParamType[tuple[str, ...]]):
+    """Comma-separated URI schemes that Dask knows."""
+
+    name = "protocols"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = (part.strip().removesuffix("://") for part in str(value).split(","))
+        schemes = tuple(dict.fromkeys(part for part in parts if part))
+        if not schemes:
+            self.fail("name at least one protocol", param, ctx)
+        try:
+            from distributed.comm.registry import get_backend
+        except ModuleNotFoundError as error:
+            raise missing_extra(error) from None
+        for scheme in schemes:
+            try:
+                get_backend(scheme)
+            except ValueError:
+                self.fail(f"Dask knows no protocol {scheme!r}; try tcp or backhaul", param, ctx)
+        return schemes
+
+
+def missing_extra(error: ModuleNotFoundError) -> click.ClickException:
+    """Say how to get what a Dask benchmark needs.
+
+    Parameters
+    ----------
+    error : ModuleNotFoundError
+        What an import raised.
+
+    Returns
+    -------
+    click.ClickException
+        To be raised.
+    """
+    return click.ClickException(
+        f"{error.name} is missing; install it with: pip install 'backhaul[dask]'"
+    )

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from dask.utils import parse_bytes, parse_timedelta
 
 import dask
+from backhaul.dask.saturation import Limits
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "work_in_hand_limits"]
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
@@ -95,6 +96,24 @@ class Settings:
         )
 
 
+def work_in_hand_limits() -> Limits | None:
+    """Read what a worker may have in hand; None if that is left to upstream.
+
+    Raises
+    ------
+    ValueError
+        If a value cannot be understood. Names the key, the value and what is allowed.
+    """
+    if not _require("work-in-hand.enabled", _flag):
+        return None
+    return Limits(
+        seconds=_require("work-in-hand.seconds", _seconds),
+        tasks_per_thread=_require("work-in-hand.tasks-per-thread", _count),
+        memory_share=_require("work-in-hand.memory-share", _share),
+        memory_budget_bytes=_require("work-in-hand.memory-budget", _bytes),
+    )
+
+
 def _require(key: str, parse: Callable[[Any], _T]) -> _T:
     """Read one key that has a default here."""
     value = _read(key, parse)
@@ -127,6 +146,19 @@ def _count(value: Any) -> int:
     return _not_negative(int(value))
 
 
+def _share(value: Any) -> float:
+    share = _not_negative(float(value))
+    if not share <= 1:
+        raise ValueError(f"{share} is more than 1")
+    return share
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is not a bool")
+    return value
+
+
 def _names(value: Any) -> tuple[str, ...]:
     # An environment variable gives one string.
     names = value.split(",") if isinstance(value, str) else value
@@ -143,5 +175,7 @@ _ALLOWED: dict[Callable[[Any], Any], str] = {
     _bytes: "a size like '64MiB'",
     _seconds: "a time like '50us' or '5s'",
     _count: "a whole number",
+    _share: "a number from 0 to 1",
+    _flag: "true or false",
     _names: "a list of lanes like ['shm', 'tcp']",
 }

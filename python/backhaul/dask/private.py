@@ -4,9 +4,10 @@
 name here again. The rest of the room imports these names from here and from nowhere else; what it
 imports from ``distributed`` directly is documented.
 
-Besides the names below we depend on two facts that no import shows:
+Besides the names below we depend on these facts that no import shows:
 
 - ``distributed.comm.core.connect`` reads ``comm._peer_addr`` and ``comm._local_addr``;
+- ``facts`` lists what `work_in_hand` expects of the scheduler, and asks before it is installed;
 - ``BaseListener`` keeps the comms that are still shaking hands, and ``Server`` aborts them through
   ``listener.abort_handshaking_comms()`` when it stops.
 """
@@ -19,7 +20,9 @@ from distributed.comm.core import Listener as DaskListener
 from distributed.comm.registry import Backend, backends
 from distributed.comm.utils import from_frames, to_frames
 from distributed.core import ConnectionPool
+from distributed.scheduler import SchedulerState, TaskGroup, TaskState, WorkerState
 from distributed.utils import ensure_memoryview, get_ip, get_ip_interface
+from distributed.worker_state_machine import TaskFinishedMsg
 
 __all__ = [
     "Backend",
@@ -30,6 +33,11 @@ __all__ = [
     "Connector",
     "DaskListener",
     "FatalCommClosedError",
+    "SchedulerState",
+    "TaskFinishedMsg",
+    "TaskGroup",
+    "TaskState",
+    "WorkerState",
     "backends",
     "ensure_memoryview",
     "from_frames",

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from dask.utils import parse_bytes, parse_timedelta
 
 import dask
+from backhaul.dask.saturation import Limits
 
-__all__ = ["Settings", "hot_path_enabled"]
+__all__ = ["Settings", "hot_path_enabled", "work_in_hand_limits"]
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
@@ -103,7 +104,25 @@ def hot_path_enabled(feature: str) -> bool:
     ValueError
         If the value is not a boolean. Names the key and the value.
     """
-    return _require(f"hot-path.{feature}", _boolean)
+    return _require(f"hot-path.{feature}", _flag)
+
+
+def work_in_hand_limits() -> Limits | None:
+    """Read what a worker may have in hand; None if that is left to upstream.
+
+    Raises
+    ------
+    ValueError
+        If a value cannot be understood. Names the key, the value and what is allowed.
+    """
+    if not _require("work-in-hand.enabled", _flag):
+        return None
+    return Limits(
+        seconds=_require("work-in-hand.seconds", _seconds),
+        tasks_per_thread=_require("work-in-hand.tasks-per-thread", _count),
+        memory_share=_require("work-in-hand.memory-share", _share),
+        memory_budget_bytes=_require("work-in-hand.memory-budget", _bytes),
+    )
 
 
 def _require(key: str, parse: Callable[[Any], _T]) -> _T:
@@ -138,9 +157,16 @@ def _count(value: Any) -> int:
     return _not_negative(int(value))
 
 
-def _boolean(value: Any) -> bool:
+def _share(value: Any) -> float:
+    share = _not_negative(float(value))
+    if not share <= 1:
+        raise ValueError(f"{share} is more than 1")
+    return share
+
+
+def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{value!r} is no boolean")
+        raise TypeError(f"{value!r} is not a bool")
     return value
 
 
@@ -160,6 +186,7 @@ _ALLOWED: dict[Callable[[Any], Any], str] = {
     _bytes: "a size like '64MiB'",
     _seconds: "a time like '50us' or '5s'",
     _count: "a whole number",
-    _boolean: "true or false",
+    _share: "a number from 0 to 1",
+    _flag: "true or false",
     _names: "a list of lanes like ['shm', 'tcp']",
 }

@@ -4,8 +4,8 @@
 allowed, read each name here again. The rest of the room imports these names from here and from
 nowhere else; what it imports from ``distributed`` directly is documented.
 
-Read for 2026.7.1 and 2026.8.0. Between them nothing changed in the modules below, nor in the rest of
-``distributed.comm``, ``protocol``, ``shuffle``, ``batched`` and ``client``. What did: ``nanny`` (one
+Read for 2026.7.1 and 2026.8.0. Between them nothing changed in the modules below, nor in the rest
+of ``distributed.comm``, ``protocol``, ``shuffle``, ``batched`` and ``client``. What did: ``nanny`` (one
 closes though its process does not end), ``node``, ``scheduler`` and ``worker`` (HTTP services are
 stopped by awaiting) and ``spans``.
 
@@ -25,7 +25,7 @@ from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
 from distributed.comm.registry import Backend, backends
-from distributed.comm.utils import OFFLOAD_THRESHOLD
+from distributed.comm.utils import OFFLOAD_THRESHOLD, from_frames, to_frames
 from distributed.core import ConnectionPool, Server, error_message
 from distributed.metrics import DelayedMetricsLedger, context_meter, time
 from distributed.protocol import pickle
@@ -43,6 +43,7 @@ from distributed.protocol.serialize import (
 )
 from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpack_serializable
 from distributed.protocol.utils import msgpack_opts
+from distributed.scheduler import SchedulerState, TaskGroup, TaskState, WorkerState
 from distributed.sizeof import safe_sizeof
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 from distributed.utils import All as wait_for_all
@@ -65,6 +66,7 @@ from distributed.worker_state_machine import (
     ExecuteFailureEvent,
     ExecuteSuccessEvent,
     RescheduleEvent,
+    TaskFinishedMsg,
 )
 
 __all__ = [
@@ -91,22 +93,28 @@ __all__ = [
     "Pickled",
     "Reschedule",
     "RescheduleEvent",
+    "SchedulerState",
     "Serialize",
     "Serialized",
     "Server",
     "Set",
     "Task",
+    "TaskFinishedMsg",
+    "TaskGroup",
     "TaskRef",
+    "TaskState",
     "ThreadPoolExecutor",
     "ToPickle",
     "Tuple",
     "Worker",
+    "WorkerState",
     "backends",
     "context_meter",
     "decompress",
     "dumps",
     "ensure_memoryview",
     "error_message",
+    "from_frames",
     "get_ip",
     "get_ip_interface",
     "is_msgpack_serializable",
@@ -127,6 +135,7 @@ __all__ = [
     "sizeof",
     "thread_state",
     "time",
+    "to_frames",
     "wait_for",
     "wait_for_all",
     "worker_variable",

@@ -1,0 +1,134 @@
+"""Takes tasks back from workers that were given too many.
+
+Tasks are sent on a guess of what they take. When the guess turns out to be wrong, those that have
+not begun go back into the queue. The worker is asked in the words of work stealing: it gives a
+task up only if it has not begun, and says so, so nothing runs twice.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from distributed import Scheduler
+
+from backhaul.dask.private import TaskState, WorkerState
+
+__all__ = ["GIVEN_UP", "Recall"]
+
+logger = logging.getLogger(__name__)
+
+_STREAM_OP = "steal-response"
+_STIMULUS = "work-in-hand-recall-"
+#: States of a task in which a worker gives it up, as upstream's work stealing knows them
+GIVEN_UP = frozenset({"ready", "constrained", "waiting"})
+
+
+class Recall:
+    """The tasks of one scheduler that workers have been asked to give back.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        #: What was asked for: the stimulus, the worker and the run of each task
+        self.asked: dict[Any, tuple[str, WorkerState, int | None]] = {}
+        self._count = itertools.count()
+        self._upstream_response: Callable[..., None] | None = None
+
+    def attach(self) -> None:
+        """Listen to the answers, besides upstream's work stealing."""
+        handlers = self.scheduler.stream_handlers
+        self._upstream_response = handlers.get(_STREAM_OP)
+        handlers[_STREAM_OP] = self.handle_response
+
+    def detach(self) -> None:
+        """Leave them to upstream; answers under way are then ones it does not know."""
+        handlers = self.scheduler.stream_handlers
+        if self.asked or handlers[_STREAM_OP] != self.handle_response:
+            # A task whose answer nobody hears would be lost.
+            return
+        if self._upstream_response is None:
+            del handlers[_STREAM_OP]
+        else:
+            handlers[_STREAM_OP] = self._upstream_response
+
+    def ask(self, ws: WorkerState, prefix: str, tasks: int) -> int:
+        """Ask a worker for tasks of one kind, those that are to run last.
+
+        Parameters
+        ----------
+        ws : distributed.scheduler.WorkerState
+            The worker.
+        prefix : str
+            Their prefix.
+        tasks : int
+            How many, at most.
+
+        Returns
+        -------
+        int
+            Number of tasks asked for.
+        """
+        scheduler = self.scheduler
+        self._forget_lost_workers()
+        stealing = scheduler.extensions.get("stealing")
+        in_flight = () if stealing is None else stealing.in_flight
+        candidates = [
+            ts
+            for ts in ws.processing
+            if ts.prefix.name == prefix
+            and ts not in ws.long_running
+            and ts not in ws.executing
+            and ts not in in_flight
+            and ts.key not in self.asked
+            and self._came_from_the_queue(ts)
+        ]
+        chosen = heapq.nlargest(tasks, candidates, key=lambda ts: ts.priority or ())
+        stimulus_id = f"{_STIMULUS}{next(self._count)}"
+        for ts in chosen:
+            self.asked[ts.key] = (stimulus_id, ws, ts.run_id)
+        requests = [
+            {"op": "steal-request", "key": ts.key, "stimulus_id": stimulus_id} for ts in chosen
+        ]
+        if requests:
+            logger.debug("%s gives back up to %d tasks of %s", ws, len(requests), prefix)
+            scheduler.send_all({}, {ws.address: requests})
+        return len(requests)
+
+    def handle_response(
+        self, *, key: Any, state: str | None, stimulus_id: str, worker: str | None = None
+    ) -> None:
+        """Handle an answer; takes the place of the handler of upstream's work stealing."""
+        asked = self.asked.get(key)
+        if asked is None or asked[0] != stimulus_id:
+            if self._upstream_response is not None:
+                self._upstream_response(
+                    key=key, state=state, stimulus_id=stimulus_id, worker=worker
+                )
+            return
+        del self.asked[key]
+        _, ws, run_id = asked
+        ts = self.scheduler.tasks.get(key)
+        if ts is None or ts.processing_on is not ws or ts.run_id != run_id:
+            # Stolen, released or lost since.
+            return
+        if state in GIVEN_UP:
+            # Back to waiting, and from there into the queue.
+            self.scheduler.transitions({key: "released"}, stimulus_id)
+
+    def _came_from_the_queue(self, ts: TaskState) -> bool:
+        return bool(ts._queueable and not ts.actor and self.scheduler.is_rootish(ts))
+
+    def _forget_lost_workers(self) -> None:
+        workers = self.scheduler.workers
+        for key, (_, ws, _) in list(self.asked.items()):
+            if workers.get(ws.address) is not ws:
+                del self.asked[key]

@@ -31,7 +31,7 @@ from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_context
 from backhaul.dask.encryption import refuse_encryption
-from backhaul.dask.patches import install
+from backhaul.dask.patches import install, install_for
 from backhaul.dask.private import (
     Backend,
     BaseListener,
@@ -300,6 +300,7 @@ class BackhaulBackend(Backend):
         **connection_args: Any,
     ) -> BackhaulListener:
         install()
+        install_for(getattr(handle_comm, "__self__", None))
         return self._listener_class(loc, handle_comm, deserialize, **connection_args)
 
     def get_address_host(self, loc: str) -> str:

@@ -1,8 +1,8 @@
 """Dask's messages to frames and back, by the native codec.
 
 The frames are those of ``distributed.protocol.core``: a msgpack header, in which serialized objects
-are placeholders, and the frames of these objects. Either side reads what the other wrote, as long as
-this package is installed where tasks are read. What the header cannot say is given to Dask's own
+are placeholders, and the frames of these objects. Either side reads what the other wrote, as long
+as this package is installed where tasks are read. What the header cannot say is given to Dask's own
 serializers, with the same arguments and the same errors.
 """
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import distributed.utils
+from distributed import Scheduler
 
-from backhaul.dask import batching, execution, streams, waiting
+from backhaul.dask import batching, execution, streams, waiting, work_in_hand
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import hot_path_enabled
 from backhaul.dask.private import (
@@ -38,7 +39,7 @@ from backhaul.dask.private import (
     wait_for_all,
 )
 
-__all__ = ["PATCHES", "Patch", "install", "installed", "uninstall"]
+__all__ = ["PATCHES", "Patch", "install", "install_for", "installed", "uninstall"]
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +213,18 @@ def install() -> None:
             replacement.__doc__ = original.__doc__
             setattr(patch.owner, patch.name, replacement)
             _originals[number] = original
+
+
+def install_for(server: Any) -> None:
+    """Do for one server what is not a matter of the process; again costs nothing.
+
+    Parameters
+    ----------
+    server : object
+        Anything that a preload or a listener may belong to. Only a scheduler has such matters.
+    """
+    if isinstance(server, Scheduler):
+        work_in_hand.install(server)
 
 
 def uninstall() -> None:

@@ -1,0 +1,27 @@
+"""What makes a scheduler, worker or client fast whatever comms it uses: a preload of Dask's.
+
+::
+
+    distributed:
+      scheduler: {preload: [backhaul.dask.preload]}
+      worker: {preload: [backhaul.dask.preload]}
+      client: {preload: [backhaul.dask.preload]}
+
+A process that speaks ``backhaul://`` has done the same at its first comm and needs no preload. What
+replaces functions of comms applies to ours alone; a scheduler's order of tasks and the work that
+its workers have in hand do not depend on comms.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backhaul.dask.patches import install, install_for
+
+__all__ = ["dask_setup"]
+
+
+async def dask_setup(server: Any) -> None:
+    """Install what is switched on; called by Dask with the scheduler, worker or client."""
+    install()
+    install_for(server)

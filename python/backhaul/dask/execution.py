@@ -22,6 +22,7 @@ import threading
 from time import perf_counter, thread_time
 from typing import Any
 
+from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.private import (
     WORKER_ANY_RUNNING,
     ExecuteFailureEvent,
@@ -46,6 +47,11 @@ logger = logging.getLogger("distributed.worker")
 
 #: Under this key Dask's worker collects what is measured during one of its instructions.
 _METRICS_KEY = "async-instruction"
+
+#: With more tasks than this ready for each thread, nobody is kept idle if the scheduler hears of a
+#: finished one a little later, and several reports go in one batch.
+_READY_ENOUGH = 3
+_PATIENCE_S = 0.001
 
 
 def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_id: str) -> bool:
@@ -148,16 +154,25 @@ class _Execution:
         self._context = contextvars.copy_context()
         # Stands for the instruction where the worker waits for, or cancels, all that are under way.
         self._future = _event_loop(worker).create_future()
+        if executor._shutdown:
+            return False
+        worker._async_instructions.add(self._future)  # type: ignore[arg-type]
+        worker.active_keys.add(self._key)
+        self._state.start_time = time()
+        self._submitted_s = perf_counter()
+        # Not at once: the thread would wake up to wait for the interpreter, which this one needs
+        # until the end of its turn.
+        _event_loop(worker).call_soon(self._enqueue, executor)
+        return True
+
+    def _enqueue(self, executor: ThreadPoolExecutor) -> None:
+        if self._future.cancelled():
+            # The worker is closing; nobody waits for this one.
+            self._worker.active_keys.discard(self._key)
+            return
         with executor._shutdown_lock:
-            if executor._shutdown:
-                return False
-            worker._async_instructions.add(self._future)  # type: ignore[arg-type]
-            worker.active_keys.add(self._key)
-            self._state.start_time = time()
-            self._submitted_s = perf_counter()
             executor._work_queue.put(self)
             executor._adjust_thread_count()
-        return True
 
     def run(self) -> None:
         """Run the task; called by a thread of the pool."""
@@ -228,6 +243,7 @@ class _Execution:
         self._metrics.append(("executor", max(0.0, waited_s), "seconds"))
         worker.threads[self._key] = self._thread
         event = self._event()
+        self._pace()
         callbacks = context_meter._callbacks
         token = callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
         try:
@@ -235,6 +251,15 @@ class _Execution:
         finally:
             callbacks.reset(token)
         self._publish(event)
+
+    def _pace(self) -> None:
+        """Let the report wait for others while the worker has enough to do."""
+        stream = self._worker.batched_stream
+        if type(stream) is AdaptiveBatchedSend:
+            if len(self._worker.state.ready) > _READY_ENOUGH * self._worker.state.nthreads:
+                stream.patience_s = _PATIENCE_S
+            else:
+                stream.hurry()
 
     def _event(self) -> Any:
         start_s, stop_s = self._times

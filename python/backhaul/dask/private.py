@@ -1,8 +1,8 @@
-"""Every name of ``distributed`` that we touch and that its documentation does not promise.
+"""Every name of Dask that we touch and that its documentation does not promise.
 
-``distributed`` is pinned to one release for the sake of this list: when the pin moves, read each
-name here again. The rest of the room imports these names from here and from nowhere else; what it
-imports from ``distributed`` directly is documented.
+``dask`` and ``distributed`` are pinned to one release for the sake of this list: when the pin
+moves, read each name here again. The rest of the room imports these names from here and from
+nowhere else; what it imports from Dask directly is documented.
 
 Besides the names below we depend on two facts that no import shows:
 
@@ -13,6 +13,7 @@ Besides the names below we depend on two facts that no import shows:
 
 from __future__ import annotations
 
+from dask._task_spec import DataNode, GraphNode
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
@@ -29,7 +30,9 @@ __all__ = [
     "ConnectionPool",
     "Connector",
     "DaskListener",
+    "DataNode",
     "FatalCommClosedError",
+    "GraphNode",
     "backends",
     "ensure_memoryview",
     "from_frames",

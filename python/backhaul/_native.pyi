@@ -18,6 +18,9 @@ __all__ = [
     "LoopBridge",
     "Request",
     "__version__",
+    "difference_listing",
+    "order",
+    "set_listing",
 ]
 
 __version__: str
@@ -367,3 +370,24 @@ class LoopBridge:
     def __new__(cls) -> LoopBridge: ...
     def fileno(self) -> int: ...
     def drain(self) -> None: ...
+
+def order(
+    graph: dict[Any, Any],
+    graph_node: type,
+    data_node: type,
+) -> dict[Any, int]:
+    """Number the keys of a Dask graph, given Dask's classes; see `backhaul.dask.order`.
+
+    Raises
+    ------
+    TypeError
+        If a value of the graph is no node, or its dependencies are no frozenset.
+    ValueError
+        If only Dask can tell how to order it: it has a cycle, or its keys cannot be told apart.
+    """
+
+def set_listing(added: list[int]) -> list[int]:
+    """Hashes in the order in which a set would list them; internal."""
+
+def difference_listing(set: frozenset[int], other: list[int]) -> list[int]:
+    """Hashes in the order in which ``set - other`` would list them; internal."""

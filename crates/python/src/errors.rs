@@ -4,7 +4,9 @@ use backhaul::{
     AcceptError, CloseReason, ConfigError, ConnectError, ContextError, HandshakeError, ListenError,
     RecvError, SendError, SendRefused,
 };
+use backhaul_dask::order::OrderError;
 use pyo3::call::PyCallArgs;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -167,6 +169,12 @@ impl IntoException for ContextError {
             Self::Config(error) => error.into_exception(py),
             _ => message(py, "BackhaulError", &self),
         }
+    }
+}
+
+impl IntoException for OrderError {
+    fn into_exception(self, _py: Python<'_>) -> PyErr {
+        PyValueError::new_err(self.to_string())
     }
 }
 

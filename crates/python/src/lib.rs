@@ -12,6 +12,7 @@ mod errors;
 mod listener;
 mod logs;
 mod loops;
+mod order;
 mod owned;
 mod request;
 
@@ -32,6 +33,8 @@ mod _native {
     use crate::listener::Listener;
     #[pymodule_export]
     use crate::loops::LoopBridge;
+    #[pymodule_export]
+    use crate::order::{difference_listing, order, set_listing};
     #[pymodule_export]
     use crate::request::Request;
 

@@ -19,10 +19,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import dask.order
 import distributed.utils
 from distributed import Scheduler
 
-from backhaul.dask import batching, execution, streams, waiting, work_in_hand
+from backhaul.dask import batching, execution, order, streams, waiting, work_in_hand
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import hot_path_enabled
 from backhaul.dask.private import (
@@ -58,23 +59,27 @@ class Patch:
         Its name there.
     replace : callable
         Makes our function from Dask's.
-    read : dict of str to str
-        Digest of the source of the function, and of each other one, named as ``module:qualname``,
-        that ours relies upon to behave as it did when we read it.
+    read : dict of object to str
+        Digest of the source of the function, and of each other one, class or module that ours
+        relies upon to behave as it did when we read it.
     """
 
     feature: str
     owner: Any
     name: str
     replace: Callable[[Callable[..., Any]], Callable[..., Any]]
-    read: dict[Callable[..., Any], str]
+    read: dict[Any, str]
 
     def __str__(self) -> str:
-        return f"{getattr(self.owner, '__qualname__', self.owner.__name__)}.{self.name}"
+        return f"{_name(self.owner)}.{self.name}"
 
 
-def source_digest(function: Callable[..., Any]) -> str:
-    """Digest the source of a function, 12 hexadecimal digits; ``""`` if it has none."""
+def _name(source: Any) -> str:
+    return str(getattr(source, "__qualname__", source.__name__))
+
+
+def source_digest(function: Any) -> str:
+    """Digest the source of a function, class or module, 12 hexadecimal digits; ``""`` if it has none."""
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
@@ -135,6 +140,10 @@ def _light_all(original: Callable[..., Any]) -> Callable[..., Any]:
     return waiting.wait_for_all
 
 
+def _native_order(original: Callable[..., Any]) -> Callable[..., Any]:
+    return order.order
+
+
 #: Every patch there is.
 PATCHES: tuple[Patch, ...] = (
     Patch(
@@ -174,6 +183,14 @@ PATCHES: tuple[Patch, ...] = (
         replace=_untimed_wait,
         read={FutureState: "a3cf7ecc4e8d", wait_for: "f9c57ed5f23e"},
     ),
+    # The scheduler looks it up in its module at each call.
+    Patch(
+        feature="order",
+        owner=dask.order,
+        name="order",
+        replace=_native_order,
+        read={dask.order: "632001b800fc"},
+    ),
     # The client calls it by the name of its module; others have imported it before us.
     Patch(
         feature="futures",
@@ -203,7 +220,7 @@ def install() -> None:
                     "Backhaul leaves %s as it is, which is slower: the source of %s is none that "
                     "it was written for",
                     patch,
-                    ", ".join(f.__qualname__ for f in strange),
+                    ", ".join(map(_name, strange)),
                 )
                 continue
             original = getattr(patch.owner, patch.name)

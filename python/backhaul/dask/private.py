@@ -18,7 +18,7 @@ Besides the names below we depend on two facts that no import shows:
 
 from __future__ import annotations
 
-from dask._task_spec import Alias, DataNode, Dict, List, Set, Task, TaskRef, Tuple
+from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 from distributed.batched import BatchedSend
 from distributed.client import FutureState
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
@@ -89,6 +89,7 @@ __all__ = [
     "ExecuteSuccessEvent",
     "FatalCommClosedError",
     "FutureState",
+    "GraphNode",
     "List",
     "Pickled",
     "Reschedule",

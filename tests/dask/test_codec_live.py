@@ -70,7 +70,7 @@ async def test_a_cluster_runs_on_both_codecs_at_once(watch: Watch) -> None:
             processes=False,
             protocol="tcp",
             asynchronous=True,
-            dashboard_address=None,
+            dashboard_address=":0",
         ) as cluster,
         distributed.Client(cluster, asynchronous=True) as client,
     ):

@@ -12,6 +12,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 __all__ = [
     "DEBUG_BUILD",
+    "Codec",
     "Context",
     "Endpoint",
     "Listener",
@@ -25,6 +26,58 @@ __all__ = [
 
 __version__: str
 DEBUG_BUILD: bool
+
+@final
+class Codec:
+    """Writes and reads messages of Python objects: msgpack, and frames for what it cannot say.
+
+    Parameters
+    ----------
+    **names : object
+        Classes and callables that give meaning to what msgpack cannot say; see
+        ``crates/python/src/codec/mod.rs`` for each.
+
+    Raises
+    ------
+    TypeError
+        If a name is missing, or is no class where one is needed.
+    """
+
+    def __new__(cls, **names: Any) -> Codec: ...
+    def encode(
+        self,
+        message: object,
+        frames: list[Any],
+        options: object,
+        or_pickle: bool = False,
+        inline_bytes_max: int | None = None,
+        /,
+    ) -> int:
+        """Write a message, its header to ``frames[0]`` and the rest behind.
+
+        Returns the bytes of all frames, or -1 if writing was given up.
+        """
+
+    def decode(self, frames: object, options: object) -> Any:
+        """Read a message."""
+
+    def pack(self, object: object) -> bytes:
+        """Write one object, as headers are written."""
+
+    def unpack(self, data: object) -> Any:
+        """Read one object, as headers are read."""
+
+    def encode_task(self, task: object) -> bytes | None:
+        """Write a task as a pickle; nothing, if it is not simple enough."""
+
+    def decode_task(self, payload: bytes) -> Any:
+        """Read the payload of such a pickle."""
+
+    def statistics(self) -> dict[str, int]:
+        """Count functions and bytes that are remembered for sending and from receiving."""
+
+    def clear(self) -> None:
+        """Forget them."""
 
 @final
 class Context:

@@ -96,9 +96,18 @@ def dumps(
     ValueError
         If the message is nested too deeply, or refers to itself.
     """
-    message = encode(msg, serializers, on_error, context, frame_split_size)
-    assert message is not None, "there was no limit"
-    return message.frames
+    frames: list[Frame] = [b""]
+    options = (serializers, on_error, context, frame_split_size)
+    try:
+        try:
+            _encode(msg, frames, options)
+        except TypeError as error:
+            frames = _told(error)
+            _encode(msg, frames, options, True)
+    except Exception:
+        logger.critical("Failed to Serialize", exc_info=True)
+        raise
+    return frames
 
 
 def encode(
@@ -135,19 +144,21 @@ def encode(
     frames: list[Frame] = [b""]
     try:
         try:
-            size = _encode(msg, frames, options, inline_bytes_max=inline_bytes_max)
+            size = _encode(msg, frames, options, False, inline_bytes_max)
         except TypeError as error:
-            logger.info(
-                "Failed to serialize (%s); falling back to pickle. "
-                "Be aware that this may degrade performance.",
-                error,
-            )
-            frames = [b""]
-            size = _encode(msg, frames, options, or_pickle=True, inline_bytes_max=inline_bytes_max)
+            frames = _told(error)
+            size = _encode(msg, frames, options, True, inline_bytes_max)
     except Exception:
         logger.critical("Failed to Serialize", exc_info=True)
         raise
     return Message(frames, size) if size >= 0 else None
+
+
+def _told(error: TypeError) -> list[Frame]:
+    """Log that the message needs another attempt, giving frames to start from."""
+    text = "Failed to serialize (%s); falling back to pickle. Be aware that this may be slow."
+    logger.info(text, error)
+    return [b""]
 
 
 def loads(frames: Sequence[Frame], deserialize: bool = True, deserializers: Any = None) -> Any:

@@ -11,6 +11,7 @@ import dis
 import pickle
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, TypeAlias
 
@@ -21,15 +22,12 @@ from backhaul.dask.private import pickle as dask_pickle
 
 __all__ = ["describe", "load_task", "names"]
 
-#: A function, its attributes, the cells of its closure with their contents, its namespace, and the
-#: names in it that it uses with their values, or alone if there is no such name.
-Parts: TypeAlias = tuple[
-    FunctionType,
-    list[object],
-    list[tuple[CellType, object]],
-    dict[str, object],
-    list[tuple[str, object] | tuple[str]],
-]
+#: A dictionary, and names in it with their values, or alone if there is no such name.
+Named: TypeAlias = tuple[dict[str, object], list[tuple[str, object] | tuple[str]]]
+
+#: A function, its attributes, the cells of its closure with their contents, the names that it uses
+#: in its namespace, and the attributes that somebody gave it.
+Parts: TypeAlias = tuple[FunctionType, list[object], list[tuple[CellType, object]], Named, Named]
 
 #: Attributes that are compared before a pickle is used again, in the order of ``functions.rs``.
 _ATTRIBUTES: Final = (
@@ -84,6 +82,7 @@ def names() -> dict[str, Any]:
         "task_ref": TaskRef,
         "alias": Alias,
         "data_node": DataNode,
+        "partial": partial,
         "functions": (FunctionType, BuiltinFunctionType),
         "describe": describe,
         # PROTO 5, the names of `load_task` as SHORT_BINUNICODE, STACK_GLOBAL
@@ -112,12 +111,12 @@ def describe(function: Any) -> tuple[str, str] | tuple[bytes, list[Parts]] | Non
     it uses: they may be other ones at the next pickling, and a receiver that shares the function
     among tasks would share them, too. So do functions that assign to names outside themselves.
     """
+    if type(function) is FunctionType and function.__code__ in _refused:
+        return None
     found = _importable(function)
     if found is not None:
         return found
     if type(function) is not FunctionType or cloudpickle.list_registry_pickle_by_value():
-        return None
-    if function.__code__ in _refused:
         return None
     parts: list[Parts] = []
     if not _is_fixed_function(function, parts, set()):
@@ -193,7 +192,7 @@ def _is_fixed_function(function: FunctionType, parts: list[Parts], seen: set[int
         return True
     seen.add(id(function))
     uses = list(_names_used(function.__code__))
-    if any(changes for _, changes in uses) or function.__dict__:
+    if any(changes for _, changes in uses):
         return False
     namespace = function.__globals__
     values: list[tuple[str, object] | tuple[str]] = []
@@ -208,6 +207,7 @@ def _is_fixed_function(function: FunctionType, parts: list[Parts], seen: set[int
         *(function.__defaults__ or ()),
         *(function.__kwdefaults__ or {}).values(),
         *(content for _, content in cells),
+        *function.__dict__.values(),
         *(value[1] for value in values if len(value) == 2),
     ]
     # A dictionary could change without being another one.
@@ -219,7 +219,8 @@ def _is_fixed_function(function: FunctionType, parts: list[Parts], seen: set[int
         # It may keep state in itself, or in another function.
         return False
     attributes = [getattr(function, name) for name in _ATTRIBUTES]
-    parts.append((function, attributes, cells, namespace, values))
+    own: Named = (function.__dict__, list(function.__dict__.items()))
+    parts.append((function, attributes, cells, (namespace, values), own))
     return True
 
 

@@ -32,6 +32,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     ///
     /// See [`ReadError`]. Where the reader stands is then unspecified.
+    #[inline]
     pub fn token(&mut self) -> Result<Token<'a>, ReadError> {
         let marker = self.byte()?;
         Ok(match marker {
@@ -236,6 +237,7 @@ pub enum ReadError {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 mod tests {
     use proptest::prelude::*;
 

@@ -103,6 +103,7 @@ impl Writer {
     /// # Errors
     ///
     /// [`TooLong`], if the format cannot hold it; nothing is written.
+    #[inline]
     pub fn str(&mut self, text: &str) -> Result<(), TooLong> {
         let len = checked(text.len())?;
         match len {
@@ -246,6 +247,7 @@ fn low_byte(value: u32) -> u8 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 mod tests {
     use super::*;
 

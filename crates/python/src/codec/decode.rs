@@ -6,7 +6,7 @@
 use backhaul_dask::msgpack::{ReadError, Reader, TIMESTAMP, Timestamp, Token};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyFloat, PyList, PySet, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyList, PySet, PyTuple};
 
 use super::encode::{COMPRESSION, PICKLED, PICKLED_OBJECT, SET, SET_ITEMS, SUB_FRAMES};
 use super::keys::KeyCache;
@@ -55,19 +55,18 @@ impl<'a, 'py> Decoder<'a, 'py> {
         Err(PyErr::from_value(error))
     }
 
-    fn token(&mut self) -> PyResult<Token<'a>> {
-        self.reader.token().map_err(|error| self.refusal(error))
-    }
-
     fn object(&mut self, depth: usize) -> PyResult<Bound<'py, PyAny>> {
-        let token = self.token()?;
-        self.object_of(token, depth)
+        match self.reader.token() {
+            Ok(token) => self.object_of(token, depth),
+            Err(error) => Err(self.refusal(error)),
+        }
     }
 
+    #[inline]
     fn object_of(&mut self, token: Token<'a>, depth: usize) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
         Ok(match token {
-            Token::Str(text) => PyString::from_bytes(py, text)?.into_any(),
+            Token::Str(text) => self.keys.value(py, text)?.into_any(),
             Token::Int(value) => value.into_pyobject(py)?.into_any(),
             Token::Map(pairs) => return self.map(pairs, depth),
             Token::Array(items) => return self.array(items, depth),
@@ -100,15 +99,16 @@ impl<'a, 'py> Decoder<'a, 'py> {
         let dict = PyDict::new(self.py);
         let mut is_reserved = false;
         for _ in 0..pairs {
-            let key = match self.token()? {
-                Token::Str(text) => {
+            let key = match self.reader.token() {
+                Ok(Token::Str(text)) => {
                     is_reserved |= text.starts_with(b"__") && RESERVED.contains(&text);
-                    self.keys.string(self.py, text)?.into_any()
+                    self.keys.key(self.py, text)?.into_any()
                 }
-                token => self.object_of(token, depth + 1)?,
+                Ok(token) => self.object_of(token, depth + 1)?,
+                Err(error) => return Err(self.refusal(error)),
             };
             let value = self.object(depth + 1)?;
-            dict.set_item(key, value)?;
+            dict.set_item(&key, &value)?;
         }
         if is_reserved {
             return self.replaced(&dict);
@@ -196,6 +196,7 @@ impl<'a, 'py> Decoder<'a, 'py> {
         Err(PyErr::from_value(error))
     }
 
+    #[cold]
     fn refusal(&self, error: ReadError) -> PyErr {
         match error {
             ReadError::Format { .. } => match self.codec.names.format_error.bind(self.py).call0() {

@@ -26,6 +26,8 @@ pub(super) struct Encoder<'a, 'py> {
     inline_bytes_max: Option<usize>,
     /// Size of what was serialized besides
     weighed_bytes: usize,
+    /// How often Python code may have run, which may have changed what is being written
+    calls: usize,
 }
 
 /// Where serialized parts of a message go, and how they come to be
@@ -60,6 +62,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
             frames,
             inline_bytes_max,
             weighed_bytes: 0,
+            calls: 0,
         }
     }
 
@@ -72,7 +75,18 @@ impl<'a, 'py> Encoder<'a, 'py> {
         }
     }
 
+    #[inline]
     fn pack(&mut self, object: &Bound<'py, PyAny>, nesting_left: i32) -> Outcome {
+        // Most of a message is short text.
+        if nesting_left >= 0
+            && let Ok(text) = object.cast_exact::<PyString>()
+        {
+            return Ok(self.writer.str(text.to_str()?)?);
+        }
+        self.pack_any(object, nesting_left)
+    }
+
+    fn pack_any(&mut self, object: &Bound<'py, PyAny>, nesting_left: i32) -> Outcome {
         if nesting_left < 0 {
             return Err(PyValueError::new_err("recursion limit exceeded.").into());
         }
@@ -126,6 +140,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
     /// Writes what is no built-in object itself, but can be taken for one
     fn pack_other(&mut self, object: &Bound<'py, PyAny>, inner: i32) -> Outcome<bool> {
         let names = &self.codec.names;
+        self.calls += 1;
         if object.is_instance_of::<PyInt>() {
             return self.int(object);
         } else if let Ok(float) = object.cast::<PyFloat>() {
@@ -198,9 +213,10 @@ impl<'a, 'py> Encoder<'a, 'py> {
         let pairs = dict.len();
         self.writer.map(pairs)?;
         let mut left = dict.iter();
+        let calls_before = self.calls;
         for _ in 0..pairs {
-            // `default` may have run Python code, and the iterator panics if the size differs.
-            if dict.len() != pairs {
+            // The iterator panics if the size differs.
+            if self.calls != calls_before && dict.len() != pairs {
                 let text = "dictionary changed size during iteration";
                 return Err(PyRuntimeError::new_err(text).into());
             }
@@ -211,7 +227,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
             self.pack(&key, inner)?;
             self.pack(&value, inner)?;
         }
-        if dict.len() != pairs {
+        if self.calls != calls_before && dict.len() != pairs {
             let text = "dictionary changed size during iteration";
             return Err(PyRuntimeError::new_err(text).into());
         }

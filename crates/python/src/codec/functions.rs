@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use backhaul_dask::msgpack::Writer;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 
 use super::spec_write::tag;
@@ -26,8 +27,11 @@ pub(super) struct SentFunctions {
 /// Functions that were received by value, by their pickle
 #[derive(Default)]
 pub(super) struct LoadedFunctions {
-    entries: Mutex<Bounded<Box<[u8]>, Arc<Py<PyAny>>>>,
+    entries: Mutex<Loaded>,
 }
+
+/// Functions by their pickles
+type Loaded = Bounded<Box<[u8]>, Arc<Py<PyAny>>>;
 
 /// What is known of a function
 struct Sent {
@@ -55,8 +59,15 @@ struct Parts {
     attributes: Vec<Py<PyAny>>,
     /// Cells of the closure with their contents
     cells: Vec<(Py<PyAny>, Py<PyAny>)>,
-    namespace: Py<PyDict>,
-    /// Names in `namespace` with their values, or `None` for those that are not there
+    namespace: Named,
+    /// The attributes that somebody gave it
+    own: Named,
+}
+
+/// A dictionary and what was in it
+struct Named {
+    dict: Py<PyDict>,
+    /// Names with their values, or `None` for those that are not there
     names: Vec<(Py<PyAny>, Option<Py<PyAny>>)>,
 }
 
@@ -132,7 +143,7 @@ impl LoadedFunctions {
         drop(forgotten);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Bounded<Box<[u8]>, Arc<Py<PyAny>>>> {
+    fn lock(&self) -> MutexGuard<'_, Loaded> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -202,7 +213,6 @@ impl Parts {
         type Pairs<'py> = Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>;
         let tuple = parts.cast::<PyTuple>()?;
         let cells: Pairs<'_> = tuple.get_item(2)?.extract()?;
-        let names: Vec<Bound<'_, PyTuple>> = tuple.get_item(4)?.extract()?;
         Ok(Self {
             function: tuple.get_item(0)?.unbind(),
             attributes: tuple
@@ -214,14 +224,8 @@ impl Parts {
                 .into_iter()
                 .map(|(cell, content)| (cell.unbind(), content.unbind()))
                 .collect(),
-            namespace: tuple.get_item(3)?.cast_into::<PyDict>()?.unbind(),
-            names: names
-                .into_iter()
-                .map(|pair| {
-                    let value = (pair.len() > 1).then(|| pair.get_item(1)).transpose()?;
-                    Ok((pair.get_item(0)?.unbind(), value.map(Bound::unbind)))
-                })
-                .collect::<PyResult<_>>()?,
+            namespace: Named::new(&tuple.get_item(3)?)?,
+            own: Named::new(&tuple.get_item(4)?)?,
         })
     }
 
@@ -249,9 +253,32 @@ impl Parts {
                 return Ok(false);
             }
         }
-        let namespace = self.namespace.bind(py);
+        let own = function.getattr(intern!(py, "__dict__"))?;
+        Ok(own.is(&self.own.dict)
+            && own.len()? == self.own.names.len()
+            && self.own.is_same(py)?
+            && self.namespace.is_same(py)?)
+    }
+}
+
+impl Named {
+    /// From a dictionary and a list of tuples, of a name and its value or of a name alone
+    fn new(named: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (dict, names): (Bound<'_, PyDict>, Vec<Bound<'_, PyTuple>>) = named.extract()?;
+        let names = names.into_iter().map(|pair| {
+            let value = (pair.len() > 1).then(|| pair.get_item(1)).transpose()?;
+            Ok((pair.get_item(0)?.unbind(), value.map(Bound::unbind)))
+        });
+        Ok(Self {
+            dict: dict.unbind(),
+            names: names.collect::<PyResult<_>>()?,
+        })
+    }
+
+    fn is_same(&self, py: Python<'_>) -> PyResult<bool> {
+        let dict = self.dict.bind(py);
         for (name, before) in &self.names {
-            let same = match (namespace.get_item(name)?, before) {
+            let same = match (dict.get_item(name)?, before) {
                 (Some(now), Some(before)) => now.is(before),
                 (None, None) => true,
                 _ => false,
@@ -260,16 +287,15 @@ impl Parts {
                 return Ok(false);
             }
         }
-        let own = function.getattr(intern!(py, "__dict__"))?;
-        Ok(own.len()? == 0)
+        Ok(true)
     }
 }
 
 /// The modules that are loaded
 pub(super) fn modules(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
-    let modules = py
-        .import(intern!(py, "sys"))?
-        .getattr(intern!(py, "modules"))?;
+    static SYS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let sys = SYS.get_or_try_init(py, || Ok::<_, PyErr>(py.import("sys")?.unbind()))?;
+    let modules = sys.bind(py).getattr(intern!(py, "modules"))?;
     Ok(modules.cast_into()?)
 }
 

@@ -68,6 +68,8 @@ struct Names {
     alias: Py<PyType>,
     /// Made of key and value
     data_node: Py<PyType>,
+    /// A function with some of its arguments
+    partial: Py<PyType>,
     /// Types of objects that [`Names::describe`] is asked about, besides classes
     functions: Vec<Py<PyType>>,
     /// Opcodes of a pickle, up to the payload of a task
@@ -92,7 +94,7 @@ impl Codec {
     ///
     /// Gives the bytes of all frames; -1, if an object that may be large must be serialized and
     /// the bytes exceed `inline_bytes_max`.
-    #[pyo3(signature = (message, frames, options, *, or_pickle = false, inline_bytes_max = None))]
+    #[pyo3(signature = (message, frames, options, or_pickle = false, inline_bytes_max = None, /))]
     fn encode(
         &self,
         message: &Bound<'_, PyAny>,
@@ -247,6 +249,7 @@ impl Names {
             task_ref: class("task_ref")?,
             alias: class("alias")?,
             data_node: class("data_node")?,
+            partial: class("partial")?,
             functions: classes("functions")?,
             spec_prefix: any("spec_prefix")?.extract()?,
         })

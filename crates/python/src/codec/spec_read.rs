@@ -118,6 +118,20 @@ impl<'py> SpecReader<'_, 'py> {
                 let class = py.get_type::<PySlice>();
                 class.call1(PyTuple::new(py, items)?)?
             }
+            (tag::PARTIAL, 3) => {
+                let three: Result<[Bound<'_, PyAny>; 3], _> = items.collect::<Vec<_>>().try_into();
+                let [function, arguments, named] = three.map_err(|_| malformed())?;
+                let arguments = arguments.cast_into::<PyTuple>().map_err(|_| malformed())?;
+                let named = named.cast_into::<PyDict>().map_err(|_| malformed())?;
+                let all = [function]
+                    .into_iter()
+                    .chain(arguments.iter())
+                    .collect::<Vec<_>>();
+                names
+                    .partial
+                    .bind(py)
+                    .call(PyTuple::new(py, all)?, Some(&named))?
+            }
             (tag::ALIAS, 2) => names.alias.bind(py).call1(PyTuple::new(py, items)?)?,
             (tag::DATA_NODE, 2) => names.data_node.bind(py).call1(PyTuple::new(py, items)?)?,
             _ => return Err(malformed()),
@@ -152,13 +166,13 @@ impl<'py> SpecReader<'_, 'py> {
         else {
             return Err(malformed());
         };
-        let module = self.keys.string(py, module)?;
+        let module = self.keys.key(py, module)?;
         let mut found = match modules(py)?.get_item(&module)? {
             Some(loaded) if !loaded.is_none() => loaded,
             _ => py.import(&module)?.into_any(),
         };
         for name in path.split(|&byte| byte == b'.') {
-            let name = self.keys.string(py, name)?;
+            let name = self.keys.key(py, name)?;
             found = match found.getattr_opt(&name)? {
                 Some(attribute) => attribute,
                 None => {

@@ -41,6 +41,8 @@ pub(super) mod tag {
     pub(crate) const GLOBAL: u64 = 9;
     /// Pickle
     pub(crate) const FUNCTION: u64 = 10;
+    /// Function, arguments, named arguments
+    pub(crate) const PARTIAL: u64 = 11;
 }
 
 /// Writes a task; `false`, if it is not simple, in which case `payload` is of no use
@@ -163,6 +165,19 @@ impl SpecWriter<'_> {
         {
             if !self.codec.sent.write(names, object, self.payload)? {
                 return Err(Stop::NotSimple);
+            }
+        } else if is_class_of(&names.partial, object) {
+            self.see(object)?;
+            // To ask for its dictionary would make one, which the pickler would then write.
+            let reduced = object.call_method0(intern!(py, "__reduce__"))?;
+            let state = reduced.get_item(2)?.cast_into::<PyTuple>();
+            let state = state.map_err(PyErr::from)?;
+            if state.len() != 4 || state.get_item(3)?.is_truthy()? {
+                return Err(Stop::NotSimple);
+            }
+            self.tagged(tag::PARTIAL, 3)?;
+            for item in state.iter().take(3) {
+                self.write(&item, inner)?;
             }
         } else if is_class_of(&names.alias, object) {
             self.see(object)?;

@@ -79,7 +79,7 @@ def _name(source: Any) -> str:
 
 
 def source_digest(function: Any) -> str:
-    """Digest the source of a function, class or module, as 12 hexadecimal digits; ``""`` if none."""
+    """Digest the source of a function, class or module: 12 hexadecimal digits; ``""`` if none."""
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):

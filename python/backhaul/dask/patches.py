@@ -23,7 +23,7 @@ import dask.order
 import distributed.utils
 from distributed import Scheduler
 
-from backhaul.dask import batching, execution, order, streams, waiting, work_in_hand
+from backhaul.dask import batching, execution, order, plumbing, streams, waiting, work_in_hand
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import hot_path_enabled
 from backhaul.dask.private import (
@@ -32,8 +32,11 @@ from backhaul.dask.private import (
     DelayedMetricsLedger,
     FutureState,
     Server,
+    SpillBuffer,
+    StateMachineEvent,
     ThreadPoolExecutor,
     Worker,
+    WorkerStateMachine,
     run_task,
     run_task_simple,
     wait_for,
@@ -58,7 +61,7 @@ class Patch:
     name : str
         Its name there.
     replace : callable
-        Makes our function from Dask's.
+        Makes our function from Dask's; from None if there is none.
     read : dict of object to str
         Digest of the source of the function, and of each other one, class or module that ours
         relies upon to behave as it did when we read it.
@@ -67,7 +70,7 @@ class Patch:
     feature: str
     owner: Any
     name: str
-    replace: Callable[[Callable[..., Any]], Callable[..., Any]]
+    replace: Callable[[Any], Callable[..., Any]]
     read: dict[Any, str]
 
     def __str__(self) -> str:
@@ -177,6 +180,27 @@ PATCHES: tuple[Patch, ...] = (
         },
     ),
     Patch(
+        feature="execution",
+        owner=WorkerStateMachine,
+        name="_handle_event",
+        replace=plumbing.direct_handle_event,
+        read={WorkerStateMachine.handle_stimulus: "eacb3baa767e"},
+    ),
+    Patch(
+        feature="execution",
+        owner=SpillBuffer,
+        name="__getitem__",
+        replace=plumbing.quick_getitem,
+        read={SpillBuffer: "4c66a9e8386b"},
+    ),
+    Patch(
+        feature="execution",
+        owner=StateMachineEvent,
+        name="__copy__",
+        replace=plumbing.add_copy,
+        read={StateMachineEvent: "b2e4fc28d8a7"},
+    ),
+    Patch(
         feature="futures",
         owner=FutureState,
         name="wait",
@@ -203,7 +227,7 @@ PATCHES: tuple[Patch, ...] = (
 
 _lock = threading.Lock()
 #: What each installed patch replaced.
-_originals: dict[int, Callable[..., Any]] = {}
+_originals: dict[int, Any] = {}
 _refused: set[int] = set()
 
 
@@ -223,11 +247,11 @@ def install() -> None:
                     ", ".join(map(_name, strange)),
                 )
                 continue
-            original = getattr(patch.owner, patch.name)
+            original = inspect.getattr_static(patch.owner, patch.name, None)
             replacement = patch.replace(original)
-            replacement.__name__ = original.__name__
-            replacement.__qualname__ = original.__qualname__
-            replacement.__doc__ = original.__doc__
+            for attribute in ("__name__", "__qualname__", "__doc__"):
+                if (value := getattr(original, attribute, None)) is not None:
+                    setattr(replacement, attribute, value)
             setattr(patch.owner, patch.name, replacement)
             _originals[number] = original
 
@@ -248,7 +272,10 @@ def uninstall() -> None:
     """Put Dask's own functions back; for tests."""
     with _lock:
         for number, original in _originals.items():
-            setattr(PATCHES[number].owner, PATCHES[number].name, original)
+            owner, name = PATCHES[number].owner, PATCHES[number].name
+            delattr(owner, name)
+            if getattr(owner, name, None) is not original:
+                setattr(owner, name, original)
         _originals.clear()
         _refused.clear()
 

@@ -45,6 +45,7 @@ from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpac
 from distributed.protocol.utils import msgpack_opts
 from distributed.scheduler import SchedulerState, TaskGroup, TaskState, WorkerState
 from distributed.sizeof import safe_sizeof
+from distributed.spill import SpillBuffer
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 from distributed.utils import All as wait_for_all
 from distributed.utils import (
@@ -66,8 +67,10 @@ from distributed.worker_state_machine import (
     ExecuteFailureEvent,
     ExecuteSuccessEvent,
     RescheduleEvent,
+    StateMachineEvent,
     TaskFinishedMsg,
 )
+from distributed.worker_state_machine import WorkerState as WorkerStateMachine
 
 __all__ = [
     "OFFLOAD_THRESHOLD",
@@ -99,6 +102,8 @@ __all__ = [
     "Serialized",
     "Server",
     "Set",
+    "SpillBuffer",
+    "StateMachineEvent",
     "Task",
     "TaskFinishedMsg",
     "TaskGroup",
@@ -109,6 +114,7 @@ __all__ = [
     "Tuple",
     "Worker",
     "WorkerState",
+    "WorkerStateMachine",
     "backends",
     "context_meter",
     "decompress",

@@ -4,10 +4,10 @@
 allowed, read each name here again. The rest of the room imports these names from here and from
 nowhere else; what it imports from ``distributed`` directly is documented.
 
-Read for 2026.7.1 and 2026.8.0. Between them nothing changed in the modules below, nor in the rest of
-``distributed.comm``, ``protocol``, ``shuffle``, ``batched`` and ``client``. What did: ``nanny`` (one
-closes though its process does not end), ``node``, ``scheduler`` and ``worker`` (HTTP services are
-stopped by awaiting) and ``spans``.
+Read for 2026.7.1 and 2026.8.0. Between them nothing changed in the modules below, nor in the rest
+of ``distributed.comm``, ``protocol``, ``shuffle``, ``batched`` and ``client``. What did: ``nanny``
+(one closes though its process does not end), ``node``, ``scheduler`` and ``worker`` (HTTP services
+are stopped by awaiting) and ``spans``.
 
 Besides the names below we depend on two facts that no import shows:
 

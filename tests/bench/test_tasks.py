@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +35,14 @@ def processes_with(word: bytes) -> set[int]:
     return found
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look again and again: what ends here announces nothing."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def check_row(row: dict[str, Any], *, repetitions: int) -> None:
     assert len(row["us"]) == repetitions
     assert 0 < row["us_min"] <= row["us_median"] <= row["us_max"]
@@ -38,8 +52,18 @@ def check_row(row: dict[str, Any], *, repetitions: int) -> None:
         assert 0 < minimum <= median <= maximum
 
 
-def test_every_case_runs_over_both_protocols_and_leaves_nothing(run_json: RunJson) -> None:
-    before = processes_with(b"backhaul-bench-")
+@pytest.fixture
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Have the benchmark work in a folder that is in the command line of its processes."""
+    # Short: the path of a socket lies in it.
+    with tempfile.TemporaryDirectory(prefix="bh-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_every_case_runs_over_both_protocols_and_leaves_nothing(
+    run_json: RunJson, scratch: Path
+) -> None:
     report = run_json("bench", "tasks", "--tasks", "21", "--repetitions", "2", "--saturation=1.1")
     assert report["schema"] == "backhaul.bench.tasks/1"
     assert set(report) == {"schema", "machine", "versions", "options", "rows", "lanes", "profiles"}
@@ -51,7 +75,18 @@ def test_every_case_runs_over_both_protocols_and_leaves_nothing(run_json: RunJso
         check_row(row, repetitions=2)
         assert row["ratio"] == pytest.approx(1) or row["configuration"] == "backhaul"
     assert report["lanes"] == {"tcp": ["tcp"], "backhaul": ["shm"]}
-    assert processes_with(b"backhaul-bench-") <= before
+    assert not processes_with(os.fsencode(scratch))
+    assert not list(scratch.iterdir())
+
+
+def test_a_benchmark_that_is_killed_takes_its_processes_with_it(scratch: Path) -> None:
+    command = [sys.executable, "-m", "backhaul.cli", "bench", "tasks", "--protocol", "tcp"]
+    with subprocess.Popen(
+        [*command, "--case", "map", "--tasks", "100000"], stderr=subprocess.DEVNULL
+    ) as benchmark:
+        wait_until(lambda: len(processes_with(os.fsencode(scratch))) >= 4)
+        benchmark.kill()
+    wait_until(lambda: not processes_with(os.fsencode(scratch)))
 
 
 def test_saturations_and_functions_pickled_by_value_reach_the_cluster(tmp_path: Path) -> None:
@@ -80,6 +115,7 @@ def test_saturations_and_functions_pickled_by_value_reach_the_cluster(tmp_path: 
         (["--saturation", "1.1,0"], "0 is not above 0"),
         (["--saturation", "much"], "'much' is not a number"),
         (["--function", "class"], "'class' is not one of"),
+        (["--json", "/nowhere/report.json"], "cannot write '/nowhere/report.json'"),
     ],
 )
 def test_a_bad_option_is_named_with_what_is_allowed(arguments: list[str], message: str) -> None:

@@ -20,6 +20,8 @@ from backhaul.bench.jobs import Job, make_job
 
 __all__ = ["main"]
 
+# Less than the benchmark waits for an answer
+_WORKERS_TIMEOUT_S = 50.0
 _RELEASE_TIMEOUT_S = 50.0
 _RELEASE_POLL_S = 0.01
 
@@ -69,7 +71,7 @@ class _Operations:
         self._job: Job | None = None
 
     def wait_for_workers(self, *, count: int) -> dict[str, Any]:
-        self._client.wait_for_workers(count, timeout=60)
+        self._client.wait_for_workers(count, timeout=_WORKERS_TIMEOUT_S)
         return {}
 
     def prepare(self, *, job: str, parameters: dict[str, Any]) -> dict[str, Any]:

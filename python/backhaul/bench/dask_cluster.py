@@ -182,10 +182,13 @@ class DaskCluster:
         self._start(role, [sys.executable, "-c", _BOOTSTRAP, *arguments])
 
     def _start(self, role: str, command: Sequence[str]) -> None:
-        saturation = str(self.configuration.saturation)
+        environment = {
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": str(self.configuration.saturation),
+            "DASK_TEMPORARY_DIRECTORY": str(self._folder),
+        }
         process = subprocess.Popen(
             command,
-            env={**os.environ, "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": saturation},
+            env={**os.environ, **environment},
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,

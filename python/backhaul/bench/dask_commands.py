@@ -9,7 +9,13 @@ from typing import Any, TypeVar
 import click
 from rich.console import RenderableType
 
-from backhaul.bench.options import ListType, NumbersType, ProtocolsType, missing_extra
+from backhaul.bench.options import (
+    JsonTargetType,
+    ListType,
+    NumbersType,
+    ProtocolsType,
+    missing_extra,
+)
 from backhaul.bench.output import show_progress, write_json
 
 __all__ = ["merge", "tasks"]
@@ -33,6 +39,7 @@ _SHARED_OPTIONS = [
     click.option(
         "--json",
         "json_target",
+        type=JsonTargetType(),
         metavar="[FILE]",
         is_flag=False,
         flag_value="-",

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import click
 
 from backhaul.bench.units import parse_sizes
 
-__all__ = ["ListType", "NumbersType", "PeersType", "ProtocolsType", "SizesType", "missing_extra"]
+__all__ = [
+    "JsonTargetType",
+    "ListType",
+    "NumbersType",
+    "PeersType",
+    "ProtocolsType",
+    "SizesType",
+    "missing_extra",
+]
 
 
 class ListType(click.ParamType[tuple[str, ...]]):
@@ -124,6 +134,18 @@ class ProtocolsType(click.ParamType[tuple[str, ...]]):
             except ValueError:
                 self.fail(f"Dask knows no protocol {scheme!r}; try tcp or backhaul", param, ctx)
         return schemes
+
+
+class JsonTargetType(click.ParamType[str]):
+    """A file to be written once all is measured, or ``-``: wrong paths are told before."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        path = Path(str(value))
+        if str(value) != "-" and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+            self.fail(f"cannot write {str(value)!r}", param, ctx)
+        return str(value)
 
 
 def missing_extra(error: ModuleNotFoundError) -> click.ClickException:

@@ -30,9 +30,15 @@ def direct_handle_event(original: Any) -> Callable[..., Any]:
     return _handle_event
 
 
-@functools.cache
-def _slots(kind: Any) -> tuple[str, ...]:
-    return tuple(slot for base in kind.__mro__ for slot in getattr(base, "__slots__", ()))
+_slots_of: dict[type, tuple[str, ...]] = {}
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    if kind not in _slots_of:
+        _slots_of[kind] = tuple(
+            slot for base in kind.__mro__ for slot in getattr(base, "__slots__", ())
+        )
+    return _slots_of[kind]
 
 
 def add_copy(_: None) -> Callable[[StateMachineEvent], StateMachineEvent]:

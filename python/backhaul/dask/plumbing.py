@@ -6,7 +6,6 @@ makes a function object for every event, a copy by the pickle protocol, contexts
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,10 +21,15 @@ __all__ = ["add_copy", "direct_handle_event", "quick_getitem"]
 
 def direct_handle_event(original: Any) -> Callable[..., Any]:
     """Make a `_handle_event` that remembers the handler of each class of events."""
-    dispatch = functools.cache(original.dispatcher.dispatch)
+    dispatch = original.dispatcher.dispatch
+    handlers: dict[type, Callable[..., Any]] = {}
 
     def _handle_event(self: WorkerStateMachine, ev: StateMachineEvent) -> Any:
-        return dispatch(type(ev))(self, ev)
+        kind = type(ev)
+        handler = handlers.get(kind)
+        if handler is None:
+            handler = handlers[kind] = dispatch(kind)
+        return handler(self, ev)
 
     return _handle_event
 

@@ -77,6 +77,9 @@ def test_long_tasks_leave_no_room_beyond_the_floor() -> None:
 
 def test_heavy_tasks_leave_no_room_beyond_the_floor() -> None:
     assert room(Expectation(1e-3, 1e9), 2) == 0
+    # The budget holds seven of these, which is less than four times the floor.
+    assert room(Expectation(1e-3, 1.3e8), 2) == 0
+    assert room(Expectation(1e-3, 1.2e8), 2) == 6
 
 
 def test_outputs_stay_within_the_budget() -> None:

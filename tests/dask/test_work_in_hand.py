@@ -383,5 +383,5 @@ def test_the_defaults() -> None:
     assert limits is not None
     assert limits.seconds == 0.02
     assert limits.tasks_per_thread == 64
-    assert limits.memory_share == 0.01
-    assert limits.memory_budget_bytes == 64 * 2**20
+    assert limits.memory_share == 0.001
+    assert limits.memory_budget_bytes == 4 * 2**20

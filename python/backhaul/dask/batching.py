@@ -23,7 +23,8 @@ from backhaul.dask.private import BatchedSend, CommClosedError
 
 __all__ = ["AdaptiveBatchedSend", "adopt"]
 
-logger = logging.getLogger(__name__)
+#: Dask's own log, for what Dask logs there.
+logger = logging.getLogger("distributed.batched")
 
 #: Longest pause between two batches. Shorter than any interval of Dask's but the shortest, so that
 #: nobody waits for longer than with Dask's own.

@@ -23,9 +23,9 @@ from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOu
 from backhaul.dask import codec
 from backhaul.dask.config import Settings
 from backhaul.dask.private import (
-    OFFLOAD_THRESHOLD,
     Comm,
     CommClosedError,
+    comm_utils,
     ensure_memoryview,
     offload,
 )
@@ -381,7 +381,7 @@ class BackhaulComm(Comm):
     ) -> codec.Message:
         """Serialize a message, in another thread if it is large and the comm allows that."""
         arguments = (msg, serializers, on_error, self._context(), self.max_shard_size)
-        limit = OFFLOAD_THRESHOLD if self.allow_offload and OFFLOAD_THRESHOLD else None
+        limit = (self.allow_offload and comm_utils.OFFLOAD_THRESHOLD) or None
         message = codec.encode(*arguments, inline_bytes_max=limit)
         if message is None:
             message = await offload(codec.encode, *arguments)
@@ -392,12 +392,8 @@ class BackhaulComm(Comm):
         self, frames: list[memoryview], deserializers: list[str] | None = None
     ) -> Any:
         """Deserialize a message, in another thread if it is large and the comm allows that."""
-        if (
-            OFFLOAD_THRESHOLD
-            and self.allow_offload
-            and self.deserialize
-            and sum(map(_nbytes, frames)) > OFFLOAD_THRESHOLD
-        ):
+        limit = self.allow_offload and self.deserialize and comm_utils.OFFLOAD_THRESHOLD
+        if limit and sum(map(_nbytes, frames)) > limit:
             return await offload(codec.loads, frames, self.deserialize, deserializers)
         return codec.loads(frames, self.deserialize, deserializers)
 

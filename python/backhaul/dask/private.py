@@ -21,11 +21,12 @@ from __future__ import annotations
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 from distributed.batched import BatchedSend
 from distributed.client import FutureState
+from distributed.comm import from_frames, to_frames
+from distributed.comm import utils as comm_utils
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
 from distributed.comm.registry import Backend, backends
-from distributed.comm.utils import OFFLOAD_THRESHOLD, from_frames, to_frames
 from distributed.core import ConnectionPool, Server, error_message
 from distributed.metrics import DelayedMetricsLedger, context_meter, time
 from distributed.protocol import pickle
@@ -73,7 +74,6 @@ from distributed.worker_state_machine import (
 from distributed.worker_state_machine import WorkerState as WorkerStateMachine
 
 __all__ = [
-    "OFFLOAD_THRESHOLD",
     "WORKER_ANY_RUNNING",
     "Alias",
     "Backend",
@@ -116,6 +116,7 @@ __all__ = [
     "WorkerState",
     "WorkerStateMachine",
     "backends",
+    "comm_utils",
     "context_meter",
     "decompress",
     "dumps",

@@ -32,6 +32,10 @@ TURNAROUND_S = 0.3e-3
 #: An expectation that has grown by this much since it was last acted on is a wrong guess.
 SURPRISE = 2.0
 
+#: A kind of task is heavy if the budget holds fewer than this many times upstream's limit. So few
+#: more would save no round trip that is worth the memory.
+HEAVY_FLOORS = 4
+
 _SECONDS_UP, _SECONDS_DOWN = 1 / 2, 1 / 8
 _BYTES_DOWN = 1 / 16
 
@@ -218,6 +222,8 @@ def room_tasks(
     share of what is left, so that the workers end together: Factoring, S. F. Hummel, E. Schonberg
     and L. E. Flynn, Communications of the ACM 35(8) (1992) 90-101.
     """
+    if hand.budget_bytes < HEAVY_FLOORS * floor_tasks * expectation.nbytes:
+        return 0
     part = hand.threads / max(threads_all, hand.threads)
     room = min(
         limits.tasks_per_thread * hand.threads - hand.tasks,

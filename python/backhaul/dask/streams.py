@@ -16,7 +16,8 @@ from backhaul.dask.private import CommClosedError, iscoroutinefunction
 
 __all__ = ["handle_stream"]
 
-logger = logging.getLogger(__name__)
+#: Dask's own log, for what Dask logs there.
+logger = logging.getLogger("distributed.core")
 
 
 async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] | None) -> None:

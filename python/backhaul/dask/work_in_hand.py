@@ -161,10 +161,9 @@ class WorkInHand:
         self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
         if surprised:
             self._take_back(ts.prefix.name)
-        if scheduler.queued:
-            tasks = len(ws.processing) - len(ws.long_running)
-            if tasks <= self.low_tasks.get(worker, tasks):
-                self.fill(ws, stimulus_id)
+        tasks = len(ws.processing) - len(ws.long_running)
+        if tasks <= self.low_tasks.get(worker, tasks) and scheduler.queued:
+            self.fill(ws, stimulus_id)
 
     def fill(self, ws: WorkerState, stimulus_id: str) -> int:
         """Send a worker as many tasks from the front of the queue as it has room for.
@@ -226,10 +225,12 @@ class WorkInHand:
             if startstop["action"] == "compute":
                 seconds += startstop["stop"] - startstop["start"]
         group = ts.group.name
-        confirmed = self.confirmed
-        if len(confirmed) > GROUPS_MAX:
-            confirmed.clear()
-        confirmed[group] = confirmed.get(group, 0) + 1
+        confirmed = self.confirmed.get(group)
+        if confirmed is None:
+            confirmed = 0
+            if len(self.confirmed) >= GROUPS_MAX:
+                self.confirmed.clear()
+        self.confirmed[group] = confirmed + 1
         nbytes = message["nbytes"] or 0
         expectation = self.expectations.get(ts.prefix.name)
         if expectation is None:

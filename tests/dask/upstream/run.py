@@ -51,12 +51,17 @@ def main() -> int:
     parser.add_argument("files", nargs="*", default=FILES, help="test files in the checkout")
     parser.add_argument("-k", dest="keyword", help="passed to pytest")
     parser.add_argument("--runslow", action="store_true", help="include tests marked slow")
-    parser.add_argument("--only", choices=["control", "backhaul"], help="run one side")
+    parser.add_argument(
+        "--ours", choices=["backhaul", "work-in-hand"], default="backhaul", help="what to compare"
+    )
+    parser.add_argument("--only", choices=["control", "ours"], help="run one side")
     parser.add_argument("--log", type=Path, help="folder for the output of pytest")
     options = parser.parse_args()
 
     provide_version_module(options.checkout)
-    sides = [options.only] if options.only else ["control", "backhaul"]
+    sides = {"control": ["control"], "ours": [options.ours]}.get(
+        options.only, ["control", options.ours]
+    )
     with tempfile.TemporaryDirectory() as scratch:
         log = options.log or Path(scratch)
         log.mkdir(parents=True, exist_ok=True)
@@ -69,7 +74,7 @@ def main() -> int:
         show(f"{side}: {counts}")
     if len(outcomes) < 2:
         return 0
-    return compare(outcomes["control"], outcomes["backhaul"])
+    return compare(outcomes["control"], outcomes[options.ours])
 
 
 def provide_version_module(checkout: Path) -> None:

@@ -8,6 +8,8 @@ variable ``BACKHAUL_SUBSTITUTE`` names them:
     on this machine, and say nothing about Backhaul.
 ``backhaul``
     Ours.
+``work-in-hand``
+    Dask's own, with `backhaul.dask.work_in_hand` installed in every scheduler.
 
 With this folder on ``PYTHONPATH``, ``sitecustomize`` beside this file arranges it in every process:
 pytest's own and the children that a test starts, as the environment is passed on.
@@ -30,6 +32,9 @@ VARIABLE = "BACKHAUL_SUBSTITUTE"
 def install() -> None:
     """Replace the classes and the registered backend; imports ``distributed`` if need be."""
     which = os.environ[VARIABLE]
+    if which == "work-in-hand":
+        _keep_workers_filled()
+        return
     import distributed.comm.tcp as tcp
     from distributed.comm.registry import backends
 
@@ -43,6 +48,22 @@ def install() -> None:
         setattr(tcp, old, new)
     backends["tcp"] = backend()
     _teach_owners_to_upstream()
+
+
+def _keep_workers_filled() -> None:
+    """Install work in hand at the end of each scheduler's ``__init__``."""
+    from distributed.scheduler import Scheduler
+
+    # Now, as upstream's tests put the configuration back to what it was when they began.
+    from backhaul.dask.work_in_hand import install as install_work_in_hand
+
+    initialize = Scheduler.__init__
+
+    def install_after(self: Scheduler, *args: Any, **kwargs: Any) -> None:
+        initialize(self, *args, **kwargs)
+        install_work_in_hand(self)
+
+    setattr(Scheduler, "__init__", install_after)  # noqa: B010
 
 
 def _teach_owners_to_upstream() -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 from distributed.batched import BatchedSend
 from distributed.client import FutureState
-from distributed.comm import from_frames, to_frames
 from distributed.comm import utils as comm_utils
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
@@ -122,7 +121,6 @@ __all__ = [
     "dumps",
     "ensure_memoryview",
     "error_message",
-    "from_frames",
     "get_ip",
     "get_ip_interface",
     "is_msgpack_serializable",
@@ -143,7 +141,6 @@ __all__ = [
     "sizeof",
     "thread_state",
     "time",
-    "to_frames",
     "wait_for",
     "wait_for_all",
     "worker_variable",

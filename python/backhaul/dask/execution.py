@@ -133,15 +133,20 @@ class _Execution:
 
     def take_data(self) -> bool:
         """Look up the dependencies; False if one of them is not there."""
+        dependencies = self._state.dependencies
+        if not dependencies:
+            self._data = {}
+            return True
         start = time()
         data = self._worker.data
+        token = self._meter()
         try:
-            self._data = {
-                dependency.key: data[dependency.key] for dependency in self._state.dependencies
-            }
+            self._data = {dependency.key: data[dependency.key] for dependency in dependencies}
         except Exception:
             # Dask's own way finds it again, and says what there is to say.
             return False
+        finally:
+            context_meter._callbacks.reset(token)
         stop = time()
         # Threshold and record of Worker.execute.
         if stop - start > 0.005:
@@ -244,12 +249,11 @@ class _Execution:
         worker.threads[self._key] = self._thread
         event = self._event()
         self._pace()
-        callbacks = context_meter._callbacks
-        token = callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
+        token = self._meter()
         try:
             worker.handle_stimulus(event)
         finally:
-            callbacks.reset(token)
+            context_meter._callbacks.reset(token)
         self._publish(event)
 
     def _pace(self) -> None:
@@ -304,6 +308,11 @@ class _Execution:
             stop=stop_s,
             stimulus_id=f"task-erred-{time()}",
         )
+
+    def _meter(self) -> contextvars.Token[Any]:
+        """Begin to collect what is measured in this context, as ``DelayedMetricsLedger.record``."""
+        callbacks = context_meter._callbacks
+        return callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
 
     def _measured(self, label: Any, value: float, unit: str) -> None:
         self._metrics.append((label, value, unit))

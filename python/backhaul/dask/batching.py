@@ -5,8 +5,8 @@ chain of tasks waits for a timer. Here a message leaves at the end of the event 
 made it. Messages gather in two cases only, both of which end by themselves:
 
 - while the peer has yet to take what was sent before;
-- while messages come so densely that batches of several form anyway: then the pause between two
-  batches grows, up to `_PAUSE_MAX_S`, and falls back as soon as a batch holds a single message.
+- while messages come densely: the next one within `_DENSE_S` of the batch before it. Then the pause
+  between two batches grows, up to `_PAUSE_MAX_S`, and ends with the first message that comes later.
 
 The scheme of the second is that of interrupt moderation in network drivers.
 """
@@ -29,9 +29,12 @@ logger = logging.getLogger("distributed.batched")
 
 #: Longest pause between two batches. Shorter than any interval of Dask's but the shortest, so that
 #: nobody waits for longer than with Dask's own.
-_PAUSE_MAX_S = 0.001
-#: First pause once batches of several messages form.
-_PAUSE_MIN_S = 0.000125
+_PAUSE_MAX_S = 0.002
+#: First pause once messages come densely.
+_PAUSE_MIN_S = 0.00025
+#: A message that comes sooner than this after a batch is one of many. A chain of tasks, which waits
+#: for each message, has longer gaps.
+_DENSE_S = 0.0004
 
 #: A batch above this is not kept in the log of recent messages, as in Dask.
 _LOGGED_BYTES_MAX = 1_000_000
@@ -103,15 +106,18 @@ class AdaptiveBatchedSend(BatchedSend):
     def _schedule(self) -> None:
         if self.please_stop:
             return
-        pause_s = max(self._pause_s, self.patience_s)
-        if pause_s > 0.0:
-            due_at = self._flushed_at + pause_s
-            if due_at > self._event_loop.time():
-                self._due_at = due_at
-                self._due = self._event_loop.call_at(due_at, self._flush)
-                return
-        self._due_at = 0.0
-        self._due = self._event_loop.call_soon(self._flush)
+        now = self._event_loop.time()
+        if now - self._flushed_at >= _DENSE_S:
+            self._pause_s = 0.0
+        else:
+            self._pause_s = min(max(2 * self._pause_s, _PAUSE_MIN_S), _PAUSE_MAX_S)
+        due_at = self._flushed_at + max(self._pause_s, self.patience_s)
+        if due_at > now:
+            self._due_at = due_at
+            self._due = self._event_loop.call_at(due_at, self._flush)
+        else:
+            self._due_at = 0.0
+            self._due = self._event_loop.call_soon(self._flush)
 
     def _cancel_flush(self) -> None:
         if self._due is not None:
@@ -123,7 +129,8 @@ class AdaptiveBatchedSend(BatchedSend):
         if self.please_stop or self._draining is not None or not self.buffer:
             return
         payload, self.buffer = self.buffer, []
-        self._adapt(len(payload))
+        self.patience_s = 0.0
+        self._flushed_at = self._event_loop.time()
         self.batch_count += 1
         if type(self.comm).write is not BackhaulComm.write:
             # Somebody has put another comm in the place of ours, as some tests of Dask's do.
@@ -152,16 +159,6 @@ class AdaptiveBatchedSend(BatchedSend):
             payload, serializers=self.serializers, on_error="raise"
         )
         self._log(payload, message_bytes)
-
-    def _adapt(self, messages: int) -> None:
-        if messages == 1:
-            self._pause_s = 0.0
-        elif self._pause_s == 0.0:
-            self._pause_s = _PAUSE_MIN_S
-        else:
-            self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
-        self.patience_s = 0.0
-        self._flushed_at = self._event_loop.time()
 
     def _log(self, payload: list[Any], message_bytes: int) -> None:
         logged = payload if message_bytes < _LOGGED_BYTES_MAX else "large-message"

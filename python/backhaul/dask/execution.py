@@ -51,7 +51,7 @@ _METRICS_KEY = "async-instruction"
 #: With more tasks than this ready for each thread, nobody is kept idle if the scheduler hears of a
 #: finished one a little later, and several reports go in one batch.
 _READY_ENOUGH = 3
-_PATIENCE_S = 0.001
+_PATIENCE_S = 0.002
 
 
 def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_id: str) -> bool:

@@ -45,7 +45,7 @@ from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpac
 from distributed.protocol.utils import msgpack_opts
 from distributed.scheduler import SchedulerState, TaskGroup, TaskState, WorkerState
 from distributed.sizeof import safe_sizeof
-from distributed.threadpoolexecutor import ThreadPoolExecutor
+from distributed.threadpoolexecutor import ThreadPoolExecutor, threads_lock
 from distributed.utils import All as wait_for_all
 from distributed.utils import (
     ensure_memoryview,
@@ -135,6 +135,7 @@ __all__ = [
     "serialize_and_split",
     "sizeof",
     "thread_state",
+    "threads_lock",
     "time",
     "to_frames",
     "wait_for",

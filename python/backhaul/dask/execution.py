@@ -248,8 +248,9 @@ class _Execution(asyncio.Future[None]):
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
+            # The user's traceback begins below us; Dask cuts off its own files, not this one.
+            self._error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
             self._outcome = error_message(error)
-            self._error = error
         finally:
             # What the task itself measured counts for neither.
             metered_s = self._metered_s()
@@ -348,12 +349,16 @@ class _Execution(asyncio.Future[None]):
             raise error
         if self._task_state.state in ("executing", "long-running"):
             logger.error(f"Exception during execution of task {self._key!r}", exc_info=error)
-        return ExecuteFailureEvent.from_exception(
-            error,
-            key=self._key,
-            run_id=self._run_id,
-            stimulus_id=f"execute-unknown-error-{time()}",
-        )
+        try:
+            # Its traceback is looked up where it is handled.
+            raise error
+        except Exception:
+            return ExecuteFailureEvent.from_exception(
+                error,
+                key=self._key,
+                run_id=self._run_id,
+                stimulus_id=f"execute-unknown-error-{time()}",
+            )
 
     def _metered_s(self) -> float:
         """Sum up what was measured since it was queued."""

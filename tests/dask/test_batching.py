@@ -11,10 +11,11 @@ import msgpack
 import pytest
 from distributed.batched import BatchedSend
 from distributed.comm import CommClosedError, connect, listen
+from distributed.core import Server
 from distributed.utils_test import gen_test
 
 import dask
-from backhaul.dask import BackhaulComm, batching
+from backhaul.dask import BackhaulComm, batching, streams
 from backhaul.dask.batching import AdaptiveBatchedSend, adopt
 
 if TYPE_CHECKING:
@@ -283,3 +284,18 @@ async def test_a_message_that_cannot_be_read_does_not_take_others_with_it(
         with pytest.raises(msgpack.FormatError):
             await b.read_arrived()
         assert await b.read_arrived() == ["good too"]
+
+
+@gen_test()
+async def test_a_handler_that_closes_its_stream_hears_no_more(comm_pair: CommPair) -> None:
+    heard: list[int] = []
+    async with comm_pair() as (a, b):
+        handlers = {"number": lambda number: heard.append(number), "abort": b.abort}
+        server = Server({}, stream_handlers=handlers)
+        for message in ({"op": "number", "number": 1}, {"op": "abort"}):
+            await a.write([message])
+        for number in range(100):
+            await a.write([{"op": "number", "number": number}])
+        await streams.handle_stream(server, b, None)
+        await server.close()
+    assert heard == [1]

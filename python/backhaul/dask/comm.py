@@ -349,6 +349,10 @@ class BackhaulComm(Comm):
         """
         return self._closed or self._endpoint.closed()
 
+    def given_up(self) -> bool:
+        """Tell whether this side closed or aborted it, so that nothing more can be read."""
+        return self._closed
+
     def _context(self) -> dict[str, Any]:
         """Give the serializers what both sides agreed on."""
         return {

@@ -19,6 +19,7 @@ import contextvars
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -36,6 +37,7 @@ from backhaul.dask.private import (
     key_split,
     sizeof,
     thread_state,
+    threads_lock,
     time,
     worker_variable,
 )
@@ -90,35 +92,42 @@ def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_i
     execution = _Execution(worker, task_state, span_id)
     if not execution.take_data():
         return False
-    return execution.submit(executor)
+    execution.submit(executor)
+    return True
 
 
-class _Execution:
-    """One task on its way through the thread pool; an item of its queue."""
+class _Execution(asyncio.Future[None]):
+    """One task on its way through the thread pool; an item of its queue.
+
+    As a future it stands for the instruction where the worker waits for, or cancels, all that are
+    under way.
+    """
 
     __slots__ = (
+        "_broken",
         "_context",
         "_data",
         "_error",
-        "_exited",
-        "_future",
         "_key",
+        "_measured",
         "_metrics",
-        "_result",
+        "_metrics_before",
+        "_outcome",
         "_run_id",
         "_run_spec",
         "_span_id",
         "_started_s",
-        "_state",
         "_submitted_s",
+        "_task_state",
         "_thread",
         "_times",
         "_worker",
     )
 
     def __init__(self, worker: Worker, task_state: Any, span_id: str | None) -> None:
+        super().__init__(loop=_event_loop(worker))
         self._worker = worker
-        self._state = task_state
+        self._task_state = task_state
         self._key = task_state.key
         self._run_id = task_state.run_id
         self._run_spec = task_state.run_spec
@@ -126,66 +135,94 @@ class _Execution:
         #: When the instruction began: what no other metric explains is "other".
         self._started_s = perf_counter()
         self._metrics: list[tuple[Any, float, str]] = []
+        self._measured = _recorder(self._metrics)
+        #: What the task raised.
         self._error: BaseException | None = None
-        #: `SystemExit` or `KeyboardInterrupt` of the task.
-        self._exited: BaseException | None = None
-        self._result: Any = None
+        #: What was raised around the task, or its `SystemExit` or `KeyboardInterrupt`.
+        self._broken: BaseException | None = None
+        self._outcome: Any = None
 
     def take_data(self) -> bool:
         """Look up the dependencies; False if one of them is not there."""
-        dependencies = self._state.dependencies
-        if not dependencies:
-            self._data = {}
-            return True
-        start = time()
-        data = self._worker.data
-        token = self._meter()
+        callbacks = context_meter._callbacks
+        token = callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
         try:
-            self._data = {dependency.key: data[dependency.key] for dependency in dependencies}
+            start = time()
+            data = self._worker.data
+            self._data = {
+                dependency.key: data[dependency.key] for dependency in self._task_state.dependencies
+            }
+            stop = time()
+            #: Of what caused the instruction, as for a task of asyncio; the task has a copy of it.
+            self._context = contextvars.copy_context()
         except Exception:
             # Dask's own way finds it again, and says what there is to say.
             return False
         finally:
-            context_meter._callbacks.reset(token)
-        stop = time()
+            callbacks.reset(token)
         # Threshold and record of Worker.execute.
         if stop - start > 0.005:
-            self._state.startstops.append({"action": "disk-read", "start": start, "stop": stop})
+            self._task_state.startstops.append(
+                {"action": "disk-read", "start": start, "stop": stop}
+            )
         return True
 
-    def submit(self, executor: ThreadPoolExecutor) -> bool:
-        """Queue it; False if the pool is closed."""
+    def submit(self, executor: ThreadPoolExecutor) -> None:
+        """Queue it at the end of this turn of the event loop."""
         worker = self._worker
-        self._context = contextvars.copy_context()
-        # Stands for the instruction where the worker waits for, or cancels, all that are under way.
-        self._future = _event_loop(worker).create_future()
-        if executor._shutdown:
-            return False
-        worker._async_instructions.add(self._future)  # type: ignore[arg-type]
+        worker._async_instructions.add(self)  # type: ignore[arg-type]
         worker.active_keys.add(self._key)
-        self._state.start_time = time()
+        self._task_state.start_time = time()
+        self._metrics_before = len(self._metrics)
         self._submitted_s = perf_counter()
         # Not at once: the thread would wake up to wait for the interpreter, which this one needs
         # until the end of its turn.
-        _event_loop(worker).call_soon(self._enqueue, executor)
+        self.get_loop().call_soon(self._enqueue, executor, context=self._context)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Leave the task to itself: the worker is closing and stops listening."""
+        if not super().cancel(msg):
+            return False
+        self.get_loop().call_soon(self._give_up)
         return True
 
+    def _give_up(self) -> None:
+        self._forget()
+        logger.warning(f"Async instruction for execute({self._key!r}) ended with CancelledError")
+
+    def _forget(self) -> None:
+        self._worker._async_instructions.discard(self)
+        self._worker.active_keys.discard(self._key)
+
     def _enqueue(self, executor: ThreadPoolExecutor) -> None:
-        if self._future.cancelled():
-            # The worker is closing; nobody waits for this one.
-            self._worker.active_keys.discard(self._key)
+        if self.cancelled():
             return
-        with executor._shutdown_lock:
-            executor._work_queue.put(self)
-            executor._adjust_thread_count()
+        try:
+            with executor._shutdown_lock:
+                if executor._shutdown:
+                    raise RuntimeError("cannot schedule new futures after shutdown")
+                # First what may fail: then nothing is queued.
+                executor._adjust_thread_count()
+                executor._work_queue.put(self)
+        except RuntimeError as error:
+            self._broken = error
+            self._finish()
 
     def run(self) -> None:
         """Run the task; called by a thread of the pool."""
+        if self.cancelled():
+            return
         try:
-            self._context.run(self._run)
+            self._context.copy().run(self._run)
         except BaseException as error:
-            self._exited = error
-        _event_loop(self._worker).call_soon_threadsafe(self._finish)
+            self._broken = error
+        event_loop = self.get_loop()
+        try:
+            event_loop.call_soon_threadsafe(self._finish, context=self._context)
+        except RuntimeError:
+            # With the event loop went whoever would want to know.
+            if not event_loop.is_closed():
+                raise
 
     def _run(self) -> None:
         worker = self._worker
@@ -196,7 +233,6 @@ class _Execution:
         thread_state.execution_state = worker.execution_state
         thread_state.key = self._key
         worker_variable.set(worker)
-        context_meter._callbacks.set({_METRICS_KEY: self._measured})
         try:
             self._call()
         finally:
@@ -208,12 +244,13 @@ class _Execution:
         wall_s, cpu_s = time(), thread_time()
         try:
             value = self._run_spec(self._data)
-            self._result = value, sizeof(value), type(value) if value is not None else None
+            self._outcome = value, sizeof(value), type(value) if value is not None else None
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
-            self._error = error
-            self._result = error_message(error)
+            # The user's traceback begins below us; Dask cuts off its own files, not this one.
+            self._error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+            self._outcome = error_message(error)
         finally:
             # What the task itself measured counts for neither.
             metered_s = self._metered_s()
@@ -226,35 +263,29 @@ class _Execution:
             self._times = wall_s + delay_s, stop_s + delay_s
 
     def _finish(self) -> None:
-        """Tell the state machine; called by the event loop."""
-        worker = self._worker
-        worker._async_instructions.discard(self._future)
-        worker.active_keys.discard(self._key)
-        # The next task may hold this context: let go of what belongs to this one.
-        self._data = self._context = None  # type: ignore[assignment]
-        if self._future.cancelled():
-            # The worker is closing and has stopped listening.
-            logger.warning(
-                f"Async instruction for execute({self._key!r}) ended with CancelledError"
-            )
+        """Tell the state machine; called by the event loop, in the context of the instruction."""
+        if self.cancelled():
+            self._drop()
             return
-        if self._exited is not None:
-            logger.error(
-                f"Unhandled exception in async instruction for execute({self._key!r})",
-                exc_info=self._exited,
-            )
-            raise self._exited
+        worker = self._worker
+        self._forget()
+        self.set_result(None)
         waited_s = perf_counter() - self._submitted_s - self._metered_s()
         self._metrics.append(("executor", max(0.0, waited_s), "seconds"))
-        worker.threads[self._key] = self._thread
-        event = self._event()
+        if self._broken is None:
+            worker.threads[self._key] = self._thread
+            event = self._event()
+        else:
+            event = self._broken_event(self._broken)
+        self._drop()
         self._pace()
-        token = self._meter()
-        try:
-            worker.handle_stimulus(event)
-        finally:
-            context_meter._callbacks.reset(token)
+        worker.handle_stimulus(event)
         self._publish(event)
+
+    def _drop(self) -> None:
+        """Let go of what the task had and made; its exception refers back to here."""
+        self._data = self._context = None  # type: ignore[assignment]
+        self._outcome = self._error = self._broken = None
 
     def _pace(self) -> None:
         """Let the report wait for others while the worker has enough to do."""
@@ -269,8 +300,7 @@ class _Execution:
         start_s, stop_s = self._times
         error = self._error
         if error is None:
-            value, nbytes, kind = self._result
-            self._result = None
+            value, nbytes, kind = self._outcome
             if self._worker.digests is not None:
                 self._worker.digests["task-duration"].add(max(0, stop_s - start_s))
             return ExecuteSuccessEvent(
@@ -285,8 +315,8 @@ class _Execution:
             )
         if isinstance(error, Reschedule):
             return RescheduleEvent(key=self._key, stimulus_id=f"reschedule-{time()}")
-        message = self._result
-        if self._state.state in ("executing", "long-running", "resumed"):
+        message = self._outcome
+        if self._task_state.state in ("executing", "long-running", "resumed"):
             logger.error(
                 "Compute Failed\n"
                 "Key:       %s\n"
@@ -295,7 +325,7 @@ class _Execution:
                 "Exception: %r\n"
                 "Traceback: %r\n",
                 self._key,
-                self._state.state,
+                self._task_state.state,
                 repr(self._run_spec)[:1000],
                 message["exception_text"],
                 message["traceback_text"],
@@ -309,16 +339,31 @@ class _Execution:
             stimulus_id=f"task-erred-{time()}",
         )
 
-    def _meter(self) -> contextvars.Token[Any]:
-        """Begin to collect what is measured in this context, as ``DelayedMetricsLedger.record``."""
-        callbacks = context_meter._callbacks
-        return callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
-
-    def _measured(self, label: Any, value: float, unit: str) -> None:
-        self._metrics.append((label, value, unit))
+    def _broken_event(self, error: BaseException) -> ExecuteFailureEvent:
+        if not isinstance(error, Exception):
+            logger.error(
+                f"Unhandled exception in async instruction for execute({self._key!r})",
+                exc_info=error,
+            )
+            self._drop()
+            raise error
+        if self._task_state.state in ("executing", "long-running"):
+            logger.error(f"Exception during execution of task {self._key!r}", exc_info=error)
+        try:
+            # Its traceback is looked up where it is handled.
+            raise error
+        except Exception:
+            return ExecuteFailureEvent.from_exception(
+                error,
+                key=self._key,
+                run_id=self._run_id,
+                stimulus_id=f"execute-unknown-error-{time()}",
+            )
 
     def _metered_s(self) -> float:
-        return sum(value for _, value, unit in self._metrics if unit == "seconds")
+        """Sum up what was measured since it was queued."""
+        measured = self._metrics[self._metrics_before :]
+        return sum(value for _, value, unit in measured if unit == "seconds")
 
     def _publish(self, event: Any) -> None:
         """Add what was measured to the worker's metrics, as ``BaseWorker._finalize_metrics``."""
@@ -348,6 +393,15 @@ def _event_loop(worker: Worker) -> asyncio.AbstractEventLoop:
     return event_loop
 
 
+def _recorder(metrics: list[tuple[Any, float, str]]) -> Callable[[Any, float, str], None]:
+    """Make a callback of a context meter; a context may keep it for long, so it holds no task."""
+
+    def measured(label: Any, value: float, unit: str) -> None:
+        metrics.append((label, value, unit))
+
+    return measured
+
+
 class _WorkQueue(queue.SimpleQueue[Any]):
     """A queue written in C, with the one thing that `Worker.close` asks of Python's."""
 
@@ -363,7 +417,15 @@ class _WorkQueue(queue.SimpleQueue[Any]):
 
 def _quicken(executor: ThreadPoolExecutor) -> None:
     """Give a thread pool that has no thread yet a queue written in C."""
-    if not executor._threads:
+    if isinstance(executor._work_queue, _WorkQueue) or executor._threads:
+        return
+    # A thread that leaves the pool calls in another under this lock, and one that waits for the end
+    # of a pool holds it as long.
+    if not threads_lock.acquire(blocking=False):
+        return
+    try:
         with executor._shutdown_lock:
-            if not executor._shutdown and executor._work_queue.empty():
+            if not executor._shutdown and not executor._threads and executor._work_queue.empty():
                 executor._work_queue = _WorkQueue()  # type: ignore[assignment]
+    finally:
+        threads_lock.release()

@@ -11,16 +11,22 @@ somebody else has replaced the function before us, Dask runs as it is, and the l
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
 import hashlib
 import inspect
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import dask.order
 import distributed.utils
+import tornado.gen
 from distributed import Scheduler
 
 from backhaul.dask import batching, execution, order, plumbing, streams, waiting, work_in_hand
@@ -46,6 +52,18 @@ from backhaul.dask.private import (
 __all__ = ["PATCHES", "Patch", "install", "install_for", "installed", "uninstall"]
 
 logger = logging.getLogger(__name__)
+
+#: The one whose source was read, whoever replaces it later.
+_EXECUTE = Worker.execute
+
+#: Decorators that Dask uses, and the code that `dataclass` makes.
+_DECORATORS = {
+    contextlib.__file__,
+    dataclasses.__file__,
+    functools.__file__,
+    tornado.gen.__file__,
+    "<string>",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +108,37 @@ def source_digest(function: Any) -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
+def _files(function: Any) -> set[str | None]:
+    """Collect the files that a function, its decorators and what they wrap were compiled from."""
+    if isinstance(function, (classmethod, staticmethod)):
+        function = function.__func__
+    elif isinstance(function, property):
+        function = function.fget
+    files: set[str | None] = set()
+    while isinstance(function, FunctionType):
+        files.add(function.__code__.co_filename)
+        function = getattr(function, "__wrapped__", None)
+    return files - _DECORATORS
+
+
+def is_pristine(source: Any) -> bool:
+    """Tell whether nobody has replaced or wrapped a function, or one of a class or module.
+
+    A wrapper shows the source of what it wraps, and a class that of the file that it came from, so
+    a digest alone would not tell.
+    """
+    if isinstance(source, FunctionType):
+        return len(_files(source)) == 1
+    parts = list(vars(source).values())
+    if isinstance(source, type):
+        home = sys.modules[source.__module__].__file__
+    else:
+        home = source.__file__
+        # The rest it has from elsewhere.
+        parts = [part for part in parts if getattr(part, "__module__", None) == source.__name__]
+    return all(_files(part) <= {home} for part in parts)
+
+
 def _adaptive_start(original: Callable[..., Any]) -> Callable[..., Any]:
     def start(self: BatchedSend, comm: Any) -> None:
         if not batching.adopt(self, comm):
@@ -109,8 +158,6 @@ def _draining_handle_stream(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
-    execute = Worker.execute
-
     def _start_async_instruction(
         self: Worker,
         task_name: str,
@@ -121,7 +168,7 @@ def _direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> None:
         # A sub-class with an `execute` of its own keeps it.
-        if getattr(func, "__func__", None) is not execute or not execution.start_execution(
+        if getattr(func, "__func__", None) is not _EXECUTE or not execution.start_execution(
             self, *args, span_id=span_id, **kwargs
         ):
             original(self, task_name, func, *args, span_id=span_id, **kwargs)
@@ -169,7 +216,7 @@ PATCHES: tuple[Patch, ...] = (
         name="_start_async_instruction",
         replace=_direct_start,
         read={
-            Worker.execute: "981e9c472e6a",
+            _EXECUTE: "981e9c472e6a",
             BaseWorker._start_async_instruction: "24de6e1ef8a2",
             BaseWorker._finish_async_instruction: "1f40fa28fc06",
             BaseWorker._finalize_metrics: "f736e6f8ef51",
@@ -226,8 +273,17 @@ PATCHES: tuple[Patch, ...] = (
 )
 
 _lock = threading.Lock()
-#: What each installed patch replaced.
-_originals: dict[int, Any] = {}
+
+
+@dataclass(frozen=True)
+class _Installed:
+    replacement: Callable[..., Any]
+    original: Callable[..., Any]
+    #: The owner had it from a base class.
+    inherited: bool
+
+
+_installed: dict[int, _Installed] = {}
 _refused: set[int] = set()
 
 
@@ -235,9 +291,16 @@ def install() -> None:
     """Install every patch that is switched on and fits; calling it again costs nothing."""
     with _lock:
         for number, patch in enumerate(PATCHES):
-            if number in _originals or number in _refused or not hot_path_enabled(patch.feature):
+            if number in _installed or number in _refused or not hot_path_enabled(patch.feature):
                 continue
-            strange = [f for f, digest in patch.read.items() if source_digest(f) != digest]
+            original = inspect.getattr_static(patch.owner, patch.name, None)
+            strange = [
+                source
+                for source, digest in patch.read.items()
+                if source_digest(source) != digest or not is_pristine(source)
+            ]
+            if not strange and not _belongs(original, patch):
+                strange.append(original)
             if strange:
                 _refused.add(number)
                 logger.warning(
@@ -247,13 +310,24 @@ def install() -> None:
                     ", ".join(map(_name, strange)),
                 )
                 continue
-            original = inspect.getattr_static(patch.owner, patch.name, None)
             replacement = patch.replace(original)
             for attribute in ("__name__", "__qualname__", "__doc__"):
                 if (value := getattr(original, attribute, None)) is not None:
                     setattr(replacement, attribute, value)
+            _installed[number] = _Installed(
+                replacement, original, inherited=patch.name not in vars(patch.owner)
+            )
             setattr(patch.owner, patch.name, replacement)
-            _originals[number] = original
+
+
+def _belongs(original: Any, patch: Patch) -> bool:
+    """Tell whether a function is the one that was read, or comes with the class or module."""
+    if original is None:
+        # Dask has none: nobody may have added one.
+        return True
+    original = getattr(original, "func", original)
+    homes = (inspect.getsourcefile(source) for source in patch.read)
+    return isinstance(original, FunctionType) and _files(original) <= set(filter(None, homes))
 
 
 def install_for(server: Any) -> None:
@@ -269,17 +343,20 @@ def install_for(server: Any) -> None:
 
 
 def uninstall() -> None:
-    """Put Dask's own functions back; for tests."""
+    """Put Dask's own functions back, where nobody has replaced ours; for tests."""
     with _lock:
-        for number, original in _originals.items():
-            owner, name = PATCHES[number].owner, PATCHES[number].name
-            delattr(owner, name)
-            if getattr(owner, name, None) is not original:
-                setattr(owner, name, original)
-        _originals.clear()
+        for number, done in _installed.items():
+            patch = PATCHES[number]
+            if vars(patch.owner).get(patch.name) is not done.replacement:
+                continue
+            if done.inherited:
+                delattr(patch.owner, patch.name)
+            else:
+                setattr(patch.owner, patch.name, done.original)
+        _installed.clear()
         _refused.clear()
 
 
 def installed() -> list[Patch]:
     """List the patches in force."""
-    return [PATCHES[number] for number in sorted(_originals)]
+    return [PATCHES[number] for number in sorted(_installed)]

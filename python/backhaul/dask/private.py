@@ -26,6 +26,7 @@ from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
 from distributed.comm.registry import Backend, backends
+from distributed.comm.utils import OFFLOAD_THRESHOLD, from_frames, to_frames
 from distributed.core import ConnectionPool, Server, error_message
 from distributed.metrics import DelayedMetricsLedger, context_meter, time
 from distributed.protocol import pickle
@@ -46,7 +47,7 @@ from distributed.protocol.utils import msgpack_opts
 from distributed.scheduler import SchedulerState, TaskGroup, TaskState, WorkerState
 from distributed.sizeof import safe_sizeof
 from distributed.spill import SpillBuffer
-from distributed.threadpoolexecutor import ThreadPoolExecutor
+from distributed.threadpoolexecutor import ThreadPoolExecutor, threads_lock
 from distributed.utils import All as wait_for_all
 from distributed.utils import (
     ensure_memoryview,
@@ -73,6 +74,7 @@ from distributed.worker_state_machine import (
 from distributed.worker_state_machine import WorkerState as WorkerStateMachine
 
 __all__ = [
+    "OFFLOAD_THRESHOLD",
     "WORKER_ANY_RUNNING",
     "Alias",
     "Backend",
@@ -121,6 +123,7 @@ __all__ = [
     "dumps",
     "ensure_memoryview",
     "error_message",
+    "from_frames",
     "get_ip",
     "get_ip_interface",
     "is_msgpack_serializable",
@@ -140,10 +143,14 @@ __all__ = [
     "serialize_and_split",
     "sizeof",
     "thread_state",
+    "threads_lock",
     "time",
+    "to_frames",
     "wait_for",
     "wait_for_all",
     "worker_variable",
 ]
+
+containers = (List, Tuple, Set, Dict)
 
 containers = (List, Tuple, Set, Dict)

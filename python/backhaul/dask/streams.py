@@ -47,6 +47,9 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
                 logger.info("Connection to %s has been closed.", comm.peer_address)
                 return
             for batch in batches:
+                if comm.given_up():
+                    # By a handler: the next read will say so, and the rest is not for us.
+                    break
                 if not await stream.handle(batch):
                     return
             if comm.readable():

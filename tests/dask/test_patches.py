@@ -1,0 +1,354 @@
+"""What takes the place of Dask's functions: when, when not, and how it is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import dask.order
+import distributed
+import distributed.utils
+import pytest
+from distributed import Client, Scheduler, Worker
+from distributed.batched import BatchedSend
+from distributed.client import FutureState
+from distributed.comm import connect, listen
+from distributed.core import Server
+from distributed.utils_test import gen_cluster, gen_test
+
+import dask
+from backhaul.dask import execution, patches, preload, streams, work_in_hand
+from backhaul.dask.batching import AdaptiveBatchedSend
+
+if TYPE_CHECKING:
+    from tests.dask.conftest import Start
+
+HOST = "backhaul://127.0.0.1"
+FEATURES = {"batching", "execution", "futures", "order"}
+
+
+@pytest.fixture(autouse=True)
+def fresh(plain_dask: None) -> None:
+    """Begin each test with Dask as it is, and end it so."""
+
+
+def names() -> set[str]:
+    return {str(patch) for patch in patches.installed()}
+
+
+def functions() -> list[Any]:
+    return [getattr(patch.owner, patch.name) for patch in patches.PATCHES]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "backhaul.dask.patches"]
+
+
+def add(*numbers: int) -> int:
+    return sum(numbers)
+
+
+async def compute() -> None:
+    """Let Dask work over our comms, which installs what can be."""
+    async with (
+        Scheduler(host=HOST, dashboard_address=":0") as scheduler,
+        Worker(scheduler.address, nthreads=1),
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        futures = client.map(add, range(10))
+        assert await client.submit(sum, futures) == 45
+        assert await client.gather(futures) == list(range(10))
+
+
+# Installing
+
+
+def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None:
+    patches.install()
+    assert names() == {
+        "BatchedSend.start",
+        "Server.handle_stream",
+        "Worker._start_async_instruction",
+        "FutureState.wait",
+        "dask.order.order",
+        "distributed.utils.All",
+    }, distributed.__version__
+    assert len(patches.installed()) == len(patches.PATCHES)
+    assert {patch.feature for patch in patches.PATCHES} == FEATURES
+    assert warnings(caplog) == []
+
+
+def test_a_replacement_looks_like_what_it_replaces() -> None:
+    originals = functions()
+    patches.install()
+    for original, replacement in zip(originals, functions(), strict=True):
+        assert replacement is not original
+        assert replacement.__name__ == original.__name__
+        assert replacement.__qualname__ == original.__qualname__
+        assert replacement.__doc__ == original.__doc__
+        is_coroutine = inspect.iscoroutinefunction(original)
+        assert inspect.iscoroutinefunction(replacement) == is_coroutine
+        assert set(inspect.signature(original).parameters) <= set(
+            inspect.signature(replacement).parameters
+        )
+
+
+def test_installing_again_changes_nothing() -> None:
+    patches.install()
+    ours = functions()
+    patches.install()
+    assert functions() == ours
+
+
+def test_threads_that_install_at_once_install_once() -> None:
+    originals = functions()
+    barrier = threading.Barrier(8)
+
+    def install() -> list[Any]:
+        barrier.wait(60)
+        patches.install()
+        return functions()
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [future.result() for future in [pool.submit(install) for _ in range(8)]]
+    assert all(seen == found[0] for seen in found)
+    patches.uninstall()
+    assert functions() == originals
+
+
+def test_uninstalling_restores_what_was_there() -> None:
+    before = [dict(vars(patch.owner)) for patch in patches.PATCHES]
+    patches.install()
+    assert "_start_async_instruction" in vars(Worker)
+    patches.uninstall()
+    assert [dict(vars(patch.owner)) for patch in patches.PATCHES] == before
+    assert "_start_async_instruction" not in vars(Worker)
+    assert patches.installed() == []
+
+
+def test_uninstalling_leaves_what_others_put_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Restored in the end, whatever happens meanwhile.
+    monkeypatch.setattr(BatchedSend, "start", BatchedSend.start)
+    patches.install()
+    theirs = passing_on(BatchedSend.start)
+    BatchedSend.start = theirs  # type: ignore[method-assign]
+    patches.uninstall()
+    assert BatchedSend.start is theirs
+    assert patches.installed() == []
+
+
+@pytest.mark.parametrize("feature", sorted(FEATURES))
+def test_a_switch_keeps_dasks_own(feature: str) -> None:
+    originals = functions()
+    with dask.config.set({f"distributed.comm.backhaul.hot-path.{feature}": False}):
+        patches.install()
+        assert {patch.feature for patch in patches.installed()} == FEATURES - {feature}
+        for patch, original, found in zip(patches.PATCHES, originals, functions(), strict=True):
+            assert (found is original) == (patch.feature == feature)
+    # Switched on later, it comes with the next comm.
+    patches.install()
+    assert {patch.feature for patch in patches.installed()} == FEATURES
+
+
+def test_a_switch_that_is_no_switch_is_refused() -> None:
+    key = "distributed.comm.backhaul.hot-path.batching"
+    with dask.config.set({key: "maybe"}), pytest.raises(ValueError, match=key):
+        patches.install()
+
+
+# Refusing
+
+
+def is_left_alone(name: str, original: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Check that one patch is refused, once, the rest is installed, and Dask works."""
+    patches.install()
+    patches.install()
+    (patch,) = (patch for patch in patches.PATCHES if str(patch) == name)
+    assert names() == {str(patch) for patch in patches.PATCHES} - {name}
+    assert getattr(patch.owner, patch.name) is original
+    (warning,) = warnings(caplog)
+    assert warning.startswith(f"Backhaul leaves {name} as it is")
+    asyncio.run(compute())
+    assert len(warnings(caplog)) == 1
+    assert getattr(patch.owner, patch.name) is original
+
+
+@pytest.mark.parametrize("number", range(len(patches.PATCHES)))
+def test_an_unknown_source_is_left_alone(
+    number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    patch = patches.PATCHES[number]
+    strange = next(iter(patch.read))
+    digest = patches.source_digest
+    monkeypatch.setattr(
+        patches, "source_digest", lambda source: "0" if source is strange else digest(source)
+    )
+    is_left_alone(str(patch), getattr(patch.owner, patch.name), caplog)
+
+
+def test_without_sources_dask_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_source(_: Any) -> str:
+        raise OSError("could not get source code")
+
+    originals = functions()
+    with monkeypatch.context() as context:
+        context.setattr(inspect, "getsource", no_source)
+        asyncio.run(compute())
+    assert names() == set()
+    assert functions() == originals
+    assert len(warnings(caplog)) == len(patches.PATCHES)
+
+
+def passing_on(original: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(original):
+
+        async def wait_for_original(*arguments: Any, **options: Any) -> Any:
+            return await original(*arguments, **options)
+
+        return wait_for_original
+
+    def call_original(*arguments: Any, **options: Any) -> Any:
+        return original(*arguments, **options)
+
+    return call_original
+
+
+def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass on, and show the source of what is wrapped, as instrumentation does."""
+    return functools.wraps(original)(passing_on(original))
+
+
+@pytest.mark.parametrize("replace", [passing_on, wrapping])
+@pytest.mark.parametrize("number", range(len(patches.PATCHES)))
+def test_what_others_replaced_before_us_is_left_alone(
+    number: int,
+    replace: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    patch = patches.PATCHES[number]
+    theirs = replace(getattr(patch.owner, patch.name))
+    monkeypatch.setattr(patch.owner, patch.name, theirs)
+    is_left_alone(str(patch), theirs, caplog)
+    patches.uninstall()
+    assert getattr(patch.owner, patch.name) is theirs
+
+
+@pytest.mark.parametrize("replace", [passing_on, wrapping])
+def test_an_execution_that_others_replaced_is_used(
+    replace: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    original = Worker.execute
+
+    async def execute(self: Worker, key: Any, *, stimulus_id: str) -> Any:
+        calls.append(key)
+        return await original(self, key, stimulus_id=stimulus_id)
+
+    theirs = functools.wraps(original)(execute) if replace is wrapping else execute
+    monkeypatch.setattr(Worker, "execute", theirs)
+    asyncio.run(compute())
+    assert len(calls) == 11
+
+
+def test_a_class_of_which_others_replaced_a_part_is_not_pristine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert patches.is_pristine(BatchedSend)
+    assert patches.is_pristine(dask.order)
+    with monkeypatch.context() as context:
+        context.setattr(BatchedSend, "send", wrapping(BatchedSend.send))
+        assert not patches.is_pristine(BatchedSend)
+    with monkeypatch.context() as context:
+        context.setattr(FutureState, "cancel", passing_on(FutureState.cancel))
+        assert not patches.is_pristine(FutureState)
+    assert patches.is_pristine(BatchedSend)
+
+
+# Plain Dask
+
+
+@gen_test()
+async def test_other_comms_keep_dasks_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    patches.install()
+    handled: list[Any] = []
+    monkeypatch.setattr(streams, "handle_stream", handled.append)
+    got: list[int] = []
+    server = Server({}, stream_handlers={"number": lambda value: got.append(value)})
+
+    async def serve(comm: Any) -> None:
+        await server.handle_stream(comm)
+
+    async with listen("tcp://127.0.0.1", serve) as listener:
+        comm = await connect(listener.contact_address)
+        stream = BatchedSend(interval="1 ms")
+        stream.start(comm)
+        assert type(stream) is BatchedSend
+        for value in range(3):
+            stream.send({"op": "number", "value": value})
+        stream.send({"op": "close-stream"})
+        with pytest.raises(distributed.comm.CommClosedError):
+            await comm.read()
+        await stream.close()
+    assert got == [0, 1, 2]
+    assert handled == []
+    await server.close()
+
+
+@gen_cluster(client=True, nthreads=[("tcp://127.0.0.1", 2)], scheduler="tcp://127.0.0.1")
+async def test_a_preload_helps_a_cluster_without_our_comms(
+    client: Client, scheduler: Scheduler, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert patches.installed() == []
+    for server in (scheduler, worker, client):
+        await preload.dask_setup(server)
+    assert {patch.feature for patch in patches.installed()} == FEATURES
+    assert work_in_hand._installed(scheduler) is not None
+    taken: list[Any] = []
+    start = execution.start_execution
+
+    def counted(worker: Worker, key: Any, **arguments: Any) -> bool:
+        taken.append(key)
+        return start(worker, key, **arguments)
+
+    monkeypatch.setattr(execution, "start_execution", counted)
+    futures = client.map(add, range(100))
+    assert await client.gather(futures) == list(range(100))
+    assert len(taken) == 100
+    streams_there_are = [worker.batched_stream, *scheduler.stream_comms.values()]
+    assert {type(stream) for stream in streams_there_are} == {BatchedSend}
+    assert AdaptiveBatchedSend not in {type(s) for s in scheduler.client_comms.values()}
+
+
+REPORT = """
+import sys
+from distributed import Client
+from backhaul.dask import patches
+
+def report(dask_scheduler):
+    from backhaul.dask import patches, work_in_hand
+    features = sorted({patch.feature for patch in patches.installed()})
+    return features, work_in_hand._installed(dask_scheduler) is not None
+
+with Client(sys.argv[1]) as client:
+    print("installed", *client.run_on_scheduler(report), flush=True)
+"""
+
+
+def test_dasks_scheduler_takes_the_preload(start: Start) -> None:
+    scheduler = start(
+        *("-m", "dask", "scheduler", "--preload", "backhaul.dask.preload", "--no-dashboard"),
+        *("--host", "tcp://127.0.0.1", "--port", "0", "--no-show"),
+    )
+    address = scheduler.wait_for(r"Scheduler at:\s+(tcp://\S+)")
+    report = start("-c", REPORT, address)
+    found = report.wait_for(r"^installed (.*)$")
+    assert found == "['batching', 'execution', 'futures', 'order'] True"
+    assert scheduler.process.poll() is None

@@ -134,7 +134,7 @@ class AdaptiveBatchedSend(BatchedSend):
         self.batch_count += 1
         if type(self.comm).write is not BackhaulComm.write:
             # Somebody has put another comm in the place of ours, as some tests of Dask's do.
-            self._draining = self._event_loop.create_task(self._drain(self._write(payload)))
+            self._write_aside(payload)
             return
         try:
             message_bytes = self.comm.write_nowait(
@@ -150,9 +150,16 @@ class AdaptiveBatchedSend(BatchedSend):
             logger.exception("Error in batched write")
             self.abort()
             return
+        if message_bytes is None:
+            self._write_aside(payload)
+            return
         self._log(payload, message_bytes)
         if congested:
             self._draining = self._event_loop.create_task(self._drain(self.comm.drained()))
+
+    def _write_aside(self, payload: list[Any]) -> None:
+        """Send a batch while the event loop goes on; what comes meanwhile gathers."""
+        self._draining = self._event_loop.create_task(self._drain(self._write(payload)))
 
     async def _write(self, payload: list[Any]) -> None:
         message_bytes = await self.comm.write(

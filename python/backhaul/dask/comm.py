@@ -183,16 +183,16 @@ class BackhaulComm(Comm):
         msg: object,
         serializers: list[str] | None = None,
         on_error: str = "message",
-    ) -> int:
+    ) -> int | None:
         """Queue a message without waiting for anything; see `write`.
 
-        For what is small: the message is serialized here and now. Ask `congested` before the next
-        one, and if it is, wait for `drained`.
+        Ask `congested` before the next one, and if it is, wait for `drained`.
 
         Returns
         -------
-        int
-            Bytes of the serialized message.
+        int or None
+            Bytes of the serialized message; nothing if the message is so large that it should be
+            serialized in another thread, by `write`. It was not sent then.
 
         Raises
         ------
@@ -201,8 +201,16 @@ class BackhaulComm(Comm):
         """
         if self._closed:
             self._refuse()
-        message = codec.encode(msg, serializers, on_error, self._context(), self.max_shard_size)
-        assert message is not None
+        message = codec.encode(
+            msg,
+            serializers,
+            on_error,
+            self._context(),
+            self.max_shard_size,
+            inline_bytes_max=self._inline_bytes_max(),
+        )
+        if message is None:
+            return None
         try:
             self._forget_finished()
             request = self._endpoint.send_frames([_buffer(frame) for frame in message.frames])
@@ -332,7 +340,7 @@ class BackhaulComm(Comm):
             raise
         finally:
             self._unfinished.clear()
-            self._posted = None
+            self._posted = self._kept = None
 
     def abort(self) -> None:
         """Close at once, dropping what is queued; later calls do nothing."""
@@ -340,7 +348,7 @@ class BackhaulComm(Comm):
         self._finalizer.detach()
         self._unfinished.clear()
         self._endpoint.abort()
-        self._posted = None
+        self._posted = self._kept = None
 
     def closed(self) -> bool:
         """Tell whether either side closed, or the peer is gone.
@@ -380,13 +388,16 @@ class BackhaulComm(Comm):
             # It keeps its exception, whose traceback keeps this frame: no cycle.
             del request
 
+    def _inline_bytes_max(self) -> int | None:
+        """Size above which a message is serialized in another thread; None if it never is."""
+        return (self.allow_offload and comm_utils.OFFLOAD_THRESHOLD) or None
+
     async def _encoded(
         self, msg: object, serializers: list[str] | None, on_error: str
     ) -> codec.Message:
         """Serialize a message, in another thread if it is large and the comm allows that."""
         arguments = (msg, serializers, on_error, self._context(), self.max_shard_size)
-        limit = (self.allow_offload and comm_utils.OFFLOAD_THRESHOLD) or None
-        message = codec.encode(*arguments, inline_bytes_max=limit)
+        message = codec.encode(*arguments, inline_bytes_max=self._inline_bytes_max())
         if message is None:
             message = await offload(codec.encode, *arguments)
         assert message is not None

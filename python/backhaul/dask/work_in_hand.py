@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from distributed import Scheduler
 
@@ -122,7 +121,7 @@ class WorkInHand:
         #: Tasks that have finished, by name of the group
         self.confirmed: dict[str, int] = {}
         #: A worker is filled again when it has no more tasks in hand than this; by address
-        self.low_tasks: WeakKeyDictionary[WorkerState, int] = WeakKeyDictionary()
+        self.low_tasks: dict[str, int] = {}
         self.recall = Recall(scheduler)
         self._target: WorkerState | None = None
         self._upstream_finished: Callable[..., None] = scheduler.handle_task_finished
@@ -163,7 +162,7 @@ class WorkInHand:
         if surprised:
             self._take_back(ts.prefix.name)
         tasks = len(ws.processing) - len(ws.long_running)
-        if tasks <= self.low_tasks.get(ws, tasks) and scheduler.queued:
+        if tasks <= self.low_tasks.get(worker, tasks) and scheduler.queued:
             self.fill(ws, stimulus_id)
 
     def fill(self, ws: WorkerState, stimulus_id: str) -> int:
@@ -200,7 +199,11 @@ class WorkInHand:
             if not room:
                 break
         in_hand = len(ws.processing) - len(ws.long_running)
-        self.low_tasks[ws] = max(in_hand // 2, self._floor_tasks(ws))
+        if len(self.low_tasks) > 2 * len(scheduler.workers):
+            self.low_tasks = {
+                worker: low for worker, low in self.low_tasks.items() if worker in scheduler.workers
+            }
+        self.low_tasks[ws.address] = max(in_hand // 2, self._floor_tasks(ws))
         return sent
 
     def hand(self, ws: WorkerState) -> Hand | None:

@@ -45,7 +45,7 @@ class AdaptiveBatchedSend(BatchedSend):
         nothing to gain from it sooner. Taken back after each batch.
     """
 
-    comm: BackhaulComm
+    comm: Any
     buffer: list[Any]
     patience_s: float
 
@@ -123,6 +123,10 @@ class AdaptiveBatchedSend(BatchedSend):
         payload, self.buffer = self.buffer, []
         self._adapt(len(payload))
         self.batch_count += 1
+        if not isinstance(self.comm, BackhaulComm):
+            # Somebody has put a comm of their own around ours, to watch it or to hold it up.
+            self._draining = self._event_loop.create_task(self._drain(payload))
+            return
         try:
             message_bytes = self.comm.write_nowait(
                 payload, serializers=self.serializers, on_error="raise"
@@ -156,9 +160,15 @@ class AdaptiveBatchedSend(BatchedSend):
         self.recent_message_log.append(logged)
         self.byte_count += message_bytes
 
-    async def _drain(self) -> None:
+    async def _drain(self, payload: list[Any] | None = None) -> None:
         try:
-            await self.comm.drained()
+            if payload is None:
+                await self.comm.drained()
+            else:
+                message_bytes = await self.comm.write(
+                    payload, serializers=self.serializers, on_error="raise"
+                )
+                self._log(payload, message_bytes)
         except CommClosedError:
             logger.info("Batched Comm Closed %r", self.comm, exc_info=True)
             self.abort()

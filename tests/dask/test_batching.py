@@ -157,6 +157,43 @@ async def test_patience_lets_messages_gather_once(comm_pair: CommPair) -> None:
         assert stream.patience_s == 0.0
 
 
+class Held:
+    """A comm around another one that writes when it is told to."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm = comm
+        self.held = asyncio.Event()
+        self.free = asyncio.Event()
+
+    async def write(self, *arguments: Any, **options: Any) -> Any:
+        self.held.set()
+        await self.free.wait()
+        return await self.comm.write(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.comm, name)
+
+
+@gen_test()
+async def test_a_comm_that_others_put_around_ours_can_hold_the_stream_up(
+    comm_pair: CommPair,
+) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        ours = stream.comm
+        stream.comm = held = Held(ours)
+        stream.send(1)
+        await held.held.wait()
+        stream.send(2)
+        await asyncio.sleep(0)
+        assert stream.buffer == [2]
+        held.free.set()
+        assert await comm.read() == (1,)
+        assert await comm.read() == (2,)
+        stream.comm = ours
+        stream.send(3)
+        assert await comm.read() == (3,)
+
+
 @gen_test()
 async def test_closing_sends_what_is_queued(comm_pair: CommPair) -> None:
     async with stream_pair(comm_pair) as (stream, comm):

@@ -72,6 +72,9 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
     patches.install()
     assert names() == {
         "BatchedSend.start",
+        "SpillBuffer.__getitem__",
+        "StateMachineEvent.__copy__",
+        "WorkerState._handle_event",
         "Server.handle_stream",
         "Worker._start_async_instruction",
         "FutureState.wait",

@@ -132,7 +132,7 @@ class AdaptiveBatchedSend(BatchedSend):
         self.patience_s = 0.0
         self._flushed_at = self._event_loop.time()
         self.batch_count += 1
-        if type(self.comm).write is not BackhaulComm.write:
+        if not isinstance(self.comm, BackhaulComm):
             # Somebody has put another comm in the place of ours, as some tests of Dask's do.
             self._write_aside(payload)
             return

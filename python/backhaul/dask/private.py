@@ -18,6 +18,7 @@ Besides the names below we depend on two facts that no import shows:
 
 from __future__ import annotations
 
+from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 from distributed.batched import BatchedSend
 from distributed.client import FutureState
@@ -117,6 +118,7 @@ __all__ = [
     "WorkerState",
     "WorkerStateMachine",
     "backends",
+    "by_value_modules",
     "comm_utils",
     "context_meter",
     "decompress",

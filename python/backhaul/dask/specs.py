@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import cloudpickle
 
-from backhaul.dask.private import Alias, DataNode, Task, TaskRef, containers
+from backhaul.dask.private import Alias, DataNode, Task, TaskRef, by_value_modules, containers
 from backhaul.dask.private import pickle as dask_pickle
 
 __all__ = ["describe", "load_task", "names"]
@@ -85,6 +85,7 @@ def names() -> dict[str, Any]:
         "partial": partial,
         "functions": (FunctionType, BuiltinFunctionType),
         "describe": describe,
+        "by_value_modules": by_value_modules,
         # PROTO 5, the names of `load_task` as SHORT_BINUNICODE, STACK_GLOBAL
         "spec_prefix": b"\x80\x05" + _short(load_task.__module__) + _short("load_task") + b"\x93",
     }
@@ -180,8 +181,12 @@ def _is_fixed(value: object, parts: list[Parts], seen: set[int]) -> bool:
     if isinstance(value, ModuleType):
         name = value.__name__
         return name != "__main__" and sys.modules.get(name) is value
-    if isinstance(value, (type, FunctionType, BuiltinFunctionType)) and _importable(value):
-        return True
+    if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+        found = _importable(value)
+        if found is not None:
+            # Whatever else it has by name may be another one after a module is loaded again, and
+            # the receiver would go on with the old one.
+            return found[0] == "builtins"
     if type(value) is FunctionType:
         return _is_fixed_function(value, parts, seen)
     return False
@@ -192,7 +197,7 @@ def _is_fixed_function(function: FunctionType, parts: list[Parts], seen: set[int
         return True
     seen.add(id(function))
     uses = list(_names_used(function.__code__))
-    if any(changes for _, changes in uses):
+    if any(changes or name in _REACHING for name, changes in uses):
         return False
     namespace = function.__globals__
     values: list[tuple[str, object] | tuple[str]] = []
@@ -222,6 +227,10 @@ def _is_fixed_function(function: FunctionType, parts: list[Parts], seen: set[int
     own: Named = (function.__dict__, list(function.__dict__.items()))
     parts.append((function, attributes, cells, (namespace, values), own))
     return True
+
+
+#: Builtins through which a function changes what its code does not name.
+_REACHING = frozenset({"globals", "locals", "vars", "exec", "eval", "setattr", "delattr"})
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

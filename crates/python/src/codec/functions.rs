@@ -77,27 +77,31 @@ impl SentFunctions {
         &self,
         names: &Names,
         function: &Bound<'_, PyAny>,
+        may_be_by_value: bool,
         payload: &mut Writer,
     ) -> PyResult<bool> {
         let py = function.py();
+        if names.by_value_modules.bind(py).is_truthy()? {
+            // The user wants functions of some modules pickled by value: cloudpickle knows which.
+            return Ok(false);
+        }
         let address = function.as_ptr().addr();
         let known = self.lock().get(&address).cloned();
         if let Some(sent) = known
             && sent.is_valid(py)
         {
-            payload.extend(&sent.encoded);
-            return Ok(true);
+            return Ok(sent.write(may_be_by_value, payload));
         }
         let described = names.describe.bind(py).call1((function,))?;
         if described.is_none() {
             return Ok(false);
         }
         let sent = Arc::new(Sent::new(function, &described)?);
-        payload.extend(&sent.encoded);
+        let written = sent.write(may_be_by_value, payload);
         let bytes = sent.encoded.len();
         let forgotten = self.lock().insert(address, sent, bytes);
         drop(forgotten);
-        Ok(true)
+        Ok(written)
     }
 
     pub(super) fn usage(&self) -> (usize, usize) {
@@ -182,6 +186,14 @@ impl Sent {
             encoded: writer.into_bytes(),
             check,
         })
+    }
+
+    fn write(&self, may_be_by_value: bool, payload: &mut Writer) -> bool {
+        let fits = may_be_by_value || matches!(self.check, Check::Name { .. });
+        if fits {
+            payload.extend(&self.encoded);
+        }
+        fits
     }
 
     fn is_valid(&self, py: Python<'_>) -> bool {

@@ -58,6 +58,8 @@ struct Names {
     loads: Py<PyAny>,
     /// `describe(function)`: how to send a function, see [`SentFunctions`]
     describe: Py<PyAny>,
+    /// Modules whose functions cloudpickle pickles by value
+    by_value_modules: Py<PyAny>,
     /// Classes of tasks: instances are nothing but their slots
     tasks: Vec<Py<PyType>>,
     /// Names of these slots
@@ -240,6 +242,7 @@ impl Names {
             extra_data: any("extra_data")?.unbind(),
             loads: any("loads")?.unbind(),
             describe: any("describe")?.unbind(),
+            by_value_modules: any("by_value_modules")?.unbind(),
             tasks: classes("tasks")?,
             slots: any("slots")?
                 .cast_into::<PyTuple>()?

@@ -168,7 +168,8 @@ impl<'py> SpecReader<'_, 'py> {
         };
         let module = self.keys.key(py, module)?;
         let mut found = match modules(py)?.get_item(&module)? {
-            Some(loaded) if !loaded.is_none() => loaded,
+            Some(loaded) if !loaded.is_none() && !is_initializing(&loaded)? => loaded,
+            // What another thread is importing is waited for.
             _ => py.import(&module)?.into_any(),
         };
         for name in path.split(|&byte| byte == b'.') {
@@ -194,3 +195,13 @@ fn malformed() -> PyErr {
 
 /// As deep as they are written
 const NESTING_MAX: usize = 100;
+
+/// Whether a module is being imported, perhaps by another thread, and lacks names
+fn is_initializing(module: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = module.py();
+    let Some(spec) = module.getattr_opt(intern!(py, "__spec__"))? else {
+        return Ok(false);
+    };
+    spec.getattr_opt(intern!(py, "_initializing"))?
+        .map_or(Ok(false), |initializing| initializing.is_truthy())
+}

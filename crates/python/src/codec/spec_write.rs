@@ -58,6 +58,7 @@ pub(super) fn task(codec: &Codec, task: &Bound<'_, PyAny>, payload: &mut Writer)
         codec,
         payload,
         seen: HashSet::new(),
+        may_be_by_value: false,
     };
     match writing.write(task, NESTING_MAX) {
         Ok(()) => Ok(true),
@@ -81,6 +82,8 @@ struct SpecWriter<'a> {
     payload: &'a mut Writer,
     /// Addresses of the objects that can change, which must not be met twice
     seen: HashSet<usize>,
+    /// What comes is the function of the task itself, which may travel apart from the task
+    may_be_by_value: bool,
 }
 
 /// Why there is no payload
@@ -96,10 +99,17 @@ impl SpecWriter<'_> {
         let Some(inner) = nesting_left.checked_sub(1) else {
             return Err(Stop::NotSimple);
         };
+        // Strings and tuples are written again at each reference, which the pickler would not do.
+        if self.payload.len() > PAYLOAD_BYTES_MAX {
+            return Err(Stop::NotSimple);
+        }
         if let Ok(text) = object.cast_exact::<PyString>() {
             // What is not Unicode, the pickler knows how to write.
-            self.payload
-                .str(text.to_str().map_err(|_| Stop::NotSimple)?)?;
+            let text = text.to_str().map_err(|_| Stop::NotSimple)?;
+            if text.len() > PAYLOAD_BYTES_MAX {
+                return Err(Stop::NotSimple);
+            }
+            self.payload.str(text)?;
         } else if object.is_none() {
             self.payload.nil();
         } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
@@ -114,7 +124,11 @@ impl SpecWriter<'_> {
         } else if let Ok(float) = object.cast_exact::<PyFloat>() {
             self.payload.float(float.value());
         } else if let Ok(data) = object.cast_exact::<PyBytes>() {
-            self.payload.bin(data.as_bytes())?;
+            let data = data.as_bytes();
+            if data.len() > PAYLOAD_BYTES_MAX {
+                return Err(Stop::NotSimple);
+            }
+            self.payload.bin(data)?;
         } else if is_class_of(&self.codec.names.task_ref, object) {
             self.tagged(tag::TASK_REF, 1)?;
             self.attribute(object, intern!(object.py(), "key"), inner)?;
@@ -149,7 +163,9 @@ impl SpecWriter<'_> {
             self.payload.uint(class as u64);
             for slot in &names.slots {
                 let slot = slot.bind(py).cast::<PyString>().map_err(PyErr::from)?;
+                self.may_be_by_value = self.seen.len() == 1 && *slot == "func";
                 self.attribute(object, slot, inner)?;
+                self.may_be_by_value = false;
             }
         } else if let Ok(list) = object.cast_exact::<PyList>() {
             self.see(object)?;
@@ -163,7 +179,10 @@ impl SpecWriter<'_> {
                 .iter()
                 .any(|class| is_class_of(class, object))
         {
-            if !self.codec.sent.write(names, object, self.payload)? {
+            // Another one may be, or lead to, the same: only the pickler keeps them the same.
+            let may_be_by_value = std::mem::take(&mut self.may_be_by_value);
+            let sent = &self.codec.sent;
+            if !sent.write(names, object, may_be_by_value, self.payload)? {
                 return Err(Stop::NotSimple);
             }
         } else if is_class_of(&names.partial, object) {
@@ -262,3 +281,6 @@ pub(super) const TAIL: &[u8] = b"\x85R.";
 
 /// Far more than tasks nest; the pickler has its own limit
 const NESTING_MAX: usize = 100;
+
+/// Longest payload: what is larger gains nothing here, and the pickler writes it once
+const PAYLOAD_BYTES_MAX: usize = 64 << 10;

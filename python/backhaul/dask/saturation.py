@@ -26,7 +26,7 @@ __all__ = [
 
 #: What a Dask worker spends on one task besides running it, in seconds: receiving, starting,
 #: reporting. Its event loop does this for one task at a time, whatever the number of threads.
-#: Measured on an empty function: see ``docs/design/work-in-hand.md``.
+#: Of the size that ``backhaul bench tasks`` finds for a worker's CPU: see ``docs/benchmarks.md``.
 TURNAROUND_S = 0.3e-3
 
 #: An expectation that has grown by this much since it was last acted on is a wrong guess.

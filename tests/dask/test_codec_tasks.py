@@ -76,7 +76,7 @@ def in_main(source: str, name: str = "f", **names: Any) -> Any:
         Task(("x", 1, 2), operator.add, TaskRef(("a", 0)), 2.5, None, True, b"b", "ä"),
         Task("k", dict, [1, [2]], {"a": {"b": (1,)}}, frozenset({1}), x=slice(1, None, 2)),
         Task("k", operator.add, 2**63, -(2**63), 2**64 - 1),
-        Task("k", print, b"0" * 50_000, "x" * 300),
+        Task("k", print, b"0" * 20_000, "x" * 300),
         Task("k", List(TaskRef("a"), Tuple(1, TaskRef("b"))).func, 1),
         Task("k", sum, List(TaskRef("a"), 2), Dict(a=TaskRef("b")), Set(1, TaskRef("c"))),
         Task("k", print, Task("i", abs, TaskRef("a")), _data_producer=True),

@@ -122,5 +122,10 @@ def hold(part: Any) -> Any:
     return part
 
 
-# The workers cannot import this file.
-importlib.import_module("cloudpickle").register_pickle_by_value(sys.modules[__name__])
+@pytest.fixture(autouse=True)
+def by_value() -> Iterator[None]:
+    """Send the functions of this file to processes that cannot import it."""
+    cloudpickle = importlib.import_module("cloudpickle")
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])

@@ -59,9 +59,16 @@ _RULES = [
         (
             "executor",
             r"\((?:distributed/(?:threadpoolexecutor|_concurrent_futures_thread)\.py|concurrent/"
-            r"|dask/_task_spec\.py|backhaul/bench/)",
+            r"|dask/_task_spec\.py|backhaul/bench/|backhaul/dask/execution\.py)",
         ),
-        ("batching", r"\(distributed/batched\.py"),
+        ("serialization", r"\(backhaul/dask/(?:codec|specs)\.py"),
+        ("batching", r"\((?:distributed/batched|backhaul/dask/batching)\.py"),
+        ("dispatch", r"\(backhaul/dask/(?:streams|patches)\.py"),
+        (
+            "state machine",
+            r"\(backhaul/dask/(?:work_in_hand|saturation|recall|plumbing|waiting)\.py",
+        ),
+        ("task graphs", r"\(backhaul/dask/order\.py"),
         (
             "comm",
             r"\((?:distributed/comm/|tornado/(?:iostream|tcp\w*|netutil)\.py|backhaul/|_native\."

@@ -114,10 +114,11 @@ def parse_stacks(text: str) -> Counter[tuple[str, ...]]:
     """
     found: Counter[tuple[str, ...]] = Counter()
     for line in text.splitlines():
-        stack, _, count = line.rpartition(" ")
-        if not stack or not count.isdigit():
+        stack, gap, count = line.rpartition(" ")
+        if not gap or not count.isdigit():
             raise ValueError(f"{line[:120]!r} is not a folded stack")
-        found[tuple(stack.split(";"))] += int(count)
+        # A thread that is about to enter its first frame, or has left its last, has none
+        found[tuple(stack.split(";")) if stack else ()] += int(count)
     return found
 
 

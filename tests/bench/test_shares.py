@@ -52,7 +52,7 @@ def test_no_samples_have_no_shares() -> None:
 
 
 def test_a_thread_without_frames_counts_for_no_group() -> None:
-    assert shares(parse_stacks(" 18\n" + ";".join(WRITING) + " 2")) == {"batching": 0.1, OTHER: 0.9}
+    assert shares(parse_stacks(" 18\n" + ";".join(WRITING) + " 2")) == {"comm": 0.1, OTHER: 0.9}
 
 
 def test_what_is_no_stack_is_refused() -> None:

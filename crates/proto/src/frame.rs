@@ -38,6 +38,8 @@ pub enum FrameKind {
     Pong = 8,
     /// No message follows
     Close = 9,
+    /// The next bytes of an accepted message lie in memory that the peer can map
+    Lease = 10,
 }
 
 impl FrameKind {
@@ -58,6 +60,7 @@ impl FrameKind {
             7 => Self::Ping,
             8 => Self::Pong,
             9 => Self::Close,
+            10 => Self::Lease,
             _ => return None,
         })
     }
@@ -86,9 +89,9 @@ pub struct FrameHeader {
     pub segment_count: u32,
     /// Number of the message, counted by its sender; total messages in a credit, token in a ping
     pub message: u64,
-    /// Tag of the message that starts here; total bytes in a credit, else 0
+    /// Tag of the message that starts here; total bytes in a credit, the ticket of a lease, else 0
     pub tag: u64,
-    /// Bytes that follow; in a request, bytes of the whole message
+    /// Bytes that follow; in a request, bytes of the whole message; in a lease, bytes lent
     pub payload_bytes: u64,
 }
 
@@ -162,8 +165,10 @@ impl FrameHeader {
 
     fn check(&self, reserved: u16) -> Result<(), ProtocolError> {
         let kind = self.kind;
-        let has_tag = kind == FrameKind::Credit || (kind.starts_message() && !self.untagged);
-        let has_bytes = kind == FrameKind::Request || kind.carries_payload();
+        let has_tag = matches!(kind, FrameKind::Credit | FrameKind::Lease)
+            || (kind.starts_message() && !self.untagged);
+        let has_bytes =
+            matches!(kind, FrameKind::Request | FrameKind::Lease) || kind.carries_payload();
         let zeros = [
             ("reserved", u64::from(reserved), true),
             (
@@ -227,7 +232,7 @@ mod tests {
     #[test]
     fn unknown_kinds_flags_and_reserved_bits_are_refused() {
         let good = FrameHeader::bare(FrameKind::Ping, 1).encode();
-        for (at, value) in [(0, 0), (0, 10), (1, 1), (1, 2), (2, 1), (3, 1), (4, 1)] {
+        for (at, value) in [(0, 0), (0, 11), (1, 1), (1, 2), (2, 1), (3, 1), (4, 1)] {
             let mut bytes = good;
             bytes[at] = value;
             FrameHeader::decode(&bytes).unwrap_err();
@@ -256,8 +261,8 @@ mod tests {
     }
 
     #[test]
-    fn a_request_or_data_of_nothing_is_refused() {
-        for kind in [FrameKind::Request, FrameKind::Data] {
+    fn a_request_data_or_lease_of_nothing_is_refused() {
+        for kind in [FrameKind::Request, FrameKind::Data, FrameKind::Lease] {
             let error = FrameHeader::decode(&FrameHeader::bare(kind, 4).encode()).unwrap_err();
             let expected = ProtocolError::NoBytes {
                 kind: kind.code(),
@@ -270,7 +275,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_decodes_encodes_to_the_same_bytes(
-            kind in 0_u8..11,
+            kind in 0_u8..12,
             flags in 0_u8..3,
             segment_count in prop_oneof![Just(0_u32), any::<u32>()],
             fields in any::<[u64; 3]>(),

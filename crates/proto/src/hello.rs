@@ -19,7 +19,7 @@ pub const HELLO_BODY_BYTES_MAX: usize = 4096;
 pub(crate) const MAGIC: &[u8; 8] = b"backhaul";
 
 /// The version spoken here
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// Bytes in front of the body
 pub(crate) const PREFIX_BYTES: usize = 16;

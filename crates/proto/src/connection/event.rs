@@ -53,6 +53,15 @@ impl PayloadRange {
     }
 }
 
+/// A part of a message that lies in memory which the peer can map
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Span {
+    /// Where the part begins, in bytes from the start of the first segment, across segments
+    pub offset: u64,
+    /// Its length, in bytes; never 0
+    pub bytes: u64,
+}
+
 /// What follows a frame on the lane
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Incoming {
@@ -65,6 +74,16 @@ pub enum Incoming {
         arrival: ArrivalId,
         /// How many bytes, never 0
         bytes: u64,
+    },
+    /// Nothing on the lane: the next bytes of a message are lent. Take them, or copy them, then
+    /// call [`Connection::handle_payload`](crate::Connection::handle_payload)
+    Leased {
+        /// The message
+        arrival: ArrivalId,
+        /// How many bytes, never 0
+        bytes: u64,
+        /// What the peer's lender calls the lease
+        ticket: u64,
     },
 }
 

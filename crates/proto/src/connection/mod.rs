@@ -22,7 +22,7 @@ use crate::limits::{Limits, PeerLimits};
 use crate::liveness::{KeepAliveExpired, Liveness};
 
 pub use self::event::{
-    ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Store, Transmit,
+    ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Span, Store, Transmit,
 };
 #[cfg(test)]
 pub(crate) use self::send::encode_start;
@@ -75,7 +75,25 @@ impl Connection {
         kind: MessageKind,
         segment_bytes: &[u64],
     ) -> Result<(), SendRefused> {
-        self.sending.send(id, kind, segment_bytes)
+        self.sending.send(id, kind, segment_bytes, &[])
+    }
+
+    /// As [`send`](Self::send), for a message of which parts may be lent
+    ///
+    /// `lendable` are parts in ascending order that do not overlap. If the message goes by
+    /// rendezvous, [`poll_transmit_lending`](Self::poll_transmit_lending) asks for each of them.
+    ///
+    /// # Errors
+    ///
+    /// [`SendRefused`]; nothing about the message is kept.
+    pub fn send_lendable(
+        &mut self,
+        id: SendId,
+        kind: MessageKind,
+        segment_bytes: &[u64],
+        lendable: &[Span],
+    ) -> Result<(), SendRefused> {
+        self.sending.send(id, kind, segment_bytes, lendable)
     }
 
     /// Posts a receive; it ends with one of the `Recv` events, perhaps at once
@@ -139,7 +157,7 @@ impl Connection {
             FrameKind::Eager | FrameKind::Request => {
                 return self.receiving.handle_start(frame, &mut self.events);
             }
-            FrameKind::Data => return self.receiving.handle_data(&header),
+            FrameKind::Data | FrameKind::Lease => return self.receiving.handle_piece(&header),
             FrameKind::Accept => self.sending.handle_accept(header.message)?,
             FrameKind::Skip => {
                 let send = self.sending.handle_skip(header.message)?;
@@ -181,12 +199,24 @@ impl Connection {
         self.liveness.handle_timeout(now)
     }
 
-    /// The next frame to write
+    /// The next frame to write; nothing is lent
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.poll_transmit_lending(&mut |_| None)
+    }
+
+    /// The next frame to write, lending what can be lent
+    ///
+    /// `lend` is asked once for each part that [`send_lendable`](Self::send_lendable) named, and
+    /// returns the ticket that the peer is to have for it. From then on the memory is lent until
+    /// the peer gives it back, whatever becomes of the send. With `None` the part is sent.
+    pub fn poll_transmit_lending(
+        &mut self,
+        lend: &mut dyn FnMut(PayloadRange) -> Option<u64>,
+    ) -> Option<Transmit> {
         if let Some(header) = self.poll_control() {
             return Some(Transmit::control(header));
         }
-        self.sending.poll_transmit()
+        self.sending.poll_transmit(lend)
     }
 
     /// What happened

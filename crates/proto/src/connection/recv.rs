@@ -134,8 +134,8 @@ impl RecvHalf {
         }
     }
 
-    /// Handles the header of a piece of a long message
-    pub(super) fn handle_data(&mut self, header: &FrameHeader) -> Result<Incoming, ProtocolError> {
+    /// Handles the header of a piece of a long message, sent or lent
+    pub(super) fn handle_piece(&mut self, header: &FrameHeader) -> Result<Incoming, ProtocolError> {
         self.check_open(header.kind)?;
         let message = header.message;
         let unfinished = self.unfinished.get(&message).copied();
@@ -157,7 +157,14 @@ impl RecvHalf {
             });
         }
         self.announced = Some((arrival, bytes));
-        Ok(Incoming::Payload { arrival, bytes })
+        Ok(match header.kind {
+            FrameKind::Lease => Incoming::Leased {
+                arrival,
+                bytes,
+                ticket: header.tag,
+            },
+            _ => Incoming::Payload { arrival, bytes },
+        })
     }
 
     /// Handles that the payload announced last is stored

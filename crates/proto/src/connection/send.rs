@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use smallvec::SmallVec;
 
-use super::event::{HeaderBytes, PayloadRange, Transmit};
+use super::event::{HeaderBytes, PayloadRange, Span, Transmit};
 use crate::credit::SendCredit;
 use crate::decoder::SegmentBytes;
 use crate::error::{ProtocolError, SendRefused};
@@ -44,12 +44,17 @@ struct Queued {
     segment_bytes: SegmentBytes,
     /// Sum of `segment_bytes`
     bytes: u64,
+    lendable: Spans,
 }
+
+/// Parts of a message that may be lent instead of sent, in order and apart
+type Spans = SmallVec<[Span; 1]>;
 
 #[derive(Debug)]
 struct Requested {
     send: SendId,
     bytes: u64,
+    lendable: Spans,
 }
 
 #[derive(Debug)]
@@ -59,6 +64,8 @@ struct Streaming {
     bytes: u64,
     /// Bytes handed out; below `bytes`
     sent_bytes: u64,
+    /// Those that lie behind `sent_bytes`
+    lendable: Spans,
 }
 
 /// How far the end of sending is
@@ -94,6 +101,7 @@ impl SendHalf {
         send: SendId,
         kind: MessageKind,
         segment_bytes: &[u64],
+        lendable: &[Span],
     ) -> Result<(), SendRefused> {
         if self.close != Close::Open {
             return Err(SendRefused::Closed);
@@ -124,6 +132,7 @@ impl SendHalf {
             kind,
             segment_bytes: SmallVec::from_slice(segment_bytes),
             bytes,
+            lendable: SmallVec::from_slice(lendable),
         });
         Ok(())
     }
@@ -151,6 +160,7 @@ impl SendHalf {
             send: requested.send,
             bytes: requested.bytes,
             sent_bytes: 0,
+            lendable: requested.lendable,
         });
         Ok(())
     }
@@ -164,11 +174,15 @@ impl SendHalf {
     /// The next frame of a message, or the Close after all of them
     ///
     /// Starts and pieces of long messages share the lane by bytes: between two pieces, as many
-    /// bytes of starts go as one piece has.
-    pub(super) fn poll_transmit(&mut self) -> Option<Transmit> {
+    /// bytes of starts go as one piece has. `lend` is asked for each part that may be lent, and
+    /// gives its ticket, or `None` if it must be sent.
+    pub(super) fn poll_transmit(
+        &mut self,
+        lend: &mut dyn FnMut(PayloadRange) -> Option<u64>,
+    ) -> Option<Transmit> {
         let may_start = !self.queued.is_empty() && self.credit.messages_left() > 0;
         if !self.streaming.is_empty() && (!may_start || self.start_budget_bytes == 0) {
-            return self.transmit_chunk();
+            return self.transmit_chunk(lend);
         }
         if may_start {
             return self.transmit_start();
@@ -251,6 +265,7 @@ impl SendHalf {
                 Requested {
                     send: queued.send,
                     bytes: queued.bytes,
+                    lendable: queued.lendable,
                 },
             );
         }
@@ -262,18 +277,16 @@ impl SendHalf {
         })
     }
 
-    fn transmit_chunk(&mut self) -> Option<Transmit> {
+    fn transmit_chunk(
+        &mut self,
+        lend: &mut dyn FnMut(PayloadRange) -> Option<u64>,
+    ) -> Option<Transmit> {
         let mut streaming = self.streaming.pop_front()?;
         self.start_budget_bytes = self.chunk_bytes_max;
-        let offset = streaming.sent_bytes;
-        let bytes = (streaming.bytes - offset).min(self.chunk_bytes_max);
-        streaming.sent_bytes += bytes;
-        let header = FrameHeader {
-            payload_bytes: bytes,
-            ..FrameHeader::bare(FrameKind::Data, streaming.message)
-        };
+        let (header, payload) = streaming.next_piece(self.chunk_bytes_max, lend);
+        streaming.sent_bytes += header.payload_bytes;
         let transmit = Transmit {
-            payload: PayloadRange::new(streaming.send, offset, bytes),
+            payload,
             completes: (streaming.sent_bytes == streaming.bytes).then_some(streaming.send),
             ..Transmit::control(header)
         };
@@ -281,6 +294,42 @@ impl SendHalf {
             self.streaming.push_back(streaming);
         }
         Some(transmit)
+    }
+}
+
+impl Streaming {
+    /// The frame of the next bytes: a lease of all that lies in one span, else data
+    fn next_piece(
+        &mut self,
+        chunk_bytes_max: u64,
+        lend: &mut dyn FnMut(PayloadRange) -> Option<u64>,
+    ) -> (FrameHeader, Option<PayloadRange>) {
+        let offset = self.sent_bytes;
+        let mut bytes_max = (self.bytes - offset).min(chunk_bytes_max);
+        if let Some(&span) = self.lendable.first() {
+            if span.offset > offset {
+                bytes_max = bytes_max.min(span.offset - offset);
+            } else {
+                // Asked once: what is not lent is sent.
+                self.lendable.remove(0);
+                let range = PayloadRange::new(self.send, offset, span.bytes);
+                if let Some(ticket) = range.and_then(lend) {
+                    let header = FrameHeader {
+                        tag: ticket,
+                        payload_bytes: span.bytes,
+                        ..FrameHeader::bare(FrameKind::Lease, self.message)
+                    };
+                    return (header, None);
+                }
+                // Not beyond the span: the next one is to begin where a piece begins.
+                bytes_max = bytes_max.min(span.bytes);
+            }
+        }
+        let header = FrameHeader {
+            payload_bytes: bytes_max,
+            ..FrameHeader::bare(FrameKind::Data, self.message)
+        };
+        (header, PayloadRange::new(self.send, offset, bytes_max))
     }
 }
 
@@ -298,171 +347,4 @@ pub(crate) fn encode_start(header: &FrameHeader, segment_bytes: &[u64]) -> Heade
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
-    use super::*;
-    use crate::ids::Tag;
-
-    const EAGER: MessageKind = MessageKind::Tagged(Tag(1));
-
-    fn half(credit_messages: u64, credit_bytes: u64) -> SendHalf {
-        let limits = Limits {
-            eager_bytes_max: 100,
-            data_chunk_bytes: 200,
-            sends_max: 4,
-            ..Limits::default()
-        };
-        let peer = PeerLimits {
-            credit_bytes,
-            credit_messages,
-            message_bytes_max: 5000,
-            segments_max: 3,
-        };
-        SendHalf::new(&limits, peer)
-    }
-
-    fn kind(transmit: &Transmit) -> FrameKind {
-        let header = transmit.header.first_chunk().unwrap();
-        FrameHeader::decode(header).unwrap().kind
-    }
-
-    #[test]
-    fn what_the_peer_does_not_take_is_refused() {
-        let mut half = half(8, 1000);
-        let too_large = SendRefused::TooLarge {
-            bytes: 5001,
-            max: 5000,
-        };
-        assert_eq!(half.send(SendId(0), EAGER, &[5000, 1]), Err(too_large));
-        let overflow = SendRefused::TooLarge {
-            bytes: u64::MAX,
-            max: 5000,
-        };
-        assert_eq!(half.send(SendId(0), EAGER, &[u64::MAX, 1]), Err(overflow));
-        let many = SendRefused::TooManySegments {
-            segments: 4,
-            max: 3,
-        };
-        assert_eq!(half.send(SendId(0), EAGER, &[1; 4]), Err(many));
-        for id in 0..4 {
-            half.send(SendId(id), EAGER, &[1]).unwrap();
-        }
-        let full = SendRefused::QueueFull { max: 4 };
-        assert_eq!(half.send(SendId(9), EAGER, &[1]), Err(full));
-        half.close();
-        assert_eq!(half.send(SendId(9), EAGER, &[1]), Err(SendRefused::Closed));
-    }
-
-    #[test]
-    fn without_bytes_of_credit_a_short_message_is_requested() {
-        let mut half = half(8, 150);
-        for id in 0..3 {
-            half.send(SendId(id), EAGER, &[100 - 50 * (id as u64 % 2)])
-                .unwrap();
-        }
-        let first = half.poll_transmit().unwrap();
-        assert_eq!(
-            (kind(&first), first.completes),
-            (FrameKind::Eager, Some(SendId(0)))
-        );
-        let second = half.poll_transmit().unwrap();
-        assert_eq!(kind(&second), FrameKind::Eager);
-        let third = half.poll_transmit().unwrap();
-        assert_eq!((kind(&third), third.payload), (FrameKind::Request, None));
-        assert_eq!(third.completes, None);
-    }
-
-    #[test]
-    fn without_messages_of_credit_everything_waits() {
-        let mut half = half(1, 1000);
-        half.send(SendId(0), EAGER, &[1]).unwrap();
-        half.send(SendId(1), EAGER, &[]).unwrap();
-        assert!(half.poll_transmit().is_some());
-        assert_eq!(half.poll_transmit(), None);
-        half.handle_credit(2, 1000);
-        let empty = half.poll_transmit().unwrap();
-        assert_eq!((empty.payload, empty.completes), (None, Some(SendId(1))));
-    }
-
-    #[test]
-    fn a_queued_send_can_be_cancelled_and_a_started_one_cannot() {
-        let mut half = half(1, 1000);
-        half.send(SendId(0), EAGER, &[4000]).unwrap();
-        half.send(SendId(1), EAGER, &[1]).unwrap();
-        half.poll_transmit().unwrap();
-        assert!(!half.cancel(SendId(0)));
-        assert!(half.cancel(SendId(1)));
-        assert!(!half.cancel(SendId(1)));
-    }
-
-    #[test]
-    fn long_messages_take_turns_and_short_ones_go_between() {
-        let mut half = half(8, 1000);
-        half.send(SendId(0), EAGER, &[300]).unwrap();
-        half.send(SendId(1), EAGER, &[300]).unwrap();
-        while half.poll_transmit().is_some() {}
-        half.handle_accept(0).unwrap();
-        half.handle_accept(1).unwrap();
-        half.send(SendId(2), EAGER, &[1]).unwrap();
-        let mut order = Vec::new();
-        while let Some(transmit) = half.poll_transmit() {
-            let payload = transmit.payload.unwrap();
-            order.push((payload.send.0, payload.offset, payload.bytes));
-        }
-        assert_eq!(
-            order,
-            [
-                (2, 0, 1),
-                (0, 0, 200),
-                (1, 0, 200),
-                (0, 200, 100),
-                (1, 200, 100)
-            ]
-        );
-        assert!(half.is_flushed());
-    }
-
-    #[test]
-    fn many_short_messages_do_not_starve_a_long_one() {
-        let mut half = half(1000, 100_000);
-        half.send(SendId(0), EAGER, &[400]).unwrap();
-        half.poll_transmit().unwrap();
-        half.handle_accept(0).unwrap();
-        let mut frames = 0;
-        loop {
-            half.send(SendId(1), EAGER, &[68]).unwrap();
-            let transmit = half.poll_transmit().unwrap();
-            frames += 1;
-            if transmit.completes == Some(SendId(0)) {
-                break;
-            }
-        }
-        assert!(frames <= 8, "two pieces took {frames} frames");
-    }
-
-    #[test]
-    fn close_goes_out_after_the_last_send_is_done() {
-        let mut half = half(8, 1000);
-        half.send(SendId(0), EAGER, &[300]).unwrap();
-        half.close();
-        assert_eq!(kind(&half.poll_transmit().unwrap()), FrameKind::Request);
-        assert_eq!(half.poll_transmit(), None);
-        assert!(!half.is_flushed());
-        assert_eq!(half.handle_skip(0), Ok(SendId(0)));
-        assert!(!half.is_flushed());
-        assert_eq!(kind(&half.poll_transmit().unwrap()), FrameKind::Close);
-        assert!(half.is_flushed());
-        assert_eq!(half.poll_transmit(), None);
-    }
-
-    #[test]
-    fn an_accept_that_is_not_awaited_is_refused() {
-        let mut half = half(8, 1000);
-        half.send(SendId(0), EAGER, &[300]).unwrap();
-        half.handle_accept(0).unwrap_err();
-        half.poll_transmit().unwrap();
-        half.handle_accept(0).unwrap();
-        half.handle_accept(0).unwrap_err();
-        half.handle_skip(0).unwrap_err();
-    }
-}
+mod tests;

@@ -368,11 +368,11 @@ mod tests {
             max: 4096,
         };
         assert_eq!(error, HandshakeError::Hello(too_long));
-        bytes[8] = 2;
+        bytes[8] = 3;
         let error = pair(now).1.handle_bytes(now, &bytes[..16]).unwrap_err();
         let version = HandshakeError::Version {
-            peer: 2,
-            supported: 1,
+            peer: 3,
+            supported: 2,
         };
         assert_eq!(error, version);
     }

@@ -43,7 +43,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn every_message_arrives_once_in_order_and_unchanged() {
-    let (mut received, mut truncated, mut requested, mut cancelled) = (0, 0, 0, 0);
+    let (mut received, mut truncated, mut requested, mut cancelled, mut lent) = (0, 0, 0, 0, 0);
     for seed in seeds(1000) {
         let _replay = Replay { seed, fault: None };
         let mut world = World::new(seed, 400, seed % 4 == 0);
@@ -53,11 +53,15 @@ fn every_message_arrives_once_in_order_and_unchanged() {
             truncated += tally.truncated;
             requested += tally.requested;
             cancelled += tally.cancelled;
+            lent += tally.lent;
         }
     }
     // The workload does what it is there for.
-    for count in [received, truncated, requested, cancelled] {
-        assert!(count > 0, "{received} {truncated} {requested} {cancelled}");
+    for count in [received, truncated, requested, cancelled, lent] {
+        assert!(
+            count > 0,
+            "{received} {truncated} {requested} {cancelled} {lent}"
+        );
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Instant;
 use backhaul_proto::{ArrivalId, HEADER_BYTES};
 use backhaul_proto::{
     Capacity, Connection, Event, FrameDecoder, FrameHeader, FrameKind, Incoming, KeepAliveExpired,
-    Limits, MessageKind, PeerLimits, RecvId, RecvRefused, Selector, SendId, SendRefused, Store,
+    Limits, MessageKind, PayloadRange, PeerLimits, RecvId, RecvRefused, Selector, SendId,
+    SendRefused, Span, Store,
 };
 use slab::Slab;
 
@@ -18,6 +19,9 @@ use crate::rng::Rng;
 
 /// Messages that one side has started, in order
 pub(crate) type Journal = Rc<RefCell<Vec<Message>>>;
+
+/// Bytes that one side has lent, by ticket
+pub(crate) type Loans = Rc<RefCell<Vec<Vec<u8>>>>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
@@ -44,6 +48,10 @@ pub(crate) struct Node {
     pub(crate) sent: Journal,
     /// What the peer has started
     pub(crate) incoming: Journal,
+    /// What this side has lent, by ticket: memory that both sides reach
+    pub(crate) lent: Loans,
+    /// What the peer has lent
+    pub(crate) borrowed: Loans,
     /// Messages of the peer of which the start has come
     arrived: usize,
     pub(crate) model: Model,
@@ -63,6 +71,7 @@ pub(crate) struct Tally {
     pub(crate) closed: u64,
     pub(crate) failed: u64,
     pub(crate) requested: u64,
+    pub(crate) lent: u64,
 }
 
 impl Tally {
@@ -89,6 +98,7 @@ impl Node {
         peer: PeerLimits,
         sent: Journal,
         incoming: Journal,
+        [lent, borrowed]: [Loans; 2],
         now: Instant,
     ) -> Self {
         Self {
@@ -104,6 +114,8 @@ impl Node {
             unstarted: VecDeque::new(),
             sent,
             incoming,
+            lent,
+            borrowed,
             arrived: 0,
             model: Model::default(),
             closed: false,
@@ -140,9 +152,10 @@ impl Node {
         };
         let entry = self.sends.vacant_entry();
         let id = SendId(entry.key());
-        let result = self
-            .connection
-            .send(id, message.kind, &message.segment_bytes);
+        let lendable = lendable(&message.segment_bytes);
+        let result =
+            self.connection
+                .send_lendable(id, message.kind, &message.segment_bytes, &lendable);
         assert_eq!(result, expected);
         if result.is_ok() {
             entry.insert(message);
@@ -270,9 +283,24 @@ impl Node {
                 .handle_frame(now, frame)
                 .expect("the peer keeps the protocol");
             self.drain_events();
-            if let Incoming::Payload { arrival, bytes } = incoming {
-                assert!(bytes > 0);
-                self.payload = Some((arrival, bytes as usize));
+            match incoming {
+                Incoming::Control => {}
+                Incoming::Payload { arrival, bytes } => {
+                    assert!(bytes > 0);
+                    self.payload = Some((arrival, bytes as usize));
+                }
+                Incoming::Leased {
+                    arrival,
+                    bytes,
+                    ticket,
+                } => {
+                    let loan = self.borrowed.borrow()[ticket as usize].clone();
+                    assert_eq!(loan.len() as u64, bytes);
+                    let stored = self.arrivals.get_mut(&arrival).expect("was prepared");
+                    stored.content.extend_from_slice(&loan);
+                    self.connection.handle_payload(now, arrival);
+                    self.drain_events();
+                }
             }
         }
         self.check();
@@ -354,9 +382,23 @@ impl Node {
     }
 
     fn poll_frame(&mut self) {
-        let Some(transmit) = self.connection.poll_transmit() else {
+        let (sends, lent) = (&self.sends, &self.lent);
+        let mut tally_lent = 0;
+        let mut lend = |range: PayloadRange| {
+            // Refused now and then, as when a peer holds too much.
+            if range.offset % 3 == 0 {
+                return None;
+            }
+            tally_lent += 1;
+            let start = range.offset as usize;
+            let bytes = sends[range.send.0].content[start..start + range.bytes as usize].to_vec();
+            lent.borrow_mut().push(bytes);
+            Some(lent.borrow().len() as u64 - 1)
+        };
+        let Some(transmit) = self.connection.poll_transmit_lending(&mut lend) else {
             return;
         };
+        self.tally.lent += tally_lent;
         let head: &[u8; HEADER_BYTES] = transmit.header.first_chunk().expect("a whole header");
         let header = FrameHeader::decode(head).expect("a good header");
         if header.kind.starts_message() {
@@ -491,4 +533,17 @@ impl Node {
         let number = matched.expect("ends only with a message");
         self.incoming.borrow()[number].clone()
     }
+}
+
+/// Every other segment that has bytes
+fn lendable(segment_bytes: &[u64]) -> Vec<Span> {
+    let mut offset = 0;
+    let mut spans = Vec::new();
+    for (index, &bytes) in segment_bytes.iter().enumerate() {
+        if bytes > 0 && index % 2 == 0 {
+            spans.push(Span { offset, bytes });
+        }
+        offset += bytes;
+    }
+    spans
 }

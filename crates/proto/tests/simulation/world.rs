@@ -7,7 +7,7 @@ use backhaul_proto::{
 };
 
 use crate::lane::{Fate, Lane};
-use crate::node::{Journal, Message, Node, Tally};
+use crate::node::{Journal, Loans, Message, Node, Tally};
 use crate::rng::Rng;
 
 pub(crate) struct World {
@@ -43,12 +43,14 @@ impl World {
             }
         }
         let journals = [Journal::default(), Journal::default()];
+        let loans = [Loans::default(), Loans::default()];
         let node = |this: usize, other: usize| {
             Node::new(
                 limits[this].clone(),
                 limits[other].announced(),
                 journals[this].clone(),
                 journals[other].clone(),
+                [loans[this].clone(), loans[other].clone()],
                 start,
             )
         };

@@ -56,7 +56,7 @@ impl Bench {
             payload_bytes: bytes,
             ..FrameHeader::bare(FrameKind::Data, message)
         };
-        let Incoming::Payload { arrival, .. } = self.half.handle_data(&header)? else {
+        let Incoming::Payload { arrival, .. } = self.half.handle_piece(&header)? else {
             panic!("data without payload");
         };
         self.half.handle_payload(arrival, &mut self.events);

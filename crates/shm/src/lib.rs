@@ -19,4 +19,6 @@ mod mapping;
 #[cfg(not(loom))]
 pub mod pool;
 pub mod ring;
+#[cfg(not(loom))]
+mod size_class;
 mod sync;

@@ -14,11 +14,10 @@ mod segment;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-
 pub use self::error::{AttachError, CreateError};
 use self::segment::{Header, Role};
 use crate::mapping::Mapping;
+use crate::memfd;
 use crate::ring::{Consumer, Producer};
 
 /// Smallest capacity of one ring, in bytes
@@ -54,13 +53,11 @@ pub fn create(capacity_bytes: usize) -> Result<(Duplex, OwnedFd), CreateError> {
         segment_bytes,
         source: source.into(),
     };
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = memfd_create("backhaul-channel", flags).map_err(refused)?;
-    ftruncate(&fd, segment_bytes as u64).map_err(refused)?;
-    Header::new(capacity_bytes)
-        .write_to(fd.as_fd())
-        .map_err(refused)?;
-    fcntl_add_seals(&fd, SEALS).map_err(refused)?;
+    let header = Header::new(capacity_bytes);
+    let fd = memfd::create("backhaul-channel", segment_bytes as u64, |file| {
+        header.write_to(file)
+    })
+    .map_err(refused)?;
     let mapping = map_shared(&fd, segment_bytes).map_err(|source| CreateError::System {
         segment_bytes,
         source,
@@ -108,11 +105,6 @@ pub fn in_process(capacity_bytes: usize) -> Result<(Duplex, Duplex), CreateError
     let end = |role| unsafe { segment::duplex(&mapping, capacity_bytes, role) };
     Ok((end(Role::Creator), end(Role::Attacher)))
 }
-
-/// Seals that a segment must carry: its size can change no more, nor can that be undone
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
 
 fn map_shared(fd: &OwnedFd, segment_bytes: usize) -> std::io::Result<Arc<Mapping>> {
     Mapping::shared(fd.as_fd(), segment_bytes).map(Arc::new)

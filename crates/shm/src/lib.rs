@@ -1,22 +1,35 @@
-//! What two processes on one host share: byte rings, channels and pooled receive buffers
+//! What two processes on one host share: byte rings, channels, recycled memory and leases on it
 //!
 //! - [`ring`]: a single-producer single-consumer byte ring whose peer may lie, crash or stop at
 //!   any instant.
 //! - [`channel`]: two rings, one each way, in one sealed memfd.
 //! - [`pool`]: recycled private buffers for what was received.
+//! - [`arena`]: recycled memory that peers may map, block by block, and the leases they hold on it.
+//! - [`leased`]: a peer's leased bytes, mapped or copied.
+//! - [`board`]: who has given back which lease, told without a system call.
 //!
 //! Nothing here waits, wakes or spawns: [`ring::Producer::arm`] and
 //! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to ring a doorbell; the doorbell
 //! belongs to the driver.
 
-// Under loom only the ring is built, and only its tests construct one.
+// Under loom only the ring and the board are built, and only their tests construct one.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 #[cfg(not(loom))]
+pub mod arena;
+pub mod board;
+#[cfg(not(loom))]
 pub mod channel;
+mod fork;
+#[cfg(not(loom))]
+pub mod leased;
 #[cfg(not(loom))]
 mod mapping;
 #[cfg(not(loom))]
+mod memfd;
+#[cfg(not(loom))]
 pub mod pool;
 pub mod ring;
+#[cfg(not(loom))]
+mod size_class;
 mod sync;

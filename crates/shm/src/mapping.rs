@@ -58,6 +58,55 @@ impl Mapping {
         Ok(Self::own(address, bytes))
     }
 
+    /// Maps `bytes` bytes of a file from `offset`, a multiple of the page size; what is written there
+    /// is private, and what is not yet written may still change with the file
+    ///
+    /// As for [`shared`](Self::shared), the caller has checked that the file is long enough.
+    pub(crate) fn private(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Self> {
+        // SAFETY: a null hint without MAP_FIXED replaces no mapping there is.
+        let address = unsafe {
+            mmap(
+                ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+                file,
+                offset,
+            )
+        }?;
+        Ok(Self::own(address, bytes))
+    }
+
+    /// Has the kernel zero these private pages in a forked child, returning whether it will
+    pub(crate) fn advise_wipe_on_fork(&self) -> bool {
+        // SAFETY: the range is ours (`own`), and nothing changes in this process.
+        unsafe {
+            madvise(
+                self.address.as_ptr().cast(),
+                self.bytes,
+                Advice::LinuxWipeOnFork,
+            )
+        }
+        .is_ok()
+    }
+
+    /// Gives the pages of a part back: it reads as zeroes, here and for everybody who maps the file
+    ///
+    /// # Panics
+    ///
+    /// If the part is not within the mapping.
+    ///
+    /// # Safety
+    ///
+    /// - Nobody has a reference into the part, or relies on what is there.
+    pub(crate) unsafe fn remove(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        let start = self.at(offset);
+        assert!(bytes <= self.bytes - offset);
+        // SAFETY: the range is ours (`own`); that its bytes change is as the caller wants.
+        unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxRemove) }?;
+        Ok(())
+    }
+
     /// Has pages come as huge ones where the system has some, and at once if `populate`
     ///
     /// It is advice: where the kernel knows it not, or has no memory, pages come one by one when
@@ -73,6 +122,17 @@ impl Mapping {
     /// Start of the mapping
     pub(crate) fn address(&self) -> NonNull<u8> {
         self.address
+    }
+
+    /// Address of a byte of the mapping, or of its end
+    ///
+    /// # Panics
+    ///
+    /// If `offset` is beyond the end.
+    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset <= self.bytes);
+        // SAFETY: within the mapping or at its end: asserted.
+        unsafe { self.address.add(offset) }
     }
 
     /// Length of the mapping, in bytes

@@ -8,7 +8,6 @@
 
 mod block;
 mod cache;
-mod size_class;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -19,10 +18,10 @@ use thiserror::Error;
 
 use self::block::Block;
 use self::cache::Cache;
-use self::size_class::SizeClass;
+use crate::size_class::{self, SizeClass};
 
 /// Alignment of every buffer, in bytes: a cache line, and the widest vector register
-pub const ALIGNMENT_BYTES: usize = 64;
+pub const ALIGNMENT_BYTES: usize = size_class::ALIGNMENT_BYTES;
 
 /// Recycled private buffers; clones share one cache
 ///

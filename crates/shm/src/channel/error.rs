@@ -5,6 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use super::{CAPACITY_BYTES_MAX, CAPACITY_BYTES_MIN};
+use crate::memfd::SealError;
 
 /// Why a channel was not created
 #[derive(Debug, Error)]
@@ -91,4 +92,14 @@ pub enum AttachError {
     /// The system refused to examine or map the descriptor; a retry can help if memory was short
     #[error("cannot examine or map the segment")]
     System(#[source] io::Error),
+}
+
+impl From<SealError> for AttachError {
+    fn from(error: SealError) -> Self {
+        match error {
+            SealError::NotSealed { seals, required } => Self::NotSealed { seals, required },
+            SealError::HugePages => Self::HugePages,
+            SealError::System(source) => Self::System(source),
+        }
+    }
 }

@@ -16,11 +16,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{FsWord, SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::{Errno, pread, pwrite};
 
-use super::{AttachError, Duplex, SEALS, is_capacity};
+use super::{AttachError, Duplex, is_capacity};
 use crate::mapping::Mapping;
+use crate::memfd;
 use crate::ring::{Consumer, Control, Producer, RingMemory};
 
 /// What the first bytes of a segment say of the rest
@@ -82,21 +82,7 @@ pub(super) enum Role {
 /// the header is not read again.
 pub(super) fn check(file: BorrowedFd<'_>) -> Result<(usize, usize), AttachError> {
     let system = |errno: Errno| AttachError::System(io::Error::from(errno));
-    let seals = match fcntl_get_seals(file) {
-        // What kind of file it is does not matter: it cannot be sealed.
-        Err(Errno::INVAL) => SealFlags::empty(),
-        seals => seals.map_err(system)?,
-    };
-    if !seals.contains(SEALS) {
-        return Err(AttachError::NotSealed {
-            seals: seals.bits(),
-            required: SEALS.bits(),
-        });
-    }
-    if fstatfs(file).map_err(system)?.f_type == HUGETLBFS_MAGIC {
-        return Err(AttachError::HugePages);
-    }
-    let file_bytes = fstat(file).map_err(system)?.st_size as u64;
+    let file_bytes = memfd::sealed_bytes(file)?;
     if file_bytes < HEADER_BYTES as u64 {
         return Err(AttachError::Truncated {
             file_bytes,
@@ -199,7 +185,5 @@ const CREATOR_OFFSET: usize = 128;
 const ATTACHER_OFFSET: usize = CREATOR_OFFSET + size_of::<Control>();
 /// A page, so that bytes share no page with words
 const DATA_OFFSET: usize = 4096;
-/// `HUGETLBFS_MAGIC` of `linux/magic.h`
-const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
 
 const _: () = assert!(ATTACHER_OFFSET + size_of::<Control>() <= DATA_OFFSET);

@@ -1,20 +1,18 @@
 //! Rounding of sizes
 
-use super::ALIGNMENT_BYTES;
-
 /// A size of blocks, four per doubling
 ///
 /// Multiples of 64 bytes up to 256; from there `2^k * (4, 5, 6, 7) / 4`. Above 64 KiB these are
 /// multiples of 16 KiB, so of any usual page.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct SizeClass {
+pub(crate) struct SizeClass {
     /// Counts the classes from 0, which is that of empty buffers
     index: usize,
 }
 
 impl SizeClass {
     /// Smallest class that holds `bytes`, or none if no address space could
-    pub(super) fn for_bytes(bytes: usize) -> Option<Self> {
+    pub(crate) fn for_bytes(bytes: usize) -> Option<Self> {
         if bytes > BYTES_MAX {
             return None;
         }
@@ -31,7 +29,7 @@ impl SizeClass {
     }
 
     /// Size of its blocks, in bytes
-    pub(super) fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         if self.index <= STEPS {
             return self.index * ALIGNMENT_BYTES;
         }
@@ -40,14 +38,16 @@ impl SizeClass {
     }
 
     /// Position among the classes, below [`COUNT`](Self::COUNT)
-    pub(super) fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.index
     }
 
     /// How many classes there are
-    pub(super) const COUNT: usize = STEPS + (BYTES_MAX_LOG2 - 8) * STEPS + 1;
+    pub(crate) const COUNT: usize = STEPS + (BYTES_MAX_LOG2 - 8) * STEPS + 1;
 }
 
+/// Alignment of every block, in bytes: a cache line, and the widest vector register
+pub(crate) const ALIGNMENT_BYTES: usize = 64;
 /// Classes per doubling
 const STEPS: usize = 4;
 const BYTES_MAX_LOG2: usize = usize::BITS as usize - 2;

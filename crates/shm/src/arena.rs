@@ -1,0 +1,392 @@
+//! Recycled memory that peers may map, block by block, while they have a lease on it
+//!
+//! An arena is made of segments, sealed memfds without a name, each divided into blocks of one size
+//! class. A freed block keeps its pages and is handed out again, the one freed last first. When the
+//! free ones exceed a mark, the pages of those freed longest ago go back to the system; a segment
+//! goes when none of its blocks has pages left.
+//!
+//! A *lease* pins a block: whatever its owner does, it is not handed out again until the lease is
+//! back. That its content stays is up to the owner as long as it has not freed the block.
+//!
+//! # Forks
+//!
+//! A child shares the pages of every block with its parent: what it writes into one of them the
+//! parent sees. (To take the mapping from it would turn every access to an inherited object into a
+//! crash.) It gets no block and no lease from an inherited arena, and frees nothing there, so it harms
+//! nothing as long as it only reads. Dask starts its workers by spawning, not forking.
+
+mod blocks;
+mod lease;
+mod memory;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::io::Errno;
+use rustix::param::page_size;
+
+use self::blocks::{Blocks, Chores, Cold};
+pub use self::lease::Lease;
+use self::memory::Memory;
+use crate::fork::Origin;
+use crate::size_class::SizeClass;
+
+/// Bounds of an arena
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ArenaConfig {
+    /// Most bytes of blocks that have pages: handed out, leased, abandoned or cached
+    pub bytes_max: usize,
+    /// Most bytes of free blocks that keep their pages
+    pub cached_bytes_max: usize,
+    /// Requests below this are refused; at least four pages
+    pub block_bytes_min: usize,
+}
+
+impl Default for ArenaConfig {
+    /// No bound but the cache's, of 1 GiB
+    fn default() -> Self {
+        Self {
+            bytes_max: usize::MAX,
+            cached_bytes_max: 1 << 30,
+            block_bytes_min: 64 << 10,
+        }
+    }
+}
+
+/// Recycled memory that peers may map; clones share it
+///
+/// Blocks handed out stay valid until they are freed, and leased ones until the lease is back, even
+/// when the last clone has gone.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    shared: Arc<Shared>,
+}
+
+impl Arena {
+    /// Creates an arena without memory
+    pub fn new(config: ArenaConfig) -> Self {
+        let config = ArenaConfig {
+            // From there on every class is a multiple of a page.
+            block_bytes_min: config.block_bytes_min.max(4 * page_size()),
+            ..config
+        };
+        Self {
+            shared: Arc::new(Shared {
+                config,
+                blocks: Mutex::new(Blocks::new(config)),
+                givers: Mutex::default(),
+                refusal: Mutex::default(),
+                origin: Origin::here(),
+            }),
+        }
+    }
+
+    /// Takes a block of at least `bytes` bytes, aligned to a page
+    ///
+    /// Its content is not specified: zeroes, or what a block of this arena held before. None if
+    /// `bytes` is too small or past the bound, or if the system has no memory: use memory of your
+    /// own.
+    pub fn allocate(&self, bytes: usize) -> Option<NonNull<u8>> {
+        self.shared.allocate(bytes).map(|(start, _)| start)
+    }
+
+    /// Takes a block whose first `bytes` bytes are zero; otherwise as [`allocate`](Self::allocate)
+    pub fn allocate_zeroed(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let (start, zero) = self.shared.allocate(bytes)?;
+        if !zero {
+            // SAFETY: the block is at least that long, mapped, and was handed out to us alone.
+            unsafe { start.write_bytes(0, bytes) };
+        }
+        Some(start)
+    }
+
+    /// Frees a block, returning false if no live block of this arena starts there
+    ///
+    /// The owner must not touch it any more. It is handed out again when no peer has a lease on it.
+    pub fn free(&self, start: NonNull<u8>) -> bool {
+        self.shared.free(start)
+    }
+
+    /// Bytes that the live block from `start` really has
+    pub fn usable_bytes(&self, start: NonNull<u8>) -> Option<usize> {
+        self.shared.lock()?.usable_bytes(start.as_ptr().addr())
+    }
+
+    /// Takes a buffer of exactly `bytes` bytes; None as for [`allocate`](Self::allocate)
+    pub fn take(&self, bytes: usize) -> Option<ArenaBuf> {
+        let start = self.allocate(bytes)?;
+        Some(ArenaBuf {
+            start,
+            bytes,
+            arena: self.clone(),
+        })
+    }
+
+    /// Pins the live block that holds `bytes` bytes from `start`, for a peer to map them
+    ///
+    /// None if they do not lie in one, or there are none.
+    pub fn lease(&self, start: *const u8, bytes: usize) -> Option<Lease> {
+        if !self.shared.origin.is_here() {
+            return None;
+        }
+        let pin = self.shared.lock()?.lease(start.addr(), bytes)?;
+        Some(Lease::new(Arc::clone(&self.shared), pin, bytes))
+    }
+
+    /// Registers somebody who has given leases away and can look which are back
+    ///
+    /// Called, by any thread that allocates, when a class has no free block, and for
+    /// [`statistics`](Self::statistics): it must not wait for a lock that is held by somebody who allocates.
+    pub fn on_shortage(&self, sweep: Weak<dyn Sweep>) {
+        let mut givers = self.shared.givers();
+        givers.retain(|giver| giver.strong_count() > 0);
+        givers.push(sweep);
+    }
+
+    /// What the arena holds now and has done so far, once returned leases are noticed
+    pub fn statistics(&self) -> ArenaStatistics {
+        self.shared.sweep();
+        self.shared
+            .lock()
+            .map(|blocks| blocks.statistics())
+            .unwrap_or_default()
+    }
+
+    /// Why the system refused memory when it was last asked for some, if it did
+    pub fn unavailable(&self) -> Option<io::Error> {
+        self.shared.refusal().map(io::Error::from)
+    }
+}
+
+/// Somebody who can notice that leases are back, and drop them
+pub trait Sweep: Send + Sync {
+    /// Drops the leases that are back
+    fn sweep(&self);
+}
+
+/// A buffer of initialised bytes in an arena, freed when it is dropped
+pub struct ArenaBuf {
+    start: NonNull<u8>,
+    /// Length asked for; at most that of the block
+    bytes: usize,
+    arena: Arena,
+}
+
+// SAFETY: the block at `start` is this value's alone (`Arena::take`), and any thread may free it.
+unsafe impl Send for ArenaBuf {}
+// SAFETY: `&ArenaBuf` gives shared access to plain bytes only.
+unsafe impl Sync for ArenaBuf {}
+
+impl ArenaBuf {
+    /// Address of the first byte; it does not move with the buffer
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    /// Pins the block of the buffer for a peer to map all of it
+    pub fn lease(&self) -> Option<Lease> {
+        self.arena.lease(self.as_ptr(), self.bytes)
+    }
+}
+
+impl Deref for ArenaBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: memory of the kernel is initialised, the block is at least `bytes` long, and it is ours
+        // alone to write until `drop`: peers are given it for reading.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for ArenaBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` excludes every other reference.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl AsRef<[u8]> for ArenaBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for ArenaBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArenaBuf")
+            .field("start", &self.start)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ArenaBuf {
+    fn drop(&mut self) {
+        let freed = self.arena.free(self.start);
+        debug_assert!(freed, "a buffer frees its block once");
+    }
+}
+
+/// Snapshot of an arena
+///
+/// Sizes of blocks are those of their classes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ArenaStatistics {
+    /// Bytes of the blocks that are handed out
+    pub live_bytes: usize,
+    /// Bytes of the blocks that peers have leases on, live or freed
+    pub leased_bytes: usize,
+    /// Bytes of the blocks that are freed, but leased
+    pub orphaned_bytes: usize,
+    /// Bytes of the blocks that are freed and used no more, since a peer may have them for ever
+    pub abandoned_bytes: usize,
+    /// Bytes of the free blocks that keep their pages
+    pub cached_bytes: usize,
+    /// Bytes of all segments, with the blocks that have no pages
+    pub mapped_bytes: usize,
+    /// Largest `live_bytes` there has been
+    pub peak_bytes: usize,
+    /// Blocks served with their pages
+    pub hits: u64,
+    /// Blocks that needed pages from the system
+    pub misses: u64,
+    /// Requests that were large enough, and refused by the bound or by the system
+    pub refused: u64,
+}
+
+/// What the clones of an arena, its buffers and its leases share
+#[derive(Debug)]
+struct Shared {
+    config: ArenaConfig,
+    blocks: Mutex<Blocks>,
+    /// Who may know of leases that are back; never locked while `blocks` is
+    givers: Mutex<Vec<Weak<dyn Sweep>>>,
+    /// What the system said when it was last asked for memory
+    refusal: Mutex<Option<Errno>>,
+    origin: Origin,
+}
+
+impl Shared {
+    /// Takes a block, and says whether it is all zero
+    fn allocate(&self, bytes: usize) -> Option<(NonNull<u8>, bool)> {
+        if bytes < self.config.block_bytes_min || !self.origin.is_here() {
+            return None;
+        }
+        let class = SizeClass::for_bytes(bytes)?;
+        let mut recycled = self.lock()?.take_cached(class);
+        if recycled.is_none() && self.sweep() {
+            recycled = self.lock()?.take_cached(class);
+        }
+        if let Some(start) = recycled {
+            return Some((start, false));
+        }
+        let mut chores = Chores::default();
+        let cold = self.allocate_cold(class, &mut chores);
+        self.finish(chores);
+        cold.map(|start| (start, true))
+    }
+
+    fn allocate_cold(&self, class: SizeClass, chores: &mut Chores) -> Option<NonNull<u8>> {
+        let cold = self.lock()?.take_cold(class, chores);
+        let segment_bytes = match cold {
+            Cold::Taken(start) => return Some(start),
+            Cold::NeedsSegment { bytes } => bytes,
+            Cold::Refused => return None,
+        };
+        let made = match *self.refusal() {
+            // No retry helps.
+            Some(errno @ (Errno::NOSYS | Errno::PERM | Errno::ACCESS)) => Err(errno),
+            _ => Memory::create(segment_bytes, class.bytes() >= HUGE_BYTES_MIN),
+        };
+        *self.refusal() = made.as_ref().err().copied();
+        let Ok(memory) = made else {
+            self.lock()?.refuse();
+            return None;
+        };
+        // What is left over, if another thread has reached the bound, is dropped after the lock.
+        let adopted = self.lock()?.adopt(class, memory, chores);
+        adopted.ok()
+    }
+
+    fn free(&self, start: NonNull<u8>) -> bool {
+        let Some(mut blocks) = self.lock() else {
+            // In a child, a thread of the parent had the lock. To keep memory is safe, to let
+            // somebody else free a block is not.
+            return true;
+        };
+        if !self.origin.is_here() {
+            return blocks.usable_bytes(start.as_ptr().addr()).is_some();
+        }
+        let mut chores = Chores::default();
+        let freed = blocks.free(start.as_ptr().addr(), &mut chores);
+        drop(blocks);
+        self.finish(chores);
+        freed
+    }
+
+    /// Ends a lease
+    fn unpin(&self, block: blocks::BlockId, abandon: bool) {
+        if !self.origin.is_here() {
+            return;
+        }
+        let mut chores = Chores::default();
+        if let Some(mut blocks) = self.lock() {
+            blocks.unpin(block, abandon, &mut chores);
+        }
+        self.finish(chores);
+    }
+
+    /// Does what is better done without the lock
+    fn finish(&self, chores: Chores) {
+        let Chores { trims, mut emptied } = chores;
+        for trim in trims {
+            // SAFETY: the block is free and nobody gets it before `trimmed`; no peer has a lease.
+            let removed = unsafe { trim.memory.mapping().remove(trim.offset, trim.bytes) };
+            let mut more = Chores::default();
+            if let Some(mut blocks) = self.lock() {
+                blocks.trimmed(trim.block, removed.is_ok(), &mut more);
+            }
+            emptied.append(&mut more.emptied);
+            self.finish(more);
+        }
+    }
+
+    /// Has the givers notice returned leases, and says whether there is any giver
+    fn sweep(&self) -> bool {
+        let givers: Vec<_> = self.givers().iter().filter_map(Weak::upgrade).collect();
+        for giver in &givers {
+            giver.sweep();
+        }
+        !givers.is_empty()
+    }
+
+    /// Locks the blocks; None only in a child that was forked while somebody had the lock
+    fn lock(&self) -> Option<MutexGuard<'_, Blocks>> {
+        // A panic under the lock is a failed assertion of ours, before anything changed.
+        if self.origin.is_here() {
+            return Some(self.blocks.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        match self.blocks.try_lock() {
+            Ok(blocks) => Some(blocks),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn givers(&self) -> MutexGuard<'_, Vec<Weak<dyn Sweep>>> {
+        self.givers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refusal(&self) -> MutexGuard<'_, Option<Errno>> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// From here on, blocks are made of huge pages where possible
+const HUGE_BYTES_MIN: usize = 2 << 20;

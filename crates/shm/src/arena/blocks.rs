@@ -1,0 +1,520 @@
+//! Which blocks there are, and who uses each
+//!
+//! Only bookkeeping: it maps, unmaps and gives back nothing, but says in [`Chores`] what is to be
+//! done once the lock is released.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::memory::Memory;
+use super::{ArenaConfig, ArenaStatistics};
+use crate::size_class::SizeClass;
+
+/// Every segment of an arena, its blocks, and the counts
+///
+/// ```text
+///         take            free, leased          last lease back
+/// cold ─────────► live ───────────────► freed ──────────────────► cached ───► cold
+///   cached ─────►      ─────────────────────────────────────────►      trimming
+/// ```
+///
+/// An abandoned block is retired instead of cached, and stays so until its segment goes.
+///
+/// Invariant: `live + orphaned + abandoned + cached` bytes are at most `bytes_max`, and `cached` bytes at most
+/// `cached_bytes_max`. A segment whose blocks are all cold or retired is not here.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    config: ArenaConfig,
+    /// By address
+    segments: BTreeMap<usize, Segment>,
+    classes: Box<[Class]>,
+    /// Blocks ever cached
+    frees: u64,
+    statistics: ArenaStatistics,
+}
+
+impl Blocks {
+    pub(super) fn new(config: ArenaConfig) -> Self {
+        Self {
+            config,
+            segments: BTreeMap::new(),
+            classes: (0..SizeClass::COUNT).map(|_| Class::default()).collect(),
+            frees: 0,
+            statistics: ArenaStatistics::default(),
+        }
+    }
+
+    /// Takes the cached block of a class that was used last
+    pub(super) fn take_cached(&mut self, class: SizeClass) -> Option<NonNull<u8>> {
+        let Cached { block, .. } = self.classes[class.index()].cached.pop_back()?;
+        self.statistics.cached_bytes -= class.bytes();
+        self.statistics.hits += 1;
+        Some(self.make_live(block))
+    }
+
+    /// Takes a cold block of a class, for which other classes give up their cached blocks if the bound
+    /// demands it
+    pub(super) fn take_cold(&mut self, class: SizeClass, chores: &mut Chores) -> Cold {
+        if !self.make_room(class.bytes(), chores) {
+            self.statistics.refused += 1;
+            return Cold::Refused;
+        }
+        let Some(base) = self.classes[class.index()].cold.first().copied() else {
+            return Cold::NeedsSegment {
+                bytes: self.segment_bytes(class),
+            };
+        };
+        let segment = self
+            .segments
+            .get_mut(&base)
+            .expect("listed while it is here");
+        let index = segment.take_cold();
+        if !segment.has_cold() {
+            self.classes[class.index()].cold.remove(&base);
+        }
+        self.statistics.misses += 1;
+        Cold::Taken(self.make_live(BlockId { base, index }))
+    }
+
+    /// Adds a segment and takes its first block, or returns it if the bound has been reached meanwhile
+    pub(super) fn adopt(
+        &mut self,
+        class: SizeClass,
+        memory: Memory,
+        chores: &mut Chores,
+    ) -> Result<NonNull<u8>, Memory> {
+        if !self.make_room(class.bytes(), chores) {
+            self.statistics.refused += 1;
+            return Err(memory);
+        }
+        let bytes = memory.mapping().bytes();
+        let base = memory.base();
+        self.statistics.mapped_bytes += bytes;
+        let of_class = &mut self.classes[class.index()];
+        of_class.mapped_bytes += bytes;
+        of_class.cold.insert(base);
+        let count = bytes / class.bytes();
+        let replaced = self.segments.insert(
+            base,
+            Segment {
+                memory: Arc::new(memory),
+                class,
+                count,
+                blocks: Vec::new(),
+                cold: Vec::new(),
+                idle: count,
+                draining: false,
+            },
+        );
+        assert!(replaced.is_none(), "two segments mapped at {base:#x}");
+        match self.take_cold(class, chores) {
+            Cold::Taken(start) => Ok(start),
+            _ => unreachable!("a fresh segment has a cold block, and there is room"),
+        }
+    }
+
+    /// Counts an allocation that the system refused
+    pub(super) fn refuse(&mut self) {
+        self.statistics.refused += 1;
+    }
+
+    /// Ends the use of a live block by its owner, if there is one that starts at `address`
+    pub(super) fn free(&mut self, address: usize, chores: &mut Chores) -> bool {
+        let Some(block) = self.live_block_at(address) else {
+            return false;
+        };
+        let bytes = self.bytes(block);
+        self.statistics.live_bytes -= bytes;
+        let entry = self.entry(block);
+        entry.usage = Usage::Freed;
+        if entry.leases > 0 {
+            self.statistics.orphaned_bytes += bytes;
+        } else {
+            self.settle(block, chores);
+        }
+        true
+    }
+
+    /// Pins the live block that holds a range
+    pub(super) fn lease(&mut self, address: usize, bytes: usize) -> Option<Pin> {
+        let (block, offset) = self.find(address)?;
+        let block_bytes = self.bytes(block);
+        if bytes == 0 || bytes > block_bytes - offset {
+            return None;
+        }
+        let entry = self.entry(block);
+        if entry.usage != Usage::Live {
+            return None;
+        }
+        entry.leases = entry.leases.checked_add(1)?;
+        if entry.leases == 1 {
+            self.statistics.leased_bytes += block_bytes;
+        }
+        Some(Pin {
+            block,
+            memory: Arc::clone(&self.segments[&block.base].memory),
+            offset: (address - block.base) as u64,
+        })
+    }
+
+    /// Ends a lease; for good if `abandon`, so that the block is never used again
+    pub(super) fn unpin(&mut self, block: BlockId, abandon: bool, chores: &mut Chores) {
+        let bytes = self.bytes(block);
+        let entry = self.entry(block);
+        entry.abandoned |= abandon;
+        entry.leases -= 1;
+        let (leases, usage) = (entry.leases, entry.usage);
+        if leases == 0 {
+            self.statistics.leased_bytes -= bytes;
+        }
+        if abandon {
+            self.drain(block.base, chores);
+        }
+        if leases == 0 && usage == Usage::Freed {
+            self.statistics.orphaned_bytes -= bytes;
+            self.settle(block, chores);
+        }
+    }
+
+    /// Notes that a block's pages have been given back, or could not be
+    pub(super) fn trimmed(&mut self, block: BlockId, done: bool, chores: &mut Chores) {
+        let segment = self.segment(block.base);
+        if done {
+            segment.entry(block.index).usage = Usage::Cold;
+            segment.cold.push(block.index);
+            segment.idle += 1;
+            if !segment.draining {
+                let class = segment.class.index();
+                self.classes[class].cold.insert(block.base);
+            }
+            self.remove_if_idle(block.base, chores);
+        } else {
+            // Its pages stay, so they count; they go with the segment.
+            segment.entry(block.index).abandoned = true;
+            self.drain(block.base, chores);
+            self.settle(block, chores);
+        }
+    }
+
+    /// Size of the live block that starts at `address`
+    pub(super) fn usable_bytes(&mut self, address: usize) -> Option<usize> {
+        let block = self.live_block_at(address)?;
+        Some(self.bytes(block))
+    }
+
+    pub(super) fn statistics(&self) -> ArenaStatistics {
+        self.statistics
+    }
+
+    /// Hands a block out
+    fn make_live(&mut self, block: BlockId) -> NonNull<u8> {
+        let bytes = self.bytes(block);
+        self.entry(block).usage = Usage::Live;
+        let statistics = &mut self.statistics;
+        statistics.live_bytes += bytes;
+        statistics.peak_bytes = statistics.peak_bytes.max(statistics.live_bytes);
+        let memory = &self.segments[&block.base].memory;
+        memory.mapping().at(block.index * bytes)
+    }
+
+    /// Decides what becomes of a block that nobody uses any more
+    fn settle(&mut self, block: BlockId, chores: &mut Chores) {
+        let segment = self.segment(block.base);
+        let (class, draining) = (segment.class, segment.draining);
+        if segment.entry(block.index).abandoned {
+            segment.entry(block.index).usage = Usage::Retired;
+            segment.idle += 1;
+            self.statistics.abandoned_bytes += class.bytes();
+            self.remove_if_idle(block.base, chores);
+        } else if draining || class.bytes() > self.config.cached_bytes_max {
+            // One above the bound gives way itself, rather than displace all the others.
+            self.trim(block, chores);
+        } else {
+            self.entry(block).usage = Usage::Cached;
+            self.statistics.cached_bytes += class.bytes();
+            let freed = self.frees;
+            self.frees += 1;
+            let cached = &mut self.classes[class.index()].cached;
+            cached.push_back(Cached { freed, block });
+            while self.statistics.cached_bytes > self.config.cached_bytes_max {
+                self.evict(chores);
+            }
+        }
+    }
+
+    /// Evicts cached blocks until one of `bytes` bytes keeps within the bound, returning whether it
+    /// does
+    fn make_room(&mut self, bytes: usize, chores: &mut Chores) -> bool {
+        loop {
+            let ArenaStatistics {
+                live_bytes,
+                orphaned_bytes,
+                abandoned_bytes,
+                cached_bytes,
+                ..
+            } = self.statistics;
+            let needed = live_bytes + orphaned_bytes + abandoned_bytes + bytes;
+            if needed > self.config.bytes_max {
+                return false;
+            }
+            if needed + cached_bytes <= self.config.bytes_max {
+                return true;
+            }
+            self.evict(chores);
+        }
+    }
+
+    /// Gives up the block that has been cached for longest
+    fn evict(&mut self, chores: &mut Chores) {
+        // The fronts are the oldest of each class. Linear in the classes, and followed by a system
+        // call, which takes longer.
+        let oldest = self
+            .classes
+            .iter_mut()
+            .filter(|class| !class.cached.is_empty())
+            .min_by_key(|class| class.cached.front().map(|cached| cached.freed))
+            .and_then(|class| class.cached.pop_front())
+            .expect("cached bytes are those of the cached blocks");
+        self.statistics.cached_bytes -= self.bytes(oldest.block);
+        self.trim(oldest.block, chores);
+    }
+
+    /// Has a block's pages be given back; nobody gets it meanwhile
+    fn trim(&mut self, block: BlockId, chores: &mut Chores) {
+        let bytes = self.bytes(block);
+        let segment = self.segment(block.base);
+        segment.entry(block.index).usage = Usage::Trimming;
+        chores.trims.push(Trim {
+            block,
+            memory: Arc::clone(&segment.memory),
+            offset: block.index * bytes,
+            bytes,
+        });
+    }
+
+    /// Hands out no block of a segment any more, so that it goes once all are free
+    fn drain(&mut self, base: usize, chores: &mut Chores) {
+        let segment = self.segment(base);
+        if segment.draining {
+            return;
+        }
+        segment.draining = true;
+        let class = segment.class;
+        let of_class = &mut self.classes[class.index()];
+        of_class.cold.remove(&base);
+        let (drained, kept) = of_class
+            .cached
+            .drain(..)
+            .partition::<VecDeque<_>, _>(|cached| cached.block.base == base);
+        of_class.cached = kept;
+        for cached in drained {
+            self.statistics.cached_bytes -= class.bytes();
+            self.trim(cached.block, chores);
+        }
+    }
+
+    fn remove_if_idle(&mut self, base: usize, chores: &mut Chores) {
+        let segment = &self.segments[&base];
+        if segment.idle < segment.count {
+            return;
+        }
+        let segment = self.segments.remove(&base).expect("indexed above");
+        let bytes = segment.memory.mapping().bytes();
+        let retired = segment.retired() * segment.class.bytes();
+        let class = &mut self.classes[segment.class.index()];
+        class.cold.remove(&base);
+        class.mapped_bytes -= bytes;
+        self.statistics.mapped_bytes -= bytes;
+        self.statistics.abandoned_bytes -= retired;
+        chores.emptied.push(segment.memory);
+    }
+
+    /// How large the next segment of a class is to be
+    ///
+    /// As large as all there are, so that a process with many blocks has few descriptors.
+    fn segment_bytes(&self, class: SizeClass) -> usize {
+        let mapped_bytes = self.classes[class.index()].mapped_bytes;
+        let target = mapped_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let count = target.min(self.config.bytes_max) / class.bytes();
+        count.max(1) * class.bytes()
+    }
+
+    fn live_block_at(&mut self, address: usize) -> Option<BlockId> {
+        let (block, offset) = self.find(address)?;
+        (offset == 0 && self.entry(block).usage == Usage::Live).then_some(block)
+    }
+
+    /// Block that holds an address, and where in it
+    fn find(&self, address: usize) -> Option<(BlockId, usize)> {
+        let (base, segment) = self.segments.range(..=address).next_back()?;
+        let bytes = segment.class.bytes();
+        let index = (address - base) / bytes;
+        (index < segment.blocks.len())
+            .then_some((BlockId { base: *base, index }, (address - base) % bytes))
+    }
+
+    fn bytes(&self, block: BlockId) -> usize {
+        self.segments[&block.base].class.bytes()
+    }
+
+    fn segment(&mut self, base: usize) -> &mut Segment {
+        self.segments
+            .get_mut(&base)
+            .expect("a segment is here while a block of it is in use or cached")
+    }
+
+    fn entry(&mut self, block: BlockId) -> &mut Block {
+        self.segment(block.base).entry(block.index)
+    }
+}
+
+impl Drop for Blocks {
+    fn drop(&mut self) {
+        for segment in std::mem::take(&mut self.segments).into_values() {
+            let in_use = |block: &Block| block.usage == Usage::Live;
+            if segment.blocks.iter().any(in_use) {
+                // Their owners have plain pointers.
+                std::mem::forget(segment.memory);
+            }
+        }
+    }
+}
+
+/// Outcome of [`Blocks::take_cold`]
+pub(super) enum Cold {
+    /// Start of a block of zeroes
+    Taken(NonNull<u8>),
+    /// None is left: make a segment, then [`Blocks::adopt`] it
+    NeedsSegment { bytes: usize },
+    /// The bound is reached
+    Refused,
+}
+
+/// What is to be done once the lock is released
+#[derive(Debug, Default)]
+#[must_use = "blocks stay unusable until their pages have been given back"]
+pub(super) struct Chores {
+    /// Pages to give back, then [`Blocks::trimmed`]
+    pub(super) trims: Vec<Trim>,
+    /// To be dropped
+    pub(super) emptied: Vec<Arc<Memory>>,
+}
+
+/// A block whose pages are to be given back
+#[derive(Debug)]
+pub(super) struct Trim {
+    pub(super) block: BlockId,
+    pub(super) memory: Arc<Memory>,
+    pub(super) offset: usize,
+    pub(super) bytes: usize,
+}
+
+/// A lease as the arena knows it
+#[derive(Debug)]
+pub(super) struct Pin {
+    pub(super) block: BlockId,
+    pub(super) memory: Arc<Memory>,
+    /// Of the first leased byte, in the segment
+    pub(super) offset: u64,
+}
+
+/// Names a block for as long as its segment is there
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct BlockId {
+    base: usize,
+    index: usize,
+}
+
+/// A memfd divided into blocks of one class
+#[derive(Debug)]
+struct Segment {
+    memory: Arc<Memory>,
+    class: SizeClass,
+    /// How many blocks there is room for
+    count: usize,
+    /// Those ever handed out; the rest are cold
+    blocks: Vec<Block>,
+    /// Those of `blocks` that are cold, the one given back last at the back
+    cold: Vec<usize>,
+    /// Blocks that are cold or retired
+    idle: usize,
+    /// Whether blocks are handed out no more
+    draining: bool,
+}
+
+impl Segment {
+    fn has_cold(&self) -> bool {
+        !self.cold.is_empty() || self.blocks.len() < self.count
+    }
+
+    /// Takes a cold block, of which there must be one
+    fn take_cold(&mut self) -> usize {
+        self.idle -= 1;
+        self.cold.pop().unwrap_or_else(|| {
+            assert!(self.blocks.len() < self.count);
+            self.blocks.push(Block {
+                usage: Usage::Cold,
+                leases: 0,
+                abandoned: false,
+            });
+            self.blocks.len() - 1
+        })
+    }
+
+    fn retired(&self) -> usize {
+        let retired = |block: &&Block| block.usage == Usage::Retired;
+        self.blocks.iter().filter(retired).count()
+    }
+
+    fn entry(&mut self, index: usize) -> &mut Block {
+        &mut self.blocks[index]
+    }
+}
+
+#[derive(Debug)]
+struct Block {
+    usage: Usage,
+    leases: u32,
+    /// Whether a peer may map it for ever
+    abandoned: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Usage {
+    /// Free, without pages: reads as zeroes
+    Cold,
+    /// Free, with its pages
+    Cached,
+    /// Free, on the way from cached to cold
+    Trimming,
+    /// Its owner has it, and peers may
+    Live,
+    /// Its owner has freed it, but peers have leases
+    Freed,
+    /// Used no more
+    Retired,
+}
+
+/// Free blocks of one size
+#[derive(Debug, Default)]
+struct Class {
+    /// The one freed last at the back
+    cached: VecDeque<Cached>,
+    /// Addresses of the segments that have cold blocks to hand out
+    cold: BTreeSet<usize>,
+    /// Bytes of all its segments
+    mapped_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Cached {
+    /// `Blocks::frees` when it was cached
+    freed: u64,
+    block: BlockId,
+}
+
+/// Smallest segment, unless the bound is below; untouched blocks of it cost nothing
+const SEGMENT_BYTES_MIN: usize = 64 << 20;
+/// Largest segment of more than one block
+const SEGMENT_BYTES_MAX: usize = 4 << 30;

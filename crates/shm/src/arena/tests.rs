@@ -1,0 +1,132 @@
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::*;
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn recycled_block_comes_back_with_its_pages() {
+    let arena = arena(usize::MAX, usize::MAX);
+    for bytes in [64 << 10, 100_000, MIB, 5 * MIB, 100 * MIB] {
+        let mut first = arena.take(bytes).unwrap();
+        assert_eq!(first.len(), bytes);
+        assert!(first.as_ptr().addr().is_multiple_of(page_size()));
+        first[bytes - 1] = 7;
+        let address = first.as_ptr();
+        drop(first);
+        let second = arena.take(bytes).unwrap();
+        assert_eq!(second.as_ptr(), address);
+        // What was written is there, so the page was not given back.
+        assert_eq!(second[bytes - 1], 7);
+    }
+    let statistics = arena.statistics();
+    assert_eq!((statistics.hits, statistics.misses), (5, 5));
+}
+
+#[test]
+fn leased_block_is_not_handed_out_until_the_lease_is_back() {
+    let arena = arena(usize::MAX, usize::MAX);
+    let mut buffer = arena.take(MIB).unwrap();
+    buffer.fill(3);
+    let start = buffer.as_ptr();
+    let lease = arena.lease(start.wrapping_add(10), 100).unwrap();
+    assert_eq!(lease.bytes(), 100);
+    drop(buffer);
+    let other = arena.take(MIB).unwrap();
+    assert_ne!(other.as_ptr(), start);
+    let statistics = arena.statistics();
+    assert_eq!(
+        (statistics.leased_bytes, statistics.orphaned_bytes),
+        (MIB, MIB)
+    );
+    let mut seen = [0; 100];
+    File::from(lease.descriptor().try_clone_to_owned().unwrap())
+        .read_exact_at(&mut seen, lease.offset())
+        .unwrap();
+    assert_eq!(seen, [3; 100]);
+    drop(lease);
+    assert_eq!(arena.statistics().leased_bytes, 0);
+    assert_eq!(arena.take(MIB).unwrap().as_ptr(), start);
+}
+
+#[test]
+fn block_freed_longest_ago_gives_its_pages_back_first() {
+    let arena = arena(usize::MAX, 3 * MIB);
+    let buffers: Vec<_> = (0..4).map(|_| arena.take(MIB).unwrap()).collect();
+    let addresses: Vec<_> = buffers.iter().map(|buffer| buffer.as_ptr()).collect();
+    for mut buffer in buffers {
+        buffer.fill(1);
+    }
+    assert_eq!(arena.statistics().cached_bytes, 3 * MIB);
+    let taken: Vec<_> = (0..4).map(|_| arena.take(MIB).unwrap()).collect();
+    let found: Vec<_> = taken.iter().map(|buffer| buffer.as_ptr()).collect();
+    assert_eq!(
+        found,
+        [addresses[3], addresses[2], addresses[1], addresses[0]]
+    );
+    assert!(taken[3].iter().all(|byte| *byte == 0));
+    assert!(taken[2].iter().all(|byte| *byte == 1));
+}
+
+#[test]
+fn abandoned_block_is_used_no_more_and_its_segment_goes_with_the_rest() {
+    let arena = arena(usize::MAX, usize::MAX);
+    let first = arena.take(MIB).unwrap();
+    let second = arena.take(MIB).unwrap();
+    let start = first.as_ptr();
+    first.lease().unwrap().abandon();
+    drop(first);
+    assert_eq!(arena.statistics().abandoned_bytes, MIB);
+    let third = arena.take(MIB).unwrap();
+    assert_ne!(third.as_ptr(), start);
+    drop(second);
+    assert_eq!(arena.statistics().abandoned_bytes, 0);
+}
+
+#[test]
+fn past_the_bound_nothing_is_handed_out_and_cached_blocks_give_way() {
+    let arena = arena(4 * MIB, usize::MAX);
+    let first = arena.take(3 * MIB).unwrap();
+    assert!(arena.take(2 * MIB).is_none());
+    assert_eq!(arena.statistics().refused, 1);
+    drop(first);
+    assert_eq!(arena.statistics().cached_bytes, 3 * MIB);
+    let _second = arena.take(2 * MIB).unwrap();
+    assert_eq!(arena.statistics().cached_bytes, 0);
+}
+
+#[test]
+fn zeroed_block_is_zero_fresh_and_recycled() {
+    let arena = arena(usize::MAX, usize::MAX);
+    for _ in 0..2 {
+        let start = arena.allocate_zeroed(MIB).unwrap();
+        // SAFETY: a block of that size, ours alone.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), MIB) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        bytes.fill(1);
+        assert!(arena.free(start));
+        assert!(!arena.free(start));
+    }
+}
+
+#[test]
+fn what_is_too_small_or_absurd_is_refused() {
+    let arena = arena(usize::MAX, usize::MAX);
+    for bytes in [0, 1, 65_535, usize::MAX, isize::MAX as usize] {
+        assert!(arena.allocate(bytes).is_none());
+    }
+    assert!(arena.allocate(1 << 60).is_none());
+    assert!(arena.unavailable().is_some());
+    assert!(arena.allocate(MIB).is_some());
+}
+
+fn arena(bytes_max: usize, cached_bytes_max: usize) -> Arena {
+    Arena::new(ArenaConfig {
+        bytes_max,
+        cached_bytes_max,
+        block_bytes_min: 64 << 10,
+    })
+}

@@ -1,0 +1,26 @@
+//! A table while loom explores it: on the heap
+
+use loom::sync::Arc;
+
+use super::SLOTS;
+use crate::sync::AtomicU32;
+
+/// The words of the leases of one side; stands in for the mapped ones of `table.rs`
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    words: Arc<[AtomicU32; SLOTS]>,
+}
+
+impl Table {
+    #[cfg(test)]
+    pub(super) fn new() -> Self {
+        Self {
+            words: Arc::new(std::array::from_fn(|_| AtomicU32::new(0))),
+        }
+    }
+
+    /// Word of a slot
+    pub(super) fn word(&self, slot: usize) -> &AtomicU32 {
+        &self.words[slot]
+    }
+}

@@ -1,0 +1,202 @@
+//! Memory that a peer has leased to us: mapped, or copied out
+//!
+//! A mapping is private: what we write there the peer never sees. What we have not written is the
+//! peer's page itself, which an honest peer leaves alone until the lease is back. Each lease is mapped anew
+//! and unmapped before it goes back, so no private page of an earlier one is ever seen.
+//!
+//! # Trust
+//!
+//! The peer may lie about everything. The descriptor must be sealed memory at least as long as the lease says:
+//! then no access here can fault. That a peer does not change the bytes while we look at them is not
+//! checked, and cannot be: who parses them must bear that, as for any memory that is shared.
+
+use std::fmt;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::io::{Errno, pread};
+use rustix::param::page_size;
+use thiserror::Error;
+
+use crate::board::Receipt;
+use crate::mapping::Mapping;
+use crate::memfd;
+pub use crate::memfd::SealError;
+
+/// A peer's leased bytes, writable, mapped copy-on-write
+///
+/// Dropping it unmaps them and then gives the lease back.
+pub struct Leased {
+    /// First leased byte, in `_mapping`
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Dropped before `_receipt`: fields are dropped in order
+    _mapping: Mapping,
+    _receipt: Receipt,
+}
+
+// SAFETY: `start` leads into `_mapping`, which is this value's alone and `Send`.
+unsafe impl Send for Leased {}
+// SAFETY: `&Leased` gives shared access to plain bytes only.
+unsafe impl Sync for Leased {}
+
+impl Leased {
+    /// Maps `bytes` bytes from `offset` of a peer's memory
+    ///
+    /// The descriptor is closed; the mapping keeps the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`]. Refused, the lease goes back; where the system has no room for a mapping, the
+    /// error holds what [`read_leased`] needs.
+    pub fn map(fd: OwnedFd, offset: u64, bytes: usize, receipt: Receipt) -> Result<Self, MapError> {
+        if bytes == 0 {
+            return Err(LeaseError::Empty.into());
+        }
+        check(fd.as_fd(), offset, bytes)?;
+        let skip = (offset % page_size() as u64) as usize;
+        // Cannot overflow: the end is within a file (`check`), and files are far shorter.
+        match Mapping::private(fd.as_fd(), offset - skip as u64, skip + bytes) {
+            Ok(mapping) => Ok(Self {
+                start: mapping.at(skip),
+                bytes,
+                _mapping: mapping,
+                _receipt: receipt,
+            }),
+            Err(source) => Err(MapError::System {
+                source,
+                fd,
+                receipt,
+            }),
+        }
+    }
+
+    /// Address of the first byte; it does not move with the value
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl Deref for Leased {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped, and initialised as memory of the kernel is (`map`); ours alone to write.
+        // An honest peer does not write there either; a peer that does changes bytes, of which any
+        // value is valid.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl DerefMut for Leased {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` excludes every other reference.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl AsRef<[u8]> for Leased {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Leased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leased")
+            .field("start", &self.start)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Copies a peer's leased bytes, from `offset` on, until `target` is full
+///
+/// One copy, by the kernel, and no mapping: for a buffer that is there already, and for a process that can
+/// map no more. The lease stays out until its receipt is dropped.
+///
+/// # Errors
+///
+/// [`ReadError`]; what `target` holds then is not specified.
+pub fn read_leased(fd: BorrowedFd<'_>, offset: u64, target: &mut [u8]) -> Result<(), ReadError> {
+    check(fd, offset, target.len())?;
+    let mut filled = 0;
+    while filled < target.len() {
+        match pread(fd, &mut target[filled..], offset + filled as u64) {
+            // Sealed and long enough: only a kernel that breaks its word comes here.
+            Ok(0) => return Err(ReadError::System(io::ErrorKind::UnexpectedEof.into())),
+            Ok(bytes) => filled += bytes,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(ReadError::System(errno.into())),
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the bytes are in the peer's memory, for good
+fn check(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<(), LeaseError> {
+    let file_bytes = memfd::sealed_bytes(fd)?;
+    match offset.checked_add(bytes as u64) {
+        Some(end) if end <= file_bytes => Ok(()),
+        _ => Err(LeaseError::Outside {
+            offset,
+            bytes,
+            file_bytes,
+        }),
+    }
+}
+
+/// What is wrong with a lease; the peer's fault, and no retry helps
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LeaseError {
+    /// The memory is not to be relied on
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// A lease of nothing
+    #[error("lease of no bytes")]
+    Empty,
+    /// The memory is shorter than the lease
+    #[error("lease of {bytes} bytes from {offset} is outside a memory of {file_bytes} bytes")]
+    Outside {
+        /// Where the lease starts
+        offset: u64,
+        /// Length of the lease
+        bytes: usize,
+        /// Size of the peer's file
+        file_bytes: u64,
+    },
+}
+
+/// Why leased bytes were not mapped
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The peer's fault; the lease has gone back
+    #[error(transparent)]
+    Refused(#[from] LeaseError),
+    /// The system has no room for a mapping: [`read_leased`] can still help
+    #[error("cannot map leased memory")]
+    System {
+        /// What the system said
+        source: io::Error,
+        /// The peer's memory
+        fd: OwnedFd,
+        /// Gives the lease back when it is dropped
+        receipt: Receipt,
+    },
+}
+
+/// Why leased bytes were not copied
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The peer's fault
+    #[error(transparent)]
+    Refused(#[from] LeaseError),
+    /// The system's
+    #[error("cannot read leased memory")]
+    System(#[source] io::Error),
+}

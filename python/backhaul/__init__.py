@@ -11,7 +11,15 @@ import warnings
 
 from backhaul._api import Server, connect, default_context, listen
 from backhaul._buffers import Received
-from backhaul._native import DEBUG_BUILD, Context, Endpoint, Listener, Request, __version__
+from backhaul._native import (
+    DEBUG_BUILD,
+    Arena,
+    Context,
+    Endpoint,
+    Listener,
+    Request,
+    __version__,
+)
 from backhaul.errors import (
     AddressError,
     BackhaulError,
@@ -35,6 +43,7 @@ from backhaul.errors import (
 
 __all__ = [
     "AddressError",
+    "Arena",
     "BackhaulError",
     "Cancelled",
     "ConfigError",

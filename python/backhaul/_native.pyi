@@ -80,6 +80,59 @@ class Codec:
         """Forget them."""
 
 @final
+class Arena:
+    """Recycled memory that peers on this host can map.
+
+    Blocks keep their pages when they are freed and taken again, and those that a peer borrows are
+    not reused before it gives them back or dies. Past the bounds, or where the system gives no such
+    memory, users of an arena go on with private memory.
+
+    Parameters
+    ----------
+    bytes_max : int, optional
+        Bound on all memory of the arena, in bytes.
+    cached_bytes_max : int, optional
+        Freed blocks beyond this give their pages back, in bytes.
+    block_bytes_min : int, optional
+        Requests for less are left to private memory, in bytes.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+    """
+
+    def __new__(
+        cls,
+        *,
+        bytes_max: int | None = None,
+        cached_bytes_max: int | None = None,
+        block_bytes_min: int | None = None,
+    ) -> Arena: ...
+    def take(self, nbytes: int) -> memoryview:
+        """Take writable memory of ``nbytes`` bytes, of unspecified content.
+
+        It returns to the arena when the last view of it is gone.
+
+        Raises
+        ------
+        MemoryError
+            If it is below ``block_bytes_min``, past a bound, or the system has none.
+        """
+
+    def statistics(self) -> dict[str, int]:
+        """State of the arena.
+
+        Returns
+        -------
+        dict
+            Bytes of blocks in use (``live_bytes``), of those that peers borrow (``leased_bytes``),
+            of those freed here but still borrowed (``orphaned_bytes``), of those kept for reuse
+            (``cached_bytes``), of all segments (``mapped_bytes``), the most there were in use
+            (``peak_bytes``), and how many requests were served from kept blocks, from new ones, and
+            not at all (``hits``, ``misses``, ``refused``).
+        """
+
 class Context:
     """Owns configuration, receive buffers and the engine thread of a set of endpoints.
 
@@ -112,6 +165,11 @@ class Context:
         How long closing waits for the peer to take what was sent, in seconds.
     backlog : int, optional
         Connections that may wait to be accepted.
+    arena : Arena, optional
+        Memory that peers on this host can map. Large receive buffers are taken from it, and what is
+        sent from it with ``shared=True`` is lent. A peer may lend to us without one.
+    lease_bytes_min : int, optional
+        Shorter frames are copied even if they could be lent, in bytes.
 
     Raises
     ------
@@ -137,6 +195,8 @@ class Context:
         keep_alive_timeout_s: float | None = None,
         linger_s: float | None = None,
         backlog: int | None = None,
+        arena: Arena | None = None,
+        lease_bytes_min: int | None = None,
     ) -> Context: ...
     def listen(self, address: str) -> Listener:
         """Listen on ``host:port``, ``[ipv6]:port`` or ``:port``; see `backhaul.listen`."""
@@ -237,7 +297,7 @@ class Endpoint:
     def lane(self) -> str:
         """The lane in use: ``"inproc"``, ``"shm"`` or ``"tcp"``."""
 
-    def send(self, buffer: Buffer | Any, *, tag: int = 0) -> Request[None]:
+    def send(self, buffer: Buffer | Any, *, tag: int = 0, shared: bool = False) -> Request[None]:
         """Send a buffer under a tag.
 
         Parameters
@@ -248,11 +308,16 @@ class Endpoint:
             then: a ``bytearray`` cannot be resized.
         tag : int, optional
             From 0 to 2**64 - 1.
+        shared : bool, optional
+            Promise that nobody writes to the memory any more, also after the request is done. What
+            lies in the context's `Arena` is then lent to a peer on this host instead of copied:
+            the peer reads the same pages as long as it holds the message. A program that breaks
+            the promise changes what the peer reads. Freeing the memory is safe at any time.
 
         Returns
         -------
         Request of None
-            Done when the memory may be reused, which says nothing about the peer's receive.
+            Done when the memory may be reused (unless ``shared``), which says nothing about the peer's receive.
 
         Raises
         ------
@@ -306,7 +371,7 @@ class Endpoint:
         the connection.
         """
 
-    def send_frames(self, frames: Iterable[Buffer | Any]) -> Request[None]:
+    def send_frames(self, frames: Iterable[Buffer | Any], *, shared: bool = False) -> Request[None]:
         """Send buffers as one untagged message; see `send`.
 
         Raises

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use backhaul_proto::{KeepAlive, LaneKind, Limits};
+use backhaul_shm::arena::Arena;
 use thiserror::Error;
 
 /// Settings of a [`Context`](crate::Context)
@@ -17,6 +18,12 @@ pub struct Config {
     pub ring_bytes: usize,
     /// Bytes of freed receive buffers that stay mapped for reuse
     pub pool_cached_bytes_max: usize,
+    /// Memory that peers on this host can map. Large receive buffers are taken from it, and what
+    /// is sent from it as shared is lent. Without one nothing is lent; a peer may still lend to us.
+    pub arena: Option<Arena>,
+    /// Segments shorter than this are copied even if they could be lent: to map them would take
+    /// longer
+    pub lease_bytes_min: usize,
     /// How long a waiting caller polls before it sleeps. Zero on a machine with one CPU, where the
     /// peer cannot run meanwhile.
     pub spin: Duration,
@@ -115,6 +122,8 @@ impl Default for Config {
             limits: Limits::default(),
             ring_bytes: 1 << 20,
             pool_cached_bytes_max: 256 << 20,
+            arena: None,
+            lease_bytes_min: 128 << 10,
             spin: if cores > 1 {
                 Duration::from_micros(100)
             } else {

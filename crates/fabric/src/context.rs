@@ -48,7 +48,7 @@ impl Context {
         config.validate()?;
         Ok(Self {
             core: Arc::new(Core {
-                pool: Pool::new(config.pool_cached_bytes_max),
+                pool: Pool::with_arena(config.pool_cached_bytes_max, config.arena.clone()),
                 guard: Engine::start()?,
                 meeting: OnceLock::new(),
                 closed: AtomicBool::new(false),

@@ -78,6 +78,21 @@ impl Endpoint {
         self.conn.send(MessageKind::Untagged, segments)
     }
 
+    /// As [`Endpoint::send_segments`], for memory that nobody will write to any more
+    ///
+    /// What lies in the context's arena is lent to a peer on this host, not copied: the peer reads
+    /// the same pages, for as long as it holds the message, though the send is complete long
+    /// before. Who writes to them all the same changes what the peer reads, as long as it has not
+    /// written there itself. Freeing the memory is safe at any time.
+    pub fn send_segments_shared(&self, tag: Tag, segments: Segments) -> Request<(), SendError> {
+        self.conn.send_shared(MessageKind::Tagged(tag), segments)
+    }
+
+    /// As [`Endpoint::send_frames`], under the conditions of [`Endpoint::send_segments_shared`]
+    pub fn send_frames_shared(&self, segments: Segments) -> Request<(), SendError> {
+        self.conn.send_shared(MessageKind::Untagged, segments)
+    }
+
     /// Receives the next message whose tag matches, its segments one behind the other
     pub fn recv(
         &self,

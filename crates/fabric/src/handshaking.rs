@@ -16,8 +16,9 @@ use backhaul_proto::{
 use rustix::event::epoll::EventFlags;
 
 use crate::address::canonical;
-use crate::conn::{Conn, Facts, Link, PORT_SOCKET};
+use crate::conn::{Conn, Facts, Link, MessageMemory, PORT_SOCKET};
 use crate::context::Core;
+use crate::courier::Courier;
 use crate::endpoint::Endpoint;
 use crate::engine::{Source, SourceId, lock};
 use crate::error::ConnectError;
@@ -264,10 +265,17 @@ impl Handshaking {
     ) -> io::Result<Endpoint> {
         let core = &self.core;
         let stream = Arc::new(socket.stream);
-        let (lane, bell) = match means.into_lane(lane) {
-            Some((lane, bell)) => (Lane::Ring(lane), Some(bell)),
-            None => (Lane::tcp(Arc::clone(&stream)), None),
+        let (lane, bell, parts) = match means.into_lane(lane) {
+            Some(found) => (
+                Lane::Ring(found.lane),
+                Some(found.our_bell),
+                Some(found.courier),
+            ),
+            None => (Lane::tcp(Arc::clone(&stream)), None, None),
         };
+        let courier = parts
+            .map(|parts| Courier::start(core.engine(), parts, core.config.arena.as_ref()))
+            .transpose()?;
         let mut limits = core.config.limits.clone();
         limits.keep_alive = core.config.keep_alive.filter(|_| bell.is_none());
         let peer_limits = PeerLimits {
@@ -284,7 +292,12 @@ impl Handshaking {
             peer_hello: peer,
         };
         let proto = Connection::new(limits.clone(), peer_limits, Instant::now());
-        let link = Link::new(proto, limits, lane, staged, core.pool.clone());
+        let memory = MessageMemory {
+            pool: core.pool.clone(),
+            courier,
+            lease_bytes_min: core.config.lease_bytes_min,
+        };
+        let link = Link::new(proto, limits, lane, staged, memory);
         let conn = Conn::start(core.engine(), id, facts, link, stream, bell, &core.config)?;
         Ok(Endpoint::new(conn, Arc::clone(core)))
     }

@@ -34,6 +34,7 @@ mod buffer;
 mod config;
 mod conn;
 mod context;
+mod courier;
 mod endpoint;
 mod engine;
 mod error;
@@ -51,6 +52,7 @@ pub use backhaul_proto::{
     ConnectionStatistics, HandshakeError, KeepAlive, LaneKind, Limits, ProtocolError, RecvRefused,
     SendRefused, Tag, TagMask,
 };
+pub use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig, ArenaStatistics};
 pub use backhaul_shm::pool::PoolStatistics;
 pub use buffer::{Message, PoolBuf, Received, RecvBuffer, Segments};
 pub use bytes::Bytes;

@@ -23,19 +23,25 @@ use rustix::net::{
 };
 use thiserror::Error;
 
+use crate::courier;
 use crate::engine::{Engine, Source, SourceId, lock};
 use crate::identity::{Identity, random};
 
 /// Sixteen random bytes that name one handshake
 pub(crate) type Nonce = [u8; 16];
 
-/// What a peer hands over: its memory, and the bells of both sides
+/// What a peer hands over: its memory, the bells of both sides, and the socket it came by
 pub(crate) struct Offer {
+    /// The rings
     pub(crate) memory: OwnedFd,
+    /// The board of leases
+    pub(crate) board: OwnedFd,
     /// Rung to wake the peer that made the offer
     pub(crate) their_bell: OwnedFd,
     /// Rung to wake the side that takes the offer
     pub(crate) our_bell: OwnedFd,
+    /// Stays open for the courier
+    pub(crate) socket: OwnedFd,
 }
 
 /// One end of a pair of rings within this process
@@ -43,6 +49,7 @@ pub(crate) struct Half {
     pub(crate) rings: Duplex,
     pub(crate) their_bell: OwnedFd,
     pub(crate) our_bell: OwnedFd,
+    pub(crate) courier: courier::Parts,
 }
 
 /// The abstract Unix socket of a context
@@ -202,14 +209,15 @@ struct Caller {
 }
 
 impl Caller {
-    fn end(&self) {
+    /// Stops watching, and returns the socket; `None` the second time
+    fn end(&self) -> Option<OwnedFd> {
         // Once only: afterwards the id may be another source's.
-        if let Some(socket) = lock(&self.socket).take()
-            && let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get())
-        {
+        let socket = lock(&self.socket).take()?;
+        if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
             engine.unwatch(&socket);
             engine.deregister(*id);
         }
+        Some(socket)
     }
 }
 
@@ -220,15 +228,24 @@ impl Source for Caller {
             None => return,
         };
         match received {
-            Ok(None) => return,
-            Ok(Some((nonce, offer))) => {
-                if let Some(meeting) = self.meeting.upgrade() {
+            Ok(None) => {}
+            Ok(Some((nonce, [memory, board, our_bell, their_bell]))) => {
+                if let (Some(meeting), Some(socket)) = (self.meeting.upgrade(), self.end()) {
+                    let offer = Offer {
+                        memory,
+                        board,
+                        their_bell,
+                        our_bell,
+                        socket,
+                    };
                     meeting.hand_in(&nonce, offer);
                 }
             }
-            Err(error) => tracing::warn!(%error, "an offer of shared memory is malformed"),
+            Err(error) => {
+                tracing::warn!(%error, "an offer of shared memory is malformed");
+                self.end();
+            }
         }
-        self.end();
     }
 
     fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
@@ -246,23 +263,21 @@ impl Source for Caller {
 
 /// Hands memory and bells to the peer whose Hello named the socket and the nonce
 ///
-/// `bells` are the peer's and ours, in this order.
+/// `offered` are the rings, the board, the peer's bell and ours, in this order. Returns the socket.
 pub(crate) fn make_offer(
     name: &str,
     nonce: &Nonce,
-    memory: BorrowedFd<'_>,
-    bells: [BorrowedFd<'_>; 2],
-) -> Result<(), OfferError> {
+    offered: [BorrowedFd<'_>; OFFERED],
+) -> Result<OwnedFd, OfferError> {
     let socket = unix_socket()?;
     rustix::net::connect(
         &socket,
         &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
     )?;
     check_user(socket.as_fd())?;
-    let descriptors = [memory, bells[0], bells[1]];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(OFFERED))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    control.push(SendAncillaryMessage::ScmRights(&offered));
     let sent = rustix::net::sendmsg(
         &socket,
         &[IoSlice::new(nonce)],
@@ -272,13 +287,15 @@ pub(crate) fn make_offer(
     if sent != nonce.len() {
         return Err(OfferError::Short { sent });
     }
-    Ok(())
+    Ok(socket)
 }
 
 /// Reads an offer; `None` if none is there yet
-fn receive_offer(socket: BorrowedFd<'_>) -> Result<Option<(Nonce, Offer)>, OfferError> {
+fn receive_offer(
+    socket: BorrowedFd<'_>,
+) -> Result<Option<(Nonce, [OwnedFd; OFFERED])>, OfferError> {
     let mut nonce = Nonce::default();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(OFFERED))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = match rustix::net::recvmsg(
         socket,
@@ -296,25 +313,16 @@ fn receive_offer(socket: BorrowedFd<'_>) -> Result<Option<(Nonce, Offer)>, Offer
             descriptors.extend(rights);
         }
     }
-    let found = descriptors.len();
-    let mut descriptors = descriptors.into_iter();
-    match (
-        received.bytes,
-        descriptors.next(),
-        descriptors.next(),
-        descriptors.next(),
-    ) {
-        (16, Some(memory), Some(our_bell), Some(their_bell)) => Ok(Some((
-            nonce,
-            Offer {
-                memory,
-                their_bell,
-                our_bell,
-            },
-        ))),
-        (bytes, ..) => Err(OfferError::Malformed {
+    let bytes = received.bytes;
+    match <[OwnedFd; OFFERED]>::try_from(descriptors) {
+        Ok(offered) if bytes == nonce.len() => Ok(Some((nonce, offered))),
+        Ok(_) => Err(OfferError::Malformed {
             bytes,
-            descriptors: found,
+            descriptors: OFFERED,
+        }),
+        Err(descriptors) => Err(OfferError::Malformed {
+            bytes,
+            descriptors: descriptors.len(),
         }),
     }
 }
@@ -343,7 +351,7 @@ pub(crate) enum OfferError {
     OtherUser { theirs: u32, ours: u32 },
     #[error("only {sent} of 16 bytes went out")]
     Short { sent: usize },
-    #[error("{bytes} bytes and {descriptors} descriptors came, not 16 and 3")]
+    #[error("{bytes} bytes and {descriptors} descriptors came, not 16 and {OFFERED}")]
     Malformed { bytes: usize, descriptors: usize },
 }
 
@@ -371,6 +379,9 @@ fn check_user(socket: BorrowedFd<'_>) -> Result<(), OfferError> {
     }
     Ok(())
 }
+
+/// Descriptors of an offer
+const OFFERED: usize = 4;
 
 /// Port under which a handshake hears of its offer; its socket has port 0
 pub(crate) const PORT_OFFER: u8 = 2;

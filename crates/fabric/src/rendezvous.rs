@@ -4,9 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use backhaul_proto::{Hello, LaneKind};
-use backhaul_shm::channel;
+use backhaul_shm::{board, channel};
 
 use crate::context::Core;
+use crate::courier;
 use crate::engine::new_bell;
 use crate::lane::RingLane;
 use crate::meeting::{self, Half};
@@ -14,18 +15,25 @@ use crate::meeting::{self, Half};
 /// What a lane needs, as far as it has been found
 #[derive(Default)]
 pub(crate) struct Means {
-    /// Rings, and our bell
-    ring: Option<(RingLane, OwnedFd)>,
+    /// Rings, and what belongs to them
+    ring: Option<Found>,
     /// What the connector asks of us, until we have answered
     pub(crate) selected: Option<(LaneKind, String)>,
     /// A half left in the table, to be taken back if the handshake fails
     left: Option<meeting::Nonce>,
 }
 
+/// A lane that is not the socket itself
+pub(crate) struct Found {
+    pub(crate) lane: RingLane,
+    pub(crate) our_bell: OwnedFd,
+    pub(crate) courier: courier::Parts,
+}
+
 impl Means {
-    /// The lane agreed on and our bell, if it is not the socket itself
-    pub(crate) fn into_lane(mut self, agreed: LaneKind) -> Option<(RingLane, OwnedFd)> {
-        self.ring.take().filter(|(lane, _)| lane.kind == agreed)
+    /// The lane agreed on, if it is not the socket itself
+    pub(crate) fn into_lane(mut self, agreed: LaneKind) -> Option<Found> {
+        self.ring.take().filter(|found| found.lane.kind == agreed)
     }
 }
 
@@ -93,17 +101,24 @@ pub(crate) fn take(
                 return refuse(&"this side has no meeting socket");
             };
             let offer = meeting.take(&local.nonce)?;
-            match channel::attach(offer.memory) {
-                Ok(rings) => {
-                    let half = Half {
-                        rings,
-                        their_bell: offer.their_bell,
-                        our_bell: offer.our_bell,
-                    };
-                    means.ring = Some(ring_lane(lane, half));
-                }
+            let rings = match channel::attach(offer.memory) {
+                Ok(rings) => rings,
                 Err(error) => return refuse(&error),
-            }
+            };
+            let board = match board::attach_board(offer.board) {
+                Ok(board) => board,
+                Err(error) => return refuse(&error),
+            };
+            let half = Half {
+                rings,
+                their_bell: offer.their_bell,
+                our_bell: offer.our_bell,
+                courier: courier::Parts {
+                    socket: offer.socket,
+                    board,
+                },
+            };
+            means.ring = Some(ring_lane(lane, half));
         }
         _ => {}
     }
@@ -123,15 +138,25 @@ fn offer_inproc(
         let (ours, theirs) =
             channel::in_process(core.config.ring_bytes).map_err(io::Error::other)?;
         let (our_bell, their_bell) = (new_bell()?, new_bell()?);
+        let (our_board, their_board) = board::board_in_process();
+        let (our_socket, their_socket) = courier::pair()?;
         let half = Half {
             rings: theirs,
             our_bell: their_bell.try_clone()?,
             their_bell: our_bell.try_clone()?,
+            courier: courier::Parts {
+                socket: their_socket,
+                board: their_board,
+            },
         };
         let ours = Half {
             rings: ours,
             our_bell,
             their_bell,
+            courier: courier::Parts {
+                socket: our_socket,
+                board: our_board,
+            },
         };
         Ok((ours, half))
     };
@@ -165,29 +190,30 @@ fn offer_shm(
     }
     let (rings, memory) =
         channel::create(core.config.ring_bytes).map_err(|error| error.to_string())?;
+    let (board, board_memory) = board::create_board().map_err(|error| error.to_string())?;
     let bells = new_bell().and_then(|ours| Ok((ours, new_bell()?)));
     let (our_bell, their_bell) = bells.map_err(|error| error.to_string())?;
-    meeting::make_offer(
-        &peer.unix_name,
-        &peer.nonce,
-        memory.as_fd(),
-        [their_bell.as_fd(), our_bell.as_fd()],
-    )
-    .map_err(|error| error.to_string())?;
+    let offered = [&memory, &board_memory, &their_bell, &our_bell].map(AsFd::as_fd);
+    let socket = meeting::make_offer(&peer.unix_name, &peer.nonce, offered)
+        .map_err(|error| error.to_string())?;
     let half = Half {
         rings,
         their_bell,
         our_bell,
+        courier: courier::Parts { socket, board },
     };
     means.ring = Some(ring_lane(LaneKind::Shm, half));
     Ok("same host and user, proved on a Unix socket".to_owned())
 }
 
-fn ring_lane(kind: LaneKind, half: Half) -> (RingLane, OwnedFd) {
-    let lane = RingLane {
-        kind,
-        rings: half.rings,
-        peer_bell: half.their_bell,
-    };
-    (lane, half.our_bell)
+fn ring_lane(kind: LaneKind, half: Half) -> Found {
+    Found {
+        lane: RingLane {
+            kind,
+            rings: half.rings,
+            peer_bell: half.their_bell,
+        },
+        our_bell: half.our_bell,
+        courier: half.courier,
+    }
 }

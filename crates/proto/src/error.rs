@@ -107,6 +107,14 @@ pub enum ProtocolError {
         /// Bytes the message lacks
         left: u64,
     },
+    /// A lease of memory that is not there, or not as it must be
+    #[error("bad lease {ticket:#x}: {detail}")]
+    BadLease {
+        /// What the peer calls it
+        ticket: u64,
+        /// What is wrong with it
+        detail: String,
+    },
     /// A frame of a message after the peer said there will be none
     #[error("frame of kind {kind} after close")]
     AfterClose {

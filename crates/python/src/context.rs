@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use backhaul::{Config, KeepAlive, LaneKind};
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::arena::Arena;
 use crate::attention;
 use crate::endpoint::Endpoint;
-use crate::errors::{self, IntoException};
+use crate::errors::{self, IntoException, set};
 use crate::listener::{self, Listener};
 use crate::owned::Owned;
 use crate::request::Request;
@@ -42,6 +42,8 @@ impl Context {
         keep_alive_timeout_s = None,
         linger_s = None,
         backlog = None,
+        arena = None,
+        lease_bytes_min = None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -61,6 +63,8 @@ impl Context {
         keep_alive_timeout_s: Option<f64>,
         linger_s: Option<f64>,
         backlog: Option<Bound<'_, PyAny>>,
+        arena: Option<Bound<'_, Arena>>,
+        lease_bytes_min: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut config = Config::default();
         if let Some(lanes) = lanes {
@@ -92,6 +96,12 @@ impl Context {
             pool_cached_bytes_max,
         )?;
         set(&mut config.backlog, "backlog", backlog)?;
+        set(
+            &mut config.lease_bytes_min,
+            "lease_bytes_min",
+            lease_bytes_min,
+        )?;
+        config.arena = arena.map(|arena| arena.get().arena.clone());
         if let Some(spin) = seconds(py, "spin_us", spin_us, 1e-6)? {
             config.spin = spin;
         }
@@ -180,29 +190,6 @@ impl Context {
         let closed = if self.closed() { ", closed" } else { "" };
         format!("<backhaul.Context {}{closed}>", lanes.join(" "))
     }
-}
-
-/// Takes over a count or size, if one is given
-fn set<T>(setting: &mut T, name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<()>
-where
-    T: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>,
-{
-    let Some(value) = value else {
-        return Ok(());
-    };
-    *setting = value.extract().map_err(|error: PyErr| {
-        let py = value.py();
-        if error.is_instance_of::<PyOverflowError>(py) {
-            let bits = 8 * size_of::<T>();
-            let text = format!("{name} must be between 0 and 2**{bits} - 1, got {value}");
-            errors::config_error(py, text)
-        } else if error.is_instance_of::<PyTypeError>(py) {
-            PyTypeError::new_err(format!("{name} must be an integer, got {value}"))
-        } else {
-            error
-        }
-    })?;
-    Ok(())
 }
 
 fn parse_lanes(py: Python<'_>, names: &[String]) -> PyResult<Vec<LaneKind>> {

@@ -65,16 +65,23 @@ impl Endpoint {
         self.endpoint.lane().name()
     }
 
-    #[pyo3(signature = (buffer, *, tag = 0))]
+    #[pyo3(signature = (buffer, *, tag = 0, shared = false))]
     fn send(
         &self,
         py: Python<'_>,
         buffer: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = bits)] tag: u64,
+        shared: bool,
     ) -> PyResult<Request> {
         let endpoint = self.endpoint.check(py)?;
         let segment = buffer::source(buffer)?;
-        let request = Self::post(py, segment.len(), || endpoint.send(Tag(tag), segment));
+        let request = Self::post(py, segment.len(), || {
+            if shared {
+                endpoint.send_segments_shared(Tag(tag), Segments::from_iter([segment]))
+            } else {
+                endpoint.send(Tag(tag), segment)
+            }
+        });
         Ok(Request::new(request, |py, ()| Ok(py.None())))
     }
 
@@ -96,7 +103,13 @@ impl Endpoint {
         }))
     }
 
-    fn send_frames(&self, py: Python<'_>, frames: &Bound<'_, PyAny>) -> PyResult<Request> {
+    #[pyo3(signature = (frames, *, shared = false))]
+    fn send_frames(
+        &self,
+        py: Python<'_>,
+        frames: &Bound<'_, PyAny>,
+        shared: bool,
+    ) -> PyResult<Request> {
         // Iterating over one would send its items, one by one.
         if buffer::is_buffer(frames) || frames.is_instance_of::<PyString>() {
             return Err(PyTypeError::new_err(format!(
@@ -112,7 +125,13 @@ impl Endpoint {
             bytes += segment.len();
             segments.push(segment);
         }
-        let request = Self::post(py, bytes, || endpoint.send_frames(segments));
+        let request = Self::post(py, bytes, || {
+            if shared {
+                endpoint.send_frames_shared(segments)
+            } else {
+                endpoint.send_frames(segments)
+            }
+        });
         Ok(Request::new(request, |py, ()| Ok(py.None())))
     }
 

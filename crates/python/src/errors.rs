@@ -6,7 +6,7 @@ use backhaul::{
 };
 use backhaul_dask::order::OrderError;
 use pyo3::call::PyCallArgs;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -195,4 +195,27 @@ fn os_error(
         Some(number) => raise(py, class, (number, error.to_string())),
         None => message(py, class, error),
     }
+}
+
+/// Takes over a count or size, if one is given
+pub(crate) fn set<T>(setting: &mut T, name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<()>
+where
+    T: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    let Some(value) = value else {
+        return Ok(());
+    };
+    *setting = value.extract().map_err(|error: PyErr| {
+        let py = value.py();
+        if error.is_instance_of::<PyOverflowError>(py) {
+            let bits = 8 * size_of::<T>();
+            let text = format!("{name} must be between 0 and 2**{bits} - 1, got {value}");
+            config_error(py, text)
+        } else if error.is_instance_of::<PyTypeError>(py) {
+            PyTypeError::new_err(format!("{name} must be an integer, got {value}"))
+        } else {
+            error
+        }
+    })?;
+    Ok(())
 }

@@ -3,6 +3,7 @@
 //! The engine's threads never run Python. What Python must do for them (complete futures, release
 //! buffers, write logs) waits until a thread of Python comes by, called by a bell if need be.
 
+mod arena;
 mod attention;
 mod buffer;
 mod codec;
@@ -23,6 +24,8 @@ use pyo3::prelude::*;
 mod _native {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::arena::Arena;
     #[pymodule_export]
     use crate::codec::Codec;
     #[pymodule_export]

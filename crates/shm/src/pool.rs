@@ -18,6 +18,8 @@ use thiserror::Error;
 
 use self::block::Block;
 use self::cache::Cache;
+use crate::arena::{Arena, ArenaBuf};
+use crate::leased::Leased;
 use crate::size_class::{self, SizeClass};
 
 /// Alignment of every buffer, in bytes: a cache line, and the widest vector register
@@ -30,14 +32,22 @@ pub const ALIGNMENT_BYTES: usize = size_class::ALIGNMENT_BYTES;
 #[derive(Clone, Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
+    /// Where large buffers come from, as long as it has some
+    arena: Option<Arena>,
 }
 
 impl Pool {
     /// Creates a pool that keeps at most `cached_bytes_max` bytes of unused blocks
     pub fn new(cached_bytes_max: usize) -> Self {
+        Self::with_arena(cached_bytes_max, None)
+    }
+
+    /// As [`new`](Self::new), taking what the arena has from there, so that it can be lent on
+    pub fn with_arena(cached_bytes_max: usize, arena: Option<Arena>) -> Self {
         let cache = Mutex::new(Cache::new(cached_bytes_max));
         Self {
             shared: Arc::new(Shared { cache }),
+            arena,
         }
     }
 
@@ -49,6 +59,9 @@ impl Pool {
     ///
     /// [`OutOfMemory`]; nothing has changed.
     pub fn take(&self, bytes: usize) -> Result<PoolBuf, OutOfMemory> {
+        if let Some(block) = self.arena.as_ref().and_then(|arena| arena.take(bytes)) {
+            return Ok(block.into());
+        }
         let out_of_memory = OutOfMemory { bytes };
         let class = SizeClass::for_bytes(bytes).ok_or(out_of_memory)?;
         let recycled = self.shared.lock().take(class);
@@ -65,8 +78,7 @@ impl Pool {
         Ok(PoolBuf {
             address: block.address(),
             bytes,
-            block: Some(block),
-            pool: Arc::downgrade(&self.shared),
+            home: Home::Pool(Some(block), Arc::downgrade(&self.shared)),
         })
     }
 
@@ -76,18 +88,26 @@ impl Pool {
     }
 }
 
-/// A buffer of initialised bytes that returns to its pool when dropped
+/// A buffer of initialised bytes that returns to where it came from when dropped
+///
+/// That is a pool, an [`Arena`], or a peer ([`Leased`]).
 pub struct PoolBuf {
-    /// Start of `block`
+    /// Start of what `home` holds
     address: NonNull<u8>,
-    /// Length asked for; at most that of `block`
+    /// Length asked for; at most that of what `home` holds
     bytes: usize,
-    /// Always there until `drop`
-    block: Option<Block>,
-    pool: Weak<Shared>,
+    home: Home,
 }
 
-// SAFETY: `address` leads into `block`, which this value owns alone; a block is `Send`.
+/// What keeps the memory of a buffer
+enum Home {
+    /// The block is always there until `drop`
+    Pool(Option<Block>, Weak<Shared>),
+    Arena(#[expect(dead_code, reason = "kept, and dropped with the buffer")] ArenaBuf),
+    Peer(#[expect(dead_code, reason = "kept, and dropped with the buffer")] Leased),
+}
+
+// SAFETY: `address` leads into what `home` holds, which this value owns alone and which is `Send`.
 unsafe impl Send for PoolBuf {}
 // SAFETY: `&PoolBuf` gives shared access to plain bytes only.
 unsafe impl Sync for PoolBuf {}
@@ -104,8 +124,8 @@ impl Deref for PoolBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: a block is initialised and at least `bytes` long (`take`), and is ours alone
-        // until `drop`.
+        // SAFETY: what `home` holds is initialised and at least `bytes` long (`take`, `from`), and is
+        // ours alone until `drop`.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.bytes) }
     }
 }
@@ -123,6 +143,26 @@ impl AsRef<[u8]> for PoolBuf {
     }
 }
 
+impl From<ArenaBuf> for PoolBuf {
+    fn from(mut memory: ArenaBuf) -> Self {
+        Self {
+            address: NonNull::from(&mut *memory).cast(),
+            bytes: memory.len(),
+            home: Home::Arena(memory),
+        }
+    }
+}
+
+impl From<Leased> for PoolBuf {
+    fn from(mut memory: Leased) -> Self {
+        Self {
+            address: NonNull::from(&mut *memory).cast(),
+            bytes: memory.len(),
+            home: Home::Peer(memory),
+        }
+    }
+}
+
 impl fmt::Debug for PoolBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PoolBuf")
@@ -134,7 +174,9 @@ impl fmt::Debug for PoolBuf {
 
 impl Drop for PoolBuf {
     fn drop(&mut self) {
-        if let (Some(block), Some(shared)) = (self.block.take(), self.pool.upgrade()) {
+        if let Home::Pool(block, pool) = &mut self.home
+            && let (Some(block), Some(shared)) = (block.take(), pool.upgrade())
+        {
             let surplus = shared.lock().put(block);
             // Unmapping takes long: not under the lock.
             drop(surplus);

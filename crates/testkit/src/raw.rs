@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use backhaul_proto::{
@@ -131,8 +131,8 @@ impl RawPeer {
     }
 }
 
-/// Hands descriptors to the abstract Unix socket that a Hello names
-pub fn hand_over(name: &str, nonce: &[u8], descriptors: &[BorrowedFd<'_>]) {
+/// Hands descriptors to the abstract Unix socket that a Hello names, returning the socket
+pub fn hand_over(name: &str, nonce: &[u8], descriptors: &[BorrowedFd<'_>]) -> OwnedFd {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -142,13 +142,19 @@ pub fn hand_over(name: &str, nonce: &[u8], descriptors: &[BorrowedFd<'_>]) {
     .unwrap();
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
+    send_descriptors(&socket, nonce, descriptors);
+    socket
+}
+
+/// Sends a packet with descriptors
+pub fn send_descriptors(socket: &OwnedFd, packet: &[u8], descriptors: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
     }
     let flags = SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(&socket, &[IoSlice::new(nonce)], &mut control, flags).unwrap();
+    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags).unwrap();
 }
 
 /// A Hello of a process on a host that nobody shares

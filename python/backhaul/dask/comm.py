@@ -43,6 +43,9 @@ _BUFFERS_SURE = 1024
 _ARRIVED_MAX = 128
 _ARRIVED_BYTES_MAX = 1 << 20
 
+#: The keys of what `Worker.get_data` answers.
+_RESULTS_KEYS = {"status", "data"}
+
 
 class BackhaulComm(Comm):
     """A message-oriented connection to one peer.
@@ -82,6 +85,7 @@ class BackhaulComm(Comm):
         self._peer_addr = peer_addr
         super().__init__(deserialize=deserialize)
         self._high_water_mark_bytes = settings.high_water_mark_bytes
+        self._share_results = settings.share_results
         #: Sends that were not done when `write` returned, oldest first; those that are done leave
         #: at the next write.
         self._unfinished: deque[Request[None]] = deque()
@@ -170,7 +174,7 @@ class BackhaulComm(Comm):
         if self._closed:
             self._refuse()
         try:
-            await self._send([_buffer(frame) for frame in message.frames])
+            await self._send([_buffer(frame) for frame in message.frames], self._may_share(msg))
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
         except BaseException:
@@ -213,7 +217,9 @@ class BackhaulComm(Comm):
             return None
         try:
             self._forget_finished()
-            request = self._endpoint.send_frames([_buffer(frame) for frame in message.frames])
+            request = self._endpoint.send_frames(
+                [_buffer(frame) for frame in message.frames], shared=self._may_share(msg)
+            )
             if request.done():
                 request.result()
             else:
@@ -422,12 +428,18 @@ class BackhaulComm(Comm):
         while unfinished and unfinished[0].done():
             unfinished.popleft().result()
 
-    async def _send(self, buffers: list[Any]) -> None:
+    def _may_share(self, msg: object) -> bool:
+        """Tell whether nobody will write to the memory of a message: it has results of tasks."""
+        # Worker.get_data answers with just that, and so do no others: what an actor returns, for
+        # one, may change later.
+        return self._share_results and type(msg) is dict and msg.keys() == _RESULTS_KEYS
+
+    async def _send(self, buffers: list[Any], shared: bool) -> None:
         unfinished = self._unfinished
         self._forget_finished()
         while len(unfinished) >= self._unfinished_max:
             await unfinished.popleft()
-        request = self._endpoint.send_frames(buffers)
+        request = self._endpoint.send_frames(buffers, shared=shared)
         try:
             if (
                 request.done()

@@ -42,16 +42,22 @@ class Settings:
         A write waits while more than this is queued for its peer.
     sends_max : int
         Most messages queued for one peer.
+    share_results : bool
+        Results of tasks may be lent to workers that ask for them.
     native : tuple of (str, object)
         Arguments of `backhaul.Context`, sorted, without those left to Backhaul. Hashable: equal
         settings share a context.
+    arena : tuple of (str, int) or None
+        Arguments of `backhaul.Arena`, sorted, without those left to Backhaul; None to do without.
     """
 
     contact_host: str | None
     contact_interface: str | None
     high_water_mark_bytes: int
     sends_max: int
+    share_results: bool
     native: tuple[tuple[str, Any], ...]
+    arena: tuple[tuple[str, int], ...] | None
 
     @classmethod
     def current(cls) -> Settings:
@@ -90,10 +96,26 @@ class Settings:
             contact_interface=_read("contact-interface", str),
             high_water_mark_bytes=_require("high-water-mark", _bytes),
             sends_max=sends_max,
-            native=tuple(
-                sorted((key, value) for key, value in native.items() if value is not None)
-            ),
+            share_results=_require("arena.share-results", _flag),
+            native=_given(native),
+            arena=_arena(),
         )
+
+
+def _arena() -> tuple[tuple[str, int], ...] | None:
+    if not _require("arena.enabled", _flag):
+        return None
+    return _given(
+        {
+            "bytes_max": _read("arena.limit", _bytes),
+            "cached_bytes_max": _read("arena.cached", _bytes),
+            "block_bytes_min": _read("arena.block", _bytes),
+        }
+    )
+
+
+def _given(arguments: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted((key, value) for key, value in arguments.items() if value is not None))
 
 
 def hot_path_enabled(feature: str) -> bool:

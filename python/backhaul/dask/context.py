@@ -12,16 +12,18 @@ import os
 import threading
 from typing import Any
 
-from backhaul import Context
+from backhaul import Arena, Context
 from backhaul.dask.config import Settings
 
-__all__ = ["shared_context"]
+__all__ = ["shared_arena", "shared_context"]
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+_arena: Arena | None = None
 _contexts: dict[tuple[tuple[str, Any], ...], Context] = {}
 #: Contexts of a parent process. Never dropped: closing one here would reach for threads that the
 #: fork did not copy, and for sockets that the parent still uses.
 _inherited: list[Context] = []
+_inherited_arenas: list[Arena | None] = []
 
 
 def shared_context(settings: Settings) -> Context:
@@ -37,16 +39,34 @@ def shared_context(settings: Settings) -> Context:
     with _lock:
         context = _contexts.get(settings.native)
         if context is None:
-            context = _contexts[settings.native] = Context(**dict(settings.native))
+            arena = shared_arena(settings)
+            context = Context(**dict(settings.native), arena=arena)
+            _contexts[settings.native] = context
         return context
 
 
+def shared_arena(settings: Settings) -> Arena | None:
+    """Get this process's arena, making it if there is none; None if it is switched off.
+
+    It has the bounds of who asks first: what lies in it is found by all.
+    """
+    global _arena
+    if settings.arena is None:
+        return None
+    with _lock:
+        if _arena is None:
+            _arena = Arena(**dict(settings.arena))
+        return _arena
+
+
 def _start_anew_after_fork() -> None:
-    global _lock
+    global _arena, _lock
     # Another thread of the parent may have held the lock.
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _inherited.extend(_contexts.values())
     _contexts.clear()
+    _inherited_arenas.append(_arena)
+    _arena = None
 
 
 os.register_at_fork(after_in_child=_start_anew_after_fork)

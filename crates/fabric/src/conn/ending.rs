@@ -29,6 +29,8 @@ impl Link {
         conn.record_closed(&reason);
         self.outgoing.clear();
         self.incoming.stop();
+        // What was borrowed stays valid: it holds the courier's taking half.
+        self.memory.courier = None;
         for send in self.sends.drain() {
             send.finish(conn, Err(reason.clone().into()), wakes);
         }

@@ -4,9 +4,13 @@
 //! payload, usually the next header, passes through a small staging buffer.
 
 use std::io::IoSliceMut;
+use std::os::fd::AsFd;
 use std::time::Instant;
 
-use backhaul_proto::{ArrivalId, Incoming as Announced, RecvId, Store};
+use backhaul_proto::{
+    ArrivalId, Incoming as Announced, ProtocolError, RecvId, SegmentBytes, Store,
+};
+use backhaul_shm::leased::{LeaseError, Leased, MapError, read_leased};
 use backhaul_shm::pool::{Pool, PoolBuf};
 use slab::Slab;
 use smallvec::SmallVec;
@@ -14,7 +18,8 @@ use smallvec::SmallVec;
 use super::ending::LinkError;
 use super::link::{Link, RecvOperation};
 use super::{Conn, Target};
-use crate::lane::{Lane, Moved};
+use crate::courier::{Loan, LoanError};
+use crate::lane::{Lane, LaneError, Moved};
 use crate::request::Wakes;
 
 /// Messages on their way in, and what of the stream has been read ahead
@@ -42,15 +47,24 @@ enum Memory {
     /// The buffer of a posted receive
     Into(RecvId),
     /// Memory of its own
-    Segments(Vec<PoolBuf>),
+    Segments(Segments),
     /// There was none: the bytes are dropped and the receive will fail
     Missing,
+}
+
+/// Segments of a message, made when their bytes come: some may be lent instead
+struct Segments {
+    /// Those of which bytes have come
+    here: Vec<PoolBuf>,
+    sizes: SegmentBytes,
 }
 
 /// Payload of a frame that has not come completely
 struct Payload {
     arrival: ArrivalId,
     left: usize,
+    /// Memory of the peer that holds it; else it comes on the lane
+    lent: Option<Loan>,
 }
 
 impl Incoming {
@@ -75,24 +89,18 @@ impl Incoming {
     pub(super) fn prepare(
         &mut self,
         arrival: ArrivalId,
-        segment_bytes: &[u64],
+        segment_bytes: SegmentBytes,
         store: Store,
         recvs: &Slab<RecvOperation>,
-        pool: &Pool,
     ) {
         let memory = match store {
             Store::Into(recv) if matches!(recvs[recv.0].target, Target::Into(..)) => {
                 Memory::Into(recv)
             }
-            Store::Into(_) | Store::Allocate => segment_bytes
-                .iter()
-                .map(|&bytes| {
-                    usize::try_from(bytes)
-                        .ok()
-                        .and_then(|bytes| pool.take(bytes).ok())
-                })
-                .collect::<Option<Vec<_>>>()
-                .map_or(Memory::Missing, Memory::Segments),
+            Store::Into(_) | Store::Allocate => Memory::Segments(Segments {
+                here: Vec::with_capacity(segment_bytes.len()),
+                sizes: segment_bytes,
+            }),
             Store::Discard => return,
         };
         let index = arrival.0;
@@ -109,13 +117,21 @@ impl Incoming {
     /// Takes a complete message: its segments, unless it lies in the receive's own buffer
     ///
     /// `Err` if there was no memory for it.
-    pub(super) fn take(&mut self, arrival: ArrivalId) -> Result<Option<Vec<PoolBuf>>, NoMemory> {
+    pub(super) fn take(
+        &mut self,
+        arrival: ArrivalId,
+        pool: &Pool,
+    ) -> Result<Option<Vec<PoolBuf>>, NoMemory> {
         match self.arrivals[arrival.0]
             .take()
             .map(|arrival| arrival.memory)
         {
             Some(Memory::Into(_)) => Ok(None),
-            Some(Memory::Segments(segments)) => Ok(Some(segments)),
+            Some(Memory::Segments(mut segments)) => {
+                // Those behind the last byte are empty.
+                segments.make_up_to(segments.sizes.len(), pool)?;
+                Ok(Some(segments.here))
+            }
             Some(Memory::Missing) | None => Err(NoMemory),
         }
     }
@@ -134,10 +150,13 @@ impl Incoming {
     }
 
     /// Fills the payload that is due from the staging buffer, returning how much
-    fn fill_from_staging(&mut self, recvs: &mut Slab<RecvOperation>) -> usize {
+    fn fill_from_staging(&mut self, recvs: &mut Slab<RecvOperation>, pool: &Pool) -> usize {
         let Some(payload) = &mut self.payload else {
             return 0;
         };
+        if payload.lent.is_some() {
+            return 0;
+        }
         let bytes = payload.left.min(self.staged.len());
         if bytes == 0 {
             return 0;
@@ -146,7 +165,7 @@ impl Incoming {
         if let Some(Some(arrival)) = self.arrivals.get_mut(payload.arrival.0) {
             while !source.is_empty() {
                 let mut targets = Targets::new();
-                let room = arrival.targets(recvs, source.len(), &mut targets);
+                let room = arrival.targets(recvs, pool, source.len(), &mut targets);
                 if room == 0 {
                     break;
                 }
@@ -166,12 +185,18 @@ impl Incoming {
 
 impl Arrival {
     /// Collects the memory where the next `bytes` go, or their beginning, returning how much
+    ///
+    /// 0 if there is none.
     fn targets<'a>(
         &'a mut self,
         recvs: &'a mut Slab<RecvOperation>,
+        pool: &Pool,
         bytes: usize,
         targets: &mut Targets<'a>,
     ) -> usize {
+        if self.make_room(pool, bytes).is_err() {
+            self.memory = Memory::Missing;
+        }
         match &mut self.memory {
             Memory::Into(recv) => match &mut recvs[recv.0].target {
                 Target::Into(buffer, _) => {
@@ -184,7 +209,7 @@ impl Arrival {
             Memory::Segments(segments) => {
                 let (segment, mut offset) = self.cursor;
                 let mut left = bytes;
-                for segment in &mut segments[segment..] {
+                for segment in &mut segments.here[segment..] {
                     if left == 0 || targets.len() == TARGETS_MAX - 1 {
                         break;
                     }
@@ -201,6 +226,20 @@ impl Arrival {
         }
     }
 
+    /// Makes the segments that the next `bytes` go to
+    fn make_room(&mut self, pool: &Pool, bytes: usize) -> Result<(), NoMemory> {
+        let Memory::Segments(segments) = &mut self.memory else {
+            return Ok(());
+        };
+        let (mut segment, offset) = self.cursor;
+        let mut room = 0;
+        while room < offset + bytes {
+            room += to_usize(segments.sizes[segment]).ok_or(NoMemory)?;
+            segment += 1;
+        }
+        segments.make_up_to(segment, pool)
+    }
+
     /// Counts bytes as filled
     fn advance(&mut self, bytes: usize) {
         self.filled += bytes;
@@ -208,10 +247,10 @@ impl Arrival {
             let (mut segment, mut offset) = self.cursor;
             let mut left = bytes;
             while left > 0 {
-                let take = left.min(segments[segment].len() - offset);
+                let take = left.min(segments.here[segment].len() - offset);
                 left -= take;
                 offset += take;
-                if offset == segments[segment].len() {
+                if offset == segments.here[segment].len() {
                     segment += 1;
                     offset = 0;
                 }
@@ -219,6 +258,60 @@ impl Arrival {
             self.cursor = (segment, offset);
         }
     }
+
+    /// Takes lent memory as the next segment, if it is just that; else gives the loan back
+    fn adopt(&mut self, loan: Loan, bytes: usize, pool: &Pool) -> Result<Option<Loan>, LeaseError> {
+        let Memory::Segments(segments) = &mut self.memory else {
+            return Ok(Some(loan));
+        };
+        let (mut segment, offset) = self.cursor;
+        while segments.sizes[segment] == 0 {
+            segment += 1;
+        }
+        if offset > 0 || segments.sizes[segment] != bytes as u64 {
+            return Ok(Some(loan));
+        }
+        if segments.make_up_to(segment, pool).is_err() {
+            self.memory = Memory::Missing;
+            return Ok(Some(loan));
+        }
+        match Leased::map(loan.memory, loan.offset, bytes, loan.receipt) {
+            Ok(leased) => {
+                segments.here.push(PoolBuf::from(leased));
+                self.advance(bytes);
+                Ok(None)
+            }
+            Err(MapError::Refused(error)) => Err(error),
+            Err(MapError::System {
+                source,
+                fd,
+                receipt,
+            }) => {
+                tracing::debug!(error = %source, "lent memory was not mapped; it is copied");
+                Ok(Some(Loan {
+                    memory: fd,
+                    offset: loan.offset,
+                    receipt,
+                }))
+            }
+            Err(_) => unreachable!("the two ways in which a mapping fails"),
+        }
+    }
+}
+
+impl Segments {
+    /// Makes those before `count` that are not here
+    fn make_up_to(&mut self, count: usize, pool: &Pool) -> Result<(), NoMemory> {
+        for &bytes in &self.sizes[self.here.len().min(count)..count] {
+            let bytes = to_usize(bytes).ok_or(NoMemory)?;
+            self.here.push(pool.take(bytes).map_err(|_| NoMemory)?);
+        }
+        Ok(())
+    }
+}
+
+fn to_usize(bytes: u64) -> Option<usize> {
+    usize::try_from(bytes).ok()
 }
 
 impl Link {
@@ -255,7 +348,8 @@ impl Link {
                 return Ok(());
             }
             if self.incoming.payload.is_some() {
-                self.incoming.fill_from_staging(&mut self.recvs);
+                self.incoming
+                    .fill_from_staging(&mut self.recvs, &self.memory.pool);
                 if self
                     .incoming
                     .payload
@@ -279,14 +373,87 @@ impl Link {
                 continue;
             };
             let announced = self.proto.handle_frame(Instant::now(), frame)?;
-            if let Announced::Payload { arrival, bytes } = announced {
-                self.incoming.payload = Some(Payload {
-                    arrival,
-                    left: usize::try_from(bytes).expect("checked against the limits"),
-                });
-            }
+            // What is to be prepared for the payload comes first.
             self.handle_events(conn, wakes);
+            match announced {
+                Announced::Control => {}
+                Announced::Payload { arrival, bytes } => {
+                    self.incoming.payload = Some(Payload {
+                        arrival,
+                        left: usize::try_from(bytes).expect("checked against the limits"),
+                        lent: None,
+                    });
+                }
+                Announced::Leased {
+                    arrival,
+                    bytes,
+                    ticket,
+                } => self.take_loan(arrival, bytes, ticket)?,
+            }
         }
+    }
+
+    /// The next bytes of a message are lent: maps them, or has them copied
+    fn take_loan(&mut self, arrival: ArrivalId, bytes: u64, ticket: u64) -> Result<(), LinkError> {
+        let broken = |detail: String| ProtocolError::BadLease { ticket, detail };
+        let Some(courier) = &self.memory.courier else {
+            return Err(broken("nothing can be lent on this lane".to_owned()).into());
+        };
+        let count = usize::try_from(bytes).expect("checked against the limits");
+        let state = self.incoming.arrivals.get_mut(arrival.0);
+        let state = state.and_then(Option::as_mut);
+        let lent = match (courier.take(ticket, bytes), state) {
+            (Err(LoanError::Broken(error)), _) => return Err(error.into()),
+            (Err(LoanError::NoDescriptor), state) => {
+                tracing::warn!("lent memory is out of reach: no descriptor is left");
+                if let Some(state) = state {
+                    state.memory = Memory::Missing;
+                }
+                None
+            }
+            (Ok(_), None) => None,
+            (Ok(loan), Some(state)) => state
+                .adopt(loan, count, &self.memory.pool)
+                .map_err(|error| broken(error.to_string()))?
+                .filter(|_| !matches!(state.memory, Memory::Missing)),
+        };
+        self.incoming.payload = Some(Payload {
+            arrival,
+            left: if lent.is_some() { count } else { 0 },
+            lent,
+        });
+        Ok(())
+    }
+
+    /// Copies some of a payload that is lent
+    fn read_lent(&mut self) -> Result<usize, LinkError> {
+        let incoming = &mut self.incoming;
+        let Some(Payload {
+            arrival,
+            left,
+            lent: Some(loan),
+        }) = &mut incoming.payload
+        else {
+            return Ok(0);
+        };
+        let state = incoming.arrivals.get_mut(arrival.0);
+        let Some(state) = state.and_then(Option::as_mut) else {
+            *left = 0;
+            return Ok(0);
+        };
+        let mut targets = Targets::new();
+        let asked = (*left).min(READ_BYTES_MAX);
+        let bytes = state.targets(&mut self.recvs, &self.memory.pool, asked, &mut targets);
+        for target in &mut targets {
+            read_leased(loan.memory.as_fd(), loan.offset, target)
+                .map_err(|error| LaneError::Io(std::io::Error::other(error)))?;
+            loan.offset += target.len() as u64;
+        }
+        drop(targets);
+        state.advance(bytes);
+        *left = if bytes == 0 { 0 } else { *left - bytes };
+        self.proto.handle_activity(Instant::now());
+        Ok(bytes)
     }
 
     /// The payload of a frame is there
@@ -302,6 +469,9 @@ impl Link {
         let Some(lane) = &mut self.lane else {
             return Ok(0);
         };
+        if matches!(&self.incoming.payload, Some(payload) if payload.lent.is_some()) {
+            return self.read_lent();
+        }
         let incoming = &mut self.incoming;
         let mut targets = Targets::new();
         let mut due = 0;
@@ -314,8 +484,9 @@ impl Link {
                 .and_then(Option::as_mut)
                 .filter(|arrival| !matches!(arrival.memory, Memory::Missing));
             if let Some(arrival) = arrival {
-                due = arrival.targets(&mut self.recvs, wanted, &mut targets);
-            } else {
+                due = arrival.targets(&mut self.recvs, &self.memory.pool, wanted, &mut targets);
+            }
+            if targets.is_empty() {
                 incoming.scratch.resize(SCRATCH_BYTES, 0);
                 due = wanted.min(SCRATCH_BYTES);
                 targets.push(IoSliceMut::new(&mut incoming.scratch[..due]));

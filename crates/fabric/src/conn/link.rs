@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use backhaul_proto::{
     Capacity, Connection, ConnectionStatistics, Event, FrameDecoder, Limits, MessageKind, RecvId,
-    SendId,
+    SendId, Span,
 };
 use backhaul_shm::pool::Pool;
 use slab::Slab;
@@ -18,6 +18,7 @@ use super::incoming::{Incoming, NoMemory};
 use super::outgoing::Outgoing;
 use super::{Command, Conn, Target};
 use crate::buffer::{Message, PoolBuf, Received, Segments};
+use crate::courier::Courier;
 use crate::error::{CloseReason, RecvError, SendError};
 use crate::lane::Lane;
 use crate::request::{Completer, Wakes};
@@ -33,12 +34,21 @@ pub(crate) struct Link {
     pub(super) outgoing: Outgoing,
     pub(super) sends: Slab<SendOperation>,
     pub(super) recvs: Slab<RecvOperation>,
-    pub(super) pool: Pool,
+    pub(super) memory: MessageMemory,
     pub(super) closers: Vec<Completer<(), CloseReason>>,
     /// When a graceful close gives up
     pub(super) linger_until: Option<Instant>,
     /// Reused between calls
     commands: Vec<Command>,
+}
+
+/// Where memory for messages comes from, and how that of the peer is reached
+pub(crate) struct MessageMemory {
+    pub(crate) pool: Pool,
+    /// On a lane within the host, until the link has ended
+    pub(crate) courier: Option<Courier>,
+    /// Shorter segments are not lent
+    pub(crate) lease_bytes_min: usize,
 }
 
 /// A send that is not complete
@@ -130,7 +140,7 @@ impl Link {
         limits: Limits,
         lane: Lane,
         staged: &[u8],
-        pool: Pool,
+        memory: MessageMemory,
     ) -> Self {
         Self {
             proto,
@@ -141,7 +151,7 @@ impl Link {
             outgoing: Outgoing::default(),
             sends: Slab::new(),
             recvs: Slab::new(),
-            pool,
+            memory,
             closers: Vec::new(),
             linger_until: None,
             commands: Vec::new(),
@@ -233,6 +243,7 @@ impl Link {
                 operation,
                 kind,
                 segments,
+                shared,
                 completer,
                 started,
             } => {
@@ -243,7 +254,7 @@ impl Link {
                     completer,
                     started,
                 };
-                self.post_send(conn, kind, send, wakes);
+                self.post_send(conn, kind, send, shared, wakes);
             }
             Command::Recv {
                 operation,
@@ -300,6 +311,7 @@ impl Link {
         conn: &Conn,
         kind: MessageKind,
         send: SendOperation,
+        shared: bool,
         wakes: &mut Wakes,
     ) {
         if self.lane.is_none() || self.linger_until.is_some() {
@@ -311,8 +323,16 @@ impl Link {
             .iter()
             .map(|segment| segment.len() as u64)
             .collect();
+        let lendable = if shared && self.memory.courier.is_some() {
+            spans(&lengths, self.memory.lease_bytes_min)
+        } else {
+            smallvec::SmallVec::new()
+        };
         let id = self.sends.insert(send);
-        if let Err(refused) = self.proto.send(SendId(id), kind, &lengths) {
+        if let Err(refused) = self
+            .proto
+            .send_lendable(SendId(id), kind, &lengths, &lendable)
+        {
             self.sends
                 .remove(id)
                 .finish(conn, Err(refused.into()), wakes);
@@ -355,14 +375,14 @@ impl Link {
                     store,
                 } => self
                     .incoming
-                    .prepare(arrival, &segment_bytes, store, &self.recvs, &self.pool),
+                    .prepare(arrival, segment_bytes, store, &self.recvs),
                 Event::RecvComplete {
                     recv,
                     arrival,
                     kind,
                     bytes,
                 } => {
-                    let segments = self.incoming.take(arrival);
+                    let segments = self.incoming.take(arrival, &self.memory.pool);
                     self.complete_recv(conn, recv, kind, bytes, segments, wakes);
                 }
                 Event::RecvTruncated {
@@ -495,6 +515,19 @@ impl Target {
             Self::Allocate(completer) => completer.complete(Err(error), wakes),
         }
     }
+}
+
+/// The segments of at least `bytes_min` bytes, as parts of the message
+fn spans(lengths: &[u64], bytes_min: usize) -> smallvec::SmallVec<[Span; 2]> {
+    let mut offset = 0;
+    let mut spans = smallvec::SmallVec::new();
+    for &bytes in lengths {
+        if bytes > 0 && bytes >= bytes_min as u64 {
+            spans.push(Span { offset, bytes });
+        }
+        offset += bytes;
+    }
+    spans
 }
 
 fn nanos_since(started: Instant) -> u64 {

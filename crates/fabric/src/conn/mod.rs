@@ -34,7 +34,7 @@ use crate::statistics::Counters;
 use interest::Interest;
 use interest::PORT_BELL;
 pub(crate) use interest::PORT_SOCKET;
-pub(crate) use link::Link;
+pub(crate) use link::{Link, MessageMemory};
 use link::{Outcome, Work};
 use spin::SpinPolicy;
 
@@ -88,6 +88,8 @@ pub(crate) enum Command {
         operation: u64,
         kind: MessageKind,
         segments: Segments,
+        /// Nobody will write to the memory any more: it may be lent
+        shared: bool,
         completer: Completer<(), SendError>,
         started: Instant,
     },
@@ -161,6 +163,24 @@ impl Conn {
         kind: MessageKind,
         segments: Segments,
     ) -> Request<(), SendError> {
+        self.post_send(kind, segments, false)
+    }
+
+    /// Posts a send of memory that may be lent
+    pub(crate) fn send_shared(
+        self: &Arc<Self>,
+        kind: MessageKind,
+        segments: Segments,
+    ) -> Request<(), SendError> {
+        self.post_send(kind, segments, true)
+    }
+
+    fn post_send(
+        self: &Arc<Self>,
+        kind: MessageKind,
+        segments: Segments,
+        shared: bool,
+    ) -> Request<(), SendError> {
         let operation = self.next_operation();
         let (request, completer) = Request::pending(self.operation(operation));
         let bytes: usize = segments.iter().map(bytes::Bytes::len).sum();
@@ -169,6 +189,7 @@ impl Conn {
             operation,
             kind,
             segments,
+            shared,
             completer,
             started: Instant::now(),
         });

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use backhaul_proto::{SendId, Transmit};
+use backhaul_proto::{PayloadRange, SendId, Transmit};
 use bytes::{Buf, Bytes};
 use smallvec::SmallVec;
 
@@ -92,7 +92,12 @@ impl Link {
     /// Takes frames from the protocol, enough for one write
     fn refill(&mut self) {
         while self.outgoing.bytes < WRITE_BYTES_MAX && self.outgoing.frames.len() < FRAMES_MAX {
-            let Some(transmit) = self.proto.poll_transmit() else {
+            let (sends, courier) = (&self.sends, &self.memory.courier);
+            let mut lend = |range: PayloadRange| {
+                let memory = whole_segment(&sends[range.send.0].segments, range)?;
+                courier.as_ref()?.lend(memory)
+            };
+            let Some(transmit) = self.proto.poll_transmit_lending(&mut lend) else {
                 return;
             };
             let frame = self.outgoing_frame(transmit);
@@ -171,6 +176,16 @@ impl OutgoingFrame {
         }
         self.header_taken == self.header.len()
     }
+}
+
+/// The segment that a range covers
+fn whole_segment(segments: &[Bytes], range: PayloadRange) -> Option<&[u8]> {
+    let mut offset = 0;
+    segments.iter().map(|segment| &**segment).find(|segment| {
+        let start = offset;
+        offset += segment.len() as u64;
+        start == range.offset && segment.len() as u64 == range.bytes
+    })
 }
 
 fn to_usize(bytes: u64) -> usize {

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use backhaul::{CloseReason, Endpoint, LaneKind, Listener, RecvError, SendError, Tag, TagMask};
 use backhaul_proto::{FrameHeader, FrameKind, Hello};
+use backhaul_shm::board;
 use backhaul_shm::channel::{self, Duplex};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -45,7 +46,7 @@ pub fn memory_that_is_none_falls_back_to_tcp(harness: &Harness) {
     let accept = listener.accept();
     let (peer, lane, reason) =
         RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
-            let descriptors = [file.as_fd(), bell.as_fd(), bell.as_fd()];
+            let descriptors = [file.as_fd(), file.as_fd(), bell.as_fd(), bell.as_fd()];
             hand_over(&hello.unix_name, &hello.nonce, &descriptors);
         });
     assert_eq!(lane, LaneKind::Tcp);
@@ -69,13 +70,14 @@ pub fn nonsense_on_the_meeting_socket_is_ignored(harness: &Harness) {
         let hello = peer.hear_hello();
         hand_over(&hello.unix_name, &nonce(&hello), &vec![bell.as_fd(); count]);
     };
-    talk(&|_| vec![0; 16], 3);
-    talk(&|_| vec![0; 1], 3);
-    talk(&|_| vec![0; 100], 3);
+    talk(&|_| vec![0; 16], 4);
+    talk(&|_| vec![0; 1], 4);
+    talk(&|_| vec![0; 100], 4);
     talk(&|hello| hello.nonce.to_vec(), 0);
-    talk(&|hello| hello.nonce.to_vec(), 2);
+    talk(&|hello| hello.nonce.to_vec(), 3);
+    talk(&|hello| hello.nonce.to_vec(), 5);
     talk(&|hello| hello.nonce.to_vec(), 8);
-    wait_until(|| listener.statistics().rejected == 6);
+    wait_until(|| listener.statistics().rejected == 7);
     still_accepts(harness, &listener);
 }
 
@@ -138,6 +140,8 @@ struct Meeting {
     memory: OwnedFd,
     /// Wakes the endpoint
     their_bell: OwnedFd,
+    /// Carries leases; a peer that ends it gives back what it has
+    _courier: OwnedFd,
 }
 
 impl Meeting {
@@ -148,12 +152,14 @@ impl Meeting {
         }
         let listener = harness.context().listen(LOOPBACK).unwrap();
         let (rings, memory) = channel::create(1 << 16).unwrap();
+        let (_, board) = board::create_board().unwrap();
         let (their_bell, our_bell) = (bell(), bell());
+        let mut courier = None;
         let accept = listener.accept();
         let (peer, lane, reason) =
             RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
-                let descriptors = [memory.as_fd(), their_bell.as_fd(), our_bell.as_fd()];
-                hand_over(&hello.unix_name, &hello.nonce, &descriptors);
+                let descriptors = [&memory, &board, &their_bell, &our_bell].map(AsFd::as_fd);
+                courier = Some(hand_over(&hello.unix_name, &hello.nonce, &descriptors));
             });
         assert_eq!(lane, LaneKind::Shm, "{reason}");
         Some(Self {
@@ -163,6 +169,7 @@ impl Meeting {
             rings,
             memory,
             their_bell,
+            _courier: courier.unwrap(),
         })
     }
 

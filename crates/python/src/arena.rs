@@ -1,0 +1,76 @@
+//! `Arena`: recycled memory that peers on this host can map.
+
+use backhaul::ArenaConfig;
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyMemoryView};
+
+use crate::buffer::ReceivedBuffer;
+use crate::errors;
+
+/// Recycled memory that peers on this host can map
+#[pyclass(frozen, weakref, module = "backhaul._native")]
+pub(crate) struct Arena {
+    pub(crate) arena: backhaul::Arena,
+}
+
+#[pymethods]
+impl Arena {
+    #[new]
+    #[pyo3(signature = (*, bytes_max = None, cached_bytes_max = None, block_bytes_min = None))]
+    fn new(
+        bytes_max: Option<Bound<'_, PyAny>>,
+        cached_bytes_max: Option<Bound<'_, PyAny>>,
+        block_bytes_min: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let mut config = ArenaConfig::default();
+        errors::set(&mut config.bytes_max, "bytes_max", bytes_max)?;
+        errors::set(
+            &mut config.cached_bytes_max,
+            "cached_bytes_max",
+            cached_bytes_max,
+        )?;
+        errors::set(
+            &mut config.block_bytes_min,
+            "block_bytes_min",
+            block_bytes_min,
+        )?;
+        Ok(Self {
+            arena: backhaul::Arena::new(config),
+        })
+    }
+
+    /// A writable buffer of so many bytes, of unspecified content
+    fn take<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, PyMemoryView>> {
+        match self.arena.take(nbytes) {
+            Some(memory) => ReceivedBuffer::view(py, memory.into()),
+            None => Err(PyMemoryError::new_err(format!(
+                "the arena has no block of {nbytes} bytes: {:?}",
+                self.arena.statistics(),
+            ))),
+        }
+    }
+
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let found = py.detach(|| self.arena.statistics());
+        let dict = PyDict::new(py);
+        dict.set_item("live_bytes", found.live_bytes)?;
+        dict.set_item("leased_bytes", found.leased_bytes)?;
+        dict.set_item("orphaned_bytes", found.orphaned_bytes)?;
+        dict.set_item("cached_bytes", found.cached_bytes)?;
+        dict.set_item("mapped_bytes", found.mapped_bytes)?;
+        dict.set_item("peak_bytes", found.peak_bytes)?;
+        dict.set_item("hits", found.hits)?;
+        dict.set_item("misses", found.misses)?;
+        dict.set_item("refused", found.refused)?;
+        Ok(dict)
+    }
+
+    fn __repr__(&self) -> String {
+        let found = self.arena.statistics();
+        format!(
+            "<backhaul.Arena {} bytes live, {} leased, {} cached>",
+            found.live_bytes, found.leased_bytes, found.cached_bytes
+        )
+    }
+}

@@ -317,7 +317,8 @@ class Endpoint:
         Returns
         -------
         Request of None
-            Done when the memory may be reused (unless ``shared``), which says nothing about the peer's receive.
+            Done when the memory may be reused, unless it is shared. It says nothing about the
+            peer's receive.
 
         Raises
         ------

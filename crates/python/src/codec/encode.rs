@@ -81,7 +81,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
         if nesting_left >= 0
             && let Ok(text) = object.cast_exact::<PyString>()
         {
-            return Ok(self.writer.str(text.to_str()?)?);
+            return self.text(text.to_str()?);
         }
         self.pack_any(object, nesting_left)
     }
@@ -110,7 +110,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
     /// Writes an object unless msgpack has no form for it
     fn pack_inner(&mut self, object: &Bound<'py, PyAny>, inner: i32) -> Outcome<bool> {
         if let Ok(text) = object.cast_exact::<PyString>() {
-            self.writer.str(text.to_str()?)?;
+            self.text(text.to_str()?)?;
         } else if object.is_exact_instance_of::<PyInt>() {
             return self.int(object);
         } else if let Ok(dict) = object.cast_exact::<PyDict>() {
@@ -119,6 +119,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
             self.writer.array(tuple.len())?;
             for item in tuple.iter_borrowed() {
                 self.pack(&item, inner)?;
+                self.check_inline(0)?;
             }
         } else if object.is_none() {
             self.writer.nil();
@@ -130,7 +131,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
             self.writer.array(list.len())?;
             self.items(list, inner)?;
         } else if let Ok(data) = object.cast_exact::<PyBytes>() {
-            self.writer.bin(data.as_bytes())?;
+            self.bin(data.as_bytes())?;
         } else {
             return self.pack_other(object, inner);
         }
@@ -146,17 +147,19 @@ impl<'a, 'py> Encoder<'a, 'py> {
         } else if let Ok(float) = object.cast::<PyFloat>() {
             self.writer.float(float.value());
         } else if let Ok(data) = object.cast::<PyBytes>() {
-            self.writer.bin(data.as_bytes())?;
+            self.bin(data.as_bytes())?;
         } else if let Ok(data) = object.cast::<PyByteArray>() {
-            self.writer.bin(&data.to_vec())?;
+            self.check_inline(data.len())?;
+            self.bin(&data.to_vec())?;
         } else if let Ok(text) = object.cast::<PyString>() {
-            self.writer.str(text.to_str()?)?;
+            self.text(text.to_str()?)?;
         } else if object.is_instance_of::<PyDict>() {
             self.writer.map(object.len()?)?;
             for pair in object.call_method0(intern!(self.py, "items"))?.try_iter()? {
                 let (key, value) = pair?.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>()?;
                 self.pack(&key, inner)?;
                 self.pack(&value, inner)?;
+                self.check_inline(0)?;
             }
         } else if object.is_instance(names.ext_type.bind(self.py))? {
             let data = object.getattr(intern!(self.py, "data"))?;
@@ -177,14 +180,16 @@ impl<'a, 'py> Encoder<'a, 'py> {
             self.writer.array(tuple.len())?;
             for item in object.try_iter()? {
                 self.pack(&item?, inner)?;
+                self.check_inline(0)?;
             }
         } else if let Ok(list) = object.cast::<PyList>() {
             self.writer.array(list.len())?;
             for item in object.try_iter()? {
                 self.pack(&item?, inner)?;
+                self.check_inline(0)?;
             }
         } else if object.is_instance_of::<PyMemoryView>() {
-            self.writer.bin(&buffer::copied_simply(object)?)?;
+            self.bin(&buffer::copied_simply(object)?)?;
         } else {
             return Ok(false);
         }
@@ -209,7 +214,6 @@ impl<'a, 'py> Encoder<'a, 'py> {
     }
 
     fn dict(&mut self, dict: &Bound<'py, PyDict>, inner: i32) -> Outcome {
-        self.check_inline()?;
         let pairs = dict.len();
         self.writer.map(pairs)?;
         let mut left = dict.iter();
@@ -226,6 +230,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
             };
             self.pack(&key, inner)?;
             self.pack(&value, inner)?;
+            self.check_inline(0)?;
         }
         if self.calls != calls_before && dict.len() != pairs {
             let text = "dictionary changed size during iteration";
@@ -236,10 +241,10 @@ impl<'a, 'py> Encoder<'a, 'py> {
 
     /// Items of a list, which `default` may change meanwhile: the iteration then sees the change
     fn items(&mut self, list: &Bound<'py, PyList>, inner: i32) -> Outcome {
-        self.check_inline()?;
         let mut index = 0;
         while index < list.len() {
             self.pack(&list.get_item(index)?, inner)?;
+            self.check_inline(0)?;
             index += 1;
         }
         Ok(())
@@ -272,7 +277,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
                 return Err(Stop::TooMuch);
             };
             self.weighed_bytes = self.weighed_bytes.saturating_add(weight);
-            self.check_inline()?;
+            self.check_inline(0)?;
         }
         let default = if frames.or_pickle {
             &names.default_or_pickle
@@ -297,6 +302,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
         self.writer.array(items.len())?;
         for item in items {
             self.pack(&item, inner - 1)?;
+            self.check_inline(0)?;
         }
         Ok(())
     }
@@ -328,13 +334,28 @@ impl<'a, 'py> Encoder<'a, 'py> {
         Ok(true)
     }
 
-    fn check_inline(&self) -> Outcome {
-        match self.inline_bytes_max {
-            Some(max) if self.writer.len().saturating_add(self.weighed_bytes) > max => {
-                Err(Stop::TooMuch)
-            }
-            _ => Ok(()),
+    fn text(&mut self, text: &str) -> Outcome {
+        self.check_inline(text.len())?;
+        Ok(self.writer.str(text)?)
+    }
+
+    fn bin(&mut self, data: &[u8]) -> Outcome {
+        self.check_inline(data.len())?;
+        Ok(self.writer.bin(data)?)
+    }
+
+    /// Gives up if what is written and what comes next take too long: after each item, as one may
+    /// be large in many small parts, and before each copy, as that may be all of it
+    #[inline]
+    fn check_inline(&self, next_bytes: usize) -> Outcome {
+        let Some(max) = self.inline_bytes_max else {
+            return Ok(());
+        };
+        let written_bytes = self.writer.len().saturating_add(self.weighed_bytes);
+        if written_bytes.saturating_add(next_bytes) > max {
+            return Err(Stop::TooMuch);
         }
+        Ok(())
     }
 }
 

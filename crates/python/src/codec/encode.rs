@@ -12,6 +12,7 @@ use pyo3::types::{
     PyTuple,
 };
 
+use super::scalars::{self, Stopwatch};
 use super::{Codec, is_class_of, spec_write};
 use crate::buffer;
 
@@ -28,6 +29,10 @@ pub(super) struct Encoder<'a, 'py> {
     weighed_bytes: usize,
     /// How often Python code may have run, which may have changed what is being written
     calls: usize,
+    /// How scalars are pickled: unknown until the first comes, nothing if they are Dask's
+    scalar_protocol: Option<Option<u8>>,
+    /// Time spent on them
+    scalars: Stopwatch,
 }
 
 /// Where serialized parts of a message go, and how they come to be
@@ -63,13 +68,19 @@ impl<'a, 'py> Encoder<'a, 'py> {
             inline_bytes_max,
             weighed_bytes: 0,
             calls: 0,
+            scalar_protocol: None,
+            scalars: Stopwatch::default(),
         }
     }
 
     /// The header of a message; `None`, if it is too much to be written inline
     pub(super) fn encode(mut self, message: &Bound<'py, PyAny>) -> PyResult<Option<Writer>> {
         match self.pack(message, NESTING_MAX) {
-            Ok(()) => Ok(Some(self.writer)),
+            Ok(()) => {
+                self.scalars
+                    .report(&self.codec.names.scalars_written, self.py)?;
+                Ok(Some(self.writer))
+            }
             Err(Stop::TooMuch) => Ok(None),
             Err(Stop::Error(error)) => Err(error),
         }
@@ -267,6 +278,9 @@ impl<'a, 'py> Encoder<'a, 'py> {
         if is_class_of(&names.to_pickle, object) && self.task(object, frames.list)? {
             return Ok(None);
         }
+        if is_class_of(&names.serialize, object) && self.scalar(object, frames)? {
+            return Ok(None);
+        }
         if self.inline_bytes_max.is_some() {
             let weight = names
                 .weigh
@@ -334,6 +348,41 @@ impl<'a, 'py> Encoder<'a, 'py> {
         Ok(true)
     }
 
+    /// An object that is to be serialized, if it is one whose serialized form is known beforehand
+    fn scalar(&mut self, marked: &Bound<'py, PyAny>, frames: Frames<'_, 'py>) -> Outcome<bool> {
+        let scalar = marked.getattr(intern!(self.py, "data"))?;
+        if !scalars::is_scalar(&scalar)? {
+            return Ok(false);
+        }
+        let names = &self.codec.names;
+        let protocol = match self.scalar_protocol {
+            Some(known) => known,
+            None => {
+                let protocol = names.scalar_protocol.bind(self.py);
+                let protocol = protocol.call1((frames.options,))?.extract::<Option<u8>>()?;
+                *self.scalar_protocol.insert(protocol)
+            }
+        };
+        let Some(protocol) = protocol else {
+            return Ok(false);
+        };
+        let pickled = self.scalars.time(|| {
+            let pickled = names.dumps.bind(self.py).call1((scalar, protocol))?;
+            Ok::<_, PyErr>(pickled.cast_into::<PyBytes>()?)
+        })?;
+        if !scalars::is_sent_as_it_is(pickled.as_bytes()) {
+            return Ok(false);
+        }
+        self.writer.map(1)?;
+        self.writer.str(SERIALIZED)?;
+        self.writer.uint(frames.list.len() as u64);
+        let header = names.scalar_header.bind(self.py);
+        self.weighed_bytes += header.as_bytes().len() + pickled.as_bytes().len();
+        frames.list.append(header)?;
+        frames.list.append(pickled)?;
+        Ok(true)
+    }
+
     fn text(&mut self, text: &str) -> Outcome {
         self.check_inline(text.len())?;
         Ok(self.writer.str(text)?)
@@ -388,6 +437,7 @@ pub(super) const PICKLED_OBJECT: &str = "pickled-obj";
 pub(super) const COMPRESSION: &str = "compression";
 pub(super) const SUB_FRAMES: &str = "num-sub-frames";
 pub(super) const PICKLED: &str = "__Pickled__";
+pub(super) const SERIALIZED: &str = "__Serialized__";
 pub(super) const SET: &str = "__Set__";
 pub(super) const SET_ITEMS: &str = "as-list";
 

@@ -29,15 +29,15 @@ pub use crate::memfd::SealError;
 ///
 /// Dropping it unmaps them and then gives the lease back.
 pub struct Leased {
-    /// First leased byte, in `_mapping`
+    /// First leased byte, in `mapping`
     start: NonNull<u8>,
     bytes: usize,
     /// Dropped before `_receipt`: fields are dropped in order
-    _mapping: Mapping,
+    mapping: Mapping,
     _receipt: Receipt,
 }
 
-// SAFETY: `start` leads into `_mapping`, which is this value's alone and `Send`.
+// SAFETY: `start` leads into `mapping`, which is this value's alone and `Send`.
 unsafe impl Send for Leased {}
 // SAFETY: `&Leased` gives shared access to plain bytes only.
 unsafe impl Sync for Leased {}
@@ -62,7 +62,7 @@ impl Leased {
             Ok(mapping) => Ok(Self {
                 start: mapping.at(skip),
                 bytes,
-                _mapping: mapping,
+                mapping,
                 _receipt: receipt,
             }),
             Err(source) => Err(MapError::System {
@@ -71,6 +71,14 @@ impl Leased {
                 receipt,
             }),
         }
+    }
+
+    /// Has the pages be there before they are touched, which takes less time than to fault on each
+    ///
+    /// Without effect before Linux 5.14. A peer that lends memory without pages has this process
+    /// make them, as touching them would.
+    pub fn populate(&self) {
+        self.mapping.advise_populate_read();
     }
 
     /// Address of the first byte; it does not move with the value

@@ -119,6 +119,20 @@ impl Mapping {
         }
     }
 
+    /// Has the pages of the file be mapped before they are touched
+    ///
+    /// It is advice, as above (from Linux 5.14). A page that the file does not have yet it gets.
+    pub(crate) fn advise_populate_read(&self) {
+        // SAFETY: the range is ours (`own`), and the advice changes nothing in it.
+        let _refused = unsafe {
+            madvise(
+                self.address.as_ptr().cast(),
+                self.bytes,
+                Advice::LinuxPopulateRead,
+            )
+        };
+    }
+
     /// Start of the mapping
     pub(crate) fn address(&self) -> NonNull<u8> {
         self.address

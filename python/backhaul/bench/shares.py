@@ -53,7 +53,9 @@ _RULES = [
         ),
         (
             "executor",
-            r"\b(?:execute|_execute|_maybe_deserialize_task|_prepare_args\w*|apply_function\w*)"
+            # The last two are ours, in the place of Dask's.
+            r"\b(?:execute|_execute|_maybe_deserialize_task|_prepare_args\w*|apply_function\w*"
+            r"|_run|_call)"
             r" \(distributed/worker\.py",
         ),
         (

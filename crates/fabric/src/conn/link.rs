@@ -49,6 +49,8 @@ pub(crate) struct MessageMemory {
     pub(crate) courier: Option<Courier>,
     /// Shorter segments are not lent
     pub(crate) lease_bytes_min: usize,
+    /// Pages of borrowed memory are mapped at once
+    pub(crate) populate_leases: bool,
 }
 
 /// A send that is not complete

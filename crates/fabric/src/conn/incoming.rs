@@ -380,7 +380,8 @@ impl Link {
             let Some(frame) = frame else {
                 continue;
             };
-            let announced = self.proto.handle_frame(Instant::now(), frame)?;
+            let now = self.now();
+            let announced = self.proto.handle_frame(now, frame)?;
             // What is to be prepared for the payload comes first.
             self.handle_events(conn, wakes);
             match announced {
@@ -467,7 +468,8 @@ impl Link {
     /// The payload of a frame is there
     fn finish_payload(&mut self, conn: &Conn, wakes: &mut Wakes) {
         if let Some(payload) = self.incoming.payload.take() {
-            self.proto.handle_payload(Instant::now(), payload.arrival);
+            let now = self.now();
+            self.proto.handle_payload(now, payload.arrival);
             self.handle_events(conn, wakes);
         }
     }
@@ -513,7 +515,8 @@ impl Link {
         if let Some(payload) = &mut incoming.payload {
             payload.left -= of_payload;
             if payload.left > 0 {
-                self.proto.handle_activity(Instant::now());
+                let now = Instant::now();
+                self.proto.handle_activity(now);
             }
             if let Some(Some(arrival)) = incoming.arrivals.get_mut(payload.arrival.0) {
                 arrival.advance(of_payload);

@@ -14,12 +14,13 @@ from backhaul.bench.cluster_commands import (
     run_benchmark,
     saturation,
 )
-from backhaul.bench.options import ChunkType, ListType, NumbersType
+from backhaul.bench.options import ChunkType, ListType, NumbersType, SizeType
 
 __all__ = ["COMMANDS"]
 
 _CASES = ("map", "chain", "tree", "all-to-all", "submit")
 _METHODS = ("p2p", "tasks")
+_WAYS = ("scatter", "replicate", "fetch")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -115,6 +116,121 @@ def merge(**chosen: Any) -> None:
     run_benchmark(job, merge_tables, chosen)
 
 
+@click.command()
+@click.option(
+    "--method",
+    "methods",
+    type=ListType(_METHODS, all=_METHODS),
+    default="p2p",
+    show_default=True,
+    help="Comma-separated: p2p, tasks.",
+)
+@click.option(
+    "--chunks",
+    type=NumbersType(whole=True),
+    default="5",
+    show_default=True,
+    help="Comma-separated: partitions for each worker.",
+)
+@click.option(
+    "--rows-per-worker",
+    type=click.IntRange(1),
+    default=2_000_000,
+    show_default=True,
+    help="Rows for each worker, whatever the chunks.",
+)
+@click.option(
+    "--columns",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Of 8 bytes, beside the key.",
+)
+@saturation("1.1")
+@cluster_options(repetitions=3)
+@profile_options
+def shuffle(**chosen: Any) -> None:
+    """Shuffle a Dask dataframe: rows with equal keys come into one partition.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import shuffle as job
+    from backhaul.bench.data_tables import shuffle_tables
+
+    _need(chosen, "methods", "--method")
+    run_benchmark(job, shuffle_tables, chosen)
+
+
+@click.command()
+@click.option(
+    "--method",
+    "methods",
+    type=ListType(_METHODS, all=_METHODS),
+    default="all",
+    show_default=True,
+    help="Comma-separated: p2p, tasks.",
+)
+@click.option(
+    "--size",
+    type=click.IntRange(1),
+    default=8000,
+    show_default=True,
+    help="Rows and columns of the array.",
+)
+@click.option(
+    "--chunks",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Rows of a chunk before, columns of one after.",
+)
+@saturation("1.1")
+@cluster_options(repetitions=3)
+@profile_options
+def rechunk(**chosen: Any) -> None:
+    """Rechunk a Dask array, from chunks of rows to chunks of columns.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import rechunk as job
+    from backhaul.bench.data_tables import rechunk_tables
+
+    _need(chosen, "methods", "--method")
+    run_benchmark(job, rechunk_tables, chosen)
+
+
+@click.command()
+@click.option(
+    "--way",
+    "ways",
+    type=ListType(_WAYS, all=_WAYS),
+    default="all",
+    show_default=True,
+    help="Comma-separated: scatter (client.scatter with broadcast), replicate (the result of a "
+    "task, with client.replicate), fetch (the same, because tasks on every worker need it).",
+)
+@click.option(
+    "--size",
+    "nbytes",
+    type=SizeType(),
+    default="256MiB",
+    show_default=True,
+    help="Of the array.",
+)
+@cluster_options(repetitions=3, workers=4)
+@profile_options
+def broadcast(**chosen: Any) -> None:
+    """Bring one array to every worker; measure time, and memory in copies of the array.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import broadcast as job
+    from backhaul.bench.data_tables import broadcast_tables
+
+    _need(chosen, "ways", "--way")
+    run_benchmark(job, broadcast_tables, chosen)
+
+
 @click.command("transpose-sum")
 @_array_options(size=8000, chunks=1000)
 @click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Not counted.")
@@ -147,4 +263,12 @@ COMMANDS = (
     tasks,
     transpose_sum,
     merge,
+    shuffle,
+    rechunk,
+    broadcast,
 )
+
+
+def _need(chosen: dict[str, Any], name: str, option: str) -> None:
+    if not chosen[name]:
+        raise click.BadParameter("name at least one", param_hint=option)

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from backhaul.bench.data_jobs import Report
 
 __all__ = [
+    "broadcast_tables",
     "merge_tables",
+    "rechunk_tables",
+    "shuffle_tables",
     "transpose_sum_tables",
 ]
 
@@ -46,6 +49,80 @@ def merge_tables(report: Report) -> Group:
         "16 bytes for each worker on either side",
         "chunks\na worker",
         "Both dataframes are in memory before, the result after.",
+    )
+
+
+def shuffle_tables(report: Report) -> Group:
+    """Lay out a report of ``bench shuffle``.
+
+    Parameters
+    ----------
+    report : data_jobs.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        One table for all, and where the time went.
+    """
+    options: Any = report.options
+    return _tables(
+        report,
+        f"frame.shuffle(key), {options.rows_per_worker} rows of {8 * (1 + options.columns)} bytes "
+        "for each worker",
+        "method,\nchunks\na worker",
+        "The dataframe is in memory before, the result after.",
+    )
+
+
+def rechunk_tables(report: Report) -> Group:
+    """Lay out a report of ``bench rechunk``.
+
+    Parameters
+    ----------
+    report : data_jobs.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        One table for all, and where the time went.
+    """
+    options: Any = report.options
+    return _tables(
+        report,
+        f"rechunk of {options.size} × {options.size} float64 ({format_bytes(8 * options.size**2)})"
+        f", from {options.chunks} rows to {options.chunks} columns",
+        "method",
+        "The array is in memory before, the result after.",
+    )
+
+
+def broadcast_tables(report: Report) -> Group:
+    """Lay out a report of ``bench broadcast``.
+
+    Parameters
+    ----------
+    report : data_jobs.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        One table for all, and where the time went.
+    """
+    options: Any = report.options
+    return _tables(
+        report,
+        f"{format_bytes(options.nbytes)} to every worker",
+        "way",
+        "Until every worker has the array. Held: PSS of all processes once all workers have read "
+        "all of it, less what they held before the first one;\ncopies: that over the size of the "
+        "array. The first array counts: scatter has it in the client, the others on one worker.",
+        {
+            "held": lambda row: format_bytes(row.held_bytes.median),
+            "copies": lambda row: f"{row.copies.median:.2f}",
+        },
     )
 
 

@@ -208,7 +208,10 @@ _TINY_TASKS: dict[str, type[_TinyTasks]] = {
 
 #: Module and class of jobs that load what others do without, such as pandas
 _ELSEWHERE = {
+    "broadcast": ("backhaul.bench.broadcast_job", "Broadcast"),
     "merge": ("backhaul.bench.merge_job", "Merge"),
+    "rechunk": ("backhaul.bench.rechunk_job", "Rechunk"),
+    "shuffle": ("backhaul.bench.shuffle_job", "Shuffle"),
     "transpose-sum": ("backhaul.bench.transpose_sum_job", "TransposeSum"),
 }
 

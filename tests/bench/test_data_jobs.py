@@ -139,6 +139,9 @@ def test_copies_of_an_array_are_counted(run_json: RunJson) -> None:
         (["rechunk", "--size", "0"], "0 is not in the range"),
         (["broadcast", "--way", "shout"], "'shout' is not one of: scatter, replicate, fetch"),
         (["broadcast", "--size", "4"], "4 is less than 8 bytes"),
+        (["memory", "--interval", "0"], "0.0 is not in the range"),
+        (["memory", "--protocol", "smoke"], "Dask knows no protocol 'smoke'"),
+        (["alloc", "--allocator", "magic"], "'magic' is not one of: stock, recycled"),
     ],
 )
 def test_a_bad_option_is_named_with_what_is_allowed(arguments: list[str], message: str) -> None:

@@ -139,6 +139,7 @@ def run_benchmark(job: Any, tables: Callable[[Any], RenderableType], chosen: dic
     click.ClickException
         If a process failed, a result is wrong, or py-spy is missing.
     """
+    from backhaul.bench.alloc import AllocationFailed
     from backhaul.bench.dask_cluster import BenchmarkFailed
     from backhaul.bench.profiles import Profiler, ProfilerFailed
     from backhaul.bench.tables import open_console, print_machine
@@ -150,7 +151,7 @@ def run_benchmark(job: Any, tables: Callable[[Any], RenderableType], chosen: dic
         more = {"profiler": Profiler(folder, native=native)} if folder else {}
         with show_progress() as on_step:
             report = job.run(options, on_step=on_step, **more)
-    except (BenchmarkFailed, ProfilerFailed) as error:
+    except (AllocationFailed, BenchmarkFailed, ProfilerFailed) as error:
         raise click.ClickException(str(error)) from error
     if json_target is not None:
         write_json(report.to_json(), json_target)

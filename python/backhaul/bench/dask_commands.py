@@ -1,4 +1,4 @@
-"""The commands of the benchmarks that run on Dask clusters."""
+"""The commands of the benchmarks that run on Dask clusters, and of memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from backhaul.bench.cluster_commands import (
     cluster_options,
+    json_option,
     profile_options,
     run_benchmark,
     saturation,
@@ -22,6 +23,7 @@ _CASES = ("map", "chain", "tree", "all-to-all", "submit")
 _METHODS = ("p2p", "tasks")
 _WAYS = ("scatter", "replicate", "fetch")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
+_ALLOCATORS = ("stock", "recycled")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -258,6 +260,70 @@ def transpose_sum(**chosen: Any) -> None:
         sys.exit(1)
 
 
+@click.command()
+@_array_options(size=12_000, chunks=2000)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.001),
+    default=0.05,
+    show_default=True,
+    help="Seconds between samples; more where sampling would take a tenth of a CPU.",
+)
+@click.option(
+    "--settle",
+    "settle_s",
+    type=click.FloatRange(0),
+    default=0.5,
+    show_default=True,
+    help="Seconds from the end of a repetition to the sample at rest.",
+)
+@cluster_options(repetitions=5)
+def memory(**chosen: Any) -> None:
+    """Sample the memory of all processes of a cluster while it sums x + x.T.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import memory as job
+    from backhaul.bench.memory_tables import memory_tables
+
+    run_benchmark(job, memory_tables, chosen)
+
+
+@click.command()
+@click.option(
+    "--size",
+    "nbytes",
+    type=SizeType(),
+    default="128MiB",
+    show_default=True,
+    help="Of the array.",
+)
+@click.option(
+    "--repetitions",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Processes for each allocator.",
+)
+@click.option(
+    "--allocator",
+    "allocators",
+    type=ListType(_ALLOCATORS, all=_ALLOCATORS),
+    default="all",
+    show_default=True,
+    help="Comma-separated: stock (NumPy on glibc), recycled (glibc keeps freed memory).",
+)
+@json_option
+def alloc(**chosen: Any) -> None:
+    """Make and fill a large NumPy array, drop it, and make it again. Needs numpy."""
+    from backhaul.bench import alloc as job
+    from backhaul.bench.memory_tables import alloc_tables
+
+    _need(chosen, "allocators", "--allocator")
+    run_benchmark(job, alloc_tables, chosen)
+
+
 #: All of them
 COMMANDS = (
     tasks,
@@ -266,6 +332,8 @@ COMMANDS = (
     shuffle,
     rechunk,
     broadcast,
+    memory,
+    alloc,
 )
 
 

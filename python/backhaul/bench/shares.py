@@ -65,7 +65,7 @@ _RULES = [
         ),
         ("serialization", r"\(backhaul/dask/(?:codec|specs)\.py"),
         ("batching", r"\((?:distributed/batched|backhaul/dask/batching)\.py"),
-        ("dispatch", r"\(backhaul/dask/(?:streams|patches)\.py"),
+        ("dispatch", r"\(backhaul/dask/(?:streams|patches|outbox)\.py"),
         (
             "state machine",
             r"\(backhaul/dask/(?:work_in_hand|saturation|recall|plumbing|waiting)\.py",

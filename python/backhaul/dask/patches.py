@@ -29,13 +29,24 @@ import distributed.utils
 import tornado.gen
 from distributed import Scheduler
 
-from backhaul.dask import batching, execution, order, plumbing, streams, waiting, work_in_hand
+from backhaul.dask import (
+    batching,
+    execution,
+    order,
+    outbox,
+    plumbing,
+    streams,
+    waiting,
+    work_in_hand,
+)
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import hot_path_enabled
 from backhaul.dask.private import (
     BaseWorker,
     BatchedSend,
+    Client,
     DelayedMetricsLedger,
+    Future,
     FutureState,
     Server,
     SpillBuffer,
@@ -176,16 +187,6 @@ def _direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
     return _start_async_instruction
 
 
-def _untimed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def wait(self: FutureState, timeout: Any = None) -> None:
-        if timeout is None:
-            await waiting.wait_for_state(self)
-        else:
-            await original(self, timeout)
-
-    return wait
-
-
 def _light_all(original: Callable[..., Any]) -> Callable[..., Any]:
     return waiting.wait_for_all
 
@@ -251,7 +252,7 @@ PATCHES: tuple[Patch, ...] = (
         feature="futures",
         owner=FutureState,
         name="wait",
-        replace=_untimed_wait,
+        replace=waiting.untimed_wait,
         read={FutureState: "a3cf7ecc4e8d", wait_for: "f9c57ed5f23e"},
     ),
     # The scheduler looks it up in its module at each call.
@@ -268,7 +269,31 @@ PATCHES: tuple[Patch, ...] = (
         owner=distributed.utils,
         name="All",
         replace=_light_all,
-        read={wait_for_all: "4a12c1f80983"},
+        read={wait_for_all: "4a12c1f80983", Client._gather: "e5e8b8868464"},
+    ),
+    Patch(
+        feature="futures",
+        owner=Client,
+        name="_send_to_scheduler",
+        replace=outbox.collected_send,
+        read={
+            Client._send_to_scheduler: "650edb8d752b",
+            Client._send_to_scheduler_safe: "6ca335890717",
+        },
+    ),
+    Patch(
+        feature="futures",
+        owner=Future,
+        name="release",
+        replace=outbox.collected_release,
+        read={
+            Future.release: "46a65cb22fca",
+            Future.__del__: "bffba933b84f",
+            Future._verify_initialized: "8cfcb0e99a39",
+            Future._bind_late: "36cf95d12009",
+            Client._dec_ref: "f7c892d68ed0",
+            Client._release_key: "2d790ca7d72e",
+        },
     ),
 )
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 from distributed.batched import BatchedSend
-from distributed.client import FutureState
+from distributed.client import Client, Future, FutureState
 from distributed.comm import utils as comm_utils
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
@@ -83,6 +83,7 @@ __all__ = [
     "BaseListener",
     "BaseWorker",
     "BatchedSend",
+    "Client",
     "Comm",
     "CommClosedError",
     "ConnectionPool",
@@ -94,6 +95,7 @@ __all__ = [
     "ExecuteFailureEvent",
     "ExecuteSuccessEvent",
     "FatalCommClosedError",
+    "Future",
     "FutureState",
     "GraphNode",
     "List",

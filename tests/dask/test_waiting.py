@@ -39,7 +39,7 @@ def client_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     dasks = distributed.utils.All
     dasks_wait = distributed.client.FutureState.wait
     patches.install()
-    assert {str(p) for p in patches.installed() if p.feature == "futures"} == {
+    assert {str(p) for p in patches.installed() if p.switch == "hot-path.futures"} == {
         "FutureState.wait",
         "distributed.utils.All",
     }

@@ -133,7 +133,8 @@ class Arena:
         -------
         dict
             Bytes of blocks in use (``live_bytes``), of those that peers borrow (``leased_bytes``),
-            of those freed here but still borrowed (``orphaned_bytes``), of those kept for reuse
+            of those freed here but still borrowed (``orphaned_bytes``), of those that are used no
+            more, since a peer may have them for ever (``abandoned_bytes``), of those kept for reuse
             (``cached_bytes``), of all segments (``mapped_bytes``), the most there were in use
             (``peak_bytes``), and how many requests were served from kept blocks, from new ones, and
             not at all (``hits``, ``misses``, ``refused``).
@@ -192,6 +193,9 @@ class Context:
         sent from it with ``shared=True`` is lent. A peer may lend to us without one.
     lease_bytes_min : int, optional
         Shorter frames are copied even if they could be lent, in bytes.
+    populate_leases : bool, optional
+        Map the pages of what peers lend at once, rather than each when it is first touched: faster
+        where most of what is received is read.
 
     Raises
     ------
@@ -219,6 +223,7 @@ class Context:
         backlog: int | None = None,
         arena: Arena | None = None,
         lease_bytes_min: int | None = None,
+        populate_leases: bool = False,
     ) -> Context: ...
     def listen(self, address: str) -> Listener:
         """Listen on ``host:port``, ``[ipv6]:port`` or ``:port``; see `backhaul.listen`."""
@@ -339,7 +344,7 @@ class Endpoint:
         Returns
         -------
         Request of None
-            Done when the memory may be reused (unless ``shared``), which says nothing about the
+            Done when the memory may be reused, unless it is shared. It says nothing about the
             peer's receive.
 
         Raises

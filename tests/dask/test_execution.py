@@ -24,6 +24,7 @@ from distributed import (
     Worker,
     get_client,
     get_worker,
+    profile,
     rejoin,
     secede,
     span,
@@ -147,6 +148,11 @@ def execute_metrics(worker: Worker, prefix: str) -> dict[tuple[str, str], float]
         if isinstance(name, tuple) and name[0] == "execute" and name[2] == prefix:
             found[name[3], name[4]] += value  # type: ignore[assignment]
     return dict(found)
+
+
+def first_frames(profile: dict[str, Any]) -> set[str]:
+    """Name where the stacks of a profile begin."""
+    return {child["description"]["name"] for child in profile["children"].values()}
 
 
 # Results
@@ -502,6 +508,25 @@ async def test_metrics_of_failed_and_cancelled_tasks_are_coarse(
     await eventually(lambda: not worker.state.tasks)
     await eventually(lambda: execute_metrics(worker, "gated").keys() == {("cancelled", "seconds")})
     assert path.is_ours_for("measure-1", "gated-1")
+
+
+@cluster(1)
+async def test_a_profile_begins_with_the_task(
+    client: Client, scheduler: Scheduler, worker: Worker, path: Path
+) -> None:
+    future = client.submit(gated, key="gated-1")
+    await until_entered()
+    worker.profile_recent = profile.create()
+    worker.profile_keys.clear()
+    worker.trigger_profile()
+    (stack,) = worker.get_call_stack(["gated-1"]).values()
+    gate.set()
+    await future
+    assert worker.profile_recent["count"] == worker.profile_keys["gated"]["count"] == 1
+    assert first_frames(worker.profile_recent) == {"__call__"}
+    assert first_frames(worker.profile_keys["gated"]) == {"__call__"}
+    assert len([frame for frame in stack if "distributed/worker.py" in frame]) == 2
+    assert path.is_ours_for("gated-1")
 
 
 class SlowToLoad:

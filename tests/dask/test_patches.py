@@ -97,6 +97,8 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "WorkerState._handle_event",
         "Server.handle_stream",
         "Worker._start_async_instruction",
+        "Client._send_to_scheduler",
+        "Future.release",
         "FutureState.wait",
         "dask.order.order",
         "distributed.utils.All",

@@ -24,6 +24,9 @@ pub struct Config {
     /// Segments shorter than this are copied even if they could be lent: to map them would take
     /// longer
     pub lease_bytes_min: usize,
+    /// Maps the pages of what is lent to us at once, rather than each when it is first touched.
+    /// Pays where most of what is received is read.
+    pub populate_leases: bool,
     /// How long a waiting caller polls before it sleeps. Zero on a machine with one CPU, where the
     /// peer cannot run meanwhile.
     pub spin: Duration,
@@ -124,6 +127,7 @@ impl Default for Config {
             pool_cached_bytes_max: 256 << 20,
             arena: None,
             lease_bytes_min: 128 << 10,
+            populate_leases: false,
             spin: if cores > 1 {
                 Duration::from_micros(100)
             } else {

@@ -296,6 +296,7 @@ impl Handshaking {
             pool: core.pool.clone(),
             courier,
             lease_bytes_min: core.config.lease_bytes_min,
+            populate_leases: core.config.populate_leases,
         };
         let link = Link::new(proto, limits, lane, staged, memory);
         let conn = Conn::start(core.engine(), id, facts, link, stream, bell, &core.config)?;

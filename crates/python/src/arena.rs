@@ -57,6 +57,7 @@ impl Arena {
         dict.set_item("live_bytes", found.live_bytes)?;
         dict.set_item("leased_bytes", found.leased_bytes)?;
         dict.set_item("orphaned_bytes", found.orphaned_bytes)?;
+        dict.set_item("abandoned_bytes", found.abandoned_bytes)?;
         dict.set_item("cached_bytes", found.cached_bytes)?;
         dict.set_item("mapped_bytes", found.mapped_bytes)?;
         dict.set_item("peak_bytes", found.peak_bytes)?;

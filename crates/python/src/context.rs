@@ -44,6 +44,7 @@ impl Context {
         backlog = None,
         arena = None,
         lease_bytes_min = None,
+        populate_leases = false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -65,6 +66,7 @@ impl Context {
         backlog: Option<Bound<'_, PyAny>>,
         arena: Option<Bound<'_, Arena>>,
         lease_bytes_min: Option<Bound<'_, PyAny>>,
+        populate_leases: bool,
     ) -> PyResult<Self> {
         let mut config = Config::default();
         if let Some(lanes) = lanes {
@@ -101,6 +103,7 @@ impl Context {
             "lease_bytes_min",
             lease_bytes_min,
         )?;
+        config.populate_leases = populate_leases;
         config.arena = arena.map(|arena| arena.get().arena.clone());
         if let Some(spin) = seconds(py, "spin_us", spin_us, 1e-6)? {
             config.spin = spin;

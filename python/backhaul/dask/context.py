@@ -40,7 +40,8 @@ def shared_context(settings: Settings) -> Context:
         context = _contexts.get(settings.native)
         if context is None:
             arena = shared_arena(settings)
-            context = Context(**dict(settings.native), arena=arena)
+            # What a task asks for, it reads.
+            context = Context(**dict(settings.native), arena=arena, populate_leases=True)
             _contexts[settings.native] = context
         return context
 

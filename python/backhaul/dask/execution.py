@@ -21,7 +21,7 @@ import queue
 import threading
 from collections.abc import Callable
 from time import perf_counter, thread_time
-from typing import Any
+from typing import Any, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.memory import allocate_in_arena
@@ -36,6 +36,8 @@ from backhaul.dask.private import (
     context_meter,
     error_message,
     key_split,
+    run_task,
+    run_task_simple,
     sizeof,
     thread_state,
     threads_lock,
@@ -95,6 +97,26 @@ def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_i
         return False
     execution.submit(executor)
     return True
+
+
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def _shown_as(theirs: Callable[..., Any]) -> Callable[[_Method], _Method]:
+    """Have a method of ours appear in stacks where the function of Dask's is that it stands for.
+
+    Dask knows by the file where a task begins: the profile of a worker and the traceback of an
+    exception start with the first frame that is not in ``distributed/worker.py``.
+    """
+
+    def move(ours: _Method) -> _Method:
+        code = theirs.__code__
+        ours.__code__ = ours.__code__.replace(
+            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
+        )
+        return ours
+
+    return move
 
 
 class _Execution(asyncio.Future[None]):
@@ -225,6 +247,7 @@ class _Execution(asyncio.Future[None]):
             if not event_loop.is_closed():
                 raise
 
+    @_shown_as(run_task)
     def _run(self) -> None:
         worker = self._worker
         self._thread = thread = threading.get_ident()
@@ -242,6 +265,7 @@ class _Execution(asyncio.Future[None]):
             with worker.active_threads_lock:
                 del worker.active_threads[thread]
 
+    @_shown_as(run_task_simple)
     def _call(self) -> None:
         wall_s, cpu_s = time(), thread_time()
         try:
@@ -250,8 +274,7 @@ class _Execution(asyncio.Future[None]):
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
-            # The user's traceback begins below us; Dask cuts off its own files, not this one.
-            self._error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+            self._error = error
             self._outcome = error_message(error)
         finally:
             # What the task itself measured counts for neither.

@@ -35,6 +35,7 @@ from backhaul.dask import (
     execution,
     memory,
     order,
+    outbox,
     plumbing,
     streams,
     waiting,
@@ -45,7 +46,9 @@ from backhaul.dask.config import switched_on
 from backhaul.dask.private import (
     BaseWorker,
     BatchedSend,
+    Client,
     DelayedMetricsLedger,
+    Future,
     FutureState,
     Server,
     SpillBuffer,
@@ -206,16 +209,6 @@ def _arena_actor(original: Callable[..., Any]) -> Callable[..., Any]:
     return _run_actor
 
 
-def _untimed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def wait(self: FutureState, timeout: Any = None) -> None:
-        if timeout is None:
-            await waiting.wait_for_state(self)
-        else:
-            await original(self, timeout)
-
-    return wait
-
-
 def _light_all(original: Callable[..., Any]) -> Callable[..., Any]:
     return waiting.wait_for_all
 
@@ -281,7 +274,7 @@ PATCHES: tuple[Patch, ...] = (
         switch="hot-path.futures",
         owner=FutureState,
         name="wait",
-        replace=_untimed_wait,
+        replace=waiting.untimed_wait,
         read={FutureState: "a3cf7ecc4e8d", wait_for: "f9c57ed5f23e"},
     ),
     # The scheduler looks it up in its module at each call.
@@ -305,7 +298,31 @@ PATCHES: tuple[Patch, ...] = (
         owner=distributed.utils,
         name="All",
         replace=_light_all,
-        read={wait_for_all: "4a12c1f80983"},
+        read={wait_for_all: "4a12c1f80983", Client._gather: "e5e8b8868464"},
+    ),
+    Patch(
+        switch="hot-path.futures",
+        owner=Client,
+        name="_send_to_scheduler",
+        replace=outbox.collected_send,
+        read={
+            Client._send_to_scheduler: "650edb8d752b",
+            Client._send_to_scheduler_safe: "6ca335890717",
+        },
+    ),
+    Patch(
+        switch="hot-path.futures",
+        owner=Future,
+        name="release",
+        replace=outbox.collected_release,
+        read={
+            Future.release: "46a65cb22fca",
+            Future.__del__: "bffba933b84f",
+            Future._verify_initialized: "8cfcb0e99a39",
+            Future._bind_late: "36cf95d12009",
+            Client._dec_ref: "f7c892d68ed0",
+            Client._release_key: "2d790ca7d72e",
+        },
     ),
 )
 

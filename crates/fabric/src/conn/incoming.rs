@@ -16,7 +16,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::ending::LinkError;
-use super::link::{Link, RecvOperation};
+use super::link::{Link, MessageMemory, RecvOperation};
 use super::{Conn, Target};
 use crate::courier::{Loan, LoanError};
 use crate::lane::{Lane, LaneError, Moved};
@@ -260,7 +260,12 @@ impl Arrival {
     }
 
     /// Takes lent memory as the next segment, if it is just that; else gives the loan back
-    fn adopt(&mut self, loan: Loan, bytes: usize, pool: &Pool) -> Result<Option<Loan>, LeaseError> {
+    fn adopt(
+        &mut self,
+        loan: Loan,
+        bytes: usize,
+        memory: &MessageMemory,
+    ) -> Result<Option<Loan>, LeaseError> {
         let Memory::Segments(segments) = &mut self.memory else {
             return Ok(Some(loan));
         };
@@ -271,12 +276,15 @@ impl Arrival {
         if offset > 0 || segments.sizes[segment] != bytes as u64 {
             return Ok(Some(loan));
         }
-        if segments.make_up_to(segment, pool).is_err() {
+        if segments.make_up_to(segment, &memory.pool).is_err() {
             self.memory = Memory::Missing;
             return Ok(Some(loan));
         }
         match Leased::map(loan.memory, loan.offset, bytes, loan.receipt) {
             Ok(leased) => {
+                if memory.populate_leases {
+                    leased.populate();
+                }
                 segments.here.push(PoolBuf::from(leased));
                 self.advance(bytes);
                 Ok(None)
@@ -372,7 +380,8 @@ impl Link {
             let Some(frame) = frame else {
                 continue;
             };
-            let announced = self.proto.handle_frame(Instant::now(), frame)?;
+            let now = self.now();
+            let announced = self.proto.handle_frame(now, frame)?;
             // What is to be prepared for the payload comes first.
             self.handle_events(conn, wakes);
             match announced {
@@ -413,7 +422,7 @@ impl Link {
             }
             (Ok(_), None) => None,
             (Ok(loan), Some(state)) => state
-                .adopt(loan, count, &self.memory.pool)
+                .adopt(loan, count, &self.memory)
                 .map_err(|error| broken(error.to_string()))?
                 .filter(|_| !matches!(state.memory, Memory::Missing)),
         };
@@ -459,7 +468,8 @@ impl Link {
     /// The payload of a frame is there
     fn finish_payload(&mut self, conn: &Conn, wakes: &mut Wakes) {
         if let Some(payload) = self.incoming.payload.take() {
-            self.proto.handle_payload(Instant::now(), payload.arrival);
+            let now = self.now();
+            self.proto.handle_payload(now, payload.arrival);
             self.handle_events(conn, wakes);
         }
     }
@@ -505,7 +515,8 @@ impl Link {
         if let Some(payload) = &mut incoming.payload {
             payload.left -= of_payload;
             if payload.left > 0 {
-                self.proto.handle_activity(Instant::now());
+                let now = Instant::now();
+                self.proto.handle_activity(now);
             }
             if let Some(Some(arrival)) = incoming.arrivals.get_mut(payload.arrival.0) {
                 arrival.advance(of_payload);

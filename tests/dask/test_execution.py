@@ -95,7 +95,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pat
     path = Path(request.param == "backhaul")
     monkeypatch.setattr(execution, "start_execution", path.start)
     patches.install()
-    assert "execution" in {patch.feature for patch in patches.installed()}
+    assert "hot-path.execution" in {patch.switch for patch in patches.installed()}
     return path
 
 
@@ -720,8 +720,8 @@ async def test_a_retired_worker_hands_over_its_results(
     assert path.is_ours_for(*(future.key for future in futures))
 
 
-def installed_features() -> set[str]:
-    return {patch.feature for patch in patches.installed()}
+def installed_switches() -> set[str]:
+    return {patch.switch for patch in patches.installed()}
 
 
 @gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny)
@@ -734,8 +734,8 @@ async def test_a_restarted_worker_runs_tasks_again(
     await client.restart()
     assert running.status == "cancelled"
     assert await client.submit(add, 1, 2, 3) == 6
-    (features,) = (await client.run(installed_features)).values()
-    assert "execution" in features
+    (switches,) = (await client.run(installed_switches)).values()
+    assert "hot-path.execution" in switches
 
 
 # What is left to Dask

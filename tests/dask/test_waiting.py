@@ -40,7 +40,7 @@ def client_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     dasks = distributed.utils.All
     dasks_wait = distributed.client.FutureState.wait
     patches.install()
-    assert {str(p) for p in patches.installed() if p.feature == "futures"} == {
+    assert {str(p) for p in patches.installed() if p.switch == "hot-path.futures"} == {
         "Client._send_to_scheduler",
         "Future.release",
         "FutureState.wait",

@@ -121,6 +121,11 @@ impl Arena {
         self.shared.lock()?.usable_bytes(start.as_ptr().addr())
     }
 
+    /// Whether this process is a fork of the one that made the arena
+    pub fn is_inherited(&self) -> bool {
+        !self.shared.origin.is_here()
+    }
+
     /// Takes a buffer of exactly `bytes` bytes; None as for [`allocate`](Self::allocate)
     pub fn take(&self, bytes: usize) -> Option<ArenaBuf> {
         let start = self.allocate(bytes)?;

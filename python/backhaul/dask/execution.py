@@ -24,6 +24,7 @@ from time import perf_counter, thread_time
 from typing import Any, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
+from backhaul.dask.memory import allocate_in_arena
 from backhaul.dask.private import (
     WORKER_ANY_RUNNING,
     ExecuteFailureEvent,
@@ -256,6 +257,7 @@ class _Execution(asyncio.Future[None]):
         thread_state.execution_state = worker.execution_state
         thread_state.key = self._key
         worker_variable.set(worker)
+        allocate_in_arena()
         try:
             self._call()
         finally:

@@ -62,6 +62,7 @@ from distributed.utils import (
     wait_for,
 )
 from distributed.worker import WORKER_ANY_RUNNING, Reschedule, Worker, sizeof
+from distributed.worker import _run_actor as run_actor
 from distributed.worker import _run_task as run_task
 from distributed.worker import _run_task_simple as run_task_simple
 from distributed.worker import _worker_cvar as worker_variable
@@ -143,6 +144,7 @@ __all__ = [
     "msgpack_opts",
     "offload",
     "pickle",
+    "run_actor",
     "run_task",
     "run_task_simple",
     "safe_sizeof",

@@ -194,6 +194,21 @@ impl Blocks {
         Some(self.bytes(block))
     }
 
+    /// Gives up cached blocks until at most `cached_bytes` are left
+    pub(super) fn trim_cached(&mut self, cached_bytes: usize, chores: &mut Chores) {
+        while self.statistics.cached_bytes > cached_bytes {
+            self.evict(chores);
+        }
+    }
+
+    /// Memory of every segment
+    pub(super) fn segments(&self) -> Vec<Arc<Memory>> {
+        let segments = self.segments.values();
+        segments
+            .map(|segment| Arc::clone(&segment.memory))
+            .collect()
+    }
+
     pub(super) fn statistics(&self) -> ArenaStatistics {
         self.statistics
     }
@@ -272,9 +287,7 @@ impl Blocks {
         } else {
             self.statistics.cached_bytes += class.bytes();
             self.cache(block);
-            while self.statistics.cached_bytes > self.config.cached_bytes_max {
-                self.evict(chores);
-            }
+            self.trim_cached(self.config.cached_bytes_max, chores);
         }
     }
 

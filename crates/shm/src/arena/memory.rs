@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, fchmod, open};
+use rustix::fs::{Mode, OFlags, fchmod, fstat, open};
 use rustix::io::Errno;
 
 use crate::mapping::Mapping;
@@ -38,6 +38,12 @@ impl Memory {
 
     pub(super) fn mapping(&self) -> &Mapping {
         &self.mapping
+    }
+
+    /// Bytes of the pages that there are
+    pub(super) fn resident_bytes(&self) -> usize {
+        // `st_blocks` counts 512 bytes, whatever the block size is.
+        fstat(&self.file).map_or(0, |found| found.st_blocks as usize * 512)
     }
 
     /// What a peer needs to map it too

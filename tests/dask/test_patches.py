@@ -94,6 +94,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "BatchedSend.start",
         "SpillBuffer.__getitem__",
         "StateMachineEvent.__copy__",
+        "WorkerState._get_task_finished_msg",
         "WorkerState._handle_event",
         "Server.handle_stream",
         "Worker._start_async_instruction",

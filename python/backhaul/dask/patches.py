@@ -53,6 +53,7 @@ from backhaul.dask.private import (
     Server,
     SpillBuffer,
     StateMachineEvent,
+    TaskFinishedMsg,
     ThreadPoolExecutor,
     Worker,
     WorkerStateMachine,
@@ -231,7 +232,12 @@ PATCHES: tuple[Patch, ...] = (
         owner=Server,
         name="handle_stream",
         replace=_draining_handle_stream,
-        read={Server.handle_stream: "72ba087c9df7"},
+        read={
+            Server.handle_stream: "72ba087c9df7",
+            Worker._handle_remote_stimulus: "cb8790fe82a6",
+            Worker.handle_stimulus: "623c704ef088",
+            WorkerStateMachine.handle_stimulus: "eacb3baa767e",
+        },
     ),
     Patch(
         switch="hot-path.execution",
@@ -255,6 +261,16 @@ PATCHES: tuple[Patch, ...] = (
         name="_handle_event",
         replace=plumbing.direct_handle_event,
         read={WorkerStateMachine.handle_stimulus: "eacb3baa767e"},
+    ),
+    Patch(
+        switch="hot-path.execution",
+        owner=WorkerStateMachine,
+        name="_get_task_finished_msg",
+        replace=plumbing.quick_finished_message,
+        read={
+            WorkerStateMachine._get_task_finished_msg: "38db9750edf3",
+            TaskFinishedMsg: "232e1fa070b3",
+        },
     ),
     Patch(
         switch="hot-path.execution",

@@ -16,6 +16,7 @@ over that of the second third by more than a tenth.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import random
 import signal
@@ -26,6 +27,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import psutil
@@ -34,13 +37,14 @@ from distributed.scheduler import NoValidWorkerError
 
 import backhaul.dask  # noqa: F401  registers the defaults of its configuration
 import dask
-import dask.array as da
-import dask.dataframe as dd
 
 #: What a job may end with when the workers that hold its inputs die again and again.
 LOST = (KilledWorker, NoValidWorkerError, RuntimeError, TimeoutError, OSError)
 
 GROWTH_MAX = 1.1
+
+#: Far more than a job takes with workers that come back after each kill.
+JOB_TIMEOUT_S = 45.0
 
 
 def main() -> int:
@@ -50,6 +54,8 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kill-every", type=float, default=7, help="mean seconds between kills")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--protocol", default="backhaul", help="tcp, to compare")
+    parser.add_argument("--jobs", default=",".join(JOBS), help="some of them, comma-separated")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
     show(f"seed {seed}, {options.seconds:g} s, {options.workers} workers")
@@ -60,31 +66,43 @@ def main() -> int:
         LocalCluster(
             n_workers=options.workers,
             threads_per_worker=1,
-            protocol="backhaul",
+            protocol=options.protocol,
             dashboard_address=None,
             memory_limit="4GiB",
         ) as cluster,
         Client(cluster) as client,
     ):
-        return soak(client, options.seconds, options.kill_every, rng)
+        killer = Killer(cluster, options.kill_every, rng)
+        jobs = {name: JOBS[name] for name in options.jobs.split(",")}
+        return soak(client, cluster, killer, jobs, options.seconds, rng)
 
 
-def soak(client: Client, seconds: float, kill_every_s: float, rng: random.Random) -> int:
+def soak(
+    client: Client,
+    cluster: LocalCluster,
+    killer: Killer,
+    jobs: dict[str, Callable[[Client, int], bool]],
+    seconds: float,
+    rng: random.Random,
+) -> int:
     """Run rounds of all jobs until time is up."""
     outcomes: Counter[str] = Counter()
     resting_pss: list[int] = []
-    killer = Killer(client, kill_every_s, rng)
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(resting_pss) < 6:
         killer.go_on()
-        for name, job in JOBS.items():
+        for name, job in jobs.items():
+            # A job that hangs shows where, and ends the soak.
+            faulthandler.dump_traceback_later(JOB_TIMEOUT_S, exit=True)
+            show(f"     {name}")
             try:
                 right = job(client, rng.randrange(1 << 32))
                 outcomes[f"{name}: {'right' if right else 'WRONG'}"] += 1
             except LOST as error:
                 outcomes[f"{name}: lost ({type(error).__name__})"] += 1
+        faulthandler.cancel_dump_traceback_later()
         killer.rest()
-        resting_pss.append(resting(client))
+        resting_pss.append(resting(client, cluster))
         show(f"{len(resting_pss):4} {resting_pss[-1] / 2**20:7.0f} MiB, {killer.kills} killed")
     third = len(resting_pss) // 3
     before, after = (
@@ -93,7 +111,7 @@ def soak(client: Client, seconds: float, kill_every_s: float, rng: random.Random
     growth = after / before
     for outcome, count in sorted(outcomes.items()):
         show(f"{count:6}  {outcome}")
-    show(f"{killer.kills} workers killed; PSS at rest {before / 2**20:.0f} MiB, then x {growth:.3f}")
+    show(f"{killer.kills} killed; PSS at rest {before / 2**20:.0f} MiB, later times {growth:.3f}")
     wrong = any("WRONG" in outcome for outcome in outcomes)
     nothing_right = not any("right" in outcome for outcome in outcomes)
     return int(wrong or nothing_right or growth > GROWTH_MAX or killer.kills == 0)
@@ -102,9 +120,9 @@ def soak(client: Client, seconds: float, kill_every_s: float, rng: random.Random
 class Killer:
     """Kills a random worker every few seconds while it may."""
 
-    def __init__(self, client: Client, every_s: float, rng: random.Random) -> None:
+    def __init__(self, cluster: LocalCluster, every_s: float, rng: random.Random) -> None:
         self.kills = 0
-        self._client = client
+        self._cluster = cluster
         self._every_s = every_s
         self._rng = rng
         self._active = threading.Event()
@@ -122,7 +140,7 @@ class Killer:
         while True:
             time.sleep(self._rng.expovariate(1 / self._every_s))
             self._active.wait()
-            nannies = list(self._client.cluster.workers.values())
+            nannies = list(self._cluster.workers.values())
             nanny = self._rng.choice(nannies)
             pid = nanny.process and nanny.process.process.pid
             if pid:
@@ -141,19 +159,14 @@ def transpose_sum(client: Client, seed: int) -> bool:
     return bool(np.isclose(doubled, 2 * total, rtol=1e-12))
 
 
-def written_inputs(client: Client, seed: int) -> bool:
-    """Write to arrays that were fetched: what the owner holds must not change."""
+def lent_inputs(client: Client, seed: int) -> bool:
+    """Read one array on all workers while its owner lets go of it."""
     owned = client.submit(np.full, 1 << 20, float(seed % 1000), pure=False)
-
-    def scribble(array: np.ndarray, number: int) -> float:
-        mine = array.view()
-        mine.flags.writeable = True
-        copy = mine.copy()
-        return float(copy.sum() + number)
-
-    results = client.gather([client.submit(scribble, owned, i, pure=False) for i in range(8)])
-    expected = float(seed % 1000) * (1 << 20)
-    return [result - i for i, result in enumerate(results)] == [expected] * 8
+    totals = [client.submit(np.add, owned, number, pure=False) for number in range(8)]
+    del owned
+    expected = [float(seed % 1000) + number for number in range(8)]
+    found = client.gather(totals)
+    return all(bool((total == one).all()) for total, one in zip(found, expected, strict=True))
 
 
 def rechunk(client: Client, seed: int) -> bool:
@@ -183,16 +196,16 @@ def broadcast(client: Client, seed: int) -> bool:
 
 JOBS: dict[str, Callable[[Client, int], bool]] = {
     "transpose-sum": transpose_sum,
-    "written inputs": written_inputs,
+    "lent inputs": lent_inputs,
     "rechunk": rechunk,
     "shuffle": shuffle,
     "broadcast": broadcast,
 }
 
 
-def resting(client: Client) -> int:
+def resting(client: Client, cluster: LocalCluster) -> int:
     """Wait until all workers are back and quiet; PSS of this process and all below it, in bytes."""
-    client.wait_for_workers(len(client.cluster.workers), timeout=60)
+    client.wait_for_workers(len(cluster.workers), timeout=60)
     time.sleep(1)
     here = psutil.Process()
     total = 0

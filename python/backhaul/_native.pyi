@@ -12,6 +12,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 __all__ = [
     "DEBUG_BUILD",
+    "Arena",
     "Codec",
     "Context",
     "Endpoint",
@@ -19,9 +20,14 @@ __all__ = [
     "LoopBridge",
     "Request",
     "__version__",
+    "arena_of_numpy_handler",
+    "current_numpy_handler",
     "difference_listing",
+    "numpy_handler",
     "order",
+    "set_default_numpy_handler",
     "set_listing",
+    "set_numpy_handler",
 ]
 
 __version__: str
@@ -134,6 +140,22 @@ class Arena:
             not at all (``hits``, ``misses``, ``refused``).
         """
 
+def numpy_handler(arena: Arena) -> object:
+    """Make a handler of NumPy's that takes large blocks from an arena."""
+
+def current_numpy_handler() -> object:
+    """Get the handler that NumPy uses in the current context."""
+
+def set_numpy_handler(handler: object | None, /) -> object:
+    """Have NumPy use a handler in the current context, or its own; gives the one before."""
+
+def set_default_numpy_handler(handler: object, /) -> bool:
+    """Have NumPy use a handler in the current context if it uses its own there; tells whether."""
+
+def arena_of_numpy_handler(handler: object, /) -> Arena | None:
+    """Get the arena of a handler; None if it has none."""
+
+@final
 class Context:
     """Owns configuration, receive buffers and the engine thread of a set of endpoints.
 
@@ -322,7 +344,8 @@ class Endpoint:
         Returns
         -------
         Request of None
-            Done when the memory may be reused (unless ``shared``), which says nothing about the peer's receive.
+            Done when the memory may be reused, unless it is shared. It says nothing about the
+            peer's receive.
 
         Raises
         ------

@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from backhaul.bench.dask_commands import merge, tasks
-from backhaul.bench.options import ListType, PeersType, SizesType, missing_extra
+from backhaul.bench.dask_commands import COMMANDS
+from backhaul.bench.options import ListType, PeersType, SizesType
 from backhaul.bench.output import print_json, show_progress
 
 __all__ = ["main"]
@@ -55,59 +55,6 @@ def info(*, as_json: bool) -> None:
 @main.group()
 def bench() -> None:
     """Measure Backhaul on this machine, with peers in the same run."""
-
-
-@bench.command("transpose-sum")
-@click.option("--size", type=click.IntRange(1), default=8000, show_default=True, help="Rows of x.")
-@click.option(
-    "--chunks", type=click.IntRange(1), default=1000, show_default=True, help="Rows of a chunk."
-)
-@click.option(
-    "--repeats", type=click.IntRange(1), default=5, show_default=True, help="Timed repetitions."
-)
-@click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Not counted.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the arrays.")
-@click.option(
-    "--protocols",
-    default="tcp,backhaul",
-    show_default=True,
-    help="Comma-separated; any that Dask knows.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def transpose_sum(
-    *,
-    size: int,
-    chunks: int,
-    repeats: int,
-    warmup: int,
-    seed: int,
-    protocols: str,
-    as_json: bool,
-) -> None:
-    """Sum x + x.T on two Dask workers over each protocol, and compare.
-
-    Exits with 1 if the results differ. Needs the extra `dask`.
-    """
-    try:
-        from backhaul.bench import transpose_sum as job
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
-    from backhaul.bench.tables import open_console, print_machine, transpose_sum_tables
-
-    schemes = tuple(part.strip().removesuffix("://") for part in protocols.split(",") if part)
-    if not schemes:
-        raise click.BadParameter("name at least one protocol", param_hint="--protocols")
-    options = job.Options(size, chunks, repeats, warmup, seed, schemes)
-    with show_progress() as on_step:
-        report = job.run(options, on_step=on_step)
-    if as_json:
-        print_json(report.to_json())
-    else:
-        console = open_console()
-        print_machine(console, report.machine, report.versions)
-        console.print(transpose_sum_tables(report))
-    if not report.equal:
-        sys.exit(1)
 
 
 @bench.command()
@@ -198,8 +145,8 @@ def p2p(
     console.print(p2p_tables(report))
 
 
-bench.add_command(tasks)
-bench.add_command(merge)
+for command in COMMANDS:
+    bench.add_command(command)
 
 
 if __name__ == "__main__":

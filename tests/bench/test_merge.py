@@ -18,12 +18,12 @@ def test_both_protocols_join_the_same_rows(run_json: RunJson) -> None:
         *("bench", "merge", "--chunks", "1,2", "--rows-per-worker", "1000"),
         *("--repetitions", "1"),
     )
-    assert report["schema"] == "backhaul.bench.merge/1"
-    found = [(row["chunks_per_worker"], row["configuration"]) for row in report["rows"]]
-    assert found == [(1, "tcp"), (1, "backhaul"), (2, "tcp"), (2, "backhaul")]
+    assert report["schema"] == "backhaul.bench.merge/2"
+    found = [(row["case"], row["configuration"]) for row in report["rows"]]
+    assert found == [("1", "tcp"), ("1", "backhaul"), ("2", "tcp"), ("2", "backhaul")]
     for row in report["rows"]:
-        assert row["partitions"] == 2 * row["chunks_per_worker"]
-        assert row["partitions"] * row["rows_per_partition"] == 2000
+        assert row["parameters"]["partitions"] == 2 * int(row["case"])
+        assert row["parameters"]["partitions"] * row["parameters"]["rows"] == 2000
         assert row["input_bytes"] == 2 * 2000 * 16
         assert 0 < row["seconds_min"] <= row["seconds_median"] <= row["seconds_max"]
         assert set(row["cpu_seconds"]) == {"client", "scheduler", "workers"}

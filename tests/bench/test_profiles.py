@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from backhaul.bench.dask_cluster import Configuration, DaskCluster
+from backhaul.bench.configurations import Configuration
+from backhaul.bench.dask_cluster import DaskCluster
 from backhaul.bench.profiles import Profiler, ProfilerFailed
 from backhaul.bench.turns import measure
 from backhaul.cli import main

@@ -17,7 +17,7 @@ def test_the_cpu_time_of_this_process_is_what_it_says_itself() -> None:
 
 
 def test_work_and_waits_are_counted_for_the_process_that_did_them() -> None:
-    code = "input(); sum(range(10**6)); print(flush=True); open(0).read()"
+    code = "input(); sum(range(10**6)); b'1' * 10**7; print(flush=True); open(0).read()"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None
@@ -31,6 +31,7 @@ def test_work_and_waits_are_counted_for_the_process_that_did_them() -> None:
         child.stdin.close()
     assert used.cpu_seconds > 0
     assert used.context_switches >= 1
+    assert used.page_faults >= 1
 
 
 def test_a_process_that_ended_is_named() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from dask._task_spec import Task
 from distributed.core import Status
 from distributed.protocol import core
 from distributed.protocol.serialize import (
@@ -181,6 +182,28 @@ def test_size_and_the_limit_for_inline_serialization() -> None:
     # What is serialized already costs nothing.
     passed = codec.loads(plain(full.frames), deserialize=False)
     assert codec.encode(passed, inline_bytes_max=10_000) is not None
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        [ToPickle(Task(f"k{i}", len, (i, "x" * 100))) for i in range(1000)],
+        tuple(ToPickle(Task(f"k{i}", len, (i, "x" * 100))) for i in range(1000)),
+        {i: ToPickle(Task(f"k{i}", len, (i, "x" * 100))) for i in range(1000)},
+        ["x" * 100] * 1000,
+        {f"{i:0100}" for i in range(1000)},
+        bytes(100_000),
+        bytearray(100_000),
+        memoryview(bytes(100_000)),
+        "x" * 100_000,
+        {"x" * 100_000: 1},
+    ],
+    ids=lambda large: type(large).__name__,
+)
+def test_no_form_of_a_large_message_is_serialized_inline(large: Any) -> None:
+    for message in (large, [large], [{"op": large}]):
+        assert codec.encode(message, inline_bytes_max=50_000) is None
+        assert codec.encode(message, inline_bytes_max=500_000) is not None
 
 
 def test_strings_that_are_keys_are_made_once() -> None:

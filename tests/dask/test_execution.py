@@ -24,6 +24,7 @@ from distributed import (
     Worker,
     get_client,
     get_worker,
+    profile,
     rejoin,
     secede,
     span,
@@ -94,7 +95,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pat
     path = Path(request.param == "backhaul")
     monkeypatch.setattr(execution, "start_execution", path.start)
     patches.install()
-    assert "execution" in {patch.feature for patch in patches.installed()}
+    assert "hot-path.execution" in {patch.switch for patch in patches.installed()}
     return path
 
 
@@ -147,6 +148,11 @@ def execute_metrics(worker: Worker, prefix: str) -> dict[tuple[str, str], float]
         if isinstance(name, tuple) and name[0] == "execute" and name[2] == prefix:
             found[name[3], name[4]] += value  # type: ignore[assignment]
     return dict(found)
+
+
+def first_frames(profile: dict[str, Any]) -> set[str]:
+    """Name where the stacks of a profile begin."""
+    return {child["description"]["name"] for child in profile["children"].values()}
 
 
 # Results
@@ -504,6 +510,25 @@ async def test_metrics_of_failed_and_cancelled_tasks_are_coarse(
     assert path.is_ours_for("measure-1", "gated-1")
 
 
+@cluster(1)
+async def test_a_profile_begins_with_the_task(
+    client: Client, scheduler: Scheduler, worker: Worker, path: Path
+) -> None:
+    future = client.submit(gated, key="gated-1")
+    await until_entered()
+    worker.profile_recent = profile.create()
+    worker.profile_keys.clear()
+    worker.trigger_profile()
+    (stack,) = worker.get_call_stack(["gated-1"]).values()
+    gate.set()
+    await future
+    assert worker.profile_recent["count"] == worker.profile_keys["gated"]["count"] == 1
+    assert first_frames(worker.profile_recent) == {"__call__"}
+    assert first_frames(worker.profile_keys["gated"]) == {"__call__"}
+    assert len([frame for frame in stack if "distributed/worker.py" in frame]) == 2
+    assert path.is_ours_for("gated-1")
+
+
 class SlowToLoad:
     """Takes longer to unpickle than Dask lets pass without a record."""
 
@@ -662,6 +687,26 @@ async def test_a_pool_that_was_shut_down_fails_the_task(
 
 
 @cluster(1)
+async def test_a_pool_that_is_shut_down_fails_all_that_wait_for_it(
+    client: Client, scheduler: Scheduler, worker: Worker, path: Path, eventually: Eventually
+) -> None:
+    first = client.submit(gated, key="first")
+    await until_entered()
+    # More than Python nests calls.
+    late = client.map(
+        add, range(1500), key=[f"late-{i}" for i in range(1500)], workers=[worker.address]
+    )
+    await eventually(lambda: len(worker.state.ready) == 1500)
+    worker.executors["default"].shutdown(wait=False)
+    gate.set()
+    assert await first == "passed"
+    await wait(late)
+    assert {future.status for future in late} == {"error"}
+    await eventually(lambda: is_idle(worker))
+    assert len(path.taken) == (1501 if path.ours else 0)
+
+
+@cluster(1)
 async def test_what_is_cancelled_in_the_queue_does_not_run(
     client: Client, scheduler: Scheduler, worker: Worker, path: Path, eventually: Eventually
 ) -> None:
@@ -695,8 +740,8 @@ async def test_a_retired_worker_hands_over_its_results(
     assert path.is_ours_for(*(future.key for future in futures))
 
 
-def installed_features() -> set[str]:
-    return {patch.feature for patch in patches.installed()}
+def installed_switches() -> set[str]:
+    return {patch.switch for patch in patches.installed()}
 
 
 @gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny)
@@ -709,8 +754,8 @@ async def test_a_restarted_worker_runs_tasks_again(
     await client.restart()
     assert running.status == "cancelled"
     assert await client.submit(add, 1, 2, 3) == 6
-    (features,) = (await client.run(installed_features)).values()
-    assert "execution" in features
+    (switches,) = (await client.run(installed_switches)).values()
+    assert "hot-path.execution" in switches
 
 
 # What is left to Dask

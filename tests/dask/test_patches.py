@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from tests.dask.conftest import Start
 
 HOST = "backhaul://127.0.0.1"
-FEATURES = {"batching", "execution", "futures", "order"}
+SWITCHES = {
+    "arena.allocate",
+    "hot-path.batching",
+    "hot-path.execution",
+    "hot-path.futures",
+    "hot-path.order",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -88,15 +94,19 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "BatchedSend.start",
         "SpillBuffer.__getitem__",
         "StateMachineEvent.__copy__",
+        "WorkerState._get_task_finished_msg",
         "WorkerState._handle_event",
         "Server.handle_stream",
         "Worker._start_async_instruction",
+        "Client._send_to_scheduler",
+        "Future.release",
         "FutureState.wait",
         "dask.order.order",
         "distributed.utils.All",
+        "distributed.worker._run_actor",
     }, distributed.__version__
     assert len(patches.installed()) == len(patches.PATCHES)
-    assert {patch.feature for patch in patches.PATCHES} == FEATURES
+    assert {patch.switch for patch in patches.PATCHES} == SWITCHES
     assert warnings(caplog) == []
 
 
@@ -162,17 +172,17 @@ def test_uninstalling_leaves_what_others_put_over_ours(monkeypatch: pytest.Monke
     assert patches.installed() == []
 
 
-@pytest.mark.parametrize("feature", sorted(FEATURES))
-def test_a_switch_keeps_dasks_own(feature: str) -> None:
+@pytest.mark.parametrize("switch", sorted(SWITCHES))
+def test_a_switch_keeps_dasks_own(switch: str) -> None:
     originals = functions()
-    with dask.config.set({f"distributed.comm.backhaul.hot-path.{feature}": False}):
+    with dask.config.set({f"distributed.comm.backhaul.{switch}": False}):
         patches.install()
-        assert {patch.feature for patch in patches.installed()} == FEATURES - {feature}
+        assert {patch.switch for patch in patches.installed()} == SWITCHES - {switch}
         for patch, original, now in zip(patches.PATCHES, originals, functions(), strict=True):
-            assert (now is original) == (patch.feature == feature)
+            assert (now is original) == (patch.switch == switch)
     # Switched on later, it comes with the next comm.
     patches.install()
-    assert {patch.feature for patch in patches.installed()} == FEATURES
+    assert {patch.switch for patch in patches.installed()} == SWITCHES
 
 
 def test_a_switch_that_is_no_switch_is_refused() -> None:
@@ -329,7 +339,7 @@ async def test_a_preload_helps_a_cluster_without_our_comms(
     assert patches.installed() == []
     for server in (scheduler, worker, client):
         await preload.dask_setup(server)
-    assert {patch.feature for patch in patches.installed()} == FEATURES
+    assert {patch.switch for patch in patches.installed()} == SWITCHES
     assert work_in_hand._installed(scheduler) is not None
     taken: list[Any] = []
     start = execution.start_execution
@@ -354,8 +364,8 @@ from backhaul.dask import patches
 
 def report(dask_scheduler):
     from backhaul.dask import patches, work_in_hand
-    features = sorted({patch.feature for patch in patches.installed()})
-    return features, work_in_hand._installed(dask_scheduler) is not None
+    switches = sorted({patch.switch for patch in patches.installed()})
+    return switches, work_in_hand._installed(dask_scheduler) is not None
 
 with Client(sys.argv[1]) as client:
     print("installed", *client.run_on_scheduler(report), flush=True)
@@ -370,5 +380,5 @@ def test_dasks_scheduler_takes_the_preload(start: Start) -> None:
     address = scheduler.wait_for(r"Scheduler at:\s+(tcp://\S+)")
     report = start("-c", REPORT, address)
     found = report.wait_for(r"^installed (.*)$")
-    assert found == "['batching', 'execution', 'futures', 'order'] True"
+    assert found == f"{sorted(SWITCHES)} True"
     assert scheduler.process.poll() is None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import distributed.utils
 import pytest
-from distributed import Client, Scheduler, Worker, wait
+from distributed import Client, LocalCluster, Scheduler, Worker, wait
 from distributed.client import FutureCancelledError
 from distributed.utils_test import gen_cluster, gen_test
 
@@ -39,7 +40,9 @@ def client_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     dasks = distributed.utils.All
     dasks_wait = distributed.client.FutureState.wait
     patches.install()
-    assert {str(p) for p in patches.installed() if p.feature == "futures"} == {
+    assert {str(p) for p in patches.installed() if p.switch == "hot-path.futures"} == {
+        "Client._send_to_scheduler",
+        "Future.release",
         "FutureState.wait",
         "distributed.utils.All",
     }
@@ -306,3 +309,113 @@ async def test_wait_returns_with_the_first(
     done = await wait([never, first], return_when="FIRST_COMPLETED")
     assert (done.done, done.not_done) == ({first}, {never})
     assert took("state")
+
+
+# Gatherings
+
+
+def state_of(future: Any) -> Any:
+    return future._state
+
+
+@pytest.fixture
+def ours(plain_dask: None) -> None:
+    patches.install()
+
+
+@cluster()
+@pytest.mark.usefixtures("ours")
+async def test_no_task_is_made_for_a_future(client: Client, scheduler: Scheduler) -> None:
+    futures = client.map(add, range(100))
+    before = len(asyncio.all_tasks())
+    gathering = asyncio.ensure_future(client.gather(futures))
+    waiting_for = asyncio.ensure_future(wait(futures))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) < before + 10
+    async with Worker(scheduler.address, nthreads=1):
+        assert await gathering == list(range(100))
+        assert (await waiting_for).done == set(futures)
+
+
+@cluster()
+@pytest.mark.usefixtures("ours")
+async def test_one_future_may_be_waited_for_in_many_ways(
+    client: Client, scheduler: Scheduler
+) -> None:
+    early, late = client.map(add, range(2))
+    # Made before anybody waits our way.
+    assert isinstance(state_of(early)._get_event(), asyncio.Event)
+    ways: list[Any] = [
+        *(client.gather([early, late]) for _ in range(2)),
+        *(wait([early, late]) for _ in range(2)),
+        *(future.result() for future in (early, late)),
+        client.gather([late]),
+    ]
+    waiting_for = [asyncio.ensure_future(way) for way in ways]
+    await asyncio.sleep(0)
+    assert type(state_of(late)._event) is waiting.StateEvent
+    waiting_for[1].cancel()
+    waiting_for[3].cancel()
+    waiting_for[5].cancel()
+    async with Worker(scheduler.address, nthreads=1):
+        assert await waiting_for[0] == [0, 1]
+        assert (await waiting_for[2]).done == {early, late}
+        assert await waiting_for[4] == 0
+        assert await waiting_for[6] == [1]
+    for number in (1, 3, 5):
+        assert waiting_for[number].cancelled()
+    assert not state_of(late)._event._waiters
+
+
+@cluster(1)
+@pytest.mark.usefixtures("ours")
+async def test_a_failure_ends_the_others(
+    client: Client, scheduler: Scheduler, worker: Worker, recwarn: pytest.WarningsRecorder
+) -> None:
+    never = client.submit(add, 1, resources={"none": 1})
+    also_never = client.submit(add, 2, resources={"none": 1})
+    with pytest.raises(ZeroDivisionError):
+        await client.gather([never, client.submit(fail), also_never])
+    assert not state_of(never)._event._waiters
+    await client.cancel([never, also_never])
+    gc.collect()
+    assert not [str(w.message) for w in recwarn if "never awaited" in str(w.message)]
+
+
+@gen_test()
+async def test_an_event_can_be_set_and_cleared_again(plain_dask: None) -> None:
+    event = waiting.StateEvent()
+    first = asyncio.ensure_future(event.wait())
+    await asyncio.sleep(0)
+    event.set()
+    event.set()
+    event.clear()
+    # Who waited is woken by what happened then, as by asyncio's.
+    assert await first
+    second = asyncio.ensure_future(event.wait())
+    await asyncio.sleep(0)
+    assert not second.done()
+    event.set()
+    assert await second
+    assert await event.wait()
+
+
+def test_clients_of_several_threads_wait_at_once(ours: None) -> None:
+    with LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        protocol="backhaul",
+        dashboard_address=":0",
+    ) as local:
+
+        def gather(_: int) -> bool:
+            with Client(local, set_as_default=False) as client:
+                numbers = list(range(200))
+                return all(
+                    client.gather(client.map(add, numbers, pure=False)) == numbers for _ in range(3)
+                )
+
+        with ThreadPoolExecutor(3) as pool:
+            assert all(pool.map(gather, range(3)))

@@ -168,14 +168,17 @@ impl<T, E> Completer<T, E> {
     /// Stores the result; whoever waits is woken when the caller drains `wakes`
     pub(crate) fn complete(self, result: Result<T, E>, wakes: &mut Wakes) {
         let mut state = self.slot.lock();
-        let waker = match std::mem::replace(&mut *state, State::Done(result)) {
-            State::Pending(waker) => waker,
+        let (waker, is_slept_on) = match std::mem::replace(&mut *state, State::Done(result)) {
+            State::Pending { waker, is_slept_on } => (waker, is_slept_on),
             State::Done(_) | State::Taken => unreachable!("a completer is consumed by completing"),
         };
         // Pairs with the Acquire load of `is_done`.
         self.slot.done.store(true, Ordering::Release);
         drop(state);
-        self.slot.blocked.notify_all();
+        if is_slept_on {
+            // A system call, even where nobody sleeps.
+            self.slot.blocked.notify_all();
+        }
         wakes.extend(waker);
     }
 
@@ -216,7 +219,11 @@ struct Slot<T, E> {
 
 #[derive(Debug)]
 enum State<T, E> {
-    Pending(Option<Waker>),
+    Pending {
+        waker: Option<Waker>,
+        /// A thread sleeps, or has slept, on `blocked`
+        is_slept_on: bool,
+    },
     Done(Result<T, E>),
     Taken,
 }
@@ -225,7 +232,10 @@ impl<T, E> Default for Slot<T, E> {
     fn default() -> Self {
         Self {
             done: AtomicBool::new(false),
-            state: Mutex::new(State::Pending(None)),
+            state: Mutex::new(State::Pending {
+                waker: None,
+                is_slept_on: false,
+            }),
             blocked: Condvar::new(),
         }
     }
@@ -239,14 +249,14 @@ impl<T, E> Slot<T, E> {
     fn take(&self) -> Result<T, E> {
         match std::mem::replace(&mut *self.lock(), State::Taken) {
             State::Done(result) => result,
-            State::Pending(_) => unreachable!("`done` is set after the result is stored"),
+            State::Pending { .. } => unreachable!("`done` is set after the result is stored"),
             State::Taken => panic!("the result of a request is taken once"),
         }
     }
 
     fn set_waker(&self, waker: &Waker) -> bool {
         match &mut *self.lock() {
-            State::Pending(slot) => {
+            State::Pending { waker: slot, .. } => {
                 match slot {
                     Some(old) if old.will_wake(waker) => {}
                     _ => *slot = Some(waker.clone()),
@@ -261,7 +271,8 @@ impl<T, E> Slot<T, E> {
     fn block(&self, timeout: Option<Duration>) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock();
-        while matches!(*state, State::Pending(_)) {
+        while let State::Pending { is_slept_on, .. } = &mut *state {
+            *is_slept_on = true;
             state = match deadline {
                 None => self
                     .blocked

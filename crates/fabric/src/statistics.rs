@@ -21,9 +21,10 @@ pub struct EndpointStatistics {
     pub received_bytes: u64,
     /// Payload bytes of sends that are not complete
     pub queued_bytes: u64,
-    /// Total time from posting a send to its completion, over all complete sends
+    /// Total time from posting a send to its completion, over all complete sends of 4 KiB or more
     pub send_time: Duration,
-    /// Total time from posting a receive to its completion, over all complete receives
+    /// Total time from posting a receive to its completion, over all complete receives but those
+    /// into buffers below 4 KiB
     pub recv_time: Duration,
     /// Times the engine was woken for this endpoint
     pub wakeups: u64,

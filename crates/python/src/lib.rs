@@ -13,6 +13,7 @@ mod errors;
 mod listener;
 mod logs;
 mod loops;
+mod numpy_memory;
 mod order;
 mod owned;
 mod request;
@@ -36,6 +37,11 @@ mod _native {
     use crate::listener::Listener;
     #[pymodule_export]
     use crate::loops::LoopBridge;
+    #[pymodule_export]
+    use crate::numpy_memory::{
+        arena_of_numpy_handler, current_numpy_handler, numpy_handler, set_default_numpy_handler,
+        set_numpy_handler,
+    };
     #[pymodule_export]
     use crate::order::{difference_listing, order, set_listing};
     #[pymodule_export]

@@ -12,12 +12,15 @@
 //!
 //! A child shares the pages of every block with its parent: what it writes into one of them the
 //! parent sees. (To take the mapping from it would turn every access to an inherited object into a
-//! crash.) It gets no block and no lease from an inherited arena, and frees nothing there, so it harms
-//! nothing as long as it only reads. Dask starts its workers by spawning, not forking.
+//! crash.) It gets no block and no lease from an inherited arena, and frees nothing there, so it
+//! harms nothing as long as it only reads. Dask starts its workers by spawning, not forking.
 
 mod blocks;
 mod lease;
 mod memory;
+#[cfg(test)]
+mod model_tests;
+mod segment;
 #[cfg(test)]
 mod tests;
 
@@ -30,10 +33,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use self::blocks::{Blocks, Chores, Cold};
+use self::blocks::{Blocks, Chores, Cold, Fresh};
 pub use self::lease::Lease;
 use self::memory::Memory;
 use crate::fork::Origin;
+use crate::mapping::{HUGE_PAGE_BYTES, populate};
 use crate::size_class::SizeClass;
 
 /// Bounds of an arena
@@ -117,6 +121,11 @@ impl Arena {
         self.shared.lock()?.usable_bytes(start.as_ptr().addr())
     }
 
+    /// Whether this process is a fork of the one that made the arena
+    pub fn is_inherited(&self) -> bool {
+        !self.shared.origin.is_here()
+    }
+
     /// Takes a buffer of exactly `bytes` bytes; None as for [`allocate`](Self::allocate)
     pub fn take(&self, bytes: usize) -> Option<ArenaBuf> {
         let start = self.allocate(bytes)?;
@@ -141,7 +150,8 @@ impl Arena {
     /// Registers somebody who has given leases away and can look which are back
     ///
     /// Called, by any thread that allocates, when a class has no free block, and for
-    /// [`statistics`](Self::statistics): it must not wait for a lock that is held by somebody who allocates.
+    /// [`statistics`](Self::statistics): it must not wait for a lock that is held by somebody who
+    /// allocates.
     pub fn on_shortage(&self, sweep: Weak<dyn Sweep>) {
         let mut givers = self.shared.givers();
         givers.retain(|giver| giver.strong_count() > 0);
@@ -198,8 +208,8 @@ impl Deref for ArenaBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: memory of the kernel is initialised, the block is at least `bytes` long, and it is ours
-        // alone to write until `drop`: peers are given it for reading.
+        // SAFETY: memory of the kernel is initialised, the block is at least `bytes` long, and it
+        // is ours alone to write until `drop`: peers are given it for reading.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -289,20 +299,43 @@ impl Shared {
         let mut chores = Chores::default();
         let cold = self.allocate_cold(class, &mut chores);
         self.finish(chores);
-        cold.map(|start| (start, true))
+        let Fresh {
+            start,
+            ahead_bytes,
+            huge,
+        } = cold?;
+        let populated = match ahead_bytes {
+            0 if bytes > POPULATE_BYTES_MAX => Ok(()),
+            0 => {
+                // SAFETY: the block is at least that long, and ours; segments end with a huge page.
+                unsafe { populate(start, bytes, huge) }
+            }
+            _ => {
+                // SAFETY: as above, and so are the blocks ahead; whoever has one does not notice.
+                unsafe { populate(start, class.bytes() + ahead_bytes, huge) }
+            }
+        };
+        *self.refusal() = populated.err();
+        if populated.is_err() {
+            let mut chores = Chores::default();
+            self.lock()?.discard(start.as_ptr().addr(), &mut chores);
+            self.finish(chores);
+            return None;
+        }
+        Some((start, true))
     }
 
-    fn allocate_cold(&self, class: SizeClass, chores: &mut Chores) -> Option<NonNull<u8>> {
+    fn allocate_cold(&self, class: SizeClass, chores: &mut Chores) -> Option<Fresh> {
         let cold = self.lock()?.take_cold(class, chores);
         let segment_bytes = match cold {
-            Cold::Taken(start) => return Some(start),
+            Cold::Taken(fresh) => return Some(fresh),
             Cold::NeedsSegment { bytes } => bytes,
             Cold::Refused => return None,
         };
         let made = match *self.refusal() {
             // No retry helps.
             Some(errno @ (Errno::NOSYS | Errno::PERM | Errno::ACCESS)) => Err(errno),
-            _ => Memory::create(segment_bytes, class.bytes() >= HUGE_BYTES_MIN),
+            _ => Memory::create(segment_bytes, class.bytes() >= HUGE_PAGE_BYTES),
         };
         *self.refusal() = made.as_ref().err().copied();
         let Ok(memory) = made else {
@@ -388,5 +421,7 @@ impl Shared {
     }
 }
 
-/// From here on, blocks are made of huge pages where possible
-const HUGE_BYTES_MIN: usize = 2 << 20;
+/// Up to here, pages are made before they are asked for
+///
+/// A block is asked for to be filled, as a rule. Where it is not, this bounds what is wasted.
+const POPULATE_BYTES_MAX: usize = 256 << 20;

@@ -8,9 +8,9 @@
 //! # Trust
 //!
 //! A peer may store what it likes. A word that is not the generation issued last means nothing; one
-//! that is means the lease is back, and a peer that says so too early sees recycled bytes, which is its
-//! own loss. A peer that never says so holds at most [`SLOTS`] leases, which the giver can count, until
-//! the connection ends.
+//! that is means the lease is back, and a peer that says so too early sees recycled bytes, which is
+//! its own loss. A peer that never says so holds at most [`SLOTS`] leases, which the giver can
+//! count, until the connection ends.
 
 mod given;
 #[cfg(all(test, loom))]

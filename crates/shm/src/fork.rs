@@ -1,11 +1,11 @@
 //! Whether this process is the one that made a value, or a fork of it
 //!
-//! A fork copies every value of ours, with the memory that it shares with the parent and with peers:
-//! two processes would hand out the same block, or give back the same lease. So what is shared acts
-//! in the process that made it only, and asks here which one this is.
+//! A fork copies every value of ours, with the memory that it shares with the parent and with
+//! peers: two processes would hand out the same block, or give back the same lease. So what is
+//! shared acts in the process that made it only, and asks here which one this is.
 //!
-//! The answer is a word on a page that the kernel wipes in a child, so asking costs a load. Where it
-//! cannot (before Linux 4.14), the process id tells, for a system call.
+//! The answer is a word on a page that the kernel wipes in a child, so asking costs a load. Where
+//! it cannot (before Linux 4.14), the process id tells, for a system call.
 
 #[cfg(not(loom))]
 pub(crate) use self::real::Origin;

@@ -1,14 +1,15 @@
 //! Memory that a peer has leased to us: mapped, or copied out
 //!
 //! A mapping is private: what we write there the peer never sees. What we have not written is the
-//! peer's page itself, which an honest peer leaves alone until the lease is back. Each lease is mapped anew
-//! and unmapped before it goes back, so no private page of an earlier one is ever seen.
+//! peer's page itself, which an honest peer leaves alone until the lease is back. Each lease is
+//! mapped anew and unmapped before it goes back, so no private page of an earlier one is ever seen.
 //!
 //! # Trust
 //!
-//! The peer may lie about everything. The descriptor must be sealed memory at least as long as the lease says:
-//! then no access here can fault. That a peer does not change the bytes while we look at them is not
-//! checked, and cannot be: who parses them must bear that, as for any memory that is shared.
+//! The peer may lie about everything. The descriptor must be sealed memory at least as long as the
+//! lease says: then no access here can fault. That a peer does not change the bytes while we look
+//! at them is not checked, and cannot be: who parses them must bear that, as for any memory that is
+//! shared.
 
 use std::fmt;
 use std::io;
@@ -21,7 +22,7 @@ use rustix::param::page_size;
 use thiserror::Error;
 
 use crate::board::Receipt;
-use crate::mapping::Mapping;
+use crate::mapping::{HUGE_PAGE_BYTES, Mapping};
 use crate::memfd;
 pub use crate::memfd::SealError;
 
@@ -46,8 +47,9 @@ impl Leased {
     /// Maps `bytes` bytes from `offset` of a peer's memory
     ///
     /// The descriptor is closed; the mapping keeps the memory. To `populate` maps the pages at once,
-    /// which takes less time than to fault on each of them (from Linux 5.14), unless the peer's file
-    /// has fewer pages than it lends: they would be made here, before anybody has asked for them.
+    /// which takes less time than to fault on each of them (from Linux 5.14); those of a short lease
+    /// are in any case. Unless the peer's file has fewer pages than it lends: they would be made
+    /// here, before anybody has asked for them.
     ///
     /// # Errors
     ///
@@ -63,13 +65,21 @@ impl Leased {
         if bytes == 0 {
             return Err(LeaseError::Empty.into());
         }
-        check(fd.as_fd(), offset, bytes)?;
-        let skip = (offset % page_size() as u64) as usize;
-        // Cannot overflow: the end is within a file (`check`), and files are far shorter.
-        match Mapping::private(fd.as_fd(), offset - skip as u64, skip + bytes) {
+        let file_bytes = check(fd.as_fd(), offset, bytes)?;
+        // No overflow: the end is within a file (`check`), and files are far shorter.
+        let mut end = offset + bytes as u64;
+        let mut unit = page_size() as u64;
+        if bytes >= WHOLE_BYTES_MIN {
+            unit = HUGE_PAGE_BYTES as u64;
+            end = end.next_multiple_of(unit).min(file_bytes);
+        }
+        let from = offset - offset % unit;
+        match Mapping::private(fd.as_fd(), from, (end - from) as usize) {
             Ok(mapping) => {
-                if populate && memfd::stored_bytes(fd.as_fd()) >= bytes as u64 {
-                    mapping.advise_populate_read();
+                let skip = (offset - from) as usize;
+                let is_wanted = populate || bytes <= POPULATE_BYTES_MAX;
+                if is_wanted && memfd::stored_bytes(fd.as_fd()) >= bytes as u64 {
+                    mapping.populate_read(skip, bytes);
                 }
                 Ok(Self {
                     start: mapping.at(skip),
@@ -127,8 +137,8 @@ impl fmt::Debug for Leased {
 
 /// Copies a peer's leased bytes, from `offset` on, until `target` is full
 ///
-/// One copy, by the kernel, and no mapping: for a buffer that is there already, and for a process that can
-/// map no more. The lease stays out until its receipt is dropped.
+/// One copy, by the kernel, and no mapping: for a buffer that is there already, and for a process
+/// that can map no more. The lease stays out until its receipt is dropped.
 ///
 /// # Errors
 ///
@@ -148,11 +158,11 @@ pub fn read_leased(fd: BorrowedFd<'_>, offset: u64, target: &mut [u8]) -> Result
     Ok(())
 }
 
-/// Checks that the bytes are in the peer's memory, for good
-fn check(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<(), LeaseError> {
+/// Checks that the bytes are in the peer's memory, for good, returning how long that is
+fn check(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<u64, LeaseError> {
     let file_bytes = memfd::sealed_bytes(fd)?;
     match offset.checked_add(bytes as u64) {
-        Some(end) if end <= file_bytes => Ok(()),
+        Some(end) if end <= file_bytes => Ok(file_bytes),
         _ => Err(LeaseError::Outside {
             offset,
             bytes,
@@ -213,3 +223,13 @@ pub enum ReadError {
     #[error("cannot read leased memory")]
     System(#[source] io::Error),
 }
+
+/// From here on, huge pages that hold some of the bytes are mapped whole, since nothing less makes
+/// them count
+///
+/// Less is not worth it: the rest of such a page is in the size of the process, too.
+const WHOLE_BYTES_MIN: usize = 1 << 20;
+/// Up to here, pages are mapped before they are read
+///
+/// More would keep the caller for long where pages are small, and gain little where they are huge.
+const POPULATE_BYTES_MAX: usize = 4 << 20;

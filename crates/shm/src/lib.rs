@@ -9,8 +9,8 @@
 //! - [`board`]: who has given back which lease, told without a system call.
 //!
 //! Nothing here waits, wakes or spawns: [`ring::Producer::arm`] and
-//! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to ring a doorbell; the doorbell
-//! belongs to the driver.
+//! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to ring a doorbell; the
+//! doorbell belongs to the driver.
 
 // Under loom only the ring and the board are built, and only their tests construct one.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]

@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::param::page_size;
 
 /// Readable and writable memory from `mmap`, unmapped on drop
 ///
@@ -44,37 +46,66 @@ impl Mapping {
     /// Touching a page past the end of the file is a SIGBUS: the caller has checked that the file
     /// is that long and cannot shrink.
     pub(crate) fn shared(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
-        // SAFETY: a null hint without MAP_FIXED replaces no mapping there is.
-        let address = unsafe {
-            mmap(
-                ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file,
-                0,
-            )
-        }?;
-        Ok(Self::own(address, bytes))
+        Self::file(file, 0, bytes, MapFlags::SHARED)
     }
 
-    /// Maps `bytes` bytes of a file from `offset`, a multiple of the page size; what is written there
-    /// is private, and what is not yet written may still change with the file
+    /// Maps `bytes` bytes of a file from `offset`, a multiple of the page size; what is written
+    /// there is private, and what is not yet written may still change with the file
     ///
     /// As for [`shared`](Self::shared), the caller has checked that the file is long enough.
     pub(crate) fn private(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Self> {
-        // SAFETY: a null hint without MAP_FIXED replaces no mapping there is.
-        let address = unsafe {
-            mmap(
+        Self::file(file, offset, bytes, MapFlags::PRIVATE)
+    }
+
+    /// Maps a part of a file, where the huge pages it may have fit
+    ///
+    /// A huge page can be mapped as one only at an address that is aligned as it is in the file.
+    fn file(file: BorrowedFd<'_>, offset: u64, bytes: usize, flags: MapFlags) -> io::Result<Self> {
+        let readable = ProtFlags::READ | ProtFlags::WRITE;
+        if bytes < HUGE_PAGE_BYTES {
+            // SAFETY: a null hint without MAP_FIXED replaces no mapping there is.
+            let address = unsafe { mmap(ptr::null_mut(), bytes, readable, flags, file, offset) }?;
+            return Ok(Self::own(address, bytes));
+        }
+        let Some(reserved_bytes) = bytes.checked_add(HUGE_PAGE_BYTES) else {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        };
+        // SAFETY: as above.
+        let reserved = unsafe {
+            mmap_anonymous(
                 ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-                file,
-                offset,
+                reserved_bytes,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        Ok(Self::own(address, bytes))
+        let mut reserved = Self::own(reserved, reserved_bytes);
+        let misplaced = reserved.address.as_ptr().addr() as u64 % HUGE_PAGE_BYTES as u64;
+        let wanted = offset % HUGE_PAGE_BYTES as u64;
+        let skip = (wanted + HUGE_PAGE_BYTES as u64 - misplaced) as usize % HUGE_PAGE_BYTES;
+        let start = reserved.at(skip).as_ptr().cast();
+        let flags = flags | MapFlags::FIXED;
+        // SAFETY: replaces a part of `reserved` (`skip` is below what was added), which nobody
+        // uses.
+        let address = unsafe { mmap(start, bytes, readable, flags, file, offset) }?;
+        reserved.shrink_to(skip, bytes);
+        debug_assert_eq!(reserved.address.as_ptr().cast(), address);
+        Ok(reserved)
+    }
+
+    /// Unmaps all but a part, which starts and ends at a page
+    fn shrink_to(&mut self, offset: usize, bytes: usize) {
+        let page = page_size();
+        let end = offset + bytes.next_multiple_of(page);
+        let start = self.at(offset);
+        for (from, length) in [(0, offset), (end, self.bytes - end)] {
+            if length > 0 {
+                // SAFETY: a part of the mapping that nobody has been given an address in.
+                let unmapped = unsafe { munmap(self.at(from).as_ptr().cast(), length) };
+                debug_assert_eq!(unmapped, Ok(()), "munmap of a part of our own mapping");
+            }
+        }
+        (self.address, self.bytes) = (start, bytes);
     }
 
     /// Has the kernel zero these private pages in a forked child, returning whether it will
@@ -107,6 +138,24 @@ impl Mapping {
         Ok(())
     }
 
+    /// Has the pages of a part be there before they are read
+    ///
+    /// It is advice: where the kernel knows it not (before Linux 5.14), or has no memory, they come
+    /// when they are touched.
+    pub(crate) fn populate_read(&self, offset: usize, bytes: usize) {
+        let start = self.at(offset);
+        assert!(bytes <= self.bytes - offset);
+        let skip = start.as_ptr().addr() % page_size();
+        // SAFETY: the range is ours (`own`), and its content stays.
+        let _refused = unsafe {
+            madvise(
+                start.as_ptr().sub(skip).cast(),
+                skip + bytes,
+                Advice::LinuxPopulateRead,
+            )
+        };
+    }
+
     /// Has pages come as huge ones where the system has some, and at once if `populate`
     ///
     /// It is advice: where the kernel knows it not, or has no memory, pages come one by one when
@@ -117,20 +166,6 @@ impl Mapping {
             // SAFETY: the range is ours (`own`), and neither advice changes what is in it.
             let _refused = unsafe { madvise(self.address.as_ptr().cast(), self.bytes, advice) };
         }
-    }
-
-    /// Has the pages of the file be mapped before they are touched
-    ///
-    /// It is advice, as above (from Linux 5.14). A page that the file does not have yet it gets.
-    pub(crate) fn advise_populate_read(&self) {
-        // SAFETY: the range is ours (`own`), and the advice changes nothing in it.
-        let _refused = unsafe {
-            madvise(
-                self.address.as_ptr().cast(),
-                self.bytes,
-                Advice::LinuxPopulateRead,
-            )
-        };
     }
 
     /// Start of the mapping
@@ -168,3 +203,65 @@ impl Drop for Mapping {
         debug_assert_eq!(unmapped, Ok(()), "munmap of our own mapping");
     }
 }
+
+/// Has the pages of a range be there before they are touched, as huge ones if `huge` and the system
+/// can
+///
+/// The content stays. Where the kernel knows no such advice (before Linux 5.14), pages come one by
+/// one when they are touched.
+///
+/// By default, files in memory get no huge pages when they are touched. But `MADV_COLLAPSE` makes
+/// one out of what is there, whatever the default is (since Linux 6.1). It first waits until each
+/// processor has emptied its lists of new pages, so it is better asked once for much.
+///
+/// # Errors
+///
+/// The system has no memory for them.
+///
+/// # Safety
+///
+/// - The range, up to the end of its last huge page if `huge`, is mapped for writing and starts at
+///   a page.
+pub(crate) unsafe fn populate(start: NonNull<u8>, bytes: usize, huge: bool) -> Result<(), Errno> {
+    let write = |offset: usize, bytes: usize| {
+        // SAFETY: a part of the range of the caller; its content stays.
+        let advised = unsafe {
+            madvise(
+                start.as_ptr().add(offset).cast(),
+                bytes,
+                Advice::LinuxPopulateWrite,
+            )
+        };
+        match advised {
+            Err(Errno::INVAL) => Ok(()),
+            advised => advised,
+        }
+    };
+    let first = start.as_ptr().align_offset(HUGE_PAGE_BYTES);
+    if huge && first < bytes {
+        let huge_bytes = (bytes - first).next_multiple_of(HUGE_PAGE_BYTES);
+        // A page to make each huge one of.
+        for offset in (first..bytes).step_by(HUGE_PAGE_BYTES) {
+            write(offset, page_size())?;
+        }
+        // SAFETY: a part of the range of the caller; its content stays.
+        let _refused =
+            unsafe { c::madvise(start.as_ptr().add(first).cast(), huge_bytes, MADV_COLLAPSE) };
+    }
+    // What has become huge is passed over fast.
+    write(0, bytes)
+}
+
+mod c {
+    use std::ffi::{c_int, c_void};
+
+    unsafe extern "C" {
+        /// For the advice that `rustix` has no name for
+        pub(super) fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int;
+    }
+}
+
+/// Size of a huge page where pages are 4 KiB; elsewhere only an alignment
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// `MADV_COLLAPSE` of `linux/mman.h`
+const MADV_COLLAPSE: std::ffi::c_int = 25;

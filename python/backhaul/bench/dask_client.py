@@ -1,7 +1,8 @@
 """The client of a measured cluster: ``python -m backhaul.bench.dask_client CONTROL ADDRESS``.
 
-Does what the control connection says with one ``distributed.Client``, one answer for each command,
-until the connection ends.
+With the address ``inproc://THREADS`` the cluster is in this process, with that many threads. Does
+what the control connection says with one ``distributed.Client``, one answer for each command, until
+the connection ends.
 """
 
 from __future__ import annotations
@@ -44,11 +45,24 @@ def main(argv: list[str]) -> int:
     connection.connect(control_path)
     control = Control(connection)
     try:
-        with Client(address, set_as_default=True) as client:
+        with _open_client(address) as client:
             _serve(control, _Operations(client))
     except ControlClosed:
         pass  # the benchmark ended
     return 0
+
+
+def _open_client(address: str) -> Client:
+    scheme, _, rest = address.partition("://")
+    if scheme != "inproc":
+        return Client(address)
+    return Client(
+        processes=False,
+        n_workers=1,
+        threads_per_worker=int(rest),
+        memory_limit=0,
+        dashboard_address=None,
+    )
 
 
 def _serve(control: Control, operations: _Operations) -> None:
@@ -91,13 +105,20 @@ class _Operations:
         self._job.run(self._client)
         return {"seconds": time.perf_counter() - start}
 
-    def finish(self) -> dict[str, Any]:
-        """Check the result, drop everything, and wait until the cluster has dropped it too."""
+    def check(self) -> dict[str, Any]:
+        """Tell of the run, and compare its result with what it must be."""
         assert self._job is not None
-        self._job.check()
+        facts = self._job.facts(self._client)
+        self._job.check(self._client)
+        return {"facts": facts}
+
+    def release(self) -> dict[str, Any]:
+        """Drop everything, and wait until the cluster has dropped it too."""
         self._job = None
         deadline = time.monotonic() + _RELEASE_TIMEOUT_S
-        while self._client.run_on_scheduler(_count_tasks):
+        while self._client.run_on_scheduler(_count_tasks) or any(
+            self._client.run(_count_data).values()
+        ):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the cluster holds tasks after {_RELEASE_TIMEOUT_S:.0f} s")
             time.sleep(_RELEASE_POLL_S)
@@ -114,6 +135,11 @@ class _Operations:
 def _count_tasks(dask_scheduler: Any) -> int:
     """Count the tasks that the scheduler knows; runs on it."""
     return len(dask_scheduler.tasks)
+
+
+def _count_data(dask_worker: Any) -> int:
+    """Count the results that a worker holds; runs on it."""
+    return len(dask_worker.data)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Scheduler and workers are what ``dask scheduler`` and ``dask worker --no-nanny`` start; the client
 is ``backhaul.bench.dask_client``, told what to do over a control connection. All end with the
-benchmark, however it ends.
+benchmark, however it ends. In a cluster of one process that client is all there is.
 """
 
 from __future__ import annotations
@@ -16,51 +16,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from backhaul.bench.configurations import RECYCLED_MEMORY, Configuration
 from backhaul.bench.control import Control, ControlClosed
 from backhaul.bench.pair import end_process
 
-__all__ = ["ROLES", "BenchmarkFailed", "Configuration", "DaskCluster"]
+__all__ = ["ROLES", "BenchmarkFailed", "DaskCluster"]
 
 #: What a cluster consists of, in the order of every report
 ROLES = ("client", "scheduler", "workers")
 
 _START_TIMEOUT_S = 60.0
 _POLL_S = 0.02
-#: Dask's default of ``distributed.scheduler.worker-saturation``
-_DASK_SATURATION = 1.1
 
 # Ends the process when the pipe at its standard input does: also when the benchmark was killed.
 _BOOTSTRAP = """
-import os, runpy, threading
+import os, runpy, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
-runpy.run_module("dask", run_name="__main__", alter_sys=True)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
 
 class BenchmarkFailed(RuntimeError):
     """A process of the cluster failed, did not start or did not answer, or a result is wrong."""
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """What one cluster has that the others of the run have not."""
-
-    #: URI scheme
-    protocol: str
-    #: ``distributed.scheduler.worker-saturation``: tasks sent to a worker for each of its threads
-    saturation: float = _DASK_SATURATION
-
-    @property
-    def label(self) -> str:
-        """How reports name it: what is Dask's default is not said."""
-        if self.saturation == _DASK_SATURATION:
-            return self.protocol
-        return f"{self.protocol}, saturation {self.saturation:g}"
 
 
 class DaskCluster:
@@ -74,6 +54,8 @@ class DaskCluster:
         Number of worker processes.
     threads : int
         Threads of each worker.
+    memory_limit : str
+        Of each worker, as ``dask worker`` takes it: near it, workers spill and pause.
 
     Raises
     ------
@@ -81,29 +63,27 @@ class DaskCluster:
         If a process did not start.
     """
 
-    def __init__(self, configuration: Configuration, *, workers: int, threads: int) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        workers: int,
+        threads: int,
+        memory_limit: str = "0",
+    ) -> None:
         self.configuration = configuration
+        #: Where the scheduler listens; in one process, how many threads that has
+        self.address = f"inproc://{workers * threads}"
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._control: Control | None = None
         self._connection: socket.socket | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="backhaul-bench-"))
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         try:
-            scheduler_file = str(self._folder / "scheduler.json")
-            shared = ("--protocol", configuration.protocol, "--host", "127.0.0.1", "--no-dashboard")
-            self._start_dask(
-                "scheduler",
-                *("scheduler", *shared, "--port", "0", "--scheduler-file", scheduler_file),
-            )
-            self.address = self._wait_for_scheduler(scheduler_file)
-            for index in range(workers):
-                self._start_dask(
-                    "workers",
-                    *("worker", self.address, *shared, "--no-nanny", "--name", f"w{index}"),
-                    *("--nthreads", str(threads), "--local-directory", str(self._folder)),
-                    # Pausing and spilling are not what is measured
-                    *("--memory-limit", "0", "--death-timeout", f"{_START_TIMEOUT_S:.0f}"),
-                )
+            if configuration.one_process:
+                workers = 1
+            else:
+                self._start_servers(workers, threads, memory_limit)
             self._start_client(workers)
         except BaseException:
             self.close()
@@ -178,17 +158,36 @@ class DaskCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start_dask(self, role: str, *arguments: str) -> None:
-        self._start(role, [sys.executable, "-c", _BOOTSTRAP, *arguments])
+    def _start_servers(self, workers: int, threads: int, memory_limit: str) -> None:
+        scheduler_file = str(self._folder / "scheduler.json")
+        protocol = self.configuration.protocol
+        shared = ("--protocol", protocol, "--host", "127.0.0.1", "--no-dashboard")
+        self._start(
+            "scheduler",
+            *("dask", "scheduler", *shared, "--port", "0", "--scheduler-file", scheduler_file),
+        )
+        self.address = self._wait_for_scheduler(scheduler_file)
+        for index in range(workers):
+            self._start(
+                "workers",
+                *("dask", "worker", self.address, *shared, "--no-nanny", "--name", f"w{index}"),
+                *("--nthreads", str(threads), "--local-directory", str(self._folder)),
+                *("--memory-limit", memory_limit, "--death-timeout", f"{_START_TIMEOUT_S:.0f}"),
+            )
 
-    def _start(self, role: str, command: Sequence[str]) -> None:
+    def _start(self, role: str, module: str, *arguments: str) -> None:
+        configuration = self.configuration
+        # With one process, the worker is in the client.
         environment = {
-            "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": str(self.configuration.saturation),
+            **(_nanny_environment() if role == "workers" or configuration.one_process else {}),
+            **os.environ,
+            **(RECYCLED_MEMORY if configuration.recycled else {}),
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": str(configuration.saturation),
             "DASK_TEMPORARY_DIRECTORY": str(self._folder),
         }
         process = subprocess.Popen(
-            command,
-            env={**os.environ, **environment},
+            [sys.executable, "-c", _BOOTSTRAP, module, *arguments],
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
@@ -210,9 +209,7 @@ class DaskCluster:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(path)
             listener.listen()
-            self._start(
-                "client", [sys.executable, "-m", "backhaul.bench.dask_client", path, self.address]
-            )
+            self._start("client", "backhaul.bench.dask_client", path, self.address)
             listener.settimeout(_POLL_S)
             deadline = time.monotonic() + _START_TIMEOUT_S
             while self._connection is None:
@@ -235,3 +232,13 @@ class DaskCluster:
         self._log.seek(0)
         said = self._log.read().decode(errors="replace").strip().splitlines()[-12:]
         return BenchmarkFailed("\n".join([f"{self.configuration.label}: {what}", *said]))
+
+
+def _nanny_environment() -> dict[str, str]:
+    """Give what a nanny would set for its worker: here none is in between."""
+    import distributed  # noqa: F401 - loads the defaults
+
+    import dask
+
+    found = dask.config.get("distributed.nanny.pre-spawn-environ")
+    return {name: str(value) for name, value in found.items() if value is not None}

@@ -1,88 +1,46 @@
-"""The commands of the Dask benchmarks that have each part of a cluster in its own process."""
+"""The commands of the benchmarks that run on Dask clusters, and of memory."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import RenderableType
 
-from backhaul.bench.options import (
-    JsonTargetType,
-    ListType,
-    NumbersType,
-    ProtocolsType,
-    missing_extra,
+from backhaul.bench.cluster_commands import (
+    cluster_options,
+    json_option,
+    profile_options,
+    run_benchmark,
+    saturation,
 )
-from backhaul.bench.output import show_progress, write_json
+from backhaul.bench.options import ChunkType, ListType, NumbersType, SizeType
 
-__all__ = ["merge", "tasks"]
+__all__ = ["COMMANDS"]
+
+_CASES = ("map", "chain", "tree", "all-to-all", "submit")
+_METHODS = ("p2p", "tasks")
+_WAYS = ("scatter", "replicate", "fetch")
+_AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
+_ALLOCATORS = ("stock", "recycled")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-_CASES = ("map", "chain", "tree", "all-to-all", "submit")
-_SHARED_OPTIONS = [
-    click.option(
-        "--protocol",
-        "protocols",
-        type=ProtocolsType(),
-        default="tcp,backhaul",
-        show_default=True,
-        help="Comma-separated; any that Dask knows.",
-    ),
-    click.option("--workers", type=click.IntRange(1), default=2, show_default=True),
-    click.option(
-        "--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each worker."
-    ),
-    click.option(
-        "--json",
-        "json_target",
-        type=JsonTargetType(),
-        metavar="[FILE]",
-        is_flag=False,
-        flag_value="-",
-        help="Write JSON to a file, or print it instead of tables.",
-    ),
-    click.option(
-        "--profile",
-        "profile_folder",
-        metavar="DIR",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="Write flame graphs of every process there; needs py-spy.",
-    ),
-    click.option(
-        "--profile-native", is_flag=True, help="Have them show compiled extensions too (slow)."
-    ),
-]
 
-
-def _shared_options(command: _F) -> _F:
-    for option in reversed(_SHARED_OPTIONS):
-        command = option(command)
-    return command
-
-
-def _saturation(default: str) -> Callable[[_F], _F]:
-    return click.option(
-        "--saturation",
-        "saturations",
-        type=NumbersType(),
-        default=default,
-        show_default=True,
-        help="Comma-separated: tasks sent to a worker for each thread. 1.1 is Dask's default.",
+def _array_options(*, size: int, chunks: int) -> Callable[[_F], _F]:
+    """Add the options of a square array of float64, with their defaults."""
+    of_size = click.option(
+        "--size", type=click.IntRange(1), default=size, show_default=True, help="Rows of x."
     )
-
-
-def _repetitions(default: int) -> Callable[[_F], _F]:
-    return click.option(
-        "--repetitions",
-        type=click.IntRange(1),
-        default=default,
+    of_chunks = click.option(
+        "--chunks",
+        type=ChunkType(),
+        default=chunks,
         show_default=True,
-        help="Timed ones.",
+        help="Rows of a chunk, or its size, such as 128MiB.",
     )
+    return lambda command: of_size(of_chunks(command))
 
 
 @click.command()
@@ -106,31 +64,20 @@ def _repetitions(default: int) -> Callable[[_F], _F]:
     show_default=True,
     help="What tasks call: a function that workers import, or one pickled by value.",
 )
-@_saturation("1.1,20")
-@_repetitions(5)
-@_shared_options
-def tasks(
-    *,
-    cases: tuple[str, ...],
-    json_target: str | None,
-    profile_folder: Path | None,
-    profile_native: bool,
-    **chosen: Any,
-) -> None:
+@saturation("1.1,20")
+@cluster_options(repetitions=5)
+@profile_options
+def tasks(**chosen: Any) -> None:
     """Measure what a trivial Dask task costs: wall-clock, CPU and context switches.
 
     Exits with 1 if a result is wrong. Needs the extra `dask`.
     """
-    try:
-        from backhaul.bench import tasks as job
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
+    from backhaul.bench import tasks as job
     from backhaul.bench.task_tables import tasks_tables
 
-    if not cases:
+    if not chosen["cases"]:
         raise click.BadParameter("name at least one case", param_hint="--case")
-    report = _run(job, job.Options(cases=cases, **chosen), profile_folder, profile_native)
-    _show(report, tasks_tables, json_target)
+    run_benchmark(job, tasks_tables, chosen)
 
 
 @click.command()
@@ -150,57 +97,246 @@ def tasks(
 )
 @click.option(
     "--shuffle",
-    type=click.Choice(["p2p", "tasks"]),
+    type=click.Choice(_METHODS),
     default="p2p",
     show_default=True,
     help="How Dask brings equal keys together.",
 )
-@_saturation("1.1")
-@_repetitions(3)
-@_shared_options
-def merge(
-    *,
-    json_target: str | None,
-    profile_folder: Path | None,
-    profile_native: bool,
-    **chosen: Any,
-) -> None:
+@saturation("1.1")
+@cluster_options(repetitions=3)
+@profile_options
+def merge(**chosen: Any) -> None:
     """Join two Dask dataframes, the same rows in few or many partitions.
 
     Time grows with the square of the partitions: a hundred chunks take minutes.
 
     Exits with 1 if a result is wrong. Needs the extra `dask`.
     """
-    try:
-        from backhaul.bench import merge as job
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
-    from backhaul.bench.task_tables import merge_tables
+    from backhaul.bench import merge as job
+    from backhaul.bench.data_tables import merge_tables
 
-    _show(
-        _run(job, job.Options(**chosen), profile_folder, profile_native), merge_tables, json_target
-    )
+    run_benchmark(job, merge_tables, chosen)
 
 
-def _run(job: Any, options: Any, profile_folder: Path | None, profile_native: bool) -> Any:
-    """Run a benchmark; what the user can mend is an error of one line."""
-    from backhaul.bench.dask_cluster import BenchmarkFailed
-    from backhaul.bench.profiles import Profiler, ProfilerFailed
+@click.command()
+@click.option(
+    "--method",
+    "methods",
+    type=ListType(_METHODS, all=_METHODS),
+    default="p2p",
+    show_default=True,
+    help="Comma-separated: p2p, tasks.",
+)
+@click.option(
+    "--chunks",
+    type=NumbersType(whole=True),
+    default="5",
+    show_default=True,
+    help="Comma-separated: partitions for each worker.",
+)
+@click.option(
+    "--rows-per-worker",
+    type=click.IntRange(1),
+    default=2_000_000,
+    show_default=True,
+    help="Rows for each worker, whatever the chunks.",
+)
+@click.option(
+    "--columns",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Of 8 bytes, beside the key.",
+)
+@saturation("1.1")
+@cluster_options(repetitions=3)
+@profile_options
+def shuffle(**chosen: Any) -> None:
+    """Shuffle a Dask dataframe: rows with equal keys come into one partition.
 
-    try:
-        profiler = Profiler(profile_folder, native=profile_native) if profile_folder else None
-        with show_progress() as on_step:
-            return job.run(options, on_step=on_step, profiler=profiler)
-    except (BenchmarkFailed, ProfilerFailed) as error:
-        raise click.ClickException(str(error)) from error
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import shuffle as job
+    from backhaul.bench.data_tables import shuffle_tables
+
+    _need(chosen, "methods", "--method")
+    run_benchmark(job, shuffle_tables, chosen)
 
 
-def _show(report: Any, tables: Callable[[Any], RenderableType], json_target: str | None) -> None:
-    from backhaul.bench.tables import open_console, print_machine
+@click.command()
+@click.option(
+    "--method",
+    "methods",
+    type=ListType(_METHODS, all=_METHODS),
+    default="all",
+    show_default=True,
+    help="Comma-separated: p2p, tasks.",
+)
+@click.option(
+    "--size",
+    type=click.IntRange(1),
+    default=8000,
+    show_default=True,
+    help="Rows and columns of the array.",
+)
+@click.option(
+    "--chunks",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Rows of a chunk before, columns of one after.",
+)
+@saturation("1.1")
+@cluster_options(repetitions=3)
+@profile_options
+def rechunk(**chosen: Any) -> None:
+    """Rechunk a Dask array, from chunks of rows to chunks of columns.
 
-    if json_target is not None:
-        write_json(report.to_json(), json_target)
-    if json_target != "-":
-        console = open_console()
-        print_machine(console, report.machine, report.versions)
-        console.print(tables(report))
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import rechunk as job
+    from backhaul.bench.data_tables import rechunk_tables
+
+    _need(chosen, "methods", "--method")
+    run_benchmark(job, rechunk_tables, chosen)
+
+
+@click.command()
+@click.option(
+    "--way",
+    "ways",
+    type=ListType(_WAYS, all=_WAYS),
+    default="all",
+    show_default=True,
+    help="Comma-separated: scatter (client.scatter with broadcast), replicate (the result of a "
+    "task, with client.replicate), fetch (the same, because tasks on every worker need it).",
+)
+@click.option(
+    "--size",
+    "nbytes",
+    type=SizeType(),
+    default="256MiB",
+    show_default=True,
+    help="Of the array.",
+)
+@cluster_options(repetitions=3, workers=4)
+@profile_options
+def broadcast(**chosen: Any) -> None:
+    """Bring one array to every worker; measure time, and memory in copies of the array.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import broadcast as job
+    from backhaul.bench.data_tables import broadcast_tables
+
+    _need(chosen, "ways", "--way")
+    run_benchmark(job, broadcast_tables, chosen)
+
+
+@click.command("transpose-sum")
+@_array_options(size=8000, chunks=1000)
+@click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Not counted.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the arrays.")
+@click.option(
+    "--against",
+    type=ListType(_AGAINST, all=_AGAINST, none=()),
+    default="none",
+    show_default=True,
+    help="Comma-separated: one-process (as many threads, nothing is moved), one-process-recycled "
+    "(and glibc keeps freed memory), tcp-recycled, or all.",
+)
+@cluster_options(repetitions=5)
+@profile_options
+def transpose_sum(**chosen: Any) -> None:
+    """Sum x + x.T on Dask workers over each protocol, and compare.
+
+    Exits with 1 if the results differ. Needs the extra `dask`.
+    """
+    from backhaul.bench import transpose_sum as job
+    from backhaul.bench.data_tables import transpose_sum_tables
+
+    report = run_benchmark(job, transpose_sum_tables, chosen)
+    if not report.equal:
+        sys.exit(1)
+
+
+@click.command()
+@_array_options(size=12_000, chunks=2000)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.001),
+    default=0.05,
+    show_default=True,
+    help="Seconds between samples; more where sampling would take a tenth of a CPU.",
+)
+@click.option(
+    "--settle",
+    "settle_s",
+    type=click.FloatRange(0),
+    default=0.5,
+    show_default=True,
+    help="Seconds from the end of a repetition to the sample at rest.",
+)
+@cluster_options(repetitions=5)
+def memory(**chosen: Any) -> None:
+    """Sample the memory of all processes of a cluster while it sums x + x.T.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import memory as job
+    from backhaul.bench.memory_tables import memory_tables
+
+    run_benchmark(job, memory_tables, chosen)
+
+
+@click.command()
+@click.option(
+    "--size",
+    "nbytes",
+    type=SizeType(),
+    default="128MiB",
+    show_default=True,
+    help="Of the array.",
+)
+@click.option(
+    "--repetitions",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Processes for each allocator.",
+)
+@click.option(
+    "--allocator",
+    "allocators",
+    type=ListType(_ALLOCATORS, all=_ALLOCATORS),
+    default="all",
+    show_default=True,
+    help="Comma-separated: stock (NumPy on glibc), recycled (glibc keeps freed memory).",
+)
+@json_option
+def alloc(**chosen: Any) -> None:
+    """Make and fill a large NumPy array, drop it, and make it again. Needs numpy."""
+    from backhaul.bench import alloc as job
+    from backhaul.bench.memory_tables import alloc_tables
+
+    _need(chosen, "allocators", "--allocator")
+    run_benchmark(job, alloc_tables, chosen)
+
+
+#: All of them
+COMMANDS = (
+    tasks,
+    transpose_sum,
+    merge,
+    shuffle,
+    rechunk,
+    broadcast,
+    memory,
+    alloc,
+)
+
+
+def _need(chosen: dict[str, Any], name: str, option: str) -> None:
+    if not chosen[name]:
+        raise click.BadParameter("name at least one", param_hint=option)

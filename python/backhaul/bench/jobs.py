@@ -6,6 +6,7 @@ at module level, so that they are pickled by name, unless ``lambda`` is asked fo
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import operator
 from abc import ABC, abstractmethod
@@ -60,8 +61,12 @@ class Job(ABC):
     def run(self, client: Client) -> None:
         """Do the job and keep its result."""
 
+    def facts(self, client: Client) -> dict[str, Any]:
+        """Tell what else is to be known of the run, in what JSON can hold; not measured."""
+        return {}
+
     @abstractmethod
-    def check(self) -> None:
+    def check(self, client: Client) -> None:
         """Compare the result with what it must be.
 
         Raises
@@ -107,7 +112,7 @@ class _TinyTasks(Job):
     def timeout_s(self) -> float:
         return super().timeout_s + 0.05 * self.tasks
 
-    def check(self) -> None:
+    def check(self, client: Client) -> None:
         if self.result != self.expected:
             raise ValueError(
                 f"wrong result: {str(self.result)[:80]} instead of {str(self.expected)[:80]}"
@@ -201,6 +206,15 @@ _TINY_TASKS: dict[str, type[_TinyTasks]] = {
     "submit": _Submit,
 }
 
+#: Module and class of jobs that load what others do without, such as pandas
+_ELSEWHERE = {
+    "broadcast": ("backhaul.bench.broadcast_job", "Broadcast"),
+    "merge": ("backhaul.bench.merge_job", "Merge"),
+    "rechunk": ("backhaul.bench.rechunk_job", "Rechunk"),
+    "shuffle": ("backhaul.bench.shuffle_job", "Shuffle"),
+    "transpose-sum": ("backhaul.bench.transpose_sum_job", "TransposeSum"),
+}
+
 
 def make_job(name: str, **parameters: Any) -> Job:
     """Make a job by its name.
@@ -208,7 +222,7 @@ def make_job(name: str, **parameters: Any) -> Job:
     Parameters
     ----------
     name : str
-        One of the cases of ``backhaul bench tasks``, or ``merge``.
+        One of the cases of ``backhaul bench tasks``, or the benchmark that has the job.
     **parameters : Any
         What the job takes.
 
@@ -217,9 +231,10 @@ def make_job(name: str, **parameters: Any) -> Job:
     Job
         Not yet prepared.
     """
-    if name == "merge":
-        # Here, so that what has no dataframes does not load pandas.
-        from backhaul.bench.merge_job import Merge
-
-        return Merge(**parameters)
-    return _TINY_TASKS[name](**parameters)
+    kind: Callable[..., Job]
+    if name in _ELSEWHERE:
+        module, name = _ELSEWHERE[name]
+        kind = getattr(importlib.import_module(module), name)
+    else:
+        kind = _TINY_TASKS[name]
+    return kind(**parameters)

@@ -74,7 +74,7 @@ class Merge(Job):
         self.result = merged.persist()
         wait(self.result)
 
-    def check(self) -> None:
+    def check(self, client: Client) -> None:
         partners = self._partitions * matching_rows(self._rows)
         pairs = self.result["key"] + self.result["left"] + self.result["right"]
         found, wrong = len(self.result), int((pairs != 0).sum().compute())

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from backhaul.bench.units import parse_sizes
+from backhaul.bench.units import parse_bytes, parse_sizes
 
 __all__ = [
+    "ChunkType",
     "JsonTargetType",
     "ListType",
     "NumbersType",
     "PeersType",
     "ProtocolsType",
+    "SizeType",
     "SizesType",
     "missing_extra",
 ]
+
+_FLOAT64_BYTES = 8
 
 
 class ListType(click.ParamType[tuple[str, ...]]):
@@ -59,6 +64,36 @@ class SizesType(click.ParamType[list[int]]):
             return value if isinstance(value, list) else parse_sizes(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class SizeType(click.ParamType[int]):
+    """A size in bytes, at least that of one float64."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            nbytes = value if isinstance(value, int) else parse_bytes(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if nbytes < _FLOAT64_BYTES:
+            self.fail(f"{value} is less than {_FLOAT64_BYTES} bytes", param, ctx)
+        return nbytes
+
+
+class ChunkType(SizeType):
+    """Rows of a square chunk of float64, or its size: then as many rows as that has room for."""
+
+    name = "rows or size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int) or str(value).strip().isdecimal():
+            rows = int(value)
+        else:
+            rows = math.isqrt(super().convert(value, param, ctx) // _FLOAT64_BYTES)
+        if rows < 1:
+            self.fail(f"{value} is not above 0", param, ctx)
+        return rows
 
 
 class PeersType(ListType):

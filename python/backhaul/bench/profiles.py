@@ -102,7 +102,7 @@ class Profiler:
         Returns
         -------
         list of Profile
-            One for each role.
+            One for each role that has processes.
 
         Raises
         ------
@@ -124,7 +124,8 @@ class Profiler:
                 end = time.monotonic() + self._seconds
                 while time.monotonic() < end:
                     repeat()
-        return [self._read(case, label, role, files) for role, files in written.items()]
+        # In a cluster of one process, the other roles have none.
+        return [self._read(case, label, role, files) for role, files in written.items() if files]
 
     @contextmanager
     def _recording(self, pid: int, file: Path, format_name: str) -> Iterator[None]:

@@ -53,7 +53,9 @@ _RULES = [
         ),
         (
             "executor",
-            r"\b(?:execute|_execute|_maybe_deserialize_task|_prepare_args\w*|apply_function\w*)"
+            # The last two are ours, in the place of Dask's.
+            r"\b(?:execute|_execute|_maybe_deserialize_task|_prepare_args\w*|apply_function\w*"
+            r"|_run|_call)"
             r" \(distributed/worker\.py",
         ),
         (
@@ -63,7 +65,7 @@ _RULES = [
         ),
         ("serialization", r"\(backhaul/dask/(?:codec|specs)\.py"),
         ("batching", r"\((?:distributed/batched|backhaul/dask/batching)\.py"),
-        ("dispatch", r"\(backhaul/dask/(?:streams|patches)\.py"),
+        ("dispatch", r"\(backhaul/dask/(?:streams|patches|outbox)\.py"),
         (
             "state machine",
             r"\(backhaul/dask/(?:work_in_hand|saturation|recall|plumbing|waiting)\.py",

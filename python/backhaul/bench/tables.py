@@ -9,13 +9,13 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from backhaul.bench.units import format_bytes, format_rate, format_us
+from backhaul.bench.units import format_bytes, format_us
 
 if TYPE_CHECKING:
-    from backhaul.bench import p2p, transpose_sum
+    from backhaul.bench import p2p
     from backhaul.bench.machine import Machine
 
-__all__ = ["open_console", "p2p_tables", "print_machine", "transpose_sum_tables"]
+__all__ = ["open_console", "p2p_tables", "print_machine"]
 
 
 #: Columns of a table in a file or a pipe, where nothing says how many there are
@@ -112,70 +112,6 @@ def p2p_tables(report: p2p.Report) -> Group:
         how = f" To get it: {missing.install}." if missing.install else ""
         parts.append(Text(f"Not measured: {missing.peer}: {missing.reason}.{how}", style="yellow"))
     return Group(*parts)
-
-
-def transpose_sum_tables(report: transpose_sum.Report) -> Group:
-    """Lay out a report of ``bench transpose-sum``.
-
-    Parameters
-    ----------
-    report : transpose_sum.Report
-        What was measured.
-
-    Returns
-    -------
-    rich.console.Group
-        Times, bandwidths between the workers, and whether the results are equal.
-    """
-    options = report.options
-    times = Table(
-        title=f"\n(x + x.T).sum(), x of {options.size} × {options.size} float64 "
-        f"({format_bytes(options.array_bytes)}), chunks of {options.chunks} × {options.chunks}, "
-        "2 workers × 1 thread",
-        title_justify="left",
-    )
-    times.add_column("protocol")
-    for name in ("median s", "min s", "max s", "x / median", "moved"):
-        times.add_column(name, justify="right")
-    times.add_column("lane")
-    for result in report.results:
-        times.add_row(
-            f"{result.protocol}://",
-            f"{result.seconds_median:.3f}",
-            f"{result.seconds_min:.3f}",
-            f"{result.seconds_max:.3f}",
-            format_rate(result.array_bytes_per_s),
-            format_bytes(result.moved_bytes_median),
-            ", ".join(sorted(set(result.lanes.values()))),
-        )
-    pairs = Table(
-        title="\nPeer-to-peer bandwidth as Dask logs it, transfers above 1 MB",
-        title_justify="left",
-    )
-    for name in ("protocol", "(receiver, sender)"):
-        pairs.add_column(name)
-    for name in ("25 %", "50 %", "75 %", "total", "transfers"):
-        pairs.add_column(name, justify="right")
-    for result in report.results:
-        for pair in result.bandwidths:
-            pairs.add_row(f"{result.protocol}://", *pair.format_row())
-    note = Text(
-        f"{options.repeats} repetitions each, protocols in turn; {options.warmup} before them not "
-        "counted, nor is making x.\nx / median: size of the array over the median time; moved: "
-        "bytes that workers fetched from each other, median.",
-        style="dim",
-    )
-    return Group(times, pairs, note, _verdict(report))
-
-
-def _verdict(report: transpose_sum.Report) -> Text:
-    if len(report.results) < 2:
-        return Text("One protocol: nothing to compare results with.", style="yellow")
-    if report.equal:
-        tolerance = report.relative_tolerance
-        return Text(f"Results are equal (relative tolerance {tolerance:g}).", style="green")
-    sums = "; ".join(f"{result.protocol}: {result.sums}" for result in report.results)
-    return Text(f"Results DIFFER between protocols: {sums}", style="bold red")
 
 
 def _with_range(value: float, minimum: float, maximum: float, write: Callable[[float], str]) -> str:

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from backhaul.bench.dask_cluster import ROLES
 from backhaul.bench.shares import GROUPS
-from backhaul.bench.units import format_rate, format_us
+from backhaul.bench.units import format_us
 
 if TYPE_CHECKING:
-    from backhaul.bench import merge, tasks
+    from backhaul.bench import tasks
     from backhaul.bench.profiles import Profile
 
-__all__ = ["merge_tables", "profile_tables", "tasks_tables"]
+__all__ = ["format_lanes", "profile_tables", "tasks_tables"]
 
 
 def tasks_tables(report: tasks.Report) -> Group:
@@ -67,59 +67,11 @@ def tasks_tables(report: tasks.Report) -> Group:
             "not counted, results checked, keys never reused.\nFrom submission until the results "
             "are with the client. CPU time: user and system, all threads; workers: the sum of "
             "them.\nTimes as fast: the median of the first row over this one's. Switches: context "
-            f"switches, voluntary and not.\nLanes between workers: {_lanes(report.lanes)}.",
+            f"switches, voluntary and not.\nLanes between workers: {format_lanes(report.lanes)}.",
             style="dim",
         )
     )
     return Group(*parts, *profile_tables(report.profiles))
-
-
-def merge_tables(report: merge.Report) -> Group:
-    """Lay out a report of ``bench merge``.
-
-    Parameters
-    ----------
-    report : merge.Report
-        What was measured.
-
-    Returns
-    -------
-    rich.console.Group
-        One table for all, and where the time went.
-    """
-    options = report.options
-    table = Table(
-        title=f"\nleft.merge(right), {options.shuffle} shuffle, {options.rows_per_worker} rows of "
-        f"16 bytes for each worker on either side, {options.workers} workers × "
-        f"{options.threads} threads",
-        title_justify="left",
-    )
-    table.add_column("chunks a worker", justify="right", max_width=8)
-    table.add_column("configuration", no_wrap=True)
-    table.add_column("s", justify="right")
-    table.add_column("min – max", justify="right", no_wrap=True)
-    table.add_column("input / s", justify="right", no_wrap=True)
-    table.add_column("times as fast", justify="right", max_width=8)
-    for role in ROLES:
-        table.add_column(f"CPU s\n{role}", justify="right")
-    for row in report.rows:
-        table.add_row(
-            str(row.chunks_per_worker),
-            row.configuration,
-            f"{row.seconds_median:.3f}",
-            f"{row.seconds_min:.3f} – {row.seconds_max:.3f}",
-            format_rate(row.input_bytes_per_s),
-            f"{row.ratio:.2f}",
-            *(f"{row.cpu_seconds[role].median:.3f}" for role in ROLES),
-            end_section=row.configuration == report.rows[-1].configuration,
-        )
-    note = Text(
-        f"Medians over {options.repetitions} repetitions, configurations in turn, one warm-up "
-        "not counted, results checked.\nBoth dataframes are in memory before, the result after. "
-        f"Lanes between workers: {_lanes(report.lanes)}.",
-        style="dim",
-    )
-    return Group(table, note, *profile_tables(report.profiles))
 
 
 def profile_tables(profiles: Sequence[Profile]) -> list[Table | Text]:
@@ -160,5 +112,17 @@ def profile_tables(profiles: Sequence[Profile]) -> list[Table | Text]:
     return tables
 
 
-def _lanes(lanes: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"{label}: {', '.join(found)}" for label, found in lanes.items())
+def format_lanes(lanes: Mapping[str, Sequence[str]]) -> str:
+    """Write the lanes between the workers of each configuration.
+
+    Parameters
+    ----------
+    lanes : mapping of str to sequence of str
+        By label of the configuration; none where there is but one worker.
+
+    Returns
+    -------
+    str
+        For example ``tcp: tcp; backhaul: shm``.
+    """
+    return "; ".join(f"{label}: {', '.join(found) or 'none'}" for label, found in lanes.items())

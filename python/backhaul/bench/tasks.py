@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from backhaul.bench.dask_cluster import Configuration
+from backhaul.bench.configurations import ClusterOptions
 from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.profiles import Profile, Profiler
 from backhaul.bench.summary import Spread, spread
@@ -32,30 +32,20 @@ DEFAULT_TASKS = {"map": 5000, "chain": 300, "tree": 1023, "all-to-all": 100, "su
 VERSIONS_OF = ("backhaul", "dask", "distributed", "cloudpickle", "msgpack", "tornado")
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(ClusterOptions):
     """What to run."""
 
     #: Some of :data:`DEFAULT_TASKS`
     cases: Sequence[str] = tuple(DEFAULT_TASKS)
-    #: URI schemes
-    protocols: Sequence[str] = ("tcp", "backhaul")
     #: Values of ``distributed.scheduler.worker-saturation``, each with every protocol
     saturations: Sequence[float] = (1.1, 20.0)
-    workers: int = 2
-    #: Of each worker
-    threads: int = 1
     #: Timed repetitions of each case in each configuration
     repetitions: int = 5
     #: Tasks of every case; each case's own number if None
     tasks: int | None = None
     #: How the functions of the tasks are pickled, one of ``backhaul.bench.jobs.FUNCTIONS``
     function: str = "module"
-
-    @property
-    def configurations(self) -> list[Configuration]:
-        """What is compared; the first one is what the others are held to."""
-        return [Configuration(p, s) for p in self.protocols for s in self.saturations]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from backhaul.bench.dask_cluster import ROLES, Configuration, DaskCluster
+from backhaul.bench.configurations import Configuration
+from backhaul.bench.dask_cluster import ROLES, DaskCluster
 from backhaul.bench.profiles import Profile, Profiler
 from backhaul.bench.summary import Spread, spread
 from backhaul.bench.usage import Usage, take_snapshot, usage_between
@@ -21,6 +22,7 @@ from backhaul.bench.usage import Usage, take_snapshot, usage_between
 __all__ = [
     "Measured",
     "Steps",
+    "Watch",
     "lanes_between_workers",
     "measure",
     "measure_in_turn",
@@ -29,7 +31,12 @@ __all__ = [
     "spread_by_role",
 ]
 
+#: Told of each phase of a repetition as it begins: ``prepare``, ``run``, ``check``, ``release``,
+#: ``rest``
+Watch = Callable[[DaskCluster, str], None]
+
 _STEP_TIMEOUT_S = 60.0
+_PREPARE_TIMEOUT_S = 300.0
 # Above those of the repetitions that are timed
 _PROFILE_SEED = 10_000
 
@@ -70,11 +77,18 @@ class Measured:
     seconds: float
     #: By role
     usage: dict[str, Usage]
+    #: What the job tells of it
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
 def open_all(
-    configurations: Sequence[Configuration], *, workers: int, threads: int, steps: Steps
+    configurations: Sequence[Configuration],
+    *,
+    workers: int,
+    threads: int,
+    steps: Steps,
+    memory_limit: str = "0",
 ) -> Iterator[list[DaskCluster]]:
     """Start a cluster for each configuration, and end them all afterwards.
 
@@ -86,6 +100,8 @@ def open_all(
         Worker processes of each cluster, and threads of each worker.
     steps : Steps
         Told of each start.
+    memory_limit : str
+        Of each worker, as ``dask worker`` takes it. Without one they neither spill nor pause.
 
     Yields
     ------
@@ -101,7 +117,9 @@ def open_all(
         clusters = []
         for configuration in configurations:
             steps.next(f"starting a cluster: {configuration.label}")
-            cluster = DaskCluster(configuration, workers=workers, threads=threads)
+            cluster = DaskCluster(
+                configuration, workers=workers, threads=threads, memory_limit=memory_limit
+            )
             clusters.append(stack.enter_context(cluster))
         yield clusters
 
@@ -114,8 +132,11 @@ def measure_in_turn(
     repetitions: int,
     steps: Steps,
     case: str | None = None,
+    warmup: int = 1,
+    seed: int = 0,
+    watch: Watch | None = None,
 ) -> dict[str, list[Measured]]:
-    """Run a job on each cluster, once to warm up and then several times.
+    """Run a job on each cluster, first to warm up and then several times.
 
     Parameters
     ----------
@@ -131,6 +152,12 @@ def measure_in_turn(
         Told of each repetition.
     case : str, optional
         How the steps name it, if not by the job's name.
+    warmup : int
+        Repetitions before them that do not count.
+    seed : int
+        Of the first repetition; the next ones count up.
+    watch : callable, optional
+        Told of each phase of the repetitions that count.
 
     Returns
     -------
@@ -143,19 +170,27 @@ def measure_in_turn(
         If a job fails, takes too long or gives a wrong result.
     """
     found: dict[str, list[Measured]] = {each.configuration.label: [] for each in clusters}
-    for number in range(1 + repetitions):
+    for number in range(1 - warmup, 1 + repetitions):
         # Every other round in the other order: nobody is always the first after another
         for cluster in clusters if number % 2 == 0 else reversed(clusters):
             label = cluster.configuration.label
-            what = f"{number}/{repetitions}" if number else "warm-up"
+            counts = number > 0
+            what = f"{number}/{repetitions}" if counts else "warm-up"
             steps.next(f"{case or job}, {label}: {what}")
-            measured = measure(cluster, job, {**parameters, "seed": number})
-            if number:
+            measured = measure(
+                cluster,
+                job,
+                {**parameters, "seed": seed + number + warmup - 1},
+                watch=watch if counts else None,
+            )
+            if counts:
                 found[label].append(measured)
     return found
 
 
-def measure(cluster: DaskCluster, job: str, parameters: dict[str, Any]) -> Measured:
+def measure(
+    cluster: DaskCluster, job: str, parameters: dict[str, Any], *, watch: Watch | None = None
+) -> Measured:
     """Run a job once.
 
     Parameters
@@ -166,6 +201,8 @@ def measure(cluster: DaskCluster, job: str, parameters: dict[str, Any]) -> Measu
         Its name, as ``backhaul.bench.jobs`` knows it.
     parameters : dict of str to Any
         What the job takes.
+    watch : callable, optional
+        Told of each phase.
 
     Returns
     -------
@@ -177,16 +214,25 @@ def measure(cluster: DaskCluster, job: str, parameters: dict[str, Any]) -> Measu
     BenchmarkFailed
         If it fails, takes too long or gives a wrong result.
     """
-    prepared = cluster.command("prepare", job=job, parameters=parameters, timeout_s=_STEP_TIMEOUT_S)
+    watch = watch or _ignore
+    watch(cluster, "prepare")
+    prepared = cluster.command(
+        "prepare", job=job, parameters=parameters, timeout_s=_PREPARE_TIMEOUT_S
+    )
     timeout_s = prepared["timeout_s"]
     pids = cluster.pids
     everyone = [pid for role in ROLES for pid in pids[role]]
+    watch(cluster, "run")
     before = take_snapshot(everyone)
     seconds = cluster.command("run", timeout_s=timeout_s)["seconds"]
     after = take_snapshot(everyone)
-    cluster.command("finish", timeout_s=timeout_s)
+    watch(cluster, "check")
+    facts = cluster.command("check", timeout_s=timeout_s)["facts"]
+    watch(cluster, "release")
+    cluster.command("release", timeout_s=timeout_s)
+    watch(cluster, "rest")
     usage = {role: usage_between(before, after, pids[role]) for role in ROLES}
-    return Measured(prepared["tasks"], prepared["input_bytes"], seconds, usage)
+    return Measured(prepared["tasks"], prepared["input_bytes"], seconds, usage, facts)
 
 
 def profile_in_turn(
@@ -279,3 +325,7 @@ def _repeat(
     cluster: DaskCluster, job: str, parameters: dict[str, Any], seeds: Iterator[int]
 ) -> None:
     measure(cluster, job, {**parameters, "seed": next(seeds)})
+
+
+def _ignore(cluster: DaskCluster, phase: str) -> None:
+    """Watch nothing."""

@@ -1,4 +1,4 @@
-"""What processes used between two moments: CPU time and context switches, of all their threads.
+"""What processes used between two moments: CPU time, context switches, page faults, of all threads.
 
 Linux only. Read from outside, so that the measured process does nothing for it.
 """
@@ -27,6 +27,8 @@ class Usage:
     cpu_seconds: float
     #: Voluntary and involuntary, of threads that still run; each voluntary one is a wait
     context_switches: int
+    #: Those that read nothing from disk; each new page costs one
+    page_faults: int
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Snapshot:
     cpu_seconds: Mapping[int, float]
     #: By process and thread
     context_switches: Mapping[tuple[int, int], int]
+    page_faults: Mapping[int, int]
 
 
 def process_cpu_seconds(pid: int) -> float:
@@ -87,7 +90,11 @@ def take_snapshot(pids: Iterable[int]) -> Snapshot:
     """
     pids = list(pids)
     switches = {(pid, tid): count for pid in pids for tid, count in _thread_switches(pid)}
-    return Snapshot({pid: process_cpu_seconds(pid) for pid in pids}, switches)
+    return Snapshot(
+        {pid: process_cpu_seconds(pid) for pid in pids},
+        switches,
+        {pid: _page_faults(pid) for pid in pids},
+    )
 
 
 def usage_between(before: Snapshot, after: Snapshot, pids: Iterable[int]) -> Usage:
@@ -113,7 +120,17 @@ def usage_between(before: Snapshot, after: Snapshot, pids: Iterable[int]) -> Usa
             for thread, count in after.context_switches.items()
             if thread[0] in wanted
         ),
+        page_faults=sum(after.page_faults[pid] - before.page_faults[pid] for pid in wanted),
     )
+
+
+def _page_faults(pid: int) -> int:
+    """Read field 10, ``minflt``, of proc_pid_stat(5); the second may hold blanks and brackets."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise ProcessLookupError(f"process {pid} ended") from error
+    return int(fields[7])
 
 
 def _thread_switches(pid: int) -> list[tuple[int, int]]:

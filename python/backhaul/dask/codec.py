@@ -9,6 +9,7 @@ serializers, with the same arguments and the same errors.
 from __future__ import annotations
 
 import logging
+import pickle as stdlib_pickle
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -21,6 +22,8 @@ from backhaul.dask.private import (
     Serialize,
     Serialized,
     ToPickle,
+    context_meter,
+    dask_serialize,
     decompress,
     ensure_memoryview,
     is_msgpack_serializable,
@@ -289,7 +292,45 @@ def _weigh(obj: Any) -> int:
     return int(safe_sizeof(obj, default_size=-1))
 
 
+def _scalar_header() -> bytes:
+    """Give the header that Dask writes for a serialized number, or text that is not compressed."""
+    header, frames = serialize_and_split(0)
+    _compress(header, frames, None)
+    header["num-sub-frames"] = len(frames)
+    return bytes(msgpack.dumps(header, use_bin_type=True))
+
+
+def _scalar_protocol(options: _EncodeOptions) -> int | None:
+    """Tell the protocol by which Dask would pickle scalars; None if it would do something else."""
+    serializers, _, context, frame_split_size = options
+    if (
+        serializers is not None
+        or (frame_split_size is not None and frame_split_size < _SPLIT_BYTES_MIN)
+        or not _SCALARS.isdisjoint(dask_serialize._lookup)
+    ):
+        return None
+    return (context or {}).get("pickle-protocol") or pickle.HIGHEST_PROTOCOL
+
+
+def _scalars_written(seconds: float) -> None:
+    """Report what Dask measures for each scalar that it writes."""
+    context_meter.digest_metric("serialize", seconds, "seconds")
+    context_meter.digest_metric("compress", 0.0, "seconds")
+
+
+def _scalars_read(seconds: float) -> None:
+    """Report what Dask measures for each scalar that it reads."""
+    context_meter.digest_metric("decompress", 0.0, "seconds")
+    context_meter.digest_metric("deserialize", seconds, "seconds")
+
+
 assert msgpack_opts == {"strict_map_key": False, "raw": False}, "the native codec does this only"
+
+#: Classes of scalars, and what they derive from: Dask has serializers of its own for none of them.
+_SCALARS: Final = frozenset({int, float, bool, str, type(None), object})
+
+#: Frames of scalars are not split where longer ones are not; they have less than this.
+_SPLIT_BYTES_MIN: Final = 1001
 
 #: The native codec of this process.
 codec: Final = _native.Codec(
@@ -300,6 +341,14 @@ codec: Final = _native.Codec(
     plain_hook=msgpack_decode_default,
     weigh=_weigh,
     to_pickle=ToPickle,
+    serialize=Serialize,
+    serialized=Serialized,
+    scalar_header=(_header := _scalar_header()),
+    scalar_header_read=msgpack.loads(_header, use_list=False, **msgpack_opts),
+    scalar_protocol=_scalar_protocol,
+    scalars_written=_scalars_written,
+    scalars_read=_scalars_read,
+    dumps=stdlib_pickle.dumps,
     ext_type=msgpack.ExtType,
     timestamp=msgpack.Timestamp,
     format_error=msgpack.FormatError,

@@ -18,7 +18,7 @@ from dask.utils import parse_bytes, parse_timedelta
 import dask
 from backhaul.dask.saturation import Limits
 
-__all__ = ["Settings", "hot_path_enabled", "work_in_hand_limits"]
+__all__ = ["Settings", "switched_on", "work_in_hand_limits"]
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
@@ -44,6 +44,8 @@ class Settings:
         Most messages queued for one peer.
     share_results : bool
         Results of tasks may be lent to workers that ask for them.
+    allocate : bool
+        NumPy's arrays of a worker are born in the arena.
     native : tuple of (str, object)
         Arguments of `backhaul.Context`, sorted, without those left to Backhaul. Hashable: equal
         settings share a context.
@@ -56,6 +58,7 @@ class Settings:
     high_water_mark_bytes: int
     sends_max: int
     share_results: bool
+    allocate: bool
     native: tuple[tuple[str, Any], ...]
     arena: tuple[tuple[str, int], ...] | None
 
@@ -97,6 +100,7 @@ class Settings:
             high_water_mark_bytes=_require("high-water-mark", _bytes),
             sends_max=sends_max,
             share_results=_require("arena.share-results", _flag),
+            allocate=_require("arena.allocate", _flag),
             native=_given(native),
             arena=_arena(),
         )
@@ -118,15 +122,20 @@ def _given(arguments: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted((key, value) for key, value in arguments.items() if value is not None))
 
 
-def hot_path_enabled(feature: str) -> bool:
+def switched_on(switch: str) -> bool:
     """Tell whether one replacement of a function of Dask's is switched on.
+
+    Parameters
+    ----------
+    switch : str
+        A key under ``distributed.comm.backhaul``.
 
     Raises
     ------
     ValueError
         If the value is not a boolean. Names the key and the value.
     """
-    return _require(f"hot-path.{feature}", _flag)
+    return _require(switch, _flag)
 
 
 def work_in_hand_limits() -> Limits | None:

@@ -46,17 +46,31 @@ def shared_context(settings: Settings) -> Context:
         return context
 
 
-def shared_arena(settings: Settings) -> Arena | None:
+def shared_arena(settings: Settings, *, memory_limit_bytes: int | None = None) -> Arena | None:
     """Get this process's arena, making it if there is none; None if it is switched off.
 
     It has the bounds of who asks first: what lies in it is found by all.
+
+    Parameters
+    ----------
+    settings : Settings
+        Its bounds, where they are set.
+    memory_limit_bytes : int, optional
+        What the worker may use, which bounds the rest.
     """
     global _arena
     if settings.arena is None:
         return None
     with _lock:
         if _arena is None:
-            _arena = Arena(**dict(settings.arena))
+            bounds = dict(settings.arena)
+            if memory_limit_bytes is not None:
+                # Beyond it a worker is killed. Keeping a quarter for reuse is enough for the arrays
+                # of a task that come and go, and leaves the worker below the 60 % at which Dask
+                # begins to spill, with a third of its memory in results.
+                bounds.setdefault("bytes_max", memory_limit_bytes)
+                bounds.setdefault("cached_bytes_max", memory_limit_bytes // 4)
+            _arena = Arena(**bounds)
         return _arena
 
 

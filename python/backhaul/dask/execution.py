@@ -16,25 +16,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import logging
 import queue
 import threading
 from collections.abc import Callable
 from time import perf_counter, thread_time
-from typing import Any
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
+from backhaul.dask.memory import allocate_in_arena
 from backhaul.dask.private import (
     WORKER_ANY_RUNNING,
     ExecuteFailureEvent,
     ExecuteSuccessEvent,
     Reschedule,
     RescheduleEvent,
+    Task,
     ThreadPoolExecutor,
     Worker,
     context_meter,
     error_message,
     key_split,
+    run_task,
+    run_task_simple,
     sizeof,
     thread_state,
     threads_lock,
@@ -46,6 +52,9 @@ __all__ = ["start_execution"]
 
 #: Dask's own log, for what Dask would log there.
 logger = logging.getLogger("distributed.worker")
+
+#: What `_Execution._finish` caused to be started, in this thread, at the moment.
+_current = threading.local()
 
 #: Under this key Dask's worker collects what is measured during one of its instructions.
 _METRICS_KEY = "async-instruction"
@@ -85,7 +94,7 @@ def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_i
         or "span" in task_state.annotations
         or worker.state.actors
         or task_state.run_spec is None
-        or task_state.run_spec.is_coro
+        or _is_coroutine(task_state.run_spec)
     ):
         return False
     _quicken(executor)
@@ -94,6 +103,26 @@ def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_i
         return False
     execution.submit(executor)
     return True
+
+
+_Method = TypeVar("_Method", bound=Callable[..., None])
+
+
+def _shown_as(theirs: Callable[..., Any]) -> Callable[[_Method], _Method]:
+    """Have a method of ours appear in stacks where the function of Dask's is that it stands for.
+
+    Dask knows by the file where a task begins: the profile of a worker and the traceback of an
+    exception start with the first frame that is not in ``distributed/worker.py``.
+    """
+
+    def move(ours: _Method) -> _Method:
+        code = theirs.__code__
+        ours.__code__ = ours.__code__.replace(
+            co_filename=code.co_filename, co_firstlineno=code.co_firstlineno
+        )
+        return ours
+
+    return move
 
 
 class _Execution(asyncio.Future[None]):
@@ -177,7 +206,11 @@ class _Execution(asyncio.Future[None]):
         self._submitted_s = perf_counter()
         # Not at once: the thread would wake up to wait for the interpreter, which this one needs
         # until the end of its turn.
-        self.get_loop().call_soon(self._enqueue, executor, context=self._context)
+        started = getattr(_current, "started", None)
+        if started is None:
+            self.get_loop().call_soon(self._enqueue, executor, context=self._context)
+        else:
+            started.append((self, executor))
 
     def cancel(self, msg: Any = None) -> bool:
         """Leave the task to itself: the worker is closing and stops listening."""
@@ -206,7 +239,8 @@ class _Execution(asyncio.Future[None]):
                 executor._work_queue.put(self)
         except RuntimeError as error:
             self._broken = error
-            self._finish()
+            # Not at once: the next task may end here, too, and the one after it.
+            self.get_loop().call_soon(self._finish, context=self._context)
 
     def run(self) -> None:
         """Run the task; called by a thread of the pool."""
@@ -224,6 +258,7 @@ class _Execution(asyncio.Future[None]):
             if not event_loop.is_closed():
                 raise
 
+    @_shown_as(run_task)
     def _run(self) -> None:
         worker = self._worker
         self._thread = thread = threading.get_ident()
@@ -233,6 +268,7 @@ class _Execution(asyncio.Future[None]):
         thread_state.execution_state = worker.execution_state
         thread_state.key = self._key
         worker_variable.set(worker)
+        allocate_in_arena()
         try:
             self._call()
         finally:
@@ -240,6 +276,7 @@ class _Execution(asyncio.Future[None]):
             with worker.active_threads_lock:
                 del worker.active_threads[thread]
 
+    @_shown_as(run_task_simple)
     def _call(self) -> None:
         wall_s, cpu_s = time(), thread_time()
         try:
@@ -248,8 +285,7 @@ class _Execution(asyncio.Future[None]):
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
-            # The user's traceback begins below us; Dask cuts off its own files, not this one.
-            self._error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+            self._error = error
             self._outcome = error_message(error)
         finally:
             # What the task itself measured counts for neither.
@@ -279,8 +315,17 @@ class _Execution(asyncio.Future[None]):
             event = self._broken_event(self._broken)
         self._drop()
         self._pace()
-        worker.handle_stimulus(event)
-        self._publish(event)
+        started: list[tuple[_Execution, ThreadPoolExecutor]] = []
+        _current.started = started
+        try:
+            worker.handle_stimulus(event)
+        finally:
+            _current.started = None
+            try:
+                self._publish(event)
+            finally:
+                for execution, executor in started:
+                    execution._enqueue(executor)
 
     def _drop(self) -> None:
         """Let go of what the task had and made; its exception refers back to here."""
@@ -386,6 +431,20 @@ class _Execution(asyncio.Future[None]):
                 spent_s -= value
         name = "execute", self._span_id, prefix, coarse or "other", "seconds"
         digest(name, max(0.0, spent_s))
+
+
+def _is_coroutine(run_spec: Any) -> bool:
+    """Tell what ``run_spec.is_coro`` does, with one look at what is a plain function."""
+    if type(run_spec) is Task and run_spec._is_coro is None:
+        function = run_spec.func
+        if (
+            type(function) is FunctionType
+            and not function.__code__.co_flags & inspect.CO_COROUTINE
+            # What marks a function as a coroutine although it is none stands there.
+            and not function.__dict__
+        ) or type(function) is BuiltinFunctionType:
+            run_spec._is_coro = False
+    return bool(run_spec.is_coro)
 
 
 def _event_loop(worker: Worker) -> asyncio.AbstractEventLoop:

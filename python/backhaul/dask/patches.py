@@ -26,23 +26,38 @@ from typing import Any
 
 import dask.order
 import distributed.utils
+import distributed.worker
 import tornado.gen
 from distributed import Scheduler
 
-from backhaul.dask import batching, execution, order, plumbing, streams, waiting, work_in_hand
+from backhaul.dask import (
+    batching,
+    execution,
+    memory,
+    order,
+    outbox,
+    plumbing,
+    streams,
+    waiting,
+    work_in_hand,
+)
 from backhaul.dask.comm import BackhaulComm
-from backhaul.dask.config import hot_path_enabled
+from backhaul.dask.config import switched_on
 from backhaul.dask.private import (
     BaseWorker,
     BatchedSend,
+    Client,
     DelayedMetricsLedger,
+    Future,
     FutureState,
     Server,
     SpillBuffer,
     StateMachineEvent,
+    TaskFinishedMsg,
     ThreadPoolExecutor,
     Worker,
     WorkerStateMachine,
+    run_actor,
     run_task,
     run_task_simple,
     wait_for,
@@ -72,8 +87,8 @@ class Patch:
 
     Parameters
     ----------
-    feature : str
-        The switch of it: a key under ``distributed.comm.backhaul.hot-path``.
+    switch : str
+        The key under ``distributed.comm.backhaul`` that switches it on.
     owner : object
         Class or module that has the function.
     name : str
@@ -85,7 +100,7 @@ class Patch:
         relies upon to behave as it did when we read it.
     """
 
-    feature: str
+    switch: str
     owner: Any
     name: str
     replace: Callable[[Any], Callable[..., Any]]
@@ -176,14 +191,23 @@ def _direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
     return _start_async_instruction
 
 
-def _untimed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def wait(self: FutureState, timeout: Any = None) -> None:
-        if timeout is None:
-            await waiting.wait_for_state(self)
-        else:
-            await original(self, timeout)
+def _arena_actor(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _run_actor(
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        execution_state: dict[str, Any],
+        key: Any,
+        active_threads: dict[int, Any],
+        active_threads_lock: Any,
+    ) -> Any:
+        # Dask copies no context for it.
+        memory.allocate_in_arena()
+        return original(
+            func, args, kwargs, execution_state, key, active_threads, active_threads_lock
+        )
 
-    return wait
+    return _run_actor
 
 
 def _light_all(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -197,21 +221,26 @@ def _native_order(original: Callable[..., Any]) -> Callable[..., Any]:
 #: Every patch there is.
 PATCHES: tuple[Patch, ...] = (
     Patch(
-        feature="batching",
+        switch="hot-path.batching",
         owner=BatchedSend,
         name="start",
         replace=_adaptive_start,
         read={BatchedSend: "6b8b9c6179e7"},
     ),
     Patch(
-        feature="batching",
+        switch="hot-path.batching",
         owner=Server,
         name="handle_stream",
         replace=_draining_handle_stream,
-        read={Server.handle_stream: "72ba087c9df7"},
+        read={
+            Server.handle_stream: "72ba087c9df7",
+            Worker._handle_remote_stimulus: "cb8790fe82a6",
+            Worker.handle_stimulus: "623c704ef088",
+            WorkerStateMachine.handle_stimulus: "eacb3baa767e",
+        },
     ),
     Patch(
-        feature="execution",
+        switch="hot-path.execution",
         owner=Worker,
         name="_start_async_instruction",
         replace=_direct_start,
@@ -227,48 +256,89 @@ PATCHES: tuple[Patch, ...] = (
         },
     ),
     Patch(
-        feature="execution",
+        switch="hot-path.execution",
         owner=WorkerStateMachine,
         name="_handle_event",
         replace=plumbing.direct_handle_event,
         read={WorkerStateMachine.handle_stimulus: "eacb3baa767e"},
     ),
     Patch(
-        feature="execution",
+        switch="hot-path.execution",
+        owner=WorkerStateMachine,
+        name="_get_task_finished_msg",
+        replace=plumbing.quick_finished_message,
+        read={
+            WorkerStateMachine._get_task_finished_msg: "38db9750edf3",
+            TaskFinishedMsg: "232e1fa070b3",
+        },
+    ),
+    Patch(
+        switch="hot-path.execution",
         owner=SpillBuffer,
         name="__getitem__",
         replace=plumbing.quick_getitem,
         read={SpillBuffer: "4c66a9e8386b"},
     ),
     Patch(
-        feature="execution",
+        switch="hot-path.execution",
         owner=StateMachineEvent,
         name="__copy__",
         replace=plumbing.add_copy,
         read={StateMachineEvent: "b2e4fc28d8a7"},
     ),
     Patch(
-        feature="futures",
+        switch="hot-path.futures",
         owner=FutureState,
         name="wait",
-        replace=_untimed_wait,
+        replace=waiting.untimed_wait,
         read={FutureState: "a3cf7ecc4e8d", wait_for: "f9c57ed5f23e"},
     ),
     # The scheduler looks it up in its module at each call.
     Patch(
-        feature="order",
+        switch="hot-path.order",
         owner=dask.order,
         name="order",
         replace=_native_order,
         read={dask.order: "632001b800fc"},
     ),
+    Patch(
+        switch="arena.allocate",
+        owner=distributed.worker,
+        name="_run_actor",
+        replace=_arena_actor,
+        read={run_actor: "9088419020a7"},
+    ),
     # The client calls it by the name of its module; others have imported it before us.
     Patch(
-        feature="futures",
+        switch="hot-path.futures",
         owner=distributed.utils,
         name="All",
         replace=_light_all,
-        read={wait_for_all: "4a12c1f80983"},
+        read={wait_for_all: "4a12c1f80983", Client._gather: "e5e8b8868464"},
+    ),
+    Patch(
+        switch="hot-path.futures",
+        owner=Client,
+        name="_send_to_scheduler",
+        replace=outbox.collected_send,
+        read={
+            Client._send_to_scheduler: "650edb8d752b",
+            Client._send_to_scheduler_safe: "6ca335890717",
+        },
+    ),
+    Patch(
+        switch="hot-path.futures",
+        owner=Future,
+        name="release",
+        replace=outbox.collected_release,
+        read={
+            Future.release: "46a65cb22fca",
+            Future.__del__: "bffba933b84f",
+            Future._verify_initialized: "8cfcb0e99a39",
+            Future._bind_late: "36cf95d12009",
+            Client._dec_ref: "f7c892d68ed0",
+            Client._release_key: "2d790ca7d72e",
+        },
     ),
 )
 
@@ -291,7 +361,7 @@ def install() -> None:
     """Install every patch that is switched on and fits; calling it again costs nothing."""
     with _lock:
         for number, patch in enumerate(PATCHES):
-            if number in _installed or number in _refused or not hot_path_enabled(patch.feature):
+            if number in _installed or number in _refused or not switched_on(patch.switch):
                 continue
             original = inspect.getattr_static(patch.owner, patch.name, None)
             strange = [
@@ -336,10 +406,13 @@ def install_for(server: Any) -> None:
     Parameters
     ----------
     server : object
-        Anything that a preload or a listener may belong to. Only a scheduler has such matters.
+        Anything that a preload or a listener may belong to. Schedulers and workers have such
+        matters; a worker's are those of the context that starts it.
     """
     if isinstance(server, Scheduler):
         work_in_hand.install(server)
+    elif isinstance(server, Worker):
+        memory.install(server)
 
 
 def uninstall() -> None:

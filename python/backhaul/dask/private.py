@@ -21,7 +21,7 @@ from __future__ import annotations
 from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 from distributed.batched import BatchedSend
-from distributed.client import FutureState
+from distributed.client import Client, Future, FutureState
 from distributed.comm import utils as comm_utils
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
@@ -38,6 +38,7 @@ from distributed.protocol.serialize import (
     Serialize,
     Serialized,
     ToPickle,
+    dask_serialize,
     merge_and_deserialize,
     msgpack_decode_default,
     msgpack_encode_default,
@@ -61,6 +62,7 @@ from distributed.utils import (
     wait_for,
 )
 from distributed.worker import WORKER_ANY_RUNNING, Reschedule, Worker, sizeof
+from distributed.worker import _run_actor as run_actor
 from distributed.worker import _run_task as run_task
 from distributed.worker import _run_task_simple as run_task_simple
 from distributed.worker import _worker_cvar as worker_variable
@@ -82,6 +84,7 @@ __all__ = [
     "BaseListener",
     "BaseWorker",
     "BatchedSend",
+    "Client",
     "Comm",
     "CommClosedError",
     "ConnectionPool",
@@ -93,6 +96,7 @@ __all__ = [
     "ExecuteFailureEvent",
     "ExecuteSuccessEvent",
     "FatalCommClosedError",
+    "Future",
     "FutureState",
     "GraphNode",
     "List",
@@ -121,6 +125,7 @@ __all__ = [
     "by_value_modules",
     "comm_utils",
     "context_meter",
+    "dask_serialize",
     "decompress",
     "dumps",
     "ensure_memoryview",
@@ -139,6 +144,7 @@ __all__ = [
     "msgpack_opts",
     "offload",
     "pickle",
+    "run_actor",
     "run_task",
     "run_task_simple",
     "safe_sizeof",

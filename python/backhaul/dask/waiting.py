@@ -1,34 +1,218 @@
 """Waiting for many futures of a client at little cost for each.
 
-`Client.gather` waits for every future by a task of its own, each with a timeout that is never set
-and an entry in a tornado iterator. Tasks remain; the rest goes.
+`Client.gather` waits for every future by a task of its own, with a timeout that is never set and an
+entry in a tornado iterator. Here the coroutines that it makes for its futures are resumed by one
+callback of the event loop for all futures that finished in a turn; nothing else is made for them.
+What is not one of these coroutines gets a task, as ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from typing import Any
+import inspect
+import threading
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from types import CodeType, CoroutineType
+from typing import Any, Final, TypeAlias, TypeGuard
 
-from backhaul.dask.private import FutureState
+from backhaul.dask.private import Client, FutureState
 
-__all__ = ["wait_for_all", "wait_for_state"]
+__all__ = ["StateEvent", "untimed_wait", "wait_for_all", "wait_for_state"]
+
+_Quiet: TypeAlias = type | tuple[type, ...]
+
+#: What `_Gathering` resumes in this thread at the moment.
+_current = threading.local()
 
 
-async def wait_for_state(state: FutureState) -> None:
+class _Waiter:
+    """Somebody who waits for a state, in a task of his own."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class _Step:
+    """One of the coroutines that somebody gathers."""
+
+    __slots__ = ("coroutine", "gathering", "number")
+
+    def __init__(self, gathering: _Gathering, number: int, coroutine: Coroutine[Any, Any, Any]):
+        self.gathering = gathering
+        self.number = number
+        self.coroutine = coroutine
+
+    def wake(self, _: object = None) -> None:
+        self.gathering.resume_soon(self)
+
+
+class StateEvent:
+    """An `asyncio.Event` of a future, which wakes whole gatherings as well as tasks."""
+
+    __slots__ = ("_is_set", "_waiters")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiters: list[_Waiter | _Step] = []
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """Wake all who wait; they go on in the next turn of the event loop."""
+        if not self._is_set:
+            self._is_set = True
+            for waiter in self._waiters:
+                waiter.wake()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    async def wait(self) -> bool:
+        if not self._is_set:
+            waiter = _Waiter()
+            self._waiters.append(waiter)
+            try:
+                await waiter.future
+            finally:
+                self._waiters.remove(waiter)
+        return True
+
+    def park(self, step: _Step) -> Generator[None]:
+        """Leave the coroutine of a step here until it is woken."""
+        self._waiters.append(step)
+        try:
+            yield
+        finally:
+            self._waiters.remove(step)
+
+
+@types.coroutine
+def wait_for_state(state: FutureState) -> Generator[Any, Any]:
     """Wait until a future is finished, failed or cancelled."""
-    await state._get_event().wait()
+    event: Any = state._event
+    if event is None:
+        event = StateEvent()
+        state._event = event
+    if event.is_set():
+        return
+    step = getattr(_current, "step", None)
+    if step is None or type(event) is not StateEvent:
+        yield from event.wait().__await__()
+    else:
+        yield from event.park(step)
 
 
-async def wait_for_all(
-    args: Iterable[Awaitable[Any]], quiet_exceptions: type | tuple[type, ...] = ()
-) -> list[Any]:
+class _Gathering:
+    """Coroutines that wait for nothing but states, each resumed when its state is there.
+
+    Parameters
+    ----------
+    coroutines : list of coroutine
+        None has begun.
+    """
+
+    def __init__(self, coroutines: list[Coroutine[Any, Any, Any]]) -> None:
+        self._coroutines = coroutines
+        self._event_loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[None] = self._event_loop.create_future()
+        self._results: list[Any] = [None] * len(coroutines)
+        self._left = len(coroutines)
+        #: Those whose state is there.
+        self._woken: list[_Step] = []
+
+    async def wait(self) -> list[Any]:
+        """Wait for all, or for the first that raises; ends the others then."""
+        try:
+            for number, coroutine in enumerate(self._coroutines):
+                self._resume(_Step(self, number, coroutine))
+            await self._outcome
+        finally:
+            for coroutine in self._coroutines:
+                coroutine.close()
+        return self._results
+
+    def resume_soon(self, step: _Step) -> None:
+        """Resume a coroutine in the next turn of the event loop."""
+        if not self._woken:
+            self._event_loop.call_soon(self._resume_woken)
+        self._woken.append(step)
+
+    def _resume_woken(self) -> None:
+        woken, self._woken = self._woken, []
+        for step in woken:
+            self._resume(step)
+
+    def _resume(self, step: _Step) -> None:
+        if self._outcome.done():
+            return
+        _current.step = step
+        try:
+            awaited = step.coroutine.send(None)
+        except StopIteration as done:
+            self._results[step.number] = done.value
+            self._left -= 1
+            if not self._left:
+                self._outcome.set_result(None)
+        except asyncio.CancelledError:
+            self._outcome.cancel()
+        except Exception as error:
+            self._outcome.set_exception(error)
+        else:
+            if awaited is not None:
+                # An event of asyncio's: somebody waited for the state before we were there.
+                awaited._asyncio_future_blocking = False
+                awaited.add_done_callback(step.wake)
+        finally:
+            _current.step = None
+
+
+def untimed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `FutureState.wait` that sets no timeout where there is none."""
+
+    async def wait(self: FutureState, timeout: Any = None) -> None:
+        if timeout is None:
+            await wait_for_state(self)
+        else:
+            await original(self, timeout)
+
+    return wait
+
+
+def _codes_within(function: Any, name: str) -> list[CodeType]:
+    """Find the code of functions that are defined in another one."""
+    codes: Iterable[Any] = getattr(function, "__code__", untimed_wait.__code__).co_consts
+    return [code for code in codes if isinstance(code, CodeType) and code.co_name == name]
+
+
+(_WAIT_CODE,) = _codes_within(untimed_wait, "wait")
+#: The code of the coroutines that wait for one state and for nothing else.
+_KNOWN: Final = frozenset({_WAIT_CODE, *_codes_within(Client._gather, "wait")})
+
+
+def _is_known(waiting: object) -> TypeGuard[Coroutine[Any, Any, Any]]:
+    return (
+        type(waiting) is CoroutineType
+        and waiting.cr_code in _KNOWN
+        and inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED
+    )
+
+
+async def wait_for_all(args: Iterable[Awaitable[Any]], quiet_exceptions: _Quiet = ()) -> list[Any]:
     """Wait for all, or for the first that raises, whose exception comes through.
 
     Parameters
     ----------
     args : iterable of awaitable
-        What to wait for. None is cancelled.
+        What to wait for. None is cancelled; coroutines that only wait for the state of a future
+        end with this call.
     quiet_exceptions : type or tuple of type
         Exceptions that are not logged if others raise them later.
 
@@ -37,10 +221,20 @@ async def wait_for_all(
     list
         The results, in the order of `args`.
     """
+    args = list(args)
+    if not args:
+        return []
+    # Of these coroutines, one comes from Dask and calls the other, if that is still ours.
+    if getattr(FutureState.wait, "__code__", None) is _WAIT_CODE:
+        known = [arg for arg in args if _is_known(arg)]
+        if len(known) == len(args):
+            return await _Gathering(known).wait()
+    return await _wait_for_tasks(args, quiet_exceptions)
+
+
+async def _wait_for_tasks(args: list[Awaitable[Any]], quiet_exceptions: _Quiet) -> list[Any]:
     event_loop = asyncio.get_running_loop()
     tasks = [asyncio.ensure_future(arg) for arg in args]
-    if not tasks:
-        return []
     outcome: asyncio.Future[None] = event_loop.create_future()
     left = len(tasks)
 

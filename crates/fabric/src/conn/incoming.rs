@@ -391,7 +391,8 @@ impl Link {
             let Some(frame) = frame else {
                 continue;
             };
-            let announced = self.proto.handle_frame(Instant::now(), frame)?;
+            let now = self.now();
+            let announced = self.proto.handle_frame(now, frame)?;
             // What is to be prepared for the payload comes first.
             self.handle_events(conn, wakes);
             match announced {
@@ -495,7 +496,8 @@ impl Link {
         if let Some(Payload { arrival, lent, .. }) = self.incoming.payload.take() {
             // First: who sees the message complete may ask whether what was lent is back.
             drop(lent);
-            self.proto.handle_payload(Instant::now(), arrival);
+            let now = self.now();
+            self.proto.handle_payload(now, arrival);
             self.handle_events(conn, wakes);
         }
     }
@@ -541,7 +543,8 @@ impl Link {
         if let Some(payload) = &mut incoming.payload {
             payload.left -= of_payload;
             if payload.left > 0 {
-                self.proto.handle_activity(Instant::now());
+                let now = Instant::now();
+                self.proto.handle_activity(now);
             }
             if let Some(Some(arrival)) = incoming.arrivals.get_mut(payload.arrival.0) {
                 arrival.advance(of_payload);

@@ -13,6 +13,8 @@ use crate::engine::{Engine, SourceId, lock, ring, silence};
 /// Descriptors of a connection and what they are watched for
 pub(super) struct Interest {
     id: SourceId,
+    /// Frames come through rings; the socket is the sentinel
+    has_bell: bool,
     watched: Mutex<Option<Watched>>,
 }
 
@@ -30,6 +32,7 @@ impl Interest {
     pub(super) fn new(id: SourceId, socket: Arc<TcpStream>, bell: Option<OwnedFd>) -> Self {
         Self {
             id,
+            has_bell: bell.is_some(),
             watched: Mutex::new(Some(Watched {
                 socket,
                 bell,
@@ -54,8 +57,11 @@ impl Interest {
     ///
     /// Without effect on a lane that has a bell, where the socket is the sentinel.
     pub(super) fn set(&self, engine: &Engine, read: Option<bool>, write: Option<bool>) {
+        if self.has_bell {
+            return;
+        }
         let mut watched = lock(&self.watched);
-        let Some(watched) = watched.as_mut().filter(|watched| watched.bell.is_none()) else {
+        let Some(watched) = watched.as_mut() else {
             return;
         };
         let before = (watched.read, watched.write);

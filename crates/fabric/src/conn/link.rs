@@ -40,6 +40,7 @@ pub(crate) struct Link {
     pub(super) linger_until: Option<Instant>,
     /// Reused between calls
     commands: Vec<Command>,
+    started: Instant,
 }
 
 /// Where memory for messages comes from, and how that of the peer is reached
@@ -59,14 +60,14 @@ pub(super) struct SendOperation {
     pub(super) segments: Segments,
     bytes: u64,
     completer: Completer<(), SendError>,
-    started: Instant,
+    started: Option<Instant>,
 }
 
 /// A receive that is not complete
 pub(super) struct RecvOperation {
     operation: u64,
     pub(super) target: Target,
-    started: Instant,
+    started: Option<Instant>,
 }
 
 /// What a call of [`Link::advance`] is for
@@ -157,12 +158,24 @@ impl Link {
             closers: Vec::new(),
             linger_until: None,
             commands: Vec::new(),
+            started: Instant::now(),
         }
     }
 
     /// Moves what can be moved, up to one slice
-    pub(super) fn advance(&mut self, conn: &Conn, work: Work, wakes: &mut Wakes) -> Outcome {
+    ///
+    /// `command` comes after those in the inbox.
+    pub(super) fn advance(
+        &mut self,
+        conn: &Conn,
+        command: Option<Command>,
+        work: Work,
+        wakes: &mut Wakes,
+    ) -> Outcome {
         self.take_commands(conn, wakes);
+        if let Some(command) = command {
+            self.handle_command(conn, command, wakes);
+        }
         let mut outcome = Outcome::default();
         if self.lane.is_none() {
             return outcome;
@@ -227,6 +240,15 @@ impl Link {
                 }
             }
             return Ok(());
+        }
+    }
+
+    /// What time it is, where that matters: without a keep-alive nothing hangs on it
+    pub(super) fn now(&self) -> Instant {
+        if self.limits.keep_alive.is_some() {
+            Instant::now()
+        } else {
+            self.started
         }
     }
 
@@ -431,7 +453,9 @@ impl Link {
         let recv = self.recvs.remove(recv.0);
         conn.counters.received_messages.add(1);
         conn.counters.received_bytes.add(bytes);
-        conn.counters.recv_time_ns.add(nanos_since(recv.started));
+        if let Some(started) = recv.started {
+            conn.counters.recv_time_ns.add(nanos_since(started));
+        }
         let tag = match kind {
             MessageKind::Tagged(tag) => Some(tag),
             MessageKind::Untagged => None,
@@ -470,7 +494,9 @@ impl Link {
         let send = self.sends.remove(send.0);
         conn.counters.sent_messages.add(1);
         conn.counters.sent_bytes.add(send.bytes);
-        conn.counters.send_time_ns.add(nanos_since(send.started));
+        if let Some(started) = send.started {
+            conn.counters.send_time_ns.add(nanos_since(started));
+        }
         send.finish(conn, Ok(()), wakes);
     }
 

@@ -18,7 +18,7 @@ use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use backhaul_proto::{Hello, LaneKind, MessageKind, Selector};
@@ -91,13 +91,13 @@ pub(crate) enum Command {
         /// Nobody will write to the memory any more: it may be lent
         shared: bool,
         completer: Completer<(), SendError>,
-        started: Instant,
+        started: Option<Instant>,
     },
     Recv {
         operation: u64,
         selector: Selector,
         target: Target,
-        started: Instant,
+        started: Option<Instant>,
     },
     Cancel {
         operation: u64,
@@ -191,7 +191,7 @@ impl Conn {
             segments,
             shared,
             completer,
-            started: Instant::now(),
+            started: (bytes >= TIMED_BYTES_MIN).then(Instant::now),
         });
         request
     }
@@ -200,15 +200,16 @@ impl Conn {
     pub(crate) fn recv(
         self: &Arc<Self>,
         selector: Selector,
-        buffer: Box<dyn RecvBuffer>,
+        mut buffer: Box<dyn RecvBuffer>,
     ) -> Request<Received, RecvError> {
+        let started = (buffer.as_mut_slice().len() >= TIMED_BYTES_MIN).then(Instant::now);
         let operation = self.next_operation();
         let (request, completer) = Request::pending(self.operation(operation));
         self.submit(Command::Recv {
             operation,
             selector,
             target: Target::Into(buffer, completer),
-            started: Instant::now(),
+            started,
         });
         request
     }
@@ -224,7 +225,7 @@ impl Conn {
             operation,
             selector,
             target: Target::Allocate(completer),
-            started: Instant::now(),
+            started: Some(Instant::now()),
         });
         request
     }
@@ -288,14 +289,45 @@ impl Conn {
     }
 
     fn submit(&self, command: Command) {
-        lock(&self.inbox).push(command);
-        self.dirty.store(true, Ordering::SeqCst);
+        // Past the inbox if nobody holds the link; what lies in there comes first all the same.
+        let outcome = match self.link.try_lock() {
+            Ok(link) => self.work_on(link, Some(command), Work::SUBMIT),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                self.work_on(poisoned.into_inner(), Some(command), Work::SUBMIT)
+            }
+            Err(TryLockError::WouldBlock) => {
+                lock(&self.inbox).push(command);
+                self.dirty.store(true, Ordering::SeqCst);
+                Outcome::default()
+            }
+        };
         // Pairs with the fence in `progress`: either our try_lock succeeds, or the holder sees
-        // `dirty` after it has let go.
+        // `dirty` after it has let go. And it is the look at `dirty` after our own hold.
         fence(Ordering::SeqCst);
-        if self.progress(Work::SUBMIT).more {
+        let more = if self.dirty.load(Ordering::SeqCst) {
+            self.progress(Work::SUBMIT).more
+        } else {
+            false
+        };
+        if outcome.more || more {
             self.interest.call_engine(&self.engine);
         }
+    }
+
+    /// Works on the link for one slice of data, then lets go of it
+    fn work_on(
+        &self,
+        mut link: MutexGuard<'_, Link>,
+        command: Option<Command>,
+        work: Work,
+    ) -> Outcome {
+        let mut wakes = Wakes::new();
+        let outcome = link.advance(self, command, work, &mut wakes);
+        drop(link);
+        for waker in wakes {
+            waker.wake();
+        }
+        outcome
     }
 
     /// Works on the link for one slice of data
@@ -305,22 +337,16 @@ impl Conn {
     fn progress(&self, work: Work) -> Outcome {
         let mut total = Outcome::default();
         loop {
-            let mut wakes = Wakes::new();
-            {
-                let mut link = match self.link.try_lock() {
-                    Ok(link) => link,
-                    Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                    Err(TryLockError::WouldBlock) if work.waits => lock(&self.link),
-                    Err(TryLockError::WouldBlock) => return total,
-                };
-                let outcome = link.advance(self, work, &mut wakes);
-                total.moved |= outcome.moved;
-                total.more = outcome.more;
-                total.midway = outcome.midway;
-            }
-            for waker in wakes {
-                waker.wake();
-            }
+            let link = match self.link.try_lock() {
+                Ok(link) => link,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if work.waits => lock(&self.link),
+                Err(TryLockError::WouldBlock) => return total,
+            };
+            let outcome = self.work_on(link, None, work);
+            total.moved |= outcome.moved;
+            total.more = outcome.more;
+            total.midway = outcome.midway;
             // Pairs with the fence in `submit`.
             fence(Ordering::SeqCst);
             if !self.dirty.load(Ordering::SeqCst) {
@@ -361,7 +387,8 @@ impl Conn {
 
     /// Takes what callers have posted since the last time
     fn take_commands(&self, commands: &mut Vec<Command>) {
-        if self.dirty.swap(false, Ordering::SeqCst) {
+        // Who sets it after this look has it seen after the hold.
+        if self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst) {
             commands.append(&mut lock(&self.inbox));
         }
     }
@@ -443,8 +470,9 @@ impl Drive for Conn {
             return done.load(Ordering::Acquire);
         }
         self.inline.fetch_add(1, Ordering::SeqCst);
-        self.muted.store(true, Ordering::SeqCst);
-        self.progress(Work::MUTE);
+        if !self.muted.swap(true, Ordering::SeqCst) {
+            self.progress(Work::MUTE);
+        }
         let found = self.spin.until(|| {
             let moved = self.progress(Work::POLL).moved;
             (done.load(Ordering::Acquire), moved)
@@ -538,6 +566,9 @@ impl fmt::Debug for Conn {
             .finish_non_exhaustive()
     }
 }
+
+/// Shorter messages are not timed: to read a clock twice takes longer than to move them
+const TIMED_BYTES_MIN: usize = 4096;
 
 /// Slices of data that the engine moves on one link before it looks after the others
 const SLICES_MAX: u32 = 8;

@@ -48,8 +48,8 @@ impl SpinPolicy {
 
     /// Polls until `step` says `(done, _)` or nothing has moved for the budget
     pub(super) fn until(&self, mut step: impl FnMut() -> (bool, bool)) -> bool {
-        let started = Instant::now();
-        let mut idle_since = started;
+        // Read first when the first steps were in vain: a clock costs as much as some of them.
+        let mut times = None;
         loop {
             let mut moved_any = false;
             for _ in 0..STEPS_PER_LOOK {
@@ -62,14 +62,15 @@ impl SpinPolicy {
                 std::hint::spin_loop();
             }
             let now = Instant::now();
+            let (started, idle_since) = times.get_or_insert((now, now));
             if moved_any {
-                idle_since = now;
+                *idle_since = now;
             }
-            if now - idle_since >= YIELD_AFTER {
+            if now - *idle_since >= YIELD_AFTER {
                 // The peer may have been woken on this very CPU, and wait for us to leave it.
                 std::thread::yield_now();
             }
-            if now - idle_since >= self.budget || now - started >= TRANSFER_MAX {
+            if now - *idle_since >= self.budget || now - *started >= TRANSFER_MAX {
                 self.miss();
                 return false;
             }

@@ -8,8 +8,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyList, PySet, PyTuple};
 
-use super::encode::{COMPRESSION, PICKLED, PICKLED_OBJECT, SET, SET_ITEMS, SUB_FRAMES};
+use super::encode::{COMPRESSION, PICKLED, PICKLED_OBJECT, SERIALIZED, SET, SET_ITEMS, SUB_FRAMES};
 use super::keys::KeyCache;
+use super::scalars::{self, Reading, Stopwatch};
 use super::{Codec, spec_read};
 use crate::buffer;
 
@@ -23,6 +24,10 @@ pub(super) struct Decoder<'a, 'py> {
     message: Option<(&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>)>,
     /// Items of the tuples that are not complete yet
     items: Vec<Bound<'py, PyAny>>,
+    /// What becomes of scalars: unknown until the first comes
+    reading: Option<Reading>,
+    /// Time spent on them
+    scalars: Stopwatch,
 }
 
 impl<'a, 'py> Decoder<'a, 'py> {
@@ -40,6 +45,8 @@ impl<'a, 'py> Decoder<'a, 'py> {
             reader: Reader::new(bytes),
             message,
             items: Vec::new(),
+            reading: None,
+            scalars: Stopwatch::default(),
         }
     }
 
@@ -48,6 +55,8 @@ impl<'a, 'py> Decoder<'a, 'py> {
         let object = self.object(0)?;
         let rest = self.reader.rest();
         if rest.is_empty() {
+            self.scalars
+                .report(&self.codec.names.scalars_read, self.py)?;
             return Ok(object);
         }
         let extra_data = self.codec.names.extra_data.bind(self.py);
@@ -92,9 +101,9 @@ impl<'a, 'py> Decoder<'a, 'py> {
     fn map(&mut self, pairs: u32, depth: usize) -> PyResult<Bound<'py, PyAny>> {
         self.check_depth(depth)?;
         if pairs == 1
-            && let Some(task) = self.pickled()?
+            && let Some(object) = self.placeholder()?
         {
-            return Ok(task);
+            return Ok(object);
         }
         let dict = PyDict::new(self.py);
         let mut is_reserved = false;
@@ -135,27 +144,45 @@ impl<'a, 'py> Decoder<'a, 'py> {
         }
     }
 
-    /// A pickled object, if the map that is to be read stands for one without buffers
+    /// What the map that is to be read stands for, if that is a pickled object without buffers or a
+    /// serialized scalar
     ///
     /// Nothing is taken from the reader otherwise; whatever is unusual is left to `hook`.
-    fn pickled(&mut self) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some((frames, _)) = self.message else {
+    fn placeholder(&mut self) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some((frames, options)) = self.message else {
             return Ok(None);
         };
         let mut ahead = self.reader.clone();
-        if ahead.token() != Ok(Token::Str(PICKLED.as_bytes())) {
-            return Ok(None);
-        }
-        let Ok(Token::Int(offset @ 1..)) = ahead.token() else {
-            return Ok(None);
+        let read: Placeholder<'a, 'py> = match ahead.token() {
+            Ok(Token::Str(key)) if key == PICKLED.as_bytes() => Self::pickled,
+            Ok(Token::Str(key)) if key == SERIALIZED.as_bytes() => Self::scalar,
+            _ => return Ok(None),
         };
-        let Some(frame) = usize::try_from(offset)
-            .ok()
-            .and_then(|offset| frames.cast_exact::<PyList>().ok()?.get_item(offset).ok())
+        let (Ok(Token::Int(offset @ 1..)), Ok(frames)) =
+            (ahead.token(), frames.cast_exact::<PyList>())
         else {
             return Ok(None);
         };
-        let object = with_bytes(&frame, |bytes| {
+        let Ok(offset) = usize::try_from(offset) else {
+            return Ok(None);
+        };
+        let Ok(header) = frames.get_item(offset) else {
+            return Ok(None);
+        };
+        let object = read(self, &header, frames.get_item(offset + 1).ok(), options)?;
+        if object.is_some() {
+            self.reader = ahead;
+        }
+        Ok(object)
+    }
+
+    fn pickled(
+        &mut self,
+        header: &Bound<'py, PyAny>,
+        _: Option<Bound<'py, PyAny>>,
+        _: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        with_bytes(header, |bytes| {
             let Some(pickle) = pickle_of(bytes) else {
                 return Ok(None);
             };
@@ -165,11 +192,40 @@ impl<'a, 'py> Decoder<'a, 'py> {
             }
             let pickle = PyBytes::new(self.py, pickle);
             names.loads.bind(self.py).call1((pickle,)).map(Some)
-        })?;
-        if object.is_some() {
-            self.reader = ahead;
+        })
+    }
+
+    fn scalar(
+        &mut self,
+        header: &Bound<'py, PyAny>,
+        pickled: Option<Bound<'py, PyAny>>,
+        options: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let names = &self.codec.names;
+        let expected = names.scalar_header.as_bytes(self.py);
+        let Some(pickled) = pickled else {
+            return Ok(None);
+        };
+        if !with_bytes(header, |bytes| Ok(bytes == expected))? {
+            return Ok(None);
         }
-        Ok(object)
+        let reading = match self.reading {
+            Some(known) => known,
+            None => *self.reading.insert(Reading::from_options(options)?),
+        };
+        match reading {
+            Reading::Load => {
+                let loads = names.loads.bind(self.py);
+                self.scalars.time(|| loads.call1((pickled,))).map(Some)
+            }
+            Reading::Keep => scalars::kept(
+                names.serialized.bind(self.py),
+                names.scalar_header_read.bind(self.py),
+                pickled,
+            )
+            .map(Some),
+            Reading::Ask => Ok(None),
+        }
     }
 
     fn ext(&self, code: i8, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
@@ -209,6 +265,14 @@ impl<'a, 'py> Decoder<'a, 'py> {
     }
 }
 
+/// Reads what a placeholder stands for, given the frame that it names, the next one and the options
+type Placeholder<'a, 'py> = fn(
+    &mut Decoder<'a, 'py>,
+    &Bound<'py, PyAny>,
+    Option<Bound<'py, PyAny>>,
+    &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>>;
+
 /// Works on the bytes of a buffer: the object's own if they cannot change, otherwise a copy
 pub(super) fn with_bytes<T>(
     data: &Bound<'_, PyAny>,
@@ -244,7 +308,7 @@ fn pickle_of(header: &[u8]) -> Option<&[u8]> {
 
 /// Keys that make a map stand for something else
 const RESERVED: [&[u8]; 4] = [
-    b"__Serialized__",
+    SERIALIZED.as_bytes(),
     PICKLED.as_bytes(),
     SET.as_bytes(),
     b"__Enum__",

@@ -12,6 +12,7 @@ use pyo3::types::{
     PyTuple,
 };
 
+use super::scalars::{self, Stopwatch};
 use super::{Codec, is_class_of, spec_write};
 use crate::buffer;
 
@@ -28,6 +29,10 @@ pub(super) struct Encoder<'a, 'py> {
     weighed_bytes: usize,
     /// How often Python code may have run, which may have changed what is being written
     calls: usize,
+    /// How scalars are pickled: unknown until the first comes, nothing if they are Dask's
+    scalar_protocol: Option<Option<u8>>,
+    /// Time spent on them
+    scalars: Stopwatch,
 }
 
 /// Where serialized parts of a message go, and how they come to be
@@ -63,13 +68,19 @@ impl<'a, 'py> Encoder<'a, 'py> {
             inline_bytes_max,
             weighed_bytes: 0,
             calls: 0,
+            scalar_protocol: None,
+            scalars: Stopwatch::default(),
         }
     }
 
     /// The header of a message; `None`, if it is too much to be written inline
     pub(super) fn encode(mut self, message: &Bound<'py, PyAny>) -> PyResult<Option<Writer>> {
         match self.pack(message, NESTING_MAX) {
-            Ok(()) => Ok(Some(self.writer)),
+            Ok(()) => {
+                self.scalars
+                    .report(&self.codec.names.scalars_written, self.py)?;
+                Ok(Some(self.writer))
+            }
             Err(Stop::TooMuch) => Ok(None),
             Err(Stop::Error(error)) => Err(error),
         }
@@ -81,7 +92,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
         if nesting_left >= 0
             && let Ok(text) = object.cast_exact::<PyString>()
         {
-            return Ok(self.writer.str(text.to_str()?)?);
+            return self.text(text.to_str()?);
         }
         self.pack_any(object, nesting_left)
     }
@@ -110,7 +121,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
     /// Writes an object unless msgpack has no form for it
     fn pack_inner(&mut self, object: &Bound<'py, PyAny>, inner: i32) -> Outcome<bool> {
         if let Ok(text) = object.cast_exact::<PyString>() {
-            self.writer.str(text.to_str()?)?;
+            self.text(text.to_str()?)?;
         } else if object.is_exact_instance_of::<PyInt>() {
             return self.int(object);
         } else if let Ok(dict) = object.cast_exact::<PyDict>() {
@@ -119,6 +130,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
             self.writer.array(tuple.len())?;
             for item in tuple.iter_borrowed() {
                 self.pack(&item, inner)?;
+                self.check_inline(0)?;
             }
         } else if object.is_none() {
             self.writer.nil();
@@ -130,7 +142,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
             self.writer.array(list.len())?;
             self.items(list, inner)?;
         } else if let Ok(data) = object.cast_exact::<PyBytes>() {
-            self.writer.bin(data.as_bytes())?;
+            self.bin(data.as_bytes())?;
         } else {
             return self.pack_other(object, inner);
         }
@@ -146,17 +158,19 @@ impl<'a, 'py> Encoder<'a, 'py> {
         } else if let Ok(float) = object.cast::<PyFloat>() {
             self.writer.float(float.value());
         } else if let Ok(data) = object.cast::<PyBytes>() {
-            self.writer.bin(data.as_bytes())?;
+            self.bin(data.as_bytes())?;
         } else if let Ok(data) = object.cast::<PyByteArray>() {
-            self.writer.bin(&data.to_vec())?;
+            self.check_inline(data.len())?;
+            self.bin(&data.to_vec())?;
         } else if let Ok(text) = object.cast::<PyString>() {
-            self.writer.str(text.to_str()?)?;
+            self.text(text.to_str()?)?;
         } else if object.is_instance_of::<PyDict>() {
             self.writer.map(object.len()?)?;
             for pair in object.call_method0(intern!(self.py, "items"))?.try_iter()? {
                 let (key, value) = pair?.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>()?;
                 self.pack(&key, inner)?;
                 self.pack(&value, inner)?;
+                self.check_inline(0)?;
             }
         } else if object.is_instance(names.ext_type.bind(self.py))? {
             let data = object.getattr(intern!(self.py, "data"))?;
@@ -177,14 +191,16 @@ impl<'a, 'py> Encoder<'a, 'py> {
             self.writer.array(tuple.len())?;
             for item in object.try_iter()? {
                 self.pack(&item?, inner)?;
+                self.check_inline(0)?;
             }
         } else if let Ok(list) = object.cast::<PyList>() {
             self.writer.array(list.len())?;
             for item in object.try_iter()? {
                 self.pack(&item?, inner)?;
+                self.check_inline(0)?;
             }
         } else if object.is_instance_of::<PyMemoryView>() {
-            self.writer.bin(&buffer::copied_simply(object)?)?;
+            self.bin(&buffer::copied_simply(object)?)?;
         } else {
             return Ok(false);
         }
@@ -209,7 +225,6 @@ impl<'a, 'py> Encoder<'a, 'py> {
     }
 
     fn dict(&mut self, dict: &Bound<'py, PyDict>, inner: i32) -> Outcome {
-        self.check_inline()?;
         let pairs = dict.len();
         self.writer.map(pairs)?;
         let mut left = dict.iter();
@@ -226,6 +241,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
             };
             self.pack(&key, inner)?;
             self.pack(&value, inner)?;
+            self.check_inline(0)?;
         }
         if self.calls != calls_before && dict.len() != pairs {
             let text = "dictionary changed size during iteration";
@@ -236,10 +252,10 @@ impl<'a, 'py> Encoder<'a, 'py> {
 
     /// Items of a list, which `default` may change meanwhile: the iteration then sees the change
     fn items(&mut self, list: &Bound<'py, PyList>, inner: i32) -> Outcome {
-        self.check_inline()?;
         let mut index = 0;
         while index < list.len() {
             self.pack(&list.get_item(index)?, inner)?;
+            self.check_inline(0)?;
             index += 1;
         }
         Ok(())
@@ -262,6 +278,9 @@ impl<'a, 'py> Encoder<'a, 'py> {
         if is_class_of(&names.to_pickle, object) && self.task(object, frames.list)? {
             return Ok(None);
         }
+        if is_class_of(&names.serialize, object) && self.scalar(object, frames)? {
+            return Ok(None);
+        }
         if self.inline_bytes_max.is_some() {
             let weight = names
                 .weigh
@@ -272,7 +291,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
                 return Err(Stop::TooMuch);
             };
             self.weighed_bytes = self.weighed_bytes.saturating_add(weight);
-            self.check_inline()?;
+            self.check_inline(0)?;
         }
         let default = if frames.or_pickle {
             &names.default_or_pickle
@@ -297,6 +316,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
         self.writer.array(items.len())?;
         for item in items {
             self.pack(&item, inner - 1)?;
+            self.check_inline(0)?;
         }
         Ok(())
     }
@@ -328,13 +348,63 @@ impl<'a, 'py> Encoder<'a, 'py> {
         Ok(true)
     }
 
-    fn check_inline(&self) -> Outcome {
-        match self.inline_bytes_max {
-            Some(max) if self.writer.len().saturating_add(self.weighed_bytes) > max => {
-                Err(Stop::TooMuch)
-            }
-            _ => Ok(()),
+    /// An object that is to be serialized, if it is one whose serialized form is known beforehand
+    fn scalar(&mut self, marked: &Bound<'py, PyAny>, frames: Frames<'_, 'py>) -> Outcome<bool> {
+        let scalar = marked.getattr(intern!(self.py, "data"))?;
+        if !scalars::is_scalar(&scalar)? {
+            return Ok(false);
         }
+        let names = &self.codec.names;
+        let protocol = match self.scalar_protocol {
+            Some(known) => known,
+            None => {
+                let protocol = names.scalar_protocol.bind(self.py);
+                let protocol = protocol.call1((frames.options,))?.extract::<Option<u8>>()?;
+                *self.scalar_protocol.insert(protocol)
+            }
+        };
+        let Some(protocol) = protocol else {
+            return Ok(false);
+        };
+        let pickled = self.scalars.time(|| {
+            let pickled = names.dumps.bind(self.py).call1((scalar, protocol))?;
+            Ok::<_, PyErr>(pickled.cast_into::<PyBytes>()?)
+        })?;
+        if !scalars::is_sent_as_it_is(pickled.as_bytes()) {
+            return Ok(false);
+        }
+        self.writer.map(1)?;
+        self.writer.str(SERIALIZED)?;
+        self.writer.uint(frames.list.len() as u64);
+        let header = names.scalar_header.bind(self.py);
+        self.weighed_bytes += header.as_bytes().len() + pickled.as_bytes().len();
+        frames.list.append(header)?;
+        frames.list.append(pickled)?;
+        Ok(true)
+    }
+
+    fn text(&mut self, text: &str) -> Outcome {
+        self.check_inline(text.len())?;
+        Ok(self.writer.str(text)?)
+    }
+
+    fn bin(&mut self, data: &[u8]) -> Outcome {
+        self.check_inline(data.len())?;
+        Ok(self.writer.bin(data)?)
+    }
+
+    /// Gives up if what is written and what comes next take too long: after each item, as one may
+    /// be large in many small parts, and before each copy, as that may be all of it
+    #[inline]
+    fn check_inline(&self, next_bytes: usize) -> Outcome {
+        let Some(max) = self.inline_bytes_max else {
+            return Ok(());
+        };
+        let written_bytes = self.writer.len().saturating_add(self.weighed_bytes);
+        if written_bytes.saturating_add(next_bytes) > max {
+            return Err(Stop::TooMuch);
+        }
+        Ok(())
     }
 }
 
@@ -367,6 +437,7 @@ pub(super) const PICKLED_OBJECT: &str = "pickled-obj";
 pub(super) const COMPRESSION: &str = "compression";
 pub(super) const SUB_FRAMES: &str = "num-sub-frames";
 pub(super) const PICKLED: &str = "__Pickled__";
+pub(super) const SERIALIZED: &str = "__Serialized__";
 pub(super) const SET: &str = "__Set__";
 pub(super) const SET_ITEMS: &str = "as-list";
 

@@ -8,6 +8,7 @@ mod decode;
 mod encode;
 mod functions;
 mod keys;
+mod scalars;
 mod spec_read;
 mod spec_write;
 
@@ -49,6 +50,22 @@ struct Names {
     weigh: Py<PyAny>,
     /// Marks an object to be pickled
     to_pickle: Py<PyType>,
+    /// Marks an object to be serialized
+    serialize: Py<PyType>,
+    /// One that is, made of header and frames
+    serialized: Py<PyAny>,
+    /// Header of any scalar that is serialized
+    scalar_header: Py<PyBytes>,
+    /// What is read from it
+    scalar_header_read: Py<PyDict>,
+    /// `scalar_protocol(options)`: the pickle protocol for scalars; `None`, if they are Dask's
+    scalar_protocol: Py<PyAny>,
+    /// `scalars_written(seconds)`: told how long the scalars of a message took
+    scalars_written: Py<PyAny>,
+    /// `scalars_read(seconds)`: the same
+    scalars_read: Py<PyAny>,
+    /// `dumps(object, protocol)`: pickles
+    dumps: Py<PyAny>,
     ext_type: Py<PyType>,
     timestamp: Py<PyType>,
     format_error: Py<PyAny>,
@@ -235,6 +252,14 @@ impl Names {
             plain_hook: any("plain_hook")?.unbind(),
             weigh: any("weigh")?.unbind(),
             to_pickle: class("to_pickle")?,
+            serialize: class("serialize")?,
+            serialized: any("serialized")?.unbind(),
+            scalar_header: any("scalar_header")?.cast_into::<PyBytes>()?.unbind(),
+            scalar_header_read: any("scalar_header_read")?.cast_into::<PyDict>()?.unbind(),
+            scalar_protocol: any("scalar_protocol")?.unbind(),
+            scalars_written: any("scalars_written")?.unbind(),
+            scalars_read: any("scalars_read")?.unbind(),
+            dumps: any("dumps")?.unbind(),
             ext_type: class("ext_type")?,
             timestamp: class("timestamp")?,
             format_error: any("format_error")?.unbind(),

@@ -8,7 +8,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::memory::Memory;
+use super::segment::{Block, Segment, Usage};
 use super::{ArenaConfig, ArenaStatistics};
+use crate::mapping::HUGE_PAGE_BYTES;
 use crate::size_class::SizeClass;
 
 /// Every segment of an arena, its blocks, and the counts
@@ -21,8 +23,8 @@ use crate::size_class::SizeClass;
 ///
 /// An abandoned block is retired instead of cached, and stays so until its segment goes.
 ///
-/// Invariant: `live + orphaned + abandoned + cached` bytes are at most `bytes_max`, and `cached` bytes at most
-/// `cached_bytes_max`. A segment whose blocks are all cold or retired is not here.
+/// Invariant: `live + orphaned + abandoned + cached` bytes are at most `bytes_max`, and `cached`
+/// bytes at most `cached_bytes_max`. A segment whose blocks are all cold or retired is not here.
 #[derive(Debug)]
 pub(super) struct Blocks {
     config: ArenaConfig,
@@ -53,8 +55,8 @@ impl Blocks {
         Some(self.make_live(block))
     }
 
-    /// Takes a cold block of a class, for which other classes give up their cached blocks if the bound
-    /// demands it
+    /// Takes a cold block of a class, for which other classes give up their cached blocks if the
+    /// bound demands it
     pub(super) fn take_cold(&mut self, class: SizeClass, chores: &mut Chores) -> Cold {
         if !self.make_room(class.bytes(), chores) {
             self.statistics.refused += 1;
@@ -65,25 +67,18 @@ impl Blocks {
                 bytes: self.segment_bytes(class),
             };
         };
-        let segment = self
-            .segments
-            .get_mut(&base)
-            .expect("listed while it is here");
-        let index = segment.take_cold();
-        if !segment.has_cold() {
-            self.classes[class.index()].cold.remove(&base);
-        }
         self.statistics.misses += 1;
-        Cold::Taken(self.make_live(BlockId { base, index }))
+        Cold::Taken(self.open(base))
     }
 
-    /// Adds a segment and takes its first block, or returns it if the bound has been reached meanwhile
+    /// Adds a segment and takes its first block, or returns it if the bound has been reached
+    /// meanwhile
     pub(super) fn adopt(
         &mut self,
         class: SizeClass,
         memory: Memory,
         chores: &mut Chores,
-    ) -> Result<NonNull<u8>, Memory> {
+    ) -> Result<Fresh, Memory> {
         if !self.make_room(class.bytes(), chores) {
             self.statistics.refused += 1;
             return Err(memory);
@@ -94,24 +89,10 @@ impl Blocks {
         let of_class = &mut self.classes[class.index()];
         of_class.mapped_bytes += bytes;
         of_class.cold.insert(base);
-        let count = bytes / class.bytes();
-        let replaced = self.segments.insert(
-            base,
-            Segment {
-                memory: Arc::new(memory),
-                class,
-                count,
-                blocks: Vec::new(),
-                cold: Vec::new(),
-                idle: count,
-                draining: false,
-            },
-        );
+        let replaced = self.segments.insert(base, Segment::new(memory, class));
         assert!(replaced.is_none(), "two segments mapped at {base:#x}");
-        match self.take_cold(class, chores) {
-            Cold::Taken(start) => Ok(start),
-            _ => unreachable!("a fresh segment has a cold block, and there is room"),
-        }
+        self.statistics.misses += 1;
+        Ok(self.open(base))
     }
 
     /// Counts an allocation that the system refused
@@ -140,7 +121,7 @@ impl Blocks {
     pub(super) fn lease(&mut self, address: usize, bytes: usize) -> Option<Pin> {
         let (block, offset) = self.find(address)?;
         let block_bytes = self.bytes(block);
-        if bytes == 0 || bytes > block_bytes - offset {
+        if bytes == 0 || bytes > block_bytes.saturating_sub(offset) {
             return None;
         }
         let entry = self.entry(block);
@@ -184,9 +165,11 @@ impl Blocks {
             segment.entry(block.index).usage = Usage::Cold;
             segment.cold.push(block.index);
             segment.idle += 1;
-            if !segment.draining {
-                let class = segment.class.index();
-                self.classes[class].cold.insert(block.base);
+            let (class, draining) = (segment.class, segment.draining);
+            let of_class = &mut self.classes[class.index()];
+            of_class.resident_bytes -= class.bytes();
+            if !draining {
+                of_class.cold.insert(block.base);
             }
             self.remove_if_idle(block.base, chores);
         } else {
@@ -197,6 +180,14 @@ impl Blocks {
         }
     }
 
+    /// Undoes the allocation of a block whose pages the system has not
+    pub(super) fn discard(&mut self, address: usize, chores: &mut Chores) {
+        let block = self.live_block_at(address).expect("just allocated");
+        self.statistics.live_bytes -= self.bytes(block);
+        self.statistics.refused += 1;
+        self.trim(block, chores);
+    }
+
     /// Size of the live block that starts at `address`
     pub(super) fn usable_bytes(&mut self, address: usize) -> Option<usize> {
         let block = self.live_block_at(address)?;
@@ -205,6 +196,54 @@ impl Blocks {
 
     pub(super) fn statistics(&self) -> ArenaStatistics {
         self.statistics
+    }
+
+    /// Hands out a cold block of a segment, and caches some behind it
+    ///
+    /// To ask for huge pages has a price for each time, so a class that is used much asks for more
+    /// at once: as much as it has, within bounds.
+    fn open(&mut self, base: usize) -> Fresh {
+        let class = self.segment(base).class;
+        let block_bytes = class.bytes();
+        let (index, again) = match self.segment(base).cold.pop() {
+            Some(index) => (index, true),
+            None => (self.segment(base).open_next(), false),
+        };
+        let target = self.classes[class.index()]
+            .resident_bytes
+            .clamp(HUGE_PAGE_BYTES, AHEAD_BYTES_MAX);
+        self.classes[class.index()].resident_bytes += block_bytes;
+        self.segment(base).idle -= 1;
+        let start = self.make_live(BlockId { base, index });
+        let mut ahead = 0;
+        while !again
+            && (1 + ahead) * block_bytes < target
+            && self.committed_bytes() + block_bytes <= self.config.bytes_max
+            && self.statistics.cached_bytes + block_bytes <= self.config.cached_bytes_max
+            && self.segment(base).has_next()
+        {
+            self.segment(base).open_next();
+            self.segment(base).idle -= 1;
+            self.classes[class.index()].resident_bytes += block_bytes;
+            self.statistics.cached_bytes += block_bytes;
+            ahead += 1;
+        }
+        for index in (index + 1..=index + ahead).rev() {
+            self.cache(BlockId { base, index });
+        }
+        if !self.segment(base).has_cold() {
+            self.classes[class.index()].cold.remove(&base);
+        }
+        let bytes = (1 + ahead) * block_bytes;
+        Fresh {
+            start,
+            ahead_bytes: ahead * block_bytes,
+            huge: if again {
+                bytes >= AHEAD_BYTES_MAX
+            } else {
+                bytes >= target
+            },
+        }
     }
 
     /// Hands a block out
@@ -231,38 +270,48 @@ impl Blocks {
             // One above the bound gives way itself, rather than displace all the others.
             self.trim(block, chores);
         } else {
-            self.entry(block).usage = Usage::Cached;
             self.statistics.cached_bytes += class.bytes();
-            let freed = self.frees;
-            self.frees += 1;
-            let cached = &mut self.classes[class.index()].cached;
-            cached.push_back(Cached { freed, block });
+            self.cache(block);
             while self.statistics.cached_bytes > self.config.cached_bytes_max {
                 self.evict(chores);
             }
         }
     }
 
+    /// Lists a block as one to hand out again
+    fn cache(&mut self, block: BlockId) {
+        let freed = self.frees;
+        self.frees += 1;
+        let segment = self.segment(block.base);
+        segment.entry(block.index).usage = Usage::Cached;
+        let class = segment.class.index();
+        let cached = &mut self.classes[class].cached;
+        cached.push_back(Cached { freed, block });
+    }
+
+    /// Bytes of the blocks that may have pages
+    fn committed_bytes(&self) -> usize {
+        let ArenaStatistics {
+            live_bytes,
+            orphaned_bytes,
+            abandoned_bytes,
+            cached_bytes,
+            ..
+        } = self.statistics;
+        live_bytes + orphaned_bytes + abandoned_bytes + cached_bytes
+    }
+
     /// Evicts cached blocks until one of `bytes` bytes keeps within the bound, returning whether it
     /// does
     fn make_room(&mut self, bytes: usize, chores: &mut Chores) -> bool {
-        loop {
-            let ArenaStatistics {
-                live_bytes,
-                orphaned_bytes,
-                abandoned_bytes,
-                cached_bytes,
-                ..
-            } = self.statistics;
-            let needed = live_bytes + orphaned_bytes + abandoned_bytes + bytes;
-            if needed > self.config.bytes_max {
-                return false;
-            }
-            if needed + cached_bytes <= self.config.bytes_max {
-                return true;
-            }
+        let kept_bytes = self.committed_bytes() - self.statistics.cached_bytes;
+        if bytes > self.config.bytes_max.saturating_sub(kept_bytes) {
+            return false;
+        }
+        while self.committed_bytes() > self.config.bytes_max - bytes {
             self.evict(chores);
         }
+        true
     }
 
     /// Gives up the block that has been cached for longest
@@ -282,9 +331,9 @@ impl Blocks {
 
     /// Has a block's pages be given back; nobody gets it meanwhile
     fn trim(&mut self, block: BlockId, chores: &mut Chores) {
-        let bytes = self.bytes(block);
         let segment = self.segment(block.base);
         segment.entry(block.index).usage = Usage::Trimming;
+        let bytes = segment.class.bytes();
         chores.trims.push(Trim {
             block,
             memory: Arc::clone(&segment.memory),
@@ -325,6 +374,7 @@ impl Blocks {
         let class = &mut self.classes[segment.class.index()];
         class.cold.remove(&base);
         class.mapped_bytes -= bytes;
+        class.resident_bytes -= retired;
         self.statistics.mapped_bytes -= bytes;
         self.statistics.abandoned_bytes -= retired;
         chores.emptied.push(segment.memory);
@@ -337,7 +387,8 @@ impl Blocks {
         let mapped_bytes = self.classes[class.index()].mapped_bytes;
         let target = mapped_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
         let count = target.min(self.config.bytes_max) / class.bytes();
-        count.max(1) * class.bytes()
+        // The last block may end in a huge page.
+        (count.max(1) * class.bytes()).next_multiple_of(HUGE_PAGE_BYTES)
     }
 
     fn live_block_at(&mut self, address: usize) -> Option<BlockId> {
@@ -369,6 +420,73 @@ impl Blocks {
     }
 }
 
+#[cfg(test)]
+impl Blocks {
+    /// Compares the counts and lists with the blocks themselves
+    pub(super) fn check_invariants(&self) {
+        let mut expected = ArenaStatistics {
+            peak_bytes: self.statistics.peak_bytes,
+            hits: self.statistics.hits,
+            misses: self.statistics.misses,
+            refused: self.statistics.refused,
+            ..ArenaStatistics::default()
+        };
+        for (base, segment) in &self.segments {
+            let bytes = segment.class.bytes();
+            let class = &self.classes[segment.class.index()];
+            expected.mapped_bytes += segment.memory.mapping().bytes();
+            let mut idle = segment.count - segment.blocks.len();
+            for (index, block) in segment.blocks.iter().enumerate() {
+                if block.leases > 0 {
+                    expected.leased_bytes += bytes;
+                }
+                let listed = class
+                    .cached
+                    .iter()
+                    .filter(|cached| cached.block == BlockId { base: *base, index })
+                    .count();
+                assert_eq!(listed, usize::from(block.usage == Usage::Cached));
+                assert_eq!(
+                    segment.cold.contains(&index),
+                    block.usage == Usage::Cold,
+                    "{block:?}"
+                );
+                match block.usage {
+                    Usage::Cold => idle += 1,
+                    Usage::Cached => {
+                        expected.cached_bytes += bytes;
+                        assert!(!block.abandoned && !segment.draining);
+                    }
+                    Usage::Trimming => {}
+                    Usage::Live => expected.live_bytes += bytes,
+                    Usage::Freed => {
+                        assert!(block.leases > 0);
+                        expected.orphaned_bytes += bytes;
+                    }
+                    Usage::Retired => {
+                        assert!(block.abandoned && segment.draining);
+                        expected.abandoned_bytes += bytes;
+                        idle += 1;
+                    }
+                }
+            }
+            assert_eq!(segment.idle, idle);
+            assert!(idle < segment.count, "an idle segment stays");
+            assert_eq!(
+                class.cold.contains(base),
+                segment.has_cold() && !segment.draining
+            );
+        }
+        assert_eq!(self.statistics, expected);
+        assert!(expected.cached_bytes <= self.config.cached_bytes_max);
+        assert!(self.committed_bytes() <= self.config.bytes_max);
+        for class in &self.classes {
+            let freed = class.cached.iter().map(|cached| cached.freed);
+            assert!(freed.is_sorted_by(|a, b| a < b));
+        }
+    }
+}
+
 impl Drop for Blocks {
     fn drop(&mut self) {
         for segment in std::mem::take(&mut self.segments).into_values() {
@@ -383,12 +501,23 @@ impl Drop for Blocks {
 
 /// Outcome of [`Blocks::take_cold`]
 pub(super) enum Cold {
-    /// Start of a block of zeroes
-    Taken(NonNull<u8>),
+    Taken(Fresh),
     /// None is left: make a segment, then [`Blocks::adopt`] it
-    NeedsSegment { bytes: usize },
+    NeedsSegment {
+        bytes: usize,
+    },
     /// The bound is reached
     Refused,
+}
+
+/// A block of zeroes that has no pages yet
+#[derive(Debug)]
+pub(super) struct Fresh {
+    pub(super) start: NonNull<u8>,
+    /// Bytes of the free blocks behind it that are to get pages too
+    pub(super) ahead_bytes: usize,
+    /// Whether to ask for huge pages
+    pub(super) huge: bool,
 }
 
 /// What is to be done once the lock is released
@@ -426,76 +555,6 @@ pub(super) struct BlockId {
     index: usize,
 }
 
-/// A memfd divided into blocks of one class
-#[derive(Debug)]
-struct Segment {
-    memory: Arc<Memory>,
-    class: SizeClass,
-    /// How many blocks there is room for
-    count: usize,
-    /// Those ever handed out; the rest are cold
-    blocks: Vec<Block>,
-    /// Those of `blocks` that are cold, the one given back last at the back
-    cold: Vec<usize>,
-    /// Blocks that are cold or retired
-    idle: usize,
-    /// Whether blocks are handed out no more
-    draining: bool,
-}
-
-impl Segment {
-    fn has_cold(&self) -> bool {
-        !self.cold.is_empty() || self.blocks.len() < self.count
-    }
-
-    /// Takes a cold block, of which there must be one
-    fn take_cold(&mut self) -> usize {
-        self.idle -= 1;
-        self.cold.pop().unwrap_or_else(|| {
-            assert!(self.blocks.len() < self.count);
-            self.blocks.push(Block {
-                usage: Usage::Cold,
-                leases: 0,
-                abandoned: false,
-            });
-            self.blocks.len() - 1
-        })
-    }
-
-    fn retired(&self) -> usize {
-        let retired = |block: &&Block| block.usage == Usage::Retired;
-        self.blocks.iter().filter(retired).count()
-    }
-
-    fn entry(&mut self, index: usize) -> &mut Block {
-        &mut self.blocks[index]
-    }
-}
-
-#[derive(Debug)]
-struct Block {
-    usage: Usage,
-    leases: u32,
-    /// Whether a peer may map it for ever
-    abandoned: bool,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Usage {
-    /// Free, without pages: reads as zeroes
-    Cold,
-    /// Free, with its pages
-    Cached,
-    /// Free, on the way from cached to cold
-    Trimming,
-    /// Its owner has it, and peers may
-    Live,
-    /// Its owner has freed it, but peers have leases
-    Freed,
-    /// Used no more
-    Retired,
-}
-
 /// Free blocks of one size
 #[derive(Debug, Default)]
 struct Class {
@@ -505,6 +564,8 @@ struct Class {
     cold: BTreeSet<usize>,
     /// Bytes of all its segments
     mapped_bytes: usize,
+    /// Bytes of its blocks that are not cold
+    resident_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -518,3 +579,8 @@ struct Cached {
 const SEGMENT_BYTES_MIN: usize = 64 << 20;
 /// Largest segment of more than one block
 const SEGMENT_BYTES_MAX: usize = 4 << 30;
+/// Most bytes of blocks that get their pages at once
+///
+/// The kernel waits for every processor before it makes huge pages on demand, which takes
+/// milliseconds where all are busy: about what huge pages save for this much.
+const AHEAD_BYTES_MAX: usize = 32 << 20;

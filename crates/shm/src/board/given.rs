@@ -89,8 +89,8 @@ impl fmt::Debug for GivenLeases {
 
 /// Slots, and what is out in them; of leases it knows only that they are dropped
 ///
-/// Invariant: a slot below `slots.len()` is in `free`, in `outstanding` (and has a lease then), or used no
-/// more.
+/// Invariant: a slot below `slots.len()` is in `free`, in `outstanding` (and has a lease then), or
+/// used no more.
 #[derive(Debug)]
 pub(super) struct Given<L> {
     table: Table,

@@ -2,7 +2,8 @@
 //!
 //! `RUSTFLAGS='--cfg loom' cargo test -p backhaul-shm --release --lib loom`
 //!
-//! The block is a cell: loom fails a model in which the giver writes to it again while the taker may still look.
+//! The block is a cell: loom fails a model in which the giver writes to it again while the taker
+//! may still look.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use loom::cell::UnsafeCell;

@@ -6,8 +6,8 @@
 //! 8192  words of the attacher's leases      4 bytes for each slot
 //! ```
 //!
-//! Integers are in the byte order of the host, which both sides share. A word of zero is one that no
-//! lease of its slot has been returned to.
+//! Integers are in the byte order of the host, which both sides share. A word of zero is one that
+//! no lease of its slot has been returned to.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

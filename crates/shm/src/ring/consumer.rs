@@ -19,6 +19,8 @@ pub struct Consumer {
     published: u64,
     /// Bytes ever written, when we last looked
     head: u64,
+    /// Something was published since the producer's waiting flag was looked at
+    unannounced: bool,
 }
 
 impl Consumer {
@@ -33,6 +35,7 @@ impl Consumer {
             tail: index,
             published: index,
             head: index,
+            unannounced: false,
         }
     }
 
@@ -47,7 +50,7 @@ impl Consumer {
     /// specified, and no further call can help.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, RingError> {
         let copied = self.copy_out(buffer)?;
-        self.publish();
+        self.publish_if_much();
         Ok(copied)
     }
 
@@ -65,7 +68,7 @@ impl Consumer {
                 break;
             }
         }
-        self.publish();
+        self.publish_if_much();
         Ok(copied)
     }
 
@@ -81,9 +84,10 @@ impl Consumer {
 
     /// Takes the producer's waiting flag: after a read, true means ring its doorbell
     ///
-    /// The flag is cleared, so one sleep is answered once.
+    /// The flag is cleared, so one sleep is answered once. While no space was made, it is not even
+    /// looked at: the producer sleeps on for want of it.
     pub fn take_peer_waiting(&mut self) -> bool {
-        self.memory.control().producer_waiting.take()
+        std::mem::take(&mut self.unannounced) && self.memory.control().producer_waiting.take()
     }
 
     /// Announces that this side is about to sleep until there are bytes
@@ -119,7 +123,7 @@ impl Consumer {
         while copied < buffer.len() {
             if self.filled() == 0 {
                 // The producer may be waiting for space that it has not been told of.
-                self.publish();
+                self.publish_if_much();
                 self.refresh()?;
                 if self.filled() == 0 {
                     break;
@@ -143,6 +147,20 @@ impl Consumer {
         Ok(copied)
     }
 
+    /// As [`publish`](Self::publish), unless it is so little that no producer waits for it
+    ///
+    /// A store to the index takes the line from the producer's cache, which small messages would
+    /// pay one by one. A producer waits only while it finds the ring full; with less than this
+    /// share of it unpublished there are bytes left to read, and reading them publishes.
+    fn publish_if_much(&mut self) {
+        let unpublished = self.tail.wrapping_sub(self.published);
+        if unpublished * DEFERRED_SHARE > self.memory.capacity()
+            || self.memory.capacity() < DEFERRING_BYTES_MIN
+        {
+            self.publish();
+        }
+    }
+
     /// Tells the producer that what was copied may be overwritten
     fn publish(&mut self) {
         if self.published != self.tail {
@@ -154,6 +172,7 @@ impl Consumer {
                 .0
                 .store(self.tail, Ordering::Release);
             self.published = self.tail;
+            self.unannounced = true;
         }
     }
 
@@ -181,3 +200,9 @@ impl Consumer {
         self.head.wrapping_sub(self.tail)
     }
 }
+
+/// Up to the ring's capacity over this, what was read may stay unpublished
+const DEFERRED_SHARE: u64 = if cfg!(loom) { 2 } else { 8 };
+
+/// In smaller rings everything is published at once
+const DEFERRING_BYTES_MIN: u64 = if cfg!(loom) { 0 } else { 1 << 16 };

@@ -53,9 +53,12 @@ fn producer_arms_only_while_the_ring_is_full() {
     assert_eq!(producer.arm(), Ok(false));
     producer.write(b"01234567").unwrap();
     assert_eq!(producer.arm(), Ok(true));
-    assert!(consumer.take_peer_waiting());
+    // No space, no bell.
+    assert!(!consumer.take_peer_waiting());
     consumer.read(&mut [0]).unwrap();
+    assert!(consumer.take_peer_waiting());
     assert_eq!(producer.arm(), Ok(false));
+    consumer.read(&mut [0]).unwrap();
     assert!(!consumer.take_peer_waiting());
 }
 

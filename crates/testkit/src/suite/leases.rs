@@ -127,6 +127,8 @@ pub fn a_block_that_is_lent_returned_and_reused_shows_its_new_content(harness: &
         pattern::check(seed, &message.segments[0]);
         // On half of the pages, so that some of the next are private, were they kept.
         message.segments[0][..BLOCK_BYTES / 2].fill(0xee);
+        drop(message);
+        lending.assert_blocks(0, 0, 0);
     }
     assert!(starts.iter().all(|start| *start == starts[0]));
 }

@@ -1,0 +1,93 @@
+//! Numbers and short text that are to be serialized: results of small tasks, above all.
+//!
+//! Dask pickles each of them by way of its families, its compression and the meters around them,
+//! and writes the same header for all. Here the pickle is all that is made. What the header is, and
+//! whether Dask would write it now, is asked of Python.
+
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
+
+/// Time spent on scalars, which Dask measures one by one
+#[derive(Default)]
+pub(super) struct Stopwatch {
+    spent: Duration,
+    scalars: usize,
+}
+
+impl Stopwatch {
+    /// Does the work for one scalar
+    pub(super) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let done = work();
+        self.spent += start.elapsed();
+        self.scalars += 1;
+        done
+    }
+
+    /// Calls `report(seconds)`, if there were any
+    pub(super) fn report(&self, report: &Py<PyAny>, py: Python<'_>) -> PyResult<()> {
+        if self.scalars > 0 {
+            report.bind(py).call1((self.spent.as_secs_f64(),))?;
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of a scalar that is read
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Reading {
+    /// It is unpickled
+    Load,
+    /// It stays serialized
+    Keep,
+    /// Python decides
+    Ask,
+}
+
+impl Reading {
+    /// From the options of a message: whether to deserialize, and by which families
+    pub(super) fn from_options(options: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if !options.get_item(0)?.is_truthy()? {
+            return Ok(Self::Keep);
+        }
+        Ok(if options.get_item(1)?.is_none() {
+            Self::Load
+        } else {
+            Self::Ask
+        })
+    }
+}
+
+/// An object that stays serialized, as it was read
+pub(super) fn kept<'py>(
+    serialized: &Bound<'py, PyAny>,
+    header: &Bound<'py, PyDict>,
+    pickled: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // Whoever passes it on writes into its header.
+    serialized.call1((header.copy()?, [pickled]))
+}
+
+/// Whether an object is a number, short text or nothing; Dask serializes bytes in another way
+pub(super) fn is_scalar(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if let Ok(text) = object.cast_exact::<PyString>() {
+        return Ok(text.len()? <= PICKLED_BYTES_MAX);
+    }
+    Ok(object.is_none()
+        || object.is_exact_instance_of::<PyInt>()
+        || object.is_exact_instance_of::<PyFloat>()
+        || object.is_exact_instance_of::<PyBool>())
+}
+
+/// Whether Dask sends a scalar as this pickle: neither compressed nor pickled once more
+pub(super) fn is_sent_as_it_is(pickled: &[u8]) -> bool {
+    // What seems to refer to the main module is left to cloudpickle.
+    pickled.len() <= PICKLED_BYTES_MAX && !pickled.windows(MAIN.len()).any(|part| part == MAIN)
+}
+
+/// Longer ones are rare and gain nothing; less than what Dask tries to compress
+const PICKLED_BYTES_MAX: usize = 1000;
+
+const MAIN: &[u8] = b"__main__";

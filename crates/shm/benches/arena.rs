@@ -1,0 +1,150 @@
+//! Blocks of the arena, fresh and recycled, and what it costs a peer to get one
+//!
+//! `cargo bench -p backhaul-shm --bench arena`. Giver and taker are one process: what the kernel
+//! does for them is the same.
+#![allow(
+    missing_docs,
+    reason = "criterion's macros make undocumented functions"
+)]
+#![allow(clippy::unwrap_used, reason = "a failed step ends the measurement")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig};
+use backhaul_shm::board::{Board, board_in_process};
+use backhaul_shm::leased::{Leased, read_leased};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+criterion_group!(benches, allocate_and_free, fill, deliver, overwrite);
+criterion_main!(benches);
+
+const SIZES: [usize; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20];
+
+/// A block that is there already, not touched
+fn allocate_and_free(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("allocate_and_free");
+    let arena = arena(usize::MAX);
+    for bytes in SIZES {
+        group.bench_function(BenchmarkId::new("arena", bytes), |bencher| {
+            bencher.iter(|| black_box(arena.take(bytes).unwrap()));
+        });
+        group.bench_function(BenchmarkId::new("malloc", bytes), |bencher| {
+            bencher.iter(|| black_box(Vec::<u8>::with_capacity(bytes)));
+        });
+    }
+    group.finish();
+}
+
+/// Memory written once: from `malloc`, from an arena that keeps nothing, and from one that keeps
+/// all
+fn fill(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("fill");
+    for bytes in SIZES {
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_function(BenchmarkId::new("malloc", bytes), |bencher| {
+            bencher.iter(|| {
+                let mut buffer = Vec::with_capacity(bytes);
+                buffer.resize(bytes, 1_u8);
+                black_box(buffer)
+            });
+        });
+        for (name, cached_bytes_max) in [("fresh", 0), ("recycled", usize::MAX)] {
+            let arena = arena(cached_bytes_max);
+            group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
+                bencher.iter(|| {
+                    let mut buffer = arena.take(bytes).unwrap();
+                    buffer.fill(1);
+                    black_box(buffer)
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+/// From one side's block to bytes that the other has read: leased and mapped, leased and copied,
+/// and copied from memory to memory, without anything between
+fn deliver(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("deliver");
+    let arena = arena(usize::MAX);
+    for bytes in SIZES {
+        group.throughput(Throughput::Bytes(bytes as u64));
+        let (mut giver, taker) = board_in_process();
+        let mut block = arena.take(bytes).unwrap();
+        block.fill(1);
+        group.bench_function(BenchmarkId::new("map", bytes), |bencher| {
+            bencher.iter(|| drop(map(&block, &mut giver, &taker)));
+        });
+        group.bench_function(BenchmarkId::new("map and touch", bytes), |bencher| {
+            bencher.iter(|| touch(&map(&block, &mut giver, &taker)));
+        });
+        let mut target = arena.take(bytes).unwrap();
+        group.bench_function(BenchmarkId::new("read and touch", bytes), |bencher| {
+            bencher.iter(|| {
+                let lease = block.lease().unwrap();
+                read_leased(lease.descriptor(), lease.offset(), &mut target).unwrap();
+                touch(&target)
+            });
+        });
+        group.bench_function(BenchmarkId::new("memcpy and touch", bytes), |bencher| {
+            bencher.iter(|| {
+                target.copy_from_slice(&block);
+                touch(&target)
+            });
+        });
+    }
+    group.finish();
+}
+
+/// A receiver that changes every byte: of its private pages, and of a copy
+fn overwrite(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("overwrite");
+    let arena = arena(usize::MAX);
+    for bytes in SIZES {
+        group.throughput(Throughput::Bytes(bytes as u64));
+        let (mut giver, taker) = board_in_process();
+        let mut block = arena.take(bytes).unwrap();
+        block.fill(1);
+        group.bench_function(BenchmarkId::new("map", bytes), |bencher| {
+            bencher.iter(|| map(&block, &mut giver, &taker).fill(2));
+        });
+        group.bench_function(BenchmarkId::new("read", bytes), |bencher| {
+            bencher.iter(|| {
+                let lease = block.lease().unwrap();
+                let mut target = arena.take(bytes).unwrap();
+                read_leased(lease.descriptor(), lease.offset(), &mut target).unwrap();
+                target.fill(2);
+                black_box(target)
+            });
+        });
+    }
+    group.finish();
+}
+
+fn map(block: &ArenaBuf, giver: &mut Board, taker: &Board) -> Leased {
+    giver.given.sweep();
+    let lease = block.lease().unwrap();
+    let fd = lease.descriptor().try_clone_to_owned().unwrap();
+    let (offset, bytes) = (lease.offset(), lease.bytes());
+    let ticket = giver.given.issue(lease).unwrap();
+    let receipt = taker.taken.receipt(ticket, Arc::new(())).unwrap();
+    Leased::map(fd, offset, bytes, false, receipt).unwrap()
+}
+
+/// Reads a byte of every page
+fn touch(bytes: &[u8]) -> u64 {
+    let sum = bytes
+        .iter()
+        .step_by(4096)
+        .map(|byte| u64::from(*byte))
+        .sum();
+    black_box(sum)
+}
+
+fn arena(cached_bytes_max: usize) -> Arena {
+    Arena::new(ArenaConfig {
+        cached_bytes_max,
+        ..ArenaConfig::default()
+    })
+}

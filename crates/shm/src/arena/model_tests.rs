@@ -1,0 +1,334 @@
+//! Random sequences against a model: what owners and peers see of every block
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::*;
+use crate::board::{Board, GivenLeases, TakenLeases, Ticket, board_in_process};
+use crate::leased::Leased;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn no_block_is_reused_while_anybody_may_look_and_none_is_lost(
+        cached_bytes_max in prop_oneof![0..8 * MIB, Just(usize::MAX)],
+        bytes_max in prop_oneof![2 * MIB..32 * MIB, Just(usize::MAX)],
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut model = Model::new(bytes_max, cached_bytes_max);
+        for (mark, step) in (1..).zip(steps) {
+            model.take(step, mark);
+            model.check();
+        }
+        model.end();
+    }
+}
+
+/// An arena, and what must be true of it
+struct Model {
+    arena: Arena,
+    giver: Arc<Giver>,
+    taken: TakenLeases,
+    /// Where leases that no board knows get their receipts
+    unknown: TakenLeases,
+    _peers: [GivenLeases; 2],
+    blocks: Vec<Block>,
+    leases: Vec<Given>,
+    /// What peers keep for ever
+    abandoned: Vec<(usize, u64, Leased)>,
+    receipts: u32,
+    peak_bytes: usize,
+    refused: u64,
+}
+
+/// A block that its owner has, or that a peer may look at
+struct Block {
+    address: usize,
+    bytes: usize,
+    /// What the owner wrote
+    mark: u64,
+    live: bool,
+}
+
+/// A lease, and what the peer has of it
+struct Given {
+    /// Of the block
+    address: usize,
+    mark: u64,
+    /// None: dropped, which the giver has not noticed
+    leased: Option<Leased>,
+    /// None: entered on the board
+    lease: Option<Lease>,
+}
+
+struct Giver(Mutex<GivenLeases>);
+
+impl Sweep for Giver {
+    fn sweep(&self) {
+        self.0.lock().unwrap().sweep();
+    }
+}
+
+impl Model {
+    fn new(bytes_max: usize, cached_bytes_max: usize) -> Self {
+        let arena = Arena::new(ArenaConfig {
+            bytes_max,
+            cached_bytes_max,
+            block_bytes_min: 64 * KIB,
+        });
+        let (Board { given, .. }, Board { taken, given: peer }) = board_in_process();
+        let (Board { given: other, .. }, Board { taken: unknown, .. }) = board_in_process();
+        let giver = Arc::new(Giver(Mutex::new(given)));
+        let sweep: Weak<Giver> = Arc::downgrade(&giver);
+        arena.on_shortage(sweep);
+        Self {
+            arena,
+            giver,
+            taken,
+            unknown,
+            _peers: [peer, other],
+            blocks: Vec::new(),
+            leases: Vec::new(),
+            abandoned: Vec::new(),
+            receipts: 0,
+            peak_bytes: 0,
+            refused: 0,
+        }
+    }
+
+    fn take(&mut self, step: Step, mark: u64) {
+        match step {
+            Step::Allocate { bytes, zeroed } => self.allocate(bytes, zeroed, mark),
+            Step::Free(at) => {
+                let live: Vec<_> = (0..self.blocks.len())
+                    .filter(|at| self.blocks[*at].live)
+                    .collect();
+                if !live.is_empty() {
+                    self.free(*at.get(&live));
+                }
+            }
+            Step::Lease { at, board } => {
+                let live: Vec<_> = self.blocks.iter().filter(|block| block.live).collect();
+                if !live.is_empty() {
+                    let block = at.get(&live);
+                    let (address, bytes, mark) = (block.address, block.bytes, block.mark);
+                    self.lease(address, bytes, mark, board);
+                }
+            }
+            Step::Return(at) => {
+                if !self.leases.is_empty() {
+                    let at = at.index(self.leases.len());
+                    self.leases[at].leased = None;
+                    if self.leases[at].lease.is_some() {
+                        self.leases.swap_remove(at);
+                        self.forget();
+                    }
+                }
+            }
+            Step::Abandon(at) => {
+                let alone: Vec<_> = (0..self.leases.len())
+                    .filter(|at| self.leases[*at].lease.is_some())
+                    .collect();
+                if !alone.is_empty() {
+                    let given = self.leases.swap_remove(*at.get(&alone));
+                    let leased = given.leased.unwrap();
+                    self.abandoned.push((given.address, given.mark, leased));
+                    given.lease.unwrap().abandon();
+                    self.forget();
+                }
+            }
+            Step::Sweep => {
+                self.giver.sweep();
+                self.leases.retain(|given| given.leased.is_some());
+                self.forget();
+            }
+        }
+    }
+
+    fn allocate(&mut self, bytes: usize, zeroed: bool, mark: u64) {
+        let start = if zeroed {
+            self.arena.allocate_zeroed(bytes)
+        } else {
+            self.arena.allocate(bytes)
+        };
+        // A shortage has had returned leases be noticed, or a block was there without.
+        let noticed = self.giver.0.lock().unwrap().outstanding();
+        let known = |given: &&Given| given.lease.is_none();
+        if noticed < self.leases.iter().filter(known).count() {
+            self.leases.retain(|given| given.leased.is_some());
+            self.forget();
+        }
+        let Some(start) = start else {
+            let class = SizeClass::for_bytes(bytes).unwrap().bytes();
+            let statistics = self.arena.shared.lock().unwrap().statistics();
+            self.refused += 1;
+            // Never refused without need.
+            let needed = statistics.live_bytes
+                + statistics.orphaned_bytes
+                + statistics.abandoned_bytes
+                + class;
+            assert!(needed > self.arena.shared.config.bytes_max);
+            return;
+        };
+        let address = start.as_ptr().addr();
+        let class = self.arena.usable_bytes(start).unwrap();
+        assert!(class >= bytes && address.is_multiple_of(page_size()));
+        for other in &self.blocks {
+            let apart = address + class <= other.address || other.address + other.bytes <= address;
+            assert!(apart, "a block was handed out twice");
+        }
+        if zeroed {
+            // SAFETY: a live block of at least that many bytes.
+            let content = unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) };
+            assert!(content.iter().all(|byte| *byte == 0));
+        }
+        for place in places(class) {
+            // SAFETY: within the block, which is ours alone, and aligned as the place is.
+            unsafe { start.add(place).cast::<u64>().write(mark) };
+        }
+        self.blocks.push(Block {
+            address,
+            bytes: class,
+            mark,
+            live: true,
+        });
+    }
+
+    fn free(&mut self, at: usize) {
+        let start = self.start(self.blocks[at].address);
+        assert!(!self.arena.free(start.map_addr(|address| address | 1)));
+        assert!(self.arena.free(start));
+        assert!(!self.arena.free(start), "a block was freed twice");
+        self.blocks[at].live = false;
+        self.forget();
+    }
+
+    fn lease(&mut self, address: usize, bytes: usize, mark: u64, board: bool) {
+        let start = self.start(address).as_ptr();
+        assert!(self.arena.lease(start, bytes + 1).is_none());
+        assert!(self.arena.lease(start, 0).is_none());
+        let lease = self.arena.lease(start, bytes).unwrap();
+        let fd = lease.descriptor().try_clone_to_owned().unwrap();
+        let offset = lease.offset();
+        let (receipt, lease) = if board {
+            let ticket = self.giver.0.lock().unwrap().issue(lease).unwrap();
+            (self.taken.receipt(ticket, Arc::new(())).unwrap(), None)
+        } else {
+            let ticket = Ticket {
+                slot: self.receipts,
+                generation: 1,
+            };
+            self.receipts += 1;
+            let receipt = self.unknown.receipt(ticket, Arc::new(())).unwrap();
+            (receipt, Some(lease))
+        };
+        self.leases.push(Given {
+            address,
+            mark,
+            leased: Some(Leased::map(fd, offset, bytes, false, receipt).unwrap()),
+            lease,
+        });
+    }
+
+    /// Drops blocks that nobody has any more
+    fn forget(&mut self) {
+        let leases = &self.leases;
+        self.blocks.retain(|block| {
+            let leased = leases.iter().any(|given| given.address == block.address);
+            block.live || leased
+        });
+    }
+
+    fn check(&mut self) {
+        self.arena.shared.lock().unwrap().check_invariants();
+        let looking = self
+            .leases
+            .iter()
+            .filter_map(|given| Some((given.mark, given.leased.as_ref()?)));
+        let forever = self
+            .abandoned
+            .iter()
+            .map(|(_, mark, leased)| (*mark, leased));
+        for (mark, leased) in looking.chain(forever) {
+            for place in places(leased.len()) {
+                let seen = leased[place..place + 8].try_into().unwrap();
+                assert_eq!(u64::from_ne_bytes(seen), mark, "leased bytes changed");
+            }
+        }
+        let sum = |wanted: &dyn Fn(&&Block) -> bool| {
+            let bytes = self.blocks.iter().filter(wanted).map(|block| block.bytes);
+            bytes.sum::<usize>()
+        };
+        let leased = |block: &&Block| {
+            self.leases
+                .iter()
+                .any(|given| given.address == block.address)
+        };
+        let statistics = self.arena.shared.lock().unwrap().statistics();
+        let live_bytes = sum(&|block| block.live);
+        self.peak_bytes = self.peak_bytes.max(live_bytes);
+        assert_eq!(statistics.live_bytes, live_bytes);
+        assert_eq!(statistics.peak_bytes, self.peak_bytes);
+        assert_eq!(statistics.leased_bytes, sum(&leased));
+        assert_eq!(statistics.orphaned_bytes, sum(&|block| !block.live));
+        assert_eq!(statistics.refused, self.refused);
+    }
+
+    /// Has everybody give everything back
+    fn end(mut self) {
+        for at in (0..self.blocks.len()).rev() {
+            if self.blocks[at].live {
+                self.free(at);
+            }
+        }
+        self.leases.clear();
+        // Sweeps.
+        let statistics = self.arena.statistics();
+        assert_eq!(statistics.live_bytes, 0);
+        assert_eq!(statistics.leased_bytes, 0);
+        assert_eq!(statistics.orphaned_bytes, 0);
+        assert_eq!(statistics.abandoned_bytes, 0);
+        self.blocks.clear();
+        self.check();
+    }
+
+    fn start(&self, address: usize) -> NonNull<u8> {
+        NonNull::new(std::ptr::with_exposed_provenance_mut(address)).unwrap()
+    }
+}
+
+/// Where a block of some size is marked
+fn places(bytes: usize) -> [usize; 3] {
+    [0, bytes / 16 * 8, bytes - 8]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate { bytes: usize, zeroed: bool },
+    Free(Index),
+    Lease { at: Index, board: bool },
+    Return(Index),
+    Abandon(Index),
+    Sweep,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let bytes = prop_oneof![
+        4 => 64 * KIB..300 * KIB,
+        2 => Just(MIB),
+        1 => MIB..5 * MIB,
+    ];
+    prop_oneof![
+        6 => (bytes, any::<bool>()).prop_map(|(bytes, zeroed)| Step::Allocate { bytes, zeroed }),
+        4 => any::<Index>().prop_map(Step::Free),
+        4 => (any::<Index>(), any::<bool>()).prop_map(|(at, board)| Step::Lease { at, board }),
+        3 => any::<Index>().prop_map(Step::Return),
+        1 => any::<Index>().prop_map(Step::Abandon),
+        1 => Just(Step::Sweep),
+    ]
+}

@@ -1,0 +1,92 @@
+//! A segment: a memfd divided into blocks of one class
+
+use std::sync::Arc;
+
+use super::memory::Memory;
+use crate::size_class::SizeClass;
+
+/// A memfd divided into blocks of one class
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) memory: Arc<Memory>,
+    pub(super) class: SizeClass,
+    /// How many blocks there is room for
+    pub(super) count: usize,
+    /// Those that ever had pages; the rest are cold
+    pub(super) blocks: Vec<Block>,
+    /// Those of `blocks` that are cold, the one given back last at the back
+    pub(super) cold: Vec<usize>,
+    /// Blocks that are cold or retired
+    pub(super) idle: usize,
+    /// Whether blocks are handed out no more
+    pub(super) draining: bool,
+}
+
+impl Segment {
+    /// A segment of cold blocks
+    pub(super) fn new(memory: Memory, class: SizeClass) -> Self {
+        let count = memory.mapping().bytes() / class.bytes();
+        Self {
+            memory: Arc::new(memory),
+            class,
+            count,
+            blocks: Vec::new(),
+            cold: Vec::new(),
+            idle: count,
+            draining: false,
+        }
+    }
+
+    pub(super) fn has_cold(&self) -> bool {
+        !self.cold.is_empty() || self.has_next()
+    }
+
+    /// Whether there is a block that was never handed out
+    pub(super) fn has_next(&self) -> bool {
+        self.blocks.len() < self.count
+    }
+
+    /// Index of the first block that was never handed out, which there must be
+    pub(super) fn open_next(&mut self) -> usize {
+        assert!(self.has_next());
+        self.blocks.push(Block {
+            usage: Usage::Cold,
+            leases: 0,
+            abandoned: false,
+        });
+        self.blocks.len() - 1
+    }
+
+    pub(super) fn retired(&self) -> usize {
+        let retired = |block: &&Block| block.usage == Usage::Retired;
+        self.blocks.iter().filter(retired).count()
+    }
+
+    pub(super) fn entry(&mut self, index: usize) -> &mut Block {
+        &mut self.blocks[index]
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) usage: Usage,
+    pub(super) leases: u32,
+    /// Whether a peer may map it for ever
+    pub(super) abandoned: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Usage {
+    /// Free, without pages: reads as zeroes
+    Cold,
+    /// Free, with its pages
+    Cached,
+    /// Free, on the way from cached to cold
+    Trimming,
+    /// Its owner has it, and peers may
+    Live,
+    /// Its owner has freed it, but peers have leases
+    Freed,
+    /// Used no more
+    Retired,
+}

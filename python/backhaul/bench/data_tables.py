@@ -1,0 +1,225 @@
+"""The reports of the benchmarks that move data as tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from backhaul.bench.dask_cluster import ROLES
+from backhaul.bench.task_tables import format_lanes, profile_tables
+from backhaul.bench.units import format_bytes, format_rate
+
+if TYPE_CHECKING:
+    from backhaul.bench import transpose_sum
+    from backhaul.bench.data_jobs import Report
+
+__all__ = [
+    "broadcast_tables",
+    "merge_tables",
+    "rechunk_tables",
+    "shuffle_tables",
+    "transpose_sum_tables",
+]
+
+#: Header and cell of columns that only one benchmark has
+_Columns = Mapping[str, Callable[[Any], str]]
+
+
+def merge_tables(report: Report) -> Group:
+    """Lay out a report of ``bench merge``.
+
+    Parameters
+    ----------
+    report : data_jobs.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        One table for all, and where the time went.
+    """
+    options: Any = report.options
+    return _tables(
+        report,
+        f"left.merge(right), {options.shuffle} shuffle, {options.rows_per_worker} rows of "
+        "16 bytes for each worker on either side",
+        "chunks\na worker",
+        "Both dataframes are in memory before, the result after.",
+    )
+
+
+def shuffle_tables(report: Report) -> Group:
+    """Lay out a report of ``bench shuffle``.
+
+    Parameters
+    ----------
+    report : data_jobs.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        One table for all, and where the time went.
+    """
+    options: Any = report.options
+    return _tables(
+        report,
+        f"frame.shuffle(key), {options.rows_per_worker} rows of {8 * (1 + options.columns)} bytes "
+        "for each worker",
+        "method,\nchunks\na worker",
+        "The dataframe is in memory before, the result after.",
+    )
+
+
+def rechunk_tables(report: Report) -> Group:
+    """Lay out a report of ``bench rechunk``.
+
+    Parameters
+    ----------
+    report : data_jobs.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        One table for all, and where the time went.
+    """
+    options: Any = report.options
+    return _tables(
+        report,
+        f"rechunk of {options.size} × {options.size} float64 ({format_bytes(8 * options.size**2)})"
+        f", from {options.chunks} rows to {options.chunks} columns",
+        "method",
+        "The array is in memory before, the result after.",
+    )
+
+
+def broadcast_tables(report: Report) -> Group:
+    """Lay out a report of ``bench broadcast``.
+
+    Parameters
+    ----------
+    report : data_jobs.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        One table for all, and where the time went.
+    """
+    options: Any = report.options
+    return _tables(
+        report,
+        f"{format_bytes(options.nbytes)} to every worker",
+        "way",
+        "Until every worker has the array. Held: PSS of all processes once all workers have read "
+        "all of it, less what they held before the first one;\ncopies: that over the size of the "
+        "array. The first array counts: scatter has it in the client, the others on one worker.",
+        {
+            "held": lambda row: format_bytes(row.held_bytes.median),
+            "copies": lambda row: f"{row.copies.median:.2f}",
+        },
+    )
+
+
+def transpose_sum_tables(report: transpose_sum.Report) -> Group:
+    """Lay out a report of ``bench transpose-sum``.
+
+    Parameters
+    ----------
+    report : transpose_sum.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        Times, bandwidths between the workers, whether the results are equal, and where the time
+        went.
+    """
+    options: Any = report.options
+    pairs = Table(
+        title="\nPeer-to-peer bandwidth as Dask logs it, transfers above 1 MB",
+        title_justify="left",
+    )
+    for name in ("configuration", "(receiver, sender)"):
+        pairs.add_column(name)
+    for name in ("25 %", "50 %", "75 %", "total", "transfers"):
+        pairs.add_column(name, justify="right")
+    for row in report.rows:
+        for pair in row.bandwidths:
+            pairs.add_row(row.configuration, *pair.format_row())
+    times = _tables(
+        report,
+        f"(x + x.T).sum(), x of {options.size} × {options.size} float64 "
+        f"({format_bytes(8 * options.size**2)}), chunks of {options.chunks} × {options.chunks}",
+        None,
+        "Making x is not timed. Moved: bytes that workers fetched from each other, median. "
+        "Recycled: glibc keeps freed memory.",
+        {"moved": lambda row: format_bytes(row.moved_bytes_median)},
+        warmup=options.warmup,
+    )
+    return Group(times, pairs, _verdict(report))
+
+
+def _tables(
+    report: Report,
+    title: str,
+    case_header: str | None,
+    note: str,
+    more: _Columns | None = None,
+    *,
+    warmup: int = 1,
+) -> Group:
+    """Lay out what all have in common."""
+    options = report.options
+    table = Table(
+        title=f"\n{title}, {options.workers} workers × {options.threads} threads",
+        title_justify="left",
+    )
+    if case_header is not None:
+        table.add_column(case_header, justify="right", no_wrap=True)
+    table.add_column("configuration", no_wrap=True)
+    table.add_column("s", justify="right")
+    table.add_column("min – max", justify="right", no_wrap=True)
+    table.add_column("input / s", justify="right", no_wrap=True)
+    table.add_column("times\nas fast", justify="right")
+    for role in ROLES:
+        table.add_column(f"CPU s\n{role}", justify="right")
+    table.add_column("page\nfaults", justify="right")
+    more = more or {}
+    for header in more:
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in report.rows:
+        table.add_row(
+            *([] if case_header is None else [row.case]),
+            row.configuration,
+            f"{row.seconds_median:.3f}",
+            f"{row.seconds_min:.3f} – {row.seconds_max:.3f}",
+            format_rate(row.input_bytes_per_s),
+            f"{row.ratio:.2f}",
+            *(f"{row.cpu_seconds[role].median:.3f}" for role in ROLES),
+            f"{sum(row.page_faults[role].median for role in ROLES):.0f}",
+            *(cell(row) for cell in more.values()),
+            end_section=row.configuration == report.rows[-1].configuration,
+        )
+    text = Text(
+        f"Medians over {options.repetitions} repetitions, configurations in turn, {warmup} before "
+        f"them not counted, results checked.\n{note}\n"
+        f"Lanes between workers: {format_lanes(report.lanes)}.",
+        style="dim",
+    )
+    return Group(table, text, *profile_tables(report.profiles))
+
+
+def _verdict(report: transpose_sum.Report) -> Text:
+    if len(report.rows) < 2:
+        return Text("One configuration: nothing to compare results with.", style="yellow")
+    if report.equal:
+        tolerance = report.relative_tolerance
+        return Text(f"Results are equal (relative tolerance {tolerance:g}).", style="green")
+    sums = "; ".join(f"{row.configuration}: {row.sums}" for row in report.rows)
+    return Text(f"Results DIFFER: {sums}", style="bold red")

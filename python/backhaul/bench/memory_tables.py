@@ -1,0 +1,184 @@
+"""The reports of the benchmarks of memory as tables on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from backhaul.bench.summary import Spread
+from backhaul.bench.task_tables import format_lanes
+from backhaul.bench.units import format_bytes
+
+if TYPE_CHECKING:
+    from backhaul.bench import alloc, memory
+
+__all__ = ["alloc_tables", "memory_tables"]
+
+_BARS = "▁▂▃▄▅▆▇█"
+_COURSE_COLUMNS = 100
+#: First letter of a phase under its column
+_PHASES = {"prepare": "p", "run": "R", "check": "c", "release": "·", "rest": "·"}
+
+
+def memory_tables(report: memory.Report) -> Group:
+    """Lay out a report of ``bench memory``.
+
+    Parameters
+    ----------
+    report : memory.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        Peak and mean of the runs, what stays after them, and the course of it.
+    """
+    options = report.options
+    runs = Table(
+        title=f"\nPSS of all processes while (x + x.T).sum() runs, x of {options.size} × "
+        f"{options.size} float64 ({format_bytes(8 * options.size**2)}), chunks of "
+        f"{options.chunks} × {options.chunks}, {options.workers} workers × {options.threads} "
+        "threads",
+        title_justify="left",
+    )
+    rests = Table(title="\nPSS of all processes at rest", title_justify="left")
+    for table in (runs, rests):
+        table.add_column("configuration", no_wrap=True)
+    for name in ("peak", "min – max", "of the first", "anon", "shmem", "swap", "memfds", "mean"):
+        runs.add_column(name, justify="right", no_wrap=True)
+    runs.add_column("s", justify="right")
+    for name in (
+        "fresh",
+        "after 1",
+        f"after {options.repetitions}",
+        "anon",
+        "shmem",
+        "memfds",
+        "growth a repetition",
+    ):
+        rests.add_column(name, justify="right", no_wrap=True)
+    parts: list[Table | Text] = [runs, rests, Text("\nPSS over time")]
+    most = max(max(_totals(row.series)) for row in report.rows)
+    for row in report.rows:
+        peak, last = row.peak, row.rest[-1]
+        means = sorted(row.mean_pss_bytes)
+        seconds = sorted(row.seconds)
+        runs.add_row(
+            row.configuration,
+            format_bytes(row.peak_pss.median),
+            f"{format_bytes(row.peak_pss.minimum)} – {format_bytes(row.peak_pss.maximum)}",
+            f"{row.ratio:.2f}",
+            *(format_bytes(each) for each in (peak.anon, peak.shmem, peak.swap)),
+            format_bytes(row.peak_memfd_bytes),
+            format_bytes(means[len(means) // 2]),
+            f"{seconds[len(seconds) // 2]:.3f}",
+        )
+        rests.add_row(
+            row.configuration,
+            *(format_bytes(each.pss) for each in (row.fresh, row.rest[0], last)),
+            *(format_bytes(each) for each in (last.anon, last.shmem, row.rest_memfd_bytes[-1])),
+            format_bytes(row.growth_bytes_per_repetition),
+        )
+        bars, phases = course(row.series, most)
+        parts.append(Text(f"{bars}  {row.configuration}"))
+        parts.append(Text(phases, style="dim"))
+    sampling = "; ".join(
+        f"{row.configuration}: every {row.sampling_interval_s.median * 1e3:.0f} ms (at most "
+        f"{row.sampling_interval_s.maximum * 1e3:.0f}), {row.sampling_cpu_share:.1%} of a CPU"
+        for row in report.rows
+    )
+    parts.append(
+        Text(
+            f"{format_bytes(most)} at full height; R the job, p making x, c checking, · releasing "
+            "and rest.\n"
+            f"Medians over {options.repetitions} repetitions on one cluster after the other; the "
+            "job is sampled while it is timed. Anon, shmem, swap: of the highest peak.\nMemfds: "
+            "pages of files in memory that a process has open, mapped or not. Fresh: modules "
+            f"loaded; after n: {options.settle_s:g} s after repetition n, all dropped.\n"
+            f"Sampled from outside: {sampling}.\n"
+            f"Lanes between workers: {format_lanes(report.lanes)}.",
+            style="dim",
+        )
+    )
+    return Group(*parts)
+
+
+def course(series: memory.Series, most: float) -> tuple[str, str]:
+    """Draw PSS over time.
+
+    Parameters
+    ----------
+    series : memory.Series
+        Samples of one cluster.
+    most : float
+        Full height, in bytes.
+
+    Returns
+    -------
+    tuple of (str, str)
+        A bar for each stretch of time, as high as the highest sample in it, and under it the
+        phase of that sample. A stretch without samples repeats the one before.
+    """
+    start, end = series.seconds[0], series.seconds[-1]
+    highest: dict[int, tuple[int, str]] = {}
+    for second, total, phase in zip(series.seconds, _totals(series), series.phase, strict=True):
+        fraction = (second - start) / (end - start) if end > start else 0
+        column = min(int(fraction * _COURSE_COLUMNS), _COURSE_COLUMNS - 1)
+        highest[column] = max(highest.get(column, (0, "")), (total, phase))
+    bars, phases = "", ""
+    for column in range(_COURSE_COLUMNS):
+        total, phase = highest.get(column, highest[max(c for c in highest if c <= column)])
+        bars += _BARS[min(int(total / most * len(_BARS)), len(_BARS) - 1)]
+        phases += _PHASES[phase]
+    return bars, phases
+
+
+def alloc_tables(report: alloc.Report) -> Group:
+    """Lay out a report of ``bench alloc``.
+
+    Parameters
+    ----------
+    report : alloc.Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        One table.
+    """
+    options = report.options
+    table = Table(
+        title=f"\nnp.empty of {format_bytes(options.nbytes)}, filled, dropped, and again",
+        title_justify="left",
+    )
+    table.add_column("allocator", no_wrap=True)
+    for which in ("first", "second"):
+        table.add_column(f"{which}, ms", justify="right")
+        table.add_column("min – max", justify="right", no_wrap=True)
+        table.add_column("page faults", justify="right")
+    table.add_column("second, times as fast", justify="right")
+    for row in report.rows:
+        table.add_row(
+            row.allocator,
+            *_fill(row.first_seconds, row.first_page_faults),
+            *_fill(row.second_seconds, row.second_page_faults),
+            f"{row.ratio:.2f}",
+        )
+    note = Text(
+        f"Medians over {options.repetitions} processes each, allocators in turn. Recycled: glibc "
+        "keeps freed memory.",
+        style="dim",
+    )
+    return Group(table, note)
+
+
+def _fill(seconds: Spread, page_faults: Spread) -> tuple[str, str, str]:
+    median, low, high = (f"{each * 1e3:.2f}" for each in seconds)
+    return median, f"{low} – {high}", f"{page_faults.median:.0f}"
+
+
+def _totals(series: memory.Series) -> list[int]:
+    return [sum(each) for each in zip(*series.pss_bytes.values(), strict=True)]

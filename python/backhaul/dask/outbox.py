@@ -1,0 +1,127 @@
+"""What a client has to tell its scheduler, in one callback of its event loop.
+
+A client drops futures one by one, mostly from another thread than its event loop's: for each, Dask
+wakes the event loop, which counts, and calls itself once more to send. Here what is to be counted
+and sent waits in one queue, in the order in which it came, and one callback works it off.
+
+Against other callbacks of the same loop nothing comes later than in Dask, and something may come
+earlier; among themselves messages and releases keep their order, so what a graph needs is not
+released before the graph has been sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from types import CodeType
+from typing import Any
+
+from tornado.ioloop import IOLoop
+from tornado.log import app_log
+
+from backhaul.dask.private import Client, Future
+
+__all__ = ["Outbox", "collected_release", "collected_send", "outbox_of"]
+
+_ATTRIBUTE = "_backhaul_outbox"
+
+
+class Outbox:
+    """Calls that the event loop of a client is to make soon, in order.
+
+    Calls may be added by any thread, and by a finalizer that interrupts one that adds another.
+
+    Parameters
+    ----------
+    loop : tornado.ioloop.IOLoop
+        Makes the calls.
+    """
+
+    __slots__ = ("_calls", "_is_scheduled", "_loop")
+
+    def __init__(self, loop: IOLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[[Any], object], Any]] = deque()
+        #: Whether the loop is going to look at calls that are added from now on.
+        self._is_scheduled = False
+
+    def add(self, call: Callable[[Any], object], argument: Any) -> None:
+        """Have the event loop make a call; what it raises is logged there."""
+        self._calls.append((call, argument))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._is_scheduled:
+            return
+        self._is_scheduled = True
+        try:
+            self._loop.add_callback(self._work_off)
+        except BaseException:
+            self._is_scheduled = False
+            raise
+
+    def _work_off(self) -> None:
+        # First this: what is added from here on is either among those counted below, or schedules
+        # another round.
+        self._is_scheduled = False
+        try:
+            for _ in range(len(self._calls)):
+                call, argument = self._calls.popleft()
+                try:
+                    call(argument)
+                except Exception:
+                    # As the loop does for each of its callbacks.
+                    app_log.error(
+                        "Exception in callback %r", partial(call, argument), exc_info=True
+                    )
+        finally:
+            # An interrupt leaves some.
+            if self._calls:
+                self._schedule()
+
+
+def collected_send(original: Callable[..., Any]) -> Callable[..., None]:
+    """Make a `Client._send_to_scheduler` that uses the client's outbox."""
+
+    def _send_to_scheduler(self: Client, msg: dict[str, Any]) -> None:
+        # The others are refused.
+        if self.status in ("running", "closing", "connecting", "newly-created"):
+            outbox_of(self).add(self._send_to_scheduler_safe, msg)
+        else:
+            original(self, msg)
+
+    return _send_to_scheduler
+
+
+def collected_release(original: Callable[..., Any]) -> Callable[..., None]:
+    """Make a `Future.release` that uses the client's outbox, if what the client sends does, too."""
+
+    def release(self: Future[Any]) -> None:
+        client = self._client
+        if client is None or not self._state or not _sends_by_outbox(client):
+            original(self)
+        elif not self._cleared and client.generation == self._generation:
+            self._cleared = True
+            outbox_of(client).add(client._dec_ref, self.key)
+
+    return release
+
+
+def outbox_of(client: Client) -> Outbox:
+    """Give the outbox of a client, made on first use."""
+    attributes = vars(client)
+    outbox: Outbox | None = attributes.get(_ATTRIBUTE)
+    if outbox is None:
+        loop = client.loop
+        assert loop is not None, "a client that sends has one"
+        outbox = attributes.setdefault(_ATTRIBUTE, Outbox(loop))
+    return outbox
+
+
+def _sends_by_outbox(client: Client) -> bool:
+    sends = getattr(type(client)._send_to_scheduler, "__code__", None)
+    return sends is _SEND_CODE and "_send_to_scheduler" not in vars(client)
+
+
+(_SEND_CODE,) = (code for code in collected_send.__code__.co_consts if isinstance(code, CodeType))

@@ -44,7 +44,7 @@ LOST = (KilledWorker, NoValidWorkerError, RuntimeError, TimeoutError, OSError)
 GROWTH_MAX = 1.1
 
 #: Far more than a job takes with workers that come back after each kill.
-JOB_TIMEOUT_S = 45.0
+JOB_TIMEOUT_S = 300.0
 
 
 def main() -> int:
@@ -60,9 +60,14 @@ def main() -> int:
     seed = options.seed if options.seed is not None else random.randrange(1 << 32)
     show(f"seed {seed}, {options.seconds:g} s, {options.workers} workers")
     rng = random.Random(seed)
-    # A worker that dies is no fault of the task it ran.
+    lenient = {
+        # A worker that dies is no fault of the task it ran.
+        "distributed.scheduler.allowed-failures": 1000,
+        # A cluster gives a worker up that is not there this long after it died, or is dead again.
+        "distributed.deploy.lost-worker-timeout": "1 day",
+    }
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1000}),
+        dask.config.set(lenient),
         LocalCluster(
             n_workers=options.workers,
             threads_per_worker=1,

@@ -16,7 +16,9 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import linecache
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -114,13 +116,32 @@ def _name(source: Any) -> str:
     return str(getattr(source, "__qualname__", source.__name__))
 
 
-def source_digest(function: Any) -> str:
+@functools.cache
+def source_digest(source: Any) -> str:
     """Digest the source of a function, class or module: 12 hexadecimal digits; ``""`` if none."""
     try:
-        source = inspect.getsource(function)
+        text = _class_source(source) or inspect.getsource(source)
     except (OSError, TypeError):
         return ""
-    return hashlib.sha256(source.encode()).hexdigest()[:12]
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _class_source(source: Any) -> str:
+    """Give what `inspect.getsource` does for a class, but find it by its line; ``""`` if not so.
+
+    Until Python 3.13 the latter parses the whole module: 0.1 s for that of the client.
+    """
+    if not isinstance(source, type):
+        return ""
+    lines = linecache.getlines(inspect.getsourcefile(source) or "")
+    start = re.compile(rf"class {re.escape(source.__qualname__)}\b")
+    found = [number for number, line in enumerate(lines) if start.match(line)]
+    if len(found) != 1:
+        return ""
+    (first,) = found
+    while first > 0 and lines[first - 1].startswith("@"):
+        first -= 1
+    return "".join(inspect.getblock(lines[first:]))
 
 
 def _files(function: Any) -> set[str | None]:

@@ -55,6 +55,10 @@ test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python 
 test-newest: $(NEWEST_VENV)/.installed ## Run the Dask tests with the newest Dask alone
 	$(NEWEST_VENV)/bin/python -m pytest $(or $(ARGS),tests/dask)
 
+.PHONY: soak
+soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')
+	$(BIN)/python tests/soak/soak.py $(ARGS)
+
 .PHONY: check
 check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes nothing
 	cargo fmt --all --check

@@ -12,6 +12,7 @@ import pytest
 from distributed.batched import BatchedSend
 from distributed.comm import CommClosedError, connect, listen
 from distributed.core import Server
+from distributed.protocol.serialize import Serialized, serialize
 from distributed.utils_test import gen_test
 
 import dask
@@ -46,7 +47,8 @@ async def stream_pair(
 
 async def fill(stream: AdaptiveBatchedSend) -> None:
     """Send what the peer, which does not read, has no room for."""
-    stream.send(bytes(80 << 20))
+    # Serialized beforehand, or it would be serialized aside.
+    stream.send(Serialized(*serialize(bytes(80 << 20))))
     await asyncio.sleep(0)
     assert stream.comm.congested()
 

@@ -687,6 +687,26 @@ async def test_a_pool_that_was_shut_down_fails_the_task(
 
 
 @cluster(1)
+async def test_a_pool_that_is_shut_down_fails_all_that_wait_for_it(
+    client: Client, scheduler: Scheduler, worker: Worker, path: Path, eventually: Eventually
+) -> None:
+    first = client.submit(gated, key="first")
+    await until_entered()
+    # More than Python nests calls.
+    late = client.map(
+        add, range(1500), key=[f"late-{i}" for i in range(1500)], workers=[worker.address]
+    )
+    await eventually(lambda: len(worker.state.ready) == 1500)
+    worker.executors["default"].shutdown(wait=False)
+    gate.set()
+    assert await first == "passed"
+    await wait(late)
+    assert {future.status for future in late} == {"error"}
+    await eventually(lambda: is_idle(worker))
+    assert len(path.taken) == (1501 if path.ours else 0)
+
+
+@cluster(1)
 async def test_what_is_cancelled_in_the_queue_does_not_run(
     client: Client, scheduler: Scheduler, worker: Worker, path: Path, eventually: Eventually
 ) -> None:

@@ -15,6 +15,7 @@ from distributed.utils_test import gen_cluster
 import dask
 from backhaul.dask import facts, work_in_hand
 from backhaul.dask.config import work_in_hand_limits
+from backhaul.dask.recall import Recall
 from backhaul.dask.work_in_hand import install, uninstall
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ async def test_tasks_go_back_to_the_queue_when_they_turn_heavy(
     results = await client.gather(futures)
     assert [result if isinstance(result, int) else 40 for result in results] == list(range(100))
     assert set(started.values()) == {1}
-    await eventually(lambda: not work_in_hand._installed(scheduler).recall.asked)  # type: ignore[union-attr]
+    await eventually(lambda: not recall_of(scheduler).asked)
 
 
 @gen_cluster(client=True, nthreads=ONE, config=BY_NUMBER)
@@ -289,6 +290,55 @@ async def test_a_worker_that_dies_loses_no_task(
     await a.kill()
     assert await client.gather(futures) == list(range(3000))
     scheduler.validate_state()
+
+
+def recall_of(scheduler: Scheduler) -> Recall:
+    installed = work_in_hand._installed(scheduler)
+    assert installed is not None
+    return installed.recall
+
+
+@gen_cluster(client=True, nthreads=TWO, config=BY_NUMBER)
+async def test_a_worker_that_is_lost_is_asked_for_nothing_more(
+    client: Client, scheduler: Scheduler, a: Worker, b: Worker, eventually: Eventually
+) -> None:
+    assert install(scheduler)
+    recall = recall_of(scheduler)
+    plugins = dict(scheduler.plugins)
+    futures = client.map(gated_from, range(200), first=50)
+    await eventually(lambda: min(in_hand(scheduler, a), in_hand(scheduler, b)) == 10)
+    for worker in (a, b):
+        assert recall.ask(scheduler.workers[worker.address], "gated_from", 3) == 3
+    assert {ws.address for _, ws, _ in recall.asked.values()} == {a.address, b.address}
+    assert len(scheduler.plugins) == len(plugins) + 1
+    # Before it can answer
+    await scheduler.remove_worker(a.address, stimulus_id="lost")
+    assert {ws.address for _, ws, _ in recall.asked.values()} <= {b.address}
+    await eventually(lambda: not recall.asked)
+    assert scheduler.plugins == plugins
+    gate.set()
+    assert await client.gather(futures) == list(range(200))
+    scheduler.validate_state()
+
+
+@gen_cluster(client=True, nthreads=ONE, config=BY_NUMBER)
+async def test_uninstalling_waits_for_answers(
+    client: Client, scheduler: Scheduler, a: Worker, eventually: Eventually
+) -> None:
+    handlers = dict(scheduler.stream_handlers)
+    plugins = dict(scheduler.plugins)
+    assert install(scheduler)
+    recall = recall_of(scheduler)
+    futures = client.map(gated_from, range(100), first=50)
+    await eventually(lambda: in_hand(scheduler, a) == 10)
+    assert recall.ask(scheduler.workers[a.address], "gated_from", 3) == 3
+    uninstall(scheduler)
+    assert scheduler.stream_handlers["steal-response"] == recall.handle_response
+    await eventually(lambda: not recall.asked)
+    assert scheduler.stream_handlers == handlers
+    assert scheduler.plugins == plugins
+    gate.set()
+    assert await client.gather(futures) == list(range(100))
 
 
 @gen_cluster(client=True, nthreads=TWO, config=BY_NUMBER)

@@ -11,17 +11,18 @@ use std::any::Any;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use backhaul_proto::ProtocolError;
 use backhaul_shm::arena::{Arena, Lease, Sweep};
 use backhaul_shm::board::{self, Board, GivenLeases, Receipt, TakenLeases, Ticket};
 use backhaul_shm::pool::ALIGNMENT_BYTES;
 use rustix::event::epoll::EventFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown,
 };
 
@@ -34,6 +35,9 @@ pub(crate) struct Parts {
 }
 
 /// Both directions of a connection
+///
+/// Dropped with the connection; the giver goes on until nothing is lent, the taker until nothing
+/// is borrowed.
 pub(crate) struct Courier {
     giver: Arc<Giver>,
     taker: Arc<Taker>,
@@ -43,11 +47,18 @@ pub(crate) struct Courier {
 struct Giver {
     socket: Arc<OwnedFd>,
     arena: Option<Arena>,
-    given: Mutex<GivenLeases>,
+    lent: Mutex<Lent>,
     engine: Weak<Engine>,
     id: OnceLock<SourceId>,
-    /// The peer takes and gives back nothing more
-    ended: AtomicBool,
+}
+
+/// What the peer has of ours
+struct Lent {
+    leases: GivenLeases,
+    /// Nothing more is lent: nobody would notice that it is back
+    ended: bool,
+    /// When to look what is back; set while something is out
+    sweep_at: Option<Instant>,
 }
 
 /// Borrows memory of the peer; shared with what was borrowed
@@ -63,6 +74,8 @@ pub(crate) struct Loan {
     pub(crate) memory: OwnedFd,
     /// Where it begins in `memory`, in bytes
     pub(crate) offset: u64,
+    /// What the peer calls it
+    pub(crate) ticket: u64,
     /// Gives it back when dropped
     pub(crate) receipt: Receipt,
 }
@@ -86,10 +99,13 @@ impl Courier {
         let giver = Arc::new(Giver {
             socket: Arc::clone(&socket),
             arena: arena.cloned(),
-            given: Mutex::new(parts.board.given),
+            lent: Mutex::new(Lent {
+                leases: parts.board.given,
+                ended: false,
+                sweep_at: None,
+            }),
             engine: Arc::downgrade(engine),
             id: OnceLock::new(),
-            ended: AtomicBool::new(false),
         });
         if let Some(arena) = arena {
             let sweep: Weak<dyn Sweep> = Arc::downgrade(&(Arc::clone(&giver) as Arc<dyn Sweep>));
@@ -111,25 +127,13 @@ impl Courier {
 
     /// Lends memory to the peer, returning the ticket; `None` if it must be sent instead
     pub(crate) fn lend(&self, memory: &[u8]) -> Option<u64> {
-        let giver = &self.giver;
         // What is received is aligned, wherever in the peer's memory it lies.
-        let is_aligned = memory.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES);
-        if !is_aligned || giver.ended.load(Ordering::Acquire) {
+        if !memory.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES) {
             return None;
         }
-        let lease = giver.arena.as_ref()?.lease(memory.as_ptr(), memory.len())?;
-        let mut given = lock(&giver.given);
-        if given.outstanding() == board::SLOTS && given.sweep() == 0 {
-            return None;
-        }
-        if let Err(error) = giver.send(&lease) {
-            tracing::debug!(%error, "a descriptor was not taken; the bytes are sent");
-            return None;
-        }
-        match given.issue(lease) {
-            Ok(ticket) => Some(ticket.into()),
-            Err(_lease) => None,
-        }
+        let arena = self.giver.arena.as_ref()?;
+        let lease = arena.lease(memory.as_ptr(), memory.len())?;
+        self.giver.give(lease).map(u64::from)
     }
 
     /// Takes what the peer has lent under a ticket
@@ -144,7 +148,7 @@ impl Courier {
         let (packet, memory) = self
             .taker
             .receive()
-            .map_err(|error| broken(format!("no descriptor came: {error}")))?;
+            .map_err(|error| broken(format!("no descriptor as said: {error}")))?;
         if packet.bytes != bytes {
             let detail = format!("{} bytes lent where {bytes} were said", packet.bytes);
             return Err(broken(detail));
@@ -152,12 +156,44 @@ impl Courier {
         Ok(Loan {
             memory: memory.ok_or(LoanError::NoDescriptor)?,
             offset: packet.offset,
+            ticket,
             receipt,
         })
     }
 }
 
+impl Drop for Courier {
+    fn drop(&mut self) {
+        self.giver.leave();
+    }
+}
+
 impl Giver {
+    /// Sends a lease to the peer, unless it has ended, has too many, or takes no packets
+    fn give(&self, lease: Lease) -> Option<Ticket> {
+        // To the end of this: what is given after the end of the peer would never come back.
+        let mut lent = lock(&self.lent);
+        let is_full = lent.leases.outstanding() == board::SLOTS && lent.leases.sweep() == 0;
+        if lent.ended || is_full {
+            return None;
+        }
+        if let Err(error) = self.send(&lease) {
+            tracing::debug!(%error, "a descriptor was not taken; the bytes are sent");
+            return None;
+        }
+        let ticket = lent.leases.issue(lease);
+        let ticket = ticket.expect("a slot is free: looked at under this lock");
+        if lent.sweep_at.is_none()
+            && let Some(engine) = self.engine.upgrade()
+        {
+            let at = Instant::now() + SWEEP_INTERVAL;
+            lent.sweep_at = Some(at);
+            drop(lent);
+            engine.schedule(at);
+        }
+        Some(ticket)
+    }
+
     /// Sends a descriptor; an error means that the peer has nothing of it
     fn send(&self, lease: &Lease) -> io::Result<()> {
         let packet = Packet {
@@ -177,43 +213,87 @@ impl Giver {
         Ok(())
     }
 
+    /// The connection is over: without anything lent, there is nothing to listen for
+    fn leave(&self) {
+        self.sweep();
+        let mut lent = lock(&self.lent);
+        if lent.leases.outstanding() == 0 {
+            self.end(&mut lent);
+        }
+    }
+
     /// Stops listening, once
-    fn end(&self) {
-        if !self.ended.swap(true, Ordering::AcqRel)
+    fn end(&self, lent: &mut Lent) {
+        if !std::mem::replace(&mut lent.ended, true)
             && let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get())
         {
             engine.unwatch(&*self.socket);
             engine.deregister(*id);
         }
     }
+
+    /// Whether the peer has dropped all that it borrowed, or is dead
+    fn peer_has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // An error would leave the event pending, and this would be asked again.
+        poll(&mut polled, Some(&now)) == Ok(1)
+    }
 }
 
 impl Sweep for Giver {
     fn sweep(&self) {
-        lock(&self.given).sweep();
+        let returned = lock(&self.lent).leases.take_returned();
+        // Not under the lock: pages may go back to the system.
+        drop(returned);
     }
 }
 
 impl Source for Giver {
     fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {
-        // The peer has dropped all that it borrowed, or is dead.
-        self.end();
-        lock(&self.given).return_all();
+        // Not on the word of the event: it may be one of another source, which had our id when the
+        // engine fetched it.
+        if self.peer_has_ended() {
+            let mut lent = lock(&self.lent);
+            self.end(&mut lent);
+            lent.leases.return_all();
+        }
+    }
+
+    fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
+        let at = lock(&self.lent).sweep_at?;
+        if now < at {
+            return Some(at);
+        }
+        self.sweep();
+        let mut lent = lock(&self.lent);
+        let is_lent = lent.leases.outstanding() > 0;
+        lent.sweep_at = is_lent.then(|| now + SWEEP_INTERVAL);
+        lent.sweep_at
     }
 
     fn on_stop(self: Arc<Self>) {
         // Nobody listens any more, and the peer may have it mapped for as long as it lives.
-        self.ended.store(true, Ordering::Release);
-        lock(&self.given).abandon_all();
+        let mut lent = lock(&self.lent);
+        lent.ended = true;
+        if self.peer_has_ended() {
+            lent.leases.return_all();
+        } else {
+            lent.leases.abandon_all();
+        }
     }
 }
 
 impl Taker {
-    /// Receives what belongs to the next lease; the descriptor is missing if it was lost
+    /// Receives what belongs to the next lease; `None` if the descriptor was lost
     fn receive(&self) -> io::Result<(Packet, Option<OwnedFd>)> {
         let mut bytes = [0; PACKET_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut was_reset = false;
         let received = loop {
             let outcome = rustix::net::recvmsg(
                 &*self.socket,
@@ -223,17 +303,29 @@ impl Taker {
             );
             match outcome {
                 Err(Errno::INTR) => {}
+                // Said once, if the peer died with packets of ours unread; its own are here.
+                Err(Errno::CONNRESET) if !was_reset => was_reset = true,
                 outcome => break outcome?,
             }
         };
-        if received.bytes != PACKET_BYTES {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        let mut memory = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                memory.extend(rights);
+            }
         }
-        let memory = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
-            _ => None,
-        });
-        Ok((Packet::decode(&bytes), memory))
+        let is_cut = received.flags.contains(ReturnFlags::TRUNC);
+        let is_lost = received.flags.contains(ReturnFlags::CTRUNC) && memory.is_empty();
+        if received.bytes != PACKET_BYTES || is_cut || (memory.len() != 1 && !is_lost) {
+            let what = format!(
+                "a packet of {}{} bytes and {} descriptors",
+                received.bytes,
+                if is_cut { " or more" } else { "" },
+                memory.len()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Ok((Packet::decode(&bytes), memory.pop()))
     }
 }
 
@@ -271,6 +363,12 @@ impl Packet {
 }
 
 const PACKET_BYTES: usize = 16;
+
+/// How often to look what is back while something is lent
+///
+/// An arena that needs memory looks at once; this is for one that needs none, whose freed blocks
+/// would else keep their pages.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The two ends of a socket between couriers of one process
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {

@@ -129,7 +129,7 @@ fn map(block: &ArenaBuf, giver: &mut Board, taker: &Board) -> Leased {
     let (offset, bytes) = (lease.offset(), lease.bytes());
     let ticket = giver.given.issue(lease).unwrap();
     let receipt = taker.taken.receipt(ticket, Arc::new(())).unwrap();
-    Leased::map(fd, offset, bytes, receipt).unwrap()
+    Leased::map(fd, offset, bytes, false, receipt).unwrap()
 }
 
 /// Reads a byte of every page

@@ -10,12 +10,17 @@
 //!
 //! # Forks
 //!
-//! A child shares the pages of every block with its parent: what it writes into one of them the
-//! parent sees. (To take the mapping from it would turn every access to an inherited object into a
-//! crash.) It gets no block and no lease from an inherited arena, and frees nothing there, so it
-//! harms nothing as long as it only reads. Dask starts its workers by spawning, not forking.
+//! A child gets no block and no lease from an inherited arena, and frees nothing there: otherwise
+//! both processes would hand out the same block. Yet it has objects in it, and shares their pages
+//! with the parent. So whoever forks calls [`Arena::before_fork`]: then the child has a private
+//! copy, and the parent does not recycle what the child may look at. Where nobody calls it (a fork
+//! in a C library), the parent sees what the child writes, and the child what the parent writes or
+//! recycles. (To take the mapping from the child instead, by `MADV_DONTFORK`, would turn every
+//! access to an inherited object into a crash.) Dask starts its workers by spawning, and a program
+//! that is started anew has no mapping of ours.
 
 mod blocks;
+mod fork;
 mod lease;
 mod memory;
 #[cfg(test)]
@@ -34,6 +39,7 @@ use rustix::io::Errno;
 use rustix::param::page_size;
 
 use self::blocks::{Blocks, Chores, Cold, Fresh};
+pub use self::fork::ForkGuard;
 pub use self::lease::Lease;
 use self::memory::Memory;
 use crate::fork::Origin;
@@ -83,6 +89,7 @@ impl Arena {
             shared: Arc::new(Shared {
                 config,
                 blocks: Mutex::new(Blocks::new(config)),
+                populate_bytes_max: populate_bytes_max(),
                 givers: Mutex::default(),
                 refusal: Mutex::default(),
                 origin: Origin::here(),
@@ -175,9 +182,12 @@ impl Arena {
     ///
     /// Blocks that were never filled have less than their size, and none has more.
     pub fn resident_bytes(&self) -> usize {
-        let segments = self.shared.lock().map(|blocks| blocks.segments());
-        let segments = segments.unwrap_or_default();
-        segments.iter().map(|memory| memory.resident_bytes()).sum()
+        let memories: Option<Vec<_>> = self
+            .shared
+            .lock()
+            .map(|blocks| blocks.memories().cloned().collect());
+        let memories = memories.unwrap_or_default();
+        memories.iter().map(|memory| memory.resident_bytes()).sum()
     }
 
     /// What the arena holds now and has done so far, once returned leases are noticed
@@ -189,8 +199,12 @@ impl Arena {
             .unwrap_or_default()
     }
 
-    /// Why the system refused memory when it was last asked for some, if it did
+    /// Why the system refused memory when it was last asked for some, if it did; in a forked child,
+    /// that it is one
     pub fn unavailable(&self) -> Option<io::Error> {
+        if !self.shared.origin.is_here() {
+            return Some(io::ErrorKind::Unsupported.into());
+        }
         self.shared.refusal().map(io::Error::from)
     }
 }
@@ -297,6 +311,8 @@ pub struct ArenaStatistics {
 struct Shared {
     config: ArenaConfig,
     blocks: Mutex<Blocks>,
+    /// Up to here, pages are made before they are asked for
+    populate_bytes_max: usize,
     /// Who may know of leases that are back; never locked while `blocks` is
     givers: Mutex<Vec<Weak<dyn Sweep>>>,
     /// What the system said when it was last asked for memory
@@ -327,7 +343,7 @@ impl Shared {
             huge,
         } = cold?;
         let populated = match ahead_bytes {
-            0 if bytes > POPULATE_BYTES_MAX => Ok(()),
+            0 if bytes > self.populate_bytes_max => Ok(()),
             0 => {
                 // SAFETY: the block is at least that long, and ours; segments end with a huge page.
                 unsafe { populate(start, bytes, huge) }
@@ -414,6 +430,9 @@ impl Shared {
 
     /// Has the givers notice returned leases, and says whether there is any giver
     fn sweep(&self) -> bool {
+        if !self.origin.is_here() {
+            return false;
+        }
         let givers: Vec<_> = self.givers().iter().filter_map(Weak::upgrade).collect();
         for giver in &givers {
             giver.sweep();
@@ -443,7 +462,15 @@ impl Shared {
     }
 }
 
-/// Up to here, pages are made before they are asked for
-///
-/// A block is asked for to be filled, as a rule. Where it is not, this bounds what is wasted.
+/// Up to which size of a block pages are made before they are asked for
+fn populate_bytes_max() -> usize {
+    // Where the system promises no more memory than it has, a page that it has not is a SIGBUS, and
+    // must be found out before.
+    match std::fs::read("/proc/sys/vm/overcommit_memory").as_deref() {
+        Ok([b'2', ..]) => usize::MAX,
+        _ => POPULATE_BYTES_MAX,
+    }
+}
+
+/// A block is asked for to be filled, as a rule; where it is not, this bounds what is wasted
 const POPULATE_BYTES_MAX: usize = 256 << 20;

@@ -31,16 +31,16 @@ pub use crate::memfd::SealError;
 ///
 /// Dropping it unmaps them and then gives the lease back.
 pub struct Leased {
-    /// First leased byte, in `mapping`
+    /// First leased byte, in `_mapping`
     start: NonNull<u8>,
     bytes: usize,
     /// Dropped before `_receipt`: fields are dropped in order
-    mapping: Mapping,
+    _mapping: Mapping,
     _receipt: Receipt,
     _counted: Counted,
 }
 
-// SAFETY: `start` leads into `mapping`, which is this value's alone and `Send`.
+// SAFETY: `start` leads into `_mapping`, which is this value's alone and `Send`.
 unsafe impl Send for Leased {}
 // SAFETY: `&Leased` gives shared access to plain bytes only.
 unsafe impl Sync for Leased {}
@@ -48,13 +48,22 @@ unsafe impl Sync for Leased {}
 impl Leased {
     /// Maps `bytes` bytes from `offset` of a peer's memory
     ///
-    /// The descriptor is closed; the mapping keeps the memory.
+    /// The descriptor is closed; the mapping keeps the memory. To `populate` maps the pages at once,
+    /// which takes less time than to fault on each of them (from Linux 5.14); those of a short lease
+    /// are in any case. Unless the peer's file has fewer pages than it lends: they would be made
+    /// here, before anybody has asked for them.
     ///
     /// # Errors
     ///
     /// [`MapError`]. Refused, the lease goes back; where the system has no room for a mapping, the
     /// error holds what [`read_leased`] needs.
-    pub fn map(fd: OwnedFd, offset: u64, bytes: usize, receipt: Receipt) -> Result<Self, MapError> {
+    pub fn map(
+        fd: OwnedFd,
+        offset: u64,
+        bytes: usize,
+        populate: bool,
+        receipt: Receipt,
+    ) -> Result<Self, MapError> {
         if bytes == 0 {
             return Err(LeaseError::Empty.into());
         }
@@ -70,13 +79,14 @@ impl Leased {
         match Mapping::private(fd.as_fd(), from, (end - from) as usize) {
             Ok(mapping) => {
                 let skip = (offset - from) as usize;
-                if bytes <= POPULATE_BYTES_MAX {
+                let is_wanted = populate || bytes <= POPULATE_BYTES_MAX;
+                if is_wanted && memfd::stored_bytes(fd.as_fd()) >= bytes as u64 {
                     mapping.populate_read(skip, bytes);
                 }
                 Ok(Self {
                     start: mapping.at(skip),
                     bytes,
-                    mapping,
+                    _mapping: mapping,
                     _receipt: receipt,
                     _counted: Counted::new(bytes),
                 })
@@ -87,14 +97,6 @@ impl Leased {
                 receipt,
             }),
         }
-    }
-
-    /// Has the pages be there before they are touched, which takes less time than to fault on each
-    ///
-    /// Without effect before Linux 5.14. A peer that lends memory without pages has this process
-    /// make them, as touching them would.
-    pub fn populate(&self) {
-        self.mapping.populate_read(0, self.mapping.bytes());
     }
 
     /// Address of the first byte; it does not move with the value

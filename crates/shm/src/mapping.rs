@@ -108,6 +108,21 @@ impl Mapping {
         (self.address, self.bytes) = (start, bytes);
     }
 
+    /// Replaces a mapping of a file, from its start, by a private one at the same place
+    ///
+    /// # Safety
+    ///
+    /// - `file` is the file that is mapped.
+    /// - Nobody relies on others seeing what is written here from now on.
+    pub(crate) unsafe fn make_private(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        let address = self.address.as_ptr().cast();
+        let readable = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the range is ours (`own`), and its content stays, as the caller promises.
+        unsafe { mmap(address, self.bytes, readable, flags, file, 0) }?;
+        Ok(())
+    }
+
     /// Has the kernel zero these private pages in a forked child, returning whether it will
     pub(crate) fn advise_wipe_on_fork(&self) -> bool {
         // SAFETY: the range is ours (`own`), and nothing changes in this process.

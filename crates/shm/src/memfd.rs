@@ -64,6 +64,12 @@ pub(crate) fn sealed_bytes(file: BorrowedFd<'_>) -> Result<u64, SealError> {
     Ok(fstat(file).map_err(system)?.st_size as u64)
 }
 
+/// Bytes of a file that have pages; 0 if the system does not tell
+pub(crate) fn stored_bytes(file: BorrowedFd<'_>) -> u64 {
+    // In units of 512 bytes, whatever the size of a block: stat(2).
+    fstat(file).map_or(0, |stat| 512 * stat.st_blocks as u64)
+}
+
 /// Why a descriptor is not one whose memory can be relied on
 ///
 /// Except for [`System`](Self::System) the peer's fault, and no retry helps.

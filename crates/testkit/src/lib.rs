@@ -14,6 +14,8 @@
 
 pub mod executor;
 pub mod harness;
+pub mod lending;
+pub mod meeting;
 pub mod model;
 pub mod pattern;
 pub mod peer;

@@ -16,11 +16,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import logging
 import queue
 import threading
 from collections.abc import Callable
 from time import perf_counter, thread_time
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
@@ -31,6 +33,7 @@ from backhaul.dask.private import (
     ExecuteSuccessEvent,
     Reschedule,
     RescheduleEvent,
+    Task,
     ThreadPoolExecutor,
     Worker,
     context_meter,
@@ -49,6 +52,9 @@ __all__ = ["start_execution"]
 
 #: Dask's own log, for what Dask would log there.
 logger = logging.getLogger("distributed.worker")
+
+#: What `_Execution._finish` caused to be started, in this thread, at the moment.
+_current = threading.local()
 
 #: Under this key Dask's worker collects what is measured during one of its instructions.
 _METRICS_KEY = "async-instruction"
@@ -88,7 +94,7 @@ def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_i
         or "span" in task_state.annotations
         or worker.state.actors
         or task_state.run_spec is None
-        or task_state.run_spec.is_coro
+        or _is_coroutine(task_state.run_spec)
     ):
         return False
     _quicken(executor)
@@ -200,7 +206,11 @@ class _Execution(asyncio.Future[None]):
         self._submitted_s = perf_counter()
         # Not at once: the thread would wake up to wait for the interpreter, which this one needs
         # until the end of its turn.
-        self.get_loop().call_soon(self._enqueue, executor, context=self._context)
+        started = getattr(_current, "started", None)
+        if started is None:
+            self.get_loop().call_soon(self._enqueue, executor, context=self._context)
+        else:
+            started.append((self, executor))
 
     def cancel(self, msg: Any = None) -> bool:
         """Leave the task to itself: the worker is closing and stops listening."""
@@ -229,7 +239,8 @@ class _Execution(asyncio.Future[None]):
                 executor._work_queue.put(self)
         except RuntimeError as error:
             self._broken = error
-            self._finish()
+            # Not at once: the next task may end here, too, and the one after it.
+            self.get_loop().call_soon(self._finish, context=self._context)
 
     def run(self) -> None:
         """Run the task; called by a thread of the pool."""
@@ -304,8 +315,17 @@ class _Execution(asyncio.Future[None]):
             event = self._broken_event(self._broken)
         self._drop()
         self._pace()
-        worker.handle_stimulus(event)
-        self._publish(event)
+        started: list[tuple[_Execution, ThreadPoolExecutor]] = []
+        _current.started = started
+        try:
+            worker.handle_stimulus(event)
+        finally:
+            _current.started = None
+            try:
+                self._publish(event)
+            finally:
+                for execution, executor in started:
+                    execution._enqueue(executor)
 
     def _drop(self) -> None:
         """Let go of what the task had and made; its exception refers back to here."""
@@ -411,6 +431,20 @@ class _Execution(asyncio.Future[None]):
                 spent_s -= value
         name = "execute", self._span_id, prefix, coarse or "other", "seconds"
         digest(name, max(0.0, spent_s))
+
+
+def _is_coroutine(run_spec: Any) -> bool:
+    """Tell what ``run_spec.is_coro`` does, with one look at what is a plain function."""
+    if type(run_spec) is Task and run_spec._is_coro is None:
+        function = run_spec.func
+        if (
+            type(function) is FunctionType
+            and not function.__code__.co_flags & inspect.CO_COROUTINE
+            # What marks a function as a coroutine although it is none stands there.
+            and not function.__dict__
+        ) or type(function) is BuiltinFunctionType:
+            run_spec._is_coro = False
+    return bool(run_spec.is_coro)
 
 
 def _event_loop(worker: Worker) -> asyncio.AbstractEventLoop:

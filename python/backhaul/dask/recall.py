@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from distributed import Scheduler
+from distributed import Scheduler, SchedulerPlugin
 
 from backhaul.dask.private import TaskState, WorkerState
 
@@ -25,6 +25,18 @@ _STREAM_OP = "steal-response"
 _STIMULUS = "work-in-hand-recall-"
 #: States of a task in which a worker gives it up, as upstream's work stealing knows them
 GIVEN_UP = frozenset({"ready", "constrained", "waiting"})
+
+
+class _Losses(SchedulerPlugin):
+    """Tells of workers that are lost; on the scheduler while something is asked for."""
+
+    def __init__(self, forget: Callable[[str], None]) -> None:
+        #: Of this one, as an earlier one may still wait for answers.
+        self.name = f"backhaul-recall-{id(self)}"
+        self._forget = forget
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
+        self._forget(worker)
 
 
 class Recall:
@@ -42,6 +54,9 @@ class Recall:
         self.asked: dict[Any, tuple[str, WorkerState, int | None]] = {}
         self._count = itertools.count()
         self._upstream_response: Callable[..., None] | None = None
+        #: It is to leave once nothing is asked for.
+        self._leaves = False
+        self._losses = _Losses(self._forget_worker)
 
     def attach(self) -> None:
         """Listen to the answers, besides upstream's work stealing."""
@@ -50,7 +65,8 @@ class Recall:
         handlers[_STREAM_OP] = self.handle_response
 
     def detach(self) -> None:
-        """Leave them to upstream; answers under way are then ones it does not know."""
+        """Leave them to upstream, after the last one that is under way."""
+        self._leaves = True
         handlers = self.scheduler.stream_handlers
         if self.asked or handlers[_STREAM_OP] != self.handle_response:
             # A task whose answer nobody hears would be lost.
@@ -78,7 +94,6 @@ class Recall:
             Number of tasks asked for.
         """
         scheduler = self.scheduler
-        self._forget_lost_workers()
         stealing = scheduler.extensions.get("stealing")
         in_flight = () if stealing is None else stealing.in_flight
         candidates = [
@@ -99,6 +114,7 @@ class Recall:
             {"op": "steal-request", "key": ts.key, "stimulus_id": stimulus_id} for ts in chosen
         ]
         if requests:
+            scheduler.add_plugin(self._losses, idempotent=True)
             logger.debug("%s gives back up to %d tasks of %s", ws, len(requests), prefix)
             scheduler.send_all({}, {ws.address: requests})
         return len(requests)
@@ -115,6 +131,7 @@ class Recall:
                 )
             return
         del self.asked[key]
+        self._settle()
         _, ws, run_id = asked
         ts = self.scheduler.tasks.get(key)
         if ts is None or ts.processing_on is not ws or ts.run_id != run_id:
@@ -127,8 +144,17 @@ class Recall:
     def _came_from_the_queue(self, ts: TaskState) -> bool:
         return bool(ts._queueable and not ts.actor and self.scheduler.is_rootish(ts))
 
-    def _forget_lost_workers(self) -> None:
-        workers = self.scheduler.workers
+    def _forget_worker(self, worker: str) -> None:
+        """Expect no more answers of a worker: its tasks are somewhere else now."""
         for key, (_, ws, _) in list(self.asked.items()):
-            if workers.get(ws.address) is not ws:
+            if ws.address == worker:
                 del self.asked[key]
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self.asked:
+            # A plugin costs a call at each transition of each task.
+            if self._losses.name in self.scheduler.plugins:
+                self.scheduler.remove_plugin(self._losses.name)
+            if self._leaves:
+                self.detach()

@@ -1,7 +1,9 @@
 """Handling of a stream of messages: `Server.handle_stream` for our comms.
 
 What differs from Dask's: all messages that have arrived are handled in one turn of the event loop,
-and what is known of a handler is looked up once.
+what is known of a handler is looked up once, and consecutive events for the state machine of a
+worker are given to it together, as it allows: it handles them in order, and what follows from them
+is done after the last.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 from backhaul.dask.comm import BackhaulComm
-from backhaul.dask.private import CommClosedError, iscoroutinefunction
+from backhaul.dask.private import CommClosedError, Worker, iscoroutinefunction
 
 __all__ = ["handle_stream"]
 
@@ -68,27 +71,89 @@ class _Stream:
         self._handlers = handlers
         self._comm = comm
         self._extra = extra
-        #: Handlers seen, and whether they are to be awaited.
-        self._known: dict[str, tuple[Callable[..., Any], bool]] = {}
+        #: Handlers seen, and how each is called.
+        self._known: dict[str, _Handler] = {}
 
     async def handle(self, batch: Any) -> bool:
         """Handle one batch; tells whether the stream goes on."""
-        for message in batch if isinstance(batch, (tuple, list)) else (batch,):
-            if message == "OK":
-                return True
-            op = message.pop("op")
-            if not op:
-                logger.error("odd message %s", message)
-            elif op == "close-stream":
-                peer = self._comm.peer_address
-                logger.info("Received 'close-stream' from %s; closing.", peer)
-                return False
-            else:
+        stimuli: list[Any] = []
+        worker: Worker | None = None
+        try:
+            for message in batch if isinstance(batch, (tuple, list)) else (batch,):
+                if message == "OK":
+                    return True
+                op = message.pop("op")
+                if not op:
+                    logger.error("odd message %s", message)
+                    continue
+                if op == "close-stream":
+                    peer = self._comm.peer_address
+                    logger.info("Received 'close-stream' from %s; closing.", peer)
+                    return False
                 handler = self._handlers[op]
                 known = self._known.get(op)
-                if known is None or known[0] is not handler:
-                    known = self._known[op] = handler, iscoroutinefunction(handler)
-                result = handler(**{**self._extra, **message})
-                if known[1]:
+                if known is None or known.function is not handler:
+                    known = self._known[op] = _Handler(handler)
+                if self._extra:
+                    message = {**self._extra, **message}
+                if known.event is not None:
+                    worker = known.worker
+                    stimuli.append(known.event(**message))
+                    continue
+                if worker is not None:
+                    _stimulate(worker, stimuli)
+                    worker = None
+                result = handler(**message)
+                if known.is_awaited:
                     await result
+        finally:
+            if worker is not None:
+                _stimulate(worker, stimuli)
         return True
+
+
+def _stimulate(worker: Worker, stimuli: list[Any]) -> None:
+    events = tuple(stimuli)
+    stimuli.clear()
+    worker.handle_stimulus(*events)
+
+
+class _Handler:
+    """A handler, and what is known of it.
+
+    Attributes
+    ----------
+    function : callable
+        The handler.
+    is_awaited : bool
+        Whether what it returns is to be awaited.
+    event : type or None
+        If all that it does is to make an event of its arguments and give it to the state machine of
+        a worker: the class of the event.
+    worker : Worker or None
+        That worker.
+    """
+
+    __slots__ = ("event", "function", "is_awaited", "worker")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.is_awaited = iscoroutinefunction(function)
+        self.event: type | None = None
+        self.worker: Worker | None = None
+        if getattr(function, "__code__", None) in _STIMULUS_CODES:
+            cells = dict(
+                zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+            )
+            self.event = cells["cls"].cell_contents
+            self.worker = cells["self"].cell_contents
+
+
+#: The code of the handlers that `Worker._handle_remote_stimulus` makes.
+_STIMULUS_CODES = frozenset(
+    code
+    for code in getattr(
+        Worker._handle_remote_stimulus, "__code__", handle_stream.__code__
+    ).co_consts
+    if isinstance(code, CodeType) and code.co_name == "_"
+)

@@ -10,7 +10,7 @@ use std::time::Instant;
 use backhaul_proto::{
     ArrivalId, Incoming as Announced, ProtocolError, RecvId, SegmentBytes, Store,
 };
-use backhaul_shm::leased::{LeaseError, Leased, MapError, read_leased};
+use backhaul_shm::leased::{LeaseError, Leased, MapError, ReadError, read_leased};
 use backhaul_shm::pool::{Pool, PoolBuf};
 use slab::Slab;
 use smallvec::SmallVec;
@@ -19,7 +19,7 @@ use super::ending::LinkError;
 use super::link::{Link, MessageMemory, RecvOperation};
 use super::{Conn, Target};
 use crate::courier::{Loan, LoanError};
-use crate::lane::{Lane, LaneError, Moved};
+use crate::lane::{Lane, Moved};
 use crate::request::Wakes;
 
 /// Messages on their way in, and what of the stream has been read ahead
@@ -147,6 +147,9 @@ impl Incoming {
     pub(super) fn stop(&mut self) {
         self.payload = None;
         self.staged = 0..0;
+        for slot in &mut self.arrivals {
+            slot.take_if(|arrival| !arrival.is_complete());
+        }
     }
 
     /// Fills the payload that is due from the staging buffer, returning how much
@@ -240,6 +243,15 @@ impl Arrival {
         segments.make_up_to(segment, pool)
     }
 
+    fn is_complete(&self) -> bool {
+        match &self.memory {
+            Memory::Segments(segments) => self.filled as u64 == segments.sizes.iter().sum(),
+            // Its receive has been told.
+            Memory::Into(_) => false,
+            Memory::Missing => true,
+        }
+    }
+
     /// Counts bytes as filled
     fn advance(&mut self, bytes: usize) {
         self.filled += bytes;
@@ -280,11 +292,9 @@ impl Arrival {
             self.memory = Memory::Missing;
             return Ok(Some(loan));
         }
-        match Leased::map(loan.memory, loan.offset, bytes, loan.receipt) {
+        let populate = memory.populate_leases;
+        match Leased::map(loan.memory, loan.offset, bytes, populate, loan.receipt) {
             Ok(leased) => {
-                if memory.populate_leases {
-                    leased.populate();
-                }
                 segments.here.push(PoolBuf::from(leased));
                 self.advance(bytes);
                 Ok(None)
@@ -299,6 +309,7 @@ impl Arrival {
                 Ok(Some(Loan {
                     memory: fd,
                     offset: loan.offset,
+                    ticket: loan.ticket,
                     receipt,
                 }))
             }
@@ -452,13 +463,28 @@ impl Link {
         };
         let mut targets = Targets::new();
         let asked = (*left).min(READ_BYTES_MAX);
-        let bytes = state.targets(&mut self.recvs, &self.memory.pool, asked, &mut targets);
+        let mut bytes = state.targets(&mut self.recvs, &self.memory.pool, asked, &mut targets);
+        let mut is_missing = false;
         for target in &mut targets {
-            read_leased(loan.memory.as_fd(), loan.offset, target)
-                .map_err(|error| LaneError::Io(std::io::Error::other(error)))?;
-            loan.offset += target.len() as u64;
+            match read_leased(loan.memory.as_fd(), loan.offset, target) {
+                Ok(()) => loan.offset += target.len() as u64,
+                Err(ReadError::Refused(error)) => {
+                    let detail = error.to_string();
+                    let ticket = loan.ticket;
+                    return Err(ProtocolError::BadLease { ticket, detail }.into());
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "lent memory is out of reach");
+                    is_missing = true;
+                    break;
+                }
+            }
         }
         drop(targets);
+        if is_missing {
+            state.memory = Memory::Missing;
+            bytes = 0;
+        }
         state.advance(bytes);
         *left = if bytes == 0 { 0 } else { *left - bytes };
         self.proto.handle_activity(Instant::now());
@@ -467,9 +493,11 @@ impl Link {
 
     /// The payload of a frame is there
     fn finish_payload(&mut self, conn: &Conn, wakes: &mut Wakes) {
-        if let Some(payload) = self.incoming.payload.take() {
+        if let Some(Payload { arrival, lent, .. }) = self.incoming.payload.take() {
+            // First: who sees the message complete may ask whether what was lent is back.
+            drop(lent);
             let now = self.now();
-            self.proto.handle_payload(now, payload.arrival);
+            self.proto.handle_payload(now, arrival);
             self.handle_events(conn, wakes);
         }
     }

@@ -386,7 +386,7 @@ impl Node {
         let mut tally_lent = 0;
         let mut lend = |range: PayloadRange| {
             // Refused now and then, as when a peer holds too much.
-            if range.offset % 3 == 0 {
+            if range.offset.is_multiple_of(3) {
                 return None;
             }
             tally_lent += 1;

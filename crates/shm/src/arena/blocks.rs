@@ -158,6 +158,29 @@ impl Blocks {
         }
     }
 
+    /// Has every live block be used no more once it is freed
+    pub(super) fn abandon_live(&mut self, chores: &mut Chores) {
+        let mut bases = Vec::new();
+        for (base, segment) in &mut self.segments {
+            let live = segment
+                .blocks
+                .iter_mut()
+                .filter(|block| block.usage == Usage::Live);
+            let count = live.map(|block| block.abandoned = true).count();
+            if count > 0 {
+                bases.push(*base);
+            }
+        }
+        for base in bases {
+            self.drain(base, chores);
+        }
+    }
+
+    /// Memory of every segment
+    pub(super) fn memories(&self) -> impl Iterator<Item = &Arc<Memory>> {
+        self.segments.values().map(|segment| &segment.memory)
+    }
+
     /// Notes that a block's pages have been given back, or could not be
     pub(super) fn trimmed(&mut self, block: BlockId, done: bool, chores: &mut Chores) {
         let segment = self.segment(block.base);
@@ -199,14 +222,6 @@ impl Blocks {
         while self.statistics.cached_bytes > cached_bytes {
             self.evict(chores);
         }
-    }
-
-    /// Memory of every segment
-    pub(super) fn segments(&self) -> Vec<Arc<Memory>> {
-        let segments = self.segments.values();
-        segments
-            .map(|segment| Arc::clone(&segment.memory))
-            .collect()
     }
 
     pub(super) fn statistics(&self) -> ArenaStatistics {

@@ -1,5 +1,6 @@
 //! The memory of a segment: a sealed memfd, and where it is mapped
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, fchmod, fstat, open};
@@ -44,6 +45,16 @@ impl Memory {
     pub(super) fn resident_bytes(&self) -> usize {
         // `st_blocks` counts 512 bytes, whatever the block size is.
         fstat(&self.file).map_or(0, |found| found.st_blocks as usize * 512)
+    }
+
+    /// Maps it anew, at the same place, so that what is written there is this process's own
+    ///
+    /// # Safety
+    ///
+    /// - Nobody relies on others seeing what is written here.
+    pub(super) unsafe fn make_private(&self) -> io::Result<()> {
+        // SAFETY: the file is what is mapped there; the rest is the caller's.
+        unsafe { self.mapping.make_private(self.file.as_fd()) }
     }
 
     /// What a peer needs to map it too

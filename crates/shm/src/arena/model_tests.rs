@@ -230,7 +230,7 @@ impl Model {
         self.leases.push(Given {
             address,
             mark,
-            leased: Some(Leased::map(fd, offset, bytes, receipt).unwrap()),
+            leased: Some(Leased::map(fd, offset, bytes, false, receipt).unwrap()),
             lease,
         });
     }

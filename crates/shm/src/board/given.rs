@@ -59,10 +59,12 @@ impl GivenLeases {
         drop(self.0.take_all());
     }
 
-    /// Has every lease be out for good: the peer may live, and can tell nobody any more
+    /// Has every lease that is not back be out for good: the peer may live, and can tell nobody any
+    /// more
     ///
     /// Their slots are not used again, as the peer may still store into them.
     pub fn abandon_all(&mut self) {
+        self.sweep();
         for lease in self.0.take_all_for_good() {
             lease.abandon();
         }

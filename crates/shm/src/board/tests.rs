@@ -37,7 +37,7 @@ fn mapped_lease_shows_the_bytes_and_keeps_its_own_changes() {
     assert_eq!(copy, *buffer);
     let ticket = giver.given.issue(lease).unwrap();
     let receipt = taker.taken.receipt(ticket, Arc::new(())).unwrap();
-    let mut leased = Leased::map(fd, offset, buffer.len(), receipt).unwrap();
+    let mut leased = Leased::map(fd, offset, buffer.len(), true, receipt).unwrap();
     assert_eq!(*leased, *buffer);
     leased.fill(6);
     assert!(buffer.iter().all(|byte| *byte == 5));

@@ -4,6 +4,9 @@ pub mod cancel;
 pub mod closing;
 pub mod contexts;
 pub mod executors;
+pub mod lease_ends;
+pub mod lease_strangers;
+pub mod leases;
 pub mod listening;
 pub mod liveness;
 pub mod matching;
@@ -69,6 +72,53 @@ macro_rules! conformance {
                 stepping_completes_a_request
                 the_engine_completes_what_nobody_waits_for
                 a_detached_send_arrives
+            }
+            lease_ends {
+                a_block_stays_lent_after_the_end_of_the_connection_until_the_receiver_drops_it
+                a_block_stays_lent_after_its_endpoints_are_dropped
+                a_block_stays_lent_after_the_context_of_the_receiver_is_closed
+                a_block_is_used_no_more_after_the_context_of_its_sender_is_closed
+                a_block_that_is_back_when_the_context_of_its_sender_is_closed_is_reused
+                lent_messages_that_are_never_received_return_with_the_endpoint
+                lent_messages_outlive_an_abort_of_their_sender
+                an_end_in_the_middle_of_lent_messages_loses_no_block
+                a_lender_that_is_cut_off_at_any_moment_loses_no_block
+            }
+            lease_strangers {
+                memory_lent_by_hand_arrives
+                leases_of_what_is_not_there_are_violations
+                a_ticket_that_is_out_already_is_a_violation
+                leases_for_messages_that_do_not_await_them_are_violations
+                a_lease_on_the_tcp_lane_is_a_violation
+                a_message_that_breaks_off_returns_what_was_lent_of_it
+                messages_lent_by_a_peer_that_dies_with_unread_packets_arrive
+                a_peer_that_takes_no_packets_gets_copies
+                a_peer_that_returns_nothing_holds_a_bounded_amount_until_its_end
+                garbage_on_the_board_does_no_harm
+                a_flood_of_packets_does_not_grow_and_ends_with_the_endpoint
+                a_peer_that_ends_its_half_early_gets_copies
+            }
+            leases {
+                lent_memory_arrives_and_what_is_written_there_stays_the_receivers
+                lent_memory_of_any_length_arrives
+                a_block_that_its_sender_frees_first_is_not_reused_before_the_receiver_drops_it
+                a_block_that_its_receiver_drops_first_stays_with_its_sender
+                a_block_lent_several_times_is_reused_after_the_last_of_them
+                a_block_that_is_lent_returned_and_reused_shows_its_new_content
+                parts_of_a_block_arrive_and_only_aligned_ones_are_lent
+                messages_of_lent_and_sent_segments_arrive
+                a_receive_into_a_buffer_copies_what_is_lent
+                a_receive_into_a_short_buffer_is_truncated_and_leaves_nothing_lent
+                lent_messages_that_nobody_expects_wait_for_their_receive
+                a_send_that_is_cancelled_in_time_lends_nothing
+                more_leases_than_there_are_slots_fall_back_to_copies
+                a_flood_of_lent_messages_arrives
+                segments_below_the_threshold_are_copied
+                what_is_not_sent_as_shared_is_copied
+                memory_outside_the_arena_of_the_context_is_copied
+                borrowed_memory_that_is_sent_on_arrives
+                both_sides_lend_at_once
+                past_the_bound_of_an_arena_memory_is_private
             }
             listening {
                 many_accepts_at_once_get_a_peer_each

@@ -2,13 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use backhaul::{CloseReason, Endpoint, LaneKind, Listener, RecvError, SendError, Tag, TagMask};
+use backhaul::{CloseReason, LaneKind, Listener, RecvError, SendError, Tag, TagMask};
 use backhaul_proto::{FrameHeader, FrameKind, Hello};
-use backhaul_shm::board;
-use backhaul_shm::channel::{self, Duplex};
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::harness::LOOPBACK;
+use crate::meeting::{Meeting, bell};
 use crate::raw::{RawPeer, hand_over, hello};
 use crate::{Finish, Harness, assert_matches, pattern, wait_until};
 
@@ -131,63 +129,8 @@ pub fn bytes_on_the_sentinel_end_the_endpoint(harness: &Harness) {
     still_accepts(harness, &meeting.listener);
 }
 
-/// A peer by hand on the lane of shared memory
-struct Meeting {
-    peer: RawPeer,
-    endpoint: Endpoint,
-    listener: Listener,
-    rings: Duplex,
-    memory: OwnedFd,
-    /// Wakes the endpoint
-    their_bell: OwnedFd,
-    /// Carries leases; a peer that ends it gives back what it has
-    _courier: OwnedFd,
-}
-
-impl Meeting {
-    /// `None` on other lanes
-    fn new(harness: &Harness) -> Option<Self> {
-        if harness.lane != LaneKind::Shm {
-            return None;
-        }
-        let listener = harness.context().listen(LOOPBACK).unwrap();
-        let (rings, memory) = channel::create(1 << 16).unwrap();
-        let (_, board) = board::create_board().unwrap();
-        let (their_bell, our_bell) = (bell(), bell());
-        let mut courier = None;
-        let accept = listener.accept();
-        let (peer, lane, reason) =
-            RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
-                let descriptors = [&memory, &board, &their_bell, &our_bell].map(AsFd::as_fd);
-                courier = Some(hand_over(&hello.unix_name, &hello.nonce, &descriptors));
-            });
-        assert_eq!(lane, LaneKind::Shm, "{reason}");
-        Some(Self {
-            peer,
-            endpoint: accept.done().unwrap(),
-            listener,
-            rings,
-            memory,
-            their_bell,
-            _courier: courier.unwrap(),
-        })
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        assert_eq!(self.rings.producer.write(bytes).unwrap(), bytes.len());
-        self.ring();
-    }
-
-    fn ring(&self) {
-        rustix::io::write(&self.their_bell, &1_u64.to_ne_bytes()).unwrap();
-    }
-}
-
-fn bell() -> OwnedFd {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
-}
-
-fn still_accepts(harness: &Harness, listener: &Listener) {
+/// Asserts that others are served as ever
+pub(super) fn still_accepts(harness: &Harness, listener: &Listener) {
     let (near, far) = harness.connect(&harness.context(), listener);
     let posted = far.recv_message(Tag(1), TagMask::FULL);
     near.send(Tag(1), &b"welcome"[..]).done().unwrap();

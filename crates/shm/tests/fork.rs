@@ -1,0 +1,133 @@
+//! An arena and a board in a process that forks
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::io::{Read, Write, pipe};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use backhaul_shm::arena::{Arena, ArenaConfig, ForkGuard};
+use backhaul_shm::board::{attach_board, create_board};
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn child_keeps_what_it_inherited_and_parent_sees_none_of_its_changes() {
+    let arena = Arena::new(ArenaConfig::default());
+    let mut buffer = arena.take(MIB).unwrap();
+    buffer.fill(1);
+    let cached = arena.take(4 * MIB).unwrap();
+    drop(cached);
+    let (mut child_reads, mut parent_writes) = pipe().unwrap();
+    let (mut parent_reads, mut child_writes) = pipe().unwrap();
+    let child = fork_with(arena.before_fork(), || {
+        buffer.fill(2);
+        child_writes.write_all(b"x").unwrap();
+        buffer[MIB / 2..].fill(1);
+        child_reads.read_exact(&mut [0]).unwrap();
+        let kept = |bytes: &[u8], value| bytes.iter().all(|byte| *byte == value);
+        kept(&buffer[..MIB / 2], 2) && kept(&buffer[MIB / 2..], 1)
+    });
+    parent_reads.read_exact(&mut [0]).unwrap();
+    assert!(buffer.iter().all(|byte| *byte == 1));
+    drop(buffer);
+    let mut others: Vec<_> = (0..70).map(|_| arena.take(MIB).unwrap()).collect();
+    for other in &mut others {
+        other.fill(3);
+    }
+    parent_writes.write_all(b"x").unwrap();
+    assert_success(child);
+}
+
+#[test]
+fn block_freed_in_the_parent_is_not_recycled_under_a_child_that_only_reads() {
+    let arena = Arena::new(ArenaConfig::default());
+    let mut buffer = arena.take(MIB).unwrap();
+    buffer.fill(1);
+    let (mut child_reads, mut parent_writes) = pipe().unwrap();
+    let child = fork_with(arena.before_fork(), || {
+        child_reads.read_exact(&mut [0]).unwrap();
+        buffer.iter().all(|byte| *byte == 1)
+    });
+    drop(buffer);
+    assert_eq!(arena.statistics().abandoned_bytes, 0, "the segment went");
+    for _ in 0..3 {
+        arena.take(MIB).unwrap().fill(3);
+    }
+    parent_writes.write_all(b"x").unwrap();
+    assert_success(child);
+}
+
+#[test]
+fn child_takes_and_gives_back_nothing_even_if_nobody_said_that_it_would_fork() {
+    let arena = Arena::new(ArenaConfig::default());
+    let mut buffer = arena.take(MIB).unwrap();
+    buffer.fill(1);
+    let before = arena.statistics();
+    let (mut giver, fd) = create_board().unwrap();
+    let taker = attach_board(fd).unwrap();
+    let ticket = giver.given.issue(buffer.lease().unwrap()).unwrap();
+    let mut receipt = Some(taker.taken.receipt(ticket, Arc::new(())).unwrap());
+    let mut buffer = Some(buffer);
+    let child = fork(|| {
+        let refused = arena.take(MIB).is_none()
+            && buffer.as_ref().unwrap().lease().is_none()
+            && arena.unavailable().is_some();
+        drop(receipt.take());
+        drop(buffer.take());
+        // One of its own is another matter.
+        refused && Arena::new(ArenaConfig::default()).take(MIB).is_some()
+    });
+    assert_success(child);
+    assert_eq!(giver.given.sweep(), 0);
+    assert!(
+        buffer
+            .as_ref()
+            .unwrap()
+            .deref()
+            .iter()
+            .all(|byte| *byte == 1)
+    );
+    drop(receipt);
+    assert_eq!(giver.given.sweep(), 1);
+    assert_eq!(arena.statistics(), before);
+}
+
+/// Forks, with the guard released on both sides, and has the child say whether all is well
+fn fork_with(guard: ForkGuard, child: impl FnOnce() -> bool) -> Pid {
+    let mut guard = Some(guard);
+    let pid = fork(|| guard.take().unwrap().in_child().is_ok() && child());
+    drop(guard);
+    pid
+}
+
+/// Forks, and has the child say whether all is well
+fn fork(child: impl FnOnce() -> bool) -> Pid {
+    // SAFETY: other threads of the tests may hold locks, of which the child takes none but those of
+    // the allocator, which are free in it.
+    match unsafe { c::fork() } {
+        0 => {
+            // Its parent may fail, and the child would wait for ever.
+            // SAFETY: only sets a timer.
+            unsafe { c::alarm(60) };
+            let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+            // SAFETY: ends the process at once, as a child of a process with threads should.
+            unsafe { c::_exit(i32::from(!well.unwrap_or(false))) }
+        }
+        pid => Pid::from_raw(pid).unwrap(),
+    }
+}
+
+fn assert_success(child: Pid) {
+    let (_, status) = waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
+    assert_eq!(status.exit_status(), Some(0), "{status:?}");
+}
+
+mod c {
+    unsafe extern "C" {
+        pub(super) fn alarm(seconds: u32) -> u32;
+        pub(super) fn fork() -> i32;
+        pub(super) fn _exit(status: i32) -> !;
+    }
+}

@@ -1,0 +1,199 @@
+//! A peer by hand on the lane of shared memory: it has the rings, the board and the courier's
+//! socket, and does with them what no honest peer would.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use backhaul::{Context, Endpoint, LaneKind, Listener};
+use backhaul_proto::{FrameHeader, FrameKind, HEADER_BYTES};
+use backhaul_shm::board::{self, Board};
+use backhaul_shm::channel::{self, Duplex};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use crate::harness::LOOPBACK;
+use crate::raw::{RawPeer, hand_over};
+use crate::{Finish, Harness};
+
+/// A peer by hand on the lane of shared memory
+#[derive(Debug)]
+pub struct Meeting {
+    /// The first socket, which is the sentinel
+    pub peer: RawPeer,
+    /// The other end of it all
+    pub endpoint: Endpoint,
+    /// Where `endpoint` came from
+    pub listener: Listener,
+    /// The rings
+    pub rings: Duplex,
+    /// Memory of the rings
+    pub memory: OwnedFd,
+    /// Wakes the endpoint
+    pub their_bell: OwnedFd,
+    /// The side of the peer
+    pub board: Board,
+    /// Memory of the board
+    pub board_memory: OwnedFd,
+    /// Carries descriptors; who ends its half has given back what it had
+    pub courier: OwnedFd,
+}
+
+impl Meeting {
+    /// Meets an endpoint of a context of its own; `None` on other lanes
+    pub fn new(harness: &Harness) -> Option<Self> {
+        Self::with(harness, &harness.context())
+    }
+
+    /// Meets an endpoint of `context`; `None` on other lanes
+    pub fn with(harness: &Harness, context: &Context) -> Option<Self> {
+        if harness.lane != LaneKind::Shm {
+            return None;
+        }
+        let listener = context.listen(LOOPBACK).unwrap();
+        let (rings, memory) = channel::create(1 << 16).unwrap();
+        let (board, board_memory) = board::create_board().unwrap();
+        let (their_bell, our_bell) = (bell(), bell());
+        let mut courier = None;
+        let accept = listener.accept();
+        let (peer, lane, reason) =
+            RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
+                let descriptors = [&memory, &board_memory, &their_bell, &our_bell].map(AsFd::as_fd);
+                courier = Some(hand_over(&hello.unix_name, &hello.nonce, &descriptors));
+            });
+        assert_eq!(lane, LaneKind::Shm, "{reason}");
+        Some(Self {
+            peer,
+            endpoint: accept.done().unwrap(),
+            listener,
+            rings,
+            memory,
+            their_bell,
+            board,
+            board_memory,
+            courier: courier.unwrap(),
+        })
+    }
+
+    /// Writes bytes, for which there must be room
+    pub fn write(&mut self, bytes: &[u8]) {
+        assert_eq!(self.rings.producer.write(bytes).unwrap(), bytes.len());
+        self.ring();
+    }
+
+    /// Writes a header
+    pub fn write_frame(&mut self, header: FrameHeader) {
+        self.write(&header.encode());
+    }
+
+    /// Announces a long tagged message of some segments
+    pub fn write_request(&mut self, message: u64, tag: u64, segment_bytes: &[u64]) {
+        let header = FrameHeader {
+            segment_count: segment_bytes.len() as u32,
+            tag,
+            payload_bytes: segment_bytes.iter().sum(),
+            ..FrameHeader::bare(FrameKind::Request, message)
+        };
+        let mut frame = header.encode().to_vec();
+        if segment_bytes.len() != 1 {
+            frame.extend(segment_bytes.iter().flat_map(|bytes| bytes.to_le_bytes()));
+        }
+        self.write(&frame);
+    }
+
+    /// Says that bytes of a message are lent
+    pub fn write_lease(&mut self, message: u64, ticket: u64, bytes: u64) {
+        self.write_frame(FrameHeader {
+            tag: ticket,
+            payload_bytes: bytes,
+            ..FrameHeader::bare(FrameKind::Lease, message)
+        });
+    }
+
+    /// Reads bytes, as many as asked for
+    pub fn read(&mut self, mut target: &mut [u8]) {
+        while !target.is_empty() {
+            let read = self.rings.consumer.read(target).unwrap();
+            if read == 0 {
+                std::thread::yield_now();
+            } else {
+                self.ring();
+            }
+            target = &mut target[read..];
+        }
+    }
+
+    /// Reads the next header that is not about credit
+    pub fn read_frame(&mut self) -> FrameHeader {
+        loop {
+            let mut header = [0; HEADER_BYTES];
+            self.read(&mut header);
+            let header = FrameHeader::decode(&header).unwrap();
+            if header.kind != FrameKind::Credit {
+                return header;
+            }
+        }
+    }
+
+    /// Reads the next header, which is of a kind
+    pub fn read_frame_of(&mut self, kind: FrameKind) -> FrameHeader {
+        let header = self.read_frame();
+        assert_eq!(header.kind, kind, "{header:?}");
+        header
+    }
+
+    /// Sends what belongs to a lease, or something like it; an error is that of the system
+    pub fn hand_in(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(&self.courier, &[IoSlice::new(packet)], &mut control, flags).map(drop)
+    }
+
+    /// Receives what belongs to a lease of the endpoint: offset, bytes, memory
+    pub fn hand_out(&self) -> (u64, u64, OwnedFd) {
+        let mut packet = [0; 16];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::net::recvmsg(
+            &self.courier,
+            &mut [std::io::IoSliceMut::new(&mut packet)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+        )
+        .unwrap();
+        assert_eq!(received.bytes, packet.len());
+        let memory = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+            _ => None,
+        });
+        let (words, _) = packet.as_chunks();
+        let [offset, bytes] = [words[0], words[1]].map(u64::from_le_bytes);
+        (offset, bytes, memory.unwrap())
+    }
+
+    /// Rings the endpoint's bell
+    pub fn ring(&self) {
+        rustix::io::write(&self.their_bell, &1_u64.to_ne_bytes()).unwrap();
+    }
+}
+
+/// What is said of the descriptor of a lease
+pub fn packet(offset: u64, bytes: u64) -> [u8; 16] {
+    let mut packet = [0; 16];
+    packet[..8].copy_from_slice(&offset.to_le_bytes());
+    packet[8..].copy_from_slice(&bytes.to_le_bytes());
+    packet
+}
+
+/// A bell
+pub fn bell() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}

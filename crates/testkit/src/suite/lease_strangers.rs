@@ -1,0 +1,673 @@
+//! Peers that lend what is not there, give back what they have not, or give back nothing.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use backhaul::{
+    Arena, ArenaConfig, Bytes, CloseReason, ProtocolError, RecvError, Segments, Tag, TagMask,
+};
+use backhaul_proto::{FrameHeader, FrameKind};
+use backhaul_shm::arena::Lease;
+use backhaul_shm::board::{SLOTS, Ticket};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+
+use super::shared_memory::still_accepts;
+use crate::lending::{BLOCK_BYTES, block, blocks};
+use crate::meeting::{Meeting, packet};
+use crate::raw::RawPeer;
+use crate::{Finish, Harness, LaneKind, assert_matches, pattern, wait_until};
+
+/// The peer by hand can do what an honest one does, and what one may do though it has no reason
+pub fn memory_lent_by_hand_arrives(harness: &Harness) {
+    let Some(mut meeting) = Meeting::new(harness) else {
+        return;
+    };
+    let bytes = BLOCK_BYTES as u64;
+    // Segments of a message, and the pieces in which they are lent.
+    let cases: [(&[u64], &[u64]); 6] = [
+        (&[bytes], &[bytes]),
+        (&[bytes], &[1000, bytes - 1000]),
+        (&[bytes], &[1, 1, bytes - 2]),
+        (&[1000, 0, bytes - 1000], &[bytes]),
+        (&[0, 1000, bytes - 1000, 0], &[1000, bytes - 1000]),
+        (&[1000, bytes - 1000], &[900, 200, bytes - 1100]),
+    ];
+    for (message, (layout, pieces)) in (0..).zip(cases) {
+        let posted = meeting.endpoint.recv_message(Tag(1), TagMask::FULL);
+        meeting.write_request(message, 1, layout);
+        meeting.read_frame_of(FrameKind::Accept);
+        let lender = Lender::new(message);
+        let mut offset = 0;
+        for &piece in pieces {
+            lender.lend(&mut meeting, message, offset, piece);
+            offset += piece;
+        }
+        let received = posted.done().unwrap();
+        let lengths: Vec<_> = received
+            .segments
+            .iter()
+            .map(|part| part.len() as u64)
+            .collect();
+        assert_eq!(lengths, layout);
+        let mut at = 0;
+        for segment in &received.segments {
+            pattern::check_at(message, at, segment);
+            at += segment.len();
+        }
+        drop(received);
+        meeting.board.given.sweep();
+        assert_eq!(meeting.board.given.outstanding(), 0);
+    }
+}
+
+/// Every way in which a packet, its descriptor, or its ticket can be wrong
+pub fn leases_of_what_is_not_there_are_violations(harness: &Harness) {
+    let bytes = BLOCK_BYTES as u64;
+    let good = || sealed(BLOCK_BYTES);
+    let send = |meeting: &Meeting, packet: &[u8], descriptors: &[BorrowedFd<'_>]| {
+        meeting.hand_in(packet, descriptors).unwrap();
+    };
+    type Act<'a> = &'a dyn Fn(&mut Meeting) -> Ticket;
+    let first = ticket(0, 1);
+    let acts: &[(&str, Act<'_>)] = &[
+        ("no descriptor as said", &|_| first),
+        ("no descriptor as said", &|meeting| {
+            rustix::net::shutdown(&meeting.courier, Shutdown::Write).unwrap();
+            first
+        }),
+        ("descriptor", &|meeting| {
+            send(meeting, &packet(0, bytes), &[]);
+            first
+        }),
+        ("descriptors", &|meeting| {
+            send(
+                meeting,
+                &packet(0, bytes),
+                &[good().as_fd(), good().as_fd()],
+            );
+            first
+        }),
+        ("descriptors", &|meeting| {
+            let memory = good();
+            send(meeting, &packet(0, bytes), &[memory.as_fd(); 8]);
+            first
+        }),
+        ("bytes", &|meeting| {
+            send(meeting, &packet(0, bytes - 1), &[good().as_fd()]);
+            first
+        }),
+        ("bytes", &|meeting| {
+            send(meeting, &packet(0, u64::MAX), &[good().as_fd()]);
+            first
+        }),
+        ("bytes", &|meeting| {
+            send(meeting, &packet(0, bytes)[..15], &[good().as_fd()]);
+            first
+        }),
+        ("bytes", &|meeting| {
+            let longer = [&packet(0, bytes)[..], &[0]].concat();
+            send(meeting, &longer, &[good().as_fd()]);
+            first
+        }),
+        ("not sealed", &|meeting| {
+            let memory = memfd(BLOCK_BYTES, MemfdFlags::ALLOW_SEALING).unwrap();
+            send(meeting, &packet(0, bytes), &[memory.as_fd()]);
+            first
+        }),
+        ("not sealed", &|meeting| {
+            let memory = memfd(BLOCK_BYTES, MemfdFlags::ALLOW_SEALING).unwrap();
+            fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SEAL).unwrap();
+            send(meeting, &packet(0, bytes), &[memory.as_fd()]);
+            first
+        }),
+        ("not sealed", &|meeting| {
+            let file = std::fs::File::open("/proc/self/exe").unwrap();
+            send(meeting, &packet(0, bytes), &[file.as_fd()]);
+            first
+        }),
+        ("not sealed", &|meeting| {
+            send(meeting, &packet(0, bytes), &[meeting.their_bell.as_fd()]);
+            first
+        }),
+        ("not sealed", &|meeting| {
+            send(meeting, &packet(0, bytes), &[meeting.peer.socket.as_fd()]);
+            first
+        }),
+        ("outside", &|meeting| {
+            send(
+                meeting,
+                &packet(0, bytes),
+                &[sealed(BLOCK_BYTES - 1).as_fd()],
+            );
+            first
+        }),
+        ("outside", &|meeting| {
+            send(meeting, &packet(0, bytes), &[sealed(0).as_fd()]);
+            first
+        }),
+        ("outside", &|meeting| {
+            send(meeting, &packet(1, bytes), &[good().as_fd()]);
+            first
+        }),
+        ("outside", &|meeting| {
+            send(meeting, &packet(u64::MAX, bytes), &[good().as_fd()]);
+            first
+        }),
+        ("outside", &|meeting| {
+            send(
+                meeting,
+                &packet(u64::MAX - bytes + 1, bytes),
+                &[good().as_fd()],
+            );
+            first
+        }),
+        ("slot", &|meeting| {
+            send(meeting, &packet(0, bytes), &[good().as_fd()]);
+            ticket(SLOTS as u32, 1)
+        }),
+        ("slot", &|meeting| {
+            send(meeting, &packet(0, bytes), &[good().as_fd()]);
+            ticket(u32::MAX, u32::MAX)
+        }),
+        ("slot", &|meeting| {
+            send(meeting, &packet(0, bytes), &[good().as_fd()]);
+            ticket(0, 0)
+        }),
+    ];
+    for &(expected, act) in acts {
+        for into_buffer in [false, true] {
+            let Some(meeting) = Meeting::new(harness) else {
+                return;
+            };
+            assert_bad_lease(harness, meeting, into_buffer, expected, act);
+        }
+    }
+    for flags in [
+        MemfdFlags::HUGETLB,
+        MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+    ] {
+        let Ok(memory) = memfd(2 << 20, flags | MemfdFlags::ALLOW_SEALING) else {
+            // A system without them.
+            continue;
+        };
+        fcntl_add_seals(&memory, SEALS).unwrap();
+        let meeting = Meeting::new(harness).unwrap();
+        assert_bad_lease(harness, meeting, false, "huge", &|meeting| {
+            meeting
+                .hand_in(&packet(0, bytes), &[memory.as_fd()])
+                .unwrap();
+            ticket(0, 1)
+        });
+    }
+}
+
+/// The same ticket while it is out
+pub fn a_ticket_that_is_out_already_is_a_violation(harness: &Harness) {
+    let Some(mut meeting) = Meeting::new(harness) else {
+        return;
+    };
+    let lender = Lender::new(5);
+    let posted = meeting.endpoint.recv_message(Tag(2), TagMask::FULL);
+    meeting.write_request(0, 2, &[BLOCK_BYTES as u64]);
+    meeting.read_frame_of(FrameKind::Accept);
+    let taken = lender.lend(&mut meeting, 0, 0, BLOCK_BYTES as u64);
+    let held = posted.done().unwrap();
+    let memory = sealed(BLOCK_BYTES);
+    let posted = meeting.endpoint.recv_message(Tag(1), TagMask::FULL);
+    meeting.write_request(1, 1, &[BLOCK_BYTES as u64]);
+    meeting.read_frame_of(FrameKind::Accept);
+    let bytes = BLOCK_BYTES as u64;
+    meeting
+        .hand_in(&packet(0, bytes), &[memory.as_fd()])
+        .unwrap();
+    meeting.write_lease(1, taken.into(), bytes);
+    assert_violated(&meeting, "slot");
+    posted.done().unwrap_err();
+    // What was lent before, and well, is there.
+    pattern::check(5, &held.segments[0]);
+    assert_eq!(meeting.board.given.sweep(), 0);
+    drop(held);
+    assert_eq!(meeting.board.given.sweep(), 1);
+    still_accepts(harness, &meeting.listener);
+}
+
+/// Leases for messages that take none
+pub fn leases_for_messages_that_do_not_await_them_are_violations(harness: &Harness) {
+    let bytes = BLOCK_BYTES as u64;
+    type Case = (fn(&mut Meeting), fn(&ProtocolError) -> bool);
+    let cases: [Case; 4] = [
+        // Unknown.
+        (
+            |_| {},
+            |error| matches!(error, ProtocolError::NotAwaited { message: 0, .. }),
+        ),
+        // Not accepted.
+        (
+            |meeting| meeting.write_request(0, 9, &[BLOCK_BYTES as u64]),
+            |error| matches!(error, ProtocolError::NotAwaited { message: 0, .. }),
+        ),
+        // Complete.
+        (
+            |meeting| {
+                let posted = meeting.endpoint.recv_message(Tag(1), TagMask::FULL);
+                meeting.write_request(0, 1, &[BLOCK_BYTES as u64]);
+                meeting.read_frame_of(FrameKind::Accept);
+                Lender::new(1).lend(meeting, 0, 0, BLOCK_BYTES as u64);
+                posted.done().unwrap();
+            },
+            |error| matches!(error, ProtocolError::NotAwaited { message: 0, .. }),
+        ),
+        // Longer than what is missing.
+        (
+            |meeting| {
+                meeting
+                    .endpoint
+                    .recv_message(Tag(1), TagMask::FULL)
+                    .detach();
+                meeting.write_request(0, 1, &[BLOCK_BYTES as u64 - 1]);
+                meeting.read_frame_of(FrameKind::Accept);
+            },
+            |error| matches!(error, ProtocolError::TooMuchData { message: 0, .. }),
+        ),
+    ];
+    for (act, expected) in cases {
+        let Some(mut meeting) = Meeting::new(harness) else {
+            return;
+        };
+        act(&mut meeting);
+        let memory = sealed(BLOCK_BYTES);
+        meeting
+            .hand_in(&packet(0, bytes), &[memory.as_fd()])
+            .unwrap();
+        meeting.write_lease(0, ticket(7, 1).into(), bytes);
+        assert_matches!(
+            meeting.endpoint.watch_close().done().unwrap(),
+            CloseReason::Violation { ref source, .. } if expected(source)
+        );
+        still_accepts(harness, &meeting.listener);
+    }
+}
+
+/// On a lane between hosts there is nothing to lend
+pub fn a_lease_on_the_tcp_lane_is_a_violation(harness: &Harness) {
+    if harness.lane != LaneKind::Tcp {
+        return;
+    }
+    let listener = harness.context().listen(crate::harness::LOOPBACK).unwrap();
+    let accept = listener.accept();
+    let mut peer = RawPeer::shake_hands(listener.local_address());
+    let endpoint = accept.done().unwrap();
+    let posted = endpoint.recv_message(Tag(1), TagMask::FULL);
+    peer.say_frame(FrameHeader {
+        segment_count: 1,
+        tag: 1,
+        payload_bytes: 100_000,
+        ..FrameHeader::bare(FrameKind::Request, 0)
+    });
+    while peer.hear_frame().kind != FrameKind::Accept {}
+    peer.say_frame(FrameHeader {
+        tag: ticket(0, 1).into(),
+        payload_bytes: 100_000,
+        ..FrameHeader::bare(FrameKind::Lease, 0)
+    });
+    assert_matches!(
+        posted.done().unwrap_err(),
+        RecvError::Closed(CloseReason::Violation { ref source, .. })
+            if matches!(**source, ProtocolError::BadLease { .. })
+    );
+    still_accepts(harness, &listener);
+}
+
+/// A message that is lent in part when its sender dies: what came of it goes back at once
+pub fn a_message_that_breaks_off_returns_what_was_lent_of_it(harness: &Harness) {
+    let Some(mut meeting) = Meeting::new(harness) else {
+        return;
+    };
+    let bytes = BLOCK_BYTES as u64;
+    let lender = Lender::new(1);
+    let posted = meeting.endpoint.recv_message(Tag(1), TagMask::FULL);
+    meeting.write_request(0, 1, &[bytes, 100]);
+    meeting.read_frame_of(FrameKind::Accept);
+    lender.lend(&mut meeting, 0, 0, bytes);
+    drop(meeting.peer);
+    posted.done().unwrap_err();
+    wait_until(|| meeting.board.given.sweep() == 1);
+}
+
+/// A peer may die with packets of ours unread: what it lent before that arrives
+pub fn messages_lent_by_a_peer_that_dies_with_unread_packets_arrive(harness: &Harness) {
+    let arena = Arena::new(ArenaConfig::default());
+    let context = harness.context_with(|config| config.arena = Some(arena.clone()));
+    let Some(mut meeting) = Meeting::with(harness, &context) else {
+        return;
+    };
+    let unread = lend_to(&mut meeting, &arena, 0);
+    let posted = [1, 2].map(|tag| meeting.endpoint.recv_message(Tag(tag), TagMask::FULL));
+    for (message, tag) in [(0, 1), (1, 2)] {
+        meeting.write_request(message, tag, &[BLOCK_BYTES as u64]);
+        meeting.read_frame_of(FrameKind::Accept);
+    }
+    let lenders = [Lender::new(1), Lender::new(2)];
+    // The packets first, then the end of the socket, then the frames.
+    let tickets = [0, 1].map(|index| lenders[index].hand_in(&mut meeting, 0, BLOCK_BYTES as u64));
+    let Meeting {
+        courier,
+        endpoint,
+        mut rings,
+        their_bell,
+        peer,
+        ..
+    } = meeting;
+    drop(courier);
+    for (message, ticket) in (0..).zip(tickets) {
+        let header = FrameHeader {
+            tag: ticket.into(),
+            payload_bytes: BLOCK_BYTES as u64,
+            ..FrameHeader::bare(FrameKind::Lease, message)
+        };
+        rings.producer.write(&header.encode()).unwrap();
+    }
+    rustix::io::write(&their_bell, &1_u64.to_ne_bytes()).unwrap();
+    for (seed, request) in (1..).zip(posted) {
+        pattern::check(seed, &request.done().unwrap().segments[0]);
+    }
+    drop((peer, endpoint));
+    drop(unread);
+    wait_until(|| blocks(&arena) == (0, 0, 0));
+}
+
+/// Packets that wait for their reader fill the socket: from there on, copies are sent
+pub fn a_peer_that_takes_no_packets_gets_copies(harness: &Harness) {
+    let arena = Arena::new(ArenaConfig::default());
+    let context = harness.context_with(|config| config.arena = Some(arena.clone()));
+    let Some(mut meeting) = Meeting::with(harness, &context) else {
+        return;
+    };
+    let mut lent = 0;
+    loop {
+        let memory = block(&arena, lent, BLOCK_BYTES);
+        let send = send_frames(&meeting, memory);
+        let request = meeting.read_frame_of(FrameKind::Request);
+        meeting.write_frame(FrameHeader::bare(FrameKind::Accept, request.message));
+        let piece = meeting.read_frame();
+        if piece.kind == FrameKind::Lease {
+            send.done().unwrap();
+            lent += 1;
+            continue;
+        }
+        let mut payload = vec![0; piece.payload_bytes as usize];
+        meeting.read(&mut payload);
+        pattern::check(lent, &payload);
+        send.done().unwrap();
+        break;
+    }
+    assert!(lent > 0 && lent <= SLOTS as u64, "{lent} were lent");
+    assert_eq!(blocks(&arena), (0, lent as usize, lent as usize));
+    // What it takes then is right, and it is lent to again.
+    for seed in 0..lent {
+        let (offset, bytes, memory) = meeting.hand_out();
+        assert_eq!(bytes, BLOCK_BYTES as u64);
+        let mut found = vec![0; BLOCK_BYTES];
+        rustix::io::pread(&memory, &mut found, offset).unwrap();
+        pattern::check(seed, &found);
+    }
+    drop(lend_to(&mut meeting, &arena, lent + 1));
+    drop(meeting.courier);
+    wait_until(|| blocks(&arena) == (0, 0, 0));
+}
+
+/// A peer that gives nothing back has what there are slots for, which can be seen, until it ends
+pub fn a_peer_that_returns_nothing_holds_a_bounded_amount_until_its_end(harness: &Harness) {
+    let arena = Arena::new(ArenaConfig::default());
+    let context = harness.context_with(|config| {
+        config.arena = Some(arena.clone());
+        config.limits.eager_bytes_max = 0;
+        config.lease_bytes_min = SMALL_BYTES;
+    });
+    let Some(mut meeting) = Meeting::with(harness, &context) else {
+        return;
+    };
+    let mut kinds = Vec::new();
+    for seed in 0..SLOTS as u64 + 5 {
+        let send = send_frames(&meeting, block(&arena, seed, SMALL_BYTES));
+        let request = meeting.read_frame_of(FrameKind::Request);
+        meeting.write_frame(FrameHeader::bare(FrameKind::Accept, request.message));
+        let piece = meeting.read_frame();
+        if piece.kind == FrameKind::Lease {
+            // Taken, and kept though the descriptor is not.
+            drop(meeting.hand_out());
+        } else {
+            let mut payload = vec![0; piece.payload_bytes as usize];
+            meeting.read(&mut payload);
+            pattern::check(seed, &payload);
+        }
+        send.done().unwrap();
+        kinds.push(piece.kind);
+    }
+    let (lent, copied) = kinds.split_at(SLOTS);
+    assert!(lent.iter().all(|kind| *kind == FrameKind::Lease));
+    assert!(copied.iter().all(|kind| *kind == FrameKind::Data));
+    let found = arena.statistics();
+    assert_eq!(found.leased_bytes, SLOTS * SMALL_BYTES);
+    assert_eq!(found.orphaned_bytes, SLOTS * SMALL_BYTES);
+    meeting.endpoint.abort();
+    meeting.endpoint.watch_close().done().unwrap();
+    // It may have everything mapped still.
+    assert_eq!(arena.statistics().leased_bytes, SLOTS * SMALL_BYTES);
+    drop(meeting.courier);
+    wait_until(|| arena.statistics().leased_bytes == 0);
+    assert_eq!(arena.statistics().abandoned_bytes, 0);
+}
+
+/// Whoever gives back what it has, or has not, harms itself at most
+pub fn garbage_on_the_board_does_no_harm(harness: &Harness) {
+    for fill in [0xff, 0x00, 0x55, 0x01] {
+        let arena = Arena::new(ArenaConfig::default());
+        let context = harness.context_with(|config| config.arena = Some(arena.clone()));
+        let Some(mut meeting) = Meeting::with(harness, &context) else {
+            return;
+        };
+        for seed in 0..5 {
+            rustix::io::pwrite(&meeting.board_memory, &[fill; 3 * 4096], 0).unwrap();
+            drop(lend_to(&mut meeting, &arena, seed));
+            let (_, bytes, _memory) = meeting.hand_out();
+            assert_eq!(bytes, BLOCK_BYTES as u64);
+            let posted = meeting.endpoint.recv_message(Tag(1), TagMask::FULL);
+            meeting.write_request(seed, 1, &[BLOCK_BYTES as u64]);
+            meeting.read_frame_of(FrameKind::Accept);
+            // Not by the board, in which nothing is sure any more.
+            let memory = Lender::new(seed);
+            let lease = memory.lease(0, BLOCK_BYTES as u64);
+            let said = packet(lease.offset(), lease.bytes() as u64);
+            meeting.hand_in(&said, &[lease.descriptor()]).unwrap();
+            meeting.write_lease(seed, ticket(seed as u32, 1).into(), BLOCK_BYTES as u64);
+            pattern::check(seed, &posted.done().unwrap().segments[0]);
+        }
+        // All ones for a moment, in case some generation is that.
+        for word in 1..6_u32 {
+            let words = word.to_ne_bytes().repeat(2 * SLOTS);
+            rustix::io::pwrite(&meeting.board_memory, &words, 4096).unwrap();
+            arena.statistics();
+        }
+        assert_eq!(blocks(&arena), (0, 0, 0));
+        still_accepts(harness, &meeting.listener);
+    }
+}
+
+/// Packets that nobody asked for stay in the kernel, which bounds them, and end with the endpoint
+pub fn a_flood_of_packets_does_not_grow_and_ends_with_the_endpoint(harness: &Harness) {
+    let Some(mut meeting) = Meeting::new(harness) else {
+        return;
+    };
+    let memory = sealed(BLOCK_BYTES);
+    let flood = |meeting: &Meeting| {
+        let mut count = 0;
+        loop {
+            match meeting.hand_in(&packet(0, 1), &[memory.as_fd()]) {
+                Ok(()) => count += 1,
+                Err(error) => return (count, error),
+            }
+        }
+    };
+    let (count, error) = flood(&meeting);
+    assert_matches!(error, Errno::AGAIN | Errno::TOOMANYREFS);
+    assert!(count < 10_000, "{count} packets were taken");
+    // Messages pass as before.
+    for message in 0..3 {
+        let posted = meeting.endpoint.recv_message(Tag(3), TagMask::FULL);
+        meeting.write_frame(FrameHeader {
+            segment_count: 1,
+            tag: 3,
+            payload_bytes: 500,
+            ..FrameHeader::bare(FrameKind::Eager, message)
+        });
+        meeting.write(&pattern::make(message, 500));
+        pattern::check(message, &posted.done().unwrap().segments[0]);
+        assert_eq!(flood(&meeting).0, 0);
+    }
+    meeting.endpoint.abort();
+    meeting.endpoint.watch_close().done().unwrap();
+    // Nothing is lent, so the other end does not wait for this one.
+    wait_until(|| flood(&meeting).1 == Errno::PIPE);
+}
+
+/// A peer that shuts its half down takes part no more in leases, but in messages
+pub fn a_peer_that_ends_its_half_early_gets_copies(harness: &Harness) {
+    let arena = Arena::new(ArenaConfig::default());
+    let context = harness.context_with(|config| config.arena = Some(arena.clone()));
+    let Some(mut meeting) = Meeting::with(harness, &context) else {
+        return;
+    };
+    let lent = lend_to(&mut meeting, &arena, 1);
+    assert_eq!(blocks(&arena), (1, 1, 0));
+    rustix::net::shutdown(&meeting.courier, Shutdown::Write).unwrap();
+    wait_until(|| blocks(&arena) == (1, 0, 0));
+    for _ in 0..3 {
+        let send = send_frames(&meeting, lent.clone());
+        let request = meeting.read_frame_of(FrameKind::Request);
+        meeting.write_frame(FrameHeader::bare(FrameKind::Accept, request.message));
+        let piece = meeting.read_frame_of(FrameKind::Data);
+        let mut payload = vec![0; piece.payload_bytes as usize];
+        meeting.read(&mut payload);
+        pattern::check(1, &payload);
+        send.done().unwrap();
+    }
+    assert_eq!(blocks(&arena), (1, 0, 0));
+    assert!(meeting.endpoint.close_reason().is_none());
+}
+
+/// What a peer by hand lends, each message in one block
+struct Lender {
+    arena: Arena,
+    memory: Bytes,
+}
+
+impl Lender {
+    fn new(seed: u64) -> Self {
+        let arena = Arena::new(ArenaConfig::default());
+        let memory = block(&arena, seed, BLOCK_BYTES);
+        Self { arena, memory }
+    }
+
+    fn lease(&self, offset: u64, bytes: u64) -> Lease {
+        let start = self.memory[offset as usize..].as_ptr();
+        self.arena.lease(start, bytes as usize).unwrap()
+    }
+
+    /// Sends the packet of a lease of a part
+    fn hand_in(&self, meeting: &mut Meeting, offset: u64, bytes: u64) -> Ticket {
+        let lease = self.lease(offset, bytes);
+        let said = packet(lease.offset(), bytes);
+        meeting.hand_in(&said, &[lease.descriptor()]).unwrap();
+        meeting.board.given.issue(lease).unwrap()
+    }
+
+    /// Lends a part
+    fn lend(&self, meeting: &mut Meeting, message: u64, offset: u64, bytes: u64) -> Ticket {
+        let ticket = self.hand_in(meeting, offset, bytes);
+        meeting.write_lease(message, ticket.into(), bytes);
+        ticket
+    }
+}
+
+/// Has the endpoint lend a block, of which the packet is left in the socket
+fn lend_to(meeting: &mut Meeting, arena: &Arena, seed: u64) -> Bytes {
+    let lent = block(arena, seed, BLOCK_BYTES);
+    let send = send_frames(meeting, lent.clone());
+    let request = meeting.read_frame_of(FrameKind::Request);
+    meeting.write_frame(FrameHeader::bare(FrameKind::Accept, request.message));
+    meeting.read_frame_of(FrameKind::Lease);
+    send.done().unwrap();
+    lent
+}
+
+fn send_frames(meeting: &Meeting, segment: Bytes) -> backhaul::Request<(), backhaul::SendError> {
+    let segments = Segments::from_iter([segment]);
+    meeting.endpoint.send_frames_shared(segments)
+}
+
+/// Has a lease be bad for a message that awaits it
+fn assert_bad_lease(
+    harness: &Harness,
+    mut meeting: Meeting,
+    into_buffer: bool,
+    expected: &str,
+    act: &dyn Fn(&mut Meeting) -> Ticket,
+) {
+    let endpoint = &meeting.endpoint;
+    let posted = into_buffer.then(|| endpoint.recv(Tag(1), TagMask::FULL, vec![0; BLOCK_BYTES]));
+    let message = (!into_buffer).then(|| endpoint.recv_message(Tag(1), TagMask::FULL));
+    meeting.write_request(0, 1, &[BLOCK_BYTES as u64]);
+    meeting.read_frame_of(FrameKind::Accept);
+    let ticket = act(&mut meeting);
+    meeting.write_lease(0, ticket.into(), BLOCK_BYTES as u64);
+    assert_violated(&meeting, expected);
+    let errors = [
+        posted.map(|request| request.done().unwrap_err()),
+        message.map(|request| request.done().unwrap_err()),
+    ];
+    for error in errors.into_iter().flatten() {
+        assert_matches!(error, RecvError::Closed(CloseReason::Violation { .. }));
+    }
+    still_accepts(harness, &meeting.listener);
+}
+
+#[track_caller]
+fn assert_violated(meeting: &Meeting, expected: &str) {
+    let reason = meeting.endpoint.watch_close().done().unwrap();
+    let CloseReason::Violation { source, .. } = &reason else {
+        panic!("expected a bad lease ({expected}), got {reason:?}");
+    };
+    let ProtocolError::BadLease { detail, .. } = &**source else {
+        panic!("expected a bad lease ({expected}), got {source}");
+    };
+    assert!(
+        detail.contains(expected),
+        "{detail:?} does not say {expected:?}"
+    );
+}
+
+fn ticket(slot: u32, generation: u32) -> Ticket {
+    Ticket { slot, generation }
+}
+
+/// Memory as it must be
+fn sealed(bytes: usize) -> OwnedFd {
+    let memory = memfd(bytes, MemfdFlags::ALLOW_SEALING).unwrap();
+    fcntl_add_seals(&memory, SEALS).unwrap();
+    memory
+}
+
+fn memfd(bytes: usize, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
+    let memory = memfd_create("stranger", MemfdFlags::CLOEXEC | flags)?;
+    ftruncate(&memory, bytes as u64)?;
+    Ok(memory)
+}
+
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+/// Smallest blocks of an arena
+const SMALL_BYTES: usize = 64 << 10;

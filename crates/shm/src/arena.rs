@@ -154,6 +154,12 @@ impl Arena {
         Some(Lease::new(Arc::clone(&self.shared), pin, bytes))
     }
 
+    /// Gives pages of free blocks back to the system, those freed longest ago first, until at most
+    /// `cached_bytes` are left
+    pub fn trim(&self, cached_bytes: usize) {
+        self.shared.trim(cached_bytes);
+    }
+
     /// Registers somebody who has given leases away and can look which are back
     ///
     /// Called, by any thread that allocates, when a class has no free block, and for
@@ -374,6 +380,17 @@ impl Shared {
         drop(blocks);
         self.finish(chores);
         freed
+    }
+
+    fn trim(&self, cached_bytes: usize) {
+        if !self.origin.is_here() {
+            return;
+        }
+        let mut chores = Chores::default();
+        if let Some(mut blocks) = self.lock() {
+            blocks.shrink(cached_bytes, &mut chores);
+        }
+        self.finish(chores);
     }
 
     /// Ends a lease

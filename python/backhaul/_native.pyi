@@ -21,6 +21,7 @@ __all__ = [
     "Request",
     "__version__",
     "arena_of_numpy_handler",
+    "borrowed_bytes",
     "current_numpy_handler",
     "difference_listing",
     "numpy_handler",
@@ -126,6 +127,15 @@ class Arena:
             If it is below ``block_bytes_min``, past a bound, or the system has none.
         """
 
+    def trim(self, cached_bytes: int = 0, /) -> None:
+        """Give memory of freed blocks back to the system, those freed longest ago first.
+
+        Parameters
+        ----------
+        cached_bytes : int
+            How much may be kept for reuse, in bytes.
+        """
+
     def statistics(self) -> dict[str, int]:
         """State of the arena.
 
@@ -135,10 +145,14 @@ class Arena:
             Bytes of blocks in use (``live_bytes``), of those that peers borrow (``leased_bytes``),
             of those freed here but still borrowed (``orphaned_bytes``), of those that are used no
             more, since a peer may have them for ever (``abandoned_bytes``), of those kept for reuse
-            (``cached_bytes``), of all segments (``mapped_bytes``), the most there were in use
-            (``peak_bytes``), and how many requests were served from kept blocks, from new ones, and
-            not at all (``hits``, ``misses``, ``refused``).
+            (``cached_bytes``), of all pages that there are (``resident_bytes``), of all segments
+            (``mapped_bytes``), the most there were in use (``peak_bytes``), and how many requests
+            were served from kept blocks, from new ones, and not at all (``hits``, ``misses``,
+            ``refused``).
         """
+
+def borrowed_bytes() -> int:
+    """Bytes of peers' arenas that are mapped in this process."""
 
 def numpy_handler(arena: Arena) -> object:
     """Make a handler of NumPy's that takes large blocks from an arena."""

@@ -51,14 +51,22 @@ impl Arena {
         }
     }
 
+    /// Gives back pages of free blocks until at most so many bytes of them keep theirs
+    #[pyo3(signature = (cached_bytes = 0, /))]
+    fn trim(&self, py: Python<'_>, cached_bytes: usize) {
+        py.detach(|| self.arena.trim(cached_bytes));
+    }
+
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let found = py.detach(|| self.arena.statistics());
+        let (found, resident_bytes) =
+            py.detach(|| (self.arena.statistics(), self.arena.resident_bytes()));
         let dict = PyDict::new(py);
         dict.set_item("live_bytes", found.live_bytes)?;
         dict.set_item("leased_bytes", found.leased_bytes)?;
         dict.set_item("orphaned_bytes", found.orphaned_bytes)?;
         dict.set_item("abandoned_bytes", found.abandoned_bytes)?;
         dict.set_item("cached_bytes", found.cached_bytes)?;
+        dict.set_item("resident_bytes", resident_bytes)?;
         dict.set_item("mapped_bytes", found.mapped_bytes)?;
         dict.set_item("peak_bytes", found.peak_bytes)?;
         dict.set_item("hits", found.hits)?;
@@ -74,4 +82,10 @@ impl Arena {
             found.live_bytes, found.leased_bytes, found.cached_bytes
         )
     }
+}
+
+/// Bytes of peers that this process has mapped now
+#[pyfunction]
+pub(crate) fn borrowed_bytes() -> usize {
+    backhaul::borrowed_bytes()
 }

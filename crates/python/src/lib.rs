@@ -26,7 +26,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::arena::Arena;
+    use crate::arena::{Arena, borrowed_bytes};
     #[pymodule_export]
     use crate::codec::Codec;
     #[pymodule_export]

@@ -16,6 +16,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::{Errno, pread};
 use rustix::param::page_size;
@@ -36,6 +37,7 @@ pub struct Leased {
     /// Dropped before `_receipt`: fields are dropped in order
     _mapping: Mapping,
     _receipt: Receipt,
+    _counted: Counted,
 }
 
 // SAFETY: `start` leads into `_mapping`, which is this value's alone and `Send`.
@@ -86,6 +88,7 @@ impl Leased {
                     bytes,
                     _mapping: mapping,
                     _receipt: receipt,
+                    _counted: Counted::new(bytes),
                 })
             }
             Err(source) => Err(MapError::System {
@@ -134,6 +137,31 @@ impl fmt::Debug for Leased {
             .finish_non_exhaustive()
     }
 }
+
+/// Bytes of peers that this process has mapped now
+pub fn borrowed_bytes() -> usize {
+    BORROWED_BYTES.load(Ordering::Relaxed)
+}
+
+/// Counts mapped bytes while it lives
+struct Counted(usize);
+
+impl Counted {
+    fn new(bytes: usize) -> Self {
+        // Relaxed: a number for those who watch; nothing is ordered by it.
+        BORROWED_BYTES.fetch_add(bytes, Ordering::Relaxed);
+        Self(bytes)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        BORROWED_BYTES.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// Of all that is [`Leased`] in this process
+static BORROWED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Copies a peer's leased bytes, from `offset` on, until `target` is full
 ///

@@ -192,7 +192,7 @@ fn map(board: &Board, words: [u64; 4], fd: OwnedFd) -> (Leased, u8) {
         .taken
         .receipt(Ticket::from(ticket), Arc::new(()))
         .unwrap();
-    let leased = Leased::map(fd, offset, bytes as usize, receipt).unwrap();
+    let leased = Leased::map(fd, offset, bytes as usize, false, receipt).unwrap();
     (leased, mark as u8)
 }
 

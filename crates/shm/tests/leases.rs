@@ -32,7 +32,7 @@ fn lease_from_any_byte_shows_exactly_its_bytes() {
         for (from, length) in cuts {
             let lease = arena.lease(&raw const buffer[from], length).unwrap();
             let fd = lease.descriptor().try_clone_to_owned().unwrap();
-            let mut leased = Leased::map(fd, lease.offset(), length, receipt()).unwrap();
+            let mut leased = Leased::map(fd, lease.offset(), length, false, receipt()).unwrap();
             let expected = (from..from + length).map(byte_at);
             assert!(leased.iter().copied().eq(expected.clone()));
             let mut copy = vec![0; length];
@@ -81,7 +81,7 @@ fn unsealed_memory_is_refused_and_the_lease_goes_back() {
         let buffer = Arena::new(ArenaConfig::default()).take(MIB).unwrap();
         let ticket = giver.given.issue(buffer.lease().unwrap()).unwrap();
         let receipt = taker.taken.receipt(ticket, Arc::new(())).unwrap();
-        let error = Leased::map(memory(8192, seals), 0, 4096, receipt).unwrap_err();
+        let error = Leased::map(memory(8192, seals), 0, 4096, false, receipt).unwrap_err();
         assert!(
             matches!(
                 error,
@@ -105,7 +105,7 @@ fn descriptor_that_is_no_memfd_is_refused() {
     let file = File::open(std::env::current_exe().unwrap()).unwrap();
     for fd in [OwnedFd::from(pipe), OwnedFd::from(file)] {
         assert!(read_leased(fd.as_fd(), 0, &mut [0; 8]).is_err());
-        let error = Leased::map(fd, 0, 8, receipt()).unwrap_err();
+        let error = Leased::map(fd, 0, 8, false, receipt()).unwrap_err();
         assert!(matches!(error, MapError::Refused(_)), "{error}");
     }
 }
@@ -122,7 +122,7 @@ fn reserved_huge_pages_are_refused() {
     };
     ftruncate(&file, 2 << 20).unwrap();
     fcntl_add_seals(&file, SEALS).unwrap();
-    let error = Leased::map(file, 0, 8, receipt()).unwrap_err();
+    let error = Leased::map(file, 0, 8, false, receipt()).unwrap_err();
     assert!(
         matches!(
             error,
@@ -145,7 +145,7 @@ fn lease_that_is_not_within_the_memory_is_refused() {
         (1 << 63, 1 << 63),
     ];
     for (offset, bytes) in outside {
-        let error = Leased::map(memory(8192, SEALS), offset, bytes, receipt()).unwrap_err();
+        let error = Leased::map(memory(8192, SEALS), offset, bytes, false, receipt()).unwrap_err();
         assert!(
             matches!(
                 error,
@@ -155,7 +155,7 @@ fn lease_that_is_not_within_the_memory_is_refused() {
             "{error}"
         );
     }
-    let error = Leased::map(memory(8192, SEALS), 0, 0, receipt()).unwrap_err();
+    let error = Leased::map(memory(8192, SEALS), 0, 0, false, receipt()).unwrap_err();
     assert!(matches!(error, MapError::Refused(LeaseError::Empty)));
     let error = read_leased(memory(8192, SEALS).as_fd(), 8190, &mut [0; 4]).unwrap_err();
     assert!(matches!(
@@ -171,7 +171,7 @@ fn what_the_system_does_not_map_can_still_be_copied() {
     let bytes = 1 << 60;
     let fd = memory(bytes, SEALS);
     let file = File::from(fd);
-    let error = Leased::map(file.into(), 0, bytes as usize, receipt()).unwrap_err();
+    let error = Leased::map(file.into(), 0, bytes as usize, false, receipt()).unwrap_err();
     let MapError::System { fd, receipt, .. } = error else {
         panic!("{error}");
     };
@@ -186,7 +186,7 @@ fn hole_punched_by_a_peer_reads_as_zeroes() {
     let fd = memory(3 << 20, SEALS);
     let file = File::from(fd.try_clone().unwrap());
     file.write_all_at(&vec![1; 3 << 20], 0).unwrap();
-    let leased = Leased::map(fd, 100, MIB, receipt()).unwrap();
+    let leased = Leased::map(fd, 100, MIB, false, receipt()).unwrap();
     assert!(leased.iter().all(|byte| *byte == 1));
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&file, flags, 0, 3 << 20).unwrap();
@@ -209,7 +209,7 @@ fn lease(buffer: &ArenaBuf, giver: &mut Board, taker: &Board) -> Leased {
     let (offset, bytes) = (lease.offset(), lease.bytes());
     let ticket = giver.given.issue(lease).unwrap();
     let receipt = taker.taken.receipt(ticket, Arc::new(())).unwrap();
-    Leased::map(fd, offset, bytes, receipt).unwrap()
+    Leased::map(fd, offset, bytes, false, receipt).unwrap()
 }
 
 /// One that nobody waits for

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from backhaul import Arena, Context
 from backhaul.dask.config import Settings
 
 __all__ = ["shared_arena", "shared_context"]
+
+_NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
 
 _lock = threading.RLock()
 _arena: Arena | None = None
@@ -46,7 +50,7 @@ def shared_context(settings: Settings) -> Context:
         return context
 
 
-def shared_arena(settings: Settings, *, memory_limit_bytes: int | None = None) -> Arena | None:
+def shared_arena(settings: Settings, bounds: Mapping[str, int] = _NO_BOUNDS) -> Arena | None:
     """Get this process's arena, making it if there is none; None if it is switched off.
 
     It has the bounds of who asks first: what lies in it is found by all.
@@ -54,23 +58,16 @@ def shared_arena(settings: Settings, *, memory_limit_bytes: int | None = None) -
     Parameters
     ----------
     settings : Settings
-        Its bounds, where they are set.
-    memory_limit_bytes : int, optional
-        What the worker may use, which bounds the rest.
+        The configuration.
+    bounds : mapping of str to int, optional
+        Arguments of `backhaul.Arena` where the configuration has none.
     """
     global _arena
     if settings.arena is None:
         return None
     with _lock:
         if _arena is None:
-            bounds = dict(settings.arena)
-            if memory_limit_bytes is not None:
-                # Beyond it a worker is killed. Keeping a quarter for reuse is enough for the arrays
-                # of a task that come and go, and leaves the worker below the 60 % at which Dask
-                # begins to spill, with a third of its memory in results.
-                bounds.setdefault("bytes_max", memory_limit_bytes)
-                bounds.setdefault("cached_bytes_max", memory_limit_bytes // 4)
-            _arena = Arena(**bounds)
+            _arena = Arena(**{**bounds, **dict(settings.arena)})
         return _arena
 
 

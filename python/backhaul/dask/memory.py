@@ -1,42 +1,102 @@
-"""Arrays of a worker in the arena of its process.
+"""A worker's memory: its arrays lie in the arena, and what it holds is counted once.
 
 Whatever a task makes with NumPy may be asked for by another worker: in the arena it is lent, not
-copied, and its memory is recycled without page faults when it is freed.
+copied, and its memory is recycled without page faults when it is freed. NumPy's allocator is a
+matter of the context (`backhaul.numpy_memory`). It is chosen in the one that starts the worker,
+from which those of its event loop and of its tasks are copied, and once more for each task that
+runs our way, whatever the context that caused it. A thread that a task starts is its own.
 
-NumPy's allocator is a matter of the context (`backhaul.numpy_memory`). It is chosen in the one that
-starts the worker, from which those of its event loop and of its tasks are copied, and once more for
-each task that runs our way, whatever the context that caused it. A thread that a task starts is its
-own.
+Dask spills, pauses and terminates by the resident memory of a process. With an arena that says too
+much: pages that are borrowed belong to the worker that lends them, and free blocks are given back
+when memory is short. The memory of a worker is here
+
+- what is private to it, and the files it has mapped;
+- the blocks of its arena that it uses, or has freed but lent;
+- other shared memory that it has mapped.
+
+What is borrowed counts where it was made. Free blocks count nowhere, and are given back as soon as
+they and the memory of the worker exceed the first threshold at which Dask would act.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Awaitable, Callable
 
-from distributed import Worker
+from distributed import Nanny, Worker
 
-from backhaul import _native
+from backhaul import Arena, _native
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_arena
 
-__all__ = ["allocate_in_arena", "install"]
+__all__ = ["allocate_in_arena", "install", "install_for_nanny", "process_memory_bytes"]
 
 logger = logging.getLogger(__name__)
 
 #: NumPy's handler of this process's workers.
 _handler: object = None
 
+#: What the kernel calls the memory of an arena, see ``crates/shm/src/arena/memory.rs``.
+_MAPPING = b"/memfd:backhaul-arena"
+
 
 def install(worker: Worker) -> None:
-    """Let the arrays of a worker be born in the arena, if that is switched on; again costs little.
+    """Do what a worker needs; again costs little.
 
     To be called in the context that starts the worker. Where somebody has chosen an allocator of
     NumPy's there, it stays.
     """
-    global _handler
     settings = Settings.current()
-    arena = shared_arena(settings, memory_limit_bytes=worker.memory_manager.memory_limit)
-    if arena is None or not settings.allocate:
+    arena = shared_arena(settings, _bounds(worker))
+    if arena is None:
+        return
+    # Dask offers it to be replaced, by tests.
+    if "get_process_memory" not in vars(worker.monitor):
+        worker.monitor.get_process_memory = functools.partial(  # type: ignore[method-assign]
+            process_memory_bytes, arena
+        )
+    monitor = worker.periodic_callbacks.get("memory_monitor")
+    if monitor is not None and not _is_ours(monitor.callback):
+        monitor.callback = functools.partial(_monitor, worker, arena, monitor.callback)
+    _choose_handler(arena if settings.allocate else None)
+
+
+def install_for_nanny(nanny: Nanny) -> None:
+    """Have a nanny terminate its worker for what the worker holds only; again costs nothing."""
+    monitor = nanny.periodic_callbacks.get("memory_monitor")
+    if monitor is not None and not _is_ours(monitor.callback):
+        monitor.callback = functools.partial(_monitor_from_nanny, nanny, monitor.callback)
+
+
+def allocate_in_arena() -> None:
+    """Let arrays be born in the arena in the current context, if workers of this process do so."""
+    if _handler is not None:
+        _native.set_default_numpy_handler(_handler)
+
+
+def process_memory_bytes(arena: Arena) -> int:
+    """Measure the memory of this process, without what it borrows or keeps for reuse.
+
+    Parameters
+    ----------
+    arena : Arena
+        The arena of the process.
+    """
+    resident, shared = _status_bytes("self", b"VmRSS:", b"RssShmem:")
+    found = arena.statistics()
+    used = found["live_bytes"] + found["orphaned_bytes"] + found["abandoned_bytes"]
+    # A block has its whole size here, though it may have fewer pages.
+    ours = min(found["resident_bytes"], used)
+    # Not all that is borrowed has been looked at, so this errs on the side of too much.
+    others = max(0, shared - found["resident_bytes"] - _native.borrowed_bytes())
+    return resident - shared + ours + others
+
+
+def _choose_handler(arena: Arena | None) -> None:
+    global _handler
+    if arena is None:
+        _handler = None
         return
     try:
         if _handler is None or _native.arena_of_numpy_handler(_handler) is not arena:
@@ -47,7 +107,83 @@ def install(worker: Worker) -> None:
     allocate_in_arena()
 
 
-def allocate_in_arena() -> None:
-    """Let arrays be born in the arena in the current context, if workers of this process do so."""
-    if _handler is not None:
-        _native.set_default_numpy_handler(_handler)
+def _is_ours(callback: object) -> bool:
+    ours = _monitor, _monitor_from_nanny
+    return isinstance(callback, functools.partial) and callback.func in ours
+
+
+def _bounds(worker: Worker) -> dict[str, int]:
+    """Choose bounds of the arena, where there are none in the configuration."""
+    spill_bytes = _spill_bytes(worker)
+    if spill_bytes is None:
+        return {}
+    return {
+        # Free blocks give way within it, even while the worker is too busy to look.
+        "bytes_max": spill_bytes,
+        # Enough for the arrays of some tasks to come and go. More would be taken from what others
+        # on the host may need: nothing gives it back while this worker has enough.
+        "cached_bytes_max": (worker.memory_manager.memory_limit or 0) // 4,
+    }
+
+
+def _spill_bytes(worker: Worker) -> int | None:
+    """Memory above which Dask does something about it; None if it never does."""
+    manager = worker.memory_manager
+    fractions = (manager.memory_spill_fraction, manager.memory_pause_fraction)
+    shares = [share for share in fractions if share is not False]
+    if not manager.memory_limit:
+        return None
+    return int(manager.memory_limit * min(shares, default=1))
+
+
+async def _monitor(
+    worker: Worker, arena: Arena, original: Callable[[], Awaitable[object] | None]
+) -> None:
+    """Give free blocks back while memory is short, then do what Dask does."""
+    spill_bytes = _spill_bytes(worker)
+    if spill_bytes is not None:
+        arena.trim(max(0, spill_bytes - worker.monitor.get_process_memory()))
+    monitored = original()
+    if monitored is not None:
+        await monitored
+
+
+def _monitor_from_nanny(nanny: Nanny, original: Callable[[], object]) -> None:
+    """Do what Dask does, unless the worker holds less than it seems."""
+    manager = nanny.memory_manager
+    pid = nanny.pid
+    if manager is not None and manager.memory_limit and pid is not None:
+        most = manager.memory_limit * manager.memory_terminate_fraction
+        try:
+            (resident,) = _status_bytes(pid, b"VmRSS:")
+            # What is borrowed takes long to find out.
+            if resident > most >= resident - _borrowed_bytes(pid):
+                return
+        except OSError:
+            # It has just ended.
+            return
+    original()
+
+
+def _status_bytes(pid: int | str, *names: bytes) -> list[int]:
+    with open(f"/proc/{pid}/status", "rb") as status:
+        words = status.read().split()
+    # A process that has ended, but is not forgotten, has none.
+    return [1024 * int(words[words.index(name) + 1]) if name in words else 0 for name in names]
+
+
+def _borrowed_bytes(pid: int) -> int:
+    """Count the pages of others' arenas that a process has mapped, and not made its own."""
+    pages = 0
+    is_borrowed = False
+    with open(f"/proc/{pid}/smaps", "rb") as mappings:
+        for line in mappings:
+            words = line.split()
+            if not words[0].endswith(b":"):
+                # Where, permissions, offset, device, inode, name: its own arena is mapped shared.
+                is_borrowed = words[1].endswith(b"p") and words[-2] == _MAPPING
+            elif is_borrowed and words[0] == b"Rss:":
+                pages += int(words[1])
+            elif is_borrowed and words[0] == b"Anonymous:":
+                pages -= int(words[1])
+    return 1024 * pages

@@ -30,7 +30,7 @@ import dask.order
 import distributed.utils
 import distributed.worker
 import tornado.gen
-from distributed import Scheduler
+from distributed import Nanny, Scheduler
 
 from backhaul.dask import (
     batching,
@@ -427,13 +427,15 @@ def install_for(server: Any) -> None:
     Parameters
     ----------
     server : object
-        Anything that a preload or a listener may belong to. Schedulers and workers have such
-        matters; a worker's are those of the context that starts it.
+        Anything that a preload or a listener may belong to. Schedulers, workers and nannies have
+        such matters; a worker's are those of the context that starts it.
     """
     if isinstance(server, Scheduler):
         work_in_hand.install(server)
     elif isinstance(server, Worker):
         memory.install(server)
+    elif isinstance(server, Nanny):
+        memory.install_for_nanny(server)
 
 
 def uninstall() -> None:

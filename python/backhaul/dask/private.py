@@ -9,11 +9,14 @@ of ``distributed.comm``, ``protocol``, ``shuffle``, ``batched`` and ``client``. 
 (one closes though its process does not end), ``node``, ``scheduler`` and ``worker`` (HTTP services
 are stopped by awaiting) and ``spans``.
 
-Besides the names below we depend on two facts that no import shows:
+Besides the names below we depend on some facts that no import shows:
 
 - ``distributed.comm.core.connect`` reads ``comm._peer_addr`` and ``comm._local_addr``;
 - ``BaseListener`` keeps the comms that are still shaking hands, and ``Server`` aborts them through
-  ``listener.abort_handshaking_comms()`` when it stops.
+  ``listener.abort_handshaking_comms()`` when it stops;
+- a worker asks ``monitor.get_process_memory()`` how much it holds, for its memory monitor and for
+  the scheduler;
+- ``periodic_callbacks["memory_monitor"]`` of a worker, and of a nanny, is where it is looked at.
 """
 
 from __future__ import annotations

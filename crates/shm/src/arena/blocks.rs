@@ -224,6 +224,14 @@ impl Blocks {
         Some(self.bytes(block))
     }
 
+    /// Memory of every segment
+    pub(super) fn segments(&self) -> Vec<Arc<Memory>> {
+        let segments = self.segments.values();
+        segments
+            .map(|segment| Arc::clone(&segment.memory))
+            .collect()
+    }
+
     pub(super) fn statistics(&self) -> ArenaStatistics {
         self.statistics
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, fchmod, open};
+use rustix::fs::{Mode, OFlags, fchmod, fstat, open};
 use rustix::io::Errno;
 
 use crate::mapping::Mapping;
@@ -49,6 +49,12 @@ impl Memory {
     pub(super) unsafe fn make_private(&self) -> io::Result<()> {
         // SAFETY: the file is what is mapped there; the rest is the caller's.
         unsafe { self.mapping.make_private(self.file.as_fd()) }
+    }
+
+    /// Bytes of the pages that there are
+    pub(super) fn resident_bytes(&self) -> usize {
+        // `st_blocks` counts 512 bytes, whatever the block size is.
+        fstat(&self.file).map_or(0, |found| found.st_blocks as usize * 512)
     }
 
     /// What a peer needs to map it too

@@ -72,6 +72,28 @@ fn block_freed_longest_ago_gives_its_pages_back_first() {
 }
 
 #[test]
+fn trimming_gives_back_free_pages_and_no_others() {
+    let arena = arena(usize::MAX, usize::MAX);
+    let mut kept = arena.take(8 * MIB).unwrap();
+    kept.fill(1);
+    for _ in 0..2 {
+        let buffers = [arena.take(MIB).unwrap(), arena.take(MIB).unwrap()];
+        for mut buffer in buffers {
+            buffer.fill(1);
+        }
+        let before = arena.resident_bytes();
+        assert!(before >= 10 * MIB);
+        arena.trim(MIB);
+        assert_eq!(arena.statistics().cached_bytes, MIB);
+        assert_eq!(arena.resident_bytes(), before - MIB);
+        arena.trim(0);
+        assert_eq!(arena.statistics().cached_bytes, 0);
+        assert_eq!(arena.resident_bytes(), before - 2 * MIB);
+    }
+    assert!(kept.iter().all(|byte| *byte == 1));
+}
+
+#[test]
 fn abandoned_block_is_used_no_more_and_its_segment_goes_with_the_rest() {
     let arena = arena(usize::MAX, usize::MAX);
     let first = arena.take(MIB).unwrap();

@@ -1,0 +1,350 @@
+"""Where a worker's arrays lie, how its memory is counted, and how often the same array is held."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import distributed
+import numpy as np
+import psutil
+import pytest
+from distributed import Client, LocalCluster, Nanny, Scheduler, Worker, wait
+from distributed.utils_test import gen_cluster
+
+import dask
+from backhaul import Arena, Context, numpy_memory
+from backhaul.dask import memory, patches
+from backhaul.dask.context import shared_arena
+
+if TYPE_CHECKING:
+    from tests.dask.conftest import Eventually
+
+HOST = "backhaul://127.0.0.1"
+MIB = 1 << 20
+
+cluster = functools.partial(gen_cluster, client=True, scheduler=HOST, nthreads=[(HOST, 2)])
+
+
+def is_in_arena(*_: object) -> bool:
+    """Tell whether an array that is made here lies in an arena."""
+    array = np.empty(MIB, np.uint8)
+    name = np._core.multiarray.get_handler_name(array)  # type: ignore[attr-defined]
+    return bool(name == "backhaul_arena")
+
+
+async def is_in_arena_on_the_loop() -> bool:
+    await asyncio.sleep(0)
+    return is_in_arena()
+
+
+class Answerer:
+    """An actor."""
+
+    def answer(self) -> bool:
+        return is_in_arena()
+
+    async def answer_on_the_loop(self) -> bool:
+        return is_in_arena()
+
+
+# Where arrays are born
+
+
+@pytest.mark.parametrize("execution", [True, False])
+def test_arrays_of_every_kind_of_task_are_born_in_the_arena(execution: bool) -> None:
+    @cluster(config={"distributed.comm.backhaul.hot-path.execution": execution})
+    async def check(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        worker.executors["mine"] = ThreadPoolExecutor(1)
+        assert await client.submit(is_in_arena)
+        assert await client.submit(is_in_arena_on_the_loop)
+        for executor in ("offload", "mine"):
+            with dask.annotate(executor=executor):
+                assert await client.submit(is_in_arena, executor), executor
+        with distributed.span("some"):
+            assert await client.submit(is_in_arena, "span")
+        # More tasks than threads at first, and one that leaves its thread.
+        assert all(await client.gather(client.map(is_in_arena, range(20))))
+        assert await client.submit(lambda: (distributed.secede(), is_in_arena())[1])
+        assert await client.submit(is_in_arena, "after")
+        actor = await client.submit(Answerer, actor=True)
+        assert await actor.answer()
+        assert await actor.answer_on_the_loop()
+
+    patches.uninstall()
+    try:
+        check()
+    finally:
+        patches.install()
+
+
+@cluster(config={"distributed.comm.backhaul.arena.allocate": False})
+async def test_a_switch_leaves_arrays_to_numpy(
+    client: Client, scheduler: Scheduler, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not await client.submit(is_in_arena)
+
+
+@cluster()
+async def test_only_tasks_of_workers_are_concerned(
+    client: Client, scheduler: Scheduler, worker: Worker
+) -> None:
+    assert not is_in_arena()
+    assert not await asyncio.to_thread(is_in_arena)
+
+
+@cluster()
+async def test_an_allocator_that_a_task_chooses_is_its_own(
+    client: Client, scheduler: Scheduler, worker: Worker
+) -> None:
+    def choose() -> int:
+        arena = Arena()
+        with numpy_memory.arrays_in(arena):
+            kept = np.empty(MIB, np.uint8)
+        return arena.statistics()["live_bytes"] - kept.nbytes
+
+    assert await client.submit(choose) == 0
+
+
+# How memory is counted
+
+
+@pytest.fixture
+def borrowed() -> Iterator[tuple[Arena, np.ndarray[Any, Any]]]:
+    """32 MiB in an arena, borrowed by this process from itself."""
+    arena = Arena()
+    with Context(lanes=["shm"], arena=arena) as ours, Context(lanes=["shm"]) as theirs:
+        with theirs.listen("127.0.0.1:0") as listener:
+            connecting = ours.connect(listener.address)
+            b = listener.accept().wait(60)
+            a = connecting.wait(60)
+        with numpy_memory.arrays_in(arena):
+            array = np.ones(32 * MIB, np.uint8)
+        a.send_frames([array], shared=True)
+        (received,) = b.recv_frames().wait(60)
+        view = np.frombuffer(received, np.uint8)
+        assert view.sum() == array.sum()
+        assert arena.statistics()["leased_bytes"] == view.nbytes
+        yield arena, view
+
+
+def seems_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def is_about(found_bytes: int, expected_bytes: int) -> bool:
+    return abs(found_bytes - expected_bytes) < 3 * MIB
+
+
+def test_what_is_borrowed_counts_once(borrowed: tuple[Arena, Any]) -> None:
+    arena, view = borrowed
+    assert is_about(memory.process_memory_bytes(arena), seems_bytes() - 32 * MIB)
+    before = memory.process_memory_bytes(arena)
+    # A page that is written to is a copy.
+    view[: 8 * MIB] = 2
+    assert is_about(memory.process_memory_bytes(arena), before + 8 * MIB)
+
+
+def test_free_blocks_do_not_count_and_lent_ones_do(borrowed: tuple[Arena, Any]) -> None:
+    arena, _ = borrowed
+    before = memory.process_memory_bytes(arena)
+    with numpy_memory.arrays_in(arena):
+        array = np.ones(16 * MIB, np.uint8)
+        assert is_about(memory.process_memory_bytes(arena), before + 16 * MIB)
+        del array
+    assert arena.statistics()["cached_bytes"] >= 16 * MIB
+    assert is_about(memory.process_memory_bytes(arena), before)
+    assert seems_bytes() > before + 16 * MIB
+
+
+def test_other_shared_memory_counts() -> None:
+    arena = Arena()
+    before = memory.process_memory_bytes(arena)
+    descriptor = os.memfd_create("other")
+    try:
+        os.ftruncate(descriptor, 16 * MIB)
+        array = np.memmap(os.fdopen(os.dup(descriptor), "r+b"), np.uint8, "r+")
+        array[:] = 1
+        assert is_about(memory.process_memory_bytes(arena), before + 16 * MIB)
+    finally:
+        os.close(descriptor)
+
+
+@cluster(worker_kwargs={"memory_limit": "4 GiB"})
+async def test_a_worker_reports_it_and_is_prepared_once(
+    client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
+) -> None:
+    monitor = worker.periodic_callbacks["memory_monitor"].callback
+    assert isinstance(monitor, functools.partial)
+    patches.install_for(worker)
+    assert worker.periodic_callbacks["memory_monitor"].callback is monitor
+    arena = shared_arena(distributed_settings())
+    assert arena is not None
+    found = worker.monitor.get_process_memory()
+    assert is_about(found, memory.process_memory_bytes(arena))
+    worker.monitor.get_process_memory = lambda: 123  # type: ignore[method-assign]
+    worker.monitor.update()
+    await worker.heartbeat()
+    await eventually(lambda: scheduler.workers[worker.address].metrics["memory"] == 123)
+
+
+def distributed_settings() -> Any:
+    from backhaul.dask import Settings
+
+    return Settings.current()
+
+
+@cluster(
+    worker_kwargs={"memory_limit": "1 GiB"},
+    config={
+        "distributed.worker.memory.monitor-interval": "10ms",
+        "distributed.worker.memory.spill": 0.7,
+    },
+)
+async def test_free_blocks_go_when_memory_is_short_and_before_anything_is_spilled(
+    client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
+) -> None:
+    arena = shared_arena(distributed_settings())
+    assert arena is not None
+    future = client.submit(np.ones, 4 * MIB)
+    await future
+    with numpy_memory.arrays_in(arena):
+        for nbytes in (8 * MIB, 16 * MIB):
+            np.ones(nbytes, np.uint8)
+    assert arena.statistics()["cached_bytes"] >= 24 * MIB
+    short = (1 << 30) * 7 // 10 - 8 * MIB
+    worker.monitor.get_process_memory = lambda: short  # type: ignore[method-assign]
+    await eventually(lambda: arena.statistics()["cached_bytes"] <= 8 * MIB)
+    assert future.key in worker.data.memory  # type: ignore[attr-defined]
+    assert not worker.data.disk  # type: ignore[attr-defined]
+    # Past it Dask spills as ever, and pauses.
+    paused = (1 << 30) * 9 // 10
+    worker.monitor.get_process_memory = lambda: paused  # type: ignore[method-assign]
+    await eventually(lambda: worker.status == distributed.Status.paused)
+    await eventually(lambda: worker.data.disk)  # type: ignore[attr-defined]
+    await eventually(lambda: arena.statistics()["cached_bytes"] == 0)
+    worker.monitor.get_process_memory = lambda: 0  # type: ignore[method-assign]
+    await eventually(lambda: worker.status == distributed.Status.running)
+    assert (await future).sum() == 4 * MIB
+
+
+def test_a_nanny_does_not_end_a_worker_for_what_it_borrows(
+    borrowed: tuple[Arena, Any],
+) -> None:
+    terminated: list[int] = []
+    monitor = SimpleNamespace(callback=lambda: terminated.append(1))
+    manager = SimpleNamespace(
+        memory_limit=2 * (seems_bytes() - 16 * MIB), memory_terminate_fraction=0.5
+    )
+    nanny: Any = SimpleNamespace(
+        periodic_callbacks={"memory_monitor": monitor}, memory_manager=manager, pid=os.getpid()
+    )
+    memory.install_for_nanny(nanny)
+    memory.install_for_nanny(nanny)
+    monitor.callback()
+    assert terminated == []
+    # It holds as much by itself.
+    manager.memory_limit -= 64 * MIB
+    monitor.callback()
+    assert terminated == [1]
+    manager.memory_limit += 1 << 30
+    monitor.callback()
+    assert terminated == [1, 1]
+
+
+@gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny)
+async def test_a_nanny_is_prepared(client: Client, scheduler: Scheduler, nanny: Nanny) -> None:
+    callback = nanny.periodic_callbacks["memory_monitor"].callback
+    assert isinstance(callback, functools.partial)
+    callback()
+    assert await client.submit(is_in_arena)
+    assert nanny.pid is not None
+
+
+# How often an array is held, by real workers
+
+
+class Report(SimpleNamespace):
+    """What one worker says of itself, in bytes."""
+
+    proportional_bytes: int
+    managed_bytes: int
+    statistics: dict[str, int]
+
+
+def report(dask_worker: Worker) -> dict[str, Any]:
+    arena = shared_arena(distributed_settings())
+    assert arena is not None
+    with open("/proc/self/smaps_rollup") as rollup:
+        found = dict(line.split()[:2] for line in rollup.readlines()[1:])
+    return {
+        "proportional_bytes": int(found["Pss:"]) * 1024,
+        "managed_bytes": dask_worker.monitor.get_process_memory(),
+        "statistics": arena.statistics(),
+    }
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Start four worker processes, once."""
+    # It would drop replicas after a while.
+    keep = {"distributed.scheduler.active-memory-manager.start": False}
+    with (
+        dask.config.set(keep),
+        LocalCluster(
+            n_workers=4,
+            threads_per_worker=1,
+            protocol="backhaul",
+            host="127.0.0.1",
+            dashboard_address=":0",
+            memory_limit="2 GiB",
+        ) as workers,
+        Client(workers) as client,
+    ):
+        # What imports, threads and connections take is not in question.
+        addresses = sorted(client.scheduler_info()["workers"])
+        first = client.scatter(np.ones(MIB), broadcast=True)
+        wait([client.submit(np.sum, first, workers=[each], pure=False) for each in addresses])
+        del first
+        yield client
+
+
+def ask(client: Client) -> list[Report]:
+    return [Report(**found) for found in client.run(report).values()]
+
+
+def ask_when_nothing_is_held(client: Client) -> list[Report]:
+    """Ask once all that earlier work has left is freed, and given back by those who borrowed it."""
+    give_up_at = time.monotonic() + 60
+    while True:
+        reports = ask(client)
+        found = [each.statistics for each in reports]
+        if not any(each["live_bytes"] or each["leased_bytes"] for each in found):
+            return reports
+        assert time.monotonic() < give_up_at, reports
+        time.sleep(0.01)
+
+
+def growth(before: list[Report], after: list[Report], name: str) -> int:
+    return int(
+        sum(getattr(each, name) for each in after) - sum(getattr(each, name) for each in before)
+    )
+
+
+def test_an_array_that_two_workers_use_is_held_once(client: Client) -> None:
+    a, b, *_ = sorted(client.scheduler_info()["workers"])
+    before = ask_when_nothing_is_held(client)
+    array = client.submit(np.ones, 8 * MIB, workers=[a])
+    sums = [client.submit(np.sum, array, workers=[each], pure=False) for each in (a, b)]
+    assert client.gather(sums) == [8 * MIB] * 2
+    assert len(client.who_has(array)[array.key]) == 2
+    after = ask(client)
+    assert sum(each.statistics["leased_bytes"] for each in after) >= 64 * MIB
+    for name in ("proportional_bytes", "managed_bytes"):
+        assert 64 * MIB - 4 * MIB < growth(before, after, name) < 1.2 * 64 * MIB, name

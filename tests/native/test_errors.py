@@ -202,8 +202,8 @@ def test_addresses_of_every_form_are_listened_on(address: str, context: Context)
             b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4,
             'does not speak backhaul: it began with "HTTP/1.1"',
         ),
-        (b"backhaul\xff\x7f" + bytes(100), "the peer speaks version 32767, supported is 1"),
-        (b"backhaul\1\0\0\0\xff\xff\xff\xff" + bytes(100), "body of 4294967295 bytes, limit 4096"),
+        (b"backhaul\xff\x7f" + bytes(100), "the peer speaks version 32767, supported is 2"),
+        (b"backhaul\2\0\0\0\xff\xff\xff\xff" + bytes(100), "body of 4294967295 bytes, limit 4096"),
     ],
 )
 def test_a_peer_that_speaks_something_else_is_refused(

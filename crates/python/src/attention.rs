@@ -1,6 +1,7 @@
 //! Work that only a thread of Python can do, left by threads that must not run Python.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};
 
 use pyo3::prelude::*;
@@ -17,6 +18,9 @@ thread_local! {
 /// Bells of the event loops in use
 static BELLS: Mutex<Vec<Weak<Bell>>> = Mutex::new(Vec::new());
 
+/// Something was left to do since somebody looked
+static DUE: AtomicBool = AtomicBool::new(false);
+
 /// Runs the body of a call from Python and then tends to what is due
 pub(crate) fn call<T>(py: Python<'_>, body: impl FnOnce() -> T) -> T {
     CALLS.set(CALLS.get() + 1);
@@ -28,6 +32,10 @@ pub(crate) fn call<T>(py: Python<'_>, body: impl FnOnce() -> T) -> T {
 
 /// Does what was left to do
 pub(crate) fn tend(py: Python<'_>) {
+    // Nothing is due at most times, and to find that out must not cost locks.
+    if !DUE.load(Ordering::Relaxed) || !DUE.swap(false, Ordering::AcqRel) {
+        return;
+    }
     buffer::release_buried(py);
     logs::write_out(py);
 }
@@ -36,6 +44,8 @@ pub(crate) fn tend(py: Python<'_>) {
 ///
 /// All of them, because any one may be stopped or busy.
 pub(crate) fn ask() {
+    // After what is due was put where `tend` finds it.
+    DUE.store(true, Ordering::Release);
     if CALLS.get() > 0 {
         return;
     }

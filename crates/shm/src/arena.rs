@@ -154,6 +154,12 @@ impl Arena {
         Some(Lease::new(Arc::clone(&self.shared), pin, bytes))
     }
 
+    /// Gives pages of free blocks back to the system, those freed longest ago first, until at most
+    /// `cached_bytes` are left
+    pub fn trim(&self, cached_bytes: usize) {
+        self.shared.trim(cached_bytes);
+    }
+
     /// Registers somebody who has given leases away and can look which are back
     ///
     /// Called, by any thread that allocates, when a class has no free block, and for
@@ -163,19 +169,6 @@ impl Arena {
         let mut givers = self.shared.givers();
         givers.retain(|giver| giver.strong_count() > 0);
         givers.push(sweep);
-    }
-
-    /// Gives back pages of free blocks, those freed longest ago first, until at most `cached_bytes`
-    /// bytes of them keep theirs
-    pub fn trim(&self, cached_bytes: usize) {
-        if self.is_inherited() {
-            return;
-        }
-        let mut chores = Chores::default();
-        if let Some(mut blocks) = self.shared.lock() {
-            blocks.trim_cached(cached_bytes, &mut chores);
-        }
-        self.shared.finish(chores);
     }
 
     /// Bytes of all the pages that the arena has, whoever looks at them; a system call per segment
@@ -399,6 +392,17 @@ impl Shared {
         drop(blocks);
         self.finish(chores);
         freed
+    }
+
+    fn trim(&self, cached_bytes: usize) {
+        if !self.origin.is_here() {
+            return;
+        }
+        let mut chores = Chores::default();
+        if let Some(mut blocks) = self.lock() {
+            blocks.shrink(cached_bytes, &mut chores);
+        }
+        self.finish(chores);
     }
 
     /// Ends a lease

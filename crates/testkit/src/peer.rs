@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::time::Duration;
 
-use backhaul::{Bytes, Context, Endpoint, Tag, TagMask};
+use backhaul::{Arena, ArenaConfig, Bytes, Context, Endpoint, Tag, TagMask};
 use rustix::process::Signal;
 
 use crate::harness::config;
+use crate::lending::{BLOCK_BYTES, block};
 use crate::{Finish, pattern};
 
 /// What a second process does; the name is the argument of the program
@@ -35,10 +36,16 @@ pub enum Scenario {
     Farewell,
     /// Exits without a word
     Leave,
+    /// Receives long messages, answers each with a short one, and keeps the last [`HELD`]
+    Borrow,
+    /// Lends blocks without end, each freed at once
+    Lend,
+    /// As [`Borrow`](Self::Borrow) and [`Lend`](Self::Lend) at once
+    Trade,
 }
 
 impl Scenario {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Idle,
         Self::Posted,
         Self::SendSome,
@@ -48,6 +55,9 @@ impl Scenario {
         Self::Echo,
         Self::Farewell,
         Self::Leave,
+        Self::Borrow,
+        Self::Lend,
+        Self::Trade,
     ];
 
     /// The argument of the program
@@ -72,12 +82,17 @@ pub fn main() {
         .find(|known| known.name() == *scenario)
         .unwrap_or_else(|| panic!("unknown scenario {scenario:?}"));
     let spin = Duration::from_micros(spin_us.parse().unwrap());
-    let context = Context::new(config(lane.parse().unwrap(), spin)).unwrap();
+    let mut config = config(lane.parse().unwrap(), spin);
+    let arena = Arena::new(ArenaConfig::default());
+    if matches!(scenario, Scenario::Lend | Scenario::Trade) {
+        config.arena = Some(arena.clone());
+    }
+    let context = Context::new(config).unwrap();
     let endpoint = context.connect(address).done().unwrap();
-    play(scenario, &endpoint);
+    play(scenario, &endpoint, &arena);
 }
 
-fn play(scenario: Scenario, endpoint: &Endpoint) {
+fn play(scenario: Scenario, endpoint: &Endpoint, arena: &Arena) {
     match scenario {
         Scenario::Idle => {
             ready();
@@ -130,6 +145,58 @@ fn play(scenario: Scenario, endpoint: &Endpoint) {
             ready();
             std::process::exit(0);
         }
+        Scenario::Borrow => {
+            ready();
+            borrow(endpoint);
+        }
+        Scenario::Lend => {
+            ready();
+            lend(endpoint, arena);
+        }
+        Scenario::Trade => {
+            ready();
+            std::thread::scope(|scope| {
+                scope.spawn(|| borrow(endpoint));
+                lend(endpoint, arena);
+            });
+        }
+    }
+}
+
+/// Keeps the last of what comes, which must be of the seed that its number says
+fn borrow(endpoint: &Endpoint) {
+    let mut held = VecDeque::new();
+    for seed in 0.. {
+        let Ok(message) = endpoint.recv_message(Tag(1), TagMask::FULL).done() else {
+            return;
+        };
+        held.push_back((seed, message));
+        if held.len() > HELD {
+            held.pop_front();
+        }
+        for (seed, message) in &held {
+            for segment in &message.segments {
+                pattern::check(*seed, segment);
+            }
+        }
+        if endpoint.send(Tag(2), &b"have it"[..]).done().is_err() {
+            return;
+        }
+    }
+}
+
+/// Lends blocks of one message each, a few messages ahead
+fn lend(endpoint: &Endpoint, arena: &Arena) {
+    let mut sends = VecDeque::new();
+    for seed in 0.. {
+        let segments = [block(arena, seed, BLOCK_BYTES)].into_iter().collect();
+        sends.push_back(endpoint.send_segments_shared(Tag(1), segments));
+        if sends.len() > 8
+            && let Some(send) = sends.pop_front()
+            && send.done().is_err()
+        {
+            return;
+        }
     }
 }
 
@@ -163,6 +230,9 @@ pub const SOME: u64 = 100;
 
 /// Long messages of the scenario that says farewell
 pub const SOME_LONG: u64 = 3;
+
+/// Messages that a borrowing scenario keeps
+pub const HELD: usize = 8;
 
 /// Size of a short message, in bytes
 pub const SHORT_BYTES: usize = 1000;

@@ -53,9 +53,7 @@ pub(crate) struct Conn {
     link: Mutex<Link>,
     /// Callers that poll now
     inline: AtomicU32,
-    /// Counts polls that found what they waited for; tells the engine whether a hot link is in use
-    inline_hits: AtomicU64,
-    /// `inline_hits` at the last tick
+    /// Polls that had found what they waited for at the last tick: tells whether a hot link is in use
     inline_hits_seen: AtomicU64,
     /// The engine looks at this link each tick
     hot: AtomicBool,
@@ -131,7 +129,6 @@ impl Conn {
             inbox: Mutex::default(),
             dirty: AtomicBool::new(false),
             inline: AtomicU32::new(0),
-            inline_hits: AtomicU64::new(0),
             inline_hits_seen: AtomicU64::new(0),
             hot: AtomicBool::new(false),
             muted: AtomicBool::new(false),
@@ -414,7 +411,7 @@ impl Conn {
 
     /// Has the engine look at the link each tick, while callers drive it
     fn become_hot(&self) {
-        if !self.hot.swap(true, Ordering::SeqCst) {
+        if !self.hot.load(Ordering::SeqCst) && !self.hot.swap(true, Ordering::SeqCst) {
             match self.engine.source(self.id) {
                 Some(source) => self.engine.add_hot(source),
                 None => self.hot.store(false, Ordering::SeqCst),
@@ -479,9 +476,8 @@ impl Drive for Conn {
         });
         let last = self.inline.fetch_sub(1, Ordering::SeqCst) == 1;
         if found {
+            // Also tells the tick that there was one.
             self.counters.spins_hit.add(1);
-            // Only tells the tick that there was one.
-            self.inline_hits.fetch_add(1, Ordering::Relaxed);
             if last {
                 self.become_hot();
             }
@@ -533,7 +529,7 @@ impl Source for Conn {
         if self.closed.get().is_some() {
             return false;
         }
-        let hits = self.inline_hits.load(Ordering::Relaxed);
+        let hits = self.counters.spins_hit.value();
         let used = self.inline_hits_seen.swap(hits, Ordering::Relaxed) != hits;
         if used || self.inline.load(Ordering::SeqCst) > 0 {
             return true;

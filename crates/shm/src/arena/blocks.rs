@@ -211,17 +211,17 @@ impl Blocks {
         self.trim(block, chores);
     }
 
+    /// Gives up the blocks cached for longest, until at most `cached_bytes` are left
+    pub(super) fn shrink(&mut self, cached_bytes: usize, chores: &mut Chores) {
+        while self.statistics.cached_bytes > cached_bytes {
+            self.evict(chores);
+        }
+    }
+
     /// Size of the live block that starts at `address`
     pub(super) fn usable_bytes(&mut self, address: usize) -> Option<usize> {
         let block = self.live_block_at(address)?;
         Some(self.bytes(block))
-    }
-
-    /// Gives up cached blocks until at most `cached_bytes` are left
-    pub(super) fn trim_cached(&mut self, cached_bytes: usize, chores: &mut Chores) {
-        while self.statistics.cached_bytes > cached_bytes {
-            self.evict(chores);
-        }
     }
 
     pub(super) fn statistics(&self) -> ArenaStatistics {
@@ -302,7 +302,7 @@ impl Blocks {
         } else {
             self.statistics.cached_bytes += class.bytes();
             self.cache(block);
-            self.trim_cached(self.config.cached_bytes_max, chores);
+            self.shrink(self.config.cached_bytes_max, chores);
         }
     }
 

@@ -41,12 +41,6 @@ impl Memory {
         &self.mapping
     }
 
-    /// Bytes of the pages that there are
-    pub(super) fn resident_bytes(&self) -> usize {
-        // `st_blocks` counts 512 bytes, whatever the block size is.
-        fstat(&self.file).map_or(0, |found| found.st_blocks as usize * 512)
-    }
-
     /// Maps it anew, at the same place, so that what is written there is this process's own
     ///
     /// # Safety
@@ -55,6 +49,12 @@ impl Memory {
     pub(super) unsafe fn make_private(&self) -> io::Result<()> {
         // SAFETY: the file is what is mapped there; the rest is the caller's.
         unsafe { self.mapping.make_private(self.file.as_fd()) }
+    }
+
+    /// Bytes of the pages that there are
+    pub(super) fn resident_bytes(&self) -> usize {
+        // `st_blocks` counts 512 bytes, whatever the block size is.
+        fstat(&self.file).map_or(0, |found| found.st_blocks as usize * 512)
     }
 
     /// What a peer needs to map it too

@@ -12,7 +12,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn no_block_is_reused_while_anybody_may_look_and_none_is_lost(
@@ -141,6 +141,11 @@ impl Model {
                     given.lease.unwrap().abandon();
                     self.forget();
                 }
+            }
+            Step::Trim(cached_bytes) => {
+                self.arena.trim(cached_bytes);
+                let statistics = self.arena.shared.lock().unwrap().statistics();
+                assert!(statistics.cached_bytes <= cached_bytes);
             }
             Step::Sweep => {
                 self.giver.sweep();
@@ -315,6 +320,7 @@ enum Step {
     Return(Index),
     Abandon(Index),
     Sweep,
+    Trim(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -330,5 +336,6 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<Index>().prop_map(Step::Return),
         1 => any::<Index>().prop_map(Step::Abandon),
         1 => Just(Step::Sweep),
+        1 => (0..4 * MIB).prop_map(Step::Trim),
     ]
 }

@@ -121,6 +121,136 @@ fn past_the_bound_nothing_is_handed_out_and_cached_blocks_give_way() {
 }
 
 #[test]
+fn pages_of_blocks_given_up_are_the_systems_again() {
+    for bytes in [MIB, 3 * MIB, 16 * MIB] {
+        let arena = arena(usize::MAX, usize::MAX);
+        let mut keeper = arena.take(bytes).unwrap();
+        keeper.fill(1);
+        let lease = keeper.lease().unwrap();
+        let resident = || rustix::fs::fstat(lease.descriptor()).unwrap().st_blocks * 512;
+        let mut others: Vec<_> = (0..3).map(|_| arena.take(bytes).unwrap()).collect();
+        others.iter_mut().for_each(|buffer| buffer.fill(1));
+        assert!(resident() >= 4 * bytes as i64);
+        drop(others);
+        assert!(resident() >= 4 * bytes as i64);
+        arena.trim(0);
+        assert_eq!(arena.statistics().cached_bytes, 0);
+        // Less than a huge page may be left at each end.
+        assert!(resident() < bytes as i64 + 2 * HUGE_PAGE_BYTES as i64);
+        assert!(keeper.iter().all(|byte| *byte == 1));
+    }
+}
+
+#[test]
+fn segment_goes_with_its_last_page() {
+    let arena = arena(usize::MAX, usize::MAX);
+    let buffers: Vec<_> = (0..5).map(|_| arena.take(40 * MIB).unwrap()).collect();
+    assert!(arena.statistics().mapped_bytes >= 200 * MIB);
+    drop(buffers);
+    assert!(arena.statistics().mapped_bytes >= 200 * MIB);
+    arena.trim(0);
+    assert_eq!(arena.statistics().mapped_bytes, 0);
+}
+
+#[test]
+fn class_that_is_used_much_gets_pages_ahead() {
+    let arena = arena(usize::MAX, 100 * MIB);
+    let buffers: Vec<_> = (0..20).map(|_| arena.take(MIB).unwrap()).collect();
+    let statistics = arena.statistics();
+    assert_eq!(statistics.hits + statistics.misses, 20);
+    assert!(statistics.misses < 8, "{statistics:?}");
+    assert!(statistics.cached_bytes <= statistics.live_bytes);
+    drop(buffers);
+}
+
+#[test]
+fn process_with_many_blocks_has_few_descriptors() {
+    let arena = arena(usize::MAX, usize::MAX);
+    let before = descriptors();
+    // Without pages: they are never touched.
+    let blocks: Vec<_> = (0..400)
+        .map(|_| arena.allocate(320 * MIB).unwrap())
+        .collect();
+    let added = descriptors() - before;
+    assert!(
+        added < 100,
+        "{added} descriptors for {} blocks",
+        blocks.len()
+    );
+    assert!(blocks.into_iter().all(|start| arena.free(start)));
+}
+
+#[test]
+fn shortage_has_the_givers_look_for_returned_leases() {
+    struct Giver(Mutex<Vec<Lease>>);
+    impl Sweep for Giver {
+        fn sweep(&self) {
+            self.0.lock().unwrap().clear();
+        }
+    }
+    let arena = arena(usize::MAX, usize::MAX);
+    let giver = Arc::new(Giver(Mutex::default()));
+    let weak: Weak<Giver> = Arc::downgrade(&giver);
+    arena.on_shortage(weak);
+    // Of a class of which nothing is made ahead
+    let buffer = arena.take(40 * MIB).unwrap();
+    let start = buffer.as_ptr();
+    giver.0.lock().unwrap().push(buffer.lease().unwrap());
+    drop(buffer);
+    assert_eq!(arena.take(40 * MIB).unwrap().as_ptr(), start);
+    drop(giver);
+    assert_eq!(arena.statistics().live_bytes, 0);
+}
+
+#[test]
+fn blocks_and_leases_outlive_the_last_clone() {
+    let arena = arena(usize::MAX, usize::MAX);
+    let start = arena.allocate(MIB).unwrap();
+    let mut buffer = arena.take(MIB).unwrap();
+    let lease = buffer.lease().unwrap();
+    drop(arena);
+    buffer.fill(1);
+    drop(buffer);
+    drop(lease);
+    // SAFETY: a block that was never freed.
+    unsafe { start.write_bytes(1, MIB) };
+}
+
+#[test]
+fn threads_share_an_arena_and_lease_to_each_other() {
+    let arena = arena(64 * MIB, 8 * MIB);
+    let (send, receive) = std::sync::mpsc::sync_channel::<(Lease, u8)>(4);
+    std::thread::scope(|scope| {
+        for mark in 1..4_u8 {
+            let (arena, send) = (&arena, send.clone());
+            scope.spawn(move || {
+                for round in 0..300_usize {
+                    let bytes = (64 << 10) + round * 4321 % 500_000;
+                    let Some(mut buffer) = arena.take(bytes) else {
+                        continue;
+                    };
+                    buffer.fill(mark);
+                    if round % 3 == 0 {
+                        send.send((buffer.lease().unwrap(), mark)).unwrap();
+                    }
+                    assert!(buffer.iter().all(|byte| *byte == mark));
+                }
+            });
+        }
+        drop(send);
+        for (lease, mark) in receive {
+            let mut seen = vec![0; lease.bytes()];
+            crate::leased::read_leased(lease.descriptor(), lease.offset(), &mut seen).unwrap();
+            assert!(seen.iter().all(|byte| *byte == mark));
+        }
+    });
+    let statistics = arena.statistics();
+    assert_eq!((statistics.live_bytes, statistics.leased_bytes), (0, 0));
+    assert_eq!(statistics.orphaned_bytes, 0);
+    arena.shared.lock().unwrap().check_invariants();
+}
+
+#[test]
 fn zeroed_block_is_zero_fresh_and_recycled() {
     let arena = arena(usize::MAX, usize::MAX);
     for _ in 0..2 {
@@ -151,4 +281,8 @@ fn arena(bytes_max: usize, cached_bytes_max: usize) -> Arena {
         cached_bytes_max,
         block_bytes_min: 64 << 10,
     })
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
 }

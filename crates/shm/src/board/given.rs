@@ -71,6 +71,14 @@ impl GivenLeases {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+impl GivenLeases {
+    /// Pretends that a slot has been issued `generation` times
+    pub(super) fn set_generation(&mut self, slot: usize, generation: u32) {
+        self.0.slots[slot].generation = generation;
+    }
+}
+
 #[cfg(not(loom))]
 impl Drop for GivenLeases {
     fn drop(&mut self) {

@@ -24,8 +24,29 @@ fn block_is_reused_only_after_the_last_look_at_it() {
         let taken = TakenLeases::new(table.clone());
         let (send, receive) = channel();
         let taker = thread::spawn(move || take(&taken, &receive, 2));
-        give(Given::new(table), &send, 2);
+        give(Given::new(table), &[send.clone(), send]);
         taker.join().unwrap();
+    });
+}
+
+#[test]
+fn slot_is_free_for_another_thread_once_the_giver_uses_it_again() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
+        let table = Table::new();
+        let taken = TakenLeases::new(table.clone());
+        let (sends, takers): (Vec<_>, Vec<_>) = (0..2)
+            .map(|_| {
+                let (send, receive) = channel();
+                let taken = taken.clone();
+                (send, thread::spawn(move || take(&taken, &receive, 1)))
+            })
+            .unzip();
+        give(Given::new(table), &sends);
+        for taker in takers {
+            taker.join().unwrap();
+        }
     });
 }
 
@@ -61,10 +82,10 @@ fn leases_returned_by_two_threads_come_back_each_to_its_block() {
     });
 }
 
-/// Writes to one block, leases it and waits until it is back, `rounds` times
-fn give(mut given: Given<Block>, send: &Sender<(Ticket, Block, u8)>, rounds: u8) {
+/// Writes to one block, leases it to the next taker, and waits until it is back
+fn give(mut given: Given<Block>, takers: &[Sender<(Ticket, Block, u8)>]) {
     let block = block(0);
-    for mark in 1..=rounds {
+    for (mark, send) in (1..).zip(takers) {
         // SAFETY: no lease is out; loom checks it.
         block.with_mut(|cell| unsafe { *cell = mark });
         let ticket = given.issue(Arc::clone(&block)).unwrap();

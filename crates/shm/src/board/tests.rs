@@ -1,5 +1,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use super::*;
 use crate::arena::{Arena, ArenaBuf, ArenaConfig};
 use crate::leased::{Leased, read_leased};
@@ -62,6 +65,170 @@ fn ticket_that_is_out_or_does_not_exist_is_refused() {
         let error = taker.taken.receipt(bad, Arc::new(())).unwrap_err();
         assert_eq!(error, BadTicket { slot, generation });
     }
+}
+
+#[test]
+fn peer_that_returns_nothing_holds_a_bounded_number_of_leases() {
+    let (mut giver, _taker) = board_in_process();
+    let buffer = buffer();
+    for _ in 0..SLOTS {
+        giver.given.issue(buffer.lease().unwrap()).unwrap();
+    }
+    let refused = giver.given.issue(buffer.lease().unwrap()).unwrap_err();
+    assert_eq!(refused.bytes(), buffer.len());
+    assert_eq!((giver.given.sweep(), giver.given.outstanding()), (0, SLOTS));
+    giver.given.return_all();
+    assert_eq!(giver.given.outstanding(), 0);
+    // The slots are free again.
+    giver.given.issue(refused).unwrap();
+}
+
+#[test]
+fn word_of_another_generation_means_nothing() {
+    let (mut giver, fd) = create_board().unwrap();
+    let file = File::from(fd);
+    let buffer = buffer();
+    let ticket = giver.given.issue(buffer.lease().unwrap()).unwrap();
+    for lie in [0, 2, 3, u32::MAX] {
+        write_word(&file, ticket.slot, lie);
+        assert_eq!(giver.given.sweep(), 0);
+    }
+    // This one is a return, whoever stores it.
+    write_word(&file, ticket.slot, ticket.generation);
+    assert_eq!(giver.given.sweep(), 1);
+    // And it says nothing of the next lease there.
+    giver.given.issue(buffer.lease().unwrap()).unwrap();
+    assert_eq!(giver.given.sweep(), 0);
+}
+
+#[test]
+fn generation_wraps_past_zero() {
+    let (mut giver, taker) = board_in_process();
+    let buffer = buffer();
+    let give = |giver: &mut Board| {
+        let ticket = giver.given.issue(buffer.lease().unwrap()).unwrap();
+        drop(taker.taken.receipt(ticket, Arc::new(())).unwrap());
+        assert_eq!(giver.given.sweep(), 1);
+        ticket
+    };
+    give(&mut giver);
+    giver.given.set_generation(0, u32::MAX - 1);
+    let generations = [(); 3].map(|()| give(&mut giver).generation);
+    assert_eq!(generations, [u32::MAX, 1, 2]);
+}
+
+#[test]
+fn board_dropped_with_leases_out_abandons_them() {
+    let arena = Arena::new(ArenaConfig::default());
+    let first = arena.take(100_000).unwrap();
+    let second = arena.take(100_000).unwrap();
+    let (mut giver, taker) = board_in_process();
+    let ticket = giver.given.issue(first.lease().unwrap()).unwrap();
+    drop(giver);
+    drop(first);
+    let abandoned = arena.statistics().abandoned_bytes;
+    assert!(abandoned >= 100_000);
+    // Too late.
+    drop(taker.taken.receipt(ticket, Arc::new(())).unwrap());
+    assert_eq!(arena.statistics().abandoned_bytes, abandoned);
+    drop(second);
+    assert_eq!(arena.statistics().mapped_bytes, 0);
+}
+
+#[test]
+fn slot_of_an_abandoned_lease_is_not_used_again() {
+    let (mut giver, taker) = board_in_process();
+    let buffer = buffer();
+    let first = giver.given.issue(buffer.lease().unwrap()).unwrap();
+    let receipt = taker.taken.receipt(first, Arc::new(())).unwrap();
+    giver.given.abandon_all();
+    assert_eq!(giver.given.outstanding(), 0);
+    let second = giver.given.issue(buffer.lease().unwrap()).unwrap();
+    assert_ne!(first.slot, second.slot);
+    drop(receipt);
+    assert_eq!(giver.given.sweep(), 0);
+}
+
+#[test]
+fn receipt_tells_the_peer_before_it_drops_what_it_keeps() {
+    struct Keep(
+        std::sync::Mutex<GivenLeases>,
+        std::sync::mpsc::Sender<usize>,
+    );
+    impl Drop for Keep {
+        fn drop(&mut self) {
+            self.1.send(self.0.lock().unwrap().sweep()).unwrap();
+        }
+    }
+    let (mut giver, taker) = board_in_process();
+    let buffer = buffer();
+    let ticket = giver.given.issue(buffer.lease().unwrap()).unwrap();
+    let (send, receive) = std::sync::mpsc::channel();
+    let keep = Arc::new(Keep(giver.given.into(), send));
+    let receipt = taker.taken.receipt(ticket, keep).unwrap();
+    assert!(receive.try_recv().is_err());
+    drop(receipt);
+    assert_eq!(receive.recv().unwrap(), 1);
+}
+
+#[test]
+fn threads_give_leases_back_while_the_giver_looks() {
+    let (mut giver, fd) = create_board().unwrap();
+    let taker = attach_board(fd).unwrap();
+    let buffer = buffer();
+    let (send, receive) = std::sync::mpsc::sync_channel::<Receipt>(100);
+    let receive = std::sync::Mutex::new(receive);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| while receive.lock().unwrap().recv().is_ok() {});
+        }
+        let mut back = 0;
+        for _ in 0..20_000 {
+            let ticket = giver.given.issue(buffer.lease().unwrap()).unwrap();
+            send.send(taker.taken.receipt(ticket, Arc::new(())).unwrap())
+                .unwrap();
+            back += giver.given.sweep();
+        }
+        drop(send);
+        while back < 20_000 {
+            back += giver.given.sweep();
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(giver.given.outstanding(), 0);
+}
+
+#[test]
+fn what_is_no_board_is_refused() {
+    let (_giver, fd) = create_board().unwrap();
+    let mut honest = vec![0; 12_288];
+    File::from(fd).read_exact_at(&mut honest, 0).unwrap();
+    let forged = |bytes: u64, change: &dyn Fn(&File)| {
+        let fd = crate::memfd::create("forged", bytes, |_| Ok(())).unwrap();
+        let file = File::from(fd);
+        file.write_all_at(&honest[..honest.len().min(bytes as usize)], 0)
+            .unwrap();
+        change(&file);
+        attach_board(file.into()).map(drop)
+    };
+    forged(12_288, &|_| ()).unwrap();
+    for bytes in [0, 16, 12_287, 12_289, 1 << 40] {
+        let error = forged(bytes, &|_| ()).unwrap_err();
+        assert!(matches!(error, BoardError::Size { file_bytes, .. } if file_bytes == bytes));
+    }
+    for at in [0, 8, 12] {
+        let error = forged(12_288, &|file| file.write_all_at(b"?", at).unwrap()).unwrap_err();
+        assert!(matches!(error, BoardError::Header { .. }), "{error}");
+    }
+    let (pipe, _writing) = std::io::pipe().unwrap();
+    let error = attach_board(pipe.into()).unwrap_err();
+    assert!(matches!(error, BoardError::Seal(_)), "{error}");
+}
+
+/// Stores a word of the creator's leases as a peer may
+fn write_word(file: &File, slot: u32, word: u32) {
+    file.write_all_at(&word.to_ne_bytes(), 4096 + 4 * u64::from(slot))
+        .unwrap();
 }
 
 fn buffer() -> ArenaBuf {

@@ -5,6 +5,7 @@ pub mod closing;
 pub mod contexts;
 pub mod executors;
 pub mod lease_ends;
+pub mod lease_kills;
 pub mod lease_strangers;
 pub mod leases;
 pub mod listening;
@@ -248,6 +249,13 @@ macro_rules! conformance_between_processes {
     ($lane:ident, $spin:ident) => {
         $crate::tests_of_cases! {
             $lane, $spin;
+            lease_kills {
+                what_a_killed_receiver_held_comes_back
+                what_is_on_its_way_to_a_killed_receiver_comes_back
+                what_a_killed_sender_lent_stays_with_its_receiver
+                kills_at_random_moments_lose_no_block
+                two_hundred_kills_at_random_moments_lose_no_block
+            }
             processes {
                 messages_pass_between_processes
                 a_peer_killed_while_idle_is_noticed

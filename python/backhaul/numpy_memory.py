@@ -17,7 +17,9 @@ it begin with ``install``::
 
     ThreadPoolExecutor(initializer=numpy_memory.install, initargs=(arena,))
 
-After a fork the child's new arrays are NumPy's own, as for any arena (see `backhaul.Arena`).
+A forked child has its own copy of every array, as always, and its new ones are NumPy's own. What
+was in the arena at the time of the fork is not used again, in case the child looks at it; a program
+that is started by ``subprocess`` or ``spawn`` costs nothing.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ impl Arena {
             "block_bytes_min",
             block_bytes_min,
         )?;
-        Ok(Self {
-            arena: backhaul::Arena::new(config),
-        })
+        let arena = backhaul::Arena::new(config);
+        arena.watch_forks();
+        Ok(Self { arena })
     }
 
     /// A writable buffer of so many bytes, of unspecified content

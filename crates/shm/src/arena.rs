@@ -12,7 +12,7 @@
 //!
 //! A child gets no block and no lease from an inherited arena, and frees nothing there: otherwise
 //! both processes would hand out the same block. Yet it has objects in it, and shares their pages
-//! with the parent. So whoever forks calls [`Arena::before_fork`]: then the child has a private
+//! with the parent. So whoever forks calls [`Arena::before_fork`], or [`Arena::watch_forks`] once: then the child has a private
 //! copy, and the parent does not recycle what the child may look at. Where nobody calls it (a fork
 //! in a C library), the parent sees what the child writes, and the child what the parent writes or
 //! recycles. (To take the mapping from the child instead, by `MADV_DONTFORK`, would turn every

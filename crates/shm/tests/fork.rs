@@ -94,6 +94,48 @@ fn child_takes_and_gives_back_nothing_even_if_nobody_said_that_it_would_fork() {
     assert_eq!(arena.statistics(), before);
 }
 
+#[test]
+fn watched_arena_is_ready_for_whoever_forks() {
+    let arenas: Vec<_> = (0..3).map(|_| Arena::new(ArenaConfig::default())).collect();
+    arenas.iter().for_each(Arena::watch_forks);
+    let mut buffers: Vec<_> = arenas
+        .iter()
+        .map(|arena| arena.take(MIB).unwrap())
+        .collect();
+    buffers.iter_mut().for_each(|buffer| buffer.fill(1));
+    let (mut child_reads, mut parent_writes) = pipe().unwrap();
+    let child = fork(|| {
+        child_reads.read_exact(&mut [0]).unwrap();
+        let kept = |bytes: &[u8], value| bytes.iter().all(|byte| *byte == value);
+        let inherited = buffers.iter().all(|buffer| kept(buffer, 1));
+        buffers.iter_mut().for_each(|buffer| buffer.fill(2));
+        let own = Arena::new(ArenaConfig::default());
+        own.watch_forks();
+        let mut fresh = own.take(MIB).unwrap();
+        fresh.fill(1);
+        // One that forks in its turn, with what it inherited and with its own.
+        let grandchild = fork(|| {
+            fresh.fill(3);
+            buffers.iter().all(|buffer| kept(buffer, 2))
+        });
+        assert_success(grandchild);
+        inherited && kept(&fresh, 1)
+    });
+    // Its memory is not recycled under the child, and what stays does not change.
+    buffers.pop();
+    for arena in &arenas {
+        arena.take(MIB).unwrap().fill(4);
+    }
+    parent_writes.write_all(b"x").unwrap();
+    assert_success(child);
+    assert!(
+        buffers
+            .iter()
+            .flat_map(|buffer| buffer.iter())
+            .all(|byte| *byte == 1)
+    );
+}
+
 /// Forks, with the guard released on both sides, and has the child say whether all is well
 fn fork_with(guard: ForkGuard, child: impl FnOnce() -> bool) -> Pid {
     let mut guard = Some(guard);

@@ -1,9 +1,11 @@
 //! A fork of the process that has an arena
 
+use std::cell::Cell;
+use std::ffi::c_int;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use super::blocks::{Blocks, Chores};
 use super::{Arena, Shared};
@@ -34,6 +36,76 @@ impl Arena {
             shared: Arc::clone(&self.shared),
         }
     }
+
+    /// Makes ready for every fork of this process, whoever forks, as with
+    /// [`before_fork`](Self::before_fork)
+    ///
+    /// Not for one that ends in a program being started: `vfork` and `posix_spawn` tell nobody.
+    pub fn watch_forks(&self) {
+        static REGISTERED: Once = Once::new();
+        REGISTERED.call_once(|| {
+            // SAFETY: the three functions stay where they are, and may be called by any thread that
+            // forks. An error means that there is no memory: then nobody is told.
+            unsafe { pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+        });
+        let mut watched = watched();
+        watched.retain(|arena| arena.strong_count() > 0);
+        watched.push(Arc::downgrade(&self.shared));
+    }
+}
+
+/// Arenas that are told of forks
+static WATCHED: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+fn watched() -> MutexGuard<'static, Vec<Weak<Shared>>> {
+    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a thread that forks holds meanwhile
+struct Held {
+    guards: Vec<ForkGuard>,
+    /// Released last, and in the child too: there is nobody else who could
+    _watched: MutexGuard<'static, Vec<Weak<Shared>>>,
+}
+
+thread_local! {
+    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
+}
+
+unsafe extern "C" fn prepare() {
+    let watched = watched();
+    let arenas = watched.iter().filter_map(Weak::upgrade);
+    let guards = arenas
+        // What this process inherited itself is private already, and not its to give back.
+        .filter(|shared| shared.origin.is_here())
+        .map(|shared| Arena { shared }.before_fork())
+        .collect();
+    let held = Held {
+        guards,
+        _watched: watched,
+    };
+    // A thread that ends forks no more, but if it does, nothing is held.
+    let _ = HELD.try_with(|slot| slot.set(Some(held)));
+}
+
+unsafe extern "C" fn in_parent() {
+    let _ = HELD.try_with(|slot| drop(slot.take()));
+}
+
+unsafe extern "C" fn in_child() {
+    let held = HELD.try_with(Cell::take).ok().flatten();
+    for guard in held.into_iter().flat_map(|held| held.guards) {
+        // The child runs on: it was never promised more, and most only start a program.
+        let _ = guard.in_child();
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+    ) -> c_int;
 }
 
 /// Holds an arena still while the process forks

@@ -22,6 +22,28 @@ pub fn resident_bytes() -> usize {
     pages.parse::<usize>().unwrap() * rustix::param::page_size()
 }
 
+/// Address space of this process, in bytes
+///
+/// # Panics
+///
+/// If the system has no procfs.
+pub fn address_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages = statm.split_whitespace().next().unwrap();
+    pages.parse::<usize>().unwrap() * rustix::param::page_size()
+}
+
+/// Mappings of segments of arenas in this process, its own and those of peers
+///
+/// # Panics
+///
+/// If the system has no procfs.
+pub fn arena_mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_of_arena = |line: &&str| line.contains("memfd:backhaul-arena");
+    maps.lines().filter(is_of_arena).count()
+}
+
 /// Repeats something and asserts that it leaves no descriptor behind and little memory
 ///
 /// Only meaningful while nothing else runs in this process.

@@ -139,7 +139,7 @@ fn keep_lending(endpoint: &Endpoint, arena: &Arena) {
         sends.push_back(lend(endpoint, arena, seed));
         if sends.len() > 4
             && let Some(send) = sends.pop_front()
-            && send.done().is_err()
+            && (send.done().is_err() || have_it(endpoint).is_err())
         {
             return;
         }

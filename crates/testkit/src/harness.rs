@@ -120,6 +120,8 @@ pub fn config(lane: LaneKind, spin: Duration) -> Config {
     let mut config = Config::default();
     config.lanes = vec![lane];
     config.spin = spin;
+    // Low, so that small tests lend; whatever the default is.
+    config.lease_bytes_min = 128 << 10;
     config
 }
 

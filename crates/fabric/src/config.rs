@@ -126,7 +126,7 @@ impl Default for Config {
             ring_bytes: 1 << 20,
             pool_cached_bytes_max: 256 << 20,
             arena: None,
-            lease_bytes_min: 128 << 10,
+            lease_bytes_min: 512 << 10,
             populate_leases: false,
             spin: if cores > 1 {
                 Duration::from_micros(100)

@@ -206,6 +206,8 @@ impl Courier {
 
 impl Drop for Courier {
     fn drop(&mut self) {
+        // What the peer has sent and we have not taken is back, though something is held.
+        self.taker.taken.close();
         self.giver.leave();
     }
 }

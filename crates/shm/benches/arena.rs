@@ -16,7 +16,7 @@ use backhaul_shm::board::{Board, board_in_process};
 use backhaul_shm::leased::{Leased, read_leased};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-criterion_group!(benches, allocate_and_free, fill, deliver, overwrite);
+criterion_group!(benches, allocate_and_free, fill, grow, deliver, overwrite);
 criterion_main!(benches);
 
 const SIZES: [usize; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20];
@@ -59,6 +59,29 @@ fn fill(criterion: &mut Criterion) {
                 });
             });
         }
+    }
+    group.finish();
+}
+
+/// A process that comes to hold 128 MiB, in blocks of a size, fills them once and lets them go
+fn grow(criterion: &mut Criterion) {
+    const TOTAL_BYTES: usize = 128 << 20;
+    let mut group = criterion.benchmark_group("grow");
+    group.throughput(Throughput::Bytes(TOTAL_BYTES as u64));
+    for bytes in [256 << 10, 1 << 20, 4 << 20, 32 << 20] {
+        let count = TOTAL_BYTES / bytes;
+        group.bench_function(BenchmarkId::new("malloc", bytes), |bencher| {
+            bencher.iter(|| black_box((0..count).map(|_| vec![1_u8; bytes]).collect::<Vec<_>>()));
+        });
+        group.bench_function(BenchmarkId::new("arena", bytes), |bencher| {
+            bencher.iter(|| {
+                let arena = arena(usize::MAX);
+                let mut buffers: Vec<_> = (0..count).map(|_| arena.take(bytes).unwrap()).collect();
+                buffers.iter_mut().for_each(|buffer| buffer.fill(1));
+                drop(black_box(buffers));
+                arena.trim(0);
+            });
+        });
     }
     group.finish();
 }

@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use self::blocks::{Blocks, Chores, Cold, Fresh};
+use self::blocks::{Blocks, Chores, Cold, Fresh, Trim};
 pub use self::fork::ForkGuard;
 pub use self::lease::Lease;
 use self::memory::Memory;
@@ -54,6 +54,9 @@ pub struct ArenaConfig {
     /// Most bytes of free blocks that keep their pages
     pub cached_bytes_max: usize,
     /// Requests below this are refused; at least four pages
+    ///
+    /// `malloc` recycles small blocks as well (`benches/arena.rs`), and peers copy them faster than
+    /// they map them.
     pub block_bytes_min: usize,
 }
 
@@ -366,7 +369,15 @@ impl Shared {
         let made = match *self.refusal() {
             // No retry helps.
             Some(errno @ (Errno::NOSYS | Errno::PERM | Errno::ACCESS)) => Err(errno),
-            _ => Memory::create(segment_bytes, class.bytes() >= HUGE_PAGE_BYTES),
+            _ => {
+                let huge = class.bytes() >= HUGE_PAGE_BYTES;
+                let smallest = class.bytes().next_multiple_of(HUGE_PAGE_BYTES);
+                // There may be a limit on the size of files or of the address space.
+                Memory::create(segment_bytes, huge).or_else(|errno| match segment_bytes {
+                    bytes if bytes > smallest => Memory::create(smallest, huge),
+                    _ => Err(errno),
+                })
+            }
         };
         *self.refusal() = made.as_ref().err().copied();
         let Ok(memory) = made else {
@@ -419,15 +430,26 @@ impl Shared {
 
     /// Does what is better done without the lock
     fn finish(&self, chores: Chores) {
-        let Chores { trims, mut emptied } = chores;
-        for trim in trims {
-            // SAFETY: the block is free and nobody gets it before `trimmed`; no peer has a lease.
-            let removed = unsafe { trim.memory.mapping().remove(trim.offset, trim.bytes) };
+        let Chores { mut trims, emptied } = chores;
+        drop(emptied);
+        if !self.origin.is_here() {
+            // The pages are the parent's to give back.
+            return;
+        }
+        // Neighbours at once, which spares a huge page that is theirs from being taken apart.
+        trims.sort_unstable_by_key(|trim| (trim.memory.base(), trim.offset));
+        for run in trims.chunk_by(Trim::is_followed_by) {
+            let Trim { memory, offset, .. } = &run[0];
+            let bytes = run.iter().map(|trim| trim.bytes).sum();
+            // SAFETY: the blocks are free and nobody gets them before `trimmed`; no peer has a
+            // lease.
+            let removed = unsafe { memory.mapping().remove(*offset, bytes) };
             let mut more = Chores::default();
             if let Some(mut blocks) = self.lock() {
-                blocks.trimmed(trim.block, removed.is_ok(), &mut more);
+                for trim in run {
+                    blocks.trimmed(trim.block, removed.is_ok(), &mut more);
+                }
             }
-            emptied.append(&mut more.emptied);
             self.finish(more);
         }
     }

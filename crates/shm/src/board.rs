@@ -5,10 +5,14 @@
 //! stores the generation into the word of the slot; the giver looks there when it wants memory
 //! back. No message, no system call, and neither waits for the other.
 //!
+//! Who is to take no more leases stores [`CLOSED`] into the word of every slot that is not out here,
+//! and later into those that were, as they go back: so what was sent, and will never be taken, is
+//! back too.
+//!
 //! # Trust
 //!
-//! A peer may store what it likes. A word that is not the generation issued last means nothing; one
-//! that is means the lease is back, and a peer that says so too early sees recycled bytes, which is
+//! A peer may store what it likes. A word that is neither [`CLOSED`] nor the generation issued last
+//! means nothing; one that is means the lease is back, and a peer that says so too early sees recycled bytes, which is
 //! its own loss. A peer that never says so holds at most [`SLOTS`] leases, which the giver can
 //! count, until the connection ends.
 
@@ -42,6 +46,9 @@ use crate::mapping::Mapping;
 
 /// Leases that each side can have out at a time
 pub const SLOTS: usize = if cfg!(loom) { 2 } else { 1024 };
+
+/// In the word of a slot: whatever lease of it is out is back, and so is every later one
+const CLOSED: u32 = u32::MAX;
 
 /// One end of a board
 ///
@@ -102,7 +109,7 @@ pub fn board_in_process() -> (Board, Board) {
 pub struct Ticket {
     /// Place in the giver's table, below [`SLOTS`]
     pub slot: u32,
-    /// Counts the leases of the slot; never 0
+    /// Counts the leases of the slot; never 0 nor `u32::MAX`
     pub generation: u32,
 }
 

@@ -14,6 +14,7 @@
 
 pub mod executor;
 pub mod harness;
+pub mod lease_model;
 pub mod lending;
 pub mod meeting;
 pub mod model;

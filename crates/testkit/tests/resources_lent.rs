@@ -18,18 +18,20 @@ use backhaul_testkit::{Finish, Harness, Spin, assert_matches, pattern, run, wait
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
-fn what_is_borrowed_takes_no_descriptor() {
-    on_lending_lanes("what_is_borrowed_takes_no_descriptor", |harness| {
+fn what_is_borrowed_takes_few_descriptors() {
+    on_lending_lanes("what_is_borrowed_takes_few_descriptors", |harness| {
         let lending = harness.lending();
         drop(lending.deliver([lending.block(0)]));
         let before = (descriptors(), arena_mappings());
         let held: Vec<Message> = (0..100)
             .map(|seed| lending.deliver([lending.block(seed)]))
             .collect();
-        assert_eq!(descriptors(), before.0);
+        // One for each file of the arena, to lend it on, and one that the arena has itself.
+        assert!(descriptors() <= before.0 + 10);
         assert!(arena_mappings() > before.1);
         lending.assert_blocks(0, 100, 100);
         drop(held);
+        assert!(descriptors() <= before.0 + 5);
         lending.assert_blocks(0, 0, 0);
         drop(lending);
         wait_until(|| arena_mappings() == 0);
@@ -123,11 +125,12 @@ fn a_lease_that_finds_no_free_descriptor_fails_its_message_only() {
                 let posted = into_buffer.then(|| far.recv(Tag(1), TagMask::FULL, buffer));
                 let message = (!into_buffer).then(|| far.recv_message(Tag(1), TagMask::FULL));
                 near.send_segments_shared(Tag(1), segments).done().unwrap();
-                posted
-                    .map(|request| request.done().unwrap_err())
-                    .or(message.map(|request| request.done().unwrap_err()))
+                match (posted, message) {
+                    (Some(request), _) => request.done().unwrap_err(),
+                    (None, request) => request.unwrap().done().unwrap_err(),
+                }
             });
-            assert_matches!(failed, Some(RecvError::OutOfMemory { .. }));
+            assert_matches!(failed, RecvError::OutOfMemory { .. });
             lending.assert_blocks(0, 0, 0);
             pattern::check(3, &lending.deliver([lending.block(3)]).segments[0]);
         }

@@ -3,6 +3,9 @@
 //! Only bookkeeping: it maps, unmaps and gives back nothing, but says in [`Chores`] what is to be
 //! done once the lock is released.
 
+#[cfg(test)]
+mod invariants;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -233,47 +236,49 @@ impl Blocks {
     /// To ask for huge pages has a price for each time, so a class that is used much asks for more
     /// at once: as much as it has, within bounds.
     fn open(&mut self, base: usize) -> Fresh {
-        let class = self.segment(base).class;
-        let block_bytes = class.bytes();
-        let (index, again) = match self.segment(base).cold.pop() {
-            Some(index) => (index, true),
-            None => (self.segment(base).open_next(), false),
+        let segment = self.segment(base);
+        let class = segment.class;
+        let (index, ahead, huge) = if let Some(index) = segment.cold.pop() {
+            // Among blocks that have their pages, small ones leave no place for huge ones.
+            (index, 0, class.bytes() >= AHEAD_BYTES_MAX)
+        } else {
+            let index = segment.open_next();
+            let next = segment.count - segment.blocks.len();
+            let target_bytes = self.classes[class.index()]
+                .resident_bytes
+                .clamp(HUGE_PAGE_BYTES, AHEAD_BYTES_MAX);
+            let wanted = target_bytes.div_ceil(class.bytes()) - 1;
+            let ahead = wanted
+                .min(next)
+                .min(self.spare_bytes(class) / class.bytes());
+            (index, ahead, (1 + ahead) * class.bytes() >= target_bytes)
         };
-        let target = self.classes[class.index()]
-            .resident_bytes
-            .clamp(HUGE_PAGE_BYTES, AHEAD_BYTES_MAX);
-        self.classes[class.index()].resident_bytes += block_bytes;
-        self.segment(base).idle -= 1;
-        let start = self.make_live(BlockId { base, index });
-        let mut ahead = 0;
-        while !again
-            && (1 + ahead) * block_bytes < target
-            && self.committed_bytes() + block_bytes <= self.config.bytes_max
-            && self.statistics.cached_bytes + block_bytes <= self.config.cached_bytes_max
-            && self.segment(base).has_next()
-        {
-            self.segment(base).open_next();
-            self.segment(base).idle -= 1;
-            self.classes[class.index()].resident_bytes += block_bytes;
-            self.statistics.cached_bytes += block_bytes;
-            ahead += 1;
+        let ahead_bytes = ahead * class.bytes();
+        self.classes[class.index()].resident_bytes += class.bytes() + ahead_bytes;
+        self.statistics.cached_bytes += ahead_bytes;
+        let segment = self.segment(base);
+        segment.idle -= 1 + ahead;
+        for _ in 0..ahead {
+            segment.open_next();
         }
+        if !segment.has_cold() {
+            self.classes[class.index()].cold.remove(&base);
+        }
+        // The next one is to be taken first.
         for index in (index + 1..=index + ahead).rev() {
             self.cache(BlockId { base, index });
         }
-        if !self.segment(base).has_cold() {
-            self.classes[class.index()].cold.remove(&base);
-        }
-        let bytes = (1 + ahead) * block_bytes;
         Fresh {
-            start,
-            ahead_bytes: ahead * block_bytes,
-            huge: if again {
-                bytes >= AHEAD_BYTES_MAX
-            } else {
-                bytes >= target
-            },
+            start: self.make_live(BlockId { base, index }),
+            ahead_bytes,
+            huge,
         }
+    }
+
+    /// Bytes that could be cached beside another live block of a class, and nothing evicted
+    fn spare_bytes(&self, class: SizeClass) -> usize {
+        let bounded = self.config.bytes_max - self.committed_bytes() - class.bytes();
+        bounded.min(self.config.cached_bytes_max - self.statistics.cached_bytes)
     }
 
     /// Hands a block out
@@ -448,73 +453,6 @@ impl Blocks {
     }
 }
 
-#[cfg(test)]
-impl Blocks {
-    /// Compares the counts and lists with the blocks themselves
-    pub(super) fn check_invariants(&self) {
-        let mut expected = ArenaStatistics {
-            peak_bytes: self.statistics.peak_bytes,
-            hits: self.statistics.hits,
-            misses: self.statistics.misses,
-            refused: self.statistics.refused,
-            ..ArenaStatistics::default()
-        };
-        for (base, segment) in &self.segments {
-            let bytes = segment.class.bytes();
-            let class = &self.classes[segment.class.index()];
-            expected.mapped_bytes += segment.memory.mapping().bytes();
-            let mut idle = segment.count - segment.blocks.len();
-            for (index, block) in segment.blocks.iter().enumerate() {
-                if block.leases > 0 {
-                    expected.leased_bytes += bytes;
-                }
-                let listed = class
-                    .cached
-                    .iter()
-                    .filter(|cached| cached.block == BlockId { base: *base, index })
-                    .count();
-                assert_eq!(listed, usize::from(block.usage == Usage::Cached));
-                assert_eq!(
-                    segment.cold.contains(&index),
-                    block.usage == Usage::Cold,
-                    "{block:?}"
-                );
-                match block.usage {
-                    Usage::Cold => idle += 1,
-                    Usage::Cached => {
-                        expected.cached_bytes += bytes;
-                        assert!(!block.abandoned && !segment.draining);
-                    }
-                    Usage::Trimming => {}
-                    Usage::Live => expected.live_bytes += bytes,
-                    Usage::Freed => {
-                        assert!(block.leases > 0);
-                        expected.orphaned_bytes += bytes;
-                    }
-                    Usage::Retired => {
-                        assert!(block.abandoned && segment.draining);
-                        expected.abandoned_bytes += bytes;
-                        idle += 1;
-                    }
-                }
-            }
-            assert_eq!(segment.idle, idle);
-            assert!(idle < segment.count, "an idle segment stays");
-            assert_eq!(
-                class.cold.contains(base),
-                segment.has_cold() && !segment.draining
-            );
-        }
-        assert_eq!(self.statistics, expected);
-        assert!(expected.cached_bytes <= self.config.cached_bytes_max);
-        assert!(self.committed_bytes() <= self.config.bytes_max);
-        for class in &self.classes {
-            let freed = class.cached.iter().map(|cached| cached.freed);
-            assert!(freed.is_sorted_by(|a, b| a < b));
-        }
-    }
-}
-
 impl Drop for Blocks {
     fn drop(&mut self) {
         for segment in std::mem::take(&mut self.segments).into_values() {
@@ -565,6 +503,13 @@ pub(super) struct Trim {
     pub(super) memory: Arc<Memory>,
     pub(super) offset: usize,
     pub(super) bytes: usize,
+}
+
+impl Trim {
+    /// Whether another block lies right behind this one
+    pub(super) fn is_followed_by(&self, next: &Self) -> bool {
+        self.block.base == next.block.base && self.block.index + 1 == next.block.index
+    }
 }
 
 /// A lease as the arena knows it

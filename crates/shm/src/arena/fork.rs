@@ -130,9 +130,7 @@ impl ForkGuard {
     ///
     /// The system has no room for the mappings: what the child writes into inherited blocks, the
     /// parent may see.
-    pub fn in_child(mut self) -> io::Result<()> {
-        // The pages are the parent's to give back.
-        self.chores = Chores::default();
+    pub fn in_child(self) -> io::Result<()> {
         let Some(blocks) = &*self.blocks else {
             return Ok(());
         };

@@ -38,17 +38,12 @@ impl Segment {
     }
 
     pub(super) fn has_cold(&self) -> bool {
-        !self.cold.is_empty() || self.has_next()
+        !self.cold.is_empty() || self.blocks.len() < self.count
     }
 
-    /// Whether there is a block that was never handed out
-    pub(super) fn has_next(&self) -> bool {
-        self.blocks.len() < self.count
-    }
-
-    /// Index of the first block that was never handed out, which there must be
+    /// Index of the first block that never had pages, which there must be
     pub(super) fn open_next(&mut self) -> usize {
-        assert!(self.has_next());
+        assert!(self.blocks.len() < self.count);
         self.blocks.push(Block {
             usage: Usage::Cold,
             leases: 0,

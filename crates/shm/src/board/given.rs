@@ -6,7 +6,7 @@ use std::fmt;
 #[cfg(not(loom))]
 use super::lending::Lending;
 use super::table::Table;
-use super::{SLOTS, Ticket};
+use super::{CLOSED, SLOTS, Ticket};
 use crate::sync::Ordering;
 
 /// Leases that a peer has and will give back
@@ -138,8 +138,11 @@ impl<L> Given<L> {
             None => return Err(lease),
         };
         let entry = &mut self.slots[slot as usize];
-        // 0 is what a fresh board holds, and would be a return.
-        entry.generation = entry.generation.checked_add(1).unwrap_or(1);
+        // 0 is what a fresh board holds, and would be a return, as would the other.
+        entry.generation = match entry.generation + 1 {
+            CLOSED => 1,
+            next => next,
+        };
         entry.lease = Some(lease);
         self.outstanding.push(slot);
         Ok(Ticket {
@@ -158,9 +161,10 @@ impl<L> Given<L> {
         } = self;
         outstanding.retain(|slot| {
             let entry = &mut slots[*slot as usize];
-            // Acquire pairs with the store in `Receipt::drop`: the peer's last look at the bytes
-            // comes before whatever we do with them.
-            if table.word(*slot as usize).load(Ordering::Acquire) != entry.generation {
+            // Acquire pairs with the stores in `Receipt::drop` and `TakenLeases::close`: the peer's
+            // last look at the bytes comes before whatever we do with them.
+            let word = table.word(*slot as usize).load(Ordering::Acquire);
+            if word != entry.generation && word != CLOSED {
                 return true;
             }
             returned.extend(entry.lease.take());

@@ -82,6 +82,37 @@ fn leases_returned_by_two_threads_come_back_each_to_its_block() {
     });
 }
 
+#[test]
+fn lease_is_back_and_so_is_every_later_one_however_its_return_meets_the_close() {
+    loom::model(|| {
+        let table = Table::new();
+        let taken = TakenLeases::new(table.clone());
+        let mut given = Given::new(table);
+        let block = block(1);
+        let ticket = given.issue(Arc::clone(&block)).unwrap();
+        let receipt = taken.receipt(ticket, std::sync::Arc::new(())).unwrap();
+        let closer = thread::spawn(move || taken.close());
+        let looked_at = Arc::clone(&block);
+        let taker = thread::spawn(move || {
+            // SAFETY: the lease keeps the giver from writing; loom checks it.
+            looked_at.with(|cell| assert_eq!(unsafe { *cell }, 1));
+            drop(receipt);
+        });
+        for returned in given.take_returned() {
+            // SAFETY: the lease is back, so nobody looks any more; loom checks it.
+            returned.with_mut(|cell| unsafe { *cell = 9 });
+            // It finds the slot as the other left it: that it comes back is seen below.
+            given.issue(returned).unwrap();
+        }
+        closer.join().unwrap();
+        taker.join().unwrap();
+        assert_eq!(given.take_returned().len(), 1);
+        // Nobody takes it.
+        given.issue(block).unwrap();
+        assert_eq!(given.take_returned().len(), 1);
+    });
+}
+
 /// Writes to one block, leases it to the next taker, and waits until it is back
 fn give(mut given: Given<Block>, takers: &[Sender<(Ticket, Block, u8)>]) {
     let block = block(0);

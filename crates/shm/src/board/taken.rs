@@ -7,9 +7,9 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::table::Table;
-use super::{SLOTS, Ticket};
+use super::{CLOSED, SLOTS, Ticket};
 use crate::fork::Origin;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Leases that a peer has given to this side; clones share one table
 #[derive(Clone)]
@@ -21,6 +21,7 @@ impl TakenLeases {
         Self(Arc::new(Taken {
             table,
             held,
+            closed: AtomicU32::new(0),
             origin: Origin::here(),
         }))
     }
@@ -40,7 +41,7 @@ impl TakenLeases {
         let Ticket { slot, generation } = ticket;
         let bad = BadTicket { slot, generation };
         let held = self.0.held.get(slot as usize).ok_or(bad)?;
-        if generation == 0 {
+        if generation == 0 || generation == CLOSED {
             return Err(bad);
         }
         // Relaxed: it says who has the slot, and orders nothing else. That an honest giver reuses
@@ -53,6 +54,34 @@ impl TakenLeases {
             ticket,
             keep,
         })
+    }
+}
+
+impl TakenLeases {
+    /// Says that no lease will be taken any more: those without a receipt are back, now and later
+    ///
+    /// Receipts that are out are not affected. Not to be called while another thread asks for one.
+    pub fn close(&self) {
+        let Taken {
+            table,
+            held,
+            closed,
+            origin,
+        } = &*self.0;
+        if !origin.is_here() {
+            return;
+        }
+        closed.store(1, Ordering::Relaxed);
+        // Pairs with the fence in `Receipt::drop`: either the slot is seen free here, or closed
+        // there. In both cases `CLOSED` comes after the generation.
+        fence(Ordering::SeqCst);
+        for (slot, held) in held.iter().enumerate() {
+            // Acquire pairs with the store in `Receipt::drop`, and Release with the load in
+            // `Given::take_returned`: its last look comes before the giver's use.
+            if held.load(Ordering::Acquire) == 0 {
+                table.word(slot).store(CLOSED, Ordering::Release);
+            }
+        }
     }
 }
 
@@ -90,10 +119,16 @@ impl Drop for Receipt {
         }
         let Ticket { slot, generation } = self.ticket;
         // First ours, then the peer's: once the peer sees the word, it may send the slot again.
-        self.taken.held[slot as usize].store(0, Ordering::Relaxed);
+        // Release pairs with the load in `TakenLeases::close`.
+        self.taken.held[slot as usize].store(0, Ordering::Release);
         // Release pairs with the load in `Given::take_returned`.
         let word = self.taken.table.word(slot as usize);
         word.store(generation, Ordering::Release);
+        // Pairs with the fence in `TakenLeases::close`.
+        fence(Ordering::SeqCst);
+        if self.taken.closed.load(Ordering::Relaxed) != 0 {
+            word.store(CLOSED, Ordering::Release);
+        }
     }
 }
 
@@ -119,5 +154,7 @@ struct Taken {
     table: Table,
     /// Generation that is out here, by slot; 0: none
     held: Box<[AtomicU32]>,
+    /// Not 0: no lease is taken any more
+    closed: AtomicU32,
     origin: Origin,
 }

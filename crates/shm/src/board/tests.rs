@@ -89,7 +89,7 @@ fn word_of_another_generation_means_nothing() {
     let file = File::from(fd);
     let buffer = buffer();
     let ticket = giver.given.issue(buffer.lease().unwrap()).unwrap();
-    for lie in [0, 2, 3, u32::MAX] {
+    for lie in [0, 2, 3, u32::MAX - 1] {
         write_word(&file, ticket.slot, lie);
         assert_eq!(giver.given.sweep(), 0);
     }
@@ -102,7 +102,7 @@ fn word_of_another_generation_means_nothing() {
 }
 
 #[test]
-fn generation_wraps_past_zero() {
+fn generation_wraps_past_what_is_none() {
     let (mut giver, taker) = board_in_process();
     let buffer = buffer();
     let give = |giver: &mut Board| {
@@ -112,9 +112,29 @@ fn generation_wraps_past_zero() {
         ticket
     };
     give(&mut giver);
-    giver.given.set_generation(0, u32::MAX - 1);
+    giver.given.set_generation(0, u32::MAX - 2);
     let generations = [(); 3].map(|()| give(&mut giver).generation);
-    assert_eq!(generations, [u32::MAX, 1, 2]);
+    assert_eq!(generations, [u32::MAX - 1, 1, 2]);
+}
+
+#[test]
+fn what_was_not_taken_is_back_when_the_taker_closes() {
+    let (mut giver, taker) = board_in_process();
+    let buffer = buffer();
+    let give = |giver: &mut Board| giver.given.issue(buffer.lease().unwrap()).unwrap();
+    let held = taker.taken.receipt(give(&mut giver), Arc::new(())).unwrap();
+    give(&mut giver);
+    assert_eq!(giver.given.sweep(), 0);
+    taker.taken.close();
+    assert_eq!((giver.given.sweep(), giver.given.outstanding()), (1, 1));
+    // One that was on its way then, to a slot used before and to a fresh one.
+    give(&mut giver);
+    give(&mut giver);
+    assert_eq!((giver.given.sweep(), giver.given.outstanding()), (2, 1));
+    drop(held);
+    assert_eq!(giver.given.sweep(), 1);
+    give(&mut giver);
+    assert_eq!(giver.given.sweep(), 1);
 }
 
 #[test]

@@ -335,6 +335,32 @@ pub fn a_message_that_breaks_off_returns_what_was_lent_of_it(harness: &Harness) 
     wait_until(|| meeting.board.given.sweep() == 1);
 }
 
+/// What was on its way when its receiver ended is back, though the receiver holds more of that peer
+pub fn what_an_endpoint_had_not_taken_at_its_end_is_back(harness: &Harness) {
+    let Some(mut meeting) = Meeting::new(harness) else {
+        return;
+    };
+    let bytes = BLOCK_BYTES as u64;
+    let lenders = [Lender::new(1), Lender::new(2)];
+    let posted = meeting.endpoint.recv_message(Tag(1), TagMask::FULL);
+    meeting.write_request(0, 1, &[bytes, bytes]);
+    meeting.read_frame_of(FrameKind::Accept);
+    lenders[0].lend(&mut meeting, 0, 0, bytes);
+    lenders[0].lend(&mut meeting, 0, 0, bytes);
+    let held = posted.done().unwrap();
+    lenders[1].hand_in(&mut meeting, 0, bytes);
+    assert_eq!(meeting.board.given.sweep(), 0);
+    meeting.endpoint.abort();
+    meeting.endpoint.watch_close().done().unwrap();
+    assert_eq!(meeting.board.given.sweep(), 1);
+    // And what is given after that.
+    lenders[1].hand_in(&mut meeting, 0, bytes);
+    assert_eq!(meeting.board.given.sweep(), 1);
+    pattern::check(1, &held.segments[0]);
+    drop(held);
+    assert_eq!(meeting.board.given.sweep(), 2);
+}
+
 /// A peer may die with packets of ours unread: what it lent before that arrives
 pub fn messages_lent_by_a_peer_that_dies_with_unread_packets_arrive(harness: &Harness) {
     let arena = Arena::new(ArenaConfig::default());

@@ -93,6 +93,7 @@ macro_rules! conformance {
                 leases_for_messages_that_do_not_await_them_are_violations
                 a_lease_on_the_tcp_lane_is_a_violation
                 a_message_that_breaks_off_returns_what_was_lent_of_it
+                what_an_endpoint_had_not_taken_at_its_end_is_back
                 messages_lent_by_a_peer_that_dies_with_unread_packets_arrive
                 a_peer_that_takes_no_packets_gets_copies
                 a_peer_that_returns_nothing_holds_a_bounded_amount_until_its_end
@@ -178,6 +179,9 @@ macro_rules! conformance {
                 random_operations_match_the_model
                 #[ignore = "stress, with BACKHAUL_STRESS_SEEDS rounds; `make test` runs a few"]
                 random_operations_match_the_model_for_long
+                random_leases_match_the_model
+                #[ignore = "stress, with BACKHAUL_STRESS_SEEDS rounds; `make test` runs a few"]
+                random_leases_match_the_model_for_long
             }
             segments {
                 a_message_of_no_segments_arrives

@@ -1,8 +1,9 @@
 //! Random operations, checked against a model.
 
-use backhaul::Config;
+use backhaul::{Arena, ArenaConfig, Config};
 
 use crate::Harness;
+use crate::lease_model::Player;
 use crate::model::Direction;
 use crate::random::Random;
 
@@ -19,12 +20,68 @@ pub fn random_operations_match_the_model_for_long(harness: &Harness) {
     if let Some(seed) = number("BACKHAUL_STRESS_SEED") {
         return play(harness, seed, 40);
     }
-    let now = std::time::SystemTime::now();
-    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap();
-    let mut seeds = Random::new(now.as_nanos() as u64);
+    let mut seeds = fresh_seeds();
     for _ in 0..number("BACKHAUL_STRESS_SEEDS").unwrap_or(50) {
         play(harness, seeds.bits(), 40);
     }
+}
+
+/// A few seeds, always the same
+pub fn random_leases_match_the_model(harness: &Harness) {
+    for seed in 1..5 {
+        lend_and_borrow(harness, seed, 300);
+    }
+}
+
+/// New seeds each time, as above
+pub fn random_leases_match_the_model_for_long(harness: &Harness) {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    if let Some(seed) = number("BACKHAUL_STRESS_SEED") {
+        return lend_and_borrow(harness, seed, 1000);
+    }
+    let mut seeds = fresh_seeds();
+    for _ in 0..number("BACKHAUL_STRESS_SEEDS").unwrap_or(20) {
+        lend_and_borrow(harness, seeds.bits() >> 32, 1000);
+    }
+}
+
+/// One player with an arena of its own, then two that share one
+fn lend_and_borrow(harness: &Harness, seed: u64, acts: usize) {
+    // Shown when the test fails.
+    println!("BACKHAUL_STRESS_SEED={seed}");
+    let config = ArenaConfig {
+        bytes_max: *Random::new(seed).choose(&[4 << 20, 16 << 20, usize::MAX]),
+        cached_bytes_max: *Random::new(seed + 1).choose(&[0, 2 << 20, usize::MAX]),
+        ..ArenaConfig::default()
+    };
+    let arena = Arena::new(config);
+    let mut player = Player::new(harness, &arena, seed, true);
+    for _ in 0..acts {
+        player.act();
+    }
+    player.finish();
+    std::thread::scope(|scope| {
+        for seed in [seed + 1, seed + 2] {
+            let arena = &arena;
+            scope.spawn(move || {
+                let mut player = Player::new(harness, arena, seed, false);
+                for _ in 0..acts {
+                    player.act();
+                }
+                player.finish();
+            });
+        }
+    });
+    crate::wait_until(|| {
+        let found = arena.statistics();
+        (found.live_bytes, found.leased_bytes, found.orphaned_bytes) == (0, 0, 0)
+    });
+}
+
+fn fresh_seeds() -> Random {
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap();
+    Random::new(now.as_nanos() as u64)
 }
 
 /// Both directions at once, each from a thread of its own, in rounds that end empty

@@ -43,8 +43,11 @@ def addresses(start: Start) -> dict[str, str]:
         for scheme in ("tcp", "backhaul")
     }
     # One with a nanny and one without.
-    for options in (["--nanny"], ["--no-nanny"]):
-        worker = start(*WORKER, *options, "--host", "127.0.0.1", found["backhaul"])
+    workers = [
+        start(*WORKER, option, "--host", "127.0.0.1", found["backhaul"])
+        for option in ("--nanny", "--no-nanny")
+    ]
+    for worker in workers:
         worker.wait_for(r"Registered to:\s+(backhaul://)")
     return found
 

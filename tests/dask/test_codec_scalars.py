@@ -33,7 +33,7 @@ def plain(frames: list[Any]) -> list[bytes]:
         {"context": {}},
         {"context": {"compression": "zlib", "pickle-protocol": 4}},
         {"context": {"compression": None, "pickle-protocol": None}},
-        {"frame_split_size": 1},
+        {"frame_split_size": 500},
         {"serializers": ["pickle"]},
         {"serializers": ["msgpack", "pickle"]},
         {"serializers": ("dask", "pickle")},

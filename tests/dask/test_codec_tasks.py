@@ -266,12 +266,14 @@ def test_a_function_that_no_longer_is_under_its_name_is_sent_by_value() -> None:
 
 
 def test_no_id_is_taken_for_that_of_an_older_function() -> None:
-    for value in range(2000):
+    # More than are remembered.
+    for value in range(700):
         function = in_main(f"def f(): return {value}")
         assert result(function) == value
         del function
-        if value % 100 == 0:
-            gc.collect()
+        if value % 50 == 0:
+            # Of what was made here, all is young.
+            gc.collect(1)
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -36,15 +36,18 @@ class Cluster:
         scheduler = start(*SCHEDULER, "--protocol", "backhaul", "--port", "0")
         self.address = scheduler.wait_for(r"Scheduler at:\s+(backhaul://\S+)")
         self.workers: dict[str, Program] = {}
-        for _ in range(2):
-            self.add_worker()
+        self.add_workers(2)
 
-    def add_worker(self) -> None:
-        """Start a worker and wait until the scheduler knows it."""
-        name = uuid.uuid4().hex
-        worker = self._start(*WORKER, "--no-dashboard", "--name", name, self.address)
-        worker.wait_for(r"Registered to:\s+(backhaul://)")
-        self.workers[name] = worker
+    def add_workers(self, count: int) -> None:
+        """Start workers and wait until the scheduler knows them."""
+        names = [uuid.uuid4().hex for _ in range(count)]
+        workers = {
+            name: self._start(*WORKER, "--no-dashboard", "--name", name, self.address)
+            for name in names
+        }
+        for worker in workers.values():
+            worker.wait_for(r"Registered to:\s+(backhaul://)")
+        self.workers.update(workers)
 
     def kill_worker(self, name: str) -> None:
         """End a worker with SIGKILL: it says goodbye to nobody."""
@@ -104,7 +107,7 @@ def test_a_job_gets_the_right_answer_though_a_worker_is_killed_midway(
         # Now some part of the job is on a worker, and cannot end there before we say so.
         assert Event("held").wait(60)
         cluster.kill_worker(Variable("holder").get(timeout=60))
-        cluster.add_worker()
+        cluster.add_workers(1)
         Event("go").set()
         np.testing.assert_allclose(future.result(timeout=120), expected)
     # The one that was killed is gone for good.

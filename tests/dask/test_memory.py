@@ -348,3 +348,31 @@ def test_an_array_that_two_workers_use_is_held_once(client: Client) -> None:
     assert sum(each.statistics["leased_bytes"] for each in after) >= 64 * MIB
     for name in ("proportional_bytes", "managed_bytes"):
         assert 64 * MIB - 4 * MIB < growth(before, after, name) < 1.2 * 64 * MIB, name
+
+
+def test_a_broadcast_array_is_held_once(client: Client) -> None:
+    before = ask_when_nothing_is_held(client)
+    workers = sorted(client.scheduler_info()["workers"])
+    array = client.scatter(np.ones(8 * MIB), broadcast=True)
+    assert sorted(client.who_has(array)[array.key]) == workers
+    sums = [client.submit(np.sum, array, workers=[each], pure=False) for each in workers]
+    assert client.gather(sums) == [8 * MIB] * 4
+    after = ask(client)
+    for name in ("proportional_bytes", "managed_bytes"):
+        assert 64 * MIB - 4 * MIB < growth(before, after, name) < 1.2 * 64 * MIB, name
+
+
+def test_a_replicated_result_is_held_once(client: Client) -> None:
+    before = ask_when_nothing_is_held(client)
+    workers = sorted(client.scheduler_info()["workers"])
+    array = client.submit(np.ones, 8 * MIB)
+    wait(array)
+    client.replicate(array)
+    sums = [client.submit(np.sum, array, workers=[each], pure=False) for each in workers]
+    assert client.gather(sums) == [8 * MIB] * 4
+    after = ask(client)
+    for name in ("proportional_bytes", "managed_bytes"):
+        assert 64 * MIB - 4 * MIB < growth(before, after, name) < 1.2 * 64 * MIB, name
+    # And is freed at all of them.
+    del array, sums
+    ask_when_nothing_is_held(client)

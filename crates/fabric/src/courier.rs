@@ -6,6 +6,10 @@
 //! more, which takes no call of the system. The courier outlives the connection: what was
 //! borrowed stays valid after it, so the lender goes on listening until the borrower shuts its
 //! direction of the socket down, by hand or by dying.
+//!
+//! What was borrowed may be lent again: [`passage`].
+
+mod passage;
 
 use std::any::Any;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -15,8 +19,9 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use backhaul_proto::ProtocolError;
-use backhaul_shm::arena::{Arena, Lease, Sweep};
-use backhaul_shm::board::{self, Board, GivenLeases, Receipt, TakenLeases, Ticket};
+use backhaul_shm::arena::{Arena, Sweep};
+use backhaul_shm::board::{self, Board, GivenLeases, Lending, Receipt, TakenLeases, Ticket};
+use backhaul_shm::leased::{Again, lend_again};
 use backhaul_shm::pool::ALIGNMENT_BYTES;
 use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -25,7 +30,9 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown,
 };
+use smallvec::smallvec;
 
+use self::passage::{DESCRIPTORS_MAX, Descriptors, Passage, Shelf};
 use crate::engine::{Engine, Source, SourceId, lock};
 
 /// What a courier is made of, before there is a connection
@@ -67,6 +74,15 @@ struct Taker {
     taken: TakenLeases,
     /// The process that borrows; one forked from it has copies of everything
     pid: u32,
+    /// What came over the socket and is kept to be passed on
+    shelf: Mutex<Shelf>,
+}
+
+/// What a receipt keeps
+struct Line {
+    _taker: Arc<Taker>,
+    /// Set once the lease has come, if it can be lent again
+    passage: OnceLock<Passage>,
 }
 
 /// Memory that the peer has lent us, and that we have not mapped
@@ -115,6 +131,7 @@ impl Courier {
             socket,
             taken: parts.board.taken,
             pid: std::process::id(),
+            shelf: Mutex::default(),
         });
         let id = engine.register(Arc::clone(&giver) as Arc<dyn Source>);
         giver.id.get_or_init(|| id);
@@ -131,21 +148,30 @@ impl Courier {
         if !memory.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES) {
             return None;
         }
-        let arena = self.giver.arena.as_ref()?;
-        let lease = arena.lease(memory.as_ptr(), memory.len())?;
-        self.giver.give(lease).map(u64::from)
+        let arena = self.giver.arena.as_ref();
+        let lending = match arena.and_then(|arena| arena.lease(memory.as_ptr(), memory.len())) {
+            Some(lease) => Lending::from(lease),
+            None => Lending::from(lend_again(memory)?),
+        };
+        self.giver.give(lending).map(u64::from)
     }
 
     /// Takes what the peer has lent under a ticket
     pub(crate) fn take(&self, ticket: u64, bytes: u64) -> Result<Loan, LoanError> {
         let broken = |detail: String| LoanError::Broken(ProtocolError::BadLease { ticket, detail });
-        let keep = Arc::clone(&self.taker) as Arc<dyn Any + Send + Sync>;
+        let line = Arc::new(Line {
+            _taker: Arc::clone(&self.taker),
+            passage: OnceLock::new(),
+        });
         let receipt = self
             .taker
             .taken
-            .receipt(Ticket::from(ticket), keep)
+            .receipt(
+                Ticket::from(ticket),
+                Arc::clone(&line) as Arc<dyn Any + Send + Sync>,
+            )
             .map_err(|error| broken(error.to_string()))?;
-        let (packet, memory) = self
+        let (packet, descriptors) = self
             .taker
             .receive()
             .map_err(|error| broken(format!("no descriptor as said: {error}")))?;
@@ -153,8 +179,24 @@ impl Courier {
             let detail = format!("{} bytes lent where {bytes} were said", packet.bytes);
             return Err(broken(detail));
         }
+        let mut descriptors = descriptors.ok_or(LoanError::NoDescriptor)?;
+        let memory = descriptors.remove(0);
+        let is_lent_again = !descriptors.is_empty();
+        let passage = Passage::new(
+            &mut lock(&self.taker.shelf),
+            &memory,
+            packet.offset,
+            descriptors,
+            &self.taker.socket,
+        );
+        match passage {
+            Ok(passage) => drop(line.passage.set(passage)),
+            // Without lifelines it would not stay what it is.
+            Err(error) if is_lent_again => return Err(broken(error.to_string())),
+            Err(error) => tracing::debug!(%error, "a loan cannot be lent again"),
+        }
         Ok(Loan {
-            memory: memory.ok_or(LoanError::NoDescriptor)?,
+            memory,
             offset: packet.offset,
             ticket,
             receipt,
@@ -172,18 +214,18 @@ impl Drop for Courier {
 
 impl Giver {
     /// Sends a lease to the peer, unless it has ended, has too many, or takes no packets
-    fn give(&self, lease: Lease) -> Option<Ticket> {
+    fn give(&self, lending: Lending) -> Option<Ticket> {
         // To the end of this: what is given after the end of the peer would never come back.
         let mut lent = lock(&self.lent);
         let is_full = lent.leases.outstanding() == board::SLOTS && lent.leases.sweep() == 0;
         if lent.ended || is_full {
             return None;
         }
-        if let Err(error) = self.send(&lease) {
+        if let Err(error) = self.send(&lending) {
             tracing::debug!(%error, "a descriptor was not taken; the bytes are sent");
             return None;
         }
-        let ticket = lent.leases.issue(lease);
+        let ticket = lent.leases.issue(lending);
         let ticket = ticket.expect("a slot is free: looked at under this lock");
         if lent.sweep_at.is_none()
             && let Some(engine) = self.engine.upgrade()
@@ -196,14 +238,21 @@ impl Giver {
         Some(ticket)
     }
 
-    /// Sends a descriptor; an error means that the peer has nothing of it
-    fn send(&self, lease: &Lease) -> io::Result<()> {
-        let packet = Packet {
-            offset: lease.offset(),
-            bytes: lease.bytes() as u64,
+    /// Sends descriptors; an error means that the peer has nothing of it
+    fn send(&self, lending: &Lending) -> io::Result<()> {
+        let (offset, descriptors): (_, Descriptors<'_>) = match lending {
+            Lending::Own(lease) => (lease.offset(), smallvec![lease.descriptor()]),
+            Lending::Again(again) => {
+                let passage = passage_of(again).ok_or(io::ErrorKind::Unsupported)?;
+                let descriptors = passage.descriptors().ok_or(io::ErrorKind::Unsupported)?;
+                (passage.offset() + again.offset() as u64, descriptors)
+            }
         };
-        let descriptors = [lease.descriptor()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let packet = Packet {
+            offset,
+            bytes: lending.bytes() as u64,
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
         rustix::net::sendmsg(
@@ -290,10 +339,10 @@ impl Source for Giver {
 }
 
 impl Taker {
-    /// Receives what belongs to the next lease; `None` if the descriptor was lost
-    fn receive(&self) -> io::Result<(Packet, Option<OwnedFd>)> {
+    /// Receives what belongs to the next lease, the memory first; `None` if a descriptor was lost
+    fn receive(&self) -> io::Result<(Packet, Option<Vec<OwnedFd>>)> {
         let mut bytes = [0; PACKET_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut was_reset = false;
         let received = loop {
@@ -310,24 +359,29 @@ impl Taker {
                 outcome => break outcome?,
             }
         };
-        let mut memory = Vec::new();
+        let mut descriptors = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                memory.extend(rights);
+                descriptors.extend(rights);
             }
         }
         let is_cut = received.flags.contains(ReturnFlags::TRUNC);
-        let is_lost = received.flags.contains(ReturnFlags::CTRUNC) && memory.is_empty();
-        if received.bytes != PACKET_BYTES || is_cut || (memory.len() != 1 && !is_lost) {
+        let is_lost = received.flags.contains(ReturnFlags::CTRUNC);
+        let are_said = if is_lost {
+            descriptors.len() < DESCRIPTORS_MAX
+        } else {
+            !descriptors.is_empty()
+        };
+        if received.bytes != PACKET_BYTES || is_cut || !are_said {
             let what = format!(
                 "a packet of {}{} bytes and {} descriptors",
                 received.bytes,
                 if is_cut { " or more" } else { "" },
-                memory.len()
+                descriptors.len()
             );
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
-        Ok((Packet::decode(&bytes), memory.pop()))
+        Ok((Packet::decode(&bytes), (!is_lost).then_some(descriptors)))
     }
 }
 
@@ -339,6 +393,12 @@ impl Drop for Taker {
             let _ = rustix::net::shutdown(&*self.socket, Shutdown::Write);
         }
     }
+}
+
+/// What it takes to lend a lease again, if that is possible
+fn passage_of(again: &Again) -> Option<&Passage> {
+    let line = again.receipt().keep().downcast_ref::<Line>()?;
+    line.passage.get()
 }
 
 /// What is said of a descriptor on the socket: docs/design/wire-format.md, section 2

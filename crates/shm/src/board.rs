@@ -17,6 +17,8 @@
 //! count, until the connection ends.
 
 mod given;
+#[cfg(not(loom))]
+mod lending;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(not(loom))]
@@ -34,6 +36,8 @@ use std::sync::Arc;
 
 #[cfg(not(loom))]
 pub use self::given::GivenLeases;
+#[cfg(not(loom))]
+pub use self::lending::Lending;
 #[cfg(not(loom))]
 pub use self::segment::BoardError;
 pub use self::taken::{BadTicket, Receipt, TakenLeases};

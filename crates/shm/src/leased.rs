@@ -11,17 +11,22 @@
 //! at them is not checked, and cannot be: who parses them must bear that, as for any memory that is
 //! shared.
 
+mod again;
+
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::{Errno, pread};
 use rustix::param::page_size;
 use thiserror::Error;
 
+use self::again::Entry;
+pub use self::again::{Again, lend_again};
 use crate::board::Receipt;
 use crate::mapping::{HUGE_PAGE_BYTES, Mapping};
 use crate::memfd;
@@ -29,7 +34,7 @@ pub use crate::memfd::SealError;
 
 /// A peer's leased bytes, writable, mapped copy-on-write
 ///
-/// Dropping it unmaps them and then gives the lease back.
+/// Dropping it unmaps them and then gives the lease back, unless it has been lent [`Again`].
 ///
 /// To read is what it is good for: the first write to each page copies it, which for all of 16 MiB
 /// takes nine times as long as [`read_leased`] into a recycled block (`benches/arena.rs`).
@@ -37,9 +42,10 @@ pub struct Leased {
     /// First leased byte, in `_mapping`
     start: NonNull<u8>,
     bytes: usize,
-    /// Dropped before `_receipt`: fields are dropped in order
+    /// Dropped before `_mapping`, and that before `_receipt`: fields are dropped in order
+    _entry: Entry,
     _mapping: Mapping,
-    _receipt: Receipt,
+    _receipt: Arc<Receipt>,
     _counted: Counted,
 }
 
@@ -86,9 +92,12 @@ impl Leased {
                 if is_wanted && memfd::stored_bytes(fd.as_fd()) >= bytes as u64 {
                     mapping.populate_read(skip, bytes);
                 }
+                let start = mapping.at(skip);
+                let receipt = Arc::new(receipt);
                 Ok(Self {
-                    start: mapping.at(skip),
+                    start,
                     bytes,
+                    _entry: Entry::new(start, bytes, &receipt),
                     _mapping: mapping,
                     _receipt: receipt,
                     _counted: Counted::new(bytes),

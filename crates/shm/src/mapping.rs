@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
@@ -219,6 +220,33 @@ impl Drop for Mapping {
     }
 }
 
+/// Whether what is read from private mappings of files is what is in the files: nothing was written
+///
+/// Of memory that is not mapped from a file it says so only if nothing was written, either.
+pub(crate) fn is_as_in_file(memory: &[u8]) -> io::Result<bool> {
+    let pagemap = std::fs::File::open("/proc/self/pagemap")?;
+    let first = memory.as_ptr().addr() / page_size();
+    let end = (memory.as_ptr().addr() + memory.len()).div_ceil(page_size());
+    let mut entries = vec![0; 64 << 10];
+    let mut at = first;
+    while at < end {
+        let bytes = ((end - at) * PAGEMAP_BYTES).min(entries.len());
+        let entries = &mut entries[..bytes];
+        pagemap.read_exact_at(entries, (at * PAGEMAP_BYTES) as u64)?;
+        let (entries, _) = entries.as_chunks();
+        // A copy of a page is in memory or swapped out, and it is of no file.
+        let is_copy = |entry: &[u8; PAGEMAP_BYTES]| {
+            let entry = u64::from_ne_bytes(*entry);
+            entry >> PAGEMAP_SWAPPED & 3 != 0 && entry >> PAGEMAP_FILE & 1 == 0
+        };
+        if entries.iter().any(is_copy) {
+            return Ok(false);
+        }
+        at += entries.len();
+    }
+    Ok(true)
+}
+
 /// Has the pages of a range be there before they are touched, as huge ones if `huge` and the system
 /// can
 ///
@@ -282,6 +310,12 @@ mod c {
     }
 }
 
+/// Size of an entry of `/proc/PID/pagemap`, see `admin-guide/mm/pagemap.rst`
+const PAGEMAP_BYTES: usize = 8;
+/// Bit that says that a page is of a file or shared
+const PAGEMAP_FILE: u32 = 61;
+/// Bit that says that a page is swapped out; the one above, that it is in memory
+const PAGEMAP_SWAPPED: u32 = 62;
 /// Size of a huge page where pages are 4 KiB; elsewhere only an alignment
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// `MADV_COLLAPSE` of `linux/mman.h`

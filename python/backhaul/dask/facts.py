@@ -21,6 +21,13 @@ from backhaul.dask.recall import GIVEN_UP
 __all__ = ["queue_difference"]
 
 _FINISHED_PARAMETERS = ("self", "key", "worker", "stimulus_id", "msg")
+_TRANSITIONS_PARAMETERS = (
+    "self",
+    "recommendations",
+    "client_msgs",
+    "worker_msgs",
+    "stimulus_id",
+)
 _WORKER_NAMES = frozenset(
     {"executing", "long_running", "metrics", "nbytes", "processing", "task_prefix_count"}
 )
@@ -72,6 +79,14 @@ def _queue_facts(scheduler: Scheduler) -> list[tuple[Callable[[], object], str]]
                 and decide in table["queued", "processing"].__code__.co_names
             ),
             "another way to choose a worker for a queued task",
+        ),
+        (
+            lambda: (
+                _parameters(Scheduler.transitions) == ("self", "recommendations", "stimulus_id")
+                and _parameters(Scheduler._transitions) == _TRANSITIONS_PARAMETERS
+                and _parameters(Scheduler.send_all) == ("self", "client_msgs", "worker_msgs")
+            ),
+            "another way to make several transitions",
         ),
         (
             lambda: (

@@ -183,21 +183,26 @@ class WorkInHand:
         scheduler = self.scheduler
         queued = scheduler.queued
         sent = 0
-        while queued and ws in scheduler.running:
-            group = queued.peek().group
-            room = self._room(ws, group)
-            if not room:
-                break
-            while room and queued and (ts := queued.peek()).group is group:
-                self._target = ws
-                try:
-                    scheduler.transitions({ts.key: "processing"}, stimulus_id)
-                finally:
-                    self._target = None
-                room -= 1
-                sent += 1
-            if not room:
-                break
+        client_msgs: dict[str, list[Any]] = {}
+        worker_msgs: dict[str, list[Any]] = {}
+        try:
+            while queued and ws in scheduler.running:
+                group = queued.peek().group
+                room = self._room(ws, group)
+                if not room:
+                    break
+                while room and queued and (ts := queued.peek()).group is group:
+                    self._target = ws
+                    recommendations: Any = {ts.key: "processing"}
+                    scheduler._transitions(recommendations, client_msgs, worker_msgs, stimulus_id)
+                    room -= 1
+                    sent += 1
+                if not room:
+                    break
+        finally:
+            self._target = None
+            # As `Scheduler.transitions` after each: here one message for all of them.
+            scheduler.send_all(client_msgs, worker_msgs)
         in_hand = len(ws.processing) - len(ws.long_running)
         if len(self.low_tasks) > 2 * len(scheduler.workers):
             self.low_tasks = {

@@ -3,10 +3,10 @@
 #[cfg(not(loom))]
 use std::fmt;
 
+#[cfg(not(loom))]
+use super::lending::Lending;
 use super::table::Table;
 use super::{CLOSED, SLOTS, Ticket};
-#[cfg(not(loom))]
-use crate::arena::Lease;
 use crate::sync::Ordering;
 
 /// Leases that a peer has and will give back
@@ -14,7 +14,7 @@ use crate::sync::Ordering;
 /// Dropped with leases outstanding it abandons them, since nobody will ever learn of their return:
 /// call [`return_all`](Self::return_all) first where the peer is known to be gone.
 #[cfg(not(loom))]
-pub struct GivenLeases(Given<Lease>);
+pub struct GivenLeases(Given<Lending>);
 
 #[cfg(not(loom))]
 impl GivenLeases {
@@ -27,8 +27,8 @@ impl GivenLeases {
     /// # Errors
     ///
     /// The lease itself if no slot is free: the peer has [`SLOTS`] of ours and returns none.
-    pub fn issue(&mut self, lease: Lease) -> Result<Ticket, Lease> {
-        self.0.issue(lease)
+    pub fn issue(&mut self, lease: impl Into<Lending>) -> Result<Ticket, Lending> {
+        self.0.issue(lease.into())
     }
 
     /// Drops the leases that the peer has given back, returning how many
@@ -40,7 +40,7 @@ impl GivenLeases {
     ///
     /// To drop one may take long: where `self` is behind a lock, do it after.
     #[must_use = "a lease is back when it is dropped"]
-    pub fn take_returned(&mut self) -> Vec<Lease> {
+    pub fn take_returned(&mut self) -> Vec<Lending> {
         self.0.take_returned()
     }
 

@@ -52,7 +52,7 @@ impl TakenLeases {
         Ok(Receipt {
             taken: Arc::clone(&self.0),
             ticket,
-            _keep: keep,
+            keep,
         })
     }
 }
@@ -102,7 +102,14 @@ pub struct Receipt {
     taken: Arc<Taken>,
     ticket: Ticket,
     /// Dropped after `drop` has run
-    _keep: Arc<dyn Any + Send + Sync>,
+    keep: Arc<dyn Any + Send + Sync>,
+}
+
+impl Receipt {
+    /// What was given to keep
+    pub fn keep(&self) -> &(dyn Any + Send + Sync) {
+        &*self.keep
+    }
 }
 
 impl Drop for Receipt {

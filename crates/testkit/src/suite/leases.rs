@@ -6,7 +6,7 @@ use backhaul::{Arena, ArenaConfig, Bytes, Message, RecvError, Segments, Tag, Tag
 use backhaul_shm::board::SLOTS;
 
 use crate::lending::{BLOCK_BYTES, block, blocks, deliver};
-use crate::{Finish, Harness, assert_matches, pattern, wait_until};
+use crate::{Finish, Harness, assert_matches, pattern};
 
 /// Right content, aligned, for the receiver to write to, and none of that comes back
 pub fn lent_memory_arrives_and_what_is_written_there_stays_the_receivers(harness: &Harness) {
@@ -369,18 +369,6 @@ pub fn memory_outside_the_arena_of_the_context_is_copied(harness: &Harness) {
         lending.assert_blocks(0, 0, 0);
         pattern::check(1, &message.segments[0]);
     }
-}
-
-/// What was borrowed is sent on as a copy, and the lease of the first lender goes back
-pub fn borrowed_memory_that_is_sent_on_arrives(harness: &Harness) {
-    let lending = harness.lending();
-    let (near, far) = (&lending.pair.near, &lending.pair.far);
-    let mut message = lending.deliver([lending.block(1)]);
-    let segment = Bytes::from_owner(message.segments.remove(0));
-    let back = deliver(far, near, [segment]);
-    pattern::check(1, &back.segments[0]);
-    // It lies in the arena of the first now, which has room for it.
-    wait_until(|| blocks(&lending.arena) == (1, 0, 0));
 }
 
 /// Both sides have arenas, and lend at the same time

@@ -8,6 +8,7 @@ pub mod lease_ends;
 pub mod lease_kills;
 pub mod lease_strangers;
 pub mod leases;
+pub mod lent_again;
 pub mod listening;
 pub mod liveness;
 pub mod matching;
@@ -118,9 +119,15 @@ macro_rules! conformance {
                 segments_below_the_threshold_are_copied
                 what_is_not_sent_as_shared_is_copied
                 memory_outside_the_arena_of_the_context_is_copied
-                borrowed_memory_that_is_sent_on_arrives
                 both_sides_lend_at_once
                 past_the_bound_of_an_arena_memory_is_private
+            }
+            lent_again {
+                borrowed_memory_that_is_sent_on_stays_lent_until_the_last_drops_it
+                borrowed_memory_may_come_back_and_go_on
+                borrowed_memory_that_was_changed_is_sent_on_as_it_is
+                parts_of_borrowed_memory_are_lent_on
+                borrowed_memory_outlives_the_one_who_lent_it_on
             }
             listening {
                 many_accepts_at_once_get_a_peer_each

@@ -1,0 +1,121 @@
+//! What it takes to lend on what was borrowed
+//!
+//! The peer that borrows from us maps the owner's memory, and our lease stays out until it has
+//! given back. Should we die before that, the owner must not take our end for the end of the loan.
+//! So with the descriptor of the memory goes that of our socket to the owner, a *lifeline*: as long
+//! as the peer has it open, the owner hears of no end. (All else that we had borrowed from that
+//! owner stays out as long.) What was lent to us over others comes with their lifelines, and they
+//! all go along.
+//!
+//! With a lifeline one could speak in our name. Peers on one host are of one user (the meeting checks
+//! that), who can do so anyhow.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use rustix::fs::{FileType, Stat, fstat};
+use smallvec::SmallVec;
+
+/// What a third peer needs to borrow what we have borrowed
+pub(super) struct Passage {
+    memory: Arc<OwnedFd>,
+    /// Where the lease begins in `memory`, in bytes
+    offset: u64,
+    /// Those that came with the lease, and our own
+    lifelines: SmallVec<[Arc<OwnedFd>; 2]>,
+}
+
+/// Descriptors to be sent: of memory, then the lifelines
+pub(super) type Descriptors<'a> = SmallVec<[BorrowedFd<'a>; 4]>;
+
+impl Passage {
+    /// Makes it of what came with a lease, and the socket to who lent it
+    ///
+    /// # Errors
+    ///
+    /// Nothing may be kept: what came as a lifeline is none, or it is too much.
+    pub(super) fn new(
+        shelf: &mut Shelf,
+        memory: &OwnedFd,
+        offset: u64,
+        lifelines: Vec<OwnedFd>,
+        socket: &Arc<OwnedFd>,
+    ) -> io::Result<Self> {
+        let mut kept = SmallVec::new();
+        for lifeline in lifelines {
+            kept.push(shelf.keep_socket(lifeline)?);
+        }
+        kept.push(Arc::clone(socket));
+        Ok(Self {
+            memory: shelf.keep_copy(memory)?,
+            offset,
+            lifelines: kept,
+        })
+    }
+
+    /// Where the memory begins in its file, in bytes
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// What is to be sent along; none if it has come too far already
+    pub(super) fn descriptors(&self) -> Option<Descriptors<'_>> {
+        let all = [&self.memory].into_iter().chain(&self.lifelines);
+        (self.lifelines.len() < DESCRIPTORS_MAX).then(|| all.map(AsFd::as_fd).collect())
+    }
+}
+
+/// Descriptors of a peer, one for each file, as the same come again and again
+#[derive(Default)]
+pub(super) struct Shelf {
+    /// By device and number; gone where nothing uses them
+    kept: Vec<((u64, u64), Weak<OwnedFd>)>,
+}
+
+impl Shelf {
+    fn keep_socket(&mut self, socket: OwnedFd) -> io::Result<Arc<OwnedFd>> {
+        let found = fstat(&socket)?;
+        if !FileType::from_raw_mode(found.st_mode).is_socket() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "among the descriptors is one of no socket",
+            ));
+        }
+        self.keep(&found, || Ok(socket))
+    }
+
+    fn keep_copy(&mut self, memory: &OwnedFd) -> io::Result<Arc<OwnedFd>> {
+        self.keep(&fstat(memory)?, || memory.try_clone())
+    }
+
+    fn keep(
+        &mut self,
+        found: &Stat,
+        descriptor: impl FnOnce() -> io::Result<OwnedFd>,
+    ) -> io::Result<Arc<OwnedFd>> {
+        let file = (found.st_dev, found.st_ino);
+        let mut kept = self.kept.iter().filter(|(of, _)| *of == file);
+        if let Some(descriptor) = kept.find_map(|(_, descriptor)| descriptor.upgrade()) {
+            return Ok(descriptor);
+        }
+        self.kept
+            .retain(|(_, descriptor)| descriptor.strong_count() > 0);
+        if self.kept.len() >= KEPT_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                format!("descriptors of more than {KEPT_MAX} files"),
+            ));
+        }
+        let descriptor = Arc::new(descriptor()?);
+        self.kept.push((file, Arc::downgrade(&descriptor)));
+        Ok(descriptor)
+    }
+}
+
+/// Most descriptors that come with a lease
+pub(super) const DESCRIPTORS_MAX: usize = 8;
+/// Most files of which descriptors of one peer are kept
+///
+/// An arena has few files, each as large as all before it.
+const KEPT_MAX: usize = 64;

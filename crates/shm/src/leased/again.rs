@@ -1,0 +1,109 @@
+//! Memory that a peer has leased to us, and that we lend to another peer
+//!
+//! Who borrows from a borrower maps the owner's memory. The lease of the one in between goes back
+//! when both need it no more.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::board::Receipt;
+use crate::mapping;
+
+/// A part of a lease, held for a peer to whom it is lent again
+///
+/// Dropping it says that this peer is done.
+pub struct Again {
+    receipt: Arc<Receipt>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Again {
+    /// What came with the lease
+    pub fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    /// Where the part starts in the lease
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// How many bytes are lent again
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl fmt::Debug for Again {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Again")
+            .field("receipt", &self.receipt)
+            .field("offset", &self.offset)
+            .field("bytes", &self.bytes)
+            .finish()
+    }
+}
+
+/// Holds the lease of some memory for another peer, if it is leased and still the owner's
+///
+/// `None` too if something was written there: then the owner's bytes are others. To find out takes
+/// about 10 ns per page.
+pub fn lend_again(memory: &[u8]) -> Option<Again> {
+    let again = find(memory)?;
+    mapping::is_as_in_file(memory)
+        .unwrap_or(false)
+        .then_some(again)
+}
+
+fn find(memory: &[u8]) -> Option<Again> {
+    let address = memory.as_ptr().addr();
+    let entries = entries();
+    let (start, lease) = entries.range(..=address).next_back()?;
+    let offset = address - start;
+    let fits = lease
+        .bytes
+        .checked_sub(offset)
+        .is_some_and(|left| !memory.is_empty() && memory.len() <= left);
+    let receipt = lease.receipt.upgrade().filter(|_| fits)?;
+    Some(Again {
+        receipt,
+        offset,
+        bytes: memory.len(),
+    })
+}
+
+/// Has a mapped lease be found by its address, while this lives
+pub(super) struct Entry {
+    start: usize,
+}
+
+impl Entry {
+    pub(super) fn new(start: NonNull<u8>, bytes: usize, receipt: &Arc<Receipt>) -> Self {
+        let start = start.as_ptr().addr();
+        let receipt = Arc::downgrade(receipt);
+        let replaced = entries().insert(start, Mapped { bytes, receipt });
+        debug_assert!(replaced.is_none(), "two leases mapped at {start:#x}");
+        Self { start }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        entries().remove(&self.start);
+    }
+}
+
+struct Mapped {
+    bytes: usize,
+    receipt: Weak<Receipt>,
+}
+
+/// The mapped leases of this process, by address
+static ENTRIES: Mutex<BTreeMap<usize, Mapped>> = Mutex::new(BTreeMap::new());
+
+fn entries() -> MutexGuard<'static, BTreeMap<usize, Mapped>> {
+    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -112,5 +112,6 @@ fn context(arena: Option<&Arena>, populate: bool) -> Context {
 }
 
 fn say(line: &str) {
-    writeln!(std::io::stdout(), "{line}").unwrap();
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}").unwrap();
 }

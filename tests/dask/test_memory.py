@@ -376,3 +376,20 @@ def test_a_replicated_result_is_held_once(client: Client) -> None:
     # And is freed at all of them.
     del array, sums
     ask_when_nothing_is_held(client)
+
+
+def elsewhere(nbytes: int) -> np.ndarray[Any, Any]:
+    """Make an array whose memory is not NumPy's."""
+    return np.frombuffer(bytes(nbytes), np.uint8)
+
+
+def test_what_lies_elsewhere_is_copied_once_and_lent(client: Client) -> None:
+    ask_when_nothing_is_held(client)
+    a, b, *_ = sorted(client.scheduler_info()["workers"])
+    array = client.submit(elsewhere, 8 * MIB, workers=[a])
+    assert client.submit(np.sum, array, workers=[b]).result() == 0
+    (lent,) = [each.statistics for each in ask(client) if each.statistics["leased_bytes"]]
+    assert lent["orphaned_bytes"] == lent["leased_bytes"] == 8 * MIB
+    assert lent["live_bytes"] == 0
+    del array
+    ask_when_nothing_is_held(client)

@@ -14,7 +14,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use rustix::fs::{FileType, Stat, fstat};
+use rustix::fs::{Stat, fcntl_get_seals, fstat};
+use rustix::net::sockopt::socket_type;
 use smallvec::SmallVec;
 
 /// What a third peer needs to borrow what we have borrowed
@@ -75,17 +76,19 @@ pub(super) struct Shelf {
 
 impl Shelf {
     fn keep_socket(&mut self, socket: OwnedFd) -> io::Result<Arc<OwnedFd>> {
-        let found = fstat(&socket)?;
-        if !FileType::from_raw_mode(found.st_mode).is_socket() {
+        // Only a socket has a type. To ask another file what it is may take for ever (FUSE).
+        if socket_type(&socket).is_err() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "among the descriptors is one of no socket",
             ));
         }
-        self.keep(&found, || Ok(socket))
+        self.keep(&fstat(&socket)?, || Ok(socket))
     }
 
     fn keep_copy(&mut self, memory: &OwnedFd) -> io::Result<Arc<OwnedFd>> {
+        // Only a file in memory has seals; as above. Which they are is looked at when it is mapped.
+        fcntl_get_seals(memory)?;
         self.keep(&fstat(memory)?, || memory.try_clone())
     }
 

@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::board::Receipt;
+use crate::fork::Origin;
 use crate::mapping;
 
 /// A part of a lease, held for a peer to whom it is lent again
@@ -83,6 +84,7 @@ fn find(memory: &[u8]) -> Option<Again> {
 /// Has a mapped lease be found by its address, while this lives
 pub(super) struct Entry {
     start: usize,
+    origin: Origin,
 }
 
 impl Entry {
@@ -91,13 +93,19 @@ impl Entry {
         let receipt = Arc::downgrade(receipt);
         let replaced = entries().insert(start, Mapped { bytes, receipt });
         debug_assert!(replaced.is_none(), "two leases mapped at {start:#x}");
-        Self { start }
+        Self {
+            start,
+            origin: Origin::here(),
+        }
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        entries().remove(&self.start);
+        // In a forked child, a thread of the parent may have had the lock.
+        if self.origin.is_here() {
+            entries().remove(&self.start);
+        }
     }
 }
 

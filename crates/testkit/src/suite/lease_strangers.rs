@@ -1,6 +1,7 @@
 //! Peers that lend what is not there, give back what they have not, or give back nothing.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use backhaul::{
     Arena, ArenaConfig, Bytes, CloseReason, ProtocolError, RecvError, Segments, Tag, TagMask,
@@ -91,6 +92,13 @@ pub fn leases_of_what_is_not_there_are_violations(harness: &Harness) {
         ("descriptors", &|meeting| {
             let memory = good();
             send(meeting, &packet(0, bytes), &[memory.as_fd(); 8]);
+            first
+        }),
+        ("no socket", &|meeting| {
+            let memory = good();
+            let socket = meeting.peer.socket.as_fd();
+            let lifelines = [memory.as_fd(), socket, meeting.their_bell.as_fd()];
+            send(meeting, &packet(0, bytes), &lifelines);
             first
         }),
         ("bytes", &|meeting| {
@@ -317,6 +325,48 @@ pub fn a_lease_on_the_tcp_lane_is_a_violation(harness: &Harness) {
             if matches!(**source, ProtocolError::BadLease { .. })
     );
     still_accepts(harness, &listener);
+}
+
+/// What comes along with memory of a third is open as long as the memory is held, and then closed
+pub fn lifelines_are_open_as_long_as_what_came_with_them(harness: &Harness) {
+    let Some(mut meeting) = Meeting::new(harness) else {
+        return;
+    };
+    let bytes = BLOCK_BYTES as u64;
+    let lender = Lender::new(1);
+    let lifelines: Vec<(UnixStream, UnixStream)> =
+        (0..7).map(|_| UnixStream::pair().unwrap()).collect();
+    let posted = meeting.endpoint.recv_message(Tag(1), TagMask::FULL);
+    meeting.write_request(0, 1, &[bytes, bytes]);
+    meeting.read_frame_of(FrameKind::Accept);
+    for _ in 0..2 {
+        let lease = lender.lease(0, bytes);
+        let mut descriptors = vec![lease.descriptor()];
+        descriptors.extend(lifelines.iter().map(|(theirs, _)| theirs.as_fd()));
+        let said = packet(lease.offset(), bytes);
+        meeting.hand_in(&said, &descriptors).unwrap();
+        let ticket = meeting.board.given.issue(lease).unwrap();
+        meeting.write_lease(0, ticket.into(), bytes);
+    }
+    let mut message = posted.done().unwrap();
+    let ours: Vec<UnixStream> = lifelines.into_iter().map(|(_, ours)| ours).collect();
+    let are_open = || {
+        ours.iter().all(|end| {
+            end.set_nonblocking(true).unwrap();
+            rustix::io::read(end, &mut [0; 1]) == Err(Errno::AGAIN)
+        })
+    };
+    assert!(are_open());
+    drop(message.segments.pop());
+    assert!(are_open());
+    meeting.endpoint.abort();
+    pattern::check(1, &message.segments[0]);
+    assert!(are_open());
+    drop(message);
+    wait_until(|| {
+        ours.iter()
+            .all(|end| rustix::io::read(end, &mut [0; 1]) == Ok(0))
+    });
 }
 
 /// A message that is lent in part when its sender dies: what came of it goes back at once

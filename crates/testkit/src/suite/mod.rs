@@ -92,6 +92,7 @@ macro_rules! conformance {
                 a_ticket_that_is_out_already_is_a_violation
                 leases_for_messages_that_do_not_await_them_are_violations
                 a_lease_on_the_tcp_lane_is_a_violation
+                lifelines_are_open_as_long_as_what_came_with_them
                 a_message_that_breaks_off_returns_what_was_lent_of_it
                 what_an_endpoint_had_not_taken_at_its_end_is_back
                 messages_lent_by_a_peer_that_dies_with_unread_packets_arrive

@@ -222,7 +222,7 @@ async def test_a_worker_reports_it_and_is_prepared_once(
     client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
 ) -> None:
     monitor = worker.periodic_callbacks["memory_monitor"].callback
-    assert isinstance(monitor, functools.partial)
+    assert isinstance(monitor, memory.MemoryMonitor)
     patches.install_for(worker)
     assert worker.periodic_callbacks["memory_monitor"].callback is monitor
     arena = shared_arena(distributed_settings())
@@ -275,10 +275,33 @@ async def test_free_blocks_go_when_memory_is_short_and_before_anything_is_spille
     assert (await future).sum() == 4 * MIB
 
 
+def test_free_blocks_that_nobody_needs_go_after_a_while() -> None:
+    arena = Arena()
+    worker: Any = None
+    monitor = memory.MemoryMonitor(worker, arena, lambda: None)
+    start_s = time.monotonic()
+
+    def cached_bytes_after(seconds: float) -> int:
+        monitor.trim(1 << 40, start_s + seconds)
+        return arena.statistics()["cached_bytes"]
+
+    held = [arena.take(nbytes) for nbytes in (2 * MIB, 4 * MIB, 8 * MIB)]
+    assert cached_bytes_after(1) == 0
+    held.clear()
+    # Not free for long enough: there was none at first.
+    assert cached_bytes_after(11) == 14 * MIB
+    held.append(arena.take(8 * MIB))
+    assert cached_bytes_after(15) == 6 * MIB
+    held.clear()
+    # What was not free all the time is needed.
+    assert cached_bytes_after(22) == 8 * MIB
+    assert cached_bytes_after(33) == 0
+
+
 @gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny)
 async def test_a_nanny_is_prepared(client: Client, scheduler: Scheduler, nanny: Nanny) -> None:
     callback = nanny.periodic_callbacks["memory_monitor"].callback
-    assert isinstance(callback, functools.partial)
+    assert isinstance(callback, memory.NannyMonitor)
     callback()
     assert await client.submit(is_in_arena)
     assert nanny.pid is not None

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 
 use backhaul::{
-    Arena, Bytes, Context, Endpoint, Message, RecvError, Segments, SendError, Tag, TagMask,
+    Arena, Bytes, Context, Endpoint, Message, PoolBuf, RecvError, Segments, SendError, Tag, TagMask,
 };
 
 use crate::harness::LOOPBACK;
 use crate::random::Random;
-use crate::{Finish, Harness, assert_matches, pattern, wait_until};
+use crate::{Finish, Harness, Pair, assert_matches, pattern, wait_until};
 
 /// Somebody who lends from an arena to several peers, all played by one thread
 pub struct Player<'a> {
@@ -24,6 +24,8 @@ pub struct Player<'a> {
     /// Contexts that have had the place of `near`
     nears: usize,
     links: Vec<Link>,
+    /// Over which what was borrowed is lent on
+    onward: Pair,
     blocks: Vec<Block>,
     held: Vec<Held>,
     /// Seeds, which are the names of blocks too, given out so far
@@ -49,18 +51,37 @@ struct Block {
 
 /// A message that was received
 struct Held {
-    message: Message,
+    segments: Vec<Segment>,
     parts: Vec<Part>,
 }
 
+enum Segment {
+    /// As it was received
+    Writable(PoolBuf),
+    /// Sent on, so that nobody may write to it
+    Frozen(Bytes),
+}
+
 /// What a segment of a message shows
+#[derive(Clone, Copy)]
 struct Part {
     seed: u64,
     /// Where it begins in the pattern, in bytes
     offset: usize,
     bytes: usize,
-    /// The block that is lent for it, and by which of the contexts
-    lent: Option<(u64, usize)>,
+    /// What is lent for it
+    lent: Option<Lent>,
+    /// It has pages that are not the lender's
+    is_written: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Lent {
+    block: u64,
+    /// Which of the contexts of the player lent it
+    near: usize,
+    /// How often it has been lent on
+    hops: usize,
 }
 
 impl<'a> Player<'a> {
@@ -69,6 +90,7 @@ impl<'a> Player<'a> {
         let near = context(harness, arena);
         let links = (0..LINKS).map(|_| Link::new(harness, &near)).collect();
         Self {
+            onward: harness.pair(),
             harness,
             arena: arena.clone(),
             random: Random::new(seed),
@@ -92,7 +114,8 @@ impl<'a> Player<'a> {
             12 => self.deliver_and_abort(),
             13..16 => self.drop_held(),
             16 => self.write_to_held(),
-            17 => self.cancel(),
+            17 if self.random.below(2) == 0 => self.cancel(),
+            17 => self.lend_on(),
             18 if self.random.below(8) == 0 => self.start_anew(),
             _ => self.check(),
         }
@@ -143,11 +166,39 @@ impl<'a> Player<'a> {
         self.seeds += 1;
         let seed = self.seeds;
         let held = &mut self.held[index];
-        for (part, segment) in held.parts.iter_mut().zip(&mut held.message.segments) {
-            let bytes = segment.len();
-            segment.copy_from_slice(&pattern::make(seed, bytes));
-            (part.seed, part.offset) = (seed, 0);
+        for (part, segment) in held.parts.iter_mut().zip(&mut held.segments) {
+            if let Segment::Writable(memory) = segment {
+                memory.copy_from_slice(&pattern::make(seed, part.bytes));
+                (part.seed, part.offset, part.is_written) = (seed, 0, true);
+            }
         }
+    }
+
+    /// Sends what was received to somebody else
+    fn lend_on(&mut self) {
+        let Some(index) = self.choose(self.held.len()) else {
+            return;
+        };
+        let held = &mut self.held[index];
+        held.freeze();
+        let segments: Segments = held.segments.iter().map(Segment::to_bytes).collect();
+        let mut parts = held.parts.clone();
+        let bytes: usize = parts.iter().map(|part| part.bytes).sum();
+        let config = self.onward.near_context.config();
+        for part in &mut parts {
+            let is_lent = bytes as u64 > config.limits.eager_bytes_max
+                && part.bytes >= config.lease_bytes_min
+                && !part.is_written;
+            part.lent = part.lent.filter(|lent| is_lent && lent.hops < HOPS_MAX);
+            if let Some(lent) = &mut part.lent {
+                lent.hops += 1;
+            }
+            part.is_written = false;
+        }
+        let Pair { near, far, .. } = &self.onward;
+        let posted = far.recv_message(Tag(1), TagMask::FULL);
+        near.send_segments_shared(Tag(1), segments).done().unwrap();
+        self.hold(posted.done().unwrap(), parts);
     }
 
     fn deliver(&mut self) {
@@ -304,6 +355,7 @@ impl<'a> Player<'a> {
                 offset: 0,
                 bytes,
                 lent: None,
+                is_written: false,
             };
             return (Bytes::from(pattern::make(part.seed, bytes)), part);
         }
@@ -321,13 +373,20 @@ impl<'a> Player<'a> {
             seed: block.seed,
             offset: start,
             bytes: memory.len(),
-            lent: lendable.then_some((block.seed, self.nears)),
+            lent: lendable.then_some(Lent {
+                block: block.seed,
+                near: self.nears,
+                hops: 0,
+            }),
+            is_written: false,
         };
         (memory, part)
     }
 
     fn hold(&mut self, message: Message, parts: Vec<Part>) {
-        let held = Held { message, parts };
+        let segments = message.segments.into_iter().map(Segment::Writable);
+        let segments = segments.collect();
+        let held = Held { segments, parts };
         held.check();
         self.held.push(held);
         if self.held.len() > HELD_MAX {
@@ -353,8 +412,8 @@ impl<'a> Player<'a> {
             .iter()
             .flat_map(|held| &held.parts)
             .filter_map(|part| part.lent)
-            .filter(|(_, near)| *near == self.nears)
-            .map(|(block, _)| block)
+            .filter(|lent| lent.near == self.nears)
+            .map(|lent| lent.block)
             .collect();
         leased.sort_unstable();
         leased.dedup();
@@ -395,10 +454,36 @@ impl Link {
 impl Held {
     #[track_caller]
     fn check(&self) {
-        let lengths = self.message.segments.iter().map(|segment| segment.len());
-        assert!(lengths.eq(self.parts.iter().map(|part| part.bytes)));
-        for (part, segment) in self.parts.iter().zip(&self.message.segments) {
-            pattern::check_at(part.seed, part.offset, segment);
+        assert_eq!(self.segments.len(), self.parts.len());
+        for (part, segment) in self.parts.iter().zip(&self.segments) {
+            let memory = segment.memory();
+            assert_eq!(memory.len(), part.bytes);
+            pattern::check_at(part.seed, part.offset, memory);
+        }
+    }
+
+    /// Has nobody write to it any more
+    fn freeze(&mut self) {
+        let freeze = |segment| match segment {
+            Segment::Writable(memory) => Segment::Frozen(Bytes::from_owner(memory)),
+            frozen @ Segment::Frozen(_) => frozen,
+        };
+        self.segments = self.segments.drain(..).map(freeze).collect();
+    }
+}
+
+impl Segment {
+    fn memory(&self) -> &[u8] {
+        match self {
+            Self::Writable(memory) => memory,
+            Self::Frozen(memory) => memory,
+        }
+    }
+
+    fn to_bytes(&self) -> Bytes {
+        match self {
+            Self::Writable(_) => unreachable!("frozen before it is sent"),
+            Self::Frozen(memory) => memory.clone(),
         }
     }
 }
@@ -409,6 +494,9 @@ fn context(harness: &Harness, arena: &Arena) -> Context {
 
 /// Peers of a player
 const LINKS: usize = 3;
+
+/// How often something is lent on
+const HOPS_MAX: usize = 7;
 
 /// Messages that a player holds
 const HELD_MAX: usize = 12;

@@ -141,6 +141,13 @@ BORROWER = """
                     gc.collect()
                     sys.exit(0)
                 print(os.waitpid(child, 0)[1], flush=True)
+            case ["fork", "look"]:
+                child = os.fork()
+                if child == 0:
+                    assert held[:4] == held[-4:] == b"abcd"
+                    held[:4] = b"mine"
+                    os._exit(0)
+                print(os.waitpid(child, 0)[1], flush=True)
             case ["fork", "stay"]:
                 child = os.fork()
                 if child == 0:
@@ -186,6 +193,17 @@ def test_a_forked_child_gives_nothing_back_that_its_parent_has(far_lane: str, st
         program.tell("drop")
         assert program.line() == "dropped"
         assert counts(arena) == (0, 0)
+
+
+def test_a_forked_child_reads_what_its_parent_borrows_and_writes_to_its_own(
+    far_lane: str, start: Start
+) -> None:
+    with borrower(far_lane, start) as (arena, program):
+        program.tell("fork look")
+        assert program.line() == "0"
+        program.tell("check abcd")
+        assert program.line() == "right"
+        assert counts(arena) == (0, int(far_lane == "shm"))
 
 
 def test_what_a_killed_process_borrowed_is_held_as_long_as_its_forked_child_lives(

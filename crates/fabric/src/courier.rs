@@ -428,9 +428,9 @@ const PACKET_BYTES: usize = 16;
 
 /// How often to look what is back while something is lent
 ///
-/// An arena that needs memory looks at once; this is for one that needs none, whose freed blocks
-/// would else keep their pages.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// An arena that needs memory looks at once. This is for one that needs none, whose freed blocks
+/// would else keep their pages, and for what was lent on, whose owner waits.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The two ends of a socket between couriers of one process
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use backhaul::{
-    Arena, Bytes, Context, Endpoint, Message, PoolBuf, RecvError, Segments, SendError, Tag, TagMask,
+    Arena, ArenaConfig, Bytes, Context, Endpoint, Message, PoolBuf, RecvError, Segments, SendError,
+    Tag, TagMask,
 };
 
 use crate::harness::LOOPBACK;
@@ -26,6 +27,8 @@ pub struct Player<'a> {
     links: Vec<Link>,
     /// Over which what was borrowed is lent on
     onward: Pair,
+    /// To look there what is back
+    onward_arena: Arena,
     blocks: Vec<Block>,
     held: Vec<Held>,
     /// Seeds, which are the names of blocks too, given out so far
@@ -89,8 +92,10 @@ impl<'a> Player<'a> {
     pub fn new(harness: &'a Harness, arena: &Arena, seed: u64, is_alone: bool) -> Self {
         let near = context(harness, arena);
         let links = (0..LINKS).map(|_| Link::new(harness, &near)).collect();
+        let onward_arena = Arena::new(ArenaConfig::default());
         Self {
-            onward: harness.pair(),
+            onward: harness.pair_of(context(harness, &onward_arena), harness.context()),
+            onward_arena,
             harness,
             arena: arena.clone(),
             random: Random::new(seed),
@@ -426,6 +431,8 @@ impl<'a> Player<'a> {
         // What an aborted connection had on its way comes back when the engine gets to it.
         let mut looks = 0;
         wait_until(|| {
+            // What was lent on is back from there first, hop by hop.
+            self.onward_arena.statistics();
             let found = self.arena.statistics();
             looks += 1;
             assert!(looks < LOOKS_MAX, "not {expected:?}, but {found:?}");

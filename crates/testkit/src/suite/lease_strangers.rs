@@ -9,7 +9,7 @@ use backhaul::{
 use backhaul_proto::{FrameHeader, FrameKind};
 use backhaul_shm::arena::Lease;
 use backhaul_shm::board::{SLOTS, Ticket};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
@@ -207,6 +207,29 @@ pub fn leases_of_what_is_not_there_are_violations(harness: &Harness) {
                 .unwrap();
             ticket(0, 1)
         });
+    }
+}
+
+/// Memory that the peer only says it has takes none here, though pages are mapped ahead otherwise
+pub fn a_lease_of_memory_without_pages_makes_none(harness: &Harness) {
+    let context = harness.context_with(|config| config.populate_leases = true);
+    let Some(mut meeting) = Meeting::with(harness, &context) else {
+        return;
+    };
+    for (message, bytes) in [(0, 1 << 20), (1, 1 << 30)] {
+        let memory = sealed(bytes as usize);
+        let posted = meeting.endpoint.recv_message(Tag(1), TagMask::FULL);
+        meeting.write_request(message, 1, &[bytes]);
+        meeting.read_frame_of(FrameKind::Accept);
+        meeting
+            .hand_in(&packet(0, bytes), &[memory.as_fd()])
+            .unwrap();
+        meeting.write_lease(message, ticket(message as u32, 1).into(), bytes);
+        let received = posted.done().unwrap();
+        let pages = || fstat(&memory).unwrap().st_blocks;
+        assert_eq!(pages(), 0);
+        assert_eq!(received.segments[0][bytes as usize - 1], 0);
+        assert!(pages() > 0);
     }
 }
 

@@ -89,6 +89,7 @@ macro_rules! conformance {
             lease_strangers {
                 memory_lent_by_hand_arrives
                 leases_of_what_is_not_there_are_violations
+                a_lease_of_memory_without_pages_makes_none
                 a_ticket_that_is_out_already_is_a_violation
                 leases_for_messages_that_do_not_await_them_are_violations
                 a_lease_on_the_tcp_lane_is_a_violation

@@ -316,7 +316,10 @@ def test_a_process_may_exit_while_its_threads_exchange_messages(lane: str, start
 def test_control_c_ends_a_wait(call: str, start: Start) -> None:
     program = start(
         f"""
+        import signal
         import backhaul
+        # It is ignored where the tests were started in the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         listener = backhaul.listen()
         connecting = backhaul.connect(listener.address)
         b = listener.accept().wait()

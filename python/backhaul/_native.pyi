@@ -12,6 +12,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 __all__ = [
     "DEBUG_BUILD",
+    "LEND_BYTES_MIN",
     "Arena",
     "Codec",
     "Context",
@@ -33,6 +34,7 @@ __all__ = [
 
 __version__: str
 DEBUG_BUILD: bool
+LEND_BYTES_MIN: int
 
 @final
 class Codec:
@@ -125,6 +127,22 @@ class Arena:
         ------
         MemoryError
             If it is below ``block_bytes_min``, past a bound, or the system has none.
+        """
+
+    def copy_to_lend(self, buffer: Any, /) -> memoryview | None:
+        """Copy a buffer into the arena, to be sent as shared and dropped.
+
+        Returns
+        -------
+        memoryview or None
+            The copy. None if the buffer lies in the arena or is borrowed, so that it can be lent
+            itself, or if there is no room: peers hold more freed blocks of the arena than it would
+            keep for reuse, or as for `take`.
+
+        Raises
+        ------
+        InvalidBuffer, TypeError
+            If it cannot be sent as it is.
         """
 
     def trim(self, cached_bytes: int = 0, /) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import distributed
 import numpy as np
-import psutil
 import pytest
 from distributed import Client, LocalCluster, Nanny, Scheduler, Worker, wait
 from distributed.utils_test import gen_cluster
 
 import dask
-from backhaul import Arena, Context, numpy_memory
+from backhaul import Arena, numpy_memory
 from backhaul.dask import memory, patches
 from backhaul.dask.context import shared_arena
 
 if TYPE_CHECKING:
-    from tests.dask.conftest import Eventually
+    from tests.dask.conftest import Eventually, Start
 
 HOST = "backhaul://127.0.0.1"
 MIB = 1 << 20
@@ -115,65 +113,108 @@ async def test_an_allocator_that_a_task_chooses_is_its_own(
 # How memory is counted
 
 
-@pytest.fixture
-def borrowed() -> Iterator[tuple[Arena, np.ndarray[Any, Any]]]:
-    """32 MiB in an arena, borrowed by this process from itself."""
-    arena = Arena()
-    with Context(lanes=["shm"], arena=arena) as ours, Context(lanes=["shm"]) as theirs:
-        with theirs.listen("127.0.0.1:0") as listener:
-            connecting = ours.connect(listener.address)
-            b = listener.accept().wait(60)
-            a = connecting.wait(60)
-        with numpy_memory.arrays_in(arena):
-            array = np.ones(32 * MIB, np.uint8)
-        a.send_frames([array], shared=True)
-        (received,) = b.recv_frames().wait(60)
-        view = np.frombuffer(received, np.uint8)
-        assert view.sum() == array.sum()
-        assert arena.statistics()["leased_bytes"] == view.nbytes
-        yield arena, view
+#: In a process that shares nothing else: 32 MiB in an arena, borrowed from itself.
+COUNTING = """
+import os
+import types
+import numpy as np
+import psutil
+from backhaul import Arena, Context, numpy_memory
+from backhaul.dask import memory
+
+MIB = 1 << 20
+arena = Arena()
+ours, theirs = Context(lanes=["shm"], arena=arena), Context(lanes=["shm"])
+with theirs.listen("127.0.0.1:0") as listener:
+    connecting = ours.connect(listener.address)
+    b = listener.accept().wait(60)
+    a = connecting.wait(60)
+with numpy_memory.arrays_in(arena):
+    array = np.ones(32 * MIB, np.uint8)
+a.send_frames([array], shared=True)
+(received,) = b.recv_frames().wait(60)
+view = np.frombuffer(received, np.uint8)
+assert view.sum() == array.sum()
+assert arena.statistics()["leased_bytes"] == view.nbytes
+
+def seems():
+    return psutil.Process().memory_info().rss
+
+def found():
+    return memory.process_memory_bytes(arena)
+
+def is_about(found_bytes, expected_bytes):
+    assert abs(found_bytes - expected_bytes) < 3 * MIB, (found_bytes, expected_bytes)
+
+"""
+
+BORROWED = """
+is_about(found(), seems() - 32 * MIB)
+before = found()
+# A page that is written to is a copy.
+view[: 8 * MIB] = 2
+is_about(found(), before + 8 * MIB)
+# Freed here, it is still lent.
+del array
+is_about(found(), before + 8 * MIB)
+"""
+
+FREE = """
+before = found()
+with numpy_memory.arrays_in(arena):
+    other = np.ones(16 * MIB, np.uint8)
+    is_about(found(), before + 16 * MIB)
+    del other
+assert arena.statistics()["cached_bytes"] >= 16 * MIB
+is_about(found(), before)
+assert seems() > before + 16 * MIB
+"""
+
+OTHER = """
+before = found()
+file = os.fdopen(os.memfd_create("other"), "w+b")
+file.truncate(16 * MIB)
+np.memmap(file, np.uint8, "r+")[:] = 1
+other = np.memmap(file, np.uint8, "r")
+other.sum()
+is_about(found(), before + 16 * MIB)
+"""
+
+NANNY = """
+terminated = []
+monitor = types.SimpleNamespace(callback=lambda: terminated.append(1))
+manager = types.SimpleNamespace(
+    memory_limit=2 * (seems() - 16 * MIB), memory_terminate_fraction=0.5
+)
+nanny = types.SimpleNamespace(
+    periodic_callbacks={"memory_monitor": monitor}, memory_manager=manager, pid=os.getpid()
+)
+memory.install_for_nanny(nanny)
+memory.install_for_nanny(nanny)
+monitor.callback()
+assert terminated == []
+# It holds as much by itself.
+manager.memory_limit -= 64 * MIB
+monitor.callback()
+assert terminated == [1]
+manager.memory_limit += 1 << 30
+monitor.callback()
+assert terminated == [1, 1]
+"""
 
 
-def seems_bytes() -> int:
-    return int(psutil.Process().memory_info().rss)
-
-
-def is_about(found_bytes: int, expected_bytes: int) -> bool:
-    return abs(found_bytes - expected_bytes) < 3 * MIB
-
-
-def test_what_is_borrowed_counts_once(borrowed: tuple[Arena, Any]) -> None:
-    arena, view = borrowed
-    assert is_about(memory.process_memory_bytes(arena), seems_bytes() - 32 * MIB)
-    before = memory.process_memory_bytes(arena)
-    # A page that is written to is a copy.
-    view[: 8 * MIB] = 2
-    assert is_about(memory.process_memory_bytes(arena), before + 8 * MIB)
-
-
-def test_free_blocks_do_not_count_and_lent_ones_do(borrowed: tuple[Arena, Any]) -> None:
-    arena, _ = borrowed
-    before = memory.process_memory_bytes(arena)
-    with numpy_memory.arrays_in(arena):
-        array = np.ones(16 * MIB, np.uint8)
-        assert is_about(memory.process_memory_bytes(arena), before + 16 * MIB)
-        del array
-    assert arena.statistics()["cached_bytes"] >= 16 * MIB
-    assert is_about(memory.process_memory_bytes(arena), before)
-    assert seems_bytes() > before + 16 * MIB
-
-
-def test_other_shared_memory_counts() -> None:
-    arena = Arena()
-    before = memory.process_memory_bytes(arena)
-    descriptor = os.memfd_create("other")
-    try:
-        os.ftruncate(descriptor, 16 * MIB)
-        array = np.memmap(os.fdopen(os.dup(descriptor), "r+b"), np.uint8, "r+")
-        array[:] = 1
-        assert is_about(memory.process_memory_bytes(arena), before + 16 * MIB)
-    finally:
-        os.close(descriptor)
+@pytest.mark.parametrize(
+    "checks",
+    [
+        pytest.param(BORROWED, id="what is borrowed counts once"),
+        pytest.param(FREE, id="free blocks do not count"),
+        pytest.param(OTHER, id="other shared memory counts"),
+        pytest.param(NANNY, id="a nanny does not end a worker for what it borrows"),
+    ],
+)
+def test_what_counts_as_the_memory_of_a_process(start: Start, checks: str) -> None:
+    program = start("-c", COUNTING + checks)
+    assert program.wait() == 0, program.output
 
 
 @cluster(worker_kwargs={"memory_limit": "4 GiB"})
@@ -181,13 +222,13 @@ async def test_a_worker_reports_it_and_is_prepared_once(
     client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
 ) -> None:
     monitor = worker.periodic_callbacks["memory_monitor"].callback
-    assert isinstance(monitor, functools.partial)
+    assert isinstance(monitor, memory.MemoryMonitor)
     patches.install_for(worker)
     assert worker.periodic_callbacks["memory_monitor"].callback is monitor
     arena = shared_arena(distributed_settings())
     assert arena is not None
     found = worker.monitor.get_process_memory()
-    assert is_about(found, memory.process_memory_bytes(arena))
+    assert abs(found - memory.process_memory_bytes(arena)) < 3 * MIB
     worker.monitor.get_process_memory = lambda: 123  # type: ignore[method-assign]
     worker.monitor.update()
     await worker.heartbeat()
@@ -234,34 +275,33 @@ async def test_free_blocks_go_when_memory_is_short_and_before_anything_is_spille
     assert (await future).sum() == 4 * MIB
 
 
-def test_a_nanny_does_not_end_a_worker_for_what_it_borrows(
-    borrowed: tuple[Arena, Any],
-) -> None:
-    terminated: list[int] = []
-    monitor = SimpleNamespace(callback=lambda: terminated.append(1))
-    manager = SimpleNamespace(
-        memory_limit=2 * (seems_bytes() - 16 * MIB), memory_terminate_fraction=0.5
-    )
-    nanny: Any = SimpleNamespace(
-        periodic_callbacks={"memory_monitor": monitor}, memory_manager=manager, pid=os.getpid()
-    )
-    memory.install_for_nanny(nanny)
-    memory.install_for_nanny(nanny)
-    monitor.callback()
-    assert terminated == []
-    # It holds as much by itself.
-    manager.memory_limit -= 64 * MIB
-    monitor.callback()
-    assert terminated == [1]
-    manager.memory_limit += 1 << 30
-    monitor.callback()
-    assert terminated == [1, 1]
+def test_free_blocks_that_nobody_needs_go_after_a_while() -> None:
+    arena = Arena()
+    worker: Any = None
+    monitor = memory.MemoryMonitor(worker, arena, lambda: None)
+    start_s = time.monotonic()
+
+    def cached_bytes_after(seconds: float) -> int:
+        monitor.trim(1 << 40, start_s + seconds)
+        return arena.statistics()["cached_bytes"]
+
+    held = [arena.take(nbytes) for nbytes in (2 * MIB, 4 * MIB, 8 * MIB)]
+    assert cached_bytes_after(1) == 0
+    held.clear()
+    # Not free for long enough: there was none at first.
+    assert cached_bytes_after(11) == 14 * MIB
+    held.append(arena.take(8 * MIB))
+    assert cached_bytes_after(15) == 6 * MIB
+    held.clear()
+    # What was not free all the time is needed.
+    assert cached_bytes_after(22) == 8 * MIB
+    assert cached_bytes_after(33) == 0
 
 
 @gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny)
 async def test_a_nanny_is_prepared(client: Client, scheduler: Scheduler, nanny: Nanny) -> None:
     callback = nanny.periodic_callbacks["memory_monitor"].callback
-    assert isinstance(callback, functools.partial)
+    assert isinstance(callback, memory.NannyMonitor)
     callback()
     assert await client.submit(is_in_arena)
     assert nanny.pid is not None
@@ -375,4 +415,21 @@ def test_a_replicated_result_is_held_once(client: Client) -> None:
         assert 64 * MIB - 4 * MIB < growth(before, after, name) < 1.2 * 64 * MIB, name
     # And is freed at all of them.
     del array, sums
+    ask_when_nothing_is_held(client)
+
+
+def elsewhere(nbytes: int) -> np.ndarray[Any, Any]:
+    """Make an array whose memory is not NumPy's."""
+    return np.frombuffer(bytes(nbytes), np.uint8)
+
+
+def test_what_lies_elsewhere_is_copied_once_and_lent(client: Client) -> None:
+    ask_when_nothing_is_held(client)
+    a, b, *_ = sorted(client.scheduler_info()["workers"])
+    array = client.submit(elsewhere, 8 * MIB, workers=[a])
+    assert client.submit(np.sum, array, workers=[b]).result() == 0
+    (lent,) = [each.statistics for each in ask(client) if each.statistics["leased_bytes"]]
+    assert lent["orphaned_bytes"] == lent["leased_bytes"] == 8 * MIB
+    assert lent["live_bytes"] == 0
+    del array
     ask_when_nothing_is_held(client)

@@ -100,3 +100,34 @@ def test_what_was_changed_is_passed_on_changed(start: Start, eventually: Eventua
     assert _native.borrowed_bytes() == 0
     chain.between.kill()
     eventually(lambda: chain.lent_bytes() == 0)
+
+
+def test_what_can_be_lent_itself_is_not_copied_to_be_lent(start: Start) -> None:
+    chain = Chain(start, "pass on")
+    assert chain.received is not None
+    other = Arena()
+    assert other.copy_to_lend(chain.received) is None
+    with numpy_memory.arrays_in(other):
+        own = np.ones(LARGE, np.uint8)
+    assert other.copy_to_lend(own) is None
+    assert other.copy_to_lend(own[100:]) is None
+    copy = other.copy_to_lend(np.full(LARGE, 3, np.uint8))
+    assert copy is not None
+    assert bytes(copy) == b"\3" * LARGE
+
+
+def test_copies_to_lend_are_bounded_by_what_peers_hold() -> None:
+    arena = Arena(cached_bytes_max=2 * LARGE)
+    memory = bytes(LARGE)
+    with Context(lanes=["shm"], arena=arena) as ours, Context(lanes=["shm"]) as theirs:
+        with theirs.listen("127.0.0.1:0") as listener:
+            connecting = ours.connect(listener.address)
+            b = listener.accept().wait(60)
+            a = connecting.wait(60)
+        held = []
+        for _ in range(2):
+            a.send_frames([arena.copy_to_lend(memory)], shared=True).wait(60)
+            held.append(b.recv_frames().wait(60))
+        assert arena.copy_to_lend(memory) is None
+        held.pop()
+        assert arena.copy_to_lend(memory) is not None

@@ -53,7 +53,7 @@ pub use backhaul_proto::{
     SendRefused, Tag, TagMask,
 };
 pub use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig, ArenaStatistics};
-pub use backhaul_shm::leased::borrowed_bytes;
+pub use backhaul_shm::leased::{borrowed_bytes, is_leased as is_borrowed};
 pub use backhaul_shm::pool::PoolStatistics;
 pub use buffer::{Message, PoolBuf, Received, RecvBuffer, Segments};
 pub use bytes::Bytes;

@@ -5,7 +5,7 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMemoryView};
 
-use crate::buffer::ReceivedBuffer;
+use crate::buffer::{self, ReceivedBuffer};
 use crate::errors;
 
 /// Recycled memory that peers on this host can map
@@ -49,6 +49,24 @@ impl Arena {
                 self.arena.statistics(),
             ))),
         }
+    }
+
+    /// A copy of a buffer, to be lent; None if it can be lent itself, or there is no room
+    #[pyo3(signature = (buffer, /))]
+    fn copy_to_lend<'py>(
+        &self,
+        py: Python<'py>,
+        buffer: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
+        let source = buffer::source(buffer)?;
+        let copy = py.detach(|| {
+            if self.arena.holds(&source) || backhaul::is_borrowed(&source) {
+                return None;
+            }
+            self.arena.copy_to_lend(&source)
+        });
+        copy.map(|copy| ReceivedBuffer::view(py, copy.into()))
+            .transpose()
     }
 
     /// Gives back pages of free blocks until at most so many bytes of them keep theirs

@@ -51,6 +51,10 @@ mod _native {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
+        module.add(
+            "LEND_BYTES_MIN",
+            backhaul::Config::default().lease_bytes_min,
+        )?;
         crate::logs::install();
         crate::owned::watch_forks(module.py())
     }

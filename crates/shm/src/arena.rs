@@ -146,6 +146,28 @@ impl Arena {
         })
     }
 
+    /// Copies bytes into a block, to be lent and then freed at once
+    ///
+    /// None as for [`allocate`](Self::allocate), and while peers have more freed blocks of this arena
+    /// than it would keep for itself ([`ArenaConfig::cached_bytes_max`]): such copies are memory that
+    /// only peers need, but that is taken from here for as long as they like.
+    pub fn copy_to_lend(&self, bytes: &[u8]) -> Option<ArenaBuf> {
+        let statistics = self.statistics();
+        let out_bytes = statistics.orphaned_bytes + statistics.abandoned_bytes;
+        if out_bytes + bytes.len() > self.shared.config.cached_bytes_max {
+            return None;
+        }
+        let mut copy = self.take(bytes.len())?;
+        copy.copy_from_slice(bytes);
+        Some(copy)
+    }
+
+    /// Whether bytes lie in a live block
+    pub fn holds(&self, bytes: &[u8]) -> bool {
+        // Pinned for a moment.
+        self.lease(bytes.as_ptr(), bytes.len()).is_some()
+    }
+
     /// Pins the live block that holds `bytes` bytes from `start`, for a peer to map them
     ///
     /// None if they do not lie in one, or there are none.

@@ -5,13 +5,13 @@
 //! stores the generation into the word of the slot; the giver looks there when it wants memory
 //! back. No message, no system call, and neither waits for the other.
 //!
-//! Who is to take no more leases stores [`CLOSED`] into the word of every slot that is not out here,
+//! Who is to take no more leases stores `CLOSED` into the word of every slot that is not out here,
 //! and later into those that were, as they go back: so what was sent, and will never be taken, is
 //! back too.
 //!
 //! # Trust
 //!
-//! A peer may store what it likes. A word that is neither [`CLOSED`] nor the generation issued last
+//! A peer may store what it likes. A word that is neither `CLOSED` nor the generation issued last
 //! means nothing; one that is means the lease is back, and a peer that says so too early sees recycled bytes, which is
 //! its own loss. A peer that never says so holds at most [`SLOTS`] leases, which the giver can
 //! count, until the connection ends.

@@ -26,7 +26,7 @@ use rustix::param::page_size;
 use thiserror::Error;
 
 use self::again::Entry;
-pub use self::again::{Again, lend_again};
+pub use self::again::{Again, is_leased, lend_again};
 use crate::board::Receipt;
 use crate::mapping::{HUGE_PAGE_BYTES, Mapping};
 use crate::memfd;

@@ -19,9 +19,11 @@ import weakref
 from collections import deque
 from typing import Any, NoReturn
 
-from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
+from backhaul import Arena, BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
+from backhaul._native import LEND_BYTES_MIN
 from backhaul.dask import codec
 from backhaul.dask.config import Settings
+from backhaul.dask.context import shared_arena
 from backhaul.dask.private import (
     Comm,
     CommClosedError,
@@ -86,6 +88,8 @@ class BackhaulComm(Comm):
         super().__init__(deserialize=deserialize)
         self._high_water_mark_bytes = settings.high_water_mark_bytes
         self._share_results = settings.share_results
+        #: Where results are copied that lie elsewhere, to be lent; None if this lane lends nothing.
+        self._arena = None if endpoint.lane == "tcp" else shared_arena(settings)
         #: Sends that were not done when `write` returned, oldest first; those that are done leave
         #: at the next write.
         self._unfinished: deque[Request[None]] = deque()
@@ -403,11 +407,17 @@ class BackhaulComm(Comm):
     ) -> codec.Message:
         """Serialize a message, in another thread if it is large and the comm allows that."""
         arguments = (msg, serializers, on_error, self._context(), self.max_shard_size)
+        arena = self._arena if self._may_share(msg) else None
         message = codec.encode(*arguments, inline_bytes_max=self._inline_bytes_max())
-        if message is None:
-            message = await offload(codec.encode, *arguments)
-        assert message is not None
-        return message
+        if message is not None:
+            return _lendable(message, arena)
+
+        def encode() -> codec.Message:
+            message = codec.encode(*arguments)
+            assert message is not None
+            return _lendable(message, arena)
+
+        return await offload(encode)
 
     async def _decoded(
         self, frames: list[memoryview], deserializers: list[str] | None = None
@@ -473,7 +483,23 @@ def _buffer(frame: Any) -> Any:
     return frame
 
 
-def _nbytes(buffer: bytes | memoryview) -> int:
+def _lendable(message: codec.Message, arena: Arena | None) -> codec.Message:
+    """Copy what is large into the arena, unless it lies there: it can be lent then.
+
+    That is one copy instead of two through a ring, which need both processes to run by turns: where
+    the processors have other work, that takes ten times as long.
+    """
+    if arena is not None:
+        frames = message.frames
+        for number, frame in enumerate(frames):
+            if _nbytes(frame) >= LEND_BYTES_MIN:
+                copy = arena.copy_to_lend(_buffer(frame))
+                if copy is not None:
+                    frames[number] = copy
+    return message
+
+
+def _nbytes(buffer: bytes | bytearray | memoryview) -> int:
     return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 

@@ -15,7 +15,8 @@ when memory is short. The memory of a worker is here
 - other shared memory that it has mapped.
 
 What is borrowed counts where it was made. Free blocks count nowhere, and are given back as soon as
-they and the memory of the worker exceed the first threshold at which Dask would act.
+they and the memory of the worker exceed the first threshold at which Dask would act, or when they
+have been free for a while.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 from distributed import Nanny, Worker
 
@@ -30,12 +32,23 @@ from backhaul import Arena, _native
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_arena
 
-__all__ = ["allocate_in_arena", "install", "install_for_nanny", "process_memory_bytes"]
+__all__ = [
+    "MemoryMonitor",
+    "NannyMonitor",
+    "allocate_in_arena",
+    "install",
+    "install_for_nanny",
+    "process_memory_bytes",
+]
 
 logger = logging.getLogger(__name__)
 
 #: NumPy's handler of this process's workers.
 _handler: object = None
+
+#: Free blocks that nobody needed for so long are given back. To make pages anew takes some 0.1 s
+#: per GiB, which is nothing in that time.
+_IDLE_S = 10.0
 
 #: What the kernel calls the memory of an arena, see ``crates/shm/src/arena/memory.rs``.
 _MAPPING = b"/memfd:backhaul-arena"
@@ -57,16 +70,99 @@ def install(worker: Worker) -> None:
             process_memory_bytes, arena
         )
     monitor = worker.periodic_callbacks.get("memory_monitor")
-    if monitor is not None and not _is_ours(monitor.callback):
-        monitor.callback = functools.partial(_monitor, worker, arena, monitor.callback)
+    if monitor is not None and not isinstance(monitor.callback, MemoryMonitor):
+        monitor.callback = MemoryMonitor(worker, arena, monitor.callback)
     _choose_handler(arena if settings.allocate else None)
 
 
 def install_for_nanny(nanny: Nanny) -> None:
     """Have a nanny terminate its worker for what the worker holds only; again costs nothing."""
     monitor = nanny.periodic_callbacks.get("memory_monitor")
-    if monitor is not None and not _is_ours(monitor.callback):
-        monitor.callback = functools.partial(_monitor_from_nanny, nanny, monitor.callback)
+    if monitor is not None and not isinstance(monitor.callback, NannyMonitor):
+        monitor.callback = NannyMonitor(nanny, monitor.callback)
+
+
+class MemoryMonitor:
+    """What a worker does from time to time, with a look at the free blocks before it.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker.
+    arena : Arena
+        The arena of its process.
+    original : callable
+        What it does by itself; its result is awaited if it can be.
+    """
+
+    def __init__(
+        self, worker: Worker, arena: Arena, original: Callable[[], Awaitable[object] | None]
+    ) -> None:
+        self._worker = worker
+        self._arena = arena
+        self._original = original
+        #: The least free there was since then, which nobody needed meanwhile.
+        self._idle_bytes = 0
+        self._since_s = monotonic()
+
+    async def __call__(self) -> None:
+        """Give free blocks back where memory is short, or they are idle; then do what Dask does."""
+        spill_bytes = _spill_bytes(self._worker)
+        if spill_bytes is not None:
+            self.trim(spill_bytes - self._worker.monitor.get_process_memory(), monotonic())
+        monitored = self._original()
+        if monitored is not None:
+            await monitored
+
+    def trim(self, spare_bytes: int, now_s: float) -> None:
+        """Give free blocks back.
+
+        Parameters
+        ----------
+        spare_bytes : int
+            Memory that may be kept for reuse, if positive.
+        now_s : float
+            Time on a clock that does not go back, in seconds.
+        """
+        cached_bytes = self._arena.statistics()["cached_bytes"]
+        self._idle_bytes = min(self._idle_bytes, cached_bytes)
+        keep_bytes = max(0, spare_bytes)
+        if now_s - self._since_s >= _IDLE_S:
+            keep_bytes = min(keep_bytes, cached_bytes - self._idle_bytes)
+            self._since_s, self._idle_bytes = now_s, keep_bytes
+        if cached_bytes > keep_bytes:
+            self._arena.trim(keep_bytes)
+
+
+class NannyMonitor:
+    """What a nanny does from time to time, unless its worker holds less than it seems.
+
+    Parameters
+    ----------
+    nanny : distributed.Nanny
+        The nanny.
+    original : callable
+        What it does by itself.
+    """
+
+    def __init__(self, nanny: Nanny, original: Callable[[], object]) -> None:
+        self._nanny = nanny
+        self._original = original
+
+    def __call__(self) -> None:
+        """Do what Dask does, which is to end the worker if it has too much memory."""
+        manager, pid = self._nanny.memory_manager, self._nanny.pid
+        if manager is not None and manager.memory_limit and pid is not None:
+            most = manager.memory_limit * manager.memory_terminate_fraction
+            try:
+                (resident,) = _status_bytes(pid, b"VmRSS:")
+                # What is borrowed takes long to find out.
+                if resident > most >= resident - _borrowed_bytes(pid):
+                    return
+            except OSError:
+                # It has just ended.
+                return
+        self._original()
 
 
 def allocate_in_arena() -> None:
@@ -107,11 +203,6 @@ def _choose_handler(arena: Arena | None) -> None:
     allocate_in_arena()
 
 
-def _is_ours(callback: object) -> bool:
-    ours = _monitor, _monitor_from_nanny
-    return isinstance(callback, functools.partial) and callback.func in ours
-
-
 def _bounds(worker: Worker) -> dict[str, int]:
     """Choose bounds of the arena, where there are none in the configuration."""
     spill_bytes = _spill_bytes(worker)
@@ -121,7 +212,7 @@ def _bounds(worker: Worker) -> dict[str, int]:
         # Free blocks give way within it, even while the worker is too busy to look.
         "bytes_max": spill_bytes,
         # Enough for the arrays of some tasks to come and go. More would be taken from what others
-        # on the host may need: nothing gives it back while this worker has enough.
+        # on the host may need.
         "cached_bytes_max": (worker.memory_manager.memory_limit or 0) // 4,
     }
 
@@ -134,35 +225,6 @@ def _spill_bytes(worker: Worker) -> int | None:
     if not manager.memory_limit:
         return None
     return int(manager.memory_limit * min(shares, default=1))
-
-
-async def _monitor(
-    worker: Worker, arena: Arena, original: Callable[[], Awaitable[object] | None]
-) -> None:
-    """Give free blocks back while memory is short, then do what Dask does."""
-    spill_bytes = _spill_bytes(worker)
-    if spill_bytes is not None:
-        arena.trim(max(0, spill_bytes - worker.monitor.get_process_memory()))
-    monitored = original()
-    if monitored is not None:
-        await monitored
-
-
-def _monitor_from_nanny(nanny: Nanny, original: Callable[[], object]) -> None:
-    """Do what Dask does, unless the worker holds less than it seems."""
-    manager = nanny.memory_manager
-    pid = nanny.pid
-    if manager is not None and manager.memory_limit and pid is not None:
-        most = manager.memory_limit * manager.memory_terminate_fraction
-        try:
-            (resident,) = _status_bytes(pid, b"VmRSS:")
-            # What is borrowed takes long to find out.
-            if resident > most >= resident - _borrowed_bytes(pid):
-                return
-        except OSError:
-            # It has just ended.
-            return
-    original()
 
 
 def _status_bytes(pid: int | str, *names: bytes) -> list[int]:

@@ -103,7 +103,11 @@ def collected_release(original: Callable[..., Any]) -> Callable[..., None]:
             original(self)
         elif not self._cleared and client.generation == self._generation:
             self._cleared = True
-            outbox_of(client).add(client._dec_ref, self.key)
+            try:  # noqa: SIM105 - for each future that is dropped
+                outbox_of(client).add(client._dec_ref, self.key)
+            except TypeError:
+                # As in Dask: at the end of the interpreter anything may be None.
+                pass
 
     return release
 
@@ -113,8 +117,8 @@ def outbox_of(client: Client) -> Outbox:
     attributes = vars(client)
     outbox: Outbox | None = attributes.get(_ATTRIBUTE)
     if outbox is None:
-        loop = client.loop
-        assert loop is not None, "a client that sends has one"
+        # Without a loop the first call raises what Dask's would.
+        loop: Any = client.loop
         outbox = attributes.setdefault(_ATTRIBUTE, Outbox(loop))
     return outbox
 

@@ -59,6 +59,11 @@ pub fn lend_again(memory: &[u8]) -> Option<Again> {
         .then_some(again)
 }
 
+/// Whether memory is leased
+pub fn is_leased(memory: &[u8]) -> bool {
+    find(memory).is_some()
+}
+
 fn find(memory: &[u8]) -> Option<Again> {
     let address = memory.as_ptr().addr();
     let entries = entries();

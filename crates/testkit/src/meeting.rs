@@ -5,11 +5,13 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use backhaul::{Context, Endpoint, LaneKind, Listener};
+use backhaul::{Arena, ArenaConfig, Bytes, Context, Endpoint, LaneKind, Listener};
 use backhaul_proto::{FrameHeader, FrameKind, HEADER_BYTES};
-use backhaul_shm::board::{self, Board};
+use backhaul_shm::arena::Lease;
+use backhaul_shm::board::{self, Board, Ticket};
 use backhaul_shm::channel::{self, Duplex};
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -17,6 +19,7 @@ use rustix::net::{
 };
 
 use crate::harness::LOOPBACK;
+use crate::lending::{BLOCK_BYTES, block};
 use crate::raw::{RawPeer, hand_over};
 use crate::{Finish, Harness};
 
@@ -185,6 +188,43 @@ impl Meeting {
     }
 }
 
+/// What a peer by hand lends, each message in one block
+#[derive(Debug)]
+pub struct Lender {
+    arena: Arena,
+    memory: Bytes,
+}
+
+impl Lender {
+    /// Makes a block of a pattern
+    pub fn new(seed: u64) -> Self {
+        let arena = Arena::new(ArenaConfig::default());
+        let memory = block(&arena, seed, BLOCK_BYTES);
+        Self { arena, memory }
+    }
+
+    /// Leases a part
+    pub fn lease(&self, offset: u64, bytes: u64) -> Lease {
+        let start = self.memory[offset as usize..].as_ptr();
+        self.arena.lease(start, bytes as usize).unwrap()
+    }
+
+    /// Sends the packet of a lease of a part
+    pub fn hand_in(&self, meeting: &mut Meeting, offset: u64, bytes: u64) -> Ticket {
+        let lease = self.lease(offset, bytes);
+        let said = packet(lease.offset(), bytes);
+        meeting.hand_in(&said, &[lease.descriptor()]).unwrap();
+        meeting.board.given.issue(lease).unwrap()
+    }
+
+    /// Lends a part
+    pub fn lend(&self, meeting: &mut Meeting, message: u64, offset: u64, bytes: u64) -> Ticket {
+        let ticket = self.hand_in(meeting, offset, bytes);
+        meeting.write_lease(message, ticket.into(), bytes);
+        ticket
+    }
+}
+
 /// What is said of the descriptor of a lease
 pub fn packet(offset: u64, bytes: u64) -> [u8; 16] {
     let mut packet = [0; 16];
@@ -197,3 +237,27 @@ pub fn packet(offset: u64, bytes: u64) -> [u8; 16] {
 pub fn bell() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
 }
+
+/// Names a lease
+pub fn ticket(slot: u32, generation: u32) -> Ticket {
+    Ticket { slot, generation }
+}
+
+/// Memory as it must be
+pub fn sealed(bytes: usize) -> OwnedFd {
+    let memory = memfd(bytes, MemfdFlags::ALLOW_SEALING).unwrap();
+    fcntl_add_seals(&memory, SEALS).unwrap();
+    memory
+}
+
+/// Memory of some kind
+pub fn memfd(bytes: usize, flags: MemfdFlags) -> Result<OwnedFd, Errno> {
+    let memory = memfd_create("stranger", MemfdFlags::CLOEXEC | flags)?;
+    ftruncate(&memory, bytes as u64)?;
+    Ok(memory)
+}
+
+/// Seals that memory must have
+pub const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);

@@ -13,7 +13,7 @@ use backhaul_testkit::lending::{BLOCK_BYTES, block, blocks, deliver};
 use backhaul_testkit::resources::{
     address_bytes, arena_mappings, assert_leaves_nothing, descriptors, resident_bytes,
 };
-use backhaul_testkit::suite::{lease_ends, lease_kills, lease_strangers};
+use backhaul_testkit::suite::{lease_ends, lease_kills, lease_neglect, lease_strangers};
 use backhaul_testkit::{Finish, Harness, Spin, assert_matches, pattern, run, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -89,10 +89,10 @@ fn peers_that_break_the_rules_of_leases_leave_nothing() {
             lease_strangers::leases_of_what_is_not_there_are_violations(harness);
             lease_strangers::a_ticket_that_is_out_already_is_a_violation(harness);
             lease_strangers::leases_for_messages_that_do_not_await_them_are_violations(harness);
-            lease_strangers::a_message_that_breaks_off_returns_what_was_lent_of_it(harness);
-            lease_strangers::a_peer_that_takes_no_packets_gets_copies(harness);
-            lease_strangers::a_flood_of_packets_does_not_grow_and_ends_with_the_endpoint(harness);
-            lease_strangers::a_peer_that_ends_its_half_early_gets_copies(harness);
+            lease_neglect::a_message_that_breaks_off_returns_what_was_lent_of_it(harness);
+            lease_neglect::a_peer_that_takes_no_packets_gets_copies(harness);
+            lease_neglect::a_flood_of_packets_does_not_grow_and_ends_with_the_endpoint(harness);
+            lease_neglect::a_peer_that_ends_its_half_early_gets_copies(harness);
         });
         wait_until(|| arena_mappings() == 0);
     });

@@ -6,6 +6,7 @@ pub mod contexts;
 pub mod executors;
 pub mod lease_ends;
 pub mod lease_kills;
+pub mod lease_neglect;
 pub mod lease_strangers;
 pub mod leases;
 pub mod lent_again;
@@ -86,13 +87,7 @@ macro_rules! conformance {
                 an_end_in_the_middle_of_lent_messages_loses_no_block
                 a_lender_that_is_cut_off_at_any_moment_loses_no_block
             }
-            lease_strangers {
-                memory_lent_by_hand_arrives
-                leases_of_what_is_not_there_are_violations
-                a_lease_of_memory_without_pages_makes_none
-                a_ticket_that_is_out_already_is_a_violation
-                leases_for_messages_that_do_not_await_them_are_violations
-                a_lease_on_the_tcp_lane_is_a_violation
+            lease_neglect {
                 lifelines_are_open_as_long_as_what_came_with_them
                 a_message_that_breaks_off_returns_what_was_lent_of_it
                 what_an_endpoint_had_not_taken_at_its_end_is_back
@@ -102,6 +97,14 @@ macro_rules! conformance {
                 garbage_on_the_board_does_no_harm
                 a_flood_of_packets_does_not_grow_and_ends_with_the_endpoint
                 a_peer_that_ends_its_half_early_gets_copies
+            }
+            lease_strangers {
+                memory_lent_by_hand_arrives
+                leases_of_what_is_not_there_are_violations
+                a_lease_of_memory_without_pages_makes_none
+                a_ticket_that_is_out_already_is_a_violation
+                leases_for_messages_that_do_not_await_them_are_violations
+                a_lease_on_the_tcp_lane_is_a_violation
             }
             leases {
                 lent_memory_arrives_and_what_is_written_there_stays_the_receivers

@@ -154,6 +154,9 @@ class Arena:
             How much may be kept for reuse, in bytes.
         """
 
+    def unavailable(self) -> str | None:
+        """Tell why the system gives no such memory, if it refused the last time it was asked."""
+
     def statistics(self) -> dict[str, int]:
         """State of the arena.
 

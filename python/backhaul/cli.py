@@ -29,13 +29,13 @@ def main() -> None:
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(*, as_json: bool) -> None:
-    """Print version, machine and the lanes that work here."""
-    from backhaul.bench.lanes import check_lanes
+    """Print version, machine, and whether each lane and shared memory work here."""
+    from backhaul.bench.lanes import check_arena, check_lanes
     from backhaul.bench.machine import Machine, installed_versions
     from backhaul.bench.tables import open_console, print_machine
 
     machine, versions = Machine.here(), installed_versions("backhaul", "dask", "distributed")
-    lanes = check_lanes()
+    lanes, arena = check_lanes(), check_arena()
     if as_json:
         print_json(
             {
@@ -43,6 +43,7 @@ def info(*, as_json: bool) -> None:
                 "machine": vars(machine),
                 "versions": versions,
                 "lanes": lanes,
+                "arena": arena,
             }
         )
         return
@@ -50,6 +51,7 @@ def info(*, as_json: bool) -> None:
     print_machine(console, machine, versions)
     for lane, state in lanes.items():
         console.print(f"Lane      {lane:7} {state}", highlight=False)
+    console.print(f"Arena     {arena}", highlight=False)
 
 
 @main.group()

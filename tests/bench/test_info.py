@@ -11,3 +11,4 @@ def test_info_tells_version_machine_and_lanes(run_json: RunJson) -> None:
     assert answer["versions"]["backhaul"]
     assert answer["machine"]["cores_usable"] >= 1
     assert answer["lanes"] == {"inproc": "works", "shm": "works", "tcp": "works"}
+    assert answer["arena"] == "works"

@@ -93,6 +93,11 @@ impl Arena {
         Ok(dict)
     }
 
+    /// Why the system gives no such memory, if it refused the last time it was asked
+    fn unavailable(&self) -> Option<String> {
+        self.arena.unavailable().map(|error| error.to_string())
+    }
+
     fn __repr__(&self) -> String {
         let found = self.arena.statistics();
         format!(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from backhaul import Arena, numpy_memory
 from backhaul.bench.configurations import RECYCLED_MEMORY
 from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.summary import Spread, spread
@@ -26,6 +27,7 @@ __all__ = [
     "Report",
     "Row",
     "fill_twice",
+    "install_arena",
     "run",
 ]
 
@@ -47,7 +49,16 @@ class Allocator:
 
 
 #: What can be compared, by name
-ALLOCATORS = {"stock": Allocator(), "recycled": Allocator(RECYCLED_MEMORY)}
+ALLOCATORS = {
+    "stock": Allocator(),
+    "recycled": Allocator(RECYCLED_MEMORY),
+    "backhaul": Allocator(install="backhaul.bench.alloc:install_arena"),
+}
+
+
+def install_arena() -> None:
+    """Have NumPy take memory from an arena of this process."""
+    numpy_memory.install(Arena())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ _CASES = ("map", "chain", "tree", "all-to-all", "submit")
 _METHODS = ("p2p", "tasks")
 _WAYS = ("scatter", "replicate", "fetch")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
-_ALLOCATORS = ("stock", "recycled")
+_ALLOCATORS = ("stock", "recycled", "backhaul")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -312,7 +312,8 @@ def memory(**chosen: Any) -> None:
     type=ListType(_ALLOCATORS, all=_ALLOCATORS),
     default="all",
     show_default=True,
-    help="Comma-separated: stock (NumPy on glibc), recycled (glibc keeps freed memory).",
+    help="Comma-separated: stock (NumPy on glibc), recycled (glibc keeps freed memory), "
+    "backhaul (an arena).",
 )
 @json_option
 def alloc(**chosen: Any) -> None:

@@ -1,10 +1,10 @@
-"""Which lanes work on this machine: each is tried with one message to itself."""
+"""Which lanes work on this machine, each tried with a message to itself; whether memory is lent."""
 
 from __future__ import annotations
 
-from backhaul import BackhaulError, Context, connect, listen
+from backhaul import Arena, BackhaulError, Context, connect, listen
 
-__all__ = ["LANES", "check_lanes"]
+__all__ = ["LANES", "check_arena", "check_lanes"]
 
 #: Best first
 LANES = ("inproc", "shm", "tcp")
@@ -41,3 +41,19 @@ def _check(lane: str) -> str:
         return f"does not work: {type(error).__name__}: {error}"
     finally:
         context.close()
+
+
+def check_arena() -> str:
+    """Take a block of an arena, which peers on this host could map.
+
+    Returns
+    -------
+    str
+        ``works``, or why it does not: results are then copied between processes.
+    """
+    arena = Arena()
+    try:
+        arena.take(1 << 20)
+    except MemoryError:
+        return f"does not work: {arena.unavailable()}"
+    return "works"

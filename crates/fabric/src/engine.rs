@@ -136,6 +136,12 @@ impl Engine {
     /// Has a source looked at each tick, until its `on_tick` says otherwise
     pub(crate) fn add_hot(&self, source: Arc<dyn Source>) {
         lock(&self.hot).push(source);
+        // Either the thread drops the entry as it ends, or we see that it has begun to: the entry
+        // would keep the source, and the source us.
+        if self.is_stopping() {
+            lock(&self.hot).clear();
+            return;
+        }
         // Pairs with the swap in `run`: either the thread sees the entry, or we see that it
         // went to sleep and ring.
         if !self.ticking.swap(true, Ordering::SeqCst) {

@@ -152,7 +152,7 @@ impl Endpoint {
 
     /// Payload bytes of sends that are not complete
     pub fn queued_bytes(&self) -> u64 {
-        self.conn.counters.queued_bytes.value()
+        self.conn.counters.queued_bytes()
     }
 
     /// Our address

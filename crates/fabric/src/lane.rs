@@ -73,7 +73,16 @@ impl Lane {
     pub(crate) fn is_drained(&self) -> bool {
         match self {
             Self::Tcp(lane) => lane.drained,
-            Self::Ring(_) => false,
+            Self::Ring(lane) => !lane.rings.consumer.has_news(),
+        }
+    }
+
+    /// Whether a read may find something; a socket cannot tell without a system call
+    #[inline]
+    pub(crate) fn may_have_news(&self) -> bool {
+        match self {
+            Self::Tcp(_) => true,
+            Self::Ring(lane) => lane.rings.consumer.has_news(),
         }
     }
 

@@ -352,12 +352,19 @@ impl Link {
             {
                 self.finish_payload(conn, wakes);
             }
-            if self.lane.as_ref().is_some_and(Lane::is_drained) {
+            if self.is_drained() {
                 break;
             }
         }
         self.handle_staged(conn, wakes)?;
         Ok(total)
+    }
+
+    /// Whether another read would find nothing, without asking
+    pub(super) fn is_drained(&self) -> bool {
+        // What is lent does not come on the lane.
+        let lent = matches!(&self.incoming.payload, Some(payload) if payload.lent.is_some());
+        !lent && self.lane.as_ref().is_some_and(Lane::is_drained)
     }
 
     /// Works through the staging buffer: headers, and payload behind them

@@ -36,6 +36,7 @@ pub(crate) struct Link {
     pub(super) recvs: Slab<RecvOperation>,
     pub(super) memory: MessageMemory,
     pub(super) closers: Vec<Completer<(), CloseReason>>,
+    posting: Posting,
     /// When a graceful close gives up
     pub(super) linger_until: Option<Instant>,
     /// Reused between calls
@@ -59,8 +60,21 @@ pub(super) struct SendOperation {
     operation: u64,
     pub(super) segments: Segments,
     bytes: u64,
-    completer: Completer<(), SendError>,
+    /// `None` while it is being posted: most sends are over by the end of that
+    completer: Option<Completer<(), SendError>>,
     started: Option<Instant>,
+}
+
+/// What has become of the send that is being posted
+#[derive(Debug, Default)]
+pub(super) enum Posting {
+    /// There is none, or it has gone to where its completer is
+    #[default]
+    None,
+    /// It is a live send, which wants a completer
+    Pending(usize),
+    /// It has ended
+    Over(Result<(), SendError>),
 }
 
 /// A receive that is not complete
@@ -156,6 +170,7 @@ impl Link {
             recvs: Slab::new(),
             memory,
             closers: Vec::new(),
+            posting: Posting::None,
             linger_until: None,
             commands: Vec::new(),
             started: Instant::now(),
@@ -194,6 +209,14 @@ impl Link {
         outcome
     }
 
+    /// Whether nothing can be moved until the peer has done something
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.outgoing.is_empty()
+            && !self.incoming.is_midway()
+            && self.lane.as_ref().is_some_and(|lane| !lane.may_have_news())
+    }
+
     fn pump(
         &mut self,
         conn: &Conn,
@@ -216,6 +239,7 @@ impl Link {
             let written = self.write_some(conn, wakes)?;
             moved_bytes += read + written;
             outcome.moved |= read + written > 0;
+            let is_drained = self.is_drained();
             let Some(lane) = &mut self.lane else {
                 return Ok(());
             };
@@ -223,7 +247,7 @@ impl Link {
                 outcome.more = true;
                 return Ok(());
             }
-            if written > 0 || (read > 0 && !lane.is_drained()) {
+            if written > 0 || (read > 0 && !is_drained) {
                 continue;
             }
             let blocked = !self.outgoing.is_empty();
@@ -267,13 +291,19 @@ impl Link {
                 operation,
                 kind,
                 segments,
+                bytes,
                 shared,
                 completer,
                 started,
             } => {
+                conn.counters.queued_bytes.bump(bytes);
+                if completer.is_some() {
+                    // From the inbox. Counted twice for a moment, rather than not at all.
+                    conn.counters.posted_bytes.sub(bytes);
+                }
                 let send = SendOperation {
                     operation,
-                    bytes: segments.iter().map(|segment| segment.len() as u64).sum(),
+                    bytes,
                     segments,
                     completer,
                     started,
@@ -340,7 +370,7 @@ impl Link {
     ) {
         if self.lane.is_none() || self.linger_until.is_some() {
             let reason = self.close_reason(conn);
-            return send.finish(conn, Err(reason.into()), wakes);
+            return self.finish_send(conn, send, Err(reason.into()), wakes);
         }
         let lengths: smallvec::SmallVec<[u64; 8]> = send
             .segments
@@ -352,14 +382,17 @@ impl Link {
         } else {
             smallvec::SmallVec::new()
         };
+        let is_posting = send.completer.is_none();
         let id = self.sends.insert(send);
+        if is_posting {
+            self.posting = Posting::Pending(id);
+        }
         if let Err(refused) = self
             .proto
             .send_lendable(SendId(id), kind, &lengths, &lendable)
         {
-            self.sends
-                .remove(id)
-                .finish(conn, Err(refused.into()), wakes);
+            let send = self.sends.remove(id);
+            self.finish_send(conn, send, Err(refused.into()), wakes);
         }
     }
 
@@ -371,9 +404,8 @@ impl Link {
             .map(|(id, _)| id);
         if let Some(id) = send {
             if self.proto.cancel_send(SendId(id)) {
-                self.sends
-                    .remove(id)
-                    .finish(conn, Err(SendError::Cancelled), wakes);
+                let send = self.sends.remove(id);
+                self.finish_send(conn, send, Err(SendError::Cancelled), wakes);
             }
             return;
         }
@@ -451,10 +483,10 @@ impl Link {
         wakes: &mut Wakes,
     ) {
         let recv = self.recvs.remove(recv.0);
-        conn.counters.received_messages.add(1);
-        conn.counters.received_bytes.add(bytes);
+        conn.counters.received_messages.bump(1);
+        conn.counters.received_bytes.bump(bytes);
         if let Some(started) = recv.started {
-            conn.counters.recv_time_ns.add(nanos_since(started));
+            conn.counters.recv_time_ns.bump(nanos_since(started));
         }
         let tag = match kind {
             MessageKind::Tagged(tag) => Some(tag),
@@ -492,12 +524,49 @@ impl Link {
     /// Completes a send whose last byte has left
     pub(super) fn complete_send(&mut self, conn: &Conn, send: SendId, wakes: &mut Wakes) {
         let send = self.sends.remove(send.0);
-        conn.counters.sent_messages.add(1);
-        conn.counters.sent_bytes.add(send.bytes);
+        conn.counters.sent_messages.bump(1);
+        conn.counters.sent_bytes.bump(send.bytes);
         if let Some(started) = send.started {
-            conn.counters.send_time_ns.add(nanos_since(started));
+            conn.counters.send_time_ns.bump(nanos_since(started));
         }
-        send.finish(conn, Ok(()), wakes);
+        self.finish_send(conn, send, Ok(()), wakes);
+    }
+
+    /// Tells whoever posted a send what has become of it
+    pub(super) fn finish_send(
+        &mut self,
+        conn: &Conn,
+        send: SendOperation,
+        result: Result<(), SendError>,
+        wakes: &mut Wakes,
+    ) {
+        conn.counters.queued_bytes.lower(send.bytes);
+        // First: who sees the send done may use the memory.
+        drop(send.segments);
+        match send.completer {
+            Some(completer) => completer.complete(result, wakes),
+            None => self.posting = Posting::Over(result),
+        }
+    }
+
+    /// What has become of the send that was posted by the last call of [`Link::advance`]
+    ///
+    /// If it is not over, `pend` makes a completer and names the operation.
+    pub(super) fn take_posted(
+        &mut self,
+        pend: impl FnOnce() -> (u64, Completer<(), SendError>),
+    ) -> Option<Result<(), SendError>> {
+        match std::mem::take(&mut self.posting) {
+            Posting::Over(result) => Some(result),
+            Posting::Pending(id) => {
+                let (operation, completer) = pend();
+                let send = &mut self.sends[id];
+                send.operation = operation;
+                send.completer = Some(completer);
+                None
+            }
+            Posting::None => unreachable!("a send was posted"),
+        }
     }
 
     pub(super) fn fail_recv(&mut self, id: usize, error: RecvError, wakes: &mut Wakes) {
@@ -514,15 +583,6 @@ impl Link {
 
     pub(super) fn statistics(&self) -> ConnectionStatistics {
         self.proto.statistics()
-    }
-}
-
-impl SendOperation {
-    pub(super) fn finish(self, conn: &Conn, result: Result<(), SendError>, wakes: &mut Wakes) {
-        conn.counters.queued_bytes.sub(self.bytes);
-        // First: who sees the send done may use the memory.
-        drop(self.segments);
-        self.completer.complete(result, wakes);
     }
 }
 

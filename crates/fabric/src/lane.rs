@@ -118,6 +118,14 @@ impl Lane {
         }
     }
 
+    /// Whether a write of that many bytes would take them all; not told for a socket
+    pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
+        match self {
+            Self::Tcp(_) => false,
+            Self::Ring(lane) => lane.rings.producer.has_room(bytes),
+        }
+    }
+
     /// Sends what fits now of the buffers, in order
     pub(crate) fn write(&mut self, buffers: &[IoSlice<'_>]) -> Result<Moved, LaneError> {
         match self {

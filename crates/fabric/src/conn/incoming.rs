@@ -16,7 +16,8 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::ending::LinkError;
-use super::link::{Link, MessageMemory, RecvOperation};
+use super::link::{Link, MessageMemory};
+use super::operations::RecvOperation;
 use super::{Conn, Target};
 use crate::courier::{Loan, LoanError};
 use crate::lane::{Lane, Moved};
@@ -150,6 +151,21 @@ impl Incoming {
         for slot in &mut self.arrivals {
             slot.take_if(|arrival| !arrival.is_complete());
         }
+    }
+
+    /// Where the next `bytes` bytes of the stream are in the staging buffer, if all have come
+    pub(super) fn staged(&self, bytes: u64) -> Option<std::ops::Range<usize>> {
+        let bytes = to_usize(bytes).filter(|bytes| *bytes <= self.staged.len())?;
+        Some(self.staged.start..self.staged.start + bytes)
+    }
+
+    pub(super) fn staging(&self) -> &[u8] {
+        &self.staging
+    }
+
+    /// Moves on in the staging buffer
+    pub(super) fn consume(&mut self, bytes: usize) {
+        self.staged.start += bytes;
     }
 
     /// Fills the payload that is due from the staging buffer, returning how much
@@ -398,6 +414,9 @@ impl Link {
             let Some(frame) = frame else {
                 continue;
             };
+            if self.deliver_at_once(conn, &frame, wakes)? {
+                continue;
+            }
             let now = self.now();
             let announced = self.proto.handle_frame(now, frame)?;
             // What is to be prepared for the payload comes first.

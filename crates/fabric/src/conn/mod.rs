@@ -6,11 +6,14 @@
 //! two take turns by *arming*: an armed link wakes the engine, a link that a caller drives does
 //! not (it is then *hot*, see [`crate::engine`]).
 
+mod at_once;
 mod ending;
 mod incoming;
 mod interest;
 mod link;
+mod operations;
 mod outgoing;
+mod posting;
 mod spin;
 
 use std::convert::Infallible;
@@ -158,104 +161,6 @@ impl Conn {
         // Bytes may have come with the handshake, or lie in the ring already.
         conn.drive();
         Ok(conn)
-    }
-
-    /// Posts a send
-    pub(crate) fn send(
-        self: &Arc<Self>,
-        kind: MessageKind,
-        segments: Segments,
-    ) -> Request<(), SendError> {
-        self.post_send(kind, segments, false)
-    }
-
-    /// Posts a send of memory that may be lent
-    pub(crate) fn send_shared(
-        self: &Arc<Self>,
-        kind: MessageKind,
-        segments: Segments,
-    ) -> Request<(), SendError> {
-        self.post_send(kind, segments, true)
-    }
-
-    fn post_send(
-        self: &Arc<Self>,
-        kind: MessageKind,
-        segments: Segments,
-        shared: bool,
-    ) -> Request<(), SendError> {
-        let bytes = segments.iter().map(|segment| segment.len() as u64).sum();
-        let command = |operation, completer| Command::Send {
-            operation,
-            kind,
-            segments,
-            bytes,
-            shared,
-            completer,
-            started: (bytes >= TIMED_BYTES_MIN).then(Instant::now),
-        };
-        let Some(mut link) = self.try_link() else {
-            let operation = self.next_operation();
-            let (request, completer) = Request::pending(self.operation(operation));
-            self.counters.posted_bytes.add(bytes);
-            self.leave(command(operation, Some(completer)));
-            return request;
-        };
-        // Most are over when the lane has taken them: only the others need what outlives this call.
-        let mut wakes = Wakes::new();
-        let outcome = link.advance(self, Some(command(0, None)), Work::SUBMIT, &mut wakes);
-        let mut request = None;
-        let over = link.take_posted(|| {
-            let operation = self.next_operation();
-            let (pending, completer) = Request::pending(self.operation(operation));
-            request = Some(pending);
-            (operation, completer)
-        });
-        drop(link);
-        for waker in wakes {
-            waker.wake();
-        }
-        self.settle(outcome);
-        match (request, over) {
-            (Some(request), _) => request,
-            (None, Some(result)) => Request::over(result),
-            (None, None) => unreachable!("a send is over or has a request"),
-        }
-    }
-
-    /// Posts a receive into a buffer
-    pub(crate) fn recv(
-        self: &Arc<Self>,
-        selector: Selector,
-        mut buffer: Box<dyn RecvBuffer>,
-    ) -> Request<Received, RecvError> {
-        let bytes = buffer.as_mut_slice().len() as u64;
-        let started = (bytes >= TIMED_BYTES_MIN).then(Instant::now);
-        let operation = self.next_operation();
-        let (request, completer) = Request::pending(self.operation(operation));
-        self.submit(Command::Recv {
-            operation,
-            selector,
-            target: Target::Into(buffer, completer),
-            started,
-        });
-        request
-    }
-
-    /// Posts a receive that allocates what it needs
-    pub(crate) fn recv_message(
-        self: &Arc<Self>,
-        selector: Selector,
-    ) -> Request<Message, RecvError> {
-        let operation = self.next_operation();
-        let (request, completer) = Request::pending(self.operation(operation));
-        self.submit(Command::Recv {
-            operation,
-            selector,
-            target: Target::Allocate(completer),
-            started: Some(Instant::now()),
-        });
-        request
     }
 
     /// Closes gracefully
@@ -636,9 +541,6 @@ impl fmt::Debug for Conn {
             .finish_non_exhaustive()
     }
 }
-
-/// Shorter messages are not timed: to read a clock twice takes longer than to move them
-const TIMED_BYTES_MIN: u64 = 4096;
 
 /// Looks at the lane while the link is held
 const LOOKS_PER_HOLD: u32 = 64;

@@ -92,6 +92,19 @@ impl<T, E> Request<T, E> {
         }
     }
 
+    /// Polls for a few microseconds where that has paid lately, returning whether it is done
+    ///
+    /// For a caller that holds something others may want, and would have to let go of it for more.
+    pub fn poll_briefly(&self) -> bool {
+        match (&self.state, &self.operation) {
+            (Held::Here(_), _) => true,
+            (Held::Slot(slot), None) => slot.done.load(Ordering::Acquire),
+            (Held::Slot(slot), Some(operation)) => {
+                slot.done.load(Ordering::Acquire) || operation.driver.poll_briefly(&slot.done)
+            }
+        }
+    }
+
     /// Moves the operation along once, without waiting, returning whether it is done
     pub fn step(&self) -> bool {
         if !self.is_done()
@@ -166,6 +179,20 @@ impl<T, E> Request<T, E> {
     }
 }
 
+impl<E> Request<(), E> {
+    /// Whether the operation had succeeded when the request was made, so that there is nothing to
+    /// wait for and nothing to take
+    pub fn is_settled(&self) -> bool {
+        match &self.state {
+            Held::Here(result) => matches!(
+                *result.lock().unwrap_or_else(PoisonError::into_inner),
+                Some(Ok(()))
+            ),
+            Held::Slot(_) => false,
+        }
+    }
+}
+
 impl<T, E> Future for Request<T, E> {
     type Output = Result<T, E>;
 
@@ -236,6 +263,10 @@ pub(crate) struct Operation {
 pub(crate) trait Drive: std::fmt::Debug + Send + Sync {
     /// Moves data until `done` is set or a bounded time has passed, returning whether it is set
     fn poll_inline(&self, done: &AtomicBool) -> bool {
+        done.load(Ordering::Acquire)
+    }
+    /// As `poll_inline`, for less time, and only where polling has paid lately
+    fn poll_briefly(&self, done: &AtomicBool) -> bool {
         done.load(Ordering::Acquire)
     }
     /// Moves data once, without waiting

@@ -34,6 +34,10 @@ pub(crate) struct Link {
     pub(super) memory: MessageMemory,
     pub(super) closers: Vec<Completer<(), CloseReason>>,
     pub(super) posting: Posting,
+    /// The last look in the middle of a long message found the socket not ready
+    ///
+    /// To ask again at once would keep the kernel from moving it on: both need the socket's lock.
+    pub(super) is_stalled: bool,
     /// When a graceful close gives up
     pub(super) linger_until: Option<Instant>,
     /// Reused between calls
@@ -139,6 +143,7 @@ impl Link {
             memory,
             closers: Vec::new(),
             posting: Posting::None,
+            is_stalled: false,
             linger_until: None,
             commands: Vec::new(),
             started: Instant::now(),
@@ -173,6 +178,8 @@ impl Link {
             return outcome;
         }
         outcome.midway = self.incoming.is_midway() || self.outgoing.is_midway();
+        self.is_stalled =
+            outcome.midway && !outcome.moved && matches!(self.lane, Some(Lane::Tcp(_)));
         self.finish_close(conn, wakes);
         outcome
     }

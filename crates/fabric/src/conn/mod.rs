@@ -328,11 +328,13 @@ impl Conn {
             return false;
         };
         for _ in 1..LOOKS_PER_HOLD {
+            if link.is_stalled {
+                std::hint::spin_loop();
+            } else if !link.is_at_rest() {
+                break;
+            }
             // The inbox is looked at, too, by whoever works on the link.
-            if !link.is_at_rest()
-                || self.dirty.load(Ordering::Relaxed)
-                || self.wanted.load(Ordering::Relaxed) > 0
-            {
+            if self.dirty.load(Ordering::Relaxed) || self.wanted.load(Ordering::Relaxed) > 0 {
                 break;
             }
         }
@@ -508,10 +510,16 @@ impl Source for Conn {
                 self.drive();
             }
         } else if self.facts.lane == LaneKind::Tcp {
-            if flags == EventFlags::IN && self.muted.load(Ordering::SeqCst) {
-                self.interest.set(&self.engine, Some(false), None);
+            let is_usual = (EventFlags::IN | EventFlags::OUT).contains(flags);
+            // What is to be written waits for a caller only while one polls.
+            let gives_way = || {
+                self.muted.load(Ordering::SeqCst)
+                    && (flags == EventFlags::IN || self.inline.load(Ordering::SeqCst) > 0)
+            };
+            if is_usual && gives_way() {
+                self.interest.set(&self.engine, Some(false), Some(false));
                 // A caller that armed the link meanwhile has found it watched still.
-                if self.muted.load(Ordering::SeqCst) {
+                if gives_way() {
                     return;
                 }
             }

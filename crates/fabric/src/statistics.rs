@@ -98,6 +98,12 @@ impl Count {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
+    /// As [`Count::add`] without a locked instruction, where a lock keeps out other writers
+    pub(crate) fn add_alone(&self, amount: u64) {
+        let value = self.0.load(Ordering::Relaxed);
+        self.0.store(value.wrapping_add(amount), Ordering::Relaxed);
+    }
+
     pub(crate) fn sub(&self, amount: u64) {
         self.0.fetch_sub(amount, Ordering::Relaxed);
     }

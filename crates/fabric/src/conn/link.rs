@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use backhaul_proto::{
     Capacity, Connection, ConnectionStatistics, Event, FrameDecoder, Limits, MessageKind, RecvId,
-    SendId, Span,
+    SendId, Span, Store,
 };
 use backhaul_shm::pool::Pool;
 use slab::Slab;
@@ -20,6 +20,7 @@ use super::{Command, Conn, Target};
 use crate::buffer::{Message, PoolBuf, Received, Segments};
 use crate::courier::Courier;
 use crate::error::{CloseReason, RecvError, SendError};
+use crate::flow::Inflow;
 use crate::lane::Lane;
 use crate::request::{Completer, Wakes};
 
@@ -31,6 +32,7 @@ pub(crate) struct Link {
     /// `None` once the link has ended
     pub(super) lane: Option<Lane>,
     pub(super) incoming: Incoming,
+    pub(super) inflow: Inflow,
     pub(super) outgoing: Outgoing,
     pub(super) sends: Slab<SendOperation>,
     pub(super) recvs: Slab<RecvOperation>,
@@ -144,6 +146,7 @@ impl Link {
         lane: Lane,
         staged: &[u8],
         memory: MessageMemory,
+        inflow: Inflow,
     ) -> Self {
         Self {
             proto,
@@ -151,6 +154,7 @@ impl Link {
             decoder: FrameDecoder::default(),
             lane: Some(lane),
             incoming: Incoming::new(staged),
+            inflow,
             outgoing: Outgoing::default(),
             sends: Slab::new(),
             recvs: Slab::new(),
@@ -397,15 +401,20 @@ impl Link {
                     arrival,
                     segment_bytes,
                     store,
-                } => self
-                    .incoming
-                    .prepare(arrival, segment_bytes, store, &self.recvs),
+                } => {
+                    if store != Store::Discard {
+                        self.inflow.begin(arrival, segment_bytes.iter().sum());
+                    }
+                    self.incoming
+                        .prepare(arrival, segment_bytes, store, &self.recvs);
+                }
                 Event::RecvComplete {
                     recv,
                     arrival,
                     kind,
                     bytes,
                 } => {
+                    self.inflow.received(arrival, bytes);
                     let segments = self.incoming.take(arrival, &self.memory.pool);
                     self.complete_recv(conn, recv, kind, bytes, segments, wakes);
                 }
@@ -416,6 +425,7 @@ impl Link {
                     capacity_bytes,
                 } => {
                     self.incoming.discard(arrival);
+                    self.inflow.discard(arrival);
                     let error = RecvError::Truncated {
                         message_bytes,
                         capacity_bytes,

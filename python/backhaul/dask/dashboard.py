@@ -23,7 +23,7 @@ from jinja2 import Environment, FileSystemLoader
 from tornado.ioloop import IOLoop
 
 from backhaul.dask.ledger import Ledger
-from backhaul.dask.matrix import Cell, Matrix, Peer, amount, matrix_of, size_rows
+from backhaul.dask.matrix import Cell, Matrix, Peer, amount, duration, matrix_of, size_rows
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -186,7 +186,9 @@ class Page:
             tools="",
             toolbar_location=None,
             background_fill_color="#f1f1ee",
+            border_fill_color=None,
             outline_line_color=None,
+            min_border=8,
             name="backhaul-matrix",
         )
         plot.grid.grid_line_color = "#ffffff"
@@ -198,7 +200,6 @@ class Page:
         plot.axis.major_tick_line_color = None
         plot.axis.axis_label_text_font_style = "normal"
         plot.axis.axis_label_text_color = "#777777"
-        plot.xaxis.major_label_orientation = math.pi / 2
         cells = plot.rect(
             "x", "y", width=1, height=1, color="color", line_color="#ffffff", source=self.source
         )
@@ -222,10 +223,13 @@ class Page:
             ticker=FixedTicker(ticks=ticks),
             major_label_overrides={tick: amount(tick, "B/s") for tick in ticks},
             title="bandwidth while busy",
+            title_standoff=8,
             width=14,
-            padding=4,
+            padding=2,
+            margin=18,
             bar_line_color=None,
             title_text_font_style="normal",
+            title_text_color="#777777",
             background_fill_color=None,
         )
         plot.add_layout(bar, "right")
@@ -251,6 +255,9 @@ class Page:
         }
         plot.xaxis.major_label_overrides = labels
         plot.yaxis.major_label_overrides = labels
+        # Upright where they are wider than their cells.
+        widest = max(map(len, labels.values()), default=0) * 7
+        plot.xaxis.major_label_orientation = math.pi / 2 if widest > cell_px else 0.0
         size = f"{min(13, max(7, cell_px - 3))}px"
         plot.axis.major_label_text_font_size = size
         with_rates = cell_px >= 58
@@ -291,7 +298,7 @@ class Page:
             "bandwidth": amount(bandwidth, "B/s"),
             "bytes": amount(counts.nbytes, "B"),
             "messages": f"{counts.messages:,}",
-            "seconds": f"{counts.seconds:.3g} s",
+            "seconds": duration(counts.seconds),
             "lent": f"{counts.lent_bytes / max(1, counts.nbytes):.0%}",
             "recent": amount(cell.recent_bytes_per_s, "B/s"),
         }
@@ -321,7 +328,7 @@ def _head(matrix: Matrix) -> str:
         (f"{len(matrix.labels)}", kind),
         (amount(nbytes, "B"), f"received from other {kind}"),
         (amount(recent, "B/s"), "now"),
-        (f"{lent_bytes / nbytes:.0%}" if nbytes else "–", "lent, not copied"),
+        (f"{lent_bytes / nbytes:.0%}" if nbytes else "–", "lent, not moved"),
     ]
     cards = "".join(
         f'<div style="margin-right:44px"><div style="font-size:26px;color:#222">{value}</div>'
@@ -355,7 +362,7 @@ def _sums(matrix: Matrix) -> str:
             f"{counts.messages:,}",
             amount(counts.nbytes, "B"),
             f"{counts.lent_bytes / max(1, counts.nbytes):.0%}",
-            "–" if math.isnan(bandwidth) else f"{counts.seconds:.3g} s",
+            "–" if math.isnan(bandwidth) else duration(counts.seconds),
             amount(bandwidth, "B/s"),
         )
         lines.append(

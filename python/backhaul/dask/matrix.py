@@ -7,6 +7,7 @@ a block on the diagonal. Where there are too many to be told apart, hosts take t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,12 +15,21 @@ from itertools import pairwise
 from backhaul.dask.flows import SIZE_CLASSES, Counts, Sizes, add_sizes
 from backhaul.dask.ledger import Ledger, bandwidth_bytes_per_s
 
-__all__ = ["Cell", "Matrix", "Peer", "amount", "matrix_of"]
+__all__ = ["Cell", "Matrix", "Peer", "amount", "duration", "matrix_of", "size_rows"]
 
 #: More workers than this are summed up by host.
 WORKERS_MAX = 64
 #: More hosts than this are left out, those with the fewest bytes first.
 HOSTS_MAX = 128
+
+#: Up to how many seconds, what they are multiplied with, and the unit of that.
+_UNITS_OF_TIME = (
+    (0.9995e-3, 1e6, "µs"),
+    (0.9995, 1e3, "ms"),
+    (600, 1, "s"),
+    (36_000, 1 / 60, "min"),
+    (math.inf, 1 / 3600, "h"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +195,22 @@ def amount(number: float, unit: str) -> str:
     return f"{number:.{digits}f} {prefix}{unit}"
 
 
+def duration(seconds: float) -> str:
+    """Write a time in three digits.
+
+    Examples
+    --------
+    >>> duration(0.000123), duration(0.5), duration(12.34), duration(2370.0)
+    ('123 µs', '500 ms', '12.3 s', '39.5 min')
+    """
+    for limit_s, factor, unit in _UNITS_OF_TIME:
+        if seconds < limit_s:
+            number = seconds * factor
+            digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
+            return f"{number:.{digits}f} {unit}"
+    return "–"
+
+
 def _by_process(ledger: Ledger, peers: Sequence[Peer]) -> dict[str, list[Peer]]:
     """Group workers by what their process is called: several may be in one."""
     by_name: dict[str, list[Peer]] = {}
@@ -200,19 +226,10 @@ def _label(held: list[Peer]) -> str:
     return f"{label} +{len(held) - 1}" if len(held) > 1 else label
 
 
-def _natural(text: str) -> list[tuple[int, str]]:
-    """Sort numbers in texts as numbers."""
-    parts: list[tuple[int, str]] = []
-    digits = ""
-    for char in text + "\0":
-        if char.isdigit():
-            digits += char
-            continue
-        if digits:
-            parts.append((int(digits), ""))
-            digits = ""
-        parts.append((-1, char))
-    return parts
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """Sort numbers in texts as numbers, and before letters."""
+    parts = (part for part in re.split(r"(\d+)", text) if part)
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def _bytes_of(found: dict[tuple[str, str], Cell], host: str) -> int:

@@ -138,7 +138,9 @@ def _frame(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
     frame["seconds"] = frame["seconds"].astype("float64").where(is_timed)
     frame.insert(8, "bandwidth", frame["bytes"] / frame["seconds"])
     for column in ("first", "last"):
-        frame[column] = pd.to_datetime(frame[column].astype("float64"), unit="s", utc=True)
+        moments = pd.to_datetime(frame[column].astype("float64"), unit="s", utc=True)
+        # Pandas would choose another unit for none.
+        frame[column] = moments.astype("datetime64[ns, UTC]")
     frame["present"] = frame["present"].astype(bool)
     return frame
 

@@ -28,7 +28,7 @@ from backhaul.dask.matrix import Cell, Matrix, Peer, amount, duration, matrix_of
 if TYPE_CHECKING:
     from bokeh.document import Document
 
-__all__ = ["PAGE", "install"]
+__all__ = ["PAGE", "UNTIMED_COLOR", "Page", "install"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ _INTERVAL_MS = 500
 _SIDE_PX, _CELL_MIN_PX, _CELL_MAX_PX = 760, 11, 120
 #: Ends of the scale of colours, in bytes per second: the same on every page, whatever is in it.
 _SLOWEST, _FASTEST = 1e7, 1e11
+#: Colour of a cell of which no bandwidth is known.
+UNTIMED_COLOR = "#d5d5d0"
 #: Colours of the lanes.
 _LANE_COLORS = {"inproc": "#7b4ea3", "shm": "#1b7f79", "tcp": "#c4622d"}
 
@@ -143,10 +145,10 @@ class Page:
         self._ticker = FixedTicker(ticks=[])
         self._head = Div(name="backhaul-head", sizing_mode="stretch_width")
         self._sums = Div(name="backhaul-sums", width=460)
-        self._figure = self._make_figure()
+        self.figure = self._make_figure()
         self.root = column(
             self._head,
-            row(self._figure, self._sums, spacing=32),
+            row(self.figure, self._sums, spacing=32),
             name="backhaul",
             sizing_mode="stretch_width",
         )
@@ -239,7 +241,7 @@ class Page:
         """Fit the figure to the number of workers."""
         number = max(1, len(matrix.labels))
         cell_px = min(_CELL_MAX_PX, max(_CELL_MIN_PX, _SIDE_PX // number))
-        plot = self._figure
+        plot = self.figure
         plot.frame_width = plot.frame_height = max(240, cell_px * number)
         cell_px = plot.frame_width // number
         self._range_x.update(start=0, end=number)
@@ -306,7 +308,7 @@ class Page:
     def _colors(self, bandwidth: float) -> tuple[str, str]:
         """Choose the colour of a cell, and of the text on it."""
         if math.isnan(bandwidth):
-            return "#d5d5d0", "#555555"
+            return UNTIMED_COLOR, "#555555"
         share = math.log(max(bandwidth, 1.0) / _SLOWEST) / math.log(_FASTEST / _SLOWEST)
         share = min(1.0, max(0.0, share))
         # The upper part of the palette is light.

@@ -8,7 +8,6 @@ none.
 from __future__ import annotations
 
 import functools
-import html
 import logging
 import math
 import sys
@@ -23,7 +22,8 @@ from jinja2 import Environment, FileSystemLoader
 from tornado.ioloop import IOLoop
 
 from backhaul.dask.ledger import Ledger
-from backhaul.dask.matrix import Cell, Matrix, Peer, amount, duration, matrix_of, size_rows
+from backhaul.dask.matrix import Cell, Matrix, Peer, amount, duration, matrix_of
+from backhaul.dask.page_texts import TOOLTIP, head, sums
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -43,8 +43,6 @@ _SIDE_PX, _CELL_MIN_PX, _CELL_MAX_PX = 760, 11, 120
 _SLOWEST, _FASTEST = 1e7, 1e11
 #: Colour of a cell of which no bandwidth is known.
 UNTIMED_COLOR = "#d5d5d0"
-#: Colours of the lanes.
-_LANE_COLORS = {"inproc": "#7b4ea3", "shm": "#1b7f79", "tcp": "#c4622d"}
 
 _COLUMNS = (
     *("x", "y", "color", "text_color", "lane_text", "rate_text"),
@@ -139,6 +137,8 @@ class Page:
         self._look = look
         self._palette = Viridis256
         self._seen: object = None
+        #: Cells have room for a letter only.
+        self._is_short = False
         self.source = ColumnDataSource({name: [] for name in _COLUMNS}, name="backhaul-cells")
         self.hosts = ColumnDataSource({"x0": [], "y0": [], "x1": [], "y1": []})
         self._range_x, self._range_y = Range1d(start=0, end=1), Range1d(start=1, end=0)
@@ -156,7 +156,7 @@ class Page:
     def update(self) -> None:
         """Show what is new."""
         matrix = self._look()
-        self._head.text = _head(matrix)
+        self._head.text = head(matrix)
         seen = (
             matrix.titles,
             matrix.labels,
@@ -167,7 +167,7 @@ class Page:
         if self._seen is None or seen[:2] != self._seen[:2]:  # type: ignore[index]
             self._lay_out(matrix)
         self._seen = seen
-        self._sums.text = _sums(matrix)
+        self._sums.text = sums(matrix, with_letters=self._is_short)
         columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         for cell in matrix.cells:
             for name, value in self._cell(matrix, cell).items():
@@ -217,7 +217,7 @@ class Page:
         }
         self._lane_text = plot.text("x", "y", text="lane_text", text_font_style="bold", **font)
         self._rate_text = plot.text("x", "y", text="rate_text", **font)
-        plot.add_tools(HoverTool(renderers=[cells], tooltips=_TOOLTIP, point_policy="follow_mouse"))
+        plot.add_tools(HoverTool(renderers=[cells], tooltips=TOOLTIP, point_policy="follow_mouse"))
         scale = LogColorMapper(palette=self._palette, low=_SLOWEST, high=_FASTEST)
         ticks = [10.0**power for power in range(7, 12)]
         bar = ColorBar(
@@ -317,93 +317,3 @@ class Page:
 
 def _shortened(label: str) -> str:
     return label if len(label) <= 24 else f"{label[:11]}…{label[-12:]}"
-
-
-def _head(matrix: Matrix) -> str:
-    lanes = matrix.lanes()
-    counts = [counts for sizes in lanes.values() for counts in sizes.values()]
-    nbytes = sum(count.nbytes for count in counts)
-    lent_bytes = sum(count.lent_bytes for count in counts)
-    recent = sum(cell.recent_bytes_per_s for cell in matrix.cells)
-    kind = "hosts" if matrix.by_host else "workers"
-    facts = [
-        (f"{len(matrix.labels)}", kind),
-        (amount(nbytes, "B"), f"received from other {kind}"),
-        (amount(recent, "B/s"), "now"),
-        (f"{lent_bytes / nbytes:.0%}" if nbytes else "–", "lent, not moved"),
-    ]
-    cards = "".join(
-        f'<div style="margin-right:44px"><div style="font-size:26px;color:#222">{value}</div>'
-        f'<div style="font-size:13px;color:#777">{text}</div></div>'
-        for value, text in facts
-    )
-    note = ""
-    if matrix.left_out:
-        note = f"{matrix.left_out} hosts with fewer bytes are left out."
-    elif not matrix.cells:
-        note = "Nothing has been received over Backhaul yet."
-    return (
-        f'<div style="display:flex;padding:10px 4px 6px;font-family:sans-serif">{cards}</div>'
-        f'<div style="color:#777;padding-left:4px">{note}</div>'
-    )
-
-
-def _sums(matrix: Matrix) -> str:
-    cell = 'style="padding:5px 10px;text-align:right;border-bottom:1px solid #e6e6e2"'
-    first = cell.replace("right", "left")
-    heads = ("lane", "messages of", "count", "bytes", "lent", "busy", "bandwidth")
-    lines = []
-    last_lane = ""
-    for lane, size_class, counts, bandwidth in size_rows(matrix):
-        badge = (
-            f'<span style="background:{_LANE_COLORS.get(lane, "#555")};color:#fff;'
-            f'border-radius:3px;padding:1px 7px">{html.escape(lane)}</span>'
-        )
-        values = (
-            html.escape(size_class).replace("&gt;=", "≥ ").replace("-", "–"),
-            f"{counts.messages:,}",
-            amount(counts.nbytes, "B"),
-            f"{counts.lent_bytes / max(1, counts.nbytes):.0%}",
-            "–" if math.isnan(bandwidth) else duration(counts.seconds),
-            amount(bandwidth, "B/s"),
-        )
-        lines.append(
-            f"<tr><td {first}>{badge if lane != last_lane else ''}</td><td {first}>{values[0]}</td>"
-            + "".join(f"<td {cell}>{value}</td>" for value in values[1:])
-            + "</tr>"
-        )
-        last_lane = lane
-    head = "".join(
-        f'<th style="padding:5px 10px;text-align:{"left" if number < 2 else "right"};'
-        f'font-weight:normal;color:#777">{text}</th>'
-        for number, text in enumerate(heads)
-    )
-    short = (
-        "In small cells <b>S</b> is shm, <b>T</b> tcp, <b>I</b> inproc. "
-        if len(matrix.labels) * 30 > _SIDE_PX
-        else ""
-    )
-    return (
-        '<div style="font-family:sans-serif;font-size:13px">'
-        f'<table style="border-collapse:collapse;white-space:nowrap"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table>"
-        '<p style="color:#777;line-height:1.5;max-width:440px">Counted by the receivers since they '
-        "started. Bandwidth is bytes over the time in which any were on their way, overlaps "
-        "counted once; messages below 64 KiB are not timed. What is lent is mapped, not moved. "
-        f"Dark cells are slow, light ones fast. {short}</p></div>"
-    )
-
-
-_TOOLTIP = """
-<div style="font-family:sans-serif;font-size:13px;padding:2px 4px;line-height:1.5">
-  <div><b>@sender</b> → <b>@receiver</b></div>
-  <table style="border-spacing:10px 0;margin-left:-10px">
-    <tr><td style="color:#777">lane</td><td>@lanes</td></tr>
-    <tr><td style="color:#777">bandwidth</td><td>@bandwidth while busy</td></tr>
-    <tr><td style="color:#777">now</td><td>@recent</td></tr>
-    <tr><td style="color:#777">bytes</td><td>@bytes, @lent lent</td></tr>
-    <tr><td style="color:#777">messages</td><td>@messages</td></tr>
-    <tr><td style="color:#777">busy</td><td>@seconds</td></tr>
-  </table>
-</div>
-"""

@@ -107,6 +107,7 @@ def sums(matrix: Matrix, *, with_letters: bool) -> str:
         f"<tbody>{''.join(lines)}</tbody></table>"
         '<p style="color:#777;line-height:1.5;max-width:440px;margin-top:16px">'
         "Counted by the receivers since they started. Bandwidth is bytes over the time in which "
-        "any were on their way, overlaps counted once; messages below 64 KiB are not timed. What is lent is mapped, not moved. "
+        "any were on their way, overlaps counted once; messages below 64 KiB are not timed. What "
+        "is lent is mapped, not moved. "
         f"Dark cells are slow, light ones fast. {short}</p></div>"
     )

@@ -81,6 +81,7 @@ impl Link {
             .copy_from_slice(&self.incoming.staging()[staged.clone()]);
         self.incoming.consume(staged.len());
         let kind = frame.header.message_kind();
+        self.inflow.received_at_once(frame.header.payload_bytes);
         self.finish_recv(conn, recv, kind, frame.header.payload_bytes, None, wakes);
         Ok(true)
     }

@@ -29,6 +29,7 @@ impl Link {
         conn.record_closed(&reason);
         self.outgoing.clear();
         self.incoming.stop();
+        self.inflow.stop();
         // What was borrowed stays valid: it holds the courier's taking half.
         self.memory.courier = None;
         for send in self.sends.drain().collect::<Vec<_>>() {

@@ -424,6 +424,7 @@ impl Link {
             match announced {
                 Announced::Control => {}
                 Announced::Payload { arrival, bytes } => {
+                    self.inflow.announce(arrival, bytes, false);
                     self.incoming.payload = Some(Payload {
                         arrival,
                         left: usize::try_from(bytes).expect("checked against the limits"),
@@ -434,7 +435,10 @@ impl Link {
                     arrival,
                     bytes,
                     ticket,
-                } => self.take_loan(arrival, bytes, ticket)?,
+                } => {
+                    self.inflow.announce(arrival, bytes, true);
+                    self.take_loan(arrival, bytes, ticket)?;
+                }
             }
         }
     }
@@ -522,6 +526,7 @@ impl Link {
         if let Some(Payload { arrival, lent, .. }) = self.incoming.payload.take() {
             // First: who sees the message complete may ask whether what was lent is back.
             drop(lent);
+            self.inflow.stored(arrival);
             let now = self.now();
             self.proto.handle_payload(now, arrival);
             self.handle_events(conn, wakes);

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use backhaul_proto::{Connection, ConnectionStatistics, Event, FrameDecoder, Limits};
+use backhaul_proto::{Connection, ConnectionStatistics, Event, FrameDecoder, Limits, Store};
 use backhaul_shm::pool::Pool;
 use slab::Slab;
 
@@ -17,6 +17,7 @@ use super::outgoing::Outgoing;
 use super::{Command, Conn};
 use crate::courier::Courier;
 use crate::error::{CloseReason, RecvError};
+use crate::flow::Inflow;
 use crate::lane::Lane;
 use crate::request::{Completer, Wakes};
 
@@ -28,6 +29,7 @@ pub(crate) struct Link {
     /// `None` once the link has ended
     pub(super) lane: Option<Lane>,
     pub(super) incoming: Incoming,
+    pub(super) inflow: Inflow,
     pub(super) outgoing: Outgoing,
     pub(super) sends: Slab<SendOperation>,
     pub(super) recvs: Slab<RecvOperation>,
@@ -130,6 +132,7 @@ impl Link {
         lane: Lane,
         staged: &[u8],
         memory: MessageMemory,
+        inflow: Inflow,
     ) -> Self {
         Self {
             proto,
@@ -137,6 +140,7 @@ impl Link {
             decoder: FrameDecoder::default(),
             lane: Some(lane),
             incoming: Incoming::new(staged),
+            inflow,
             outgoing: Outgoing::default(),
             sends: Slab::new(),
             recvs: Slab::new(),
@@ -319,15 +323,20 @@ impl Link {
                     arrival,
                     segment_bytes,
                     store,
-                } => self
-                    .incoming
-                    .prepare(arrival, segment_bytes, store, &self.recvs),
+                } => {
+                    if store != Store::Discard {
+                        self.inflow.begin(arrival, segment_bytes.iter().sum());
+                    }
+                    self.incoming
+                        .prepare(arrival, segment_bytes, store, &self.recvs);
+                }
                 Event::RecvComplete {
                     recv,
                     arrival,
                     kind,
                     bytes,
                 } => {
+                    self.inflow.received(arrival, bytes);
                     let segments = self.incoming.take(arrival, &self.memory.pool);
                     self.complete_recv(conn, recv, kind, bytes, segments, wakes);
                 }
@@ -338,6 +347,7 @@ impl Link {
                     capacity_bytes,
                 } => {
                     self.incoming.discard(arrival);
+                    self.inflow.discard(arrival);
                     let error = RecvError::Truncated {
                         message_bytes,
                         capacity_bytes,

@@ -5,6 +5,7 @@
 
 pub mod cpuset;
 pub mod model;
+pub mod read;
 
 pub use cpuset::CpuSet;
 pub use model::Machine;

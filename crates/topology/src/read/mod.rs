@@ -5,6 +5,7 @@
 
 pub mod hwloc;
 pub mod nvidia_smi;
+mod nvml;
 mod pci;
 pub mod sysfs;
 
@@ -17,11 +18,22 @@ use thiserror::Error;
 use crate::model::{FORMAT, Machine};
 
 /// How to find out what a machine is made of
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiscoverOptions {
     /// Folder with the `sys` and `proc` of a recorded machine; `None` for this machine. Of a
     /// recorded one, neither the affinity mask of this process nor its addresses are asked for.
     pub root: Option<PathBuf>,
+    /// Whether the driver of NVIDIA is asked; of a recorded machine it never is
+    pub nvml: bool,
+}
+
+impl Default for DiscoverOptions {
+    fn default() -> Self {
+        Self {
+            root: None,
+            nvml: true,
+        }
+    }
 }
 
 /// Finds out what this machine is made of, or one that was recorded
@@ -30,10 +42,17 @@ pub struct DiscoverOptions {
 ///
 /// [`NoSystem`](sysfs::NoSystem) if the root folder is not that of a Linux system.
 pub fn discover(options: &DiscoverOptions) -> Result<Machine, sysfs::NoSystem> {
-    match &options.root {
-        Some(root) => sysfs::read(root, &sysfs::Told::default()),
-        None => sysfs::read(Path::new("/"), &sysfs::Told::here()),
+    if let Some(root) = &options.root {
+        return sysfs::read(root, &sysfs::Told::default());
     }
+    let mut machine = sysfs::read(Path::new("/"), &sysfs::Told::here())?;
+    if options.nvml {
+        match nvml::ask() {
+            Ok(told) => nvml::join(&mut machine, told),
+            Err(error) => machine.notes.push(error.to_string()),
+        }
+    }
+    Ok(machine)
 }
 
 /// Forms of text that a machine can be read from

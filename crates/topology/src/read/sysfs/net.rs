@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::devices::place;
 use super::tree::Tree;
-use crate::model::{Nic, NicKind, RdmaDevice};
+use crate::model::{Nic, NicKind, Place, RdmaDevice};
 
 /// Network interfaces, by name, with the addresses that the kernel told
 ///
@@ -32,7 +32,7 @@ pub(super) fn nics(
             bits_per_s: bits_per_s(tree, &folder)
                 .or_else(|| rdma_device.and_then(|device| device.bits_per_s)),
             addresses: addresses.get(&name).cloned().unwrap_or_default(),
-            place: place(tree, &folder),
+            place: nic_place(tree, &folder),
             rdma,
             name,
         });
@@ -41,6 +41,30 @@ pub(super) fn nics(
         tree.note("/sys/class/net is missing or empty: interfaces are not known".to_owned());
     }
     nics
+}
+
+/// Where an interface is; one on top of others (bond, VLAN, bridge) is where all of these are, as
+/// far as they agree
+fn nic_place(tree: &Tree, folder: &str) -> Place {
+    let own = place(tree, folder);
+    if !own.pci_path.is_empty() {
+        return own;
+    }
+    let lower = tree
+        .names(folder)
+        .into_iter()
+        .filter_map(|name| Some(format!("sys/class/net/{}", name.strip_prefix("lower_")?)));
+    let mut places = lower.map(|folder| place(tree, &folder));
+    let first = places.next().unwrap_or_default();
+    places.fold(first, |common, other| {
+        let is_same = common.pci_path == other.pci_path;
+        Place {
+            // A path leads to a device, or is none
+            pci_path: if is_same { common.pci_path } else { Vec::new() },
+            node: common.node.filter(|_| common.node == other.node),
+            cpus: common.cpus.intersection(&other.cpus),
+        }
+    })
 }
 
 /// By the ARPHRD type of `linux/if_arp.h`

@@ -185,6 +185,44 @@ sys/fs/cgroup/a/b/cpuset.cpus.effective: all
     assert_eq!(machine.allowed_cpus.to_string(), "0-7");
 }
 
+/// What `/proc/net/dev` says of two interfaces
+const NAMESPACE: &str = "\
+proc/net/dev: Inter-|   Receive                                                |  Transmit
+proc/net/dev:  face |bytes    packets errs drop fifo frame compressed multicast|bytes
+proc/net/dev:     lo:       0       0    0
+proc/net/dev:   eth0:    1034      11    0
+";
+
+#[test]
+fn interfaces_that_sys_hides_are_those_of_the_namespace() {
+    let machine = machine(
+        "hidden-nics",
+        &[HOST, NAMESPACE, "sys/class/net/eth0/type: 1\n"],
+    );
+    let nics: Vec<_> = machine
+        .nics
+        .iter()
+        .map(|n| (n.name.as_str(), n.kind))
+        .collect();
+    assert_eq!(nics, [("eth0", NicKind::Virtual), ("lo", NicKind::Other)]);
+    let noted = |note: &String| note.ends_with("what these interfaces are: lo");
+    assert!(machine.notes.iter().any(noted), "{:?}", machine.notes);
+}
+
+#[test]
+fn nothing_is_taken_from_the_sys_of_another_namespace() {
+    let sys = "sys/class/net/eth0/type: 1\nsys/class/net/eth1/type: 1\n";
+    let machine = machine("foreign-nics", &[HOST, NAMESPACE, sys]);
+    let nics: Vec<_> = machine
+        .nics
+        .iter()
+        .map(|n| (n.name.as_str(), n.kind))
+        .collect();
+    assert_eq!(nics, [("eth0", NicKind::Other), ("lo", NicKind::Other)]);
+    let noted = |note: &String| note.contains("another network namespace");
+    assert!(machine.notes.iter().any(noted), "{:?}", machine.notes);
+}
+
 #[test]
 fn an_interface_on_others_is_where_they_are() {
     let card = |bus: &str, node: u32| {

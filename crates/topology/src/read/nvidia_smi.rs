@@ -97,7 +97,8 @@ impl Table {
             match line.split_whitespace().next() {
                 // Text that was copied from a page may have a blank line below the header
                 None if table.rows.is_empty() => {}
-                None | Some("Legend:") => break,
+                // or the end of a block of code
+                None | Some("Legend:" | "```") => break,
                 Some("MIG") => table.notes.push(format!(
                     "line {number}: the row of a MIG device is not read"
                 )),

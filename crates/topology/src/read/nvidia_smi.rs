@@ -340,7 +340,7 @@ impl Table {
         if nodes.is_empty() {
             machine
                 .notes
-                .push("this table does not tell the NUMA nodes of the GPUs".to_owned());
+                .push("this table tells of no GPU which NUMA node it is in".to_owned());
         }
         machine.nodes = nodes
             .into_iter()

@@ -4,7 +4,10 @@
 //! them is pure: a [`Machine`] that was recorded on one host can be planned for on another.
 
 pub mod cpuset;
+pub mod distance;
 pub mod model;
+pub mod plan;
 
 pub use cpuset::CpuSet;
 pub use model::Machine;
+pub use plan::{Options, Plan, PlanError};

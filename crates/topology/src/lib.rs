@@ -7,6 +7,7 @@ pub mod cpuset;
 pub mod distance;
 pub mod model;
 pub mod plan;
+pub mod read;
 
 pub use cpuset::CpuSet;
 pub use model::Machine;

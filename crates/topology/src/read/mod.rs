@@ -1,0 +1,168 @@
+//! Readers: from files, a driver or a text to a [`Machine`]
+//!
+//! What a reader cannot find out becomes a note of the machine; an error is for a text that is not
+//! what it is said to be.
+
+pub mod nvidia_smi;
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::model::{FORMAT, Machine};
+
+/// Forms of text that a machine can be read from
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Format {
+    /// A machine that was written as JSON
+    Json,
+    /// What `nvidia-smi topo -m` prints
+    NvidiaSmi,
+}
+
+impl Format {
+    /// All of them
+    pub const ALL: [Self; 2] = [Self::Json, Self::NvidiaSmi];
+
+    /// The name of the format
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::NvidiaSmi => "nvidia-smi",
+        }
+    }
+
+    /// The format that `text` seems to be of
+    #[must_use]
+    pub fn of(text: &str) -> Option<Self> {
+        if text.trim_start().starts_with('{') {
+            Some(Self::Json)
+        } else if nvidia_smi::is_table(text) {
+            Some(Self::NvidiaSmi)
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|format| format.name() == name)
+            .ok_or_else(|| UnknownFormat {
+                name: name.to_owned(),
+            })
+    }
+}
+
+/// Reads a machine from a text, whose format is recognised if none is given
+///
+/// # Errors
+///
+/// [`ParseError`]: the text is of no format that is known, or not what its format asks for.
+pub fn parse(text: &str, format: Option<Format>) -> Result<Machine, ParseError> {
+    match format.or_else(|| Format::of(text)) {
+        Some(Format::Json) => parse_json(text),
+        Some(Format::NvidiaSmi) => Ok(nvidia_smi::parse(text)?),
+        None => Err(ParseError::Unrecognised {
+            start: text.trim_start().chars().take(40).collect(),
+        }),
+    }
+}
+
+fn parse_json(text: &str) -> Result<Machine, ParseError> {
+    /// All that is read before it is known that the rest can be
+    #[derive(serde::Deserialize)]
+    struct Versioned {
+        format: u32,
+    }
+    let Versioned { format } = serde_json::from_str(text)?;
+    if format != FORMAT {
+        return Err(ParseError::Version { format });
+    }
+    Ok(serde_json::from_str(text)?)
+}
+
+/// A name that is not one of [`Format`]
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[error("not a format: {name:?}; there are json, hwloc-xml and nvidia-smi")]
+pub struct UnknownFormat {
+    /// The name
+    pub name: String,
+}
+
+/// A text that no machine can be read from
+///
+/// The fault is the text's: trying again does not help.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// No format is recognised
+    #[error(
+        "neither JSON of this program, nor XML of hwloc, nor a table of nvidia-smi topo -m; \
+         it begins with {start:?}"
+    )]
+    Unrecognised {
+        /// First characters of the text
+        start: String,
+    },
+    /// JSON, but not that of a machine
+    #[error("not a machine in JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A machine of another version of the model
+    #[error("a machine in format {format}, and this version reads format {FORMAT}; record it anew")]
+    Version {
+        /// Version that the text says it has
+        format: u32,
+    },
+    /// Not a table of `nvidia-smi topo -m`
+    #[error(transparent)]
+    NvidiaSmi(#[from] nvidia_smi::TableError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_recognised_and_named() {
+        let machine = Machine {
+            format: FORMAT,
+            ..Machine::default()
+        };
+        let json = serde_json::to_string(&machine).expect("plain data");
+        assert_eq!(parse(&json, None).expect("JSON"), machine);
+        assert_eq!(Format::of("\tGPU0\tGPU1\n"), Some(Format::NvidiaSmi));
+        assert_eq!(Format::of("no machine"), None);
+        for format in Format::ALL {
+            assert_eq!(format.name().parse(), Ok(format));
+        }
+        let error = "yaml".parse::<Format>().expect_err("not a format");
+        assert!(error.to_string().contains("yaml"));
+    }
+
+    #[test]
+    fn what_is_no_machine_is_refused() {
+        let error = |text: &str| parse(text, None).expect_err(text).to_string();
+        assert!(error("no machine").contains("no machine"));
+        assert!(error("{}").contains("format"));
+        let error = error(r#"{"format": 2, "of": "a later version"}"#);
+        assert!(error.contains("format 2"), "{error}");
+        assert!(matches!(
+            parse("GPU0 X", Some(Format::Json)),
+            Err(ParseError::Json(_))
+        ));
+    }
+}

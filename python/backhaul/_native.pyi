@@ -572,3 +572,38 @@ def set_listing(added: list[int]) -> list[int]:
 
 def difference_listing(set: frozenset[int], other: list[int]) -> list[int]:
     """Hashes in the order in which ``set - other`` would list them; internal."""
+
+def topology_parse(text: str, format: str | None = None) -> str:
+    """Read a machine from a text, and give it as JSON; see `backhaul.topology.load`.
+
+    Raises
+    ------
+    MachineError
+        If the text describes no machine.
+    ConfigError
+        If the format is unknown.
+    """
+
+def topology_plan(machine: str, options: str) -> str:
+    """Plan for a machine, all of it JSON; see `backhaul.topology.Machine.plan`.
+
+    Raises
+    ------
+    MachineError
+        If the first text is no machine.
+    ConfigError
+        If the second holds no options.
+    PlanError
+        If the plan is impossible.
+    """
+
+def topology_distance(machine: str, one: str, other: str) -> str:
+    """Tell what lies between two devices, as JSON; see `backhaul.topology.Machine.distance`.
+
+    Raises
+    ------
+    MachineError
+        If the first text is no machine.
+    ConfigError
+        If the machine lacks a device.
+    """

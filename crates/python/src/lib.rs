@@ -17,6 +17,7 @@ mod numpy_memory;
 mod order;
 mod owned;
 mod request;
+mod topology;
 
 use pyo3::prelude::*;
 
@@ -46,6 +47,8 @@ mod _native {
     use crate::order::{difference_listing, order, set_listing};
     #[pymodule_export]
     use crate::request::Request;
+    #[pymodule_export]
+    use crate::topology::{topology_distance, topology_parse, topology_plan};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

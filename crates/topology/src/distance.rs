@@ -9,13 +9,13 @@ mod links;
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use thiserror::Error;
 
 use self::figures::Figures;
 use crate::model::{Machine, Nic, PciPath};
 
-pub(crate) use self::links::{class_between, is_on_hardware, node_of_place, place, rdma_of};
+pub(crate) use self::links::{class_between, node_of_place};
 pub use self::links::{nvlink_between, pci_path_between};
 
 /// Something on a host that data can be at
@@ -115,8 +115,7 @@ impl fmt::Display for Device {
 }
 
 /// What lies between two devices, nearest first within each family
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(rename_all = "kebab-case", tag = "class")]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Class {
     /// They are one device, or two faces of one
     Same,
@@ -216,8 +215,8 @@ impl From<PciPath> for Class {
 /// The path between two devices and what to expect of it
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Distance {
-    /// What lies between them
-    #[serde(flatten)]
+    /// What lies between them; [`Class::short`] in JSON
+    #[serde(rename = "path", serialize_with = "short")]
     pub class: Class,
     /// Expected bandwidth in one direction, in bytes per second
     pub bandwidth_bytes_per_s: f64,
@@ -241,6 +240,10 @@ impl Distance {
         }
         self
     }
+}
+
+fn short<S: Serializer>(class: &Class, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&class.short())
 }
 
 /// The distance between two devices of one host

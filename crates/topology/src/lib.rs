@@ -5,6 +5,7 @@
 
 pub mod cpuset;
 pub mod distance;
+pub mod locality;
 pub mod model;
 pub mod plan;
 pub mod read;

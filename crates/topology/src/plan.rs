@@ -84,7 +84,7 @@ pub fn plan(machine: &Machine, options: &Options) -> Result<Plan, PlanError> {
     let mut notes = Notes::default();
     let mut drafts = match options.policy {
         Policy::PerGpu => gpus::drafts(machine, options, &usable, &mut notes)?,
-        Policy::PerNuma => cpus::per_numa(machine, &usable, &mut notes)?,
+        Policy::PerNuma => cpus::per_numa(machine, &usable, &mut notes),
         Policy::PerL3 => cpus::per_l3(machine, &usable, &mut notes)?,
         Policy::N => cpus::per_count(machine, &usable, options.count()?)?,
     };

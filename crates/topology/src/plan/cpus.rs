@@ -2,6 +2,7 @@
 
 use super::{Draft, Notes, Options, PlanError};
 use crate::cpuset::CpuSet;
+use crate::locality::localities;
 use crate::model::Machine;
 
 /// CPUs that are online, as the machine tells them or as its parts imply
@@ -58,29 +59,33 @@ pub(super) fn usable(machine: &Machine, options: &Options) -> Result<CpuSet, Pla
 }
 
 /// One worker for each NUMA node that has usable CPUs
-pub(super) fn per_numa(
-    machine: &Machine,
-    usable: &CpuSet,
-    notes: &mut Notes,
-) -> Result<Vec<Draft>, PlanError> {
+pub(super) fn per_numa(machine: &Machine, usable: &CpuSet, notes: &mut Notes) -> Vec<Draft> {
     let mut left = usable.clone();
     let mut drafts = Vec::new();
-    for node in &machine.nodes {
-        let cpus = node.cpus.intersection(&left);
+    let localities = localities(machine);
+    if machine.nodes.is_empty() {
+        notes.warnings.push(if localities.is_empty() {
+            "NUMA nodes are not known: one worker has all CPUs".to_owned()
+        } else {
+            "NUMA nodes are not known: groups of CPUs near the same GPUs stand for them".to_owned()
+        });
+    }
+    for (number, locality) in localities.into_iter().enumerate() {
+        let cpus = locality.cpus.intersection(&left);
         left = left.difference(&cpus);
         if !cpus.is_empty() {
             drafts.push(Draft {
-                name: format!("numa{}", node.id),
-                nodes: vec![node.id],
+                name: match locality.node {
+                    Some(id) => format!("numa{id}"),
+                    None => format!("numa{number}"),
+                },
+                nodes: locality.node.into_iter().collect(),
                 cpus,
                 ..Draft::default()
             });
         }
     }
     if drafts.is_empty() {
-        notes
-            .warnings
-            .push("NUMA nodes are not known: one worker has all CPUs".to_owned());
         drafts.push(Draft {
             name: "numa0".to_owned(),
             cpus: left,
@@ -91,7 +96,7 @@ pub(super) fn per_numa(
             "CPUs {left} are on no NUMA node that is known: no worker has them"
         ));
     }
-    Ok(drafts)
+    drafts
 }
 
 /// One worker for each last-level cache with usable CPUs
@@ -225,8 +230,8 @@ fn chunks<T>(all: &[T], parts: usize) -> impl Iterator<Item = &[T]> {
 fn nodes_with_cpus(machine: &Machine, usable: &CpuSet) -> Vec<CpuSet> {
     let mut left = usable.clone();
     let mut nodes = Vec::new();
-    for node in &machine.nodes {
-        let cpus = node.cpus.intersection(&left);
+    for locality in localities(machine) {
+        let cpus = locality.cpus.intersection(&left);
         left = left.difference(&cpus);
         nodes.push(cpus);
     }

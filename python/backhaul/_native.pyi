@@ -30,6 +30,9 @@ __all__ = [
     "set_default_numpy_handler",
     "set_listing",
     "set_numpy_handler",
+    "topology_distance",
+    "topology_parse",
+    "topology_plan",
 ]
 
 __version__: str

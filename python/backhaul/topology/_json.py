@@ -61,7 +61,7 @@ def cpu_list(cpus: Iterable[int]) -> str:
 
 def from_json(kind: type[_T], value: Any) -> _T:
     """Make an instance of a dataclass from an object of JSON with the same names."""
-    hints: dict[str, Any] = _hints(kind)
+    hints = _hints(typing.cast(Any, kind))
     return kind(**{name: _read(hint, value[name]) for name, hint in hints.items()})
 
 

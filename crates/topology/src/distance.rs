@@ -15,7 +15,7 @@ use thiserror::Error;
 use self::figures::Figures;
 use crate::model::{Machine, Nic, PciPath};
 
-pub(crate) use self::links::{class_between, node_of_place};
+pub(crate) use self::links::{class_between, node_of_place, place};
 pub use self::links::{nvlink_between, pci_path_between};
 
 /// Something on a host that data can be at

@@ -9,6 +9,7 @@ pub mod locality;
 pub mod model;
 pub mod plan;
 pub mod read;
+pub mod render;
 
 pub use cpuset::CpuSet;
 pub use model::Machine;

@@ -17,6 +17,7 @@ mod words;
 use serde::{Deserialize, Serialize};
 
 pub use self::errors::PlanError;
+pub(crate) use self::memory::memory_text;
 pub use self::options::{Options, Policy};
 use crate::cpuset::CpuSet;
 use crate::model::Machine;

@@ -63,9 +63,9 @@ pub(super) fn share(
             notes.warnings.push(format!(
                 "{} workers of {} each want {}, and there are {}: lower the memory limit",
                 drafts.len(),
-                bytes_text(bytes),
-                bytes_text(u64::try_from(sum).unwrap_or(u64::MAX)),
-                bytes_text(budget),
+                memory_text(bytes),
+                memory_text(u64::try_from(sum).unwrap_or(u64::MAX)),
+                memory_text(budget),
             ));
         }
         return vec![bytes; drafts.len()];
@@ -136,7 +136,7 @@ pub(super) fn list(numbers: &[u32]) -> String {
 }
 
 /// Bytes with a binary unit, for people
-pub(crate) fn bytes_text(bytes: u64) -> String {
+pub(crate) fn memory_text(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";
     for larger in ["KiB", "MiB", "GiB", "TiB"] {

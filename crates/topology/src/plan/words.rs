@@ -1,6 +1,6 @@
 //! A plan in words
 
-use super::memory::{bytes_text, list};
+use super::memory::{list, memory_text};
 use super::nics::Network;
 use super::{Draft, Notes, Options, Policy, cpus};
 use crate::distance::Class;
@@ -55,7 +55,7 @@ pub(super) fn explain_workers(
     if let Some(limit) = machine.memory_limit_bytes {
         notes.explanation.push(format!(
             "The cgroup allows {} of memory.",
-            bytes_text(limit)
+            memory_text(limit)
         ));
     }
 }

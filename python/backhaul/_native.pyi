@@ -1,6 +1,7 @@
 """The Rust fabric as Python sees it; import the names from ``backhaul`` instead."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from os import PathLike
 from types import GenericAlias, TracebackType
 from typing import Any, Generic, TypeVar, final
 
@@ -30,9 +31,13 @@ __all__ = [
     "set_default_numpy_handler",
     "set_listing",
     "set_numpy_handler",
+    "topology_discover",
     "topology_distance",
+    "topology_matrix",
     "topology_parse",
     "topology_plan",
+    "topology_tree",
+    "topology_workers",
 ]
 
 __version__: str
@@ -575,6 +580,24 @@ def set_listing(added: list[int]) -> list[int]:
 
 def difference_listing(set: frozenset[int], other: list[int]) -> list[int]:
     """Hashes in the order in which ``set - other`` would list them; internal."""
+
+def topology_discover(root: str | PathLike[str] | None = None) -> str:
+    """Find out what this machine is made of, as JSON; see `backhaul.topology.discover`.
+
+    Raises
+    ------
+    MachineError
+        If the folder is not that of a Linux system.
+    """
+
+def topology_tree(machine: str) -> str:
+    """Draw a machine as a tree of text; see `backhaul.topology.Machine.tree`."""
+
+def topology_matrix(machine: str) -> str:
+    """Write the paths between devices; see `backhaul.topology.Machine.matrix`."""
+
+def topology_workers(plan: str) -> str:
+    """Write a plan as a table; see `backhaul.topology.Plan.table`."""
 
 def topology_parse(text: str, format: str | None = None) -> str:
     """Read a machine from a text, and give it as JSON; see `backhaul.topology.load`.

@@ -7,6 +7,7 @@ use backhaul::{
 use backhaul_dask::order::OrderError;
 use backhaul_topology::PlanError;
 use backhaul_topology::distance::UnknownDevice;
+use backhaul_topology::read::sysfs::NoSystem;
 use backhaul_topology::read::{ParseError, UnknownFormat};
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
@@ -182,6 +183,12 @@ impl IntoException for OrderError {
 }
 
 impl IntoException for ParseError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        message(py, "MachineError", &self)
+    }
+}
+
+impl IntoException for NoSystem {
     fn into_exception(self, py: Python<'_>) -> PyErr {
         message(py, "MachineError", &self)
     }

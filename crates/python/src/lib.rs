@@ -48,7 +48,10 @@ mod _native {
     #[pymodule_export]
     use crate::request::Request;
     #[pymodule_export]
-    use crate::topology::{topology_distance, topology_parse, topology_plan};
+    use crate::topology::{
+        topology_discover, topology_distance, topology_matrix, topology_parse, topology_plan,
+        topology_tree, topology_workers,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,13 +1,23 @@
 //! Machines and launch plans as JSON: `backhaul.topology` makes them Python's
 
+use std::path::PathBuf;
+
 use backhaul_topology::distance::{Device, distance};
 use backhaul_topology::plan::plan;
-use backhaul_topology::read::{self, Format};
-use backhaul_topology::{Machine, Options};
+use backhaul_topology::read::{self, DiscoverOptions, Format};
+use backhaul_topology::{Machine, Options, Plan, render};
 use pyo3::prelude::*;
 use serde::Serialize;
 
 use crate::errors::{IntoException as _, config_error};
+
+/// Finds out what this machine is made of, or one whose `/sys` and `/proc` are below `root`
+#[pyfunction]
+#[pyo3(signature = (root = None))]
+pub(crate) fn topology_discover(py: Python<'_>, root: Option<PathBuf>) -> PyResult<String> {
+    py.detach(|| read::discover(&DiscoverOptions { root }).map(|machine| to_json(&machine)))
+        .map_err(|error| error.into_exception(py))
+}
 
 /// Reads a machine from a text, and gives it as JSON
 #[pyfunction]
@@ -50,6 +60,32 @@ pub(crate) fn topology_distance(
         distance(&machine, &one, &other).map(|distance| to_json(&distance))
     })
     .map_err(|error| error.into_exception(py))
+}
+
+/// Draws a machine as a tree of text
+#[pyfunction]
+pub(crate) fn topology_tree(py: Python<'_>, machine: &str) -> PyResult<String> {
+    let machine = machine_of(py, machine)?;
+    Ok(py.detach(|| render::tree(&machine)))
+}
+
+/// Writes the paths between all devices of a machine as a matrix
+#[pyfunction]
+pub(crate) fn topology_matrix(py: Python<'_>, machine: &str) -> PyResult<String> {
+    let machine = machine_of(py, machine)?;
+    Ok(py.detach(|| render::matrix(&machine)))
+}
+
+/// Writes a plan as a table with its explanation
+#[pyfunction]
+pub(crate) fn topology_workers(py: Python<'_>, plan: &str) -> PyResult<String> {
+    let plan = plan_of(py, plan)?;
+    Ok(py.detach(|| render::workers(&plan)))
+}
+
+fn plan_of(py: Python<'_>, text: &str) -> PyResult<Plan> {
+    serde_json::from_str(text)
+        .map_err(|error| config_error(py, format!("not a plan in JSON: {error}")))
 }
 
 fn machine_of(py: Python<'_>, text: &str) -> PyResult<Machine> {

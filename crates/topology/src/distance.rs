@@ -269,11 +269,18 @@ pub fn distance(
 
 /// The distance between two devices that the machine has
 pub(crate) fn between(machine: &Machine, one: &Device, other: &Device) -> Distance {
+    path_between(machine, one, other)
+        .limited(links::bits_per_s(machine, one))
+        .limited(links::bits_per_s(machine, other))
+}
+
+/// The path between two devices, whatever their own speed
+pub(crate) fn path_between(machine: &Machine, one: &Device, other: &Device) -> Distance {
     let class = links::class_between(machine, one, other);
     let plain = |figures| Distance::new(class, figures);
     let on_cpus = |device: &Device| matches!(device, Device::Cpu(_) | Device::Node(_));
     let both_on_cpus = on_cpus(one) && on_cpus(other);
-    let distance = match class {
+    match class {
         Class::Same if both_on_cpus => plain(figures::CORE),
         Class::Same => plain(figures::SAME_DEVICE),
         Class::Core => plain(figures::CORE),
@@ -287,10 +294,7 @@ pub(crate) fn between(machine: &Machine, one: &Device, other: &Device) -> Distan
         Class::NumaNode | Class::Phb | Class::Node => plain(figures::HOST_BRIDGE),
         Class::Sys if both_on_cpus => plain(figures::NUMA_NODES),
         Class::Sys | Class::Network => plain(figures::SOCKETS),
-    };
-    distance
-        .limited(links::bits_per_s(machine, one))
-        .limited(links::bits_per_s(machine, other))
+    }
 }
 
 /// The distance between two hosts, from an interface of one to an interface of the other

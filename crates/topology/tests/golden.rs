@@ -4,14 +4,26 @@
 //! anew; read the difference before it is committed. `fixtures/README.md` says where each fixture
 //! is from.
 
+mod support;
+
 use std::path::{Path, PathBuf};
 
 use backhaul_topology::{Machine, read};
+use support::Unpacked;
 
 #[test]
 fn texts_of_nvidia_smi_give_their_machines() {
     check_all(".nvidia-smi.txt", |text| {
         read::nvidia_smi::parse(text).expect("the fixture is a table")
+    });
+}
+
+#[test]
+fn recorded_trees_give_their_machines() {
+    check_all(".tree.txt", |text| {
+        let tree = Unpacked::new("golden", text);
+        let told = read::sysfs::Told::default();
+        read::sysfs::read(tree.root(), &told).expect("the fixture is a system")
     });
 }
 

@@ -21,6 +21,7 @@ from backhaul.topology._machine import (
     Place,
     RdmaDevice,
     ToldPath,
+    discover,
     load,
     parse,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "ToldPath",
     "WorkerPlan",
     "cpu_list",
+    "discover",
     "load",
     "parse",
 ]

@@ -29,6 +29,7 @@ __all__ = [
     "Place",
     "RdmaDevice",
     "ToldPath",
+    "discover",
     "load",
     "parse",
 ]
@@ -284,6 +285,14 @@ class Machine:
         told = json.loads(_native.topology_distance(self.to_json(), one, other))
         return from_json(Distance, told)
 
+    def tree(self) -> str:
+        """Draw the machine as a tree of text: packages, NUMA nodes, caches, devices."""
+        return _native.topology_tree(self.to_json())
+
+    def matrix(self) -> str:
+        """Write the paths between devices in the style of ``nvidia-smi topo -m``, with a legend."""
+        return _native.topology_matrix(self.to_json())
+
     def plan(
         self,
         policy: Policy = "per-numa",
@@ -357,6 +366,28 @@ class Machine:
             "exclusive_cpus": exclusive_cpus,
         }
         return Plan.from_json(_native.topology_plan(self.to_json(), json.dumps(options)))
+
+
+def discover(*, root: str | PathLike[str] | None = None) -> Machine:
+    """Find out what this machine is made of, as this process sees it.
+
+    Parameters
+    ----------
+    root : path-like, optional
+        Folder with the ``sys`` and ``proc`` of a recorded machine.
+
+    Returns
+    -------
+    Machine
+        What ``/sys``, ``/proc`` and the driver of GPUs tell without root; `Machine.notes` has what
+        they do not.
+
+    Raises
+    ------
+    MachineError
+        If there is no Linux system below `root`.
+    """
+    return _machine(_native.topology_discover(root))
 
 
 def parse(text: str, *, format: Format | None = None) -> Machine:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from backhaul import _native
 from backhaul.topology._json import from_json, to_json
 
 __all__ = ["POLICIES", "Plan", "PlannedGpu", "Policy", "WorkerPlan"]
@@ -114,3 +115,7 @@ class Plan:
     def to_json(self, *, indent: int | None = None) -> str:
         """Write the plan as JSON; CPUs are lists like ``0-3,8``."""
         return json.dumps(to_json(self), indent=indent)
+
+    def table(self) -> str:
+        """Write the workers as a table of text, with the explanation and the warnings."""
+        return _native.topology_workers(self.to_json())

@@ -23,6 +23,9 @@ pub(super) fn explain_workers(
                 ""
             }
         ),
+        Policy::PerNuma if drafts.len() == 1 => {
+            "1 worker: no more than one NUMA node has CPUs that may be used.".to_owned()
+        }
         Policy::PerNuma => format!(
             "{workers}, one for each NUMA node with CPUs: each has the CPUs and the memory of its node."
         ),

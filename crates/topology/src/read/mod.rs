@@ -4,13 +4,36 @@
 //! what it is said to be.
 
 pub mod nvidia_smi;
+mod pci;
+pub mod sysfs;
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use thiserror::Error;
 
 use crate::model::{FORMAT, Machine};
+
+/// How to find out what a machine is made of
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct DiscoverOptions {
+    /// Folder with the `sys` and `proc` of a recorded machine; `None` for this machine. Of a
+    /// recorded one, neither the affinity mask of this process nor its addresses are asked for.
+    pub root: Option<PathBuf>,
+}
+
+/// Finds out what this machine is made of, or one that was recorded
+///
+/// # Errors
+///
+/// [`NoSystem`](sysfs::NoSystem) if the root folder is not that of a Linux system.
+pub fn discover(options: &DiscoverOptions) -> Result<Machine, sysfs::NoSystem> {
+    match &options.root {
+        Some(root) => sysfs::read(root, &sysfs::Told::default()),
+        None => sysfs::read(Path::new("/"), &sysfs::Told::here()),
+    }
+}
 
 /// Forms of text that a machine can be read from
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

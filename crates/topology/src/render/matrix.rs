@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::distance::{Class, Device, Distance, between, node_of_place, place};
+use crate::distance::{Class, Device, Distance, between, node_of_place, path_between, place};
 use crate::model::Machine;
 
 /// The matrix of GPUs, network cards and disks with its legend, and that of NUMA nodes
@@ -97,14 +97,9 @@ fn legend(machine: &Machine, devices: &[Device]) -> String {
     let mut seen: Vec<Distance> = Vec::new();
     for (number, one) in devices.iter().enumerate() {
         for other in &devices[..number] {
-            // A device may be slower than the path to it: the legend has the path
-            let path = between(machine, one, other);
-            match seen.iter_mut().find(|known| known.class == path.class) {
-                Some(known) => {
-                    known.bandwidth_bytes_per_s =
-                        known.bandwidth_bytes_per_s.max(path.bandwidth_bytes_per_s);
-                }
-                None => seen.push(path),
+            let path = path_between(machine, one, other);
+            if !seen.iter().any(|known| known.class == path.class) {
+                seen.push(path);
             }
         }
     }

@@ -40,7 +40,7 @@ pub fn tree(machine: &Machine) -> String {
 /// One line, and what hangs below it
 struct Branch {
     text: String,
-    children: Vec<Branch>,
+    children: Vec<Self>,
 }
 
 impl Branch {
@@ -146,9 +146,9 @@ fn bridge_branches(bridge: &BridgeView) -> Vec<Branch> {
     let mut inside: Vec<Branch> = bridge
         .switches
         .iter()
-        .map(|devices| {
-            let mut branch = Branch::new("PCI switch".to_owned());
-            branch.children = devices.iter().map(device_branch).collect();
+        .map(|switch| {
+            let mut branch = Branch::new(switch.name.to_owned());
+            branch.children = switch.devices.iter().map(device_branch).collect();
             branch
         })
         .collect();
@@ -219,7 +219,10 @@ pub(super) fn limits(machine: &Machine) -> Vec<String> {
         ));
     }
     if let Some(quota) = machine.cpu_quota {
-        lines.push(format!("Its cgroup allows the time of {quota} CPUs"));
+        lines.push(format!(
+            "Its cgroup allows the time of {quota} CPU{}",
+            if quota == 1.0 { "" } else { "s" }
+        ));
     }
     if let Some(bytes) = machine.memory_limit_bytes {
         lines.push(format!(

@@ -51,14 +51,23 @@ pub(super) struct CacheView {
 pub(super) struct BridgeView {
     /// Its PCI address, where that is known
     pub(super) name: Option<String>,
-    pub(super) switches: Vec<Vec<DeviceView>>,
+    pub(super) switches: Vec<SwitchView>,
     /// Devices that share no switch with another
     pub(super) alone: Vec<DeviceView>,
+}
+
+/// Devices behind one PCI switch, or several in a row, or on one card
+#[derive(Debug)]
+pub(super) struct SwitchView {
+    pub(super) name: &'static str,
+    pub(super) devices: Vec<DeviceView>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct DeviceView {
     pub(super) device: Device,
+    /// PCI address
+    address: Option<String>,
     /// `GPU 0`, `ib0`
     pub(super) name: String,
     /// Model, speed or size
@@ -107,9 +116,26 @@ impl View {
     }
 }
 
+impl SwitchView {
+    fn new(devices: Vec<DeviceView>) -> Self {
+        // Functions of one card differ in the last digit of their addresses
+        let card = |device: &DeviceView| {
+            let (card, _) = device.address.as_ref()?.rsplit_once('.')?;
+            Some(card.to_owned())
+        };
+        let first = devices.first().and_then(card);
+        let one_card = first.is_some() && devices.iter().all(|device| card(device) == first);
+        Self {
+            name: if one_card { "One card" } else { "PCI switch" },
+            devices,
+        }
+    }
+}
+
 impl BridgeView {
     pub(super) fn devices(&self) -> impl Iterator<Item = &DeviceView> {
-        self.switches.iter().flatten().chain(&self.alone)
+        let below = self.switches.iter().flat_map(|switch| &switch.devices);
+        below.chain(&self.alone)
     }
 }
 
@@ -143,7 +169,7 @@ fn node_views(machine: &Machine) -> Vec<NodeView> {
             name: if told || !covered.is_empty() {
                 "Other CPUs".to_owned()
             } else {
-                "CPUs".to_owned()
+                "NUMA node not known".to_owned()
             },
             id: None,
             memory_bytes: None,
@@ -251,7 +277,7 @@ fn bridges(machine: &Machine, devices: Vec<Device>) -> Vec<BridgeView> {
                 if views.len() == 1 {
                     bridge.alone.append(&mut views);
                 } else {
-                    bridge.switches.push(views);
+                    bridge.switches.push(SwitchView::new(views));
                 }
             }
             bridge
@@ -388,9 +414,10 @@ fn device_view(machine: &Machine, device: Device) -> DeviceView {
     if off {
         details.push("down".to_owned());
     }
-    details.extend(address);
+    details.extend(address.clone());
     DeviceView {
         device,
+        address,
         name,
         what,
         details,

@@ -9,7 +9,7 @@ use crate::plan::{Plan, WorkerPlan, memory_text};
 #[must_use]
 pub fn workers(plan: &Plan) -> String {
     let mut text = format!("Plan {}\n\n", plan.policy);
-    let columns: [(&str, fn(&WorkerPlan) -> String); 7] = [
+    let columns: [Column; 7] = [
         ("CPUs", |worker| worker.cpus.to_string()),
         ("threads", |worker| worker.threads.to_string()),
         ("memory", |worker| match worker.memory_bytes {
@@ -45,6 +45,9 @@ pub fn workers(plan: &Plan) -> String {
     }
     text
 }
+
+/// A title, and what it says of a worker
+type Column = (&'static str, fn(&WorkerPlan) -> String);
 
 fn numbers(numbers: &[u32]) -> String {
     let texts: Vec<String> = numbers.iter().map(u32::to_string).collect();

@@ -36,6 +36,7 @@ __all__ = [
     "topology_matrix",
     "topology_parse",
     "topology_plan",
+    "topology_svg",
     "topology_tree",
     "topology_workers",
 ]
@@ -595,6 +596,9 @@ def topology_tree(machine: str) -> str:
 
 def topology_matrix(machine: str) -> str:
     """Write the paths between devices; see `backhaul.topology.Machine.matrix`."""
+
+def topology_svg(machine: str, plan: str | None = None) -> str:
+    """Draw a machine and a plan for it; see `backhaul.topology.Machine.svg`."""
 
 def topology_workers(plan: str) -> str:
     """Write a plan as a table; see `backhaul.topology.Plan.table`."""

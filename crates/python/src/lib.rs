@@ -50,7 +50,7 @@ mod _native {
     #[pymodule_export]
     use crate::topology::{
         topology_discover, topology_distance, topology_matrix, topology_parse, topology_plan,
-        topology_tree, topology_workers,
+        topology_svg, topology_tree, topology_workers,
     };
 
     #[pymodule_init]

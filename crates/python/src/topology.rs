@@ -76,6 +76,15 @@ pub(crate) fn topology_matrix(py: Python<'_>, machine: &str) -> PyResult<String>
     Ok(py.detach(|| render::matrix(&machine)))
 }
 
+/// Draws a machine, and a plan for it, as SVG
+#[pyfunction]
+#[pyo3(signature = (machine, plan = None))]
+pub(crate) fn topology_svg(py: Python<'_>, machine: &str, plan: Option<&str>) -> PyResult<String> {
+    let machine = machine_of(py, machine)?;
+    let plan = plan.map(|plan| plan_of(py, plan)).transpose()?;
+    Ok(py.detach(|| render::svg(&machine, plan.as_ref())))
+}
+
 /// Writes a plan as a table with its explanation
 #[pyfunction]
 pub(crate) fn topology_workers(py: Python<'_>, plan: &str) -> PyResult<String> {

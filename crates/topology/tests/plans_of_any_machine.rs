@@ -4,7 +4,7 @@ use backhaul_topology::model::{
     CacheDomain, Core, FORMAT, Gpu, Nic, NumaNode, NvLink, Place, RdmaDevice,
 };
 use backhaul_topology::plan::{Plan, Policy, plan};
-use backhaul_topology::{CpuSet, Machine, Options, PlanError};
+use backhaul_topology::{CpuSet, Machine, Options, PlanError, render};
 use proptest::prelude::*;
 
 /// How a machine is drawn
@@ -183,13 +183,23 @@ fn check(machine: &Machine, options: &Options, plan: &Plan) {
             assert_eq!(order, all, "every worker sees every GPU once");
         }
     }
+    let svg = render::svg(machine, Some(plan));
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+    assert!(render::tree(machine).starts_with("any"));
+    let matrix = render::matrix(machine);
+    for gpu in &machine.gpus {
+        assert!(matrix.contains(&format!("\nGPU{} ", gpu.index)));
+    }
+    for worker in &plan.workers {
+        assert!(render::workers(plan).contains(&format!("\n{}", worker.name)));
+    }
     let json = serde_json::to_string(plan).expect("plain data");
     let back: Plan = serde_json::from_str(&json).expect("it was written by us");
     assert_eq!(&back, plan);
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn plans_keep_to_what_is_allowed(

@@ -293,6 +293,10 @@ class Machine:
         """Write the paths between devices in the style of ``nvidia-smi topo -m``, with a legend."""
         return _native.topology_matrix(self.to_json())
 
+    def svg(self, plan: Plan | None = None) -> str:
+        """Draw the machine as an SVG document, in the colours of a plan's workers if one is given."""
+        return _native.topology_svg(self.to_json(), None if plan is None else plan.to_json())
+
     def plan(
         self,
         policy: Policy = "per-numa",

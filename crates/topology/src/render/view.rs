@@ -70,6 +70,8 @@ pub(super) struct DeviceView {
     address: Option<String>,
     /// `GPU 0`, `ib0`
     pub(super) name: String,
+    /// What it is called in a plan: a network card by its interfaces and its RDMA device
+    pub(super) names: Vec<String>,
     /// Model, speed or size
     pub(super) what: String,
     /// All there is to say, in short pieces
@@ -340,6 +342,7 @@ fn device_view(machine: &Machine, device: Device) -> DeviceView {
     let address = place(machine, &device).and_then(|place| place.pci_path.last().cloned());
     let mut details = Vec::new();
     let mut off = false;
+    let mut names = vec![device.to_string()];
     let (name, what) = match &device {
         Device::Gpu(index) => {
             let gpu = machine.gpus.iter().find(|gpu| gpu.index == *index);
@@ -368,6 +371,7 @@ fn device_view(machine: &Machine, device: Device) -> DeviceView {
             let speed = own.or_else(|| nics.iter().find_map(|nic| nic.bits_per_s));
             off = rdma.and_then(|rdma| rdma.active) == Some(false);
             let interfaces: Vec<String> = nics.iter().map(|nic| nic.name.clone()).collect();
+            names.extend(interfaces.iter().cloned());
             let speed = speed.map(speed_text);
             details.push("RDMA".to_owned());
             details.extend(speed.clone());
@@ -418,6 +422,7 @@ fn device_view(machine: &Machine, device: Device) -> DeviceView {
     DeviceView {
         device,
         address,
+        names,
         name,
         what,
         details,

@@ -27,6 +27,36 @@ fn recorded_trees_give_their_machines() {
     });
 }
 
+#[test]
+fn xml_of_hwloc_gives_its_machines() {
+    check_all(".hwloc.xml", |text| {
+        read::parse(text, None).expect("the fixture is a topology")
+    });
+}
+
+#[test]
+fn readers_agree_on_one_machine() {
+    for name in ["dgx-1", "dgx-a100"] {
+        let machine = |kind: &str| {
+            let path = folder().join(format!("{name}.{kind}"));
+            let text = std::fs::read_to_string(path).expect("there is a fixture");
+            read::parse(&text, None).expect("the fixture is a machine")
+        };
+        let (table, xml) = (machine("nvidia-smi.txt"), machine("hwloc.xml"));
+        assert_eq!(table.nvlinks.len(), xml.nvlinks.len(), "{name}");
+        for (told, read) in table.nvlinks.iter().zip(&xml.nvlinks) {
+            assert_eq!((told.gpus, told.links), (read.gpus, read.links), "{name}");
+        }
+        for (told, read) in table.gpus.iter().zip(&xml.gpus) {
+            assert_eq!(told.place.cpus, read.place.cpus, "{name}: {}", told.index);
+        }
+        for device in &table.rdma {
+            let known = xml.rdma.iter().any(|other| other.name == device.name);
+            assert!(known, "{name}: {}", device.name);
+        }
+    }
+}
+
 /// Reads every fixture whose name ends in `suffix`, and compares with the `.json` beside it
 fn check_all(suffix: &str, parse: impl Fn(&str) -> Machine) {
     let mut count = 0;
@@ -66,11 +96,14 @@ fn check(machine: &Machine, snapshot: &Path) {
 }
 
 fn fixtures() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder())
         .expect("there are fixtures")
         .map(|entry| entry.expect("fixtures can be listed").path())
         .collect();
     paths.sort();
     paths
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }

@@ -3,7 +3,9 @@
 //! What a reader cannot find out becomes a note of the machine; an error is for a text that is not
 //! what it is said to be.
 
+pub mod hwloc;
 pub mod nvidia_smi;
+mod nvml;
 mod pci;
 pub mod sysfs;
 
@@ -16,11 +18,22 @@ use thiserror::Error;
 use crate::model::{FORMAT, Machine};
 
 /// How to find out what a machine is made of
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiscoverOptions {
     /// Folder with the `sys` and `proc` of a recorded machine; `None` for this machine. Of a
     /// recorded one, neither the affinity mask of this process nor its addresses are asked for.
     pub root: Option<PathBuf>,
+    /// Whether the driver of NVIDIA is asked; of a recorded machine it never is
+    pub nvml: bool,
+}
+
+impl Default for DiscoverOptions {
+    fn default() -> Self {
+        Self {
+            root: None,
+            nvml: true,
+        }
+    }
 }
 
 /// Finds out what this machine is made of, or one that was recorded
@@ -29,10 +42,17 @@ pub struct DiscoverOptions {
 ///
 /// [`NoSystem`](sysfs::NoSystem) if the root folder is not that of a Linux system.
 pub fn discover(options: &DiscoverOptions) -> Result<Machine, sysfs::NoSystem> {
-    match &options.root {
-        Some(root) => sysfs::read(root, &sysfs::Told::default()),
-        None => sysfs::read(Path::new("/"), &sysfs::Told::here()),
+    if let Some(root) = &options.root {
+        return sysfs::read(root, &sysfs::Told::default());
     }
+    let mut machine = sysfs::read(Path::new("/"), &sysfs::Told::here())?;
+    if options.nvml {
+        match nvml::ask() {
+            Ok(told) => nvml::join(&mut machine, told),
+            Err(error) => machine.notes.push(error.to_string()),
+        }
+    }
+    Ok(machine)
 }
 
 /// Forms of text that a machine can be read from
@@ -41,19 +61,22 @@ pub fn discover(options: &DiscoverOptions) -> Result<Machine, sysfs::NoSystem> {
 pub enum Format {
     /// A machine that was written as JSON
     Json,
+    /// XML that `lstopo --of xml` writes
+    HwlocXml,
     /// What `nvidia-smi topo -m` prints
     NvidiaSmi,
 }
 
 impl Format {
     /// All of them
-    pub const ALL: [Self; 2] = [Self::Json, Self::NvidiaSmi];
+    pub const ALL: [Self; 3] = [Self::Json, Self::HwlocXml, Self::NvidiaSmi];
 
     /// The name of the format
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Json => "json",
+            Self::HwlocXml => "hwloc-xml",
             Self::NvidiaSmi => "nvidia-smi",
         }
     }
@@ -61,8 +84,11 @@ impl Format {
     /// The format that `text` seems to be of
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
-        if text.trim_start().starts_with('{') {
+        let start = text.trim_start_matches('\u{feff}').trim_start();
+        if start.starts_with('{') {
             Some(Self::Json)
+        } else if start.starts_with('<') {
+            Some(Self::HwlocXml)
         } else if nvidia_smi::is_table(text) {
             Some(Self::NvidiaSmi)
         } else {
@@ -98,6 +124,7 @@ impl FromStr for Format {
 pub fn parse(text: &str, format: Option<Format>) -> Result<Machine, ParseError> {
     match format.or_else(|| Format::of(text)) {
         Some(Format::Json) => parse_json(text),
+        Some(Format::HwlocXml) => Ok(hwloc::parse(text)?),
         Some(Format::NvidiaSmi) => Ok(nvidia_smi::parse(text)?),
         None => Err(ParseError::Unrecognised {
             start: text.trim_start().chars().take(40).collect(),
@@ -150,6 +177,9 @@ pub enum ParseError {
         /// Version that the text says it has
         format: u32,
     },
+    /// Not XML of hwloc
+    #[error(transparent)]
+    Hwloc(#[from] hwloc::HwlocError),
     /// Not a table of `nvidia-smi topo -m`
     #[error(transparent)]
     NvidiaSmi(#[from] nvidia_smi::TableError),
@@ -168,6 +198,7 @@ mod tests {
         let json = serde_json::to_string(&machine).expect("plain data");
         assert_eq!(parse(&json, None).expect("JSON"), machine);
         assert_eq!(Format::of("\tGPU0\tGPU1\n"), Some(Format::NvidiaSmi));
+        assert_eq!(Format::of(" <topology/>"), Some(Format::HwlocXml));
         assert_eq!(Format::of("no machine"), None);
         for format in Format::ALL {
             assert_eq!(format.name().parse(), Ok(format));

@@ -15,7 +15,11 @@ use crate::errors::{IntoException as _, config_error};
 #[pyfunction]
 #[pyo3(signature = (root = None))]
 pub(crate) fn topology_discover(py: Python<'_>, root: Option<PathBuf>) -> PyResult<String> {
-    py.detach(|| read::discover(&DiscoverOptions { root }).map(|machine| to_json(&machine)))
+    let options = DiscoverOptions {
+        root,
+        ..DiscoverOptions::default()
+    };
+    py.detach(|| read::discover(&options).map(|machine| to_json(&machine)))
         .map_err(|error| error.into_exception(py))
 }
 

@@ -45,8 +45,7 @@ fn machines_have_the_trees_distances_and_plans_that_are_written_down() {
 /// The picture in the documents is the one that is drawn today
 #[test]
 fn the_picture_of_a_dgx1_is_that_of_the_documents() {
-    let mut machine = load(&folder("fixtures").join("dgx-1.nvidia-smi.json"));
-    machine.name = "DGX-1".to_owned();
+    let machine = load(&folder("fixtures").join("dgx-1.hwloc.json"));
     let options = Options {
         policy: Policy::PerGpu,
         interface: Some("ib".to_owned()),

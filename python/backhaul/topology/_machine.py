@@ -294,7 +294,7 @@ class Machine:
         return _native.topology_matrix(self.to_json())
 
     def svg(self, plan: Plan | None = None) -> str:
-        """Draw the machine as an SVG document, in the colours of a plan's workers if one is given."""
+        """Draw the machine as an SVG document, in the colours of a plan's workers if given one."""
         return _native.topology_svg(self.to_json(), None if plan is None else plan.to_json())
 
     def plan(
@@ -394,14 +394,16 @@ def discover(*, root: str | PathLike[str] | None = None) -> Machine:
     return _machine(_native.topology_discover(root))
 
 
-def parse(text: str, *, format: Format | None = None) -> Machine:
+def parse(text: str | bytes, *, name: str | None = None, format: Format | None = None) -> Machine:
     """Read a machine from a text.
 
     Parameters
     ----------
-    text : str
+    text : str or bytes
         A machine as JSON, XML of hwloc, or what ``nvidia-smi topo -m`` prints, possibly with what
-        ``nvidia-smi -L`` prints before it.
+        ``nvidia-smi -L`` prints before it; bytes in UTF-8.
+    name : str, optional
+        What errors are to call the text, as the name of its file.
     format : {"json", "hwloc-xml", "nvidia-smi"}, optional
         By default it is recognised.
 
@@ -413,11 +415,19 @@ def parse(text: str, *, format: Format | None = None) -> Machine:
     Raises
     ------
     MachineError
-        If the text describes no machine; the message has line and value.
+        If the text describes no machine; the message has name, line and value.
     ConfigError
         If the format is unknown.
     """
-    return _machine(_native.topology_parse(text, format))
+    called = "" if name is None else f"{name}: "
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")
+        return _machine(_native.topology_parse(text, format))
+    except UnicodeDecodeError as error:
+        raise MachineError(f"{called}byte {error.start} is not UTF-8") from error
+    except MachineError as error:
+        raise MachineError(f"{called}{error}") from error
 
 
 def load(path: str | PathLike[str], *, format: Format | None = None) -> Machine:
@@ -444,12 +454,7 @@ def load(path: str | PathLike[str], *, format: Format | None = None) -> Machine:
     OSError
         If the file cannot be read.
     """
-    try:
-        return parse(Path(path).read_text(encoding="utf-8"), format=format)
-    except UnicodeDecodeError as error:
-        raise MachineError(f"{path}: byte {error.start} is not UTF-8") from error
-    except MachineError as error:
-        raise MachineError(f"{path}: {error}") from error
+    return parse(Path(path).read_bytes(), name=str(path), format=format)
 
 
 def _machine(text: str) -> Machine:

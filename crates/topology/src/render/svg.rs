@@ -299,7 +299,7 @@ const LEGEND_WIDTH: f64 = 300.0;
 const CORE: f64 = 17.0;
 /// Side of a core where there are few
 const CORE_LARGE: f64 = 24.0;
-const CORES_LARGE_MAX: usize = 32;
+const CORES_LARGE_MAX: usize = 64;
 
 #[cfg(test)]
 #[path = "svg/tests.rs"]

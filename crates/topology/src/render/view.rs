@@ -373,19 +373,27 @@ fn device_view(machine: &Machine, device: Device) -> DeviceView {
             let interfaces: Vec<String> = nics.iter().map(|nic| nic.name.clone()).collect();
             names.extend(interfaces.iter().cloned());
             let speed = speed.map(speed_text);
-            details.push("RDMA".to_owned());
-            details.extend(speed.clone());
+            let rdma = if interfaces.is_empty() {
+                None
+            } else {
+                Some(name.clone())
+            };
+            let what: Vec<String> = rdma.clone().into_iter().chain(speed.clone()).collect();
+            details.push(
+                format!("RDMA {}", rdma.unwrap_or_default())
+                    .trim_end()
+                    .to_owned(),
+            );
+            details.extend(speed);
             for nic in nics {
                 details.extend(nic.addresses.iter().map(ToString::to_string));
             }
-            if interfaces.is_empty() {
-                (name.clone(), speed.unwrap_or_default())
+            let called = if interfaces.is_empty() {
+                name.clone()
             } else {
-                (
-                    format!("{} ({name})", interfaces.join(", ")),
-                    speed.unwrap_or_default(),
-                )
-            }
+                interfaces.join(", ")
+            };
+            (called, what.join(" · "))
         }
         Device::Nic(name) => {
             let nic = machine.nics.iter().find(|nic| nic.name == *name);

@@ -70,9 +70,10 @@ impl<'v> NodeBlock<'v> {
         bridges: &'v [BridgeView],
         core: f64,
     ) -> Self {
+        let many = caches.len() > 1;
         let caches: Vec<CacheBlock<'v>> = caches
             .iter()
-            .map(|cache| CacheBlock::new(cache, core))
+            .map(|cache| CacheBlock::new(cache, core, many))
             .collect();
         let cache_columns = match caches.len() {
             0..=1 => 1,
@@ -185,7 +186,7 @@ impl<'v> NodeBlock<'v> {
 }
 
 impl<'v> CacheBlock<'v> {
-    fn new(cache: &'v CacheView, core: f64) -> Self {
+    fn new(cache: &'v CacheView, core: f64, many: bool) -> Self {
         let count = cores_text(cache);
         let label = match (cache.known, cache.bytes) {
             (true, Some(bytes)) => format!("L3 {} · {count}", memory_text(bytes)),
@@ -195,6 +196,13 @@ impl<'v> CacheBlock<'v> {
         let columns = columns(cache.cores.len());
         let rows = cache.cores.len().div_ceil(columns);
         let grid = columns as f64 * (core + CORE_GAP) - CORE_GAP;
+        // Of many caches only what tells them from each other, so that they stay small
+        let label = match cache.bytes {
+            Some(bytes) if many && width(&label, 10.0) > grid => {
+                format!("L3 {}", memory_text(bytes))
+            }
+            _ => label,
+        };
         Self {
             width: grid.max(width(&label, 10.0)) + 2.0 * GAP,
             height: 20.0 + rows as f64 * (core + CORE_GAP) - CORE_GAP + GAP,

@@ -144,9 +144,9 @@ other/cpu.max: 1 100000
 }
 
 #[test]
-fn groups_that_are_mounted_nowhere_are_noted() {
+fn groups_that_are_hidden_are_noted() {
     let machine = machine("unmounted", &[HOST, "proc/self/cgroup: 0::/a\n"]);
-    let noted = |note: &String| note.contains("mounted nowhere");
+    let noted = |note: &String| note.contains("control groups are hidden");
     assert!(machine.notes.iter().any(noted), "{:?}", machine.notes);
 }
 
@@ -224,6 +224,70 @@ proc/driver/nvidia/gpus/0000:0f:00.0/information: GPU UUID: \t GPU-????????
     assert_eq!(with.gpus[0].name, "Tesla V100-SXM2-32GB");
     assert_eq!(with.gpus[1].uuid, None);
     assert!(!with.notes.iter().any(|note| note.contains("no driver")));
+}
+
+#[test]
+fn memory_of_gpus_is_no_node_of_the_host() {
+    let nodes = "\
+sys/devices/system/cpu/online: 0-1
+sys/devices/system/node/online: 0,8,255
+sys/devices/system/node/node0/cpulist: 0
+sys/devices/system/node/node0/distance: 10 40 80
+sys/devices/system/node/node8/cpulist: 1
+sys/devices/system/node/node8/distance: 40 10 80
+sys/devices/system/node/node255/distance: 80 80 10
+proc/driver/nvidia/gpus/0004:04:00.0/numa_status: Node:      255
+proc/driver/nvidia/gpus/0004:04:00.0/numa_status: Status:    online
+";
+    let machine = machine("gpu-nodes", &[nodes]);
+    assert_eq!(machine.allowed_nodes, [0, 8]);
+    assert_eq!(machine.nodes[1].distances, [40, 10]);
+    assert!(machine.notes.iter().any(|note| note.contains("255")));
+}
+
+#[test]
+fn nodes_without_memory_give_none() {
+    let empty = "sys/devices/system/node/node1/meminfo: Node 1 MemTotal: 0 kB\n";
+    assert_eq!(machine("empty-node", &[HOST, empty]).allowed_nodes, [0]);
+}
+
+#[test]
+fn a_cpu_is_in_one_node() {
+    let nodes = HOST.replace("node1/cpulist: 4-7", "node1/cpulist: 3-7");
+    let machine = machine("two-nodes", &[&nodes]);
+    assert_eq!(machine.nodes[1].cpus.to_string(), "4-7");
+    assert!(machine.notes.iter().any(|note| note.starts_with("CPUs 3 ")));
+}
+
+#[test]
+fn a_list_that_ends_with_zero_is_read() {
+    let tree = Unpacked::new(
+        "zero",
+        &HOST.replace("cpu/online: 0-7", "cpu/online: 0-7\u{0}"),
+    );
+    let machine = read(tree.root(), &Told::default()).expect("a system");
+    assert_eq!(machine.online_cpus.to_string(), "0-7");
+}
+
+#[test]
+fn cores_and_caches_that_overlap_are_taken_apart() {
+    let overlap = "\
+sys/devices/system/cpu/cpu0/topology/core_cpus_list: 0-1
+sys/devices/system/cpu/cpu2/topology/core_cpus_list: 0-1
+sys/devices/system/cpu/cpu0/cache/index3/level: 3
+sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list: 0-1
+sys/devices/system/cpu/cpu2/cache/index3/level: 3
+sys/devices/system/cpu/cpu2/cache/index3/shared_cpu_list: 0-1
+";
+    let machine = machine("overlap", &[HOST, overlap]);
+    let domains: Vec<String> = machine
+        .l3_domains
+        .iter()
+        .map(|d| d.cpus.to_string())
+        .collect();
+    assert_eq!(domains, ["0-1", "2"]);
+    let cores: usize = machine.cores.iter().map(|core| core.cpus.len()).sum();
+    assert_eq!(cores, 8);
 }
 
 #[test]

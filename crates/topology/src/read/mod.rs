@@ -4,6 +4,7 @@
 //! what it is said to be.
 
 pub mod hwloc;
+mod mask;
 pub mod nvidia_smi;
 mod nvml;
 mod pci;
@@ -15,6 +16,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::check::Misfit;
 use crate::model::{FORMAT, Machine};
 
 /// How to find out what a machine is made of
@@ -122,14 +124,18 @@ impl FromStr for Format {
 ///
 /// [`ParseError`]: the text is of no format that is known, or not what its format asks for.
 pub fn parse(text: &str, format: Option<Format>) -> Result<Machine, ParseError> {
-    match format.or_else(|| Format::of(text)) {
-        Some(Format::Json) => parse_json(text),
-        Some(Format::HwlocXml) => Ok(hwloc::parse(text)?),
-        Some(Format::NvidiaSmi) => Ok(nvidia_smi::parse(text)?),
-        None => Err(ParseError::Unrecognised {
-            start: text.trim_start().chars().take(40).collect(),
-        }),
-    }
+    let machine = match format.or_else(|| Format::of(text)) {
+        Some(Format::Json) => parse_json(text)?,
+        Some(Format::HwlocXml) => hwloc::parse(text)?,
+        Some(Format::NvidiaSmi) => nvidia_smi::parse(text)?,
+        None => {
+            return Err(ParseError::Unrecognised {
+                start: text.trim_start().chars().take(40).collect(),
+            });
+        }
+    };
+    machine.check()?;
+    Ok(machine)
 }
 
 fn parse_json(text: &str) -> Result<Machine, ParseError> {
@@ -140,7 +146,7 @@ fn parse_json(text: &str) -> Result<Machine, ParseError> {
     }
     let Versioned { format } = serde_json::from_str(text)?;
     if format != FORMAT {
-        return Err(ParseError::Version { format });
+        return Err(Misfit::Version { format }.into());
     }
     Ok(serde_json::from_str(text)?)
 }
@@ -171,12 +177,9 @@ pub enum ParseError {
     /// JSON, but not that of a machine
     #[error("not a machine in JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A machine of another version of the model
-    #[error("a machine in format {format}, and this version reads format {FORMAT}; record it anew")]
-    Version {
-        /// Version that the text says it has
-        format: u32,
-    },
+    /// A machine whose parts do not fit together
+    #[error("not a machine: {0}")]
+    Misfit(#[from] Misfit),
     /// Not XML of hwloc
     #[error(transparent)]
     Hwloc(#[from] hwloc::HwlocError),

@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::cpuset::CpuSet;
 use crate::model::{FORMAT, Machine};
+pub(super) use cpu::claim_once;
 use limits::Limits;
 use tree::Tree;
 
@@ -87,7 +88,11 @@ fn fill_limits(machine: &mut Machine, tree: &Tree, told: &Told) {
         ("cpuset", limits.cpus()),
     ];
     machine.allowed_cpus = narrowest(tree, machine.online_cpus.clone(), bounds);
-    let nodes: CpuSet = machine.nodes.iter().map(|node| node.id).collect();
+    let with_memory = machine
+        .nodes
+        .iter()
+        .filter(|node| node.memory_bytes != Some(0));
+    let nodes: CpuSet = with_memory.map(|node| node.id).collect();
     let bounds = [
         ("Mems_allowed_list", status.remove("Mems_allowed_list")),
         ("cpuset of memory", limits.memory_nodes()),

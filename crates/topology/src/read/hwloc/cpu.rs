@@ -7,6 +7,7 @@ use roxmltree::Node;
 use super::xml::{HwlocError, bad, index, kind, number, objects, set};
 use crate::cpuset::CpuSet;
 use crate::model::{CacheDomain, Core, NumaNode};
+use crate::read::sysfs::claim_once;
 
 /// Hardware threads
 pub(super) fn threads(root: Node<'_, '_>) -> Result<CpuSet, HwlocError> {
@@ -25,8 +26,9 @@ pub(super) fn cores(root: Node<'_, '_>) -> Result<Vec<Core>, HwlocError> {
             .find(|node| node.has_tag_name("object") && kind(*node) == "Package");
         let package = match package {
             None => 0,
-            Some(package) => match index(package)? {
-                Some(number) => number,
+            Some(package) => match number(package, "os_index")? {
+                Some(number) => u32::try_from(number)
+                    .map_err(|_| bad(package, "os_index", "a number of 32 bits"))?,
                 // Firmware may not number them: in their order
                 None => (0..)
                     .zip(&packages)
@@ -87,6 +89,8 @@ pub(super) fn nodes(root: Node<'_, '_>, online: &CpuSet) -> Result<Vec<NumaNode>
         });
     }
     nodes.sort_by_key(|node| node.id);
+    // A node of memory alone has the CPUs near it here
+    claim_once(&mut nodes);
     if let Some(latencies) = latencies(root) {
         let ids: Vec<u64> = nodes.iter().map(|node| u64::from(node.id)).collect();
         for node in &mut nodes {

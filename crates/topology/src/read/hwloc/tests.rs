@@ -109,16 +109,12 @@ fn a_bad_attribute_is_named_with_its_line() {
 }
 
 #[test]
-fn words_of_a_set_are_from_the_highest_down() {
-    let set = |value: &str| {
-        let text = format!("<object cpuset=\"{value}\"/>");
-        let document = Document::parse(&text).expect("XML");
-        let set = xml::set(document.root_element(), "cpuset").expect(value);
-        set.map(|set| set.to_string())
-    };
-    assert_eq!(set("0x0000ffff,,0x00000001"), Some("0,64-79".to_owned()));
-    assert_eq!(set("0x0"), Some(String::new()));
-    assert_eq!(set("0xf...f"), None);
+fn a_set_without_end_is_none() {
+    let machine = parse(&XML.replace(
+        "allowed_cpuset=\"0x00000007\"",
+        "allowed_cpuset=\"0xf...f\"",
+    ));
+    assert_eq!(machine.expect("a topology").allowed_cpus.to_string(), "0-3");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use roxmltree::Node;
 use thiserror::Error;
 
 use crate::cpuset::{CPUS_MAX, CpuSet};
+use crate::read::mask;
 
 /// A text that is not a machine in XML of hwloc
 ///
@@ -96,34 +97,15 @@ pub(super) fn index(node: Node<'_, '_>) -> Result<Option<u32>, HwlocError> {
     }
 }
 
-/// A set: 32 bits a word in hexadecimal digits, the highest word first, `0x0000ffff,,0x00000001`;
-/// `None` if there is none, or it has no end (`0xf...f`)
+/// A set; `None` if there is none, or it has no end (`0xf...f`)
 pub(super) fn set(node: Node<'_, '_>, attribute: &str) -> Result<Option<CpuSet>, HwlocError> {
-    let Some(value) = node.attribute(attribute) else {
-        return Ok(None);
-    };
-    if value.is_empty() || value.starts_with("0xf...f") {
-        return Ok(None);
+    match node.attribute(attribute) {
+        None | Some("") => Ok(None),
+        Some(value) if value.starts_with("0xf...f") => Ok(None),
+        Some(value) => mask::parse(value)
+            .map(Some)
+            .ok_or_else(|| bad(node, attribute, "words of 32 bits such as 0x0000000f")),
     }
-    let wrong = || bad(node, attribute, "words of 32 bits such as 0x0000000f");
-    let words: Vec<&str> = value.split(',').collect();
-    if words.len() > CPUS_MAX as usize / 32 {
-        return Err(wrong());
-    }
-    let mut members = Vec::new();
-    for (at, word) in (0..).zip(words.iter().rev()) {
-        let digits = word.trim().trim_start_matches("0x");
-        let word = match digits {
-            "" => 0,
-            digits => u32::from_str_radix(digits, 16).map_err(|_| wrong())?,
-        };
-        members.extend(
-            (0..32)
-                .filter(|bit| word >> bit & 1 == 1)
-                .map(|bit| at * 32 + bit),
-        );
-    }
-    Ok(Some(members.into_iter().collect()))
 }
 
 /// The error of an attribute that makes no sense

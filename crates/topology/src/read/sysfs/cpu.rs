@@ -50,12 +50,18 @@ pub(super) fn cores(tree: &Tree, online: &CpuSet) -> Vec<Core> {
             continue;
         }
         let folder = format!("sys/devices/system/cpu/cpu{cpu}/topology");
-        let siblings = tree
-            .cpus(&format!("{folder}/core_cpus_list"))
-            .or_else(|| tree.cpus(&format!("{folder}/thread_siblings_list")));
+        let siblings = tree.cpus(&format!("{folder}/core_cpus_list")).or_else(|| {
+            tree.cpus_or_mask(
+                &format!("{folder}/thread_siblings_list"),
+                &format!("{folder}/thread_siblings"),
+            )
+        });
         let alone = CpuSet::from_iter([cpu]);
         let cpus = match siblings {
-            Some(siblings) => siblings.intersection(online).union(&alone),
+            Some(siblings) => siblings
+                .intersection(online)
+                .union(&alone)
+                .difference(&seen),
             None => {
                 untold = untold.union(&alone);
                 alone
@@ -103,10 +109,17 @@ pub(super) fn cache_domains(tree: &Tree, online: &CpuSet) -> Vec<CacheDomain> {
             .filter_map(|index| Some((tree.number::<u32>(&format!("{index}/level"))?, index)))
             .max();
         let Some((_, index)) = last else { continue };
-        let Some(cpus) = tree.cpus(&format!("{index}/shared_cpu_list")) else {
+        let cpus = tree.cpus_or_mask(
+            &format!("{index}/shared_cpu_list"),
+            &format!("{index}/shared_cpu_map"),
+        );
+        let Some(cpus) = cpus else {
             continue;
         };
-        let cpus = cpus.intersection(online).union(&CpuSet::from_iter([cpu]));
+        let cpus = cpus
+            .intersection(online)
+            .union(&CpuSet::from_iter([cpu]))
+            .difference(&seen);
         seen = seen.union(&cpus);
         let bytes = tree
             .text(&format!("{index}/size"))
@@ -148,30 +161,63 @@ pub(super) fn nodes(tree: &Tree, online: &CpuSet) -> Vec<NumaNode> {
         tree.note("/sys/devices/system/node is missing: NUMA nodes are not known".to_owned());
         return Vec::new();
     };
+    let on_gpus = gpu_nodes(tree);
+    let left_out = |id: u32| {
+        on_gpus.contains(&id) || !tree.exists(&format!("sys/devices/system/node/node{id}"))
+    };
+    if ids.iter().any(left_out) {
+        let ids: CpuSet = ids.iter().filter(|&id| left_out(id)).collect();
+        tree.note(format!(
+            "NUMA nodes {ids} are memory of GPUs, or hidden, and are left out"
+        ));
+    }
     let mut nodes = Vec::new();
-    for id in ids.iter() {
+    for id in ids.iter().filter(|&id| !left_out(id)) {
         let folder = format!("sys/devices/system/node/node{id}");
-        if !tree.exists(&folder) {
-            tree.note(format!("/{folder} is missing, though the node is online"));
-            continue;
-        }
+        // A row has a column for each node that is online
+        let row = distances(tree, &folder, ids.len());
+        let columns = ids.iter().zip(row).filter(|(id, _)| !left_out(*id));
         nodes.push(NumaNode {
             id,
             cpus: tree
-                .cpus(&format!("{folder}/cpulist"))
+                .cpus_or_mask(&format!("{folder}/cpulist"), &format!("{folder}/cpumap"))
                 .unwrap_or_default()
                 .intersection(online),
             memory_bytes: node_memory(tree, &folder),
-            distances: distances(tree, &folder, ids.len()),
+            distances: columns.map(|(_, distance)| distance).collect(),
         });
     }
-    if nodes.len() < ids.len() {
-        // A row has a column for each node that is online
-        for node in &mut nodes {
-            node.distances.clear();
-        }
+    let twice = claim_once(&mut nodes);
+    if !twice.is_empty() {
+        tree.note(format!(
+            "CPUs {twice} are in several NUMA nodes; the first counts"
+        ));
     }
     nodes
+}
+
+/// Leaves each CPU to the first node that has it, and returns those that more had
+pub(in crate::read) fn claim_once(nodes: &mut [NumaNode]) -> CpuSet {
+    let (mut seen, mut twice) = (CpuSet::default(), CpuSet::default());
+    for node in nodes {
+        twice = twice.union(&node.cpus.intersection(&seen));
+        node.cpus = node.cpus.difference(&seen);
+        seen = seen.union(&node.cpus);
+    }
+    twice
+}
+
+/// Nodes whose memory is that of a GPU, as of a Grace Hopper: programs of the CPU that know
+/// nothing of GPUs must not be bound to them
+fn gpu_nodes(tree: &Tree) -> Vec<u32> {
+    tree.names("proc/driver/nvidia/gpus")
+        .iter()
+        .filter_map(|gpu| tree.text(&format!("proc/driver/nvidia/gpus/{gpu}/numa_status")))
+        .filter_map(|status| {
+            let node = status.lines().find_map(|line| field(line, "Node"));
+            node?.parse().ok()
+        })
+        .collect()
 }
 
 fn node_memory(tree: &Tree, folder: &str) -> Option<u64> {

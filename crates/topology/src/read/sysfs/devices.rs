@@ -19,7 +19,10 @@ pub(super) fn place(tree: &Tree, link: &str) -> Place {
     Place {
         node: node.and_then(|node| u32::try_from(node).ok()),
         cpus: tree
-            .cpus(&format!("{folder}/local_cpulist"))
+            .cpus_or_mask(
+                &format!("{folder}/local_cpulist"),
+                &format!("{folder}/local_cpus"),
+            )
             .unwrap_or_default(),
         pci_path,
     }

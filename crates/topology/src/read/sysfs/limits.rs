@@ -37,18 +37,20 @@ impl<'a> Limits<'a> {
     pub(super) fn new(tree: &'a Tree) -> Self {
         let mounts = tree.text("proc/self/mountinfo").unwrap_or_default();
         let groups = tree.text("proc/self/cgroup").unwrap_or_default();
-        Self {
+        let group = |line: &str| {
+            let mut parts = line.splitn(3, ':');
+            let controllers = parts.nth(1)?.split(',').map(str::to_owned).collect();
+            Some((controllers, parts.next()?.to_owned()))
+        };
+        let limits = Self {
             tree,
             mounts: mounts.lines().filter_map(Mount::of).collect(),
-            groups: groups
-                .lines()
-                .filter_map(|line| {
-                    let mut parts = line.splitn(3, ':');
-                    let controllers = parts.nth(1)?.split(',').map(str::to_owned).collect();
-                    Some((controllers, parts.next()?.to_owned()))
-                })
-                .collect(),
+            groups: groups.lines().filter_map(group).collect(),
+        };
+        if limits.mounts.is_empty() && !limits.groups.is_empty() {
+            tree.note("control groups are hidden: quotas and limits are not known".to_owned());
         }
+        limits
     }
 
     /// CPUs of the cpuset, if there is one
@@ -124,14 +126,7 @@ impl<'a> Limits<'a> {
             Version::One => mount.controllers.as_deref().is_some_and(has),
             Version::Two => mount.controllers.is_none(),
         });
-        let Some(mount) = mount else {
-            self.tree.note(format!(
-                "the group {path:?} of controller {controller} is mounted nowhere: \
-                 what it allows is not known"
-            ));
-            return None;
-        };
-        Some((version, mount.folders(self.tree, path)))
+        Some((version, mount?.folders(self.tree, path)))
     }
 }
 

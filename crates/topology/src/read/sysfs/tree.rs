@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::cpuset::CpuSet;
+use crate::read::mask;
 
 /// A folder with `sys` and `proc` in it
 ///
@@ -38,13 +39,18 @@ impl Tree {
         self.notes.into_inner()
     }
 
-    /// Content of a file, without blanks around it
+    /// Content of a file, without blanks around it, and without the zero that some releases of
+    /// Linux end lists with
     pub(super) fn text(&self, path: &str) -> Option<String> {
         let mut content = Vec::new();
         File::open(self.root.join(path))
             .and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut content))
             .ok()?;
-        Some(String::from_utf8_lossy(&content).trim().to_owned())
+        let text = String::from_utf8_lossy(&content);
+        Some(
+            text.trim_matches(|c: char| c.is_whitespace() || c == '\0')
+                .to_owned(),
+        )
     }
 
     /// A number in a file
@@ -67,6 +73,12 @@ impl Tree {
                 None
             }
         }
+    }
+
+    /// A list of CPUs in a file, or a mask in another: Linux had masks first, and
+    /// `hwloc-gather-topology` records them alone
+    pub(super) fn cpus_or_mask(&self, list: &str, mask: &str) -> Option<CpuSet> {
+        self.cpus(list).or_else(|| mask::parse(&self.text(mask)?))
     }
 
     /// Names of the entries of a folder, in order; none if there is no folder

@@ -151,6 +151,8 @@ def test_bad_files_are_refused_by_name_and_line(
         (("--from", DGX1, "--plan", "per-numa", "--memory", "4 stones"), "4 stones"),
         (("--from", DGX1, "--gpus", "1"), "--gpus is for a plan"),
         (("--format", "json"), "give --from"),
+        (("--json", "--svg", "x.svg"), "--json and --svg exclude each other"),
+        (("--matrix", "--plan", "per-numa"), "--matrix and --plan exclude each other"),
     ],
 )
 def test_what_is_impossible_is_refused_in_words(

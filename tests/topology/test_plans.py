@@ -67,6 +67,7 @@ def test_options_of_any_fitting_type_are_taken(dgx1: topology.Machine) -> None:
     assert plan.workers[1].cpus == set(range(20, 30))
     assert {worker.memory_bytes for worker in plan.workers} == {4 << 30}
     assert {worker.threads for worker in plan.workers} == {2}
+    assert dgx1.plan("per-gpu", gpus="2, 6") == dgx1.plan("per-gpu", gpus=[2, 6])
     assert dgx1.plan("per-numa", cpus="0-29") == dgx1.plan("per-numa", cpus=range(30))
 
 

@@ -163,6 +163,20 @@ fn check(machine: &Machine, options: &Options, plan: &Plan) {
     let limit = machine.memory_limit_bytes.unwrap_or(u64::MAX);
     let memory: u64 = plan.workers.iter().map(|worker| worker.memory_bytes).sum();
     assert!(memory <= limit.min(machine.memory_bytes.expect("it is drawn")));
+    for node in &machine.nodes {
+        // Workers that are bound to one node alone must fit into it
+        let bound = plan
+            .workers
+            .iter()
+            .filter(|worker| worker.memory_nodes == [node.id]);
+        let memory: u64 = bound.map(|worker| worker.memory_bytes).sum();
+        assert!(memory <= node.memory_bytes.expect("it is drawn"));
+    }
+    let allowed = machine.nodes.iter().filter(|node| {
+        machine.allowed_nodes.is_empty() || machine.allowed_nodes.contains(&node.id)
+    });
+    let of_nodes: u64 = allowed.filter_map(|node| node.memory_bytes).sum();
+    assert!(memory <= of_nodes, "there is no more that may be used");
     if let Some(quota) = machine.cpu_quota
         && options.policy != Policy::PerGpu
     {

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from backhaul import _native
 from backhaul.bench.units import parse_bytes
@@ -33,6 +33,8 @@ __all__ = [
     "load",
     "parse",
 ]
+
+_T = TypeVar("_T")
 
 Format = Literal["json", "hwloc-xml", "nvidia-smi"]
 
@@ -305,8 +307,8 @@ class Machine:
         threads_per_worker: int | None = None,
         memory_limit: int | str | None = None,
         memory_fraction: float | None = None,
-        gpus: Sequence[int | str] | None = None,
-        nics: Sequence[str] | None = None,
+        gpus: Sequence[int | str] | str | None = None,
+        nics: Sequence[str] | str | None = None,
         interface: str | None = None,
         cpus: Iterable[int] | str | None = None,
         exclusive_cpus: bool = False,
@@ -329,9 +331,10 @@ class Machine:
             Part of the machine's memory that the workers share, above 0 and at most 1. By default
             all of it.
         gpus : sequence of int or str, optional
-            Numbers or UUIDs of GPUs, or UUIDs of instances (MIG). By default all.
+            Numbers or UUIDs of GPUs, or UUIDs of instances (MIG); a text is split at commas. By
+            default all.
         nics : sequence of str, optional
-            Interfaces to use, by name. By default Dask chooses.
+            Interfaces to use, by name; a text is split at commas. By default Dask chooses.
         interface : str, optional
             Prefix of the interfaces to use, as ``"ib"``; each worker has the nearest.
         cpus : iterable of int or str, optional
@@ -363,9 +366,9 @@ class Machine:
             "threads_per_worker": threads_per_worker,
             "memory_limit_bytes": memory_limit,
             "memory_fraction": memory_fraction,
-            "gpus": None if gpus is None else [str(gpu) for gpu in gpus],
+            "gpus": None if gpus is None else [str(gpu) for gpu in _names(gpus)],
             "interface": interface,
-            "nics": None if nics is None else list(nics),
+            "nics": None if nics is None else list(_names(nics)),
             "cpus": cpus if cpus is None or isinstance(cpus, str) else cpu_list(cpus),
             "exclusive_cpus": exclusive_cpus,
         }
@@ -455,6 +458,12 @@ def load(path: str | PathLike[str], *, format: Format | None = None) -> Machine:
         If the file cannot be read.
     """
     return parse(Path(path).read_bytes(), name=str(path), format=format)
+
+
+def _names(names: Sequence[_T] | str) -> Sequence[_T | str]:
+    if not isinstance(names, str):
+        return names
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def _machine(text: str) -> Machine:

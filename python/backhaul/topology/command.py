@@ -96,6 +96,11 @@ def topology(
         raise click.UsageError(f"{option} is for a plan: give --plan too", ctx)
     if form is not None and source is None:
         raise click.UsageError("--format is for a file: give --from too", ctx)
+    outputs = {"--matrix": matrix, "--json": as_json, "--svg": svg is not None}
+    chosen = [option for option, given in outputs.items() if given]
+    if len(chosen) > 1 or (matrix and policy is not None):
+        chosen = [*chosen, "--plan"][:2]
+        raise click.UsageError(f"{chosen[0]} and {chosen[1]} exclude each other", ctx)
     try:
         machine = _read(source, form)
         plan = None if policy is None else _plan(machine, policy, **asked)

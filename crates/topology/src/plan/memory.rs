@@ -110,17 +110,17 @@ pub(super) fn share(
         .collect()
 }
 
-/// Memory that there is to share out
+/// Memory that there is to share out: of the machine, of the nodes that are allowed, of the cgroup
 fn budget(machine: &Machine) -> Option<u64> {
-    let of_nodes = || {
-        let sum: Option<u64> = machine.nodes.iter().map(|node| node.memory_bytes).sum();
-        sum.filter(|&bytes| bytes > 0)
-    };
-    let all = machine.memory_bytes.or_else(of_nodes);
-    match (all, machine.memory_limit_bytes) {
-        (Some(all), Some(limit)) => Some(all.min(limit)),
-        (all, limit) => all.or(limit),
-    }
+    let allowed = |id: u32| machine.allowed_nodes.is_empty() || machine.allowed_nodes.contains(&id);
+    let nodes = machine.nodes.iter().filter(|node| allowed(node.id));
+    let of_nodes: Option<u64> = nodes.map(|node| node.memory_bytes).sum();
+    let bounds = [
+        machine.memory_bytes,
+        of_nodes.filter(|&bytes| bytes > 0),
+        machine.memory_limit_bytes,
+    ];
+    bounds.into_iter().flatten().min()
 }
 
 /// `bytes * part / whole`, rounded down

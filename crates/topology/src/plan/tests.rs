@@ -390,6 +390,12 @@ fn memory_of_a_forbidden_node_is_not_bound() {
     let plan = plan(&machine, &options(Policy::PerNuma)).expect("there are nodes");
     assert_eq!(plan.workers[0].memory_nodes, [0]);
     assert!(plan.workers[1].memory_nodes.is_empty());
+    let memory: Vec<u64> = plan
+        .workers
+        .iter()
+        .map(|worker| worker.memory_bytes)
+        .collect();
+    assert_eq!(memory, [32 * GIB; 2], "both live in node 0");
     assert!(plan.warnings[0].contains("worker numa1 may have no memory of NUMA node 1"));
 }
 

@@ -1,5 +1,6 @@
 //! Machines and plans for people: a tree, a matrix, a picture
 
+mod devices;
 mod matrix;
 mod svg;
 mod tree;

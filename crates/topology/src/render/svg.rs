@@ -28,7 +28,6 @@ use crate::plan::Plan;
 #[must_use]
 pub fn svg(machine: &Machine, plan: Option<&Plan>) -> String {
     let view = View::new(machine);
-    let colours = Colours::new(plan);
     let rows = Rows::new(&view);
     let header = Header::new(machine, &view);
     let boxes_width = rows
@@ -38,29 +37,45 @@ pub fn svg(machine: &Machine, plan: Option<&Plan>) -> String {
         .sum::<f64>()
         + GAP * rows.packages.len().saturating_sub(1) as f64;
     let inner = boxes_width.max(header.width).max(INNER_WIDTH_MIN);
-    let mut canvas = Canvas::new();
-    let mut y = MARGIN;
-    y = header.draw(&mut canvas, MARGIN, y);
-    legend(&mut canvas, machine, plan, MARGIN + inner, MARGIN + 16.0);
-    let mut x = MARGIN + (inner - boxes_width) / 2.0;
-    let mut gpus = BTreeMap::new();
+    let mut scene = Scene {
+        canvas: Canvas::new(),
+        machine,
+        colours: Colours::new(plan),
+        gpus: BTreeMap::new(),
+    };
+    let mut y = header.draw(&mut scene.canvas, MARGIN, MARGIN);
+    legend(
+        &mut scene.canvas,
+        machine,
+        plan,
+        MARGIN + inner,
+        MARGIN + 16.0,
+    );
+    let left = MARGIN + (inner - boxes_width) / 2.0;
+    let mut x = left;
     for package in &rows.packages {
-        package.draw(&mut canvas, x, y, &rows, machine, &colours, &mut gpus);
+        package.draw(&mut scene, x, y, &rows);
         x += package.width + GAP;
     }
-    draw_interconnect(
-        &mut canvas,
-        machine,
-        &rows,
-        MARGIN + (inner - boxes_width) / 2.0,
-        y,
-    );
+    draw_interconnect(&mut scene.canvas, machine, &rows, left, y);
     y += rows.height + rows.head + 2.0 * PAD;
-    y = links::draw(&mut canvas, machine, &gpus, y);
+    y = links::draw(&mut scene.canvas, machine, &scene.gpus, y);
     if let Some(plan) = plan {
-        y = plan::draw(&mut canvas, plan, &colours, MARGIN, y + GAP, inner);
+        let colours = &scene.colours;
+        y = plan::draw(&mut scene.canvas, plan, colours, MARGIN, y + GAP, inner);
     }
-    canvas.finish(inner + 2.0 * MARGIN, y + MARGIN, &title(machine))
+    scene
+        .canvas
+        .finish(inner + 2.0 * MARGIN, y + MARGIN, &title(machine))
+}
+
+/// What is drawn, and what it is drawn from
+struct Scene<'m> {
+    canvas: Canvas,
+    machine: &'m Machine,
+    colours: Colours<'m>,
+    /// Middle of the lower side of each GPU that is drawn, where NVLink begins
+    gpus: BTreeMap<u32, (f64, f64)>,
 }
 
 /// What the picture is called
@@ -264,26 +279,16 @@ impl<'v> PackageBlock<'v> {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn draw(
-        &self,
-        canvas: &mut Canvas,
-        x: f64,
-        y: f64,
-        rows: &Rows<'_>,
-        machine: &Machine,
-        colours: &Colours<'_>,
-        gpus: &mut BTreeMap<u32, (f64, f64)>,
-    ) {
+    fn draw(&self, scene: &mut Scene<'_>, x: f64, y: f64, rows: &Rows<'_>) {
         let height = rows.height + rows.head + 2.0 * PAD;
         if let Some(name) = &self.name {
-            canvas.rect(x, y, self.width, height, 14.0, "package");
-            canvas.text(x + PAD + 2.0, y + 22.0, "heading", name);
+            scene.canvas.rect(x, y, self.width, height, 14.0, "package");
+            scene.canvas.text(x + PAD + 2.0, y + 22.0, "heading", name);
         }
         let mut left = x + PAD;
         for node in &self.nodes {
             let top = y + rows.head + PAD;
-            node.draw(canvas, left, top, rows, machine, colours, gpus);
+            node.draw(scene, left, top, rows);
             left += node.width + PAD;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::view::{BridgeView, CacheView, DeviceView, NodeView, View};
+use super::view::{BridgeView, CacheView, NodeView, View};
 use crate::model::Machine;
 use crate::plan::memory_text;
 
@@ -148,11 +148,15 @@ fn bridge_branches(bridge: &BridgeView) -> Vec<Branch> {
         .iter()
         .map(|switch| {
             let mut branch = Branch::new(switch.name.to_owned());
-            branch.children = switch.devices.iter().map(device_branch).collect();
+            branch.children = switch
+                .devices
+                .iter()
+                .map(|device| Branch::new(device.line()))
+                .collect();
             branch
         })
         .collect();
-    inside.extend(bridge.alone.iter().map(device_branch));
+    inside.extend(bridge.alone.iter().map(|device| Branch::new(device.line())));
     match &bridge.name {
         Some(name) => {
             let mut branch = Branch::new(format!("Host bridge {name}"));
@@ -161,14 +165,6 @@ fn bridge_branches(bridge: &BridgeView) -> Vec<Branch> {
         }
         None => inside,
     }
-}
-
-fn device_branch(device: &DeviceView) -> Branch {
-    let parts: Vec<&str> = [device.name.as_str()]
-        .into_iter()
-        .chain(device.details.iter().map(String::as_str))
-        .collect();
-    Branch::new(parts.join(" · "))
 }
 
 /// What is not in the tree

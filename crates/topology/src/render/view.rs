@@ -3,11 +3,11 @@
 //! What the tree and the picture have in common. Devices are grouped by the paths between them, so
 //! a machine that tells PCI addresses and a table that tells paths alone look the same.
 
+use super::devices::DeviceView;
 use crate::cpuset::CpuSet;
 use crate::distance::{Class, Device, between, node_of_place, place};
 use crate::locality::localities;
 use crate::model::{Machine, NicKind};
-use crate::plan::memory_text;
 
 /// A machine as boxes in boxes
 #[derive(Debug)]
@@ -63,23 +63,6 @@ pub(super) struct SwitchView {
     pub(super) devices: Vec<DeviceView>,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct DeviceView {
-    pub(super) device: Device,
-    /// PCI address
-    address: Option<String>,
-    /// `GPU 0`, `ib0`
-    pub(super) name: String,
-    /// What it is called in a plan: a network card by its interfaces and its RDMA device
-    pub(super) names: Vec<String>,
-    /// Model, speed or size
-    pub(super) what: String,
-    /// All there is to say, in short pieces
-    pub(super) details: Vec<String>,
-    /// A fault: down
-    pub(super) off: bool,
-}
-
 impl View {
     pub(super) fn new(machine: &Machine) -> Self {
         let mut nodes = node_views(machine);
@@ -120,13 +103,8 @@ impl View {
 
 impl SwitchView {
     fn new(devices: Vec<DeviceView>) -> Self {
-        // Functions of one card differ in the last digit of their addresses
-        let card = |device: &DeviceView| {
-            let (card, _) = device.address.as_ref()?.rsplit_once('.')?;
-            Some(card.to_owned())
-        };
-        let first = devices.first().and_then(card);
-        let one_card = first.is_some() && devices.iter().all(|device| card(device) == first);
+        let first = devices.first().and_then(DeviceView::card);
+        let one_card = first.is_some() && devices.iter().all(|device| device.card() == first);
         Self {
             name: if one_card { "One card" } else { "PCI switch" },
             devices,
@@ -274,7 +252,7 @@ fn bridges(machine: &Machine, devices: Vec<Device>) -> Vec<BridgeView> {
             for group in groups(machine, &behind, Class::Pxb) {
                 let mut views: Vec<DeviceView> = group
                     .into_iter()
-                    .map(|device| device_view(machine, device))
+                    .map(|device| DeviceView::new(machine, device))
                     .collect();
                 if views.len() == 1 {
                     bridge.alone.append(&mut views);
@@ -335,133 +313,5 @@ fn path_on_pci(machine: &Machine, one: &Device, other: &Device) -> Class {
             crate::distance::pci_path_between(one, other).map_or(Class::Sys, Class::from)
         }
         class => class,
-    }
-}
-
-fn device_view(machine: &Machine, device: Device) -> DeviceView {
-    let address = place(machine, &device).and_then(|place| place.pci_path.last().cloned());
-    let mut details = Vec::new();
-    let mut off = false;
-    let mut names = vec![device.to_string()];
-    let (name, what) = match &device {
-        Device::Gpu(index) => {
-            let gpu = machine.gpus.iter().find(|gpu| gpu.index == *index);
-            let model = gpu.map(|gpu| gpu.name.clone()).unwrap_or_default();
-            let memory = gpu.and_then(|gpu| gpu.memory_bytes).map(memory_text);
-            details.extend(
-                [model.clone()]
-                    .into_iter()
-                    .filter(|model| !model.is_empty()),
-            );
-            details.extend(memory);
-            let instances = gpu.map_or(0, |gpu| gpu.instances.len());
-            if instances > 0 {
-                details.push(format!("{instances} instances (MIG)"));
-            }
-            (format!("GPU {index}"), model)
-        }
-        Device::Rdma(name) => {
-            let rdma = machine.rdma.iter().find(|rdma| rdma.name == *name);
-            let nics: Vec<_> = machine
-                .nics
-                .iter()
-                .filter(|nic| nic.rdma.as_ref() == Some(name))
-                .collect();
-            let own = rdma.and_then(|rdma| rdma.bits_per_s);
-            let speed = own.or_else(|| nics.iter().find_map(|nic| nic.bits_per_s));
-            off = rdma.and_then(|rdma| rdma.active) == Some(false);
-            let interfaces: Vec<String> = nics.iter().map(|nic| nic.name.clone()).collect();
-            names.extend(interfaces.iter().cloned());
-            let speed = speed.map(speed_text);
-            let rdma = if interfaces.is_empty() {
-                None
-            } else {
-                Some(name.clone())
-            };
-            let what: Vec<String> = rdma.clone().into_iter().chain(speed.clone()).collect();
-            details.push(
-                format!("RDMA {}", rdma.unwrap_or_default())
-                    .trim_end()
-                    .to_owned(),
-            );
-            details.extend(speed);
-            for nic in nics {
-                details.extend(nic.addresses.iter().map(ToString::to_string));
-            }
-            let called = if interfaces.is_empty() {
-                name.clone()
-            } else {
-                interfaces.join(", ")
-            };
-            (called, what.join(" · "))
-        }
-        Device::Nic(name) => {
-            let nic = machine.nics.iter().find(|nic| nic.name == *name);
-            let speed = nic.and_then(|nic| nic.bits_per_s).map(speed_text);
-            off = nic.is_some_and(|nic| !nic.up);
-            if let Some(nic) = nic {
-                details.extend(match nic.kind {
-                    NicKind::Ethernet => Some("Ethernet".to_owned()),
-                    NicKind::Infiniband => Some("InfiniBand".to_owned()),
-                    _ => None,
-                });
-                details.extend(speed.clone());
-                details.extend(nic.addresses.iter().map(ToString::to_string));
-            }
-            (name.clone(), speed.unwrap_or_default())
-        }
-        Device::Disk(name) => {
-            let disk = machine.storage.iter().find(|disk| disk.name == *name);
-            let size = disk.and_then(|disk| disk.bytes).map(size_text);
-            details.extend(size.clone());
-            details.extend(
-                disk.and_then(|disk| disk.rotational)
-                    .filter(|&rotational| rotational)
-                    .map(|_| "rotating".to_owned()),
-            );
-            (name.clone(), size.unwrap_or_default())
-        }
-        Device::Cpu(_) | Device::Node(_) => (device.to_string(), String::new()),
-    };
-    if off {
-        details.push("down".to_owned());
-    }
-    details.extend(address.clone());
-    DeviceView {
-        device,
-        address,
-        names,
-        name,
-        what,
-        details,
-        off,
-    }
-}
-
-/// `100 Gb/s`
-pub(super) fn speed_text(bits_per_s: u64) -> String {
-    let gigabits = bits_per_s as f64 / 1e9;
-    if gigabits >= 1.0 {
-        format!("{gigabits:.0} Gb/s")
-    } else {
-        format!("{:.0} Mb/s", bits_per_s as f64 / 1e6)
-    }
-}
-
-/// Size of a disk, in powers of 1000 as they are sold
-fn size_text(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    let mut unit = "B";
-    for larger in ["kB", "MB", "GB", "TB", "PB"] {
-        if value < 1000.0 {
-            break;
-        }
-        value /= 1000.0;
-        unit = larger;
-    }
-    if value < 10.0 {
-        format!("{value:.1} {unit}")
-    } else {
-        format!("{value:.0} {unit}")
     }
 }

@@ -1,13 +1,11 @@
 //! Host bridges, switches and the devices behind them
 
-use std::collections::BTreeMap;
-
+use super::Scene;
 use super::canvas::Canvas;
-use super::colours::Colours;
 use super::metrics::{fit, fit_bold, width, width_bold};
 use crate::distance::Device;
-use crate::model::Machine;
-use crate::render::view::{BridgeView, DeviceView};
+use crate::render::devices::DeviceView;
+use crate::render::view::BridgeView;
 
 /// Devices behind a host bridge, measured
 #[derive(Debug)]
@@ -69,34 +67,24 @@ impl<'v> BridgeBlock<'v> {
     }
 
     /// Draws the block, its GPUs `above_gpus` below `y`
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn draw(
-        &self,
-        canvas: &mut Canvas,
-        x: f64,
-        y: f64,
-        above_gpus: f64,
-        machine: &Machine,
-        colours: &Colours<'_>,
-        gpus: &mut BTreeMap<u32, (f64, f64)>,
-    ) {
+    pub(super) fn draw(&self, scene: &mut Scene<'_>, x: f64, y: f64, above_gpus: f64) {
         let height = if self.has_gpus() {
             above_gpus + GPU_HEIGHT + 2.0 * GAP
         } else {
             self.height()
         };
-        canvas.rect(x, y, self.width, height, 10.0, "bridge");
+        scene.canvas.rect(x, y, self.width, height, 10.0, "bridge");
         if let Some(name) = self.name {
-            canvas.begin("host bridge");
-            canvas.text(x + GAP + 2.0, y + 14.0, "tiny", name);
-            canvas.end();
+            scene.canvas.begin("host bridge");
+            scene.canvas.text(x + GAP + 2.0, y + 14.0, "tiny", name);
+            scene.canvas.end();
         }
         let inner = self.groups.iter().map(|group| group.width).sum::<f64>()
             + GAP * self.groups.len().saturating_sub(1) as f64;
         let mut left = x + (self.width - inner) / 2.0;
         for group in &self.groups {
             let top = y + self.head();
-            group.draw(canvas, left, top, y + above_gpus, machine, colours, gpus);
+            group.draw(scene, left, top, y + above_gpus);
             left += group.width + GAP;
         }
     }
@@ -146,37 +134,31 @@ impl<'v> Group<'v> {
         self.head() + rows - if self.gpus.is_empty() { GAP } else { 0.0 } + border
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn draw(
-        &self,
-        canvas: &mut Canvas,
-        x: f64,
-        y: f64,
-        gpus_y: f64,
-        machine: &Machine,
-        colours: &Colours<'_>,
-        gpus: &mut BTreeMap<u32, (f64, f64)>,
-    ) {
+    fn draw(&self, scene: &mut Scene<'_>, x: f64, y: f64, gpus_y: f64) {
         if let Some(name) = self.name {
             let bottom = if self.gpus.is_empty() {
                 y + self.above_gpus()
             } else {
                 gpus_y + GPU_HEIGHT + GAP
             };
-            canvas.rect(x, y, self.width, bottom - y, 9.0, "switch");
-            canvas.text(x + GAP + 1.0, y + 14.0, "tiny", name);
+            scene
+                .canvas
+                .rect(x, y, self.width, bottom - y, 9.0, "switch");
+            scene.canvas.text(x + GAP + 1.0, y + 14.0, "tiny", name);
         }
         let mut top = y + self.head();
         for row in &self.others {
             for (view, left) in row.iter().zip(self.lefts(x, row.len())) {
-                self.draw_card(canvas, view, left, top, colours);
+                self.draw_card(scene, view, left, top);
             }
             top += CARD_HEIGHT + GAP;
         }
         for (view, left) in self.gpus.iter().zip(self.lefts(x, self.gpus.len())) {
-            self.draw_gpu(canvas, view, left, gpus_y, machine, colours);
+            self.draw_gpu(scene, view, left, gpus_y);
             if let Device::Gpu(index) = view.device {
-                gpus.insert(index, (left + self.card_width / 2.0, gpus_y + GPU_HEIGHT));
+                scene
+                    .gpus
+                    .insert(index, (left + self.card_width / 2.0, gpus_y + GPU_HEIGHT));
             }
         }
     }
@@ -189,14 +171,7 @@ impl<'v> Group<'v> {
         (0..cards).map(move |card| first + card as f64 * step)
     }
 
-    fn draw_card(
-        &self,
-        canvas: &mut Canvas,
-        view: &DeviceView,
-        x: f64,
-        y: f64,
-        colours: &Colours<'_>,
-    ) {
+    fn draw_card(&self, scene: &mut Scene<'_>, view: &DeviceView, x: f64, y: f64) {
         let class = match view.device {
             Device::Disk(_) => "disk",
             _ => "nic",
@@ -206,20 +181,24 @@ impl<'v> Group<'v> {
         } else {
             class.to_owned()
         };
-        canvas.begin(&tooltip(view));
-        canvas.rect(x, y, self.card_width, CARD_HEIGHT, 7.0, &class);
+        scene.canvas.begin(&view.line());
+        scene
+            .canvas
+            .rect(x, y, self.card_width, CARD_HEIGHT, 7.0, &class);
         let room = self.card_width - 18.0;
         let text_y = if view.what.is_empty() { 23.0 } else { 16.0 };
-        canvas.text(
+        scene.canvas.text(
             x + 9.0,
             y + text_y,
             "name",
             &fit_bold(&view.name, 13.0, room),
         );
-        canvas.text(x + 9.0, y + 30.0, "tiny", &fit(&view.what, 10.0, room));
+        scene
+            .canvas
+            .text(x + 9.0, y + 30.0, "tiny", &fit(&view.what, 10.0, room));
         let mut users: Vec<&str> = Vec::new();
         for name in &view.names {
-            for colour in colours.of_network(name) {
+            for colour in scene.colours.of_network(name) {
                 if !users.contains(&colour) {
                     users.push(colour);
                 }
@@ -228,41 +207,38 @@ impl<'v> Group<'v> {
         let most = ((self.card_width - 12.0) / 9.0) as usize;
         for (number, colour) in users.iter().take(most).enumerate() {
             let right = x + self.card_width - 8.0 - 9.0 * number as f64;
-            canvas.circle(right, y + CARD_HEIGHT, 4.2, colour);
+            scene.canvas.circle(right, y + CARD_HEIGHT, 4.2, colour);
         }
-        canvas.end();
+        scene.canvas.end();
     }
 
-    fn draw_gpu(
-        &self,
-        canvas: &mut Canvas,
-        view: &DeviceView,
-        x: f64,
-        y: f64,
-        machine: &Machine,
-        colours: &Colours<'_>,
-    ) {
+    fn draw_gpu(&self, scene: &mut Scene<'_>, view: &DeviceView, x: f64, y: f64) {
         let Device::Gpu(index) = view.device else {
             return;
         };
-        canvas.begin(&tooltip(view));
-        canvas.rect(x, y, self.card_width, GPU_HEIGHT, 8.0, "gpu");
+        scene.canvas.begin(&view.line());
+        scene
+            .canvas
+            .rect(x, y, self.card_width, GPU_HEIGHT, 8.0, "gpu");
         let room = self.card_width - 20.0;
         let what = short(&view.what);
         let text_y = if what.is_empty() { 29.0 } else { 21.0 };
-        canvas.text(
+        scene.canvas.text(
             x + 11.0,
             y + text_y,
             "name",
             &fit_bold(&view.name, 13.0, room),
         );
-        canvas.text(x + 11.0, y + 36.0, "tiny", &fit(&what, 10.0, room));
-        let parts = machine
+        scene
+            .canvas
+            .text(x + 11.0, y + 36.0, "tiny", &fit(&what, 10.0, room));
+        let parts = scene
+            .machine
             .gpus
             .iter()
             .find(|gpu| gpu.index == index)
             .map_or(0, |gpu| gpu.instances.len());
-        let users = colours.of_gpu(index);
+        let users = scene.colours.of_gpu(index);
         let inner = self.card_width - 8.0;
         let bar = |canvas: &mut Canvas, number: usize, of: usize, colour: Option<&str>| {
             let part = (inner + 2.0) / of as f64;
@@ -274,21 +250,13 @@ impl<'v> Group<'v> {
         };
         if parts > 0 {
             for part in 0..parts {
-                bar(canvas, part, parts, users.get(part).copied());
+                bar(&mut scene.canvas, part, parts, users.get(part).copied());
             }
         } else if let Some(colour) = users.first() {
-            bar(canvas, 0, 1, Some(colour));
+            bar(&mut scene.canvas, 0, 1, Some(colour));
         }
-        canvas.end();
+        scene.canvas.end();
     }
-}
-
-fn tooltip(view: &DeviceView) -> String {
-    let parts: Vec<&str> = [view.name.as_str()]
-        .into_iter()
-        .chain(view.details.iter().map(String::as_str))
-        .collect();
-    parts.join(" · ")
 }
 
 /// A model without the name of its maker

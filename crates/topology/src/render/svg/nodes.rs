@@ -1,14 +1,9 @@
 //! A NUMA node: its caches and cores above, its devices below
 
-use std::collections::BTreeMap;
-
 use super::bridges::BridgeBlock;
-use super::canvas::Canvas;
-use super::colours::Colours;
 use super::metrics::{fit, fit_bold, width, width_bold};
-use super::{PAD, Rows};
+use super::{PAD, Rows, Scene};
 use crate::cpuset::CpuSet;
-use crate::model::Machine;
 use crate::plan::memory_text;
 use crate::render::tree::cores_text;
 use crate::render::view::{BridgeView, CacheView, NodeView};
@@ -137,25 +132,21 @@ impl<'v> NodeBlock<'v> {
         self.plain.iter().map(|row| bridges_height(row) + GAP).sum()
     }
 
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn draw(
-        &self,
-        canvas: &mut Canvas,
-        x: f64,
-        y: f64,
-        rows: &Rows<'_>,
-        machine: &Machine,
-        colours: &Colours<'_>,
-        gpus: &mut BTreeMap<u32, (f64, f64)>,
-    ) {
-        canvas.rect(x, y, self.width, rows.height, 11.0, "node");
+    pub(super) fn draw(&self, scene: &mut Scene<'_>, x: f64, y: f64, rows: &Rows<'_>) {
+        scene
+            .canvas
+            .rect(x, y, self.width, rows.height, 11.0, "node");
         let room = self.width - 2.0 * PAD;
-        canvas.text(x + PAD, y + 22.0, "name", &fit_bold(&self.name, 13.0, room));
+        scene
+            .canvas
+            .text(x + PAD, y + 22.0, "name", &fit_bold(&self.name, 13.0, room));
         let mut top = y + 38.0;
         for line in &self.lines {
-            canvas.begin(line);
-            canvas.text(x + PAD, top, "small", &fit(line, 11.0, room));
-            canvas.end();
+            scene.canvas.begin(line);
+            scene
+                .canvas
+                .text(x + PAD, top, "small", &fit(line, 11.0, room));
+            scene.canvas.end();
             top += 15.0;
         }
         top = y + self.head();
@@ -163,7 +154,7 @@ impl<'v> NodeBlock<'v> {
             let inner = row.iter().map(|cache| cache.width + GAP).sum::<f64>() - GAP;
             let mut left = x + (self.width - inner) / 2.0;
             for cache in row {
-                cache.draw(canvas, left, top, machine, colours);
+                cache.draw(scene, left, top);
                 left += cache.width + GAP;
             }
             top += row_height(row) + GAP;
@@ -171,7 +162,7 @@ impl<'v> NodeBlock<'v> {
         for row in &self.plain {
             let mut left = x + (self.width - row_width(row)) / 2.0;
             for bridge in row {
-                bridge.draw(canvas, left, top, 0.0, machine, colours, gpus);
+                bridge.draw(scene, left, top, 0.0);
                 left += bridge.width + GAP;
             }
             top += bridges_height(row) + GAP;
@@ -179,7 +170,7 @@ impl<'v> NodeBlock<'v> {
         let mut left = x + (self.width - row_width(&self.with_gpus)) / 2.0;
         for bridge in &self.with_gpus {
             let top = y + rows.upper;
-            bridge.draw(canvas, left, top, rows.above_gpus, machine, colours, gpus);
+            bridge.draw(scene, left, top, rows.above_gpus);
             left += bridge.width + GAP;
         }
     }
@@ -213,9 +204,11 @@ impl<'v> CacheBlock<'v> {
         }
     }
 
-    fn draw(&self, canvas: &mut Canvas, x: f64, y: f64, machine: &Machine, colours: &Colours<'_>) {
-        canvas.rect(x, y, self.width, self.height, 8.0, "cache");
-        canvas.text(x + GAP, y + 14.0, "tiny", &self.label);
+    fn draw(&self, scene: &mut Scene<'_>, x: f64, y: f64) {
+        scene
+            .canvas
+            .rect(x, y, self.width, self.height, 8.0, "cache");
+        scene.canvas.text(x + GAP, y + 14.0, "tiny", &self.label);
         let step = self.core + CORE_GAP;
         let grid = self.columns as f64 * step - CORE_GAP;
         let left = x + (self.width - grid) / 2.0;
@@ -223,41 +216,38 @@ impl<'v> CacheBlock<'v> {
             let (row, column) = (number / self.columns, number % self.columns);
             let core_x = left + column as f64 * step;
             let core_y = y + 20.0 + row as f64 * step;
-            draw_core(canvas, core, (core_x, core_y, self.core), machine, colours);
+            draw_core(scene, core, (core_x, core_y, self.core));
         }
     }
 }
 
 /// A square for a core, an upright stripe for each of its threads, a band for each worker on it
-fn draw_core(
-    canvas: &mut Canvas,
-    core: &CpuSet,
-    (x, y, side): (f64, f64, f64),
-    machine: &Machine,
-    colours: &Colours<'_>,
-) {
-    canvas.begin(&format!("CPU {core}"));
+fn draw_core(scene: &mut Scene<'_>, core: &CpuSet, (x, y, side): (f64, f64, f64)) {
+    scene.canvas.begin(&format!("CPU {core}"));
     let stripe = (side + 1.0) / core.len() as f64;
     for (number, cpu) in core.iter().enumerate() {
         let left = x + stripe * number as f64;
         let wide = stripe - 1.0;
-        let users = colours.of_cpu(cpu);
+        let users = scene.colours.of_cpu(cpu);
         if users.is_empty() {
-            let allowed = machine.allowed_cpus.is_empty() || machine.allowed_cpus.contains(cpu);
+            let allowed = &scene.machine.allowed_cpus;
+            let allowed = allowed.is_empty() || allowed.contains(cpu);
             let class = if allowed {
                 "thread"
             } else {
                 "thread forbidden"
             };
-            canvas.rect(left, y, wide, side, 2.5, class);
+            scene.canvas.rect(left, y, wide, side, 2.5, class);
         } else {
             let band = side / users.len() as f64;
             for (number, colour) in users.iter().enumerate() {
-                canvas.fill(left, y + band * number as f64, wide, band, 1.5, colour);
+                scene
+                    .canvas
+                    .fill(left, y + band * number as f64, wide, band, 1.5, colour);
             }
         }
     }
-    canvas.end();
+    scene.canvas.end();
 }
 
 /// How many cores a row has: about twice as many as there are rows, and rows of one length

@@ -3,7 +3,7 @@
 mod support;
 
 use backhaul_topology::CpuSet;
-use backhaul_topology::model::Machine;
+use backhaul_topology::model::{Machine, NicKind};
 use backhaul_topology::read::sysfs::{NoSystem, Told, read};
 use support::Unpacked;
 
@@ -183,6 +183,96 @@ sys/fs/cgroup/a/b/cpuset.cpus.effective: all
     }
     assert_eq!(machine.cpu_quota, None);
     assert_eq!(machine.allowed_cpus.to_string(), "0-7");
+}
+
+/// What `/proc/net/dev` says of two interfaces
+const NAMESPACE: &str = "\
+proc/net/dev: Inter-|   Receive                                                |  Transmit
+proc/net/dev:  face |bytes    packets errs drop fifo frame compressed multicast|bytes
+proc/net/dev:     lo:       0       0    0
+proc/net/dev:   eth0:    1034      11    0
+";
+
+#[test]
+fn interfaces_that_sys_hides_are_those_of_the_namespace() {
+    let machine = machine(
+        "hidden-nics",
+        &[HOST, NAMESPACE, "sys/class/net/eth0/type: 1\n"],
+    );
+    let nics: Vec<_> = machine
+        .nics
+        .iter()
+        .map(|n| (n.name.as_str(), n.kind))
+        .collect();
+    assert_eq!(nics, [("eth0", NicKind::Virtual), ("lo", NicKind::Other)]);
+    let noted = |note: &String| note.ends_with("what these interfaces are: lo");
+    assert!(machine.notes.iter().any(noted), "{:?}", machine.notes);
+}
+
+#[test]
+fn nothing_is_taken_from_the_sys_of_another_namespace() {
+    let sys = "sys/class/net/eth0/type: 1\nsys/class/net/eth1/type: 1\n";
+    let machine = machine("foreign-nics", &[HOST, NAMESPACE, sys]);
+    let nics: Vec<_> = machine
+        .nics
+        .iter()
+        .map(|n| (n.name.as_str(), n.kind))
+        .collect();
+    assert_eq!(nics, [("eth0", NicKind::Other), ("lo", NicKind::Other)]);
+    let noted = |note: &String| note.contains("another network namespace");
+    assert!(machine.notes.iter().any(noted), "{:?}", machine.notes);
+}
+
+#[test]
+fn an_interface_on_others_is_where_they_are() {
+    let card = |bus: &str, node: u32| {
+        let pci = format!("pci0000:{bus}0/0000:{bus}0:01.0/0000:{bus}1:00.0");
+        let name = format!("eth{bus}");
+        format!(
+            "sys/class/net/{name} -> ../../devices/{pci}/net/{name}
+sys/devices/{pci}/net/{name}/type: 1
+sys/devices/{pci}/numa_node: {node}
+sys/devices/{pci}/local_cpulist: 0-3
+"
+        )
+    };
+    let upper = "\
+sys/class/net/vlan -> ../../devices/virtual/net/vlan
+sys/devices/virtual/net/vlan/type: 1
+sys/devices/virtual/net/vlan/lower_eth1 -> ../eth1
+sys/class/net/bond0 -> ../../devices/virtual/net/bond0
+sys/devices/virtual/net/bond0/type: 1
+sys/devices/virtual/net/bond0/lower_eth1 -> ../eth1
+sys/devices/virtual/net/bond0/lower_eth2 -> ../eth2
+";
+    let machine = machine("upper", &[HOST, &card("1", 0), &card("2", 0), upper]);
+    let nic = |name: &str| {
+        let nic = machine.nics.iter().find(|nic| nic.name == name);
+        nic.expect(name)
+    };
+    assert_eq!(nic("vlan").place, nic("eth1").place);
+    assert_eq!(nic("bond0").kind, NicKind::Virtual);
+    assert!(nic("bond0").place.pci_path.is_empty());
+    assert_eq!(nic("bond0").place.node, Some(0));
+    assert_eq!(nic("bond0").place.cpus.to_string(), "0-3");
+}
+
+#[test]
+fn a_task_of_slurm_under_version_two_has_its_step() {
+    let limits = "\
+proc/self/mountinfo: 31 24 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw
+proc/self/cgroup: 0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0
+proc/self/status: Cpus_allowed_list: 4-7
+sys/fs/cgroup/cpuset.cpus.effective: 0-7
+sys/fs/cgroup/system.slice/slurmstepd.scope/job_42/cpuset.cpus.effective: 4-7
+sys/fs/cgroup/system.slice/slurmstepd.scope/job_42/cpuset.mems.effective: 1
+sys/fs/cgroup/system.slice/slurmstepd.scope/job_42/memory.max: 2147483648
+sys/fs/cgroup/system.slice/slurmstepd.scope/job_42/step_0/user/task_0/memory.max: max
+";
+    let machine = machine("slurm-two", &[HOST, limits]);
+    assert_eq!(machine.allowed_cpus.to_string(), "4-7");
+    assert_eq!(machine.allowed_nodes, [1]);
+    assert_eq!(machine.memory_limit_bytes, Some(2 << 30));
 }
 
 #[test]

@@ -97,7 +97,8 @@ impl Table {
             match line.split_whitespace().next() {
                 // Text that was copied from a page may have a blank line below the header
                 None if table.rows.is_empty() => {}
-                None | Some("Legend:") => break,
+                // or the end of a block of code
+                None | Some("Legend:" | "```") => break,
                 Some("MIG") => table.notes.push(format!(
                     "line {number}: the row of a MIG device is not read"
                 )),
@@ -339,7 +340,7 @@ impl Table {
         if nodes.is_empty() {
             machine
                 .notes
-                .push("this table does not tell the NUMA nodes of the GPUs".to_owned());
+                .push("this table tells of no GPU which NUMA node it is in".to_owned());
         }
         machine.nodes = nodes
             .into_iter()

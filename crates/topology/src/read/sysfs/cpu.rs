@@ -25,7 +25,8 @@ pub(super) fn online(tree: &Tree) -> Option<CpuSet> {
 
 /// Model of the CPUs; empty when it is not told, as on ARM
 pub(super) fn model(tree: &Tree) -> String {
-    let info = tree.text("proc/cpuinfo").unwrap_or_default();
+    // The first CPU is enough, and the kernel writes what is read alone
+    let info = tree.start("proc/cpuinfo", 4096).unwrap_or_default();
     // x86; MIPS; POWER
     ["model name", "cpu model", "cpu"]
         .iter()

@@ -1,11 +1,11 @@
 //! Network interfaces and RDMA devices
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::devices::place;
 use super::tree::Tree;
-use crate::model::{Nic, NicKind, RdmaDevice};
+use crate::model::{Nic, NicKind, Place, RdmaDevice};
 
 /// Network interfaces, by name, with the addresses that the kernel told
 ///
@@ -15,32 +15,90 @@ pub(super) fn nics(
     rdma_devices: &[RdmaDevice],
     addresses: &BTreeMap<String, Vec<IpAddr>>,
 ) -> Vec<Nic> {
-    let mut nics = Vec::new();
-    for name in tree.names("sys/class/net") {
-        let folder = format!("sys/class/net/{name}");
-        // `bonding_masters` is a file
-        let Some(kind) = kind(tree, &folder) else {
-            continue;
-        };
-        let rdma = rdma_behind(tree, &folder);
-        let rdma_device = rdma_devices
-            .iter()
-            .find(|device| Some(&device.name) == rdma.as_ref());
-        nics.push(Nic {
-            kind,
-            up: is_up(tree, &folder),
-            bits_per_s: bits_per_s(tree, &folder)
-                .or_else(|| rdma_device.and_then(|device| device.bits_per_s)),
-            addresses: addresses.get(&name).cloned().unwrap_or_default(),
-            place: place(tree, &folder),
-            rdma,
-            name,
-        });
+    // Others come and go: twice, with a look at /sys between
+    let before = in_namespace(tree);
+    let mut names = tree.names("sys/class/net");
+    // `bonding_masters` is a file
+    names.retain(|name| tree.exists(&format!("sys/class/net/{name}/type")));
+    let mut hidden = Vec::new();
+    if let (Some(before), Some(after)) = (before, in_namespace(tree)) {
+        let foreign = |name: &String| !before.contains(name) && !after.contains(name);
+        if names.iter().any(foreign) {
+            tree.note("/sys is of another network namespace".to_owned());
+            names.clear();
+        }
+        hidden.extend(before.intersection(&after).cloned());
+        hidden.retain(|name| !names.contains(name));
     }
-    if nics.is_empty() {
-        tree.note("/sys/class/net is missing or empty: interfaces are not known".to_owned());
+    if !hidden.is_empty() {
+        let hidden = hidden.join(", ");
+        tree.note(format!(
+            "/sys does not tell what these interfaces are: {hidden}"
+        ));
     }
+    let told = |name: String| told_nic(tree, name, rdma_devices);
+    let mut nics: Vec<Nic> = names.into_iter().filter_map(told).collect();
+    nics.extend(hidden.into_iter().map(|name| Nic {
+        // An interface that is down keeps its addresses, so this may be wrong
+        up: addresses.contains_key(&name),
+        name,
+        ..Nic::default()
+    }));
+    for nic in &mut nics {
+        nic.addresses = addresses.get(&nic.name).cloned().unwrap_or_default();
+    }
+    nics.sort_by(|a, b| a.name.cmp(&b.name));
     nics
+}
+
+/// Interfaces of the network namespace of this process, which `/sys` may be of another than;
+/// `None` if it is not told
+fn in_namespace(tree: &Tree) -> Option<BTreeSet<String>> {
+    let table = tree.text("proc/net/dev")?;
+    let names = table.lines().filter_map(|line| line.split_once(':'));
+    Some(names.map(|(name, _)| name.trim().to_owned()).collect())
+}
+
+/// An interface as `/sys` tells of it
+fn told_nic(tree: &Tree, name: String, rdma_devices: &[RdmaDevice]) -> Option<Nic> {
+    let folder = format!("sys/class/net/{name}");
+    let rdma = rdma_behind(tree, &folder);
+    let device = rdma_devices
+        .iter()
+        .find(|device| Some(&device.name) == rdma.as_ref());
+    Some(Nic {
+        kind: kind(tree, &folder)?,
+        up: is_up(tree, &folder),
+        bits_per_s: bits_per_s(tree, &folder).or_else(|| device?.bits_per_s),
+        addresses: Vec::new(),
+        place: nic_place(tree, &folder),
+        rdma,
+        name,
+    })
+}
+
+/// Where an interface is; one on top of others (bond, VLAN, bridge) is where all of these are, as
+/// far as they agree
+fn nic_place(tree: &Tree, folder: &str) -> Place {
+    let own = place(tree, folder);
+    if !own.pci_path.is_empty() {
+        return own;
+    }
+    let lower = tree
+        .names(folder)
+        .into_iter()
+        .filter_map(|name| Some(format!("sys/class/net/{}", name.strip_prefix("lower_")?)));
+    let mut places = lower.map(|folder| place(tree, &folder));
+    let first = places.next().unwrap_or_default();
+    places.fold(first, |common, other| {
+        let is_same = common.pci_path == other.pci_path;
+        Place {
+            // A path leads to a device, or is none
+            pci_path: if is_same { common.pci_path } else { Vec::new() },
+            node: common.node.filter(|_| common.node == other.node),
+            cpus: common.cpus.intersection(&other.cpus),
+        }
+    })
 }
 
 /// By the ARPHRD type of `linux/if_arp.h`

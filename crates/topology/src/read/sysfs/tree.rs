@@ -42,9 +42,14 @@ impl Tree {
     /// Content of a file, without blanks around it, and without the zero that some releases of
     /// Linux end lists with
     pub(super) fn text(&self, path: &str) -> Option<String> {
+        self.start(path, FILE_BYTES_MAX)
+    }
+
+    /// The first bytes of a file, likewise
+    pub(super) fn start(&self, path: &str, bytes: u64) -> Option<String> {
         let mut content = Vec::new();
         File::open(self.root.join(path))
-            .and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut content))
+            .and_then(|file| file.take(bytes).read_to_end(&mut content))
             .ok()?;
         let text = String::from_utf8_lossy(&content);
         Some(

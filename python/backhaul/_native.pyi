@@ -14,6 +14,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 __all__ = [
     "DEBUG_BUILD",
     "LEND_BYTES_MIN",
+    "SIZE_CLASSES_BYTES_MIN",
     "Arena",
     "Codec",
     "Context",
@@ -28,6 +29,7 @@ __all__ = [
     "difference_listing",
     "numpy_handler",
     "order",
+    "process_token",
     "set_default_numpy_handler",
     "set_listing",
     "set_numpy_handler",
@@ -44,6 +46,8 @@ __all__ = [
 __version__: str
 DEBUG_BUILD: bool
 LEND_BYTES_MIN: int
+#: Size of the smallest message of each class of `Context.flows`, in bytes.
+SIZE_CLASSES_BYTES_MIN: tuple[int, ...]
 
 @final
 class Codec:
@@ -184,6 +188,9 @@ class Arena:
 def borrowed_bytes() -> int:
     """Bytes of peers' arenas that are mapped in this process."""
 
+def process_token() -> str:
+    """Tell what peers know this process by: 32 hexadecimal digits, others after a fork."""
+
 def numpy_handler(arena: Arena) -> object:
     """Make a handler of NumPy's that takes large blocks from an arena."""
 
@@ -277,6 +284,24 @@ class Context:
 
     def statistics(self) -> dict[str, int]:
         """State of the pool of receive buffers: live, cached and peak bytes, hits and misses."""
+
+    def flows(self) -> list[dict[str, Any]]:
+        """What each peer process has sent us over each lane, since the context was made.
+
+        Each message is counted once, where it is received, when it is received.
+
+        Returns
+        -------
+        list of dict
+            For each peer process and lane: the process (its `process_token`), its ``pid``, the
+            address of its ``host``, the ``lane``, how many ``connections`` are open, and ``sizes``:
+            for each class of sizes of which there were messages, by its
+            `SIZE_CLASSES_BYTES_MIN`, how many, their bytes, those of them that were lent, and the
+            seconds in which they were on their way. Messages below 64 KiB are not timed; of the
+            time in which several were on their way each has an equal part, so that the sum is the
+            time in which there were any. Of processes that are gone the last 4096 are told apart;
+            the others are summed up by host, with None for the process.
+        """
 
     def close(self) -> None:
         """End the engine; every endpoint and listener of the context is closed at once."""

@@ -20,6 +20,7 @@
     ├── TimedOut (TimeoutError)          time ran out; a request that was waited for goes on
     ├── QueueFull (BlockingIOError)      too many operations are posted; try again later
     ├── Cancelled                        the operation was cancelled
+    ├── NotObserved                      nobody has counted what was asked for
     ├── NotDone                          a result was asked for before it was there
     └── OutOfMemory (MemoryError)        no memory for a message, which is dropped
 """
@@ -40,6 +41,7 @@ __all__ = [
     "MachineError",
     "MessageTooLarge",
     "NotDone",
+    "NotObserved",
     "OutOfMemory",
     "PeerGone",
     "PlanError",
@@ -124,6 +126,10 @@ class Cancelled(BackhaulError):
 
 class NotDone(BackhaulError):
     """The result is not there yet."""
+
+
+class NotObserved(BackhaulError):
+    """Nobody has counted what was asked for; the message says how to have it counted."""
 
 
 # MemoryError first: it makes its instances itself, and refuses to for a class built on another.

@@ -13,6 +13,7 @@ use crate::config::{Config, check_lanes};
 use crate::endpoint::Endpoint;
 use crate::engine::{Engine, EngineGuard, lock};
 use crate::error::{ConnectError, ContextError, ListenError};
+use crate::flow::{FlowStatistics, Flows};
 use crate::handshaking::{Handshaking, finish};
 use crate::identity::{Identity, random};
 use crate::listener::Listener;
@@ -32,6 +33,7 @@ pub struct Context {
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) pool: Pool,
+    pub(crate) flows: Arc<Flows>,
     guard: EngineGuard,
     /// Opened with the first listener; `None` inside if that failed
     meeting: OnceLock<Option<Arc<Meeting>>>,
@@ -49,6 +51,7 @@ impl Context {
         Ok(Self {
             core: Arc::new(Core {
                 pool: Pool::with_arena(config.pool_cached_bytes_max, config.arena.clone()),
+                flows: Arc::default(),
                 guard: Engine::start()?,
                 meeting: OnceLock::new(),
                 closed: AtomicBool::new(false),
@@ -117,6 +120,11 @@ impl Context {
     /// State of the pool of receive buffers
     pub fn pool_statistics(&self) -> PoolStatistics {
         self.core.pool.statistics()
+    }
+
+    /// What each peer process has sent, those that are gone included
+    pub fn flows(&self) -> Vec<FlowStatistics> {
+        self.core.flows.snapshot()
     }
 
     /// Ends the engine: every endpoint and listener of this context is closed at once

@@ -22,6 +22,7 @@ use crate::courier::Courier;
 use crate::endpoint::Endpoint;
 use crate::engine::{Source, SourceId, lock};
 use crate::error::ConnectError;
+use crate::flow::Inflow;
 use crate::lane::Lane;
 use crate::listener::ListenerShared;
 use crate::opening::Opening;
@@ -298,7 +299,8 @@ impl Handshaking {
             lease_bytes_min: core.config.lease_bytes_min,
             populate_leases: core.config.populate_leases,
         };
-        let link = Link::new(proto, limits, lane, staged, memory);
+        let inflow = Inflow::open(&core.flows, &facts);
+        let link = Link::new(proto, limits, lane, staged, memory, inflow);
         let conn = Conn::start(core.engine(), id, facts, link, stream, bell, &core.config)?;
         Ok(Endpoint::new(conn, Arc::clone(core)))
     }

@@ -51,6 +51,12 @@ impl Identity {
     }
 }
 
+/// What peers know this process by: random, another one after a fork
+#[must_use]
+pub fn process_token() -> [u8; 16] {
+    Identity::current().process_token
+}
+
 /// Sixteen random bytes from the kernel
 ///
 /// # Panics

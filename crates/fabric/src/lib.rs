@@ -38,6 +38,7 @@ mod courier;
 mod endpoint;
 mod engine;
 mod error;
+mod flow;
 mod handshaking;
 mod identity;
 mod lane;
@@ -64,6 +65,8 @@ pub use error::{
     AcceptError, AddressError, CloseReason, ConnectError, ContextError, ListenError, RecvError,
     SendError,
 };
+pub use flow::{FlowStatistics, SizeClass, SizeStatistics};
+pub use identity::process_token;
 pub use listener::{Listener, ListenerStatistics};
 pub use request::Request;
 pub use statistics::EndpointStatistics;

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use backhaul::{Config, KeepAlive, LaneKind};
+use backhaul::{Config, FlowStatistics, KeepAlive, LaneKind, SizeClass};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{IntoPyDict, PyDict};
 
 use crate::arena::Arena;
 use crate::attention;
@@ -162,6 +162,16 @@ impl Context {
         Ok(dict)
     }
 
+    fn flows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        // The parent's, in a child: it may hold the lock for ever.
+        let flows = if self.context.is_foreign() {
+            Vec::new()
+        } else {
+            self.context.flows()
+        };
+        flows.iter().map(|flow| flow_dict(py, flow)).collect()
+    }
+
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Ordering::Release);
         if !self.context.is_foreign() {
@@ -193,6 +203,36 @@ impl Context {
         let closed = if self.closed() { ", closed" } else { "" };
         format!("<backhaul.Context {}{closed}>", lanes.join(" "))
     }
+}
+
+/// What peers know this process by, in hexadecimal digits
+#[pyfunction]
+pub(crate) fn process_token() -> String {
+    hexadecimal(&backhaul::process_token())
+}
+
+fn flow_dict<'py>(py: Python<'py>, flow: &FlowStatistics) -> PyResult<Bound<'py, PyDict>> {
+    let sizes: Vec<_> = SizeClass::all()
+        .zip(&flow.sizes)
+        .filter(|(_, size)| size.messages > 0)
+        .map(|(class, size)| {
+            let seconds = size.time.as_secs_f64();
+            let counts = (size.messages, size.bytes, size.lent_bytes, seconds);
+            (class.bytes_min(), counts)
+        })
+        .collect();
+    let dict = PyDict::new(py);
+    dict.set_item("process", flow.peer_process.as_ref().map(hexadecimal))?;
+    dict.set_item("pid", flow.peer_pid)?;
+    dict.set_item("host", flow.peer_host.to_string())?;
+    dict.set_item("lane", flow.lane.name())?;
+    dict.set_item("connections", flow.connections)?;
+    dict.set_item("sizes", sizes.into_py_dict(py)?)?;
+    Ok(dict)
+}
+
+fn hexadecimal(token: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*token))
 }
 
 fn parse_lanes(py: Python<'_>, names: &[String]) -> PyResult<Vec<LaneKind>> {

@@ -25,13 +25,14 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _native {
     use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
 
     #[pymodule_export]
     use crate::arena::{Arena, borrowed_bytes};
     #[pymodule_export]
     use crate::codec::Codec;
     #[pymodule_export]
-    use crate::context::Context;
+    use crate::context::{Context, process_token};
     #[pymodule_export]
     use crate::endpoint::Endpoint;
     #[pymodule_export]
@@ -61,6 +62,10 @@ mod _native {
             "LEND_BYTES_MIN",
             backhaul::Config::default().lease_bytes_min,
         )?;
+        let sizes: Vec<_> = backhaul::SizeClass::all()
+            .map(|class| class.bytes_min())
+            .collect();
+        module.add("SIZE_CLASSES_BYTES_MIN", PyTuple::new(module.py(), sizes)?)?;
         crate::logs::install();
         crate::owned::watch_forks(module.py())
     }

@@ -11,6 +11,7 @@ from backhaul.dask.backend import BackhaulBackend, BackhaulConnector, BackhaulLi
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 from backhaul.dask.lanes import lanes
+from backhaul.dask.transfers import transfers
 
 __all__ = [
     "BackhaulBackend",
@@ -20,6 +21,7 @@ __all__ = [
     "Settings",
     "backend",
     "lanes",
+    "transfers",
 ]
 
 #: What the entry point names: Dask calls it to get the backend.

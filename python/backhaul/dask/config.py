@@ -18,7 +18,7 @@ from dask.utils import parse_bytes, parse_timedelta
 import dask
 from backhaul.dask.saturation import Limits
 
-__all__ = ["Settings", "switched_on", "work_in_hand_limits"]
+__all__ = ["Settings", "switched_on", "transfers_links_max", "work_in_hand_limits"]
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
@@ -154,6 +154,19 @@ def work_in_hand_limits() -> Limits | None:
         memory_share=_require("work-in-hand.memory-share", _share),
         memory_budget_bytes=_require("work-in-hand.memory-budget", _bytes),
     )
+
+
+def transfers_links_max() -> int | None:
+    """Read how many links a scheduler tells apart; None if transfers are not counted.
+
+    Raises
+    ------
+    ValueError
+        If a value cannot be understood. Names the key, the value and what is allowed.
+    """
+    if not _require("transfers.enabled", _flag):
+        return None
+    return _require("transfers.links-limit", _count)
 
 
 def _require(key: str, parse: Callable[[Any], _T]) -> _T:

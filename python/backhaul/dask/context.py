@@ -17,7 +17,7 @@ from typing import Any
 from backhaul import Arena, Context
 from backhaul.dask.config import Settings
 
-__all__ = ["shared_arena", "shared_context"]
+__all__ = ["contexts", "shared_arena", "shared_context"]
 
 _NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
 
@@ -69,6 +69,12 @@ def shared_arena(settings: Settings, bounds: Mapping[str, int] = _NO_BOUNDS) -> 
         if _arena is None:
             _arena = Arena(**{**bounds, **dict(settings.arena)})
         return _arena
+
+
+def contexts() -> list[Context]:
+    """List the contexts that the comms of this process have used so far."""
+    with _lock:
+        return list(_contexts.values())
 
 
 def _start_anew_after_fork() -> None:

@@ -18,7 +18,7 @@ from distributed import Scheduler
 from backhaul.dask.private import SchedulerState, TaskFinishedMsg, TaskState, WorkerState
 from backhaul.dask.recall import GIVEN_UP
 
-__all__ = ["queue_difference"]
+__all__ = ["heartbeat_difference", "queue_difference"]
 
 _FINISHED_PARAMETERS = ("self", "key", "worker", "stimulus_id", "msg")
 _TRANSITIONS_PARAMETERS = (
@@ -52,6 +52,29 @@ def queue_difference(scheduler: Scheduler) -> str | None:
                 return difference
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             return f"{difference} ({error!r})"
+    return None
+
+
+def heartbeat_difference(scheduler: Scheduler) -> str | None:
+    """Find what the scheduler has otherwise than `backhaul.dask.transfers` expects.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+
+    Returns
+    -------
+    str or None
+        The difference, in words; None if there is none.
+    """
+    handler = scheduler.handlers.get("heartbeat_worker")
+    if handler is None:
+        return "no handler of heartbeats"
+    parameters = inspect.signature(handler).parameters
+    by_name = {name for name, found in parameters.items() if found.kind is found.KEYWORD_ONLY}
+    if len(by_name) < len(parameters) or not {"address", "metrics"} <= by_name:
+        return "another handler of heartbeats"
     return None
 
 

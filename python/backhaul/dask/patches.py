@@ -40,6 +40,7 @@ from backhaul.dask import (
     outbox,
     plumbing,
     streams,
+    transfers,
     waiting,
     work_in_hand,
 )
@@ -432,8 +433,10 @@ def install_for(server: Any) -> None:
     """
     if isinstance(server, Scheduler):
         work_in_hand.install(server)
+        transfers.install_for_scheduler(server)
     elif isinstance(server, Worker):
         memory.install(server)
+        transfers.install_for_worker(server)
     elif isinstance(server, Nanny):
         memory.install_for_nanny(server)
 

@@ -14,6 +14,13 @@ Besides the names below we depend on some facts that no import shows:
 - ``distributed.comm.core.connect`` reads ``comm._peer_addr`` and ``comm._local_addr``;
 - ``BaseListener`` keeps the comms that are still shaking hands, and ``Server`` aborts them through
   ``listener.abort_handshaking_comms()`` when it stops;
+- a worker calls each of ``Worker.metrics`` for a heartbeat, and ``Scheduler.handlers`` has the
+  handler that takes it, which `backhaul.dask.facts` looks at;
+- ``distributed.dashboard.scheduler.template_variables`` gives the same ``pages`` to all pages of a
+  scheduler, ``distributed.dashboard.core.BokehApplication`` makes an application from functions,
+  ``scheduler.http_application`` takes and stops any number of them, and ``simple.html`` shows what
+  a document holds; they are imported where there is a dashboard, as they need Bokeh;
+- ``/metrics`` shows what is registered with ``prometheus_client.REGISTRY``;
 - a worker asks ``monitor.get_process_memory()`` how much it holds, for its memory monitor and for
   the scheduler;
 - ``periodic_callbacks["memory_monitor"]`` of a worker, and of a nanny, is where it is looked at.

@@ -16,7 +16,8 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::ending::LinkError;
-use super::link::{Link, MessageMemory, RecvOperation};
+use super::link::{Link, MessageMemory};
+use super::operations::RecvOperation;
 use super::{Conn, Target};
 use crate::courier::{Loan, LoanError};
 use crate::lane::{Lane, Moved};
@@ -150,6 +151,21 @@ impl Incoming {
         for slot in &mut self.arrivals {
             slot.take_if(|arrival| !arrival.is_complete());
         }
+    }
+
+    /// Where the next `bytes` bytes of the stream are in the staging buffer, if all have come
+    pub(super) fn staged(&self, bytes: u64) -> Option<std::ops::Range<usize>> {
+        let bytes = to_usize(bytes).filter(|bytes| *bytes <= self.staged.len())?;
+        Some(self.staged.start..self.staged.start + bytes)
+    }
+
+    pub(super) fn staging(&self) -> &[u8] {
+        &self.staging
+    }
+
+    /// Moves on in the staging buffer
+    pub(super) fn consume(&mut self, bytes: usize) {
+        self.staged.start += bytes;
     }
 
     /// Fills the payload that is due from the staging buffer, returning how much
@@ -352,12 +368,19 @@ impl Link {
             {
                 self.finish_payload(conn, wakes);
             }
-            if self.lane.as_ref().is_some_and(Lane::is_drained) {
+            if self.is_drained() {
                 break;
             }
         }
         self.handle_staged(conn, wakes)?;
         Ok(total)
+    }
+
+    /// Whether another read would find nothing, without asking
+    pub(super) fn is_drained(&self) -> bool {
+        // What is lent does not come on the lane.
+        let lent = matches!(&self.incoming.payload, Some(payload) if payload.lent.is_some());
+        !lent && self.lane.as_ref().is_some_and(Lane::is_drained)
     }
 
     /// Works through the staging buffer: headers, and payload behind them
@@ -391,6 +414,9 @@ impl Link {
             let Some(frame) = frame else {
                 continue;
             };
+            if self.deliver_at_once(conn, &frame, wakes)? {
+                continue;
+            }
             let now = self.now();
             let announced = self.proto.handle_frame(now, frame)?;
             // What is to be prepared for the payload comes first.
@@ -398,6 +424,7 @@ impl Link {
             match announced {
                 Announced::Control => {}
                 Announced::Payload { arrival, bytes } => {
+                    self.inflow.announce(arrival, bytes, false);
                     self.incoming.payload = Some(Payload {
                         arrival,
                         left: usize::try_from(bytes).expect("checked against the limits"),
@@ -408,7 +435,10 @@ impl Link {
                     arrival,
                     bytes,
                     ticket,
-                } => self.take_loan(arrival, bytes, ticket)?,
+                } => {
+                    self.inflow.announce(arrival, bytes, true);
+                    self.take_loan(arrival, bytes, ticket)?;
+                }
             }
         }
     }
@@ -496,6 +526,7 @@ impl Link {
         if let Some(Payload { arrival, lent, .. }) = self.incoming.payload.take() {
             // First: who sees the message complete may ask whether what was lent is back.
             drop(lent);
+            self.inflow.stored(arrival);
             let now = self.now();
             self.proto.handle_payload(now, arrival);
             self.handle_events(conn, wakes);

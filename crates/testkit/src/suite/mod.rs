@@ -4,6 +4,7 @@ pub mod cancel;
 pub mod closing;
 pub mod contexts;
 pub mod executors;
+pub mod flows;
 pub mod lease_ends;
 pub mod lease_kills;
 pub mod lease_neglect;
@@ -148,6 +149,11 @@ macro_rules! conformance {
                 an_unknown_lane_is_an_error_with_the_name
                 a_lane_asked_for_by_the_connector_is_used_if_both_have_it
                 a_setting_out_of_range_is_an_error_with_the_value
+            }
+            flows {
+                what_comes_is_counted_by_size
+                connections_of_one_peer_are_one_flow
+                what_was_lent_is_told_apart
             }
             liveness {
                 a_silent_peer_is_given_up

@@ -1,0 +1,483 @@
+//! Flows: what each peer process has sent us over each lane, by size of message.
+//!
+//! Messages are counted where they are received, so each is counted once. Several connections to
+//! one process are one flow. Long messages are timed, by a clock that all connections of a flow
+//! share: of a moment in which two messages are on their way each gets half. So the sum is the time
+//! in which the flow was busy, whatever overlapped, and bytes over time is what the lane did.
+//!
+//! The time of a message runs from when this side is ready for its bytes (a long one is asked for
+//! then, so one round trip is part of it) until the last of them is in its place. Waiting for a
+//! receive to be posted, before or after, is no part of it, nor is anything that Python does.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use backhaul_proto::{ArrivalId, LaneKind};
+
+use crate::conn::Facts;
+use crate::engine::lock;
+use crate::statistics::Count;
+
+/// A class of message sizes: each but the first and the last is a factor of sixteen wide
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct SizeClass(u8);
+
+impl SizeClass {
+    /// How many there are
+    pub const COUNT: usize = 6;
+
+    /// The class of a message of so many bytes
+    #[must_use]
+    pub const fn of(bytes: u64) -> Self {
+        if bytes < Self(1).bytes_min() {
+            return Self(0);
+        }
+        let class = (bytes.ilog2() - 12) / 4 + 1;
+        // The last one has no upper end.
+        Self(if class < 5 { class as u8 } else { 5 })
+    }
+
+    /// All classes, smallest first
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..6).map(Self)
+    }
+
+    /// Size of the smallest message of the class, in bytes
+    #[must_use]
+    pub const fn bytes_min(self) -> u64 {
+        match self.0 {
+            0 => 0,
+            class => 1 << (8 + 4 * class),
+        }
+    }
+
+    /// Whether messages of the class are timed: to read a clock takes longer than to move shorter
+    /// ones
+    #[must_use]
+    pub const fn is_timed(self) -> bool {
+        self.bytes_min() >= TIMED_BYTES_MIN
+    }
+
+    const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What one peer process has sent us over one lane, at one instant
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FlowStatistics {
+    /// The token of the peer process; `None` for the sum over processes of a host that are too
+    /// long gone to be told apart
+    pub peer_process: Option<[u8; 16]>,
+    /// Process id of the peer, in its own namespace; 0 for such a sum
+    pub peer_pid: u32,
+    /// Address of its host, as seen on the first connection
+    pub peer_host: IpAddr,
+    /// The lane
+    pub lane: LaneKind,
+    /// Connections that are open
+    pub connections: usize,
+    /// What came, by size class
+    pub sizes: [SizeStatistics; SizeClass::COUNT],
+}
+
+/// What came in messages of one size class
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct SizeStatistics {
+    /// Messages received
+    pub messages: u64,
+    /// Their payload, in bytes
+    pub bytes: u64,
+    /// The part of it that the peer lent: read where it lay, not moved through the lane
+    pub lent_bytes: u64,
+    /// Time in which they were on their way, overlaps counted once; zero for classes that are not
+    /// timed
+    pub time: Duration,
+}
+
+impl SizeStatistics {
+    fn add(&mut self, other: &Self) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.lent_bytes += other.lent_bytes;
+        self.time += other.time;
+    }
+}
+
+type Totals = [SizeStatistics; SizeClass::COUNT];
+
+fn add_all(totals: &mut Totals, others: &Totals) {
+    for (total, other) in totals.iter_mut().zip(others) {
+        total.add(other);
+    }
+}
+
+/// The flows of one context
+///
+/// Bounded: of peers that have gone the last [`ENDED_FLOWS_MAX`] are told apart, the others are
+/// summed up by host. Lock order: the table, then the state of a flow.
+#[derive(Default)]
+pub(crate) struct Flows {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    flows: HashMap<FlowKey, Arc<Flow>>,
+    /// Sums over flows that were forgotten
+    hosts: HashMap<(IpAddr, LaneKind), Totals>,
+    /// Flows that have ended so far
+    endings: u64,
+}
+
+type FlowKey = ([u8; 16], LaneKind);
+
+/// What the connections to one process over one lane share
+struct Flow {
+    key: FlowKey,
+    pid: u32,
+    host: IpAddr,
+    state: Mutex<FlowState>,
+}
+
+struct FlowState {
+    /// Counts of the open connections
+    open: Vec<Arc<Tally>>,
+    /// Sum of those that are closed
+    closed: Totals,
+    /// Which ending of a flow its last one was
+    ended: u64,
+    clock: BusyClock,
+}
+
+impl Flows {
+    /// What there is to tell of each flow
+    pub(crate) fn snapshot(&self) -> Vec<FlowStatistics> {
+        let table = lock(&self.table);
+        let told_apart = table.flows.values().map(|flow| {
+            let state = lock(&flow.state);
+            FlowStatistics {
+                peer_process: Some(flow.key.0),
+                peer_pid: flow.pid,
+                peer_host: flow.host,
+                lane: flow.key.1,
+                connections: state.open.len(),
+                sizes: state.totals(),
+            }
+        });
+        let summed = table
+            .hosts
+            .iter()
+            .map(|(&(peer_host, lane), &sizes)| FlowStatistics {
+                peer_process: None,
+                peer_pid: 0,
+                peer_host,
+                lane,
+                connections: 0,
+                sizes,
+            });
+        told_apart.chain(summed).collect()
+    }
+
+    fn open(&self, facts: &Facts) -> (Arc<Flow>, Arc<Tally>) {
+        let key = (facts.peer_hello.process_token, facts.lane);
+        let tally = Arc::new(Tally::default());
+        let mut table = lock(&self.table);
+        if !table.flows.contains_key(&key) && table.flows.len() >= ENDED_FLOWS_MAX {
+            table.forget_one();
+        }
+        let flow = table.flows.entry(key).or_insert_with(|| {
+            Arc::new(Flow {
+                key,
+                pid: facts.peer_hello.pid,
+                host: facts.peer.ip(),
+                state: Mutex::new(FlowState {
+                    open: Vec::new(),
+                    closed: Totals::default(),
+                    ended: 0,
+                    clock: BusyClock::new(Instant::now()),
+                }),
+            })
+        });
+        lock(&flow.state).open.push(Arc::clone(&tally));
+        (Arc::clone(flow), tally)
+    }
+
+    fn close(&self, flow: &Flow, tally: &Arc<Tally>) {
+        let mut table = lock(&self.table);
+        let mut state = lock(&flow.state);
+        state.open.retain(|other| !Arc::ptr_eq(other, tally));
+        add_all(&mut state.closed, &tally.totals());
+        if state.open.is_empty() {
+            table.endings += 1;
+            state.ended = table.endings;
+        }
+    }
+}
+
+impl Table {
+    /// Adds the flow that ended first to the sum of its host; does nothing if none has ended
+    fn forget_one(&mut self) {
+        let ended = self.flows.values().filter_map(|flow| {
+            let state = lock(&flow.state);
+            state.open.is_empty().then_some((state.ended, flow.key))
+        });
+        let Some((_, key)) = ended.min_by_key(|&(ended, _)| ended) else {
+            return;
+        };
+        if let Some(flow) = self.flows.remove(&key) {
+            let mut at = (flow.host, key.1);
+            if self.hosts.len() >= HOSTS_MAX && !self.hosts.contains_key(&at) {
+                at.0 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+            }
+            let totals = lock(&flow.state).totals();
+            add_all(self.hosts.entry(at).or_default(), &totals);
+        }
+    }
+}
+
+impl FlowState {
+    fn totals(&self) -> Totals {
+        let mut totals = self.closed;
+        for tally in &self.open {
+            add_all(&mut totals, &tally.totals());
+        }
+        totals
+    }
+}
+
+/// What one connection has received; written by whoever holds its link
+#[derive(Debug, Default)]
+struct Tally([SizeTally; SizeClass::COUNT]);
+
+#[derive(Debug, Default)]
+struct SizeTally {
+    messages: Count,
+    bytes: Count,
+    lent_bytes: Count,
+    time_ns: Count,
+}
+
+impl Tally {
+    fn totals(&self) -> Totals {
+        std::array::from_fn(|class| {
+            let tally = &self.0[class];
+            SizeStatistics {
+                messages: tally.messages.value(),
+                bytes: tally.bytes.value(),
+                lent_bytes: tally.lent_bytes.value(),
+                time: Duration::from_nanos(tally.time_ns.value()),
+            }
+        })
+    }
+}
+
+/// Counts what one connection receives; lives under the lock of its link
+///
+/// A short message costs a few plain additions: no clock, no lock, no locked instruction.
+pub(crate) struct Inflow {
+    flows: Arc<Flows>,
+    flow: Arc<Flow>,
+    tally: Arc<Tally>,
+    /// Long messages that are on their way, or here but not received
+    timed: Vec<Timed>,
+    /// Bytes of the frame whose payload comes next
+    due_bytes: u64,
+}
+
+struct Timed {
+    arrival: ArrivalId,
+    missing_bytes: u64,
+    lent_bytes: u64,
+    time: Time,
+}
+
+#[derive(Clone, Copy)]
+enum Time {
+    /// Began at this reading of the flow's clock
+    Since(Duration),
+    /// Is here, after so long
+    Took(Duration),
+}
+
+impl Inflow {
+    /// Begins to count for a connection
+    pub(crate) fn open(flows: &Arc<Flows>, facts: &Facts) -> Self {
+        let (flow, tally) = flows.open(facts);
+        Self {
+            flows: Arc::clone(flows),
+            flow,
+            tally,
+            timed: Vec::new(),
+            due_bytes: 0,
+        }
+    }
+
+    /// There is a place for a message, whose bytes will come
+    pub(crate) fn begin(&mut self, arrival: ArrivalId, bytes: u64) {
+        if bytes < TIMED_BYTES_MIN {
+            return;
+        }
+        let began = lock(&self.flow.state).clock.begin(Instant::now());
+        self.timed.push(Timed {
+            arrival,
+            missing_bytes: bytes,
+            lent_bytes: 0,
+            time: Time::Since(began),
+        });
+    }
+
+    /// Some bytes of a message come next
+    pub(crate) fn announce(&mut self, arrival: ArrivalId, bytes: u64, is_lent: bool) {
+        self.due_bytes = bytes;
+        if is_lent && let Some(timed) = self.find(arrival) {
+            timed.lent_bytes += bytes;
+        }
+    }
+
+    /// The bytes announced last are in their place
+    pub(crate) fn stored(&mut self, arrival: ArrivalId) {
+        let due_bytes = self.due_bytes;
+        let Some(timed) = self.find(arrival) else {
+            return;
+        };
+        timed.missing_bytes = timed.missing_bytes.saturating_sub(due_bytes);
+        if timed.missing_bytes == 0
+            && let Time::Since(began) = timed.time
+        {
+            let took = lock(&self.flow.state).clock.end(Instant::now(), began);
+            if let Some(timed) = self.find(arrival) {
+                timed.time = Time::Took(took);
+            }
+        }
+    }
+
+    /// A receive has its message, which was too short to be timed
+    pub(crate) fn received_at_once(&mut self, bytes: u64) {
+        let tally = &self.tally.0[SizeClass::of(bytes).index()];
+        tally.messages.bump(1);
+        tally.bytes.bump(bytes);
+    }
+
+    /// A receive has its message
+    pub(crate) fn received(&mut self, arrival: ArrivalId, bytes: u64) {
+        self.received_at_once(bytes);
+        if bytes >= TIMED_BYTES_MIN
+            && let Some(timed) = self.forget(arrival)
+        {
+            let tally = &self.tally.0[SizeClass::of(bytes).index()];
+            tally.lent_bytes.bump(timed.lent_bytes);
+            if let Time::Took(took) = timed.time {
+                let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+                tally.time_ns.bump(nanos);
+            }
+        }
+    }
+
+    /// A message goes to nobody
+    pub(crate) fn discard(&mut self, arrival: ArrivalId) {
+        self.forget(arrival);
+    }
+
+    /// Nothing more comes
+    pub(crate) fn stop(&mut self) {
+        let (flow, now) = (&self.flow, Instant::now());
+        self.timed.retain(|timed| match timed.time {
+            Time::Took(_) => true,
+            Time::Since(began) => {
+                lock(&flow.state).clock.end(now, began);
+                false
+            }
+        });
+    }
+
+    fn find(&mut self, arrival: ArrivalId) -> Option<&mut Timed> {
+        self.timed.iter_mut().find(|timed| timed.arrival == arrival)
+    }
+
+    fn forget(&mut self, arrival: ArrivalId) -> Option<Timed> {
+        let at = self
+            .timed
+            .iter()
+            .position(|timed| timed.arrival == arrival)?;
+        let timed = self.timed.swap_remove(at);
+        if let Time::Since(began) = timed.time {
+            lock(&self.flow.state).clock.end(Instant::now(), began);
+        }
+        Some(timed)
+    }
+}
+
+impl Drop for Inflow {
+    fn drop(&mut self) {
+        self.stop();
+        self.flows.close(&self.flow, &self.tally);
+    }
+}
+
+impl fmt::Debug for Inflow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inflow")
+            .field("tally", &self.tally)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Divides time equally among what is going on
+#[derive(Debug)]
+struct BusyClock {
+    /// What goes on
+    active: u32,
+    /// The time of one that would have been going on for ever
+    share: Duration,
+    /// When `share` was right
+    at: Instant,
+}
+
+impl BusyClock {
+    const fn new(now: Instant) -> Self {
+        Self {
+            active: 0,
+            share: Duration::ZERO,
+            at: now,
+        }
+    }
+
+    /// Something begins; returns what [`BusyClock::end`] must be given
+    fn begin(&mut self, now: Instant) -> Duration {
+        self.advance(now);
+        self.active += 1;
+        self.share
+    }
+
+    /// It ends; returns its part of the time since then
+    fn end(&mut self, now: Instant, began: Duration) -> Duration {
+        self.advance(now);
+        self.active -= 1;
+        self.share.saturating_sub(began)
+    }
+
+    fn advance(&mut self, now: Instant) {
+        if self.active > 0 {
+            self.share += now.saturating_duration_since(self.at) / self.active;
+        }
+        self.at = self.at.max(now);
+    }
+}
+
+/// Shorter messages are not timed: two looks at the clock are then no part of what they take
+const TIMED_BYTES_MIN: u64 = 64 << 10;
+
+/// Peers, those that are connected among them, up to which none is forgotten: about 2 MB
+const ENDED_FLOWS_MAX: usize = 4096;
+
+/// Hosts, for each lane, of which forgotten peers are told apart
+const HOSTS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+"""The page of the dashboard, in a browser and out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from backhaul.dask import dashboard
+from backhaul.dask.flows import Counts
+from backhaul.dask.ledger import Ledger
+from backhaul.dask.matrix import Peer, matrix_of
+
+if TYPE_CHECKING:
+    from tests.dask.browser import Browser
+    from tests.dask.conftest import Start
+
+pytest.importorskip("bokeh", reason="the page needs bokeh")
+
+pytestmark = pytest.mark.timeout(180)
+
+MIB = 1 << 20
+WORKER = ["-m", "dask", "worker", "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny"]
+
+#: What the page shows, cell by cell.
+CELLS = """(() => {
+    const source = Bokeh.documents[0].get_model_by_name("backhaul-cells");
+    const data = source.data;
+    return Array.from(data.receiver, (receiver, at) => ({
+        receiver, sender: data.sender[at], lane: data.lane_text[at], lanes: data.lanes[at],
+        bytes: data.bytes[at], messages: data.messages[at], bandwidth: data.rate_text[at],
+        color: data.color[at], seconds: data.seconds[at],
+    }));
+})()"""
+#: All text of a page, that of its components included.
+TEXT = """(() => {
+    const read = (node) => node.nodeType === 3 ? node.textContent
+        : Array.from([...(node.shadowRoot ? node.shadowRoot.childNodes : []), ...node.childNodes])
+            .filter((child) => !["STYLE", "SCRIPT"].includes(child.nodeName)).map(read).join(" ");
+    return read(document.body);
+})()"""
+#: Where the middle of the matrix's frame is, and how large it is.
+FRAME = """(() => {
+    const matrix = Bokeh.documents[0].get_model_by_name("backhaul-matrix");
+    const view = Object.values(Bokeh.index).map((root) => root.owner.get_one(matrix)).pop();
+    const box = view.el.getBoundingClientRect(), frame = view.frame.bbox;
+    return {x: box.x + frame.x, y: box.y + frame.y, width: frame.width, height: frame.height};
+})()"""
+
+#: Addresses in the order of the rows.
+ORDER = """(() => {
+    const data = Bokeh.documents[0].get_model_by_name("backhaul-cells").data;
+    const order = [];
+    Array.from(data.receiver, (receiver, at) => { order[Math.floor(data.y[at])] = receiver; });
+    return order;
+})()"""
+
+
+@pytest.fixture
+def browser_of(tmp_path: Path) -> Callable[..., Browser]:
+    """Make browsers; skips where there is no Chromium."""
+    # The folder is no package.
+    path = Path(__file__).with_name("browser.py")
+    spec = importlib.util.spec_from_file_location("browser", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    program = module.chromium()
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(module.NAMES)} is installed")
+
+    def make(**size: int) -> Browser:
+        browser: Browser = module.Browser(program, tmp_path / "profile", **size)
+        return browser
+
+    return make
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    """Start two workers in processes of their own, and a dashboard."""
+    with LocalCluster(
+        protocol="backhaul",
+        n_workers=2,
+        threads_per_worker=1,
+        dashboard_address="127.0.0.1:0",
+    ) as cluster:
+        yield cluster
+
+
+async def move(client: Client, sender: str, receiver: str) -> None:
+    made = client.submit(np.ones, MIB, workers=[sender], pure=False)
+    await client.submit(np.sum, made, workers=[receiver], pure=False)
+
+
+@pytest.mark.asyncio
+async def test_the_page_shows_who_sends_what_to_whom_and_goes_on_to(
+    browser_of: Callable[..., Browser], start: Start, tmp_path: Path
+) -> None:
+    async with (
+        LocalCluster(
+            protocol="backhaul",
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            asynchronous=True,
+        ) as cluster,
+        Client(cluster, asynchronous=True) as client,
+        browser_of() as browser,
+    ):
+        await browser.open(client.dashboard_link.replace("/status", "/backhaul"))
+        await browser.until(f"{TEXT}.includes('Nothing has been received over Backhaul yet')")
+        assert "Backhaul" in await browser.evaluate("document.querySelector('.navbar').innerText")
+
+        a, b = cluster.scheduler.workers
+        await move(client, a, b)
+        # Without a reload: it comes with the next heartbeats.
+        await browser.until(
+            f"{CELLS}.some((cell) => cell.receiver == '{b}' && cell.sender == '{a}'"
+            " && cell.bytes.endsWith('MB'))"
+        )
+        cells = {(cell["receiver"], cell["sender"]): cell for cell in await browser.evaluate(CELLS)}
+        assert set(cells) == {(a, b), (b, a)}
+        cell = cells[b, a]
+        assert (cell["lane"], cell["lanes"]) == ("shm", "shm")
+        assert cell["bytes"] == "8.39 MB"
+        assert cell["bandwidth"].endswith("B/s")
+        # What only asked for it is too short to be timed.
+        assert (cells[a, b]["bandwidth"], cells[a, b]["color"]) == ("–", dashboard.UNTIMED_COLOR)
+        assert cell["color"] != dashboard.UNTIMED_COLOR
+
+        # A worker that comes, over another lane, is shown too.
+        worker = start(
+            *WORKER,
+            cluster.scheduler_address,
+            env={"DASK_DISTRIBUTED__COMM__BACKHAUL__LANES": "tcp"},
+        )
+        c = await asyncio.to_thread(worker.wait_for, r"Start worker at:\s+(backhaul://\S+)")
+        await client.wait_for_workers(3)
+        await move(client, a, c)
+        await browser.until(
+            f"{CELLS}.some((cell) => cell.receiver == '{c}' && cell.lane == 'tcp' && "
+            "cell.bytes.endsWith('MB'))"
+        )
+        text = await browser.evaluate(TEXT)
+        for part in ("3 workers", "1–16MiB", "shm", "tcp", "bandwidth"):
+            assert part in " ".join(text.split())
+
+        # Pointing at a cell says more. Senders go from left to right, receivers downwards.
+        frame = await browser.evaluate(FRAME)
+        order = await browser.evaluate(ORDER)
+        x = frame["x"] + frame["width"] * (order.index(a) + 0.5) / 3
+        y = frame["y"] + frame["height"] * (order.index(b) + 0.5) / 3
+        await browser.point(x, y)
+        await browser.until(f"{TEXT}.replace(/\\s+/g, ' ').includes('{a} → {b}')")
+        picture = tmp_path / "page.png"
+        await browser.screenshot(picture)
+        assert picture.stat().st_size > 20_000
+        assert browser.complaints == []
+        worker.kill()
+        # Who left is shown no more.
+        await browser.until(
+            f"{CELLS}.length > 0 && {CELLS}.every((cell) => cell.receiver != '{c}')"
+        )
+
+
+@pytest.mark.parametrize("number", [2, 64])
+def test_every_cell_of_a_small_and_of_a_large_cluster_can_be_read(number: int) -> None:
+    ledger = Ledger(links_max=10_000)
+    peers = [Peer(f"w{worker}", "10.0.0.1", str(worker)) for worker in range(number)]
+    counts = Counts(1, MIB, 0, 0.001)
+    for peer in peers:
+        flows = [
+            [f"p{other.name}", 1, "h", "shm", [[MIB, *counts]]] for other in peers if other != peer
+        ]
+        report = {"process": f"p{peer.name}", "totals": [], "flows": flows}
+        ledger.handle_report(peer.address, report, 1.0)
+    page = dashboard.Page(lambda: matrix_of(ledger, peers, 1.0))
+    page.update()
+    assert len(page.source.data["x"]) == number * (number - 1)
+    figure = page.figure
+    assert figure.frame_width == figure.frame_height <= 800
+    assert figure.frame_width // number >= 11
+    assert set(page.source.data["lane_text"]) == {"shm" if number == 2 else "S"}
+    # Every row has a label, and none is written over the next.
+    assert len(figure.yaxis.major_label_overrides) == number
+    assert len(figure.yaxis.ticker.ticks) == number
+    before = page.source.data
+    page.update()
+    assert page.source.data is before, "nothing is sent when nothing is new"
+
+
+def test_the_page_is_served_beside_those_of_dask(cluster: LocalCluster) -> None:
+    for page in ("status", "backhaul", "workers"):
+        url = cluster.dashboard_link.replace("status", page)
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            assert 'href="backhaul"' in answer.read().decode()
+
+
+def test_without_a_dashboard_there_is_no_page(start: Start) -> None:
+    scheduler = start(
+        *("-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-show"),
+        *("--protocol", "backhaul", "--no-dashboard"),
+    )
+    with Client(scheduler.wait_for(r"Scheduler at:\s+(backhaul://\S+)")) as client:
+        link = client.dashboard_link.replace("/status", "/backhaul")
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(link, timeout=60)
+
+
+def test_without_bokeh_there_is_no_page_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As where Dask could not import it.
+    monkeypatch.delitem(sys.modules, "distributed.dashboard.scheduler", raising=False)
+    scheduler: Any = object()
+    with caplog.at_level(logging.INFO, logger="backhaul.dask.dashboard"):
+        assert not dashboard.install(scheduler, lambda: Ledger(links_max=1))
+    assert "bokeh is missing" in caplog.text

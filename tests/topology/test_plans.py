@@ -16,10 +16,9 @@ def dgx1() -> topology.Machine:
     return topology.load(FIXTURES / "dgx-1.nvidia-smi.txt")
 
 
-def test_the_plan_of_a_dgx1_is_that_of_the_function_written_by_hand(
-    dgx1: topology.Machine,
-) -> None:
-    plan = dgx1.plan("per-gpu", interface="ib")
+@pytest.mark.parametrize("name", ["dgx-1.nvidia-smi.txt", "dgx-1.hwloc.xml"])
+def test_the_plan_of_a_dgx1_is_that_of_the_function_written_by_hand(name: str) -> None:
+    plan = topology.load(FIXTURES / name).plan("per-gpu", interface="ib")
     near = {True: {*range(20), *range(40, 60)}, False: {*range(20, 40), *range(60, 80)}}
     for index, worker in enumerate(plan.workers):
         assert worker.name == f"gpu{index}"
@@ -27,8 +26,10 @@ def test_the_plan_of_a_dgx1_is_that_of_the_function_written_by_hand(
         assert worker.nic == f"ib{index // 2}"
         assert worker.rdma == f"mlx5_{index // 2}"
         assert worker.threads == 1
-        assert worker.cuda_visible_devices is not None
-        assert worker.cuda_visible_devices.startswith(str(index))
+        assert worker.gpus[0].index == index
+        names = [gpu.uuid or str(gpu.index) for gpu in worker.gpus]
+        assert worker.cuda_visible_devices == ",".join(names)
+        assert len(set(names)) == 8
     assert len(plan.workers) == 8
 
 

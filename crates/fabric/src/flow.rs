@@ -357,19 +357,24 @@ impl Inflow {
         }
     }
 
+    /// A receive has its message, which was too short to be timed
+    pub(crate) fn received_at_once(&mut self, bytes: u64) {
+        let tally = &self.tally.0[SizeClass::of(bytes).index()];
+        tally.messages.bump(1);
+        tally.bytes.bump(bytes);
+    }
+
     /// A receive has its message
     pub(crate) fn received(&mut self, arrival: ArrivalId, bytes: u64) {
-        let tally = &self.tally.0[SizeClass::of(bytes).index()];
-        tally.messages.add_alone(1);
-        tally.bytes.add_alone(bytes);
+        self.received_at_once(bytes);
         if bytes >= TIMED_BYTES_MIN
             && let Some(timed) = self.forget(arrival)
         {
             let tally = &self.tally.0[SizeClass::of(bytes).index()];
-            tally.lent_bytes.add_alone(timed.lent_bytes);
+            tally.lent_bytes.bump(timed.lent_bytes);
             if let Time::Took(took) = timed.time {
                 let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-                tally.time_ns.add_alone(nanos);
+                tally.time_ns.bump(nanos);
             }
         }
     }

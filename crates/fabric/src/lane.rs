@@ -73,7 +73,16 @@ impl Lane {
     pub(crate) fn is_drained(&self) -> bool {
         match self {
             Self::Tcp(lane) => lane.drained,
-            Self::Ring(_) => false,
+            Self::Ring(lane) => !lane.rings.consumer.has_news(),
+        }
+    }
+
+    /// Whether a read may find something; a socket cannot tell without a system call
+    #[inline]
+    pub(crate) fn may_have_news(&self) -> bool {
+        match self {
+            Self::Tcp(_) => true,
+            Self::Ring(lane) => lane.rings.consumer.has_news(),
         }
     }
 
@@ -106,6 +115,14 @@ impl Lane {
                 }
                 Ok(Moved::Bytes(read))
             }
+        }
+    }
+
+    /// Whether a write of that many bytes would take them all; not told for a socket
+    pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
+        match self {
+            Self::Tcp(_) => false,
+            Self::Ring(lane) => lane.rings.producer.has_room(bytes),
         }
     }
 

@@ -29,9 +29,18 @@ pub(crate) type Wakes = SmallVec<[Waker; 4]>;
 #[must_use = "a dropped request is cancelled; use `detach` to let it finish unobserved"]
 #[derive(Debug)]
 pub struct Request<T, E> {
-    slot: Arc<Slot<T, E>>,
+    state: Held<T, E>,
     /// What moves the operation along; `None` once it is detached
     operation: Option<Operation>,
+}
+
+/// Where the result of a request is
+#[derive(Debug)]
+enum Held<T, E> {
+    /// It comes from whoever holds the completer
+    Slot(Arc<Slot<T, E>>),
+    /// It was there from the start; `None` once it is taken
+    Here(Mutex<Option<Result<T, E>>>),
 }
 
 impl<T, E> Request<T, E> {
@@ -42,32 +51,58 @@ impl<T, E> Request<T, E> {
             slot: Arc::clone(&slot),
         };
         let request = Self {
-            slot,
+            state: Held::Slot(slot),
             operation: Some(operation),
         };
         (request, completer)
     }
 
+    /// Makes a request for an operation that is over already
+    pub(crate) fn over(result: Result<T, E>) -> Self {
+        Self {
+            state: Held::Here(Mutex::new(Some(result))),
+            operation: None,
+        }
+    }
+
     /// Makes a request for an operation whose completer exists already
     pub(crate) fn of(completer: &Completer<T, E>, operation: Operation) -> Self {
         Self {
-            slot: Arc::clone(&completer.slot),
+            state: Held::Slot(Arc::clone(&completer.slot)),
             operation: Some(operation),
         }
     }
 
     /// Whether the result is there
     pub fn is_done(&self) -> bool {
-        self.slot.done.load(Ordering::Acquire)
+        match &self.state {
+            Held::Slot(slot) => slot.done.load(Ordering::Acquire),
+            Held::Here(_) => true,
+        }
     }
 
     /// Moves the operation along for a bounded time, returning whether it is done
     pub fn poll_inline(&self) -> bool {
-        self.is_done()
-            || self
-                .operation
-                .as_ref()
-                .is_some_and(|operation| operation.driver.poll_inline(&self.slot.done))
+        match (&self.state, &self.operation) {
+            (Held::Here(_), _) => true,
+            (Held::Slot(slot), None) => slot.done.load(Ordering::Acquire),
+            (Held::Slot(slot), Some(operation)) => {
+                slot.done.load(Ordering::Acquire) || operation.driver.poll_inline(&slot.done)
+            }
+        }
+    }
+
+    /// Polls for a few microseconds where that has paid lately, returning whether it is done
+    ///
+    /// For a caller that holds something others may want, and would have to let go of it for more.
+    pub fn poll_briefly(&self) -> bool {
+        match (&self.state, &self.operation) {
+            (Held::Here(_), _) => true,
+            (Held::Slot(slot), None) => slot.done.load(Ordering::Acquire),
+            (Held::Slot(slot), Some(operation)) => {
+                slot.done.load(Ordering::Acquire) || operation.driver.poll_briefly(&slot.done)
+            }
+        }
     }
 
     /// Moves the operation along once, without waiting, returning whether it is done
@@ -86,7 +121,13 @@ impl<T, E> Request<T, E> {
     ///
     /// If the result was taken before.
     pub fn take(&self) -> Option<Result<T, E>> {
-        self.is_done().then(|| self.slot.take())
+        match &self.state {
+            Held::Slot(slot) => slot.done.load(Ordering::Acquire).then(|| slot.take()),
+            Held::Here(result) => {
+                let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+                Some(result.expect(TAKEN_ONCE))
+            }
+        }
     }
 
     /// Blocks until the operation is done or `timeout` has passed
@@ -106,7 +147,11 @@ impl<T, E> Request<T, E> {
 
     /// As [`Request::wait`], but leaves the result for [`Request::take`]
     pub fn wait_done(&self, timeout: Option<Duration>) -> bool {
-        self.poll_inline() || self.slot.block(timeout)
+        self.poll_inline()
+            || match &self.state {
+                Held::Slot(slot) => slot.block(timeout),
+                Held::Here(_) => true,
+            }
     }
 
     /// Asks to cancel; the request still completes, as cancelled or with its result
@@ -122,12 +167,29 @@ impl<T, E> Request<T, E> {
     ///
     /// Returns whether it will be called: `false` means that the result is there already.
     pub fn set_waker(&self, waker: &Waker) -> bool {
-        self.slot.set_waker(waker)
+        match &self.state {
+            Held::Slot(slot) => slot.set_waker(waker),
+            Held::Here(_) => false,
+        }
     }
 
     /// Lets the operation finish with nobody watching
     pub fn detach(mut self) {
         self.operation = None;
+    }
+}
+
+impl<E> Request<(), E> {
+    /// Whether the operation had succeeded when the request was made, so that there is nothing to
+    /// wait for and nothing to take
+    pub fn is_settled(&self) -> bool {
+        match &self.state {
+            Held::Here(result) => matches!(
+                *result.lock().unwrap_or_else(PoisonError::into_inner),
+                Some(Ok(()))
+            ),
+            Held::Slot(_) => false,
+        }
     }
 }
 
@@ -203,6 +265,10 @@ pub(crate) trait Drive: std::fmt::Debug + Send + Sync {
     fn poll_inline(&self, done: &AtomicBool) -> bool {
         done.load(Ordering::Acquire)
     }
+    /// As `poll_inline`, for less time, and only where polling has paid lately
+    fn poll_briefly(&self, done: &AtomicBool) -> bool {
+        done.load(Ordering::Acquire)
+    }
     /// Moves data once, without waiting
     fn step(&self) {}
     /// Asks to cancel an operation, which still completes
@@ -250,7 +316,7 @@ impl<T, E> Slot<T, E> {
         match std::mem::replace(&mut *self.lock(), State::Taken) {
             State::Done(result) => result,
             State::Pending { .. } => unreachable!("`done` is set after the result is stored"),
-            State::Taken => panic!("the result of a request is taken once"),
+            State::Taken => panic!("{TAKEN_ONCE}"),
         }
     }
 
@@ -293,3 +359,5 @@ impl<T, E> Slot<T, E> {
         true
     }
 }
+
+const TAKEN_ONCE: &str = "the result of a request is taken once";

@@ -45,7 +45,10 @@ pub(crate) struct Counters {
     pub(crate) sent_bytes: Count,
     pub(crate) received_messages: Count,
     pub(crate) received_bytes: Count,
+    /// Of sends that the link has
     pub(crate) queued_bytes: Count,
+    /// Of sends in the inbox
+    pub(crate) posted_bytes: Count,
     pub(crate) send_time_ns: Count,
     pub(crate) recv_time_ns: Count,
     pub(crate) wakeups: Count,
@@ -62,6 +65,7 @@ impl Counters {
             received_messages: Count::default(),
             received_bytes: Count::default(),
             queued_bytes: Count::default(),
+            posted_bytes: Count::default(),
             send_time_ns: Count::default(),
             recv_time_ns: Count::default(),
             wakeups: Count::default(),
@@ -71,6 +75,11 @@ impl Counters {
         }
     }
 
+    /// Payload bytes of sends that are not complete
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.posted_bytes.value() + self.queued_bytes.value()
+    }
+
     pub(crate) fn snapshot(&self, lane: LaneKind) -> EndpointStatistics {
         EndpointStatistics {
             lane,
@@ -78,7 +87,7 @@ impl Counters {
             sent_bytes: self.sent_bytes.value(),
             received_messages: self.received_messages.value(),
             received_bytes: self.received_bytes.value(),
-            queued_bytes: self.queued_bytes.value(),
+            queued_bytes: self.queued_bytes(),
             send_time: Duration::from_nanos(self.send_time_ns.value()),
             recv_time: Duration::from_nanos(self.recv_time_ns.value()),
             wakeups: self.wakeups.value(),
@@ -89,7 +98,7 @@ impl Counters {
     }
 }
 
-/// A counter that only statistics read
+/// A counter that nothing is ordered by
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -98,14 +107,19 @@ impl Count {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// As [`Count::add`] without a locked instruction, where a lock keeps out other writers
-    pub(crate) fn add_alone(&self, amount: u64) {
-        let value = self.0.load(Ordering::Relaxed);
-        self.0.store(value.wrapping_add(amount), Ordering::Relaxed);
-    }
-
     pub(crate) fn sub(&self, amount: u64) {
         self.0.fetch_sub(amount, Ordering::Relaxed);
+    }
+
+    /// As [`Count::add`], for a counter that only the holder of the link changes, without a locked
+    /// instruction
+    pub(crate) fn bump(&self, amount: u64) {
+        self.0.store(self.value() + amount, Ordering::Relaxed);
+    }
+
+    /// As [`Count::bump`], down
+    pub(crate) fn lower(&self, amount: u64) {
+        self.0.store(self.value() - amount, Ordering::Relaxed);
     }
 
     pub(crate) fn value(&self) -> u64 {

@@ -27,8 +27,8 @@ mod liveness;
 mod matching;
 
 pub use connection::{
-    Connection, ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Span, Store,
-    Transmit,
+    Connection, ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Posted, Span,
+    Store, Transmit,
 };
 pub use decoder::{Frame, FrameDecoder, SegmentBytes};
 pub use error::{ProtocolError, RecvRefused, SendRefused};

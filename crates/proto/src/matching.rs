@@ -47,6 +47,18 @@ impl<R, M> Matcher<R, M> {
         Some(posted.recv)
     }
 
+    /// Finds the receive that a message would take on arrival, if `fits` says that it may
+    pub(crate) fn find_posted(&self, tag: Tag, fits: impl Fn(&R) -> bool) -> Option<usize> {
+        let wants = |posted: &Posted<R>| tag.matches(posted.tag, posted.mask);
+        let index = self.posted.iter().position(wants)?;
+        fits(&self.posted[index].recv).then_some(index)
+    }
+
+    /// Takes the receive that [`find_posted`](Self::find_posted) found
+    pub(crate) fn take_posted(&mut self, index: usize) -> Option<R> {
+        self.posted.remove(index).map(|posted| posted.recv)
+    }
+
     /// Takes the message for a receive
     ///
     /// If there is none, the receive may be kept for later with [`push_posted`](Self::push_posted).

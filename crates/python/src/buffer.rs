@@ -13,7 +13,7 @@
 use std::ffi::{CStr, c_int};
 use std::sync::{Mutex, PoisonError};
 
-use backhaul::{Bytes, PoolBuf, RecvBuffer};
+use backhaul::{Bytes, PoolBuf, Received, RecvBuffer};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -166,27 +166,56 @@ pub(crate) fn release_buried(py: Python<'_>) {
     }
 }
 
-/// A segment to send: small ones are copied, large ones pinned
-pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+/// A segment to send
+pub(crate) enum Source<T> {
+    /// A short one, and what was made of it
+    Short(T),
+    /// A long one, pinned
+    Long(Bytes),
+}
+
+/// A segment to send: short ones are handed to `short`, long ones pinned
+pub(crate) fn source_with<T>(
+    object: &Bound<'_, PyAny>,
+    short: impl FnOnce(&[u8]) -> T,
+) -> PyResult<Source<T>> {
     if let Ok(bytes) = object.cast_exact::<PyBytes>()
         && bytes.as_bytes().len() <= COPY_BYTES_MAX
     {
-        return Ok(Bytes::copy_from_slice(bytes.as_bytes()));
+        return Ok(Source::Short(short(bytes.as_bytes())));
     }
     let view = contiguous(object)?;
     let bytes = view.len();
     if bytes > COPY_BYTES_MAX {
-        return Ok(Bytes::from_owner(Pinned::new(view)));
+        return Ok(Source::Long(Bytes::from_owner(Pinned::new(view))));
     }
-    let copy = if bytes == 0 {
-        Bytes::new()
+    let outcome = if bytes == 0 {
+        short(&[])
     } else {
         // SAFETY: the exporter keeps `bytes` contiguous bytes there until `release` below, and no
         // Python code runs in between.
-        Bytes::copy_from_slice(unsafe { std::slice::from_raw_parts(view.start(), bytes) })
+        short(unsafe { std::slice::from_raw_parts(view.start(), bytes) })
     };
     view.release(object.py());
-    Ok(copy)
+    Ok(Source::Short(outcome))
+}
+
+/// A segment to send: short ones are copied, long ones pinned
+pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    Ok(match source_with(object, Bytes::copy_from_slice)? {
+        Source::Short(bytes) | Source::Long(bytes) => bytes,
+    })
+}
+
+/// Releases the pin of a receive that is over, now rather than when somebody tends to it
+pub(crate) fn release_received(py: Python<'_>, received: Received) {
+    if let Some(mut pinned) = received.into_buffer::<Pinned>()
+        && let Some(view) = pinned.view.take()
+    {
+        view.release(py);
+        // Nothing is left to bury.
+        std::mem::forget(pinned);
+    }
 }
 
 /// A buffer to receive into

@@ -10,7 +10,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::attention;
-use crate::buffer::{self, ReceivedBuffer};
+use crate::buffer::{self, ReceivedBuffer, Source};
 use crate::loops::LoopBridge;
 use crate::owned::Owned;
 use crate::request::Request;
@@ -74,15 +74,20 @@ impl Endpoint {
         shared: bool,
     ) -> PyResult<Request> {
         let endpoint = self.endpoint.check(py)?;
-        let segment = buffer::source(buffer)?;
-        let request = Self::post(py, segment.len(), || {
-            if shared {
-                endpoint.send_segments_shared(Tag(tag), Segments::from_iter([segment]))
-            } else {
-                endpoint.send(Tag(tag), segment)
-            }
-        });
-        Ok(Request::new(request, |py, ()| Ok(py.None())))
+        let sent = buffer::source_with(buffer, |bytes| {
+            attention::call(py, || endpoint.send_copy(Tag(tag), bytes))
+        })?;
+        let request = match sent {
+            Source::Short(request) => request,
+            Source::Long(segment) => Self::post(py, segment.len(), || {
+                if shared {
+                    endpoint.send_segments_shared(Tag(tag), Segments::from_iter([segment]))
+                } else {
+                    endpoint.send(Tag(tag), segment)
+                }
+            }),
+        };
+        Ok(Request::of_send(py, request))
     }
 
     #[pyo3(signature = (buffer, *, tag = 0, mask = 0xFFFF_FFFF_FFFF_FFFF))]
@@ -98,8 +103,10 @@ impl Endpoint {
         let request = attention::call(py, || endpoint.recv_boxed(Tag(tag), TagMask(mask), target));
         Ok(Request::new(request, |py, received| {
             static RECEIVED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-            let class = RECEIVED.import(py, "backhaul._buffers", "Received")?;
-            Ok(class.call1((received.bytes, received.tag.0))?.unbind())
+            let make = RECEIVED.import(py, "backhaul._buffers", "make_received")?;
+            let result = make.call1(((received.bytes, received.tag.0),));
+            buffer::release_received(py, received);
+            Ok(result?.unbind())
         }))
     }
 
@@ -132,7 +139,7 @@ impl Endpoint {
                 endpoint.send_frames(segments)
             }
         });
-        Ok(Request::new(request, |py, ()| Ok(py.None())))
+        Ok(Request::of_send(py, request))
     }
 
     fn recv_frames(&self, py: Python<'_>) -> PyResult<Request> {

@@ -68,6 +68,7 @@ trait Pending: Send + Sync {
     fn check(&self, py: Python<'_>) -> PyResult<()>;
     fn is_done(&self) -> bool;
     fn step(&self) -> bool;
+    fn poll_briefly(&self) -> bool;
     fn poll_inline(&self) -> bool;
     fn wait_done(&self, timeout: Duration) -> bool;
     fn set_waker(&self, waker: &Waker) -> bool;
@@ -102,6 +103,10 @@ where
 
     fn step(&self) -> bool {
         self.request.step()
+    }
+
+    fn poll_briefly(&self) -> bool {
+        self.request.poll_briefly()
     }
 
     fn poll_inline(&self) -> bool {
@@ -180,6 +185,17 @@ impl Request {
         }
     }
 
+    /// A request for a send, most of which are done from the start
+    pub(crate) fn of_send(
+        py: Python<'_>,
+        request: backhaul::Request<(), backhaul::SendError>,
+    ) -> Self {
+        if request.is_settled() {
+            return Self::ready(py.None());
+        }
+        Self::new(request, |py, ()| Ok(py.None()))
+    }
+
     /// A request that is done from the start
     pub(crate) fn ready(value: Py<PyAny>) -> Self {
         Self {
@@ -225,8 +241,16 @@ impl Request {
         }
         self.pending.check(py)?;
         Ok(attention::call(py, || {
-            self.pending.step() || py.detach(|| self.pending.poll_inline())
+            self.pending.poll_briefly()
+                || self.pending.step()
+                || py.detach(|| self.pending.poll_inline())
         }))
+    }
+
+    /// Polls with the interpreter held, for less than it costs to give it away and take it back
+    fn poll_attached(&self, py: Python<'_>) -> PyResult<bool> {
+        self.pending.check(py)?;
+        Ok(attention::call(py, || self.pending.poll_briefly()))
     }
 }
 
@@ -253,10 +277,11 @@ impl Request {
     /// Blocks until the operation is done, for at most `timeout` seconds
     #[pyo3(signature = (timeout = None))]
     pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        let deadline = timeout
-            .map(patience)
-            .transpose()?
-            .and_then(|patience| Instant::now().checked_add(patience));
+        let patience = timeout.map(patience).transpose()?;
+        if self.pending.is_done() || self.poll_attached(py)? {
+            return self.repeat_outcome(py);
+        }
+        let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
         while !self.pending.is_done() {
             self.pending.check(py)?;
             let left = deadline.map_or(SIGNALS_EACH, |deadline| {
@@ -448,6 +473,10 @@ impl Pending for Ready {
     }
 
     fn step(&self) -> bool {
+        true
+    }
+
+    fn poll_briefly(&self) -> bool {
         true
     }
 

@@ -3,8 +3,10 @@
 //! Readers ([`model`] says what they fill in) look at files, a driver or a text; everything after
 //! them is pure: a [`Machine`] that was recorded on one host can be planned for on another.
 
+pub mod check;
 pub mod cpuset;
 pub mod model;
+pub mod read;
 
 pub use cpuset::CpuSet;
 pub use model::Machine;

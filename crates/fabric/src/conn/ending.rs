@@ -32,8 +32,8 @@ impl Link {
         self.inflow.stop();
         // What was borrowed stays valid: it holds the courier's taking half.
         self.memory.courier = None;
-        for send in self.sends.drain() {
-            send.finish(conn, Err(reason.clone().into()), wakes);
+        for send in self.sends.drain().collect::<Vec<_>>() {
+            self.finish_send(conn, send, Err(reason.clone().into()), wakes);
         }
         let posted: Vec<usize> = self.recvs.iter().map(|(id, _)| id).collect();
         for id in posted {

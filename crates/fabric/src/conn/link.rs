@@ -6,20 +6,17 @@
 
 use std::time::Instant;
 
-use backhaul_proto::{
-    Capacity, Connection, ConnectionStatistics, Event, FrameDecoder, Limits, MessageKind, RecvId,
-    SendId, Span, Store,
-};
+use backhaul_proto::{Connection, ConnectionStatistics, Event, FrameDecoder, Limits, Store};
 use backhaul_shm::pool::Pool;
 use slab::Slab;
 
 use super::ending::LinkError;
-use super::incoming::{Incoming, NoMemory};
+use super::incoming::Incoming;
+use super::operations::{Posting, RecvOperation, SendOperation};
 use super::outgoing::Outgoing;
-use super::{Command, Conn, Target};
-use crate::buffer::{Message, PoolBuf, Received, Segments};
+use super::{Command, Conn};
 use crate::courier::Courier;
-use crate::error::{CloseReason, RecvError, SendError};
+use crate::error::{CloseReason, RecvError};
 use crate::flow::Inflow;
 use crate::lane::Lane;
 use crate::request::{Completer, Wakes};
@@ -38,6 +35,11 @@ pub(crate) struct Link {
     pub(super) recvs: Slab<RecvOperation>,
     pub(super) memory: MessageMemory,
     pub(super) closers: Vec<Completer<(), CloseReason>>,
+    pub(super) posting: Posting,
+    /// The last look in the middle of a long message found the socket not ready
+    ///
+    /// To ask again at once would keep the kernel from moving it on: both need the socket's lock.
+    pub(super) is_stalled: bool,
     /// When a graceful close gives up
     pub(super) linger_until: Option<Instant>,
     /// Reused between calls
@@ -54,22 +56,6 @@ pub(crate) struct MessageMemory {
     pub(crate) lease_bytes_min: usize,
     /// Pages of borrowed memory are mapped at once
     pub(crate) populate_leases: bool,
-}
-
-/// A send that is not complete
-pub(super) struct SendOperation {
-    operation: u64,
-    pub(super) segments: Segments,
-    bytes: u64,
-    completer: Completer<(), SendError>,
-    started: Option<Instant>,
-}
-
-/// A receive that is not complete
-pub(super) struct RecvOperation {
-    operation: u64,
-    pub(super) target: Target,
-    started: Option<Instant>,
 }
 
 /// What a call of [`Link::advance`] is for
@@ -160,6 +146,8 @@ impl Link {
             recvs: Slab::new(),
             memory,
             closers: Vec::new(),
+            posting: Posting::None,
+            is_stalled: false,
             linger_until: None,
             commands: Vec::new(),
             started: Instant::now(),
@@ -194,8 +182,18 @@ impl Link {
             return outcome;
         }
         outcome.midway = self.incoming.is_midway() || self.outgoing.is_midway();
+        self.is_stalled =
+            outcome.midway && !outcome.moved && matches!(self.lane, Some(Lane::Tcp(_)));
         self.finish_close(conn, wakes);
         outcome
+    }
+
+    /// Whether nothing can be moved until the peer has done something
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.outgoing.is_empty()
+            && !self.incoming.is_midway()
+            && self.lane.as_ref().is_some_and(|lane| !lane.may_have_news())
     }
 
     fn pump(
@@ -220,6 +218,7 @@ impl Link {
             let written = self.write_some(conn, wakes)?;
             moved_bytes += read + written;
             outcome.moved |= read + written > 0;
+            let is_drained = self.is_drained();
             let Some(lane) = &mut self.lane else {
                 return Ok(());
             };
@@ -227,7 +226,7 @@ impl Link {
                 outcome.more = true;
                 return Ok(());
             }
-            if written > 0 || (read > 0 && !lane.is_drained()) {
+            if written > 0 || (read > 0 && !is_drained) {
                 continue;
             }
             let blocked = !self.outgoing.is_empty();
@@ -271,13 +270,19 @@ impl Link {
                 operation,
                 kind,
                 segments,
+                bytes,
                 shared,
                 completer,
                 started,
             } => {
+                conn.counters.queued_bytes.bump(bytes);
+                if completer.is_some() {
+                    // From the inbox. Counted twice for a moment, rather than not at all.
+                    conn.counters.posted_bytes.sub(bytes);
+                }
                 let send = SendOperation {
                     operation,
-                    bytes: segments.iter().map(|segment| segment.len() as u64).sum(),
+                    bytes,
                     segments,
                     completer,
                     started,
@@ -290,31 +295,7 @@ impl Link {
                 target,
                 started,
             } => {
-                let id = self.recvs.insert(RecvOperation {
-                    operation,
-                    target,
-                    started,
-                });
-                let capacity = self.recvs[id].target.capacity();
-                match self.proto.post_recv(RecvId(id), selector, capacity) {
-                    Err(backhaul_proto::RecvRefused::Closed) => {
-                        let reason = self.close_reason(conn);
-                        self.fail_recv(id, reason.into(), wakes);
-                    }
-                    Err(refused) => self.fail_recv(id, refused.into(), wakes),
-                    Ok(()) => self.handle_events(conn, wakes),
-                }
-                // After the end, only what arrived before it can be received.
-                if self.lane.is_none()
-                    && self
-                        .recvs
-                        .get(id)
-                        .is_some_and(|recv| recv.operation == operation)
-                {
-                    self.proto.cancel_recv(RecvId(id));
-                    let reason = self.close_reason(conn);
-                    self.fail_recv(id, reason.into(), wakes);
-                }
+                self.handle_recv(conn, operation, selector, target, started, wakes);
             }
             Command::Cancel { operation } => self.cancel(conn, operation, wakes),
             Command::Close { completer } => {
@@ -331,65 +312,6 @@ impl Link {
                 }
             }
             Command::Abort => self.fail(conn, CloseReason::Local, wakes),
-        }
-    }
-
-    fn post_send(
-        &mut self,
-        conn: &Conn,
-        kind: MessageKind,
-        send: SendOperation,
-        shared: bool,
-        wakes: &mut Wakes,
-    ) {
-        if self.lane.is_none() || self.linger_until.is_some() {
-            let reason = self.close_reason(conn);
-            return send.finish(conn, Err(reason.into()), wakes);
-        }
-        let lengths: smallvec::SmallVec<[u64; 8]> = send
-            .segments
-            .iter()
-            .map(|segment| segment.len() as u64)
-            .collect();
-        let lendable = if shared && self.memory.courier.is_some() {
-            spans(&lengths, self.memory.lease_bytes_min)
-        } else {
-            smallvec::SmallVec::new()
-        };
-        let id = self.sends.insert(send);
-        if let Err(refused) = self
-            .proto
-            .send_lendable(SendId(id), kind, &lengths, &lendable)
-        {
-            self.sends
-                .remove(id)
-                .finish(conn, Err(refused.into()), wakes);
-        }
-    }
-
-    fn cancel(&mut self, conn: &Conn, operation: u64, wakes: &mut Wakes) {
-        let send = self
-            .sends
-            .iter()
-            .find(|(_, send)| send.operation == operation)
-            .map(|(id, _)| id);
-        if let Some(id) = send {
-            if self.proto.cancel_send(SendId(id)) {
-                self.sends
-                    .remove(id)
-                    .finish(conn, Err(SendError::Cancelled), wakes);
-            }
-            return;
-        }
-        let recv = self
-            .recvs
-            .iter()
-            .find(|(_, recv)| recv.operation == operation)
-            .map(|(id, _)| id);
-        if let Some(id) = recv
-            && self.proto.cancel_recv(RecvId(id))
-        {
-            self.fail_recv(id, RecvError::Cancelled, wakes);
         }
     }
 
@@ -451,69 +373,6 @@ impl Link {
         }
     }
 
-    fn complete_recv(
-        &mut self,
-        conn: &Conn,
-        recv: RecvId,
-        kind: MessageKind,
-        bytes: u64,
-        segments: Result<Option<Vec<PoolBuf>>, NoMemory>,
-        wakes: &mut Wakes,
-    ) {
-        let recv = self.recvs.remove(recv.0);
-        conn.counters.received_messages.add(1);
-        conn.counters.received_bytes.add(bytes);
-        if let Some(started) = recv.started {
-            conn.counters.recv_time_ns.add(nanos_since(started));
-        }
-        let tag = match kind {
-            MessageKind::Tagged(tag) => Some(tag),
-            MessageKind::Untagged => None,
-        };
-        let Ok(segments) = segments else {
-            let error = RecvError::OutOfMemory {
-                message_bytes: bytes,
-            };
-            return recv.target.fail(error, wakes);
-        };
-        match recv.target {
-            Target::Allocate(completer) => {
-                let segments = segments.unwrap_or_default();
-                completer.complete(Ok(Message { tag, segments }), wakes);
-            }
-            Target::Into(mut buffer, completer) => {
-                if let Some(segments) = segments {
-                    let mut at = 0;
-                    for segment in &segments {
-                        buffer.as_mut_slice()[at..at + segment.len()].copy_from_slice(segment);
-                        at += segment.len();
-                    }
-                }
-                let received = Received {
-                    tag: tag.unwrap_or(backhaul_proto::Tag(0)),
-                    bytes: usize::try_from(bytes).expect("it fits the buffer"),
-                    buffer,
-                };
-                completer.complete(Ok(received), wakes);
-            }
-        }
-    }
-
-    /// Completes a send whose last byte has left
-    pub(super) fn complete_send(&mut self, conn: &Conn, send: SendId, wakes: &mut Wakes) {
-        let send = self.sends.remove(send.0);
-        conn.counters.sent_messages.add(1);
-        conn.counters.sent_bytes.add(send.bytes);
-        if let Some(started) = send.started {
-            conn.counters.send_time_ns.add(nanos_since(started));
-        }
-        send.finish(conn, Ok(()), wakes);
-    }
-
-    pub(super) fn fail_recv(&mut self, id: usize, error: RecvError, wakes: &mut Wakes) {
-        self.recvs.remove(id).target.fail(error, wakes);
-    }
-
     /// When [`Link::handle_deadline`] is to be called
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         [self.linger_until, self.proto.poll_timeout()]
@@ -525,51 +384,6 @@ impl Link {
     pub(super) fn statistics(&self) -> ConnectionStatistics {
         self.proto.statistics()
     }
-}
-
-impl SendOperation {
-    pub(super) fn finish(self, conn: &Conn, result: Result<(), SendError>, wakes: &mut Wakes) {
-        conn.counters.queued_bytes.sub(self.bytes);
-        // First: who sees the send done may use the memory.
-        drop(self.segments);
-        self.completer.complete(result, wakes);
-    }
-}
-
-impl Target {
-    fn capacity(&mut self) -> Capacity {
-        match self {
-            Self::Into(buffer, _) => Capacity::Into(buffer.as_mut_slice().len() as u64),
-            Self::Allocate(_) => Capacity::Allocate,
-        }
-    }
-
-    fn fail(self, error: RecvError, wakes: &mut Wakes) {
-        match self {
-            Self::Into(buffer, completer) => {
-                drop(buffer);
-                completer.complete(Err(error), wakes);
-            }
-            Self::Allocate(completer) => completer.complete(Err(error), wakes),
-        }
-    }
-}
-
-/// The segments of at least `bytes_min` bytes, as parts of the message
-fn spans(lengths: &[u64], bytes_min: usize) -> smallvec::SmallVec<[Span; 2]> {
-    let mut offset = 0;
-    let mut spans = smallvec::SmallVec::new();
-    for &bytes in lengths {
-        if bytes > 0 && bytes >= bytes_min as u64 {
-            spans.push(Span { offset, bytes });
-        }
-        offset += bytes;
-    }
-    spans
-}
-
-fn nanos_since(started: Instant) -> u64 {
-    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Bytes moved under the lock before others may have it

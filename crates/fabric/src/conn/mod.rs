@@ -6,11 +6,15 @@
 //! two take turns by *arming*: an armed link wakes the engine, a link that a caller drives does
 //! not (it is then *hot*, see [`crate::engine`]).
 
+mod at_once;
+mod borrowing;
 mod ending;
 mod incoming;
 mod interest;
 mod link;
+mod operations;
 mod outgoing;
+mod posting;
 mod spin;
 
 use std::convert::Infallible;
@@ -51,6 +55,8 @@ pub(crate) struct Conn {
     /// The inbox may hold something
     dirty: AtomicBool,
     link: Mutex<Link>,
+    /// Threads that wait for the link's lock: who holds it while nothing happens lets go
+    wanted: AtomicU32,
     /// Callers that poll now
     inline: AtomicU32,
     /// Polls that had found what they waited for at the last tick: tells whether a hot link is in use
@@ -86,9 +92,12 @@ pub(crate) enum Command {
         operation: u64,
         kind: MessageKind,
         segments: Segments,
+        /// Their sizes in all
+        bytes: u64,
         /// Nobody will write to the memory any more: it may be lent
         shared: bool,
-        completer: Completer<(), SendError>,
+        /// `None` if the caller holds the link and looks after it
+        completer: Option<Completer<(), SendError>>,
         started: Option<Instant>,
     },
     Recv {
@@ -128,6 +137,7 @@ impl Conn {
             interest: Interest::new(id, socket, bell),
             inbox: Mutex::default(),
             dirty: AtomicBool::new(false),
+            wanted: AtomicU32::new(0),
             inline: AtomicU32::new(0),
             inline_hits_seen: AtomicU64::new(0),
             hot: AtomicBool::new(false),
@@ -152,79 +162,6 @@ impl Conn {
         // Bytes may have come with the handshake, or lie in the ring already.
         conn.drive();
         Ok(conn)
-    }
-
-    /// Posts a send
-    pub(crate) fn send(
-        self: &Arc<Self>,
-        kind: MessageKind,
-        segments: Segments,
-    ) -> Request<(), SendError> {
-        self.post_send(kind, segments, false)
-    }
-
-    /// Posts a send of memory that may be lent
-    pub(crate) fn send_shared(
-        self: &Arc<Self>,
-        kind: MessageKind,
-        segments: Segments,
-    ) -> Request<(), SendError> {
-        self.post_send(kind, segments, true)
-    }
-
-    fn post_send(
-        self: &Arc<Self>,
-        kind: MessageKind,
-        segments: Segments,
-        shared: bool,
-    ) -> Request<(), SendError> {
-        let operation = self.next_operation();
-        let (request, completer) = Request::pending(self.operation(operation));
-        let bytes: usize = segments.iter().map(bytes::Bytes::len).sum();
-        self.counters.queued_bytes.add(bytes as u64);
-        self.submit(Command::Send {
-            operation,
-            kind,
-            segments,
-            shared,
-            completer,
-            started: (bytes >= TIMED_BYTES_MIN).then(Instant::now),
-        });
-        request
-    }
-
-    /// Posts a receive into a buffer
-    pub(crate) fn recv(
-        self: &Arc<Self>,
-        selector: Selector,
-        mut buffer: Box<dyn RecvBuffer>,
-    ) -> Request<Received, RecvError> {
-        let started = (buffer.as_mut_slice().len() >= TIMED_BYTES_MIN).then(Instant::now);
-        let operation = self.next_operation();
-        let (request, completer) = Request::pending(self.operation(operation));
-        self.submit(Command::Recv {
-            operation,
-            selector,
-            target: Target::Into(buffer, completer),
-            started,
-        });
-        request
-    }
-
-    /// Posts a receive that allocates what it needs
-    pub(crate) fn recv_message(
-        self: &Arc<Self>,
-        selector: Selector,
-    ) -> Request<Message, RecvError> {
-        let operation = self.next_operation();
-        let (request, completer) = Request::pending(self.operation(operation));
-        self.submit(Command::Recv {
-            operation,
-            selector,
-            target: Target::Allocate(completer),
-            started: Some(Instant::now()),
-        });
-        request
     }
 
     /// Closes gracefully
@@ -287,27 +224,40 @@ impl Conn {
 
     fn submit(&self, command: Command) {
         // Past the inbox if nobody holds the link; what lies in there comes first all the same.
-        let outcome = match self.link.try_lock() {
-            Ok(link) => self.work_on(link, Some(command), Work::SUBMIT),
-            Err(TryLockError::Poisoned(poisoned)) => {
-                self.work_on(poisoned.into_inner(), Some(command), Work::SUBMIT)
+        match self.try_link() {
+            Some(link) => {
+                let outcome = self.work_on(link, Some(command), Work::SUBMIT);
+                self.settle(outcome);
             }
-            Err(TryLockError::WouldBlock) => {
-                lock(&self.inbox).push(command);
-                self.dirty.store(true, Ordering::SeqCst);
-                Outcome::default()
-            }
-        };
-        // Pairs with the fence in `progress`: either our try_lock succeeds, or the holder sees
-        // `dirty` after it has let go. And it is the look at `dirty` after our own hold.
+            None => self.leave(command),
+        }
+    }
+
+    /// Leaves a command in the inbox for whoever holds the link
+    fn leave(&self, command: Command) {
+        lock(&self.inbox).push(command);
+        self.dirty.store(true, Ordering::SeqCst);
+        self.settle(Outcome::default());
+    }
+
+    /// Ends a hold of the link for a command, or an attempt at one
+    fn settle(&self, outcome: Outcome) {
+        // Pairs with the fence in `progress`: either our attempt at the link succeeds, or the
+        // holder sees `dirty` after it has let go. And it is the look at `dirty` after our own
+        // hold.
         fence(Ordering::SeqCst);
-        let more = if self.dirty.load(Ordering::SeqCst) {
-            self.progress(Work::SUBMIT).more
-        } else {
-            false
-        };
+        let more = self.dirty.load(Ordering::SeqCst) && self.progress(Work::SUBMIT).more;
         if outcome.more || more {
             self.interest.call_engine(&self.engine);
+        }
+    }
+
+    /// Takes the link unless somebody holds it
+    fn try_link(&self) -> Option<MutexGuard<'_, Link>> {
+        match self.link.try_lock() {
+            Ok(link) => Some(link),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -334,11 +284,10 @@ impl Conn {
     fn progress(&self, work: Work) -> Outcome {
         let mut total = Outcome::default();
         loop {
-            let link = match self.link.try_lock() {
-                Ok(link) => link,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) if work.waits => lock(&self.link),
-                Err(TryLockError::WouldBlock) => return total,
+            let link = match self.try_link() {
+                Some(link) => link,
+                None if work.waits => self.wait_for_link(),
+                None => return total,
             };
             let outcome = self.work_on(link, None, work);
             total.moved |= outcome.moved;
@@ -355,12 +304,45 @@ impl Conn {
     /// Works on the link in a way of its own, waiting for it if need be
     fn with_link<T>(&self, work: impl FnOnce(&mut Link, &mut Wakes) -> T) -> T {
         let mut wakes = Wakes::new();
-        let result = work(&mut lock(&self.link), &mut wakes);
+        let result = work(&mut self.wait_for_link(), &mut wakes);
         for waker in wakes {
             waker.wake();
         }
         self.take_over();
         result
+    }
+
+    fn wait_for_link(&self) -> MutexGuard<'_, Link> {
+        // Steers who lets go when; the lock itself orders.
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let link = lock(&self.link);
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        link
+    }
+
+    /// Holds the link while nothing happens, for a moment, then works on it
+    ///
+    /// To hold it saves taking it for each look: what comes is seen when it comes. Whoever wants
+    /// the link meanwhile is seen too.
+    fn watch(&self) -> bool {
+        let Some(link) = self.try_link() else {
+            return false;
+        };
+        for _ in 1..LOOKS_PER_HOLD {
+            if link.is_stalled {
+                std::hint::spin_loop();
+            } else if !link.is_at_rest() {
+                break;
+            }
+            // The inbox is looked at, too, by whoever works on the link.
+            if self.dirty.load(Ordering::Relaxed) || self.wanted.load(Ordering::Relaxed) > 0 {
+                break;
+            }
+        }
+        let outcome = self.work_on(link, None, Work::POLL);
+        // Pairs with the fence in `submit`.
+        fence(Ordering::SeqCst);
+        outcome.moved | (self.dirty.load(Ordering::SeqCst) && self.progress(Work::POLL).moved)
     }
 
     /// Works through the inbox if a caller left something there while we held the link
@@ -471,7 +453,7 @@ impl Drive for Conn {
             self.progress(Work::MUTE);
         }
         let found = self.spin.until(|| {
-            let moved = self.progress(Work::POLL).moved;
+            let moved = self.watch();
             (done.load(Ordering::Acquire), moved)
         });
         let last = self.inline.fetch_sub(1, Ordering::SeqCst) == 1;
@@ -488,6 +470,25 @@ impl Drive for Conn {
             }
         }
         done.load(Ordering::Acquire)
+    }
+
+    fn poll_briefly(&self, done: &AtomicBool) -> bool {
+        // Nobody else polls a link that is not hot, and the peer would ring for each message.
+        if !self.hot.load(Ordering::Relaxed) || !self.muted.load(Ordering::Relaxed) {
+            return false;
+        }
+        let started = Instant::now();
+        loop {
+            self.watch();
+            if done.load(Ordering::Acquire) {
+                // Also tells the tick that there was one.
+                self.counters.spins_hit.add(1);
+                return true;
+            }
+            if started.elapsed() >= BRIEFLY || self.closed.get().is_some() {
+                return false;
+            }
+        }
     }
 
     fn step(&self) {
@@ -510,10 +511,16 @@ impl Source for Conn {
                 self.drive();
             }
         } else if self.facts.lane == LaneKind::Tcp {
-            if flags == EventFlags::IN && self.muted.load(Ordering::SeqCst) {
-                self.interest.set(&self.engine, Some(false), None);
+            let is_usual = (EventFlags::IN | EventFlags::OUT).contains(flags);
+            // What is to be written waits for a caller only while one polls.
+            let gives_way = || {
+                self.muted.load(Ordering::SeqCst)
+                    && (flags == EventFlags::IN || self.inline.load(Ordering::SeqCst) > 0)
+            };
+            if is_usual && gives_way() {
+                self.interest.set(&self.engine, Some(false), Some(false));
                 // A caller that armed the link meanwhile has found it watched still.
-                if self.muted.load(Ordering::SeqCst) {
+                if gives_way() {
                     return;
                 }
             }
@@ -563,8 +570,11 @@ impl fmt::Debug for Conn {
     }
 }
 
-/// Shorter messages are not timed: to read a clock twice takes longer than to move them
-const TIMED_BYTES_MIN: usize = 4096;
+/// A few times what a short message takes to a peer that polls, and back
+const BRIEFLY: Duration = Duration::from_micros(3);
+
+/// Looks at the lane while the link is held
+const LOOKS_PER_HOLD: u32 = 64;
 
 /// Slices of data that the engine moves on one link before it looks after the others
 const SLICES_MAX: u32 = 8;

@@ -48,19 +48,15 @@ impl SpinPolicy {
 
     /// Polls until `step` says `(done, _)` or nothing has moved for the budget
     pub(super) fn until(&self, mut step: impl FnMut() -> (bool, bool)) -> bool {
-        // Read first when the first steps were in vain: a clock costs as much as some of them.
+        // Read first when the first step was in vain: many are not.
         let mut times = None;
         loop {
-            let mut moved_any = false;
-            for _ in 0..STEPS_PER_LOOK {
-                let (done, moved) = step();
-                if done {
-                    self.misses.store(0, Ordering::Relaxed);
-                    return true;
-                }
-                moved_any |= moved;
-                std::hint::spin_loop();
+            let (done, moved_any) = step();
+            if done {
+                self.misses.store(0, Ordering::Relaxed);
+                return true;
             }
+            std::hint::spin_loop();
             let now = Instant::now();
             let (started, idle_since) = times.get_or_insert((now, now));
             if moved_any {
@@ -88,9 +84,6 @@ const MISSES_FREE: u32 = 4;
 
 /// Longest pause, in waits
 const PAUSE_MAX: u32 = 1024;
-
-/// Steps between two looks at the clock
-const STEPS_PER_LOOK: u32 = 8;
 
 /// Polling longer than this gives way to whoever wants the CPU
 ///

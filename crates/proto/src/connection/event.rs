@@ -62,6 +62,15 @@ pub struct Span {
     pub bytes: u64,
 }
 
+/// What became of a receive that was posted
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Posted {
+    /// No message is here for it; there is nothing to poll on its account
+    Waits,
+    /// It has met its message: there are events, or frames, or both
+    Met,
+}
+
 /// What follows a frame on the lane
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Incoming {

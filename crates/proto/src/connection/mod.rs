@@ -4,6 +4,7 @@
 //! arrives. They share nothing but the lane, so this file only tells them apart and adds what
 //! belongs to both: liveness and the order of control frames.
 
+mod at_once;
 mod early;
 mod event;
 mod recv;
@@ -22,7 +23,7 @@ use crate::limits::{Limits, PeerLimits};
 use crate::liveness::{KeepAliveExpired, Liveness};
 
 pub use self::event::{
-    ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Span, Store, Transmit,
+    ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Posted, Span, Store, Transmit,
 };
 #[cfg(test)]
 pub(crate) use self::send::encode_start;
@@ -108,7 +109,7 @@ impl Connection {
         id: RecvId,
         selector: Selector,
         capacity: Capacity,
-    ) -> Result<(), RecvRefused> {
+    ) -> Result<Posted, RecvRefused> {
         self.receiving
             .post(id, selector, capacity, &mut self.events)
     }
@@ -147,10 +148,7 @@ impl Connection {
     /// If payload announced before was not handed in with
     /// [`handle_payload`](Self::handle_payload).
     pub fn handle_frame(&mut self, now: Instant, frame: Frame) -> Result<Incoming, ProtocolError> {
-        assert!(
-            !self.receiving.awaits_payload(),
-            "a payload is handed in before the next frame"
-        );
+        self.assert_no_payload_is_due();
         self.liveness.handle_heard(now);
         let header = frame.header;
         match header.kind {
@@ -238,9 +236,7 @@ impl Connection {
     /// are the driver's to count.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
-        let has_control =
-            self.pong_due.is_some() || self.liveness.has_ping() || self.receiving.has_control();
-        !has_control && self.sending.is_flushed()
+        !self.has_control() && self.sending.is_flushed()
     }
 
     /// Whether the peer has said that it sends no further message
@@ -261,6 +257,17 @@ impl Connection {
             credit_messages_left: self.sending.credit().messages_left(),
             credit_bytes_left: self.sending.credit().bytes_left(),
         }
+    }
+
+    fn assert_no_payload_is_due(&self) {
+        assert!(
+            !self.receiving.awaits_payload(),
+            "a payload is handed in before the next frame"
+        );
+    }
+
+    fn has_control(&self) -> bool {
+        self.pong_due.is_some() || self.liveness.has_ping() || self.receiving.has_control()
     }
 
     /// The next frame that goes before all messages

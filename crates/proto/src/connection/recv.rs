@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use slab::Slab;
 
 use super::early::EarlyAccepts;
-use super::event::{Event, Incoming, Store};
+use super::event::{Event, Incoming, Posted as Outcome, Store};
 use crate::credit::RecvCredit;
 use crate::decoder::{Frame, SegmentBytes};
 use crate::error::{ProtocolError, RecvRefused};
@@ -81,7 +81,7 @@ impl RecvHalf {
         selector: Selector,
         capacity: Capacity,
         events: &mut VecDeque<Event>,
-    ) -> Result<(), RecvRefused> {
+    ) -> Result<Outcome, RecvRefused> {
         let posted_len = self.posted_len();
         let (matcher, tag, mask) = match selector {
             Selector::Tagged { tag, mask } => (&mut self.tagged, tag, mask),
@@ -90,7 +90,7 @@ impl RecvHalf {
         let posted = Posted { recv, capacity };
         if let Some(arrival) = matcher.take_unexpected(tag, mask) {
             self.claim_unexpected(arrival, posted, events);
-            return Ok(());
+            return Ok(Outcome::Met);
         }
         if self.peer_closed {
             return Err(RecvRefused::Closed);
@@ -101,7 +101,7 @@ impl RecvHalf {
             });
         }
         matcher.push_posted(tag, mask, posted);
-        Ok(())
+        Ok(Outcome::Waits)
     }
 
     pub(super) fn cancel(&mut self, recv: RecvId) -> bool {
@@ -115,23 +115,40 @@ impl RecvHalf {
         frame: Frame,
         events: &mut VecDeque<Event>,
     ) -> Result<Incoming, ProtocolError> {
-        let header = frame.header;
-        self.check_open(header.kind)?;
-        let is_eager = header.kind == FrameKind::Eager;
-        let eager_bytes = if is_eager { header.payload_bytes } else { 0 };
-        let expected = self.credit.handle_start(eager_bytes)?;
-        if header.message != expected {
-            return Err(ProtocolError::OutOfOrder {
-                message: header.message,
-                expected,
-            });
-        }
-        if is_eager {
+        self.check_start(&frame.header)?;
+        if frame.header.kind == FrameKind::Eager {
             Ok(self.start_eager(frame, events))
         } else {
             self.start_request(frame, events);
             Ok(Incoming::Control)
         }
+    }
+
+    /// Handles the start of an eager message that is here whole, if a receive waits for it
+    pub(super) fn start_at_once(
+        &mut self,
+        header: &FrameHeader,
+    ) -> Result<Option<RecvId>, ProtocolError> {
+        if header.kind != FrameKind::Eager || header.segment_count != 1 {
+            return Ok(None);
+        }
+        let bytes = header.payload_bytes;
+        let (matcher, tag) = match header.message_kind() {
+            MessageKind::Tagged(tag) => (&self.tagged, tag),
+            MessageKind::Untagged => (&self.untagged, UNTAGGED),
+        };
+        let fits = |posted: &Posted| matches!(posted.capacity, Capacity::Into(max) if bytes <= max);
+        let Some(index) = matcher.find_posted(tag, fits) else {
+            return Ok(None);
+        };
+        self.check_start(header)?;
+        self.credit.release(bytes);
+        let matcher = if header.untagged {
+            &mut self.untagged
+        } else {
+            &mut self.tagged
+        };
+        Ok(matcher.take_posted(index).map(|posted| posted.recv))
     }
 
     /// Handles the header of a piece of a long message, sent or lent
@@ -246,6 +263,22 @@ impl RecvHalf {
             return Err(ProtocolError::AfterClose { kind: kind.code() });
         }
         Ok(())
+    }
+
+    /// Checks that the peer may start a message, and counts it
+    fn check_start(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        self.check_open(header.kind)?;
+        let is_eager = header.kind == FrameKind::Eager;
+        let eager_bytes = if is_eager { header.payload_bytes } else { 0 };
+        let expected = self.credit.handle_start(eager_bytes)?;
+        if header.message == expected {
+            Ok(())
+        } else {
+            Err(ProtocolError::OutOfOrder {
+                message: header.message,
+                expected,
+            })
+        }
     }
 
     fn start_eager(&mut self, frame: Frame, events: &mut VecDeque<Event>) -> Incoming {

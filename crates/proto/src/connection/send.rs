@@ -232,27 +232,13 @@ impl SendHalf {
         let queued = self.queued.pop_front()?;
         let is_eager =
             queued.bytes <= self.eager_bytes_max && queued.bytes <= self.credit.bytes_left();
-        self.credit.take(if is_eager { queued.bytes } else { 0 });
-        let message = self.next_message;
-        self.next_message += 1;
         let kind = if is_eager {
             FrameKind::Eager
         } else {
             FrameKind::Request
         };
-        let (untagged, tag) = match queued.kind {
-            MessageKind::Tagged(tag) => (false, tag.0),
-            MessageKind::Untagged => (true, 0),
-        };
-        let header = FrameHeader {
-            kind,
-            untagged,
-            segment_count: u32::try_from(queued.segment_bytes.len())
-                .expect("checked against segments_max"),
-            message,
-            tag,
-            payload_bytes: queued.bytes,
-        };
+        let header = self.start(kind, queued.kind, queued.segment_bytes.len(), queued.bytes);
+        let message = header.message;
         let header = encode_start(&header, &queued.segment_bytes);
         let mut frame_bytes = header.len() as u64;
         let mut payload = None;
@@ -275,6 +261,54 @@ impl SendHalf {
             payload,
             completes: is_eager.then_some(queued.send),
         })
+    }
+
+    /// Starts an eager message of one segment, if nothing goes before it and the peer lets us
+    pub(super) fn start_at_once(
+        &mut self,
+        kind: MessageKind,
+        bytes: u64,
+    ) -> Option<[u8; HEADER_BYTES]> {
+        let is_next = self.close == Close::Open
+            && self.queued.is_empty()
+            && (self.streaming.is_empty() || self.start_budget_bytes > 0);
+        let is_allowed = self.credit.messages_left() > 0
+            && bytes <= self.eager_bytes_max.min(self.message_bytes_max)
+            && bytes <= self.credit.bytes_left()
+            && self.segments_max > 0;
+        if !is_next || !is_allowed {
+            return None;
+        }
+        let header = self.start(FrameKind::Eager, kind, 1, bytes);
+        let frame_bytes = HEADER_BYTES as u64 + bytes;
+        self.start_budget_bytes = self.start_budget_bytes.saturating_sub(frame_bytes);
+        Some(header.encode())
+    }
+
+    /// Numbers the next message and takes credit for it, returning the header of its first frame
+    fn start(
+        &mut self,
+        frame: FrameKind,
+        kind: MessageKind,
+        segments: usize,
+        bytes: u64,
+    ) -> FrameHeader {
+        self.credit
+            .take(if frame == FrameKind::Eager { bytes } else { 0 });
+        let message = self.next_message;
+        self.next_message += 1;
+        let (untagged, tag) = match kind {
+            MessageKind::Tagged(tag) => (false, tag.0),
+            MessageKind::Untagged => (true, 0),
+        };
+        FrameHeader {
+            kind: frame,
+            untagged,
+            segment_count: u32::try_from(segments).expect("checked against segments_max"),
+            message,
+            tag,
+            payload_bytes: bytes,
+        }
     }
 
     fn transmit_chunk(

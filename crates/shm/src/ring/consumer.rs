@@ -82,6 +82,16 @@ impl Consumer {
         Ok(self.filled() as usize)
     }
 
+    /// Whether a read would find something, as far as one load can tell
+    ///
+    /// Nothing is checked or ordered: it says when to read, not what to trust.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        // What comes next is then on its way here while the index still is.
+        self.memory.prefetch(self.tail);
+        self.memory.control().head.0.load(Ordering::Relaxed) != self.tail
+    }
+
     /// Takes the producer's waiting flag: after a read, true means ring its doorbell
     ///
     /// The flag is cleared, so one sleep is answered once. While no space was made, it is not even

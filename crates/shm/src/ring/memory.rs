@@ -111,6 +111,20 @@ impl RingMemory {
         }
     }
 
+    /// Has the processor fetch what is at position `index`, where it knows how to be told
+    #[inline]
+    pub(super) fn prefetch(&self, index: u64) {
+        let (offset, _) = self.split(index, 0);
+        // SAFETY: `offset < capacity` (`split`), which is mapped (`new`); and nothing is read.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.data.as_ptr().add(offset).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
+    }
+
     /// Offset of position `index`, and how many of `bytes` bytes lie before the end
     fn split(&self, index: u64, bytes: usize) -> (usize, usize) {
         debug_assert!(bytes as u64 <= self.capacity);

@@ -1,6 +1,7 @@
 """The Rust fabric as Python sees it; import the names from ``backhaul`` instead."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from os import PathLike
 from types import GenericAlias, TracebackType
 from typing import Any, Generic, TypeVar, final
 
@@ -32,6 +33,14 @@ __all__ = [
     "set_default_numpy_handler",
     "set_listing",
     "set_numpy_handler",
+    "topology_discover",
+    "topology_distance",
+    "topology_matrix",
+    "topology_parse",
+    "topology_plan",
+    "topology_svg",
+    "topology_tree",
+    "topology_workers",
 ]
 
 __version__: str
@@ -597,3 +606,59 @@ def set_listing(added: list[int]) -> list[int]:
 
 def difference_listing(set: frozenset[int], other: list[int]) -> list[int]:
     """Hashes in the order in which ``set - other`` would list them; internal."""
+
+def topology_discover(root: str | PathLike[str] | None = None) -> str:
+    """Find out what this machine is made of, as JSON; see `backhaul.topology.discover`.
+
+    Raises
+    ------
+    MachineError
+        If the folder is not that of a Linux system.
+    """
+
+def topology_tree(machine: str) -> str:
+    """Draw a machine as a tree of text; see `backhaul.topology.Machine.tree`."""
+
+def topology_matrix(machine: str) -> str:
+    """Write the paths between devices; see `backhaul.topology.Machine.matrix`."""
+
+def topology_svg(machine: str, plan: str | None = None) -> str:
+    """Draw a machine and a plan for it; see `backhaul.topology.Machine.svg`."""
+
+def topology_workers(plan: str) -> str:
+    """Write a plan as a table; see `backhaul.topology.Plan.table`."""
+
+def topology_parse(text: str, format: str | None = None) -> str:
+    """Read a machine from a text, and give it as JSON; see `backhaul.topology.load`.
+
+    Raises
+    ------
+    MachineError
+        If the text describes no machine.
+    ConfigError
+        If the format is unknown.
+    """
+
+def topology_plan(machine: str, options: str) -> str:
+    """Plan for a machine, all of it JSON; see `backhaul.topology.Machine.plan`.
+
+    Raises
+    ------
+    MachineError
+        If the first text is no machine.
+    ConfigError
+        If the second holds no options.
+    PlanError
+        If the plan is impossible.
+    """
+
+def topology_distance(machine: str, one: str, other: str) -> str:
+    """Tell what lies between two devices, as JSON; see `backhaul.topology.Machine.distance`.
+
+    Raises
+    ------
+    MachineError
+        If the first text is no machine.
+    ConfigError
+        If the machine lacks a device.
+    """

@@ -10,6 +10,7 @@ import click
 from backhaul.bench.dask_commands import COMMANDS
 from backhaul.bench.options import ListType, PeersType, SizesType
 from backhaul.bench.output import print_json, show_progress
+from backhaul.topology.command import topology
 
 __all__ = ["main"]
 
@@ -147,6 +148,7 @@ def p2p(
     console.print(p2p_tables(report))
 
 
+main.add_command(topology)
 for command in COMMANDS:
     bench.add_command(command)
 

@@ -5,6 +5,8 @@
     BackhaulError
     ├── ConfigError (ValueError)         a setting or lane that cannot be used
     ├── AddressError (ValueError)        a text that is no address
+    ├── MachineError (ValueError)        a text or a host that no machine can be read from
+    ├── PlanError (ValueError)           a launch plan that is impossible
     ├── InvalidBuffer (ValueError)       not contiguous, or read-only where it is written to
     ├── MessageTooLarge (ValueError)     over a limit of this side or of the peer
     ├── TruncatedError (ValueError)      a message larger than the buffer of its receive
@@ -36,11 +38,13 @@ __all__ = [
     "HandshakeFailed",
     "InvalidBuffer",
     "ListenError",
+    "MachineError",
     "MessageTooLarge",
     "NotDone",
     "NotObserved",
     "OutOfMemory",
     "PeerGone",
+    "PlanError",
     "ProtocolViolation",
     "QueueFull",
     "TimedOut",
@@ -58,6 +62,14 @@ class ConfigError(BackhaulError, ValueError):
 
 class AddressError(BackhaulError, ValueError):
     """A text that is no address."""
+
+
+class MachineError(BackhaulError, ValueError):
+    """What was read describes no machine; the message has the place in the text."""
+
+
+class PlanError(BackhaulError, ValueError):
+    """A launch plan that is impossible; the message has the value and the way out."""
 
 
 class InvalidBuffer(BackhaulError, ValueError):

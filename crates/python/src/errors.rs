@@ -5,6 +5,10 @@ use backhaul::{
     RecvError, SendError, SendRefused,
 };
 use backhaul_dask::order::OrderError;
+use backhaul_topology::PlanError;
+use backhaul_topology::distance::UnknownDevice;
+use backhaul_topology::read::sysfs::NoSystem;
+use backhaul_topology::read::{ParseError, UnknownFormat};
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -175,6 +179,36 @@ impl IntoException for ContextError {
 impl IntoException for OrderError {
     fn into_exception(self, _py: Python<'_>) -> PyErr {
         PyValueError::new_err(self.to_string())
+    }
+}
+
+impl IntoException for ParseError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        message(py, "MachineError", &self)
+    }
+}
+
+impl IntoException for NoSystem {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        message(py, "MachineError", &self)
+    }
+}
+
+impl IntoException for UnknownFormat {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        message(py, "ConfigError", &self)
+    }
+}
+
+impl IntoException for UnknownDevice {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        message(py, "ConfigError", &self)
+    }
+}
+
+impl IntoException for PlanError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        message(py, "PlanError", &self)
     }
 }
 

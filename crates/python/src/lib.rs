@@ -17,6 +17,7 @@ mod numpy_memory;
 mod order;
 mod owned;
 mod request;
+mod topology;
 
 use pyo3::prelude::*;
 
@@ -47,6 +48,11 @@ mod _native {
     use crate::order::{difference_listing, order, set_listing};
     #[pymodule_export]
     use crate::request::Request;
+    #[pymodule_export]
+    use crate::topology::{
+        topology_discover, topology_distance, topology_matrix, topology_parse, topology_plan,
+        topology_svg, topology_tree, topology_workers,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -5,8 +5,13 @@
 
 pub mod check;
 pub mod cpuset;
+pub mod distance;
+pub mod locality;
 pub mod model;
+pub mod plan;
 pub mod read;
+pub mod render;
 
 pub use cpuset::CpuSet;
 pub use model::Machine;
+pub use plan::{Options, Plan, PlanError};

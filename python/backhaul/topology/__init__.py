@@ -1,0 +1,53 @@
+"""What a machine is made of, how far apart its parts are, and a launch plan for it.
+
+`discover` looks at this machine, `load` reads one that was recorded: JSON, XML of hwloc, or the
+table of ``nvidia-smi topo -m``. `Machine.plan` says which workers to run on it.
+"""
+
+from __future__ import annotations
+
+from backhaul.topology._json import cpu_list
+from backhaul.topology._machine import (
+    CacheDomain,
+    Core,
+    Disk,
+    Distance,
+    Gpu,
+    GpuInstance,
+    Machine,
+    Nic,
+    NumaNode,
+    NvLink,
+    Place,
+    RdmaDevice,
+    ToldPath,
+    discover,
+    load,
+    parse,
+)
+from backhaul.topology._plan import POLICIES, Plan, PlannedGpu, Policy, WorkerPlan
+
+__all__ = [
+    "POLICIES",
+    "CacheDomain",
+    "Core",
+    "Disk",
+    "Distance",
+    "Gpu",
+    "GpuInstance",
+    "Machine",
+    "Nic",
+    "NumaNode",
+    "NvLink",
+    "Place",
+    "Plan",
+    "PlannedGpu",
+    "Policy",
+    "RdmaDevice",
+    "ToldPath",
+    "WorkerPlan",
+    "cpu_list",
+    "discover",
+    "load",
+    "parse",
+]

@@ -268,7 +268,11 @@ def install_for_scheduler(scheduler: Scheduler) -> None:
     account = Account(scheduler, links_max)
     account.attach()
     prometheus.install()
-    dashboard.install(scheduler, account.current)
+    try:
+        dashboard.install(scheduler, account.current)
+    except Exception:
+        # In a release of Dask or Bokeh that we have not read: the scheduler starts all the same.
+        logger.warning("The dashboard has no page %s", dashboard.PAGE, exc_info=True)
 
 
 def install_for_worker(worker: Worker) -> None:

@@ -33,13 +33,22 @@ import numpy as np
 import pandas as pd
 import psutil
 from distributed import Client, KilledWorker, LocalCluster, wait
+from distributed.client import FutureCancelledError
 from distributed.scheduler import NoValidWorkerError
 
 import backhaul.dask  # noqa: F401  registers the defaults of its configuration
 import dask
 
 #: What a job may end with when the workers that hold its inputs die again and again.
-LOST = (KilledWorker, NoValidWorkerError, RuntimeError, TimeoutError, OSError)
+LOST = (
+    KilledWorker,
+    NoValidWorkerError,
+    # Scattered data dies with the only worker that has it yet.
+    FutureCancelledError,
+    RuntimeError,
+    TimeoutError,
+    OSError,
+)
 
 GROWTH_MAX = 1.1
 

@@ -124,6 +124,10 @@ def test_control_c_ends_everything_that_was_started(
     # A terminal sends it to the whole group, workers included.
     os.killpg(program.process.pid, signal.SIGINT)
     assert_all_ended(program)
+    assert program.process.returncode == 0, program.output
+    # The workers had the time to end in good order.
+    assert "Traceback" not in program.output
+    assert "killed" not in program.output
 
 
 def test_a_command_can_be_ended_while_its_workers_start(

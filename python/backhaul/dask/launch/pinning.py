@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -181,7 +182,12 @@ def _fix(error: OSError) -> str:
 
 
 class PinnedProcess(SpawnProcess):
-    """A process of ``multiprocessing`` that is spawned where its `pinning` says."""
+    """A process of ``multiprocessing`` that is spawned where its `pinning` says.
+
+    It leaves SIGINT to the process that started it: a terminal sends Control-C to both, and a
+    worker that ended by itself would be started again by its nanny, or break off what it is asked
+    to finish.
+    """
 
     pinning: Pinning
     #: Why it runs without its memory policy, once started
@@ -199,4 +205,15 @@ class PinnedProcess(SpawnProcess):
         resource_tracker.ensure_running()
         with self.pinning.on_this_thread() as refusal:
             self.refusal = refusal
-            super().start()
+            blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                super().start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
+
+    def run(self) -> None:
+        """Do the work; called in the new process."""
+        # Not SIG_IGN, which programs that the worker starts would inherit.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        super().run()

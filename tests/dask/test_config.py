@@ -10,6 +10,7 @@ import pytest
 
 import dask
 from backhaul.dask import Settings
+from backhaul.dask.config import transfers_links_max
 from backhaul.dask.context import shared_context
 
 
@@ -119,3 +120,17 @@ def test_a_forked_child_makes_its_own_context() -> None:
     assert differs
     assert pid == child.pid
     assert shared_context(Settings.current()) is context
+
+
+def test_transfers_can_be_bounded_and_switched_off() -> None:
+    root = "distributed.comm.backhaul.transfers"
+    assert transfers_links_max() == 16384
+    with dask.config.set({f"{root}.links-limit": "100"}):
+        assert transfers_links_max() == 100
+    with dask.config.set({f"{root}.enabled": False}):
+        assert transfers_links_max() is None
+    with (
+        dask.config.set({f"{root}.links-limit": -1}),
+        pytest.raises(ValueError, match=r"transfers\.links-limit must be a whole number, got -1"),
+    ):
+        transfers_links_max()

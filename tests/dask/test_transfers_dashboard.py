@@ -228,3 +228,20 @@ def test_without_bokeh_there_is_no_page_and_the_log_says_so(
     with caplog.at_level(logging.INFO, logger="backhaul.dask.dashboard"):
         assert not dashboard.install(scheduler, lambda: Ledger(links_max=1))
     assert "bokeh is missing" in caplog.text
+
+
+def test_a_page_that_cannot_be_made_does_not_keep_the_scheduler_from_starting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise AttributeError("a name that has gone")
+
+    monkeypatch.setattr(dashboard, "install", fail)
+    with (
+        LocalCluster(
+            protocol="backhaul", n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        assert client.submit(sum, [1, 2]).result() == 3
+    assert "The dashboard has no page /backhaul" in caplog.text

@@ -52,6 +52,26 @@ async def test_heartbeats_carry_it_past_upstream(
     assert "backhaul-transfers" not in metrics
 
 
+@gen_cluster(client=True, nthreads=[], **OVER_BACKHAUL)
+async def test_workers_that_come_and_go_while_nobody_looks_take_no_room(
+    client: Client, scheduler: Scheduler
+) -> None:
+    account: Any = scheduler.handlers["heartbeat_worker"].__self__  # type: ignore[attr-defined]
+    ledger = account._ledger
+    for number in range(200):
+        ledger.handle_report(f"w{number}", {"process": f"p{number}", "totals": [], "flows": []}, 0)
+    async with Worker(scheduler.address, protocol="backhaul") as worker:
+        await worker.heartbeat()
+        assert ledger.present <= 2
+
+
+@gen_cluster(client=True, **OVER_BACKHAUL)
+async def test_no_plugin_of_dasks_is_called_for_each_task(
+    client: Client, scheduler: Scheduler, a: Worker, b: Worker
+) -> None:
+    assert not any("backhaul" in type(plugin).__module__ for plugin in scheduler.plugins.values())
+
+
 @gen_cluster(client=True, **OVER_BACKHAUL)
 async def test_a_report_that_makes_no_sense_does_not_end_the_worker(
     client: Client, scheduler: Scheduler, a: Worker, b: Worker

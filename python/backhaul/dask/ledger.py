@@ -9,7 +9,7 @@ until the room is needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -187,6 +187,16 @@ class Ledger:
             self._left[token] = None
             while len(self._left) > self.left_max:
                 self._forget(next(iter(self._left)))
+
+    def leave_all_but(self, addresses: Collection[str]) -> None:
+        """Take note that all others are gone."""
+        for address in [address for address in self._by_address if address not in addresses]:
+            self.leave(address)
+
+    @property
+    def present(self) -> int:
+        """How many addresses are there."""
+        return len(self._by_address)
 
     def name_of(self, address: str) -> str:
         """Tell what the process of a worker is called, as in `Row`."""

@@ -12,7 +12,6 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from distributed import Client, Scheduler, Worker
-from distributed.diagnostics.plugin import SchedulerPlugin
 
 from backhaul.dask import dashboard, prometheus
 from backhaul.dask.config import transfers_links_max
@@ -26,13 +25,15 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-__all__ = ["TransfersPlugin", "install_for_scheduler", "install_for_worker", "transfers"]
+__all__ = ["Account", "install_for_scheduler", "install_for_worker", "transfers"]
 
 logger = logging.getLogger(__name__)
 
-#: Under this name a heartbeat carries a report, and a scheduler has the plugin.
+#: Under this name a heartbeat carries a report.
 _METRIC = "backhaul-transfers"
 _HEARTBEAT = "heartbeat_worker"
+#: Workers that may have left before the ledger is told, while nobody looks at it.
+_LEAVERS_MAX = 64
 
 
 def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitable[pd.DataFrame]:
@@ -155,8 +156,8 @@ async def _report_now(dask_worker: Worker) -> None:
 
 def _rows(dask_scheduler: Scheduler) -> list[tuple[Any, ...]] | None:
     """Give what the scheduler knows, as plain values; runs on the scheduler."""
-    plugin = _installed(dask_scheduler)
-    if plugin is None:
+    account = _installed(dask_scheduler)
+    if account is None:
         return None
     return [
         (
@@ -169,7 +170,7 @@ def _rows(dask_scheduler: Scheduler) -> list[tuple[Any, ...]] | None:
             row.last_s,
             row.present,
         )
-        for row in plugin.current().rows()
+        for row in account.current().rows()
     ]
 
 
@@ -192,7 +193,7 @@ class WorkerMetric:
         self._tells_all = True
 
 
-class TransfersPlugin(SchedulerPlugin):
+class Account:
     """Keeps the ledger of a scheduler.
 
     Parameters
@@ -205,10 +206,9 @@ class TransfersPlugin(SchedulerPlugin):
     Notes
     -----
     The handler of heartbeats is replaced on the instance by one that takes the report out and calls
-    upstream's.
+    upstream's. It is no plugin of Dask's: the scheduler calls each of these for each transition of
+    a task, whether it cares or not, which would cost microseconds per task.
     """
-
-    name = _METRIC
 
     def __init__(self, scheduler: Scheduler, links_max: int) -> None:
         self._scheduler = scheduler
@@ -220,12 +220,12 @@ class TransfersPlugin(SchedulerPlugin):
     def attach(self) -> None:
         """Take our place on the scheduler."""
         self._scheduler.handlers[_HEARTBEAT] = self.heartbeat_worker
-        self._scheduler.add_plugin(self, name=self.name)
 
     def current(self) -> Ledger:
         """Give the ledger, with what the scheduler itself has received up to now."""
         own = self._own(changed_max=None)
         self._ledger.handle_report(self._scheduler.address, own, time())
+        self._ledger.leave_all_but({self._scheduler.address, *self._scheduler.workers})
         return self._ledger
 
     def heartbeat_worker(self, *, address: str, metrics: dict[str, Any], **others: Any) -> Any:
@@ -235,22 +235,25 @@ class TransfersPlugin(SchedulerPlugin):
         address = self._scheduler.coerce_address(address)
         # One that is unknown is on its way out.
         if report is not None and address in self._scheduler.workers:
-            try:
-                self._ledger.handle_report(address, report, time())
-            except Exception as error:
-                # Whatever it is: a worker whose heartbeat fails closes.
-                if not self._is_warned:
-                    self._is_warned = True
-                    logger.warning(
-                        "Left out what worker %s reported of transfers, as another release of "
-                        "Backhaul may: %r",
-                        address,
-                        error,
-                    )
+            self._note(address, report)
         return answer
 
-    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
-        self._ledger.leave(worker)
+    def _note(self, address: str, report: Any) -> None:
+        try:
+            self._ledger.handle_report(address, report, time())
+        except Exception as error:
+            # Whatever it is: a worker whose heartbeat fails closes.
+            if not self._is_warned:
+                self._is_warned = True
+                logger.warning(
+                    "Left out what worker %s reported of transfers, as another release of "
+                    "Backhaul may: %r",
+                    address,
+                    error,
+                )
+        # Nobody may look for days, while workers come and go.
+        if self._ledger.present > len(self._scheduler.workers) + _LEAVERS_MAX:
+            self._ledger.leave_all_but({self._scheduler.address, *self._scheduler.workers})
 
 
 def install_for_scheduler(scheduler: Scheduler) -> None:
@@ -262,10 +265,14 @@ def install_for_scheduler(scheduler: Scheduler) -> None:
     if difference is not None:
         logger.warning("Backhaul keeps no account of transfers: distributed has %s", difference)
         return
-    plugin = TransfersPlugin(scheduler, links_max)
-    plugin.attach()
+    account = Account(scheduler, links_max)
+    account.attach()
     prometheus.install()
-    dashboard.install(scheduler, plugin.current)
+    try:
+        dashboard.install(scheduler, account.current)
+    except Exception:
+        # In a release of Dask or Bokeh that we have not read: the scheduler starts all the same.
+        logger.warning("The dashboard has no page %s", dashboard.PAGE, exc_info=True)
 
 
 def install_for_worker(worker: Worker) -> None:
@@ -275,6 +282,6 @@ def install_for_worker(worker: Worker) -> None:
         prometheus.install()
 
 
-def _installed(scheduler: Scheduler) -> TransfersPlugin | None:
-    plugin = scheduler.plugins.get(_METRIC)
-    return plugin if isinstance(plugin, TransfersPlugin) else None
+def _installed(scheduler: Scheduler) -> Account | None:
+    account = getattr(scheduler.handlers.get(_HEARTBEAT), "__self__", None)
+    return account if isinstance(account, Account) else None

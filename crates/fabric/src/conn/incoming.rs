@@ -4,31 +4,27 @@
 //! payload, usually the next header, passes through a small staging buffer.
 
 use std::io::IoSliceMut;
-use std::os::fd::AsFd;
 use std::time::Instant;
 
-use backhaul_proto::{
-    ArrivalId, Incoming as Announced, ProtocolError, RecvId, SegmentBytes, Store,
-};
-use backhaul_shm::leased::{LeaseError, Leased, MapError, ReadError, read_leased};
+use backhaul_proto::{ArrivalId, Incoming as Announced, RecvId, SegmentBytes, Store};
 use backhaul_shm::pool::{Pool, PoolBuf};
 use slab::Slab;
 use smallvec::SmallVec;
 
 use super::ending::LinkError;
-use super::link::{Link, MessageMemory};
+use super::link::Link;
 use super::operations::RecvOperation;
 use super::{Conn, Target};
-use crate::courier::{Loan, LoanError};
+use crate::courier::Loan;
 use crate::lane::{Lane, Moved};
 use crate::request::Wakes;
 
 /// Messages on their way in, and what of the stream has been read ahead
 pub(super) struct Incoming {
     /// Memory of messages that are not complete or not received, by arrival id
-    arrivals: Vec<Option<Arrival>>,
+    pub(super) arrivals: Vec<Option<Arrival>>,
     /// The frame whose payload comes next in the stream
-    payload: Option<Payload>,
+    pub(super) payload: Option<Payload>,
     staging: Box<[u8]>,
     /// Part of `staging` that holds bytes of the stream
     staged: std::ops::Range<usize>,
@@ -36,15 +32,15 @@ pub(super) struct Incoming {
     scratch: Vec<u8>,
 }
 
-struct Arrival {
-    memory: Memory,
+pub(super) struct Arrival {
+    pub(super) memory: Memory,
     /// Bytes of the message that are there
     filled: usize,
     /// First segment that is not full, and how much of it is
-    cursor: (usize, usize),
+    pub(super) cursor: (usize, usize),
 }
 
-enum Memory {
+pub(super) enum Memory {
     /// The buffer of a posted receive
     Into(RecvId),
     /// Memory of its own
@@ -54,18 +50,18 @@ enum Memory {
 }
 
 /// Segments of a message, made when their bytes come: some may be lent instead
-struct Segments {
+pub(super) struct Segments {
     /// Those of which bytes have come
-    here: Vec<PoolBuf>,
-    sizes: SegmentBytes,
+    pub(super) here: Vec<PoolBuf>,
+    pub(super) sizes: SegmentBytes,
 }
 
 /// Payload of a frame that has not come completely
-struct Payload {
-    arrival: ArrivalId,
-    left: usize,
+pub(super) struct Payload {
+    pub(super) arrival: ArrivalId,
+    pub(super) left: usize,
     /// Memory of the peer that holds it; else it comes on the lane
-    lent: Option<Loan>,
+    pub(super) lent: Option<Loan>,
 }
 
 impl Incoming {
@@ -206,7 +202,7 @@ impl Arrival {
     /// Collects the memory where the next `bytes` go, or their beginning, returning how much
     ///
     /// 0 if there is none.
-    fn targets<'a>(
+    pub(super) fn targets<'a>(
         &'a mut self,
         recvs: &'a mut Slab<RecvOperation>,
         pool: &Pool,
@@ -269,7 +265,7 @@ impl Arrival {
     }
 
     /// Counts bytes as filled
-    fn advance(&mut self, bytes: usize) {
+    pub(super) fn advance(&mut self, bytes: usize) {
         self.filled += bytes;
         if let Memory::Segments(segments) = &self.memory {
             let (mut segment, mut offset) = self.cursor;
@@ -286,57 +282,11 @@ impl Arrival {
             self.cursor = (segment, offset);
         }
     }
-
-    /// Takes lent memory as the next segment, if it is just that; else gives the loan back
-    fn adopt(
-        &mut self,
-        loan: Loan,
-        bytes: usize,
-        memory: &MessageMemory,
-    ) -> Result<Option<Loan>, LeaseError> {
-        let Memory::Segments(segments) = &mut self.memory else {
-            return Ok(Some(loan));
-        };
-        let (mut segment, offset) = self.cursor;
-        while segments.sizes[segment] == 0 {
-            segment += 1;
-        }
-        if offset > 0 || segments.sizes[segment] != bytes as u64 {
-            return Ok(Some(loan));
-        }
-        if segments.make_up_to(segment, &memory.pool).is_err() {
-            self.memory = Memory::Missing;
-            return Ok(Some(loan));
-        }
-        let populate = memory.populate_leases;
-        match Leased::map(loan.memory, loan.offset, bytes, populate, loan.receipt) {
-            Ok(leased) => {
-                segments.here.push(PoolBuf::from(leased));
-                self.advance(bytes);
-                Ok(None)
-            }
-            Err(MapError::Refused(error)) => Err(error),
-            Err(MapError::System {
-                source,
-                fd,
-                receipt,
-            }) => {
-                tracing::debug!(error = %source, "lent memory was not mapped; it is copied");
-                Ok(Some(Loan {
-                    memory: fd,
-                    offset: loan.offset,
-                    ticket: loan.ticket,
-                    receipt,
-                }))
-            }
-            Err(_) => unreachable!("the two ways in which a mapping fails"),
-        }
-    }
 }
 
 impl Segments {
     /// Makes those before `count` that are not here
-    fn make_up_to(&mut self, count: usize, pool: &Pool) -> Result<(), NoMemory> {
+    pub(super) fn make_up_to(&mut self, count: usize, pool: &Pool) -> Result<(), NoMemory> {
         for &bytes in &self.sizes[self.here.len().min(count)..count] {
             let bytes = to_usize(bytes).ok_or(NoMemory)?;
             self.here.push(pool.take(bytes).map_err(|_| NoMemory)?);
@@ -443,84 +393,6 @@ impl Link {
         }
     }
 
-    /// The next bytes of a message are lent: maps them, or has them copied
-    fn take_loan(&mut self, arrival: ArrivalId, bytes: u64, ticket: u64) -> Result<(), LinkError> {
-        let broken = |detail: String| ProtocolError::BadLease { ticket, detail };
-        let Some(courier) = &self.memory.courier else {
-            return Err(broken("nothing can be lent on this lane".to_owned()).into());
-        };
-        let count = usize::try_from(bytes).expect("checked against the limits");
-        let state = self.incoming.arrivals.get_mut(arrival.0);
-        let state = state.and_then(Option::as_mut);
-        let lent = match (courier.take(ticket, bytes), state) {
-            (Err(LoanError::Broken(error)), _) => return Err(error.into()),
-            (Err(LoanError::NoDescriptor), state) => {
-                tracing::warn!("lent memory is out of reach: no descriptor is left");
-                if let Some(state) = state {
-                    state.memory = Memory::Missing;
-                }
-                None
-            }
-            (Ok(_), None) => None,
-            (Ok(loan), Some(state)) => state
-                .adopt(loan, count, &self.memory)
-                .map_err(|error| broken(error.to_string()))?
-                .filter(|_| !matches!(state.memory, Memory::Missing)),
-        };
-        self.incoming.payload = Some(Payload {
-            arrival,
-            left: if lent.is_some() { count } else { 0 },
-            lent,
-        });
-        Ok(())
-    }
-
-    /// Copies some of a payload that is lent
-    fn read_lent(&mut self) -> Result<usize, LinkError> {
-        let incoming = &mut self.incoming;
-        let Some(Payload {
-            arrival,
-            left,
-            lent: Some(loan),
-        }) = &mut incoming.payload
-        else {
-            return Ok(0);
-        };
-        let state = incoming.arrivals.get_mut(arrival.0);
-        let Some(state) = state.and_then(Option::as_mut) else {
-            *left = 0;
-            return Ok(0);
-        };
-        let mut targets = Targets::new();
-        let asked = (*left).min(READ_BYTES_MAX);
-        let mut bytes = state.targets(&mut self.recvs, &self.memory.pool, asked, &mut targets);
-        let mut is_missing = false;
-        for target in &mut targets {
-            match read_leased(loan.memory.as_fd(), loan.offset, target) {
-                Ok(()) => loan.offset += target.len() as u64,
-                Err(ReadError::Refused(error)) => {
-                    let detail = error.to_string();
-                    let ticket = loan.ticket;
-                    return Err(ProtocolError::BadLease { ticket, detail }.into());
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "lent memory is out of reach");
-                    is_missing = true;
-                    break;
-                }
-            }
-        }
-        drop(targets);
-        if is_missing {
-            state.memory = Memory::Missing;
-            bytes = 0;
-        }
-        state.advance(bytes);
-        *left = if bytes == 0 { 0 } else { *left - bytes };
-        self.proto.handle_activity(Instant::now());
-        Ok(bytes)
-    }
-
     /// The payload of a frame is there
     fn finish_payload(&mut self, conn: &Conn, wakes: &mut Wakes) {
         if let Some(Payload { arrival, lent, .. }) = self.incoming.payload.take() {
@@ -587,7 +459,7 @@ impl Link {
 }
 
 /// Pieces of memory that one read fills
-type Targets<'a> = SmallVec<[IoSliceMut<'a>; TARGETS_MAX]>;
+pub(super) type Targets<'a> = SmallVec<[IoSliceMut<'a>; TARGETS_MAX]>;
 
 /// There was no memory for a message
 #[derive(Clone, Copy, Debug)]
@@ -603,4 +475,4 @@ const TARGETS_MAX: usize = 32;
 const SCRATCH_BYTES: usize = 64 << 10;
 
 /// Bytes taken from the lane before it is the writer's turn again
-const READ_BYTES_MAX: usize = 256 << 10;
+pub(super) const READ_BYTES_MAX: usize = 256 << 10;

@@ -7,6 +7,7 @@
 //! not (it is then *hot*, see [`crate::engine`]).
 
 mod at_once;
+mod borrowing;
 mod ending;
 mod incoming;
 mod interest;

@@ -33,6 +33,9 @@ impl RingMemory {
         &self.control
     }
 
+    /// A hint, which has no meaning here
+    pub(super) fn prefetch(&self, _index: u64) {}
+
     /// Bytes of the ring
     pub(super) fn capacity(&self) -> u64 {
         self.data.len() as u64

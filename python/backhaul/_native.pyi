@@ -27,11 +27,13 @@ __all__ = [
     "borrowed_bytes",
     "current_numpy_handler",
     "difference_listing",
+    "memory_policy",
     "numpy_handler",
     "order",
     "process_token",
     "set_default_numpy_handler",
     "set_listing",
+    "set_memory_policy",
     "set_numpy_handler",
     "topology_discover",
     "topology_distance",
@@ -585,6 +587,26 @@ class LoopBridge:
     def __new__(cls) -> LoopBridge: ...
     def fileno(self) -> int: ...
     def drain(self) -> None: ...
+
+def memory_policy() -> tuple[int, list[int]]:
+    """Mode, as in ``linux/mempolicy.h``, and NUMA nodes of the calling thread's memory policy.
+
+    Raises
+    ------
+    OSError
+        As ``get_mempolicy(2)`` fails: not allowed here, or a kernel without NUMA.
+    """
+
+def set_memory_policy(mode: int, nodes: list[int]) -> None:
+    """Set the memory policy of the calling thread and of what it starts from now on.
+
+    Raises
+    ------
+    ValueError
+        If a NUMA node is out of range.
+    OSError
+        As ``set_mempolicy(2)`` fails: not allowed here, no such node, no such mode.
+    """
 
 def order(
     graph: dict[Any, Any],

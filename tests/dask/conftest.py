@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
@@ -85,11 +85,15 @@ class Program:
         Arguments of the interpreter.
     env : dict of str to str, optional
         Variables to add to the environment.
+    within : sequence of str
+        Command to run it with, such as ``ip netns exec …``.
     """
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [*within, sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -149,8 +153,8 @@ def start() -> Iterator[Start]:
     """Start programs that end with the module's last test."""
     programs: list[Program] = []
 
-    def start_program(*arguments: str, env: dict[str, str] | None = None) -> Program:
-        program = Program(*arguments, env=env)
+    def start_program(*arguments: str, **options: Any) -> Program:
+        program = Program(*arguments, **options)
         programs.append(program)
         return program
 

@@ -1,4 +1,5 @@
-//! Memory between Python and Rust. Only this module of the crate and `numpy_memory` may be unsafe.
+//! Memory between Python and Rust. Only this module of the crate, `numpy_memory`
+//! and `memory_policy` may be unsafe.
 //!
 //! Memory that Python owns is pinned by its buffer protocol for as long as an operation needs it.
 //! It may be Rust's engine that drops the pin; the release then waits for a thread of Python.

@@ -13,6 +13,7 @@ mod errors;
 mod listener;
 mod logs;
 mod loops;
+mod memory_policy;
 mod numpy_memory;
 mod order;
 mod owned;
@@ -39,6 +40,8 @@ mod _native {
     use crate::listener::Listener;
     #[pymodule_export]
     use crate::loops::LoopBridge;
+    #[pymodule_export]
+    use crate::memory_policy::{memory_policy, set_memory_policy};
     #[pymodule_export]
     use crate::numpy_memory::{
         arena_of_numpy_handler, current_numpy_handler, numpy_handler, set_default_numpy_handler,

@@ -1,5 +1,5 @@
-//! NumPy's arrays in an arena: a data allocator as of NEP 49. Only this module of the crate and
-//! `buffer` may be unsafe.
+//! NumPy's arrays in an arena: a data allocator as of NEP 49. Only this module of the crate,
+//! `buffer` and `memory_policy` may be unsafe.
 //!
 //! NumPy takes the memory of each array from the *handler* of the current context (a context
 //! variable), and the array remembers it until it frees or resizes its memory. Ours asks an arena

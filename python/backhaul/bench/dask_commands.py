@@ -23,6 +23,7 @@ _CASES = ("map", "chain", "tree", "all-to-all", "submit")
 _METHODS = ("p2p", "tasks")
 _WAYS = ("scatter", "replicate", "fetch")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
+_LAUNCHERS = ("dask-tcp", "dask-backhaul", "backhaul", "backhaul-unpinned")
 _ALLOCATORS = ("stock", "recycled", "backhaul")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -325,6 +326,36 @@ def alloc(**chosen: Any) -> None:
     run_benchmark(job, alloc_tables, chosen)
 
 
+@click.command()
+@click.option(
+    "--launcher",
+    "launchers",
+    type=ListType(_LAUNCHERS, all=_LAUNCHERS),
+    default="dask-tcp,dask-backhaul,backhaul",
+    show_default=True,
+    help=f"Comma-separated: {', '.join(_LAUNCHERS)}.",
+)
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each.")
+@click.option(
+    "--repetitions",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Starts of each.",
+)
+@json_option
+def start(**chosen: Any) -> None:
+    """Start a cluster on this machine, with Dask's launcher and with ours.
+
+    Needs the extra `dask`.
+    """
+    from backhaul.bench import start as job
+
+    _need(chosen, "launchers", "--launcher")
+    run_benchmark(job, job.start_tables, chosen)
+
+
 #: All of them
 COMMANDS = (
     tasks,
@@ -335,6 +366,7 @@ COMMANDS = (
     broadcast,
     memory,
     alloc,
+    start,
 )
 
 

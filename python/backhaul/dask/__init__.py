@@ -1,11 +1,17 @@
-"""Dask over Backhaul: the comm backend of ``backhaul://``.
+"""Dask over Backhaul: the comm backend of ``backhaul://``, and clusters that fit the machine.
 
 Dask finds it by itself once Backhaul is installed: ``LocalCluster(protocol="backhaul")``,
 ``dask scheduler --protocol tcp,backhaul``, ``dask worker backhaul://host:port``. The keys of its
 configuration are in ``backhaul-dask.yaml``; its design is in ``docs/design/dask.md``.
+
+`LocalCluster`, `CUDACluster` and `DGX` start workers on CPUs, NUMA nodes, GPUs and network
+interfaces of their own; ``docs/launching.md`` has the guide.
 """
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.backend import BackhaulBackend, BackhaulConnector, BackhaulListener
 from backhaul.dask.comm import BackhaulComm
@@ -13,11 +19,18 @@ from backhaul.dask.config import Settings
 from backhaul.dask.lanes import lanes
 from backhaul.dask.transfers import transfers
 
+if TYPE_CHECKING:
+    from backhaul.dask.launch.cluster import LocalCluster
+    from backhaul.dask.launch.cuda import DGX, CUDACluster
+
 __all__ = [
+    "DGX",
     "BackhaulBackend",
     "BackhaulComm",
     "BackhaulConnector",
     "BackhaulListener",
+    "CUDACluster",
+    "LocalCluster",
     "Settings",
     "backend",
     "lanes",
@@ -26,3 +39,16 @@ __all__ = [
 
 #: What the entry point names: Dask calls it to get the backend.
 backend = BackhaulBackend
+
+#: Where the launcher's names are; workers, which import this package too, do without it.
+_LAUNCHER = {
+    "CUDACluster": "backhaul.dask.launch.cuda",
+    "DGX": "backhaul.dask.launch.cuda",
+    "LocalCluster": "backhaul.dask.launch.cluster",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAUNCHER:
+        return getattr(importlib.import_module(_LAUNCHER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,10 +23,15 @@ Besides the names below we depend on some facts that no import shows:
 - ``/metrics`` shows what is registered with ``prometheus_client.REGISTRY``;
 - a worker asks ``monitor.get_process_memory()`` how much it holds, for its memory monitor and for
   the scheduler;
-- ``periodic_callbacks["memory_monitor"]`` of a worker, and of a nanny, is where it is looked at.
+- ``periodic_callbacks["memory_monitor"]`` of a worker, and of a nanny, is where it is looked at;
+- a nanny has its ``WorkerProcess`` in ``process``, and that its ``AsyncProcess`` in ``process``,
+  each set before it is started; ``AsyncProcess._process.start`` is called on a thread of its own,
+  and ``WorkerProcess._init_msg_interval`` says how often the worker's first message is looked for.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
@@ -38,8 +43,11 @@ from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
 from distributed.comm.registry import Backend, backends
 from distributed.comm.utils import OFFLOAD_THRESHOLD, from_frames, to_frames
-from distributed.core import ConnectionPool, Server, error_message
+from distributed.core import ConnectionPool, Server, coerce_to_address, error_message
+from distributed.deploy.utils import nprocesses_nthreads as processes_and_threads
 from distributed.metrics import DelayedMetricsLedger, context_meter, time
+from distributed.nanny import WorkerProcess
+from distributed.process import AsyncProcess
 from distributed.protocol import pickle
 from distributed.protocol.compression import decompress, maybe_compress
 from distributed.protocol.core import dumps, loads
@@ -65,11 +73,16 @@ from distributed.utils import (
     ensure_memoryview,
     get_ip,
     get_ip_interface,
+    get_mp_context,
+    import_term,
     iscoroutinefunction,
     key_split,
     offload,
     thread_state,
     wait_for,
+)
+from distributed.utils import (
+    json_load_robust as read_when_there,
 )
 from distributed.worker import WORKER_ANY_RUNNING, Reschedule, Worker, sizeof
 from distributed.worker import _run_actor as run_actor
@@ -90,6 +103,7 @@ __all__ = [
     "OFFLOAD_THRESHOLD",
     "WORKER_ANY_RUNNING",
     "Alias",
+    "AsyncProcess",
     "Backend",
     "BaseListener",
     "BaseWorker",
@@ -129,10 +143,12 @@ __all__ = [
     "ToPickle",
     "Tuple",
     "Worker",
+    "WorkerProcess",
     "WorkerState",
     "WorkerStateMachine",
     "backends",
     "by_value_modules",
+    "coerce_to_address",
     "comm_utils",
     "context_meter",
     "dask_serialize",
@@ -143,6 +159,7 @@ __all__ = [
     "from_frames",
     "get_ip",
     "get_ip_interface",
+    "import_term",
     "is_msgpack_serializable",
     "iscoroutinefunction",
     "key_split",
@@ -154,12 +171,16 @@ __all__ = [
     "msgpack_opts",
     "offload",
     "pickle",
+    "process_of",
+    "processes_and_threads",
+    "read_when_there",
     "run_actor",
     "run_task",
     "run_task_simple",
     "safe_sizeof",
     "serialize_and_split",
     "sizeof",
+    "starting_method",
     "thread_state",
     "threads_lock",
     "time",
@@ -172,3 +193,13 @@ __all__ = [
 containers = (List, Tuple, Set, Dict)
 
 containers = (List, Tuple, Set, Dict)
+
+
+def process_of(process: AsyncProcess) -> Any:
+    """Reach the process of ``multiprocessing`` that Dask starts on a thread of its own."""
+    return process._process
+
+
+def starting_method() -> str:
+    """Tell how Dask starts worker processes, as ``multiprocessing`` calls it."""
+    return str(get_mp_context().get_start_method())

@@ -1,0 +1,1 @@
+"""Clusters whose workers have their own CPUs, memory, GPUs and network interfaces."""

@@ -1,0 +1,113 @@
+"""``dask backhaul``: schedulers, workers and plans from the command line of Dask."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import click
+
+import dask
+from backhaul.dask.launch.worker import PLAN_OPTIONS, OneLineErrors, plan_from_options, worker
+from backhaul.dask.private_commands import scheduler_command
+from backhaul.topology import Policy
+
+__all__ = ["main"]
+
+#: ``tcp`` first: its address is what clients without Backhaul use, and what scheduler files have.
+_PROTOCOLS, _PORTS = "tcp,backhaul", "8786,8785"
+_PRELOAD = "backhaul.dask.launch.announce"
+
+
+@click.group("backhaul", context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Clusters whose workers have their own CPUs, memory, GPUs and network interfaces."""
+
+
+def _scheduler(*, protocol: str | None, port: str | None, preload: Any, **options: Any) -> None:
+    """Start a scheduler for workers and clients with Backhaul, and for clients without.
+
+    It listens on tcp:// (port 8786) and on backhaul:// (port 8785). Workers and clients may be
+    given either address. All else is as in `dask scheduler`.
+    """
+    if protocol is None:
+        protocol = _PROTOCOLS
+        port = f"{port},0" if port and "," not in port else port or _PORTS
+    preload = preload or dask.config.get("distributed.scheduler.preload")
+    given = [preload] if isinstance(preload, str) else list(preload)
+    assert scheduler_command.callback is not None
+    scheduler_command.callback(protocol=protocol, port=port, preload=(*given, _PRELOAD), **options)
+
+
+def _scheduler_parameters() -> list[click.Parameter]:
+    parameters = [each for each in scheduler_command.params if each.name != "version"]
+    for place, parameter in enumerate(parameters):
+        if parameter.name in ("protocol", "port"):
+            parameters[place] = described = copy.copy(parameter)
+            assert isinstance(described, click.Option)
+            default = _PROTOCOLS if parameter.name == "protocol" else _PORTS
+            described.help = f"{described.help}  [default: {default}]"
+    return parameters
+
+
+main.add_command(
+    OneLineErrors(
+        "scheduler",
+        params=_scheduler_parameters(),
+        callback=_scheduler,
+        help=_scheduler.__doc__,
+        short_help="Start a scheduler that speaks tcp:// and backhaul://.",
+        context_settings={"ignore_unknown_options": True},
+    )
+)
+main.add_command(worker)
+
+
+def _plan(
+    *,
+    policy: Policy | None,
+    machine: str | None,
+    plan_file: str | None,
+    gpus: str | None,
+    n_workers: str | None,
+    nthreads: int,
+    interface: str | None,
+    as_json: bool,
+) -> None:
+    """Tell which workers `dask backhaul worker` would start here, and where.
+
+    Nothing is started. With --json, what it prints can be given to --plan.
+    """
+    _, plan = plan_from_options(
+        policy=policy,
+        machine=machine,
+        plan_file=plan_file,
+        gpus=gpus,
+        n_workers=n_workers,
+        nthreads=nthreads,
+        interface=interface,
+    )
+    click.echo(plan.to_json(indent=2) if as_json else plan.table())
+
+
+main.add_command(
+    OneLineErrors(
+        "plan",
+        params=[
+            *PLAN_OPTIONS,
+            click.Option(["--nworkers", "n_workers"], help="Number of workers, or auto."),
+            click.Option(
+                ["--nthreads"], type=click.IntRange(0), default=0, help="Threads of each."
+            ),
+            click.Option(["--interface"], help="Prefix of the network interfaces to choose from."),
+            click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
+        ],
+        callback=_plan,
+        help=_plan.__doc__,
+        short_help="Tell which workers would be started here, and where.",
+    )
+)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Clusters with a worker for each GPU: what is refused, and a recorded machine started for real."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, Worker
+from distributed.utils_test import gen_test
+
+from backhaul import BackhaulError, ConfigError
+from backhaul.dask import DGX, CUDACluster
+from backhaul.dask.launch.cuda import cuda_options, devices
+from backhaul.topology import Machine, discover, load, parse
+
+FIXTURES = Path(__file__).parents[2] / "crates" / "topology" / "tests" / "fixtures"
+
+CPUS = sorted(os.sched_getaffinity(0))
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def machine_with_gpus() -> Machine:
+    """Give this machine two GPUs that it may not have, one near each of two CPUs."""
+    found = json.loads(discover().to_json())
+    found["gpus"] = [
+        {
+            "index": index, "uuid": f"GPU-{index}", "name": "recorded", "memory_bytes": 1 << 34,
+            "place": {"pci_path": [], "node": None, "cpus": str(cpu)}, "instances": [],
+        }
+        for index, cpu in enumerate(CPUS[:2])
+    ]  # fmt: skip
+    return parse(json.dumps(found))
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs to tell workers apart")
+@gen_test()
+async def test_each_worker_has_a_gpu_and_the_cpus_near_it() -> None:
+    async with (
+        CUDACluster(
+            machine=machine_with_gpus(),
+            dashboard_address=None,
+            asynchronous=True,
+            pre_import="colorsys,wave",
+        ) as cluster,
+        Client(cluster, asynchronous=True) as client,
+    ):
+
+        def found(dask_worker: Worker) -> tuple[Any, ...]:
+            import sys
+
+            return (
+                dask_worker.name,
+                os.environ["CUDA_VISIBLE_DEVICES"],
+                os.sched_getaffinity(0),
+                dict(dask_worker.state.total_resources),
+                dask_worker.state.nthreads,
+                {"colorsys", "wave"} <= set(sys.modules),
+            )
+
+        answers: Any = await client.run(found)
+        assert sorted(answers.values()) == [
+            ("gpu0", "GPU-0,GPU-1", {CPUS[0]}, {"GPU": 1}, 1, True),
+            ("gpu1", "GPU-1,GPU-0", {CPUS[1]}, {"GPU": 1}, 1, True),
+        ]
+        assert await client.submit(sum, [1, 2], resources={"GPU": 1}) == 3
+
+
+@gen_test()
+async def test_gpus_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {
+        "machine": machine_with_gpus(), "dashboard_address": None, "asynchronous": True,
+    }  # fmt: skip
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    async with CUDACluster(**options) as cluster:
+        assert list(cluster.worker_spec) == ["gpu1"]
+    async with CUDACluster([0], **options) as cluster:
+        assert list(cluster.worker_spec) == ["gpu0"]
+        with pytest.raises(ConfigError, match="2 workers are more than the 1"):
+            cluster.scale(2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    async with CUDACluster(n_workers=1, **options) as cluster:
+        assert list(cluster.worker_spec) == ["gpu0"]
+    with pytest.raises(BackhaulError, match="GPU"):
+        CUDACluster("7", **options)
+
+
+@pytest.mark.skipif(bool(discover().gpus), reason="this machine has a GPU")
+def test_without_a_gpu_it_is_said_what_was_looked_at() -> None:
+    with pytest.raises(ConfigError, match=r"no GPU on '.*' \(looked at .*sysfs"):
+        CUDACluster()
+
+
+def test_a_dgx_elsewhere_is_not_started_here() -> None:
+    table = FIXTURES / "dgx-1.nvidia-smi.txt"
+    with pytest.raises(ConfigError, match="worker 'gpu0' shall listen on network interface 'ib0'"):
+        DGX(machine=table)
+    plan = load(table).plan("per-gpu")
+    if len(CPUS) < 80:
+        with pytest.raises(ConfigError, match="'gpu0' cannot be pinned to CPUs 0-19,40-59"):
+            CUDACluster(plan=plan)
+
+
+def test_dgx_has_the_signature_that_it_had() -> None:
+    parameters = inspect.signature(DGX).parameters
+    assert {name: each.default for name, each in parameters.items() if name != "kwargs"} == {
+        "interface": "ib",
+        "dashboard_address": ":8787",
+        "threads_per_worker": 1,
+        "silence_logs": True,
+        "CUDA_VISIBLE_DEVICES": None,
+    }
+    assert parameters["kwargs"].kind is inspect.Parameter.VAR_KEYWORD
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("device_memory_limit", 0.8, "CUDF_SPILL"),
+        ("rmm_pool_size", "10GB", "rmm.reinitialize"),
+        ("rmm_managed_memory", True, "rmm.reinitialize"),
+        ("jit_unspill", True, "gone from dask-cuda too"),
+        ("enable_nvlink", True, "none over UCX yet"),
+        ("enable_infiniband", True, "none over UCX yet"),
+        ("enable_cudf_spill", True, "CUDF_SPILL"),
+    ],
+)
+def test_what_only_dask_cuda_does_is_refused_with_a_reason(
+    option: str, value: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{option}=.*{message}"):
+        CUDACluster(**{option: value})
+
+
+def test_options_that_ask_for_nothing_are_taken() -> None:
+    options: dict[str, Any] = {
+        "device_memory_limit": None, "rmm_pool_size": None, "jit_unspill": False,
+        "enable_nvlink": False, "protocol": "backhaul", "preload": "a", "pre_import": "b, c",
+    }  # fmt: skip
+    assert cuda_options(options) == {"protocol": "backhaul", "preload": ["a", "b", "c"]}
+
+
+def test_gpus_are_read_as_cuda_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices(None) is None
+    assert devices("0, 2") == [0, 2]
+    assert devices(3) == [3]
+    assert devices([1, "GPU-abc", "MIG-1"]) == [1, "GPU-abc", "MIG-1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    assert devices(None) == [4, 5]
+    for wrong, message in (("0,0", "twice"), ("x", "neither"), ("0,-1", "'-1' is neither")):
+        with pytest.raises(ConfigError, match=message):
+            devices(wrong)

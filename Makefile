@@ -55,6 +55,12 @@ test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python 
 test-newest: $(NEWEST_VENV)/.installed ## Run the Dask tests with the newest Dask alone
 	$(NEWEST_VENV)/bin/python -m pytest $(or $(ARGS),tests/dask)
 
+# Half a minute. The arena and the channel are left out: Miri has neither memfd nor madvise
+.PHONY: miri
+miri: ## The unsafe code of the rings under Miri (needs a nightly toolchain with that component)
+	CARGO_TARGET_DIR=$(TARGET)/miri PROPTEST_CASES=3 MIRIFLAGS='-Zmiri-disable-isolation -Zmiri-permissive-provenance' \
+	  cargo +nightly miri test -p backhaul-shm --lib -- ring:: size_class::
+
 .PHONY: soak
 soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')
 	$(BIN)/python tests/soak/soak.py $(ARGS)

@@ -57,6 +57,11 @@ impl Endpoint {
         Self { conn, _core: core }
     }
 
+    #[cfg(test)]
+    pub(crate) fn conn(&self) -> &Arc<Conn> {
+        &self.conn
+    }
+
     /// Sends one segment under a tag
     ///
     /// Complete when the memory may be reused: the bytes are with the lane, not yet with a

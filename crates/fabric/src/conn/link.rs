@@ -324,7 +324,8 @@ impl Link {
                     segment_bytes,
                     store,
                 } => {
-                    if store != Store::Discard {
+                    // What a receive meets after the end never comes.
+                    if store != Store::Discard && self.lane.is_some() {
                         self.inflow.begin(arrival, segment_bytes.iter().sum());
                     }
                     self.incoming

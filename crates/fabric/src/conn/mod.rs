@@ -401,6 +401,29 @@ impl Conn {
         }
     }
 
+    /// Polls for a moment on a hot link, returning whether `done` is set
+    fn poll_for(&self, patience: Duration, done: &AtomicBool) -> bool {
+        // Nobody else polls a link that is not hot, and the peer would ring for each message.
+        if !self.hot.load(Ordering::Relaxed) || !self.muted.load(Ordering::Relaxed) {
+            return false;
+        }
+        let started = Instant::now();
+        loop {
+            self.watch();
+            if done.load(Ordering::Acquire) {
+                // Also tells the tick that there was one.
+                self.counters.spins_hit.add(1);
+                // The tick may have armed the link before our last look at it, which may have left
+                // something to write that nobody is called for.
+                self.become_hot();
+                return true;
+            }
+            if started.elapsed() >= patience || self.closed.get().is_some() {
+                return false;
+            }
+        }
+    }
+
     /// How long the engine polls in the middle of a transfer: the peer is at it, on another CPU
     fn midway_budget(&self) -> Duration {
         match self.facts.lane {
@@ -473,22 +496,7 @@ impl Drive for Conn {
     }
 
     fn poll_briefly(&self, done: &AtomicBool) -> bool {
-        // Nobody else polls a link that is not hot, and the peer would ring for each message.
-        if !self.hot.load(Ordering::Relaxed) || !self.muted.load(Ordering::Relaxed) {
-            return false;
-        }
-        let started = Instant::now();
-        loop {
-            self.watch();
-            if done.load(Ordering::Acquire) {
-                // Also tells the tick that there was one.
-                self.counters.spins_hit.add(1);
-                return true;
-            }
-            if started.elapsed() >= BRIEFLY || self.closed.get().is_some() {
-                return false;
-            }
-        }
+        self.poll_for(BRIEFLY, done)
     }
 
     fn step(&self) {
@@ -578,3 +586,6 @@ const LOOKS_PER_HOLD: u32 = 64;
 
 /// Slices of data that the engine moves on one link before it looks after the others
 const SLICES_MAX: u32 = 8;
+
+#[cfg(test)]
+mod tests;

@@ -154,6 +154,7 @@ macro_rules! conformance {
                 what_comes_is_counted_by_size
                 connections_of_one_peer_are_one_flow
                 what_was_lent_is_told_apart
+                what_never_comes_takes_no_time
             }
             liveness {
                 a_silent_peer_is_given_up

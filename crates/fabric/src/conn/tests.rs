@@ -1,0 +1,55 @@
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use super::*;
+use crate::context::Context;
+
+/// Two connected endpoints over TCP, and what keeps them
+fn pair() -> (crate::Endpoint, crate::Endpoint, Context) {
+    let config = Config {
+        lanes: vec![LaneKind::Tcp],
+        ..Config::default()
+    };
+    let context = Context::new(config).unwrap();
+    let listener = context.listen("127.0.0.1:0").unwrap();
+    let accept = listener.accept();
+    let near = context.connect(&listener.local_address().to_string());
+    let near = near.wait(Some(PATIENCE)).unwrap().unwrap();
+    let far = accept.wait(Some(PATIENCE)).unwrap().unwrap();
+    (near, far, context)
+}
+
+#[test]
+fn the_engine_looks_after_a_brief_poll_that_the_tick_overtook() {
+    let (near, _far, _context) = pair();
+    let conn = near.conn();
+    let looked_after = (0..20).any(|_| {
+        let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let poll = scope.spawn(|| {
+                // As a poll leaves it that has found something.
+                conn.muted.store(true, Ordering::SeqCst);
+                conn.become_hot();
+                begun.store(true, Ordering::SeqCst);
+                let found = conn.poll_for(PATIENCE, &done);
+                (found, conn.hot.load(Ordering::SeqCst))
+            });
+            let is_armed = || {
+                begun.load(Ordering::SeqCst)
+                    && !conn.hot.load(Ordering::SeqCst)
+                    && !conn.muted.load(Ordering::SeqCst)
+            };
+            let began = Instant::now();
+            while !is_armed() {
+                assert!(began.elapsed() < PATIENCE, "the tick arms an idle link");
+                std::thread::yield_now();
+            }
+            done.store(true, Ordering::SeqCst);
+            // It is hot for a tick or two only, in which a busy machine may not let us look, or
+            // not even let the poll begin.
+            poll.join().unwrap() == (true, true)
+        })
+    });
+    assert!(looked_after);
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -321,6 +321,19 @@ fn workers_by_number_keep_to_nodes_caches_and_cores() {
 }
 
 #[test]
+fn as_many_cpus_as_can_be_told_are_planned_for_at_once() {
+    let machine = Machine {
+        online_cpus: (0..crate::cpuset::CPUS_MAX).collect(),
+        ..Machine::default()
+    };
+    let before = std::time::Instant::now();
+    let plan = plan(&machine, &of_n(1)).expect("enough CPUs");
+    assert_eq!(plan.workers[0].threads, crate::cpuset::CPUS_MAX);
+    // A union for each CPU takes a minute.
+    assert!(before.elapsed().as_secs() < 15, "{:?}", before.elapsed());
+}
+
+#[test]
 fn cpus_that_are_off_or_forbidden_are_refused_by_number() {
     let mut machine = two_sockets();
     machine.online_cpus = cpus("0-13");

@@ -35,6 +35,7 @@ __all__ = [
     "set_listing",
     "set_memory_policy",
     "set_numpy_handler",
+    "topology_check_plan",
     "topology_discover",
     "topology_distance",
     "topology_matrix",
@@ -646,6 +647,9 @@ def topology_matrix(machine: str) -> str:
 
 def topology_svg(machine: str, plan: str | None = None) -> str:
     """Draw a machine and a plan for it; see `backhaul.topology.Machine.svg`."""
+
+def topology_check_plan(plan: str) -> str:
+    """Give a plan as it was, if it is one; see `backhaul.topology.Plan.from_json`."""
 
 def topology_workers(plan: str) -> str:
     """Write a plan as a table; see `backhaul.topology.Plan.table`."""

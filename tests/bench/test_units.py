@@ -9,7 +9,15 @@ from backhaul.bench.units import format_bytes, format_rate, format_us, parse_byt
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("8", 8), ("1KiB", 1024), ("64 kib", 65536), ("1.5MB", 1_500_000), ("2GiB", 2 << 30)],
+    [
+        ("8", 8),
+        ("1KiB", 1024),
+        ("64 kib", 65536),
+        ("1.5MB", 1_500_000),
+        ("2GiB", 2 << 30),
+        ("1TB", 10**12),
+        ("1.5 TiB", 3 << 39),
+    ],
 )
 def test_sizes_are_read_with_binary_and_decimal_units(text: str, nbytes: int) -> None:
     assert parse_bytes(text) == nbytes

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -339,3 +342,21 @@ def test_it_can_be_switched_off() -> None:
         assert "backhaul-transfers" not in names
         with pytest.raises(NotObserved, match=r"transfers\.enabled"):
             frame_of(client)
+
+
+def test_a_worker_that_does_not_answer_is_not_waited_for(client: Client) -> None:
+    a, b = workers_of(client)
+    move(client, lambda: np.ones(MIB), a, b)
+    before = frame_of(client)
+    stopped = client.run(os.getpid)[a]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        with pytest.warns(UserWarning, match="the last heartbeats count"):
+            frame = frame_of(client)
+        # Dask would wait for as long as it stands still.
+        assert time.monotonic() - began < 20
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert (between(frame, b, a) >= between(before, b, a)).all(axis=None)
+    assert len(frame_of(client)) >= len(before)

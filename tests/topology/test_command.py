@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,7 +144,13 @@ def test_bad_files_are_refused_by_name_and_line(
         (("--from", "/absent"), "/absent: No such file"),
         (("--from", DGX1, "--plan", "n"), "give n"),
         (("--from", DGX1, "--plan", "n", "--workers", "81"), "at most 80"),
-        (("--from", DGX1, "--plan", "n", "--workers", "-1"), "-1"),
+        (("--from", DGX1, "--plan", "n", "--workers", "-1"), "'--workers': -1"),
+        (("--from", DGX1, "--plan", "per-numa", "--threads", "0"), "'--threads': 0"),
+        (
+            ("--from", DGX1, "--plan", "per-numa", "--interface", ""),
+            "prefix of interfaces is empty",
+        ),
+        (("--from", "/dev/zero"), "/dev/zero: more than 64 MiB"),
         (("--from", DGX1, "--plan", "per-gpu", "--gpus", "8"), '"8"; there are 0, 1'),
         (("--from", DGX1, "--plan", "per-gpu", "--nics", "ib9"), '"ib9"'),
         (("--from", DGX1, "--plan", "per-numa", "--cpus", "0-99"), "CPUs 80-99 do not exist"),
@@ -162,3 +171,26 @@ def test_what_is_impossible_is_refused_in_words(
     assert done.returncode == 2, done.stdout
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_output_that_cannot_be_written_is_an_error_in_words() -> None:
+    command = [sys.executable, "-m", "backhaul.cli", "topology", "--from", DGX1]
+    for redirected, message in (("> /dev/full", "No space left"), (">&-", "output is closed")):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'"$@" {redirected}', "sh", *command],
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_names_cannot_command_a_terminal(run: Run) -> None:
+    machine = topology.load(FIXTURES / "dual-socket.tree.json")
+    evil = dataclasses.replace(machine, name="\x1b]0;owned\x07\x9b31m")
+    done = run("--from", "-", stdin=evil.to_json())
+    assert "\N{REPLACEMENT CHARACTER}]0;owned" in done.stdout
+    assert not {"\x1b", "\x07", "\x9b"} & set(done.stdout)

@@ -87,10 +87,12 @@ def test_impossible_plans_name_the_value_and_the_way_out(dgx1: topology.Machine)
 
 
 def test_options_that_are_no_options_are_refused(dgx1: topology.Machine) -> None:
-    with pytest.raises(ConfigError, match=r"`per-core`, expected one of `per-gpu`"):
+    with pytest.raises(ConfigError, match=r"policy is 'per-core': choose from per-gpu"):
         dgx1.plan("per-core")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="-1"):
-        dgx1.plan("n", n=-1)
+    for option in ("n", "threads_per_worker", "memory_limit"):
+        for value in (-1, 2.5, True, 1 << 64):
+            with pytest.raises(ConfigError, match=f"^{option} is {value}: it must be a whole"):
+                dgx1.plan("n", **{"n": 1, option: value})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"0-3,8: \"0-x\"$"):
         dgx1.plan(cpus="0-x")
     with pytest.raises(ConfigError, match="'4 stones' is not a size"):
@@ -109,6 +111,10 @@ def test_files_that_are_no_machines_are_refused_by_name(tmp_path: Path) -> None:
     path.write_text('{"format": 1}')
     with pytest.raises(MachineError, match=r"table\.txt: not a machine in JSON: missing field"):
         topology.load(path)
+    with pytest.raises(MachineError, match="half of a character"):
+        topology.parse("\ud800")
+    with pytest.raises(MachineError, match=r"/dev/zero: more than 64 MiB"):
+        topology.load("/dev/zero")
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(MachineError, match="byte 0 is not UTF-8"):
         topology.load(path)
@@ -117,3 +123,9 @@ def test_files_that_are_no_machines_are_refused_by_name(tmp_path: Path) -> None:
     path.write_text("text")
     with pytest.raises(ConfigError, match="yaml"):
         topology.load(path, format="yaml")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "no plan", '{"policy": "per-core"}'])
+def test_what_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="not a plan in JSON"):
+        topology.Plan.from_json(text)

@@ -53,8 +53,8 @@ mod _native {
     use crate::request::Request;
     #[pymodule_export]
     use crate::topology::{
-        topology_discover, topology_distance, topology_matrix, topology_parse, topology_plan,
-        topology_svg, topology_tree, topology_workers,
+        topology_check_plan, topology_discover, topology_distance, topology_matrix, topology_parse,
+        topology_plan, topology_svg, topology_tree, topology_workers,
     };
 
     #[pymodule_init]

@@ -96,6 +96,12 @@ pub(crate) fn topology_workers(py: Python<'_>, plan: &str) -> PyResult<String> {
     Ok(py.detach(|| render::workers(&plan)))
 }
 
+/// Gives a plan as it was, if it is one
+#[pyfunction]
+pub(crate) fn topology_check_plan(py: Python<'_>, plan: &str) -> PyResult<String> {
+    plan_of(py, plan).map(|plan| to_json(&plan))
+}
+
 fn plan_of(py: Python<'_>, text: &str) -> PyResult<Plan> {
     serde_json::from_str(text)
         .map_err(|error| config_error(py, format!("not a plan in JSON: {error}")))

@@ -93,6 +93,14 @@ impl Machine {
     }
 
     fn check_gpus(&self) -> Result<(), Misfit> {
+        for (what, number, most) in [
+            ("gpus", self.gpus.len(), GPUS_MAX),
+            ("told_paths", self.told_paths.len(), TOLD_PATHS_MAX),
+        ] {
+            if number > most {
+                return Err(Misfit::TooMany { what, number, most });
+            }
+        }
         unique("gpus", self.gpus.iter().map(|gpu| gpu.index))?;
         unique("gpus", self.gpus.iter().filter_map(|gpu| gpu.uuid.as_ref()))?;
         unique(
@@ -139,6 +147,12 @@ impl Machine {
         Ok(())
     }
 }
+
+/// Far above what one host has (16 in a DGX-2), so that a text cannot ask for time without end: to
+/// draw a machine looks for the path between each two devices
+const GPUS_MAX: usize = 256;
+/// One between each two of so many devices
+const TOLD_PATHS_MAX: usize = GPUS_MAX * (GPUS_MAX - 1) / 2;
 
 fn unique<T: Ord + ToString>(
     what: &'static str,
@@ -192,6 +206,16 @@ pub enum Misfit {
         /// Its number or name
         name: String,
     },
+    /// More of something than one host has
+    #[error("{what}: {number} of them, and at most {most} are read: this is not one host")]
+    TooMany {
+        /// Field of the machine
+        what: &'static str,
+        /// How many there are
+        number: usize,
+        /// How many may be there
+        most: usize,
+    },
     /// Something names what is not there, or not in order
     #[error("{what}: {name}: not of this machine, not in order, or without links")]
     Unknown {
@@ -221,7 +245,7 @@ pub enum Misfit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Core, Gpu, NumaNode, NvLink};
+    use crate::model::{Core, Gpu, NumaNode, NvLink, PciPath, ToldPath};
 
     fn machine() -> Machine {
         let cpus = |list: &str| list.parse::<CpuSet>().expect("a list");
@@ -262,7 +286,7 @@ mod tests {
     #[test]
     fn each_misfit_names_its_field() {
         type Spoil = fn(&mut Machine);
-        let misfits: [(&str, Spoil); 9] = [
+        let misfits: [(&str, Spoil); 11] = [
             ("format 7", |m| m.format = 7),
             ("allowed_cpus", |m| m.allowed_cpus = CpuSet::from_iter([9])),
             ("cores", |m| m.cores.push(m.cores[0].clone())),
@@ -276,6 +300,21 @@ mod tests {
             ("allowed_nodes", |m| m.allowed_nodes.push(5)),
             ("2 distances", |m| m.nodes[0].distances.push(20)),
             ("gpus", |m| m.gpus[1].index = 0),
+            ("gpus: 302 of them, and at most 256", |m| {
+                m.gpus.extend((2..302).map(|index| Gpu {
+                    index,
+                    ..Gpu::default()
+                }));
+            }),
+            ("told_paths: 40000 of them", |m| {
+                m.told_paths = vec![
+                    ToldPath {
+                        devices: ("gpu0".to_owned(), "gpu1".to_owned()),
+                        path: PciPath::Pix,
+                    };
+                    40_000
+                ];
+            }),
             ("0 and 4", |m| m.nvlinks[0].gpus = (0, 4)),
             ("cpu_quota", |m| m.cpu_quota = Some(-1.0)),
         ];

@@ -12,9 +12,11 @@ _FACTORS = {
     "KB": 10**3,
     "MB": 10**6,
     "GB": 10**9,
+    "TB": 10**12,
     "KIB": 2**10,
     "MIB": 2**20,
     "GIB": 2**30,
+    "TIB": 2**40,
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
@@ -25,8 +27,8 @@ def parse_bytes(text: str) -> int:
     Parameters
     ----------
     text : str
-        A decimal number and an optional unit: B, KB, MB, GB (powers of 1000), KiB, MiB, GiB
-        (powers of 1024), in any case.
+        A decimal number and an optional unit: B, KB, MB, GB, TB (powers of 1000), KiB, MiB,
+        GiB, TiB (powers of 1024), in any case.
 
     Returns
     -------

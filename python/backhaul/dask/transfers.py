@@ -7,7 +7,9 @@ dashboard shows. ``docs/transfers.md`` says what each number means.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import warnings
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 #: Under this name a heartbeat carries a report.
 _METRIC = "backhaul-transfers"
 _HEARTBEAT = "heartbeat_worker"
+#: How long workers are waited for, in seconds.
+_REFRESH_S = 5
 #: Workers that may have left before the ledger is told, while nobody looks at it.
 _LEAVERS_MAX = 64
 
@@ -49,8 +53,9 @@ def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitab
     client : distributed.Client
         A connected client.
     refresh : bool, default True
-        Have each worker report now. Otherwise the last heartbeat counts, and where a worker has
-        many peers, the last but few.
+        Have each worker report now, and wait for that for 5 s at most: one that has just died, or
+        holds its GIL, would keep the others waiting for longer. Otherwise the last heartbeat
+        counts, and where a worker has many peers, the last but few.
 
     Returns
     -------
@@ -82,7 +87,8 @@ def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitab
     Examples
     --------
     >>> frame = transfers(client)  # doctest: +SKIP
-    >>> frame.groupby(["receiver", "sender"])[["bytes", "seconds"]].sum()  # doctest: +SKIP
+    >>> timed = frame.dropna(subset="seconds")  # doctest: +SKIP
+    >>> timed.groupby(["receiver", "sender"])[["bytes", "seconds"]].sum()  # doctest: +SKIP
     """
     found: pd.DataFrame | Awaitable[pd.DataFrame] = client.sync(_transfers, client, refresh)
     return found
@@ -91,7 +97,14 @@ def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitab
 async def _transfers(client: Client, refresh: bool) -> pd.DataFrame:
     if refresh:
         # A worker that is leaving, or has no Backhaul, has nothing to add.
-        await client.run(_report_now, on_error="ignore")
+        try:
+            await asyncio.wait_for(client.run(_report_now, on_error="ignore"), _REFRESH_S)
+        except TimeoutError:
+            warnings.warn(
+                f"Not all workers reported within {_REFRESH_S} s: "
+                "of those that did not, the last heartbeats count",
+                stacklevel=2,
+            )
     try:
         rows = await client.run_on_scheduler(_rows)
     except ModuleNotFoundError:

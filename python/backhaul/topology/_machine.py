@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 from backhaul import _native
 from backhaul.bench.units import parse_bytes
 from backhaul.errors import ConfigError, MachineError
 from backhaul.topology._json import cpu_list, from_json, to_json
-from backhaul.topology._plan import Plan, Policy
+from backhaul.topology._plan import POLICIES, Plan, Policy
 
 __all__ = [
     "CacheDomain",
@@ -37,6 +37,11 @@ __all__ = [
 _T = TypeVar("_T")
 
 Format = Literal["json", "hwloc-xml", "nvidia-smi"]
+
+#: Longest text that is read, in bytes or characters: XML of the largest machines has a few million,
+#: and a file that is no machine should not fill the memory.
+_TEXT_MAX = 64 << 20
+_U32_MAX, _U64_MAX = (1 << 32) - 1, (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +365,14 @@ class Machine:
                 memory_limit = parse_bytes(memory_limit)
             except ValueError as error:
                 raise ConfigError(f"memory_limit: {error}") from error
+        if policy not in POLICIES:
+            raise ConfigError(f"policy is {policy!r}: choose from {', '.join(POLICIES)}")
+        for name, number, most in (
+            ("n", n, _U32_MAX),
+            ("threads_per_worker", threads_per_worker, _U32_MAX),
+            ("memory_limit", memory_limit, _U64_MAX),
+        ):
+            _check_whole(name, number, most)
         options = {
             "policy": policy,
             "n": n,
@@ -423,12 +436,20 @@ def parse(text: str | bytes, *, name: str | None = None, format: Format | None =
         If the format is unknown.
     """
     called = "" if name is None else f"{name}: "
+    if len(text) > _TEXT_MAX:
+        raise MachineError(
+            f"{called}more than {_TEXT_MAX >> 20} MiB of text: no machine takes so much"
+        )
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
         return _machine(_native.topology_parse(text, format))
     except UnicodeDecodeError as error:
-        raise MachineError(f"{called}byte {error.start} is not UTF-8") from error
+        raise MachineError(
+            f"{called}byte {error.start} is not UTF-8: save the text in that encoding"
+        ) from error
+    except UnicodeEncodeError as error:
+        raise MachineError(f"{called}character {error.start} is half of a character") from error
     except MachineError as error:
         raise MachineError(f"{called}{error}") from error
 
@@ -457,7 +478,24 @@ def load(path: str | PathLike[str], *, format: Format | None = None) -> Machine:
     OSError
         If the file cannot be read.
     """
-    return parse(Path(path).read_bytes(), name=str(path), format=format)
+    with Path(path).open("rb") as file:
+        return parse(read_some(file), name=str(path), format=format)
+
+
+def read_some(file: BinaryIO) -> bytes:
+    """Read as much of a file as `parse` takes, and one byte more if there is more."""
+    parts, left = [], _TEXT_MAX + 1
+    while left and (part := file.read(min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _check_whole(name: str, number: object, most: int) -> None:
+    if number is None:
+        return
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= most:
+        raise ConfigError(f"{name} is {number!r}: it must be a whole number from 0 to {most}")
 
 
 def _names(names: Sequence[_T] | str) -> Sequence[_T | str]:

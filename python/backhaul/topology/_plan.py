@@ -109,8 +109,14 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read what `to_json` wrote."""
-        return from_json(cls, json.loads(text))
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        ConfigError
+            If the text is no plan.
+        """
+        return from_json(cls, json.loads(_native.topology_check_plan(text)))
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Write the plan as JSON; CPUs are lists like ``0-3,8``."""

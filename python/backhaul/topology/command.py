@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["topology"]
 
 _POLICIES = ("per-gpu", "per-numa", "per-l3", "n")
+
+
+#: A number of workers or threads.
+_COUNT = click.IntRange(1, (1 << 32) - 1)
+#: Control characters but line feeds: names are whatever a file says they are, and a terminal may
+#: take them for commands.
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_PRINTABLE = functools.partial(_CONTROL.sub, "\N{REPLACEMENT CHARACTER}")
 
 
 class _Impossible(click.ClickException):
@@ -61,12 +71,12 @@ class _NamesType(click.ParamType[tuple[str, ...]]):
     type=click.Choice(_POLICIES),
     help="Print a launch plan: a worker for each GPU, NUMA node or last-level cache, or --workers.",
 )
-@click.option("--workers", type=int, help="How many workers, for --plan n.")
+@click.option("--workers", type=_COUNT, help="How many workers, for --plan n.")
 @click.option("--gpus", type=_NamesType(), help="GPUs to use: numbers or UUIDs, comma-separated.")
 @click.option("--interface", help="Prefix of the interfaces to use, as ib.")
 @click.option("--nics", type=_NamesType(), help="Interfaces to use, comma-separated.")
 @click.option("--cpus", help="CPUs to keep to, as 0-3,8.")
-@click.option("--threads", type=int, help="Threads of each worker.")
+@click.option("--threads", type=_COUNT, help="Threads of each worker.")
 @click.option("--memory", help="Memory of each worker, as 4GiB; 0 for no limit.")
 @click.option(
     "--exclusive-cpus",
@@ -120,11 +130,12 @@ def topology(
 
 def _read(source: str | None, form: Any) -> Machine:
     from backhaul.topology import discover, load, parse
+    from backhaul.topology._machine import read_some
 
     if source is None:
         return discover()
     if source == "-":
-        return parse(sys.stdin.buffer.read(), name="standard input", format=form)
+        return parse(read_some(sys.stdin.buffer), name="standard input", format=form)
     if Path(source).is_dir():
         return discover(root=source)
     return load(source, format=form)
@@ -154,11 +165,18 @@ def _write(target: str, text: str) -> None:
 
 def _print(text: str) -> None:
     # UTF-8 whatever the locale: trees and pictures have more than ASCII.
-    sys.stdout.flush()
-    click.echo(text.encode(), nl=False)
+    try:
+        if sys.stdout is None:
+            raise _Impossible("standard output is closed")
+        sys.stdout.flush()
+        click.echo(_PRINTABLE(text).encode(), nl=False)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _Impossible(f"standard output: {error.strerror}") from error
 
 
 def _refuse(error: Exception) -> NoReturn:
     if isinstance(error, OSError) and error.strerror:
-        raise _Impossible(f"{error.filename}: {error.strerror}") from error
-    raise _Impossible(str(error)) from error
+        raise _Impossible(f"{error.filename or repr('')}: {error.strerror}") from error
+    raise _Impossible(_PRINTABLE(str(error))) from error

@@ -197,11 +197,7 @@ pub(super) fn split(machine: &Machine, cpus: &CpuSet, workers: usize) -> Vec<Cpu
     let cores = cores_by_cache(machine, cpus);
     if workers <= cores.len() {
         chunks(&cores, workers)
-            .map(|cores| {
-                cores
-                    .iter()
-                    .fold(CpuSet::default(), |all, core| all.union(core))
-            })
+            .map(|cores| cores.iter().flat_map(CpuSet::iter).collect())
             .collect()
     } else {
         let threads: Vec<u32> = cores.iter().flat_map(CpuSet::iter).collect();
@@ -253,7 +249,7 @@ fn cores_by_cache(machine: &Machine, cpus: &CpuSet) -> Vec<CpuSet> {
         }
     }
     cores.extend(left.iter().map(|cpu| CpuSet::from_iter([cpu])));
-    cores.sort_by_key(|core| {
+    cores.sort_by_cached_key(|core| {
         let first = core.iter().next();
         let cache = machine
             .l3_domains

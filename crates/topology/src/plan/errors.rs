@@ -16,7 +16,7 @@ pub enum PlanError {
         policy: String,
     },
     /// Policy `n` without a number
-    #[error("policy n needs the number of workers: give n")]
+    #[error("policy n needs the number of workers: give n (--workers)")]
     CountMissing,
     /// A number of workers where the machine gives it
     #[error(
@@ -47,8 +47,14 @@ pub enum PlanError {
     /// Interfaces asked for in two ways
     #[error("both an interface prefix and names of interfaces are given: leave one out")]
     InterfaceAndNics,
+    /// A prefix that every name begins with
+    #[error("the prefix of interfaces is empty: give one such as ib, or leave it out")]
+    EmptyPrefix,
+    /// Memory asked for in two ways
+    #[error("both a memory limit and a memory fraction are given: leave one out")]
+    LimitAndFraction,
     /// More workers than CPUs
-    #[error("{workers} workers need as many CPUs, and there are {} ({cpus}): ask for at most {}", .cpus.len(), .cpus.len())]
+    #[error("{workers} workers need as many CPUs, and {} may be used ({cpus}): ask for at most {}", .cpus.len(), .cpus.len())]
     TooManyWorkers {
         /// How many were asked for
         workers: usize,

@@ -8,6 +8,7 @@ use crate::model::Machine;
 /// No policy where it would say nothing: on a machine of one node, or for a worker on all of them.
 /// So a container that forbids memory policies is asked for none unless it gains by it.
 pub(super) fn bind(machine: &Machine, drafts: &mut [Draft], notes: &mut Notes) {
+    let allowed = |id: &u32| machine.allowed_nodes.is_empty() || machine.allowed_nodes.contains(id);
     let with_memory = |id: u32| {
         machine
             .nodes
@@ -16,7 +17,7 @@ pub(super) fn bind(machine: &Machine, drafts: &mut [Draft], notes: &mut Notes) {
     };
     let all = machine.nodes.iter().filter(|node| with_memory(node.id));
     let all = all.count();
-    for draft in drafts {
+    for draft in drafts.iter_mut() {
         let near: Vec<u32> = draft
             .nodes
             .iter()
@@ -26,8 +27,6 @@ pub(super) fn bind(machine: &Machine, drafts: &mut [Draft], notes: &mut Notes) {
         if all < 2 || near.len() == all {
             continue;
         }
-        let allowed =
-            |id: &u32| machine.allowed_nodes.is_empty() || machine.allowed_nodes.contains(id);
         draft.memory_nodes = near.iter().copied().filter(allowed).collect();
         if draft.memory_nodes.len() < near.len() {
             let forbidden: Vec<u32> = near.into_iter().filter(|id| !allowed(id)).collect();
@@ -42,6 +41,23 @@ pub(super) fn bind(machine: &Machine, drafts: &mut [Draft], notes: &mut Notes) {
                 },
             ));
         }
+    }
+    if drafts.iter().any(|draft| draft.memory_nodes.is_empty()) {
+        return;
+    }
+    let unused: Vec<u32> = machine
+        .nodes
+        .iter()
+        .map(|node| node.id)
+        .filter(|&id| with_memory(id) && allowed(&id))
+        .filter(|id| drafts.iter().all(|draft| !draft.memory_nodes.contains(id)))
+        .collect();
+    if !unused.is_empty() {
+        notes.explanation.push(format!(
+            "Memory of NUMA {} {} is for no worker.",
+            if unused.len() == 1 { "node" } else { "nodes" },
+            list(&unused)
+        ));
     }
 }
 

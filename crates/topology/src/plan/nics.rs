@@ -34,7 +34,7 @@ pub(super) fn choose(
     notes: &mut Notes,
 ) -> Result<Vec<Network>, PlanError> {
     let candidates = match (&options.nics, &options.interface) {
-        (Some(names), _) => named(machine, names)?,
+        (Some(names), _) => named(machine, names, notes)?,
         (None, Some(prefix)) => with_prefix(machine, prefix, notes)?,
         (None, None) => rdma(machine),
     };
@@ -72,21 +72,26 @@ pub(super) fn choose(
 }
 
 /// The interfaces of these names, of which each must be there
-fn named(machine: &Machine, names: &[String]) -> Result<Vec<Candidate>, PlanError> {
+fn named(
+    machine: &Machine,
+    names: &[String],
+    notes: &mut Notes,
+) -> Result<Vec<Candidate>, PlanError> {
     let known = || machine.nics.iter().map(|nic| nic.name.clone()).collect();
     if names.is_empty() {
         return Err(PlanError::NoNicsAsked { known: known() });
     }
-    names
+    let nics = names
         .iter()
         .map(|name| {
             let nic = machine.nics.iter().find(|nic| nic.name == *name);
-            nic.map(candidate).ok_or_else(|| PlanError::UnknownNic {
+            nic.ok_or_else(|| PlanError::UnknownNic {
                 nic: name.clone(),
                 known: known(),
             })
         })
-        .collect()
+        .collect::<Result<Vec<&Nic>, PlanError>>()?;
+    Ok(usable(machine, nics, notes))
 }
 
 /// The interfaces whose names begin so, in the order of their numbers
@@ -132,23 +137,41 @@ fn with_prefix(
             known: machine.nics.iter().map(|nic| nic.name.clone()).collect(),
         });
     }
-    // Readers of recorded machines cannot tell: then none is up.
-    if nics.iter().any(|nic| nic.up) {
-        let down: Vec<String> = nics
-            .iter()
-            .filter(|nic| !nic.up)
-            .map(|nic| nic.name.clone())
-            .collect();
-        if !down.is_empty() {
-            notes.warnings.push(format!(
-                "{} is down or has no carrier: no worker has it",
-                down.join(", ")
-            ));
-        }
-        nics.retain(|nic| nic.up);
-    }
     nics.sort_by_key(|nic| by_number(&nic.name));
-    Ok(nics.into_iter().map(candidate).collect())
+    Ok(usable(machine, nics, notes))
+}
+
+/// Those that workers can have an address on; all of them, with a warning, where that is none
+fn usable(machine: &Machine, nics: Vec<&Nic>, notes: &mut Notes) -> Vec<Candidate> {
+    // Of a recorded machine no addresses are known.
+    let addresses_told = machine.nics.iter().any(|nic| !nic.addresses.is_empty());
+    type IsFine = fn(&Nic) -> bool;
+    let faults: [(&str, IsFine); 2] = [
+        ("down or without a carrier", |nic| nic.up),
+        ("without an IP address", |nic| !nic.addresses.is_empty()),
+    ];
+    let mut left = nics;
+    for (fault, is_fine) in &faults[..1 + usize::from(addresses_told)] {
+        let (fine, faulty): (Vec<&Nic>, Vec<&Nic>) = left.iter().partition(|nic| is_fine(nic));
+        if faulty.is_empty() {
+            continue;
+        }
+        let names: Vec<&str> = faulty.iter().map(|nic| nic.name.as_str()).collect();
+        let consequence = if fine.is_empty() {
+            "workers that are to listen on them will not start"
+        } else {
+            "no worker has them"
+        };
+        notes.warnings.push(format!(
+            "interfaces {fault}: {}; {consequence}",
+            names.join(", ")
+        ));
+        if fine.is_empty() {
+            break;
+        }
+        left = fine;
+    }
+    left.into_iter().map(candidate).collect()
 }
 
 /// The RDMA devices that are not known to be inactive, in the order of their numbers

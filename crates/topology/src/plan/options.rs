@@ -102,6 +102,12 @@ impl Options {
         if self.interface.is_some() && self.nics.is_some() {
             return Err(PlanError::InterfaceAndNics);
         }
+        if self.interface.as_deref() == Some("") {
+            return Err(PlanError::EmptyPrefix);
+        }
+        if self.memory_limit_bytes.is_some() && self.memory_fraction.is_some() {
+            return Err(PlanError::LimitAndFraction);
+        }
         if self.policy != Policy::N && self.n.is_some() {
             return Err(PlanError::CountWithPolicy {
                 policy: self.policy,

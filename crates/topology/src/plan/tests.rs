@@ -244,7 +244,7 @@ fn gpus_of_a_node_share_its_cpus_or_divide_them() {
     let error = plan(&machine, &asked).expect_err("two workers on one CPU");
     assert_eq!(
         error.to_string(),
-        "2 workers need as many CPUs, and there are 1 (3): ask for at most 1"
+        "2 workers need as many CPUs, and 1 may be used (3): ask for at most 1"
     );
 }
 
@@ -321,6 +321,19 @@ fn workers_by_number_keep_to_nodes_caches_and_cores() {
 }
 
 #[test]
+fn as_many_cpus_as_can_be_told_are_planned_for_at_once() {
+    let machine = Machine {
+        online_cpus: (0..crate::cpuset::CPUS_MAX).collect(),
+        ..Machine::default()
+    };
+    let before = std::time::Instant::now();
+    let plan = plan(&machine, &of_n(1)).expect("enough CPUs");
+    assert_eq!(plan.workers[0].threads, crate::cpuset::CPUS_MAX);
+    // A union for each CPU takes a minute.
+    assert!(before.elapsed().as_secs() < 15, "{:?}", before.elapsed());
+}
+
+#[test]
 fn cpus_that_are_off_or_forbidden_are_refused_by_number() {
     let mut machine = two_sockets();
     machine.online_cpus = cpus("0-13");
@@ -355,6 +368,13 @@ fn limits_of_the_cgroup_bound_threads_and_memory() {
     assert_eq!(plan.workers[0].threads, 1);
     assert_eq!(plan.workers[0].memory_bytes, GIB);
     assert!(plan.warnings.is_empty());
+    let uneven = Options {
+        cpus: Some(cpus("0-7,8")),
+        ..options(Policy::PerNuma)
+    };
+    // 3.1 and 0.4, and the second has one all the same
+    let threads: Vec<u32> = plan_of(&uneven).workers.iter().map(|w| w.threads).collect();
+    assert_eq!(threads, [2, 1]);
     let plan = plan_of(&of_n(4));
     assert!(plan.workers.iter().all(|worker| worker.threads == 1));
     assert!(plan.warnings[0].contains("the time of 3.5 CPUs, and there are 4 workers"));
@@ -468,7 +488,52 @@ fn interfaces_as_near_as_each_other_are_spread() {
             .iter()
             .all(|worker| worker.nic.as_deref() == Some("ib0"))
     );
-    assert!(plan.warnings[0].contains("ib1 is down"));
+    assert_eq!(
+        plan.warnings,
+        ["interfaces down or without a carrier: ib1; no worker has them"]
+    );
+}
+
+#[test]
+fn interfaces_that_nothing_can_listen_on_are_never_given_out_silently() {
+    let mut machine = with_devices();
+    let named = |names: &[&str]| Options {
+        nics: Some(names.iter().map(|&name| name.to_owned()).collect()),
+        ..of_n(2)
+    };
+    let nics = |machine: &Machine, asked: &Options| {
+        let plan = plan(machine, asked).expect("they are there");
+        let nics: Vec<String> = plan.workers.iter().filter_map(|w| w.nic.clone()).collect();
+        (nics, plan.warnings)
+    };
+    machine.nics[0].up = false;
+    let (given, warnings) = nics(&machine, &named(&["ib0", "ib1"]));
+    assert_eq!(given, ["ib0", "ib0"]);
+    assert!(
+        warnings[0].contains("carrier: ib1; no worker"),
+        "{warnings:?}"
+    );
+    let (given, warnings) = nics(&machine, &named(&["ib1"]));
+    assert_eq!(given, ["ib1", "ib1"], "nothing else was asked for");
+    assert!(warnings[0].contains("ib1; workers that"), "{warnings:?}");
+    machine.nics[0].up = true;
+    machine.nics[1].addresses = vec!["10.0.0.1".parse().expect("an address")];
+    let (given, warnings) = nics(&machine, &named(&["ib0", "ib1"]));
+    assert_eq!(given, ["ib0", "ib0"]);
+    assert_eq!(
+        warnings,
+        ["interfaces without an IP address: ib1; no worker has them"]
+    );
+}
+
+#[test]
+fn what_no_worker_has_is_said() {
+    let mut machine = with_devices();
+    machine.gpus.truncate(1);
+    let plan = plan(&machine, &options(Policy::PerGpu)).expect("there is a GPU");
+    let said = |words: &str| plan.explanation.iter().any(|line| line.contains(words));
+    assert!(said("CPUs 8-15 are not the nearest"), "{plan:?}");
+    assert!(said("Memory of NUMA node 1 is for no worker."), "{plan:?}");
 }
 
 #[test]
@@ -497,6 +562,21 @@ fn options_that_contradict_are_refused() {
             ..of_n(2)
         }),
         PlanError::NoThreads
+    );
+    assert_eq!(
+        refused(Options {
+            interface: Some(String::new()),
+            ..of_n(2)
+        }),
+        PlanError::EmptyPrefix
+    );
+    assert_eq!(
+        refused(Options {
+            memory_fraction: Some(0.5),
+            memory_limit_bytes: Some(0),
+            ..of_n(2)
+        }),
+        PlanError::LimitAndFraction
     );
     for fraction in [0.0, -1.0, 1.5, f64::NAN] {
         assert!(matches!(

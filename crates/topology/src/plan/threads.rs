@@ -43,12 +43,22 @@ pub(super) fn share(
             "The cgroup allows the time of {quota} CPUs: threads are fewer than CPUs."
         ));
     }
-    drafts
+    let mut threads: Vec<u32> = drafts
         .iter()
         .map(|draft| {
             let own = draft.cpus.len();
             let threads = quota.map_or(own, |quota| (quota * own as f64 / cpus as f64) as usize);
             u32::try_from(threads.max(1)).unwrap_or(u32::MAX)
         })
-        .collect()
+        .collect();
+    if let Some(quota) = quota {
+        // The one that each worker has at least is taken from those that have most
+        while f64::from(threads.iter().sum::<u32>()) > quota {
+            match threads.iter_mut().max() {
+                Some(most) if *most > 1 => *most -= 1,
+                _ => break,
+            }
+        }
+    }
+    threads
 }

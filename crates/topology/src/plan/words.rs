@@ -55,6 +55,15 @@ pub(super) fn explain_workers(
             .explanation
             .push(format!("CPUs were asked for: {asked}."));
     }
+    let usable = options.cpus.as_ref().unwrap_or(&allowed);
+    let idle = drafts
+        .iter()
+        .fold(usable.clone(), |left, draft| left.difference(&draft.cpus));
+    if options.policy == Policy::PerGpu && !idle.is_empty() {
+        notes.explanation.push(format!(
+            "CPUs {idle} are not the nearest of any GPU that is used: no worker has them."
+        ));
+    }
     if let Some(limit) = machine.memory_limit_bytes {
         notes.explanation.push(format!(
             "The cgroup allows {} of memory.",

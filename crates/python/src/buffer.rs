@@ -12,6 +12,7 @@
 )]
 
 use std::ffi::{CStr, c_int};
+use std::ops::DerefMut;
 use std::sync::{Mutex, PoisonError};
 
 use backhaul::{Bytes, PoolBuf, Received, RecvBuffer};
@@ -33,8 +34,8 @@ static BURIED: Mutex<Vec<View>> = Mutex::new(Vec::new());
 ///
 /// Invariant: `raw` was filled by `PyObject_GetBuffer` and not released yet. It is boxed, because
 /// an exporter may have let it point into itself.
-struct View {
-    raw: Box<ffi::Py_buffer>,
+struct View<R = Box<ffi::Py_buffer>> {
+    raw: R,
 }
 
 // SAFETY: what the view points to is valid in any thread while the memory is pinned, and only
@@ -43,7 +44,13 @@ unsafe impl Send for View {}
 
 impl View {
     fn get(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let mut raw = Box::new(ffi::Py_buffer::new());
+        Self::get_in(object, Box::new(ffi::Py_buffer::new()))
+    }
+}
+
+impl<R: DerefMut<Target = ffi::Py_buffer>> View<R> {
+    /// A view in memory that stays where it is, for as long as the view lives
+    fn get_in(object: &Bound<'_, PyAny>, mut raw: R) -> PyResult<Self> {
         // SAFETY: the object is alive, the thread attached, and `raw` ours to be filled.
         let outcome =
             unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *raw, ffi::PyBUF_FULL_RO) };
@@ -185,11 +192,29 @@ pub(crate) fn source_with<T>(
     {
         return Ok(Source::Short(short(bytes.as_bytes())));
     }
+    // On the stack, where it costs no allocation: most are short, and of the usual kind.
+    let mut raw = ffi::Py_buffer::new();
+    if let Ok(view) = View::get_in(object, &mut raw) {
+        let is_usual = view.is_contiguous() && !has_references(view.format());
+        if is_usual && view.len() <= COPY_BYTES_MAX {
+            return Ok(Source::Short(hand_over(object.py(), view, short)));
+        }
+        view.release(object.py());
+    }
     let view = contiguous(object)?;
-    let bytes = view.len();
-    if bytes > COPY_BYTES_MAX {
+    if view.len() > COPY_BYTES_MAX {
         return Ok(Source::Long(Bytes::from_owner(Pinned::new(view))));
     }
+    Ok(Source::Short(hand_over(object.py(), view, short)))
+}
+
+/// Calls `short` with the bytes of a view, which it releases then
+fn hand_over<R: DerefMut<Target = ffi::Py_buffer>, T>(
+    py: Python<'_>,
+    view: View<R>,
+    short: impl FnOnce(&[u8]) -> T,
+) -> T {
+    let bytes = view.len();
     let outcome = if bytes == 0 {
         short(&[])
     } else {
@@ -197,8 +222,8 @@ pub(crate) fn source_with<T>(
         // Python code runs in between.
         short(unsafe { std::slice::from_raw_parts(view.start(), bytes) })
     };
-    view.release(object.py());
-    Ok(Source::Short(outcome))
+    view.release(py);
+    outcome
 }
 
 /// A segment to send: short ones are copied, long ones pinned

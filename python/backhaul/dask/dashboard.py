@@ -136,7 +136,9 @@ class Page:
 
         self._look = look
         self._palette = Viridis256
-        self._seen: object = None
+        #: Who stands at the edges, and what is in the cells, as shown last
+        self._edges: object = None
+        self._cells: object = None
         #: Cells have room for a letter only.
         self._is_short = False
         self.source = ColumnDataSource({name: [] for name in _COLUMNS}, name="backhaul-cells")
@@ -157,16 +159,13 @@ class Page:
         """Show what is new."""
         matrix = self._look()
         self._head.text = head(matrix)
-        seen = (
-            matrix.titles,
-            matrix.labels,
-            [(cell.row, cell.column, cell.counts) for cell in matrix.cells],
-        )
-        if seen == self._seen:
+        edges = (matrix.titles, matrix.labels)
+        cells = [(cell.row, cell.column, cell.counts) for cell in matrix.cells]
+        if (edges, cells) == (self._edges, self._cells):
             return
-        if self._seen is None or seen[:2] != self._seen[:2]:  # type: ignore[index]
+        if edges != self._edges:
             self._lay_out(matrix)
-        self._seen = seen
+        self._edges, self._cells = edges, cells
         self._sums.text = sums(matrix, with_letters=self._is_short)
         columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         for cell in matrix.cells:

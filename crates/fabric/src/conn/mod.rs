@@ -293,7 +293,7 @@ impl Conn {
             total.moved |= outcome.moved;
             total.more = outcome.more;
             total.midway = outcome.midway;
-            // Pairs with the fence in `submit`.
+            // Pairs with the fence in `settle`.
             fence(Ordering::SeqCst);
             if !self.dirty.load(Ordering::SeqCst) {
                 return total;
@@ -340,7 +340,7 @@ impl Conn {
             }
         }
         let outcome = self.work_on(link, None, Work::POLL);
-        // Pairs with the fence in `submit`.
+        // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
         outcome.moved | (self.dirty.load(Ordering::SeqCst) && self.progress(Work::POLL).moved)
     }
@@ -349,7 +349,7 @@ impl Conn {
     ///
     /// Whoever has held the link must end with this, or with a look at `dirty` of its own.
     fn take_over(&self) {
-        // Pairs with the fence in `submit`.
+        // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
         if self.dirty.load(Ordering::SeqCst) && self.progress(Work::SUBMIT).more {
             self.interest.call_engine(&self.engine);

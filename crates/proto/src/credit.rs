@@ -2,19 +2,53 @@
 //!
 //! Totals since the start of the connection, so a repeated or late grant is harmless (the scheme
 //! of RFC 9000, section 4.1). A message takes credit when it starts and gives it back when it
-//! meets its receive.
+//! meets its receive. What it takes is its [`Cost`]: a message of many segments costs more than
+//! one, as each of them takes memory at the receiver.
 
 use crate::error::ProtocolError;
+
+/// What one message takes of the receiver's credit
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Cost {
+    /// Credit for messages: 1, and 1 more for each [`SEGMENTS_PER_MESSAGE`] segments
+    messages: u64,
+    /// Credit for bytes, which only eager messages take: payload, and [`SEGMENT_BYTES`] for each
+    /// segment after the first
+    bytes: u64,
+}
+
+impl Cost {
+    /// The cost of an eager message, where the receiver's Hello grants `window_messages`
+    pub(crate) fn of_eager(window_messages: u64, payload_bytes: u64, segments: u32) -> Self {
+        let further = u64::from(segments.saturating_sub(1));
+        Self {
+            bytes: payload_bytes.saturating_add(further * SEGMENT_BYTES),
+            ..Self::of_request(window_messages, segments)
+        }
+    }
+
+    /// The cost of a message that waits for an answer before its bytes come
+    pub(crate) fn of_request(window_messages: u64, segments: u32) -> Self {
+        // Never more than a quarter of the window, which the receiver always grants in the end.
+        let further = u64::from(segments) / SEGMENTS_PER_MESSAGE;
+        Self {
+            messages: (1 + further).min((window_messages / 4).max(1)),
+            bytes: 0,
+        }
+    }
+}
 
 /// What the peer still lets us start
 #[derive(Debug)]
 pub(crate) struct SendCredit {
-    /// Messages started; never above `messages_granted`
-    messages_sent: u64,
+    /// What the peer's Hello granted
+    window_messages: u64,
+    /// Credit for messages taken; never above `messages_granted`
+    messages_taken: u64,
     /// Messages that the peer has ever allowed
     messages_granted: u64,
-    /// Eager bytes sent; never above `bytes_granted`
-    bytes_sent: u64,
+    /// Credit for bytes taken; never above `bytes_granted`
+    bytes_taken: u64,
     /// Eager bytes that the peer has ever allowed
     bytes_granted: u64,
 }
@@ -23,9 +57,10 @@ impl SendCredit {
     /// Starts with what the peer's Hello allows
     pub(crate) const fn new(messages: u64, bytes: u64) -> Self {
         Self {
-            messages_sent: 0,
+            window_messages: messages,
+            messages_taken: 0,
             messages_granted: messages,
-            bytes_sent: 0,
+            bytes_taken: 0,
             bytes_granted: bytes,
         }
     }
@@ -36,25 +71,36 @@ impl SendCredit {
         self.bytes_granted = self.bytes_granted.max(bytes);
     }
 
-    /// Takes credit for one message with that many eager bytes; the caller has looked at what is
-    /// left
-    pub(crate) fn take(&mut self, eager_bytes: u64) {
-        assert!(
-            self.messages_left() > 0 && eager_bytes <= self.bytes_left(),
-            "a message is started only with credit"
-        );
-        self.messages_sent += 1;
-        self.bytes_sent += eager_bytes;
+    /// What an eager message costs
+    pub(crate) fn cost_of_eager(&self, payload_bytes: u64, segments: u32) -> Cost {
+        Cost::of_eager(self.window_messages, payload_bytes, segments)
+    }
+
+    /// What a message that is announced costs
+    pub(crate) fn cost_of_request(&self, segments: u32) -> Cost {
+        Cost::of_request(self.window_messages, segments)
+    }
+
+    /// Whether a message may start
+    pub(crate) const fn allows(&self, cost: Cost) -> bool {
+        cost.messages <= self.messages_left() && cost.bytes <= self.bytes_left()
+    }
+
+    /// Takes credit for one message; the caller has looked whether there is enough
+    pub(crate) fn take(&mut self, cost: Cost) {
+        assert!(self.allows(cost), "a message is started only with credit");
+        self.messages_taken += cost.messages;
+        self.bytes_taken += cost.bytes;
     }
 
     /// Messages that may start
     pub(crate) const fn messages_left(&self) -> u64 {
-        self.messages_granted - self.messages_sent
+        self.messages_granted - self.messages_taken
     }
 
     /// Bytes that may be sent eagerly
     pub(crate) const fn bytes_left(&self) -> u64 {
-        self.bytes_granted - self.bytes_sent
+        self.bytes_granted - self.bytes_taken
     }
 }
 
@@ -74,28 +120,37 @@ impl RecvCredit {
         }
     }
 
-    /// Checks and counts a message of the peer with that many eager bytes, returning its number
-    pub(crate) fn handle_start(&mut self, eager_bytes: u64) -> Result<u64, ProtocolError> {
-        let message = self.messages.used;
-        if !self.messages.take(1) {
+    /// What an eager message costs
+    pub(crate) fn cost_of_eager(&self, payload_bytes: u64, segments: u32) -> Cost {
+        Cost::of_eager(self.messages.size, payload_bytes, segments)
+    }
+
+    /// What a message that is announced costs
+    pub(crate) fn cost_of_request(&self, segments: u32) -> Cost {
+        Cost::of_request(self.messages.size, segments)
+    }
+
+    /// Checks and counts a message of the peer
+    pub(crate) fn handle_start(&mut self, message: u64, cost: Cost) -> Result<(), ProtocolError> {
+        if !self.messages.take(cost.messages) {
             return Err(ProtocolError::MessageCreditExceeded {
                 message,
                 granted: self.messages.granted,
             });
         }
-        if !self.bytes.take(eager_bytes) {
+        if !self.bytes.take(cost.bytes) {
             return Err(ProtocolError::ByteCreditExceeded {
-                bytes: eager_bytes,
+                bytes: cost.bytes,
                 left: self.bytes.left(),
             });
         }
-        Ok(message)
+        Ok(())
     }
 
     /// Gives back what a message took, since it has met its receive
-    pub(crate) fn release(&mut self, eager_bytes: u64) {
-        self.messages.released += 1;
-        self.bytes.released += eager_bytes;
+    pub(crate) fn release(&mut self, cost: Cost) {
+        self.messages.released += cost.messages;
+        self.bytes.released += cost.bytes;
     }
 
     /// The totals to grant now (messages, bytes), if it is worth a frame
@@ -106,12 +161,13 @@ impl RecvCredit {
 
     /// Whether a grant is worth a frame
     pub(crate) fn has_grant(&self) -> bool {
-        // Without the last condition, a peer that has used up its messages could wait for a grant
-        // that is not worth a frame, while we wait for the message it holds back. Bytes need no
-        // such rule: without them, a message is requested.
+        // Without the last condition, a peer that lacks credit for its next message, which costs a
+        // quarter of the window at most, could wait for a grant that is not worth a frame, while we
+        // wait for the message it holds back. Bytes need no such rule: without them, a message is
+        // requested.
         self.messages.is_quarter_back()
             || self.bytes.is_quarter_back()
-            || (self.messages.left() == 0 && self.messages.to_grant() > 0)
+            || (self.messages.left() < self.messages.quarter() && self.messages.to_grant() > 0)
     }
 }
 
@@ -159,7 +215,11 @@ impl Window {
     }
 
     fn is_quarter_back(&self) -> bool {
-        self.to_grant() >= (self.size / 4).max(1)
+        self.to_grant() >= self.quarter()
+    }
+
+    fn quarter(&self) -> u64 {
+        (self.size / 4).max(1)
     }
 
     fn grant(&mut self) -> u64 {
@@ -167,6 +227,13 @@ impl Window {
         self.granted
     }
 }
+
+/// What a segment after the first takes at the receiver: a line of memory at least, and what is
+/// known of it
+const SEGMENT_BYTES: u64 = 128;
+
+/// Segments of a message whose table takes what the bookkeeping of a message does
+const SEGMENTS_PER_MESSAGE: u64 = 64;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]

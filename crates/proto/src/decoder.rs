@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::error::ProtocolError;
 use crate::frame::{FrameHeader, HEADER_BYTES};
 use crate::limits::Limits;
+use crate::memory::{SOURCE_ENTRY_BYTES, SegmentSource, Sources};
 
 /// Sizes of the segments of a message, in bytes; inline for as many as most messages have
 pub type SegmentBytes = SmallVec<[u64; 4]>;
@@ -19,6 +20,8 @@ pub struct Frame {
     pub header: FrameHeader,
     /// Sizes of the segments if a message starts here, else empty; they add up to the message
     pub segment_bytes: SegmentBytes,
+    /// Where each of them lies, if the frame tells
+    pub sources: Option<Sources>,
 }
 
 /// Collects the bytes of a lane into frames
@@ -29,7 +32,7 @@ pub struct Frame {
 pub struct FrameDecoder {
     /// Header, or entry of the table, that is incomplete; `filled` bytes of it have come
     partial: [u8; HEADER_BYTES],
-    /// Below [`HEADER_BYTES`], and below [`ENTRY_BYTES`] while there is a table
+    /// Below [`HEADER_BYTES`], and below the size of an entry while there is a table
     filled: usize,
     /// The table being read
     table: Option<Table>,
@@ -40,6 +43,7 @@ pub struct FrameDecoder {
 struct Table {
     header: FrameHeader,
     segment_bytes: SegmentBytes,
+    sources: Option<Sources>,
     /// Sum of `segment_bytes`; at most the bytes of the message
     sum_bytes: u64,
 }
@@ -79,26 +83,49 @@ impl FrameDecoder {
                 let frame = Frame {
                     header,
                     segment_bytes,
+                    sources: None,
                 };
                 return Ok((used, Some(frame)));
             }
             self.table = Some(Table {
                 header,
                 segment_bytes: SegmentBytes::new(),
+                sources: header.has_sources.then(Sources::new),
                 sum_bytes: 0,
             });
         }
-        while let Some(entry) = self.take::<ENTRY_BYTES>(bytes, &mut used) {
+        while let Some((bytes, source)) = self.take_entry(bytes, &mut used)? {
             let table = self.table.as_mut().expect("made above if it was missing");
-            if table.push(u64::from_le_bytes(entry))? {
+            if table.push(bytes, source)? {
                 let frame = self.table.take().map(|table| Frame {
                     header: table.header,
                     segment_bytes: table.segment_bytes,
+                    sources: table.sources,
                 });
                 return Ok((used, frame));
             }
         }
         Ok((used, None))
+    }
+
+    /// The next entry of the table, unless it has not come whole
+    fn take_entry(
+        &mut self,
+        bytes: &[u8],
+        used: &mut usize,
+    ) -> Result<Option<(u64, SegmentSource)>, ProtocolError> {
+        let header = self.table.as_ref().map(|table| table.header);
+        let header = header.expect("an entry belongs to a table");
+        if !header.has_sources {
+            let entry = self.take::<ENTRY_BYTES>(bytes, used);
+            return Ok(entry.map(|entry| (u64::from_le_bytes(entry), SegmentSource::default())));
+        }
+        let entry = self.take::<SOURCE_ENTRY_BYTES>(bytes, used);
+        let decoded = entry.map(|entry| SegmentSource::decode(&entry)).transpose();
+        decoded.map_err(|memory| ProtocolError::UnknownMemory {
+            memory,
+            message: header.message,
+        })
     }
 
     /// Whether a frame has begun and is not complete
@@ -136,7 +163,7 @@ impl Default for FrameDecoder {
 
 impl Table {
     /// Adds an entry, returning whether it was the last
-    fn push(&mut self, bytes: u64) -> Result<bool, ProtocolError> {
+    fn push(&mut self, bytes: u64, source: SegmentSource) -> Result<bool, ProtocolError> {
         let message_bytes = self.header.payload_bytes;
         self.sum_bytes = self
             .sum_bytes
@@ -146,7 +173,14 @@ impl Table {
                 message_bytes,
                 segment_bytes: u64::MAX,
             })?;
+        let segments = self.header.segment_count;
+        let no_memory = |_| ProtocolError::NoMemory { segments };
+        self.segment_bytes.try_reserve(1).map_err(no_memory)?;
         self.segment_bytes.push(bytes);
+        if let Some(sources) = &mut self.sources {
+            sources.try_reserve(1).map_err(no_memory)?;
+            sources.push(source);
+        }
         if self.segment_bytes.len() < self.header.segment_count as usize {
             return Ok(false);
         }
@@ -186,6 +220,7 @@ fn segments_without_table(header: &FrameHeader) -> Result<Option<SegmentBytes>, 
             })
         }
         0 => Ok(Some(SegmentBytes::new())),
+        _ if header.has_sources => Ok(None),
         1 => Ok(Some(smallvec![header.payload_bytes])),
         _ => Ok(None),
     }

@@ -107,13 +107,53 @@ pub enum ProtocolError {
         /// Bytes the message lacks
         left: u64,
     },
-    /// A lease of memory that is not there, or not as it must be
-    #[error("bad lease {ticket:#x}: {detail}")]
-    BadLease {
-        /// What the peer calls it
+    /// A piece of a message is longer than we said we take
+    #[error("a piece of {bytes} bytes of message {message}, limit {max}")]
+    PieceTooLarge {
+        /// Number of the message
+        message: u64,
+        /// Size of the piece, in bytes
+        bytes: u64,
+        /// Limit, in bytes
+        max: u64,
+    },
+    /// Bytes by a carrier that was not agreed on
+    #[error("bytes of message {message} by carrier {carrier}, which was not agreed on")]
+    UnknownCarrier {
+        /// Number of the carrier
+        carrier: u8,
+        /// Number of the message
+        message: u64,
+    },
+    /// A segment in memory of a kind that this version does not know
+    #[error("a segment of message {message} lies in memory of unknown kind {memory:#x}")]
+    UnknownMemory {
+        /// Number of the kind
+        memory: u32,
+        /// Number of the message
+        message: u64,
+    },
+    /// A receive into memory of one kind met bytes in another, which were sent all the same
+    #[error("bytes of message {message} came on the lane, but lie in {memory}")]
+    NotOnTheLane {
+        /// Number of the message
+        message: u64,
+        /// Where they lie
+        memory: crate::memory::MemoryKind,
+    },
+    /// A carrier's ticket for memory that is not there, or not as it must be
+    #[error("bad ticket {ticket:#x}: {detail}")]
+    BadTicket {
+        /// The ticket
         ticket: u64,
         /// What is wrong with it
         detail: String,
+    },
+    /// There is no memory for what the peer says of a message before its bytes
+    #[error("no memory for the table of {segments} segments")]
+    NoMemory {
+        /// Segments of the message
+        segments: u32,
     },
     /// A frame of a message after the peer said there will be none
     #[error("frame of kind {kind} after close")]
@@ -155,6 +195,14 @@ pub enum SendRefused {
         /// Limit
         max: usize,
     },
+    /// No carrier to this peer reaches the memory of a segment; nothing was sent
+    #[error("no carrier to this peer takes {memory}: {detail}")]
+    NoCarrier {
+        /// Where the segment lies
+        memory: crate::memory::MemoryKind,
+        /// Which carriers there are, and what would help
+        detail: String,
+    },
     /// This side has been closed
     #[error("the connection was closed on this side")]
     Closed,
@@ -169,6 +217,14 @@ pub enum RecvRefused {
     QueueFull {
         /// Limit
         max: usize,
+    },
+    /// No carrier from this peer reaches the memory of the buffer
+    #[error("no carrier from this peer takes {memory}: {detail}")]
+    NoCarrier {
+        /// Where the buffer lies
+        memory: crate::memory::MemoryKind,
+        /// Which carriers there are, and what would help
+        detail: String,
     },
     /// The peer has closed, and none of its messages left here matches
     #[error("the peer has closed, and no message left matches")]

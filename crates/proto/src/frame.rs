@@ -1,7 +1,7 @@
 //! The frame header: 32 bytes, little-endian, in front of everything on a lane.
 //!
 //! ```text
-//! 0 u8 kind | 1 u8 flags | 2 u16 reserved | 4 u32 segment_count | 8 u64 message | 16 u64 tag | 24 u64 payload_bytes
+//! 0 u8 kind | 1 u8 flags | 2 u8 carrier | 3 u8 reserved | 4 u32 segment_count | 8 u64 message | 16 u64 tag | 24 u64 payload_bytes
 //! ```
 //!
 //! A field that a kind does not use is zero; anything else is refused, so that a later version
@@ -15,6 +15,9 @@ pub const HEADER_BYTES: usize = 32;
 
 /// Flag: the message belongs to the untagged stream
 const FLAG_UNTAGGED: u8 = 1;
+
+/// Flag of a request: its segment table tells where each segment lies
+const FLAG_SOURCES: u8 = 2;
 
 /// What a frame is about
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -38,8 +41,10 @@ pub enum FrameKind {
     Pong = 8,
     /// No message follows
     Close = 9,
-    /// The next bytes of an accepted message lie in memory that the peer can map
-    Lease = 10,
+    /// The next bytes of an accepted message come by a carrier, beside the lane
+    Carried = 10,
+    /// The receiver has fetched the bytes of a requested message by itself
+    Fetched = 11,
 }
 
 impl FrameKind {
@@ -60,7 +65,8 @@ impl FrameKind {
             7 => Self::Ping,
             8 => Self::Pong,
             9 => Self::Close,
-            10 => Self::Lease,
+            10 => Self::Carried,
+            11 => Self::Fetched,
             _ => return None,
         })
     }
@@ -85,13 +91,18 @@ pub struct FrameHeader {
     pub kind: FrameKind,
     /// Whether the message belongs to the untagged stream
     pub untagged: bool,
+    /// Whether the segment table of a request tells where each segment lies
+    pub has_sources: bool,
+    /// Number of the carrier that brings the bytes; in an Accept, of the one asked for, or 0
+    pub carrier: u8,
     /// Segments of the message that starts here, else 0
     pub segment_count: u32,
     /// Number of the message, counted by its sender; total messages in a credit, token in a ping
     pub message: u64,
-    /// Tag of the message that starts here; total bytes in a credit, the ticket of a lease, else 0
+    /// Tag of the message that starts here; total bytes in a credit, the ticket of what a carrier
+    /// brings, else 0
     pub tag: u64,
-    /// Bytes that follow; in a request, bytes of the whole message; in a lease, bytes lent
+    /// Bytes that follow; in a request, bytes of the whole message; with a carrier, bytes it brings
     pub payload_bytes: u64,
 }
 
@@ -102,6 +113,8 @@ impl FrameHeader {
         Self {
             kind,
             untagged: false,
+            has_sources: false,
+            carrier: 0,
             segment_count: 0,
             message,
             tag: 0,
@@ -114,7 +127,9 @@ impl FrameHeader {
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.kind.code();
-        bytes[1] = if self.untagged { FLAG_UNTAGGED } else { 0 };
+        bytes[1] =
+            u8::from(self.untagged) * FLAG_UNTAGGED | u8::from(self.has_sources) * FLAG_SOURCES;
+        bytes[2] = self.carrier;
         bytes[4..8].copy_from_slice(&self.segment_count.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.message.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.tag.to_le_bytes());
@@ -132,10 +147,10 @@ impl FrameHeader {
         let code = bytes[0];
         let kind = FrameKind::from_code(code).ok_or(ProtocolError::UnknownKind { kind: code })?;
         let flags = bytes[1];
-        let flags_allowed = if kind.starts_message() {
-            FLAG_UNTAGGED
-        } else {
-            0
+        let flags_allowed = match kind {
+            FrameKind::Eager => FLAG_UNTAGGED,
+            FrameKind::Request => FLAG_UNTAGGED | FLAG_SOURCES,
+            _ => 0,
         };
         if flags & !flags_allowed != 0 {
             return Err(ProtocolError::UnknownFlags { flags, kind: code });
@@ -143,13 +158,14 @@ impl FrameHeader {
         let header = Self {
             kind,
             untagged: flags & FLAG_UNTAGGED != 0,
+            has_sources: flags & FLAG_SOURCES != 0,
+            carrier: bytes[2],
             segment_count: u32::from_le_bytes(part(bytes, 4)),
             message: u64::from_le_bytes(part(bytes, 8)),
             tag: u64::from_le_bytes(part(bytes, 16)),
             payload_bytes: u64::from_le_bytes(part(bytes, 24)),
         };
-        let reserved = u16::from_le_bytes(part(bytes, 2));
-        header.check(reserved)?;
+        header.check(bytes[3])?;
         Ok(header)
     }
 
@@ -163,14 +179,19 @@ impl FrameHeader {
         }
     }
 
-    fn check(&self, reserved: u16) -> Result<(), ProtocolError> {
+    fn check(&self, reserved: u8) -> Result<(), ProtocolError> {
         let kind = self.kind;
-        let has_tag = matches!(kind, FrameKind::Credit | FrameKind::Lease)
+        let has_tag = matches!(kind, FrameKind::Credit | FrameKind::Carried)
             || (kind.starts_message() && !self.untagged);
         let has_bytes =
-            matches!(kind, FrameKind::Request | FrameKind::Lease) || kind.carries_payload();
+            matches!(kind, FrameKind::Request | FrameKind::Carried) || kind.carries_payload();
         let zeros = [
             ("reserved", u64::from(reserved), true),
+            (
+                "carrier",
+                u64::from(self.carrier),
+                !matches!(kind, FrameKind::Carried | FrameKind::Accept),
+            ),
             (
                 "segment_count",
                 u64::from(self.segment_count),
@@ -188,6 +209,12 @@ impl FrameHeader {
                     kind: kind.code(),
                 });
             }
+        }
+        if kind == FrameKind::Carried && self.carrier == 0 {
+            return Err(ProtocolError::UnknownCarrier {
+                carrier: 0,
+                message: self.message,
+            });
         }
         if has_bytes && kind != FrameKind::Eager && self.payload_bytes == 0 {
             return Err(ProtocolError::NoBytes {

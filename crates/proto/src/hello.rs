@@ -161,6 +161,7 @@ impl Hello {
             credit_messages: self.credit_messages,
             message_bytes_max: self.message_bytes_max,
             segments_max: self.segments_max,
+            data_chunk_bytes: u64::MAX,
         }
     }
 }

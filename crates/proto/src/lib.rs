@@ -25,10 +25,11 @@ mod lane;
 mod limits;
 mod liveness;
 mod matching;
+mod memory;
 
 pub use connection::{
-    Connection, ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Posted, Span,
-    Store, Transmit,
+    Connection, ConnectionStatistics, Event, Give, Given, HeaderBytes, Incoming, Inline, Long,
+    Outgoing, PayloadRange, Posted, Span, Store, Transmit, Withdrawn,
 };
 pub use decoder::{Frame, FrameDecoder, SegmentBytes};
 pub use error::{ProtocolError, RecvRefused, SendRefused};
@@ -39,3 +40,4 @@ pub use ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, SendId, Tag, T
 pub use lane::{LaneKind, ParseLaneError};
 pub use limits::{KeepAlive, Limits, PeerLimits};
 pub use liveness::KeepAliveExpired;
+pub use memory::{Device, MemoryKind, Offer, SegmentSource, Sources, Vendor};

@@ -19,7 +19,8 @@ pub struct Limits {
     pub sends_max: usize,
     /// Receives that may wait for a message; more are refused
     pub recvs_max: usize,
-    /// Longest piece of a message in one data frame, in bytes; shorter frames may overtake there
+    /// Longest piece of a message in one data frame, sent or received, in bytes; shorter frames may
+    /// overtake there
     pub data_chunk_bytes: u64,
     /// Bytes of long untagged messages that are fetched before a receive asks for them
     pub early_accept_bytes_max: u64,
@@ -36,6 +37,7 @@ impl Limits {
             credit_messages: self.credit_messages,
             message_bytes_max: self.message_bytes_max,
             segments_max: self.segments_max,
+            data_chunk_bytes: self.data_chunk_bytes,
         }
     }
 }
@@ -47,8 +49,8 @@ impl Default for Limits {
             eager_bytes_max: 64 << 10,
             // 64 eager messages of full size: more than is in flight at 10 GB/s and 100 µs.
             credit_bytes: 4 << 20,
-            // Bookkeeping of a message of few segments is about 100 bytes, so about 400 KiB; each
-            // further segment adds some 64, which credit does not count.
+            // Bookkeeping of a message of few segments is about 100 bytes, so about 400 KiB; one of
+            // many segments costs more than one (see `credit`).
             credit_messages: 4096,
             // Far above a sensible message, far below what breaks arithmetic on lengths.
             message_bytes_max: 64 << 30,
@@ -76,6 +78,8 @@ pub struct PeerLimits {
     pub message_bytes_max: u64,
     /// Most segments of one message it receives
     pub segments_max: u32,
+    /// Longest piece of a message in one data frame, in bytes
+    pub data_chunk_bytes: u64,
 }
 
 /// When to ask a silent peer for a sign of life, and when to give it up

@@ -4,7 +4,7 @@
 //! wait for a receive. A message takes the first receive that wants it, a receive the first
 //! message it wants; hence messages of one tag are received in the order they were sent. Both
 //! queues are searched from the head, so what is in order costs nothing, and a search is over
-//! adjacent memory.
+//! adjacent memory. A message whose receive is withdrawn comes back to its place in the order.
 
 use std::collections::VecDeque;
 
@@ -32,16 +32,30 @@ struct Posted<R> {
 #[derive(Debug)]
 struct Unexpected<M> {
     tag: Tag,
+    /// Place in the order of sending; ascending in the queue
+    order: u64,
     message: M,
 }
 
 impl<R, M> Matcher<R, M> {
-    /// Takes the receive for a message that arrives, or keeps the message for later
-    pub(crate) fn arrive(&mut self, tag: Tag, message: M) -> Option<R> {
+    /// Takes the receive for a message, or keeps the message for later
+    ///
+    /// `order` is its place in the order of sending: that of a new message is the largest, that of
+    /// one whose receive was withdrawn is where it was.
+    pub(crate) fn arrive(&mut self, tag: Tag, order: u64, message: M) -> Option<R> {
         let wants = |posted: &Posted<R>| tag.matches(posted.tag, posted.mask);
         let found = self.posted.iter().position(wants);
         if found.is_none() {
-            self.unexpected.push_back(Unexpected { tag, message });
+            // From the back: most are new.
+            let later = self.unexpected.iter().rev();
+            let later = later.take_while(|other| other.order > order).count();
+            let at = self.unexpected.len() - later;
+            let unexpected = Unexpected {
+                tag,
+                order,
+                message,
+            };
+            self.unexpected.insert(at, unexpected);
         }
         let posted = self.posted.remove(found?)?;
         Some(posted.recv)
@@ -118,7 +132,7 @@ mod tests {
     fn messages_of_one_tag_are_taken_in_order() {
         let mut matcher = Matcher::<(), u32>::default();
         for message in 0..3 {
-            assert_eq!(matcher.arrive(Tag(7), message), None);
+            assert_eq!(matcher.arrive(Tag(7), u64::from(message), message), None);
         }
         assert_eq!(matcher.take_unexpected(Tag(8), TagMask::FULL), None);
         for message in 0..3 {
@@ -133,8 +147,8 @@ mod tests {
         matcher.push_posted(Tag(9), TagMask::FULL, "other");
         matcher.push_posted(Tag(0), TagMask::ANY, "any");
         matcher.push_posted(Tag(7), TagMask::FULL, "exact");
-        assert_eq!(matcher.arrive(Tag(7), ()), Some("any"));
-        assert_eq!(matcher.arrive(Tag(7), ()), Some("exact"));
+        assert_eq!(matcher.arrive(Tag(7), 0, ()), Some("any"));
+        assert_eq!(matcher.arrive(Tag(7), 1, ()), Some("exact"));
         assert_eq!(matcher.posted_len(), 1);
     }
 
@@ -145,8 +159,22 @@ mod tests {
         matcher.push_posted(Tag(0), TagMask::ANY, 2);
         assert_eq!(matcher.cancel(|recv| *recv == 1), Some(1));
         assert_eq!(matcher.cancel(|recv| *recv == 1), None);
-        assert_eq!(matcher.arrive(Tag(7), 0), Some(2));
-        assert_eq!(matcher.arrive(Tag(7), 0), None);
+        assert_eq!(matcher.arrive(Tag(7), 0, 0), Some(2));
+        assert_eq!(matcher.arrive(Tag(7), 1, 0), None);
+    }
+
+    #[test]
+    fn a_message_that_comes_back_is_taken_in_its_order() {
+        let mut matcher = Matcher::<u32, u64>::default();
+        for order in [0, 2, 3] {
+            assert_eq!(matcher.arrive(Tag(7), order, order), None);
+        }
+        assert_eq!(matcher.arrive(Tag(7), 1, 1), None);
+        for order in 0..4 {
+            assert_eq!(matcher.take_unexpected(Tag(7), TagMask::FULL), Some(order));
+        }
+        matcher.push_posted(Tag(7), TagMask::FULL, 5);
+        assert_eq!(matcher.arrive(Tag(7), 1, 1), Some(5));
     }
 
     /// What a matcher does, said as plainly as possible: pairs are looked for in one list of
@@ -252,7 +280,8 @@ mod tests {
             for (id, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Arrive(tag) => {
-                        prop_assert_eq!(matcher.arrive(tag, id), model.arrive(tag, id));
+                        let met = matcher.arrive(tag, id as u64, id);
+                        prop_assert_eq!(met, model.arrive(tag, id));
                     }
                     Step::Post(tag, mask) => {
                         let taken = matcher.take_unexpected(tag, mask);

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::decoder::SegmentBytes;
 use crate::frame::FrameHeader;
 use crate::ids::{ArrivalId, MessageKind, RecvId, SendId};
+use crate::memory::Sources;
 
 /// A header with its segment table as it goes on the wire; inline up to four segments
 pub type HeaderBytes = SmallVec<[u8; 64]>;
@@ -53,13 +54,53 @@ impl PayloadRange {
     }
 }
 
-/// A part of a message that lies in memory which the peer can map
+/// A part of a message that a carrier may bring, whole, instead of the lane
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Span {
     /// Where the part begins, in bytes from the start of the first segment, across segments
     pub offset: u64,
     /// Its length, in bytes; never 0
     pub bytes: u64,
+}
+
+/// What the driver is to do next on the way out
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Outgoing {
+    /// Write a frame
+    Frame(Transmit),
+    /// Hand a part of a message to a carrier, and say with
+    /// [`Connection::given`](crate::Connection::given) what came of it
+    Give(Give),
+}
+
+/// A part of a message that a carrier may bring
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Give {
+    /// The part, which is one of the spans of the send
+    pub range: PayloadRange,
+    /// Number of the carrier that the receiver asks for; 0 if it has no preference
+    pub carrier: u8,
+}
+
+/// What a carrier has taken to bring
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Given {
+    /// Number of the carrier; never 0
+    pub carrier: u8,
+    /// What the peer needs to take it
+    pub ticket: u64,
+}
+
+/// What became of the attempt to withdraw a receive
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Withdrawn {
+    /// It had met no message
+    Waiting,
+    /// It had met this message, which is there for other receives now; if the receive's buffer
+    /// holds part of it, the driver moves that elsewhere
+    Met(ArrivalId),
+    /// It is over, or the bytes of its message are being dropped: it ends as if not withdrawn
+    No,
 }
 
 /// What became of a receive that was posted
@@ -84,14 +125,18 @@ pub enum Incoming {
         /// How many bytes, never 0
         bytes: u64,
     },
-    /// Nothing on the lane: the next bytes of a message are lent. Take them, or copy them, then
-    /// call [`Connection::handle_payload`](crate::Connection::handle_payload)
-    Leased {
+    /// Nothing on the lane: a carrier brings bytes of a message. Take them, in whatever time, then
+    /// call [`Connection::handle_carried`](crate::Connection::handle_carried)
+    Carried {
         /// The message
         arrival: ArrivalId,
+        /// Where they belong, in bytes from the start of the message
+        offset: u64,
         /// How many bytes, never 0
         bytes: u64,
-        /// What the peer's lender calls the lease
+        /// Number of the carrier; never 0
+        carrier: u8,
+        /// What the carrier needs to find them
         ticket: u64,
     },
 }
@@ -120,8 +165,14 @@ pub enum Event {
         arrival: ArrivalId,
         /// Sizes of its segments, in bytes
         segment_bytes: SegmentBytes,
+        /// Where each of them lies, if the sender told
+        sources: Option<Sources>,
         /// Where they go
         store: Store,
+        /// The bytes come when the driver asks for them: with
+        /// [`Connection::accept`](crate::Connection::accept), or, by itself, with
+        /// [`Connection::fetch`](crate::Connection::fetch)
+        asks: bool,
     },
     /// A receive has its message; the last word on both
     ///
@@ -135,6 +186,8 @@ pub enum Event {
         arrival: ArrivalId,
         /// Its kind, with the tag it was sent with
         kind: MessageKind,
+        /// Its number, by which [`Connection::restore`](crate::Connection::restore) finds its place
+        message: u64,
         /// Its size, in bytes
         bytes: u64,
     },

@@ -4,9 +4,9 @@
 //! arrives. They share nothing but the lane, so this file only tells them apart and adds what
 //! belongs to both: liveness and the order of control frames.
 
-mod at_once;
 mod early;
 mod event;
+mod inline;
 mod recv;
 mod send;
 
@@ -23,8 +23,11 @@ use crate::limits::{Limits, PeerLimits};
 use crate::liveness::{KeepAliveExpired, Liveness};
 
 pub use self::event::{
-    ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Posted, Span, Store, Transmit,
+    ConnectionStatistics, Event, Give, Given, HeaderBytes, Incoming, Outgoing, PayloadRange,
+    Posted, Span, Store, Transmit, Withdrawn,
 };
+pub use self::inline::Inline;
+pub use self::send::Long;
 #[cfg(test)]
 pub(crate) use self::send::encode_start;
 
@@ -76,25 +79,22 @@ impl Connection {
         kind: MessageKind,
         segment_bytes: &[u64],
     ) -> Result<(), SendRefused> {
-        self.sending.send(id, kind, segment_bytes, &[])
+        self.sending.send(id, kind, segment_bytes, &Long::default())
     }
 
-    /// As [`send`](Self::send), for a message of which parts may be lent
-    ///
-    /// `lendable` are parts in ascending order that do not overlap. If the message goes by
-    /// rendezvous, [`poll_transmit_lending`](Self::poll_transmit_lending) asks for each of them.
+    /// As [`send`](Self::send), for a message of which a carrier may bring something
     ///
     /// # Errors
     ///
     /// [`SendRefused`]; nothing about the message is kept.
-    pub fn send_lendable(
+    pub fn send_long(
         &mut self,
         id: SendId,
         kind: MessageKind,
         segment_bytes: &[u64],
-        lendable: &[Span],
+        long: &Long<'_>,
     ) -> Result<(), SendRefused> {
-        self.sending.send(id, kind, segment_bytes, lendable)
+        self.sending.send(id, kind, segment_bytes, long)
     }
 
     /// Posts a receive; it ends with one of the `Recv` events, perhaps at once
@@ -114,11 +114,48 @@ impl Connection {
             .post(id, selector, capacity, &mut self.events)
     }
 
-    /// Takes back a receive that has met no message, returning whether it was one
+    /// Withdraws a receive; a message that it has met stays for others, in its place in the order
+    pub fn withdraw_recv(&mut self, id: RecvId) -> Withdrawn {
+        self.receiving.withdraw(id, &mut self.events)
+    }
+
+    /// Takes back a message that a receive has got, to be received by another in its order
     ///
-    /// `false`: it has met its message and ends as if not cancelled.
-    pub fn cancel_recv(&mut self, id: RecvId) -> bool {
-        self.receiving.cancel(id)
+    /// `message` is the number that came with it. Returns what it is called from now on; the driver
+    /// has its bytes, and is told as for every other when a receive has it.
+    pub fn restore(&mut self, message: u64, kind: MessageKind, bytes: u64) -> ArrivalId {
+        self.receiving
+            .restore(message, kind, bytes, &mut self.events)
+    }
+
+    /// Asks the peer for the bytes of a message, after an [`Event::Prepare`] that asks
+    ///
+    /// Also after [`fetch`](Self::fetch), if that came to nothing. `carrier` is the number of the
+    /// carrier that is preferred, or 0.
+    ///
+    /// # Panics
+    ///
+    /// If the message does not wait for that.
+    pub fn accept(&mut self, arrival: ArrivalId, carrier: u8) {
+        self.receiving.accept(arrival, carrier);
+    }
+
+    /// Says that the driver fetches the bytes of a message, after an [`Event::Prepare`] that asks
+    ///
+    /// # Panics
+    ///
+    /// If the message does not wait for that.
+    pub fn fetch(&mut self, arrival: ArrivalId) {
+        self.receiving.fetch(arrival);
+    }
+
+    /// Handles that all bytes of a message are there that [`fetch`](Self::fetch) was called for
+    ///
+    /// # Panics
+    ///
+    /// If it was not.
+    pub fn handle_fetched(&mut self, arrival: ArrivalId) {
+        self.receiving.handle_fetched(arrival, &mut self.events);
     }
 
     /// Takes back a send of which no frame was polled, returning whether it was one
@@ -155,10 +192,14 @@ impl Connection {
             FrameKind::Eager | FrameKind::Request => {
                 return self.receiving.handle_start(frame, &mut self.events);
             }
-            FrameKind::Data | FrameKind::Lease => return self.receiving.handle_piece(&header),
-            FrameKind::Accept => self.sending.handle_accept(header.message)?,
+            FrameKind::Data | FrameKind::Carried => return self.receiving.handle_piece(&header),
+            FrameKind::Accept => self.sending.handle_accept(header.message, header.carrier)?,
             FrameKind::Skip => {
                 let send = self.sending.handle_skip(header.message)?;
+                self.events.push_back(Event::SendComplete { send });
+            }
+            FrameKind::Fetched => {
+                let send = self.sending.handle_fetched(header.message)?;
                 self.events.push_back(Event::SendComplete { send });
             }
             FrameKind::Credit => self.sending.handle_credit(header.message, header.tag),
@@ -180,6 +221,19 @@ impl Connection {
         self.receiving.handle_payload(arrival, &mut self.events);
     }
 
+    /// Handles that bytes are stored which [`Incoming::Carried`] announced
+    ///
+    /// At any time, in any order, and in as many parts as it takes.
+    ///
+    /// # Panics
+    ///
+    /// If so many bytes of `arrival` were not announced.
+    pub fn handle_carried(&mut self, now: Instant, arrival: ArrivalId, bytes: u64) {
+        self.liveness.handle_heard(now);
+        self.receiving
+            .handle_stored(arrival, bytes, &mut self.events);
+    }
+
     /// Handles that bytes came which complete neither a frame nor a payload
     ///
     /// Optional: it keeps a lane so slow that one payload takes longer than the keep-alive from
@@ -197,24 +251,25 @@ impl Connection {
         self.liveness.handle_timeout(now)
     }
 
-    /// The next frame to write; nothing is lent
-    pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        self.poll_transmit_lending(&mut |_| None)
+    /// What to do next on the way out
+    ///
+    /// # Panics
+    ///
+    /// If the last [`Outgoing::Give`] was not answered.
+    pub fn poll_transmit(&mut self) -> Option<Outgoing> {
+        if let Some(header) = self.poll_control() {
+            return Some(Outgoing::Frame(Transmit::control(header)));
+        }
+        self.sending.poll_transmit()
     }
 
-    /// The next frame to write, lending what can be lent
+    /// Says what came of the last [`Outgoing::Give`]; with `None` the part goes on the lane
     ///
-    /// `lend` is asked once for each part that [`send_lendable`](Self::send_lendable) named, and
-    /// returns the ticket that the peer is to have for it. From then on the memory is lent until
-    /// the peer gives it back, whatever becomes of the send. With `None` the part is sent.
-    pub fn poll_transmit_lending(
-        &mut self,
-        lend: &mut dyn FnMut(PayloadRange) -> Option<u64>,
-    ) -> Option<Transmit> {
-        if let Some(header) = self.poll_control() {
-            return Some(Transmit::control(header));
-        }
-        self.sending.poll_transmit(lend)
+    /// # Panics
+    ///
+    /// If there was none.
+    pub fn given(&mut self, given: Option<Given>) {
+        self.sending.given(given);
     }
 
     /// What happened

@@ -5,35 +5,40 @@ use std::collections::{BTreeMap, VecDeque};
 use slab::Slab;
 
 use super::early::EarlyAccepts;
-use super::event::{Event, Incoming, Posted as Outcome, Store};
-use crate::credit::RecvCredit;
+use super::event::{Event, Incoming, Posted as Outcome, Store, Withdrawn};
+use super::inline::Inline;
+use crate::credit::{Cost, RecvCredit};
 use crate::decoder::{Frame, SegmentBytes};
 use crate::error::{ProtocolError, RecvRefused};
 use crate::frame::{FrameHeader, FrameKind};
 use crate::ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, Tag, TagMask};
 use crate::limits::Limits;
 use crate::matching::Matcher;
+use crate::memory::Sources;
 
 /// Messages on their way from the peer, and the receives for them
 #[derive(Debug)]
 pub(super) struct RecvHalf {
     credit: RecvCredit,
+    /// Number of the next message of the peer
+    next_message: u64,
     /// Messages that are not over: bytes are missing, or no receive has them
     arrivals: Slab<Arrival>,
     tagged: Matcher<Posted, ArrivalId>,
     /// All with tag 0, so both queues are plain ones
     untagged: Matcher<Posted, ArrivalId>,
-    /// Requested messages of which bytes are missing, by message number
+    /// Requested messages that frames may come for, by message number
     unfinished: BTreeMap<u64, ArrivalId>,
     early: EarlyAccepts,
     /// Bytes prepared for messages that have not met a receive
     unexpected_bytes: u64,
     /// Payload that comes next on the lane
     announced: Option<(ArrivalId, u64)>,
-    /// Accepts and skips to transmit; at most one for each receive posted or early accept
+    /// Answers to requests; at most one for each receive posted or early accept
     answers: VecDeque<FrameHeader>,
     peer_closed: bool,
     recvs_max: usize,
+    piece_bytes_max: u64,
 }
 
 /// A receive
@@ -48,20 +53,42 @@ struct Posted {
 struct Arrival {
     message: u64,
     kind: MessageKind,
-    is_eager: bool,
     bytes: u64,
+    /// Bytes that no frame has announced yet
+    unannounced_bytes: u64,
     /// Bytes that are not stored yet
     missing_bytes: u64,
-    /// Sizes of its segments until the driver knows them: in a request that was not accepted
-    layout: Option<SegmentBytes>,
+    stage: Stage,
+    /// What it took of the credit; `None` once that was given back
+    cost: Option<Cost>,
+    /// Bytes that count as fetched before a receive asked for them
+    early_bytes: u64,
     /// The receive it has met
     claim: Option<Posted>,
+    /// Its bytes are dropped as they come
+    is_discarded: bool,
+}
+
+/// Where the bytes of a message are to come from
+#[derive(Debug)]
+enum Stage {
+    /// Behind its first frame
+    Eager,
+    /// Nowhere yet: it was announced, with the sizes and places of its segments
+    Requested(SegmentBytes, Option<Sources>),
+    /// The driver has been told, and not said how it wants them
+    Asked,
+    /// The driver fetches them
+    Fetching,
+    /// In frames, as the driver has accepted it
+    Accepted,
 }
 
 impl RecvHalf {
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             credit: RecvCredit::new(limits.credit_messages, limits.credit_bytes),
+            next_message: 0,
             arrivals: Slab::new(),
             tagged: Matcher::default(),
             untagged: Matcher::default(),
@@ -72,6 +99,7 @@ impl RecvHalf {
             answers: VecDeque::new(),
             peer_closed: false,
             recvs_max: limits.recvs_max,
+            piece_bytes_max: limits.data_chunk_bytes.max(1),
         }
     }
 
@@ -104,9 +132,61 @@ impl RecvHalf {
         Ok(Outcome::Waits)
     }
 
-    pub(super) fn cancel(&mut self, recv: RecvId) -> bool {
+    /// Withdraws a receive; linear in the number of receives and of messages under way
+    pub(super) fn withdraw(&mut self, recv: RecvId, events: &mut VecDeque<Event>) -> Withdrawn {
         let is_it = |posted: &Posted| posted.recv == recv;
-        self.tagged.cancel(is_it).is_some() || self.untagged.cancel(is_it).is_some()
+        if self.tagged.cancel(is_it).is_some() || self.untagged.cancel(is_it).is_some() {
+            return Withdrawn::Waiting;
+        }
+        let mut met = self.arrivals.iter_mut();
+        let met = met.find(|(_, state)| state.claim.as_ref().is_some_and(is_it));
+        let Some((index, state)) = met.filter(|(_, state)| !state.is_discarded) else {
+            return Withdrawn::No;
+        };
+        state.claim = None;
+        let arrival = ArrivalId(index);
+        self.offer(arrival, events);
+        Withdrawn::Met(arrival)
+    }
+
+    /// Takes back a message that a receive had got and nobody has seen
+    pub(super) fn restore(
+        &mut self,
+        message: u64,
+        kind: MessageKind,
+        bytes: u64,
+        events: &mut VecDeque<Event>,
+    ) -> ArrivalId {
+        let arrival = ArrivalId(self.arrivals.insert(Arrival {
+            message,
+            kind,
+            bytes,
+            unannounced_bytes: 0,
+            missing_bytes: 0,
+            stage: Stage::Accepted,
+            cost: None,
+            early_bytes: 0,
+            claim: None,
+            is_discarded: false,
+        }));
+        self.offer(arrival, events);
+        arrival
+    }
+
+    /// Gives a message that has no receive to the first that wants it, or keeps it in its order
+    fn offer(&mut self, arrival: ArrivalId, events: &mut VecDeque<Event>) {
+        let state = &self.arrivals[arrival.0];
+        let (message, bytes) = (state.message, state.bytes);
+        let met = match state.kind {
+            MessageKind::Tagged(tag) => self.tagged.arrive(tag, message, arrival),
+            MessageKind::Untagged => self.untagged.arrive(UNTAGGED, message, arrival),
+        };
+        if met.is_some() {
+            self.arrivals[arrival.0].claim = met;
+            self.finish_if_over(arrival, events);
+        } else {
+            self.unexpected_bytes += bytes;
+        }
     }
 
     /// Handles the start of a message
@@ -115,73 +195,90 @@ impl RecvHalf {
         frame: Frame,
         events: &mut VecDeque<Event>,
     ) -> Result<Incoming, ProtocolError> {
-        self.check_start(&frame.header)?;
+        let cost = self.check_start(&frame.header)?;
         if frame.header.kind == FrameKind::Eager {
-            Ok(self.start_eager(frame, events))
+            Ok(self.start_eager(frame, cost, events))
         } else {
-            self.start_request(frame, events);
+            self.start_request(frame, cost, events);
             Ok(Incoming::Control)
         }
     }
 
     /// Handles the start of an eager message that is here whole, if a receive waits for it
-    pub(super) fn start_at_once(
+    pub(super) fn start_inline(
         &mut self,
         header: &FrameHeader,
-    ) -> Result<Option<RecvId>, ProtocolError> {
-        if header.kind != FrameKind::Eager || header.segment_count != 1 {
+    ) -> Result<Option<Inline>, ProtocolError> {
+        if header.kind != FrameKind::Eager {
             return Ok(None);
         }
         let bytes = header.payload_bytes;
-        let (matcher, tag) = match header.message_kind() {
+        let kind = header.message_kind();
+        let (matcher, tag) = match kind {
             MessageKind::Tagged(tag) => (&self.tagged, tag),
             MessageKind::Untagged => (&self.untagged, UNTAGGED),
         };
-        let fits = |posted: &Posted| matches!(posted.capacity, Capacity::Into(max) if bytes <= max);
+        let fits = |posted: &Posted| posted.capacity.exceeded_by(bytes).is_none();
         let Some(index) = matcher.find_posted(tag, fits) else {
             return Ok(None);
         };
-        self.check_start(header)?;
-        self.credit.release(bytes);
-        let matcher = if header.untagged {
-            &mut self.untagged
-        } else {
-            &mut self.tagged
+        let cost = self.check_start(header)?;
+        self.credit.release(cost);
+        let matcher = match kind {
+            MessageKind::Tagged(_) => &mut self.tagged,
+            MessageKind::Untagged => &mut self.untagged,
         };
-        Ok(matcher.take_posted(index).map(|posted| posted.recv))
+        Ok(matcher.take_posted(index).map(|posted| Inline {
+            recv: posted.recv,
+            message: header.message,
+        }))
     }
 
-    /// Handles the header of a piece of a long message, sent or lent
+    /// Handles the header of a piece of a long message, on the lane or by a carrier
     pub(super) fn handle_piece(&mut self, header: &FrameHeader) -> Result<Incoming, ProtocolError> {
         self.check_open(header.kind)?;
         let message = header.message;
         let unfinished = self.unfinished.get(&message).copied();
-        let accepted = unfinished
-            .map(|arrival| (arrival, &self.arrivals[arrival.0]))
-            .filter(|(_, state)| state.layout.is_none());
-        let Some((arrival, state)) = accepted else {
+        let accepted =
+            unfinished.filter(|arrival| matches!(self.arrivals[arrival.0].stage, Stage::Accepted));
+        let Some(arrival) = accepted else {
             return Err(ProtocolError::NotAwaited {
                 kind: header.kind.code(),
                 message,
             });
         };
+        let state = &mut self.arrivals[arrival.0];
         let bytes = header.payload_bytes;
-        if bytes > state.missing_bytes {
+        if bytes > state.unannounced_bytes {
             return Err(ProtocolError::TooMuchData {
                 message,
                 bytes,
-                left: state.missing_bytes,
+                left: state.unannounced_bytes,
+            });
+        }
+        if header.kind == FrameKind::Data && bytes > self.piece_bytes_max {
+            return Err(ProtocolError::PieceTooLarge {
+                message,
+                bytes,
+                max: self.piece_bytes_max,
+            });
+        }
+        let offset = state.bytes - state.unannounced_bytes;
+        state.unannounced_bytes -= bytes;
+        if state.unannounced_bytes == 0 {
+            self.unfinished.remove(&message);
+        }
+        if header.kind == FrameKind::Carried {
+            return Ok(Incoming::Carried {
+                arrival,
+                offset,
+                bytes,
+                carrier: header.carrier,
+                ticket: header.tag,
             });
         }
         self.announced = Some((arrival, bytes));
-        Ok(match header.kind {
-            FrameKind::Lease => Incoming::Leased {
-                arrival,
-                bytes,
-                ticket: header.tag,
-            },
-            _ => Incoming::Payload { arrival, bytes },
-        })
+        Ok(Incoming::Payload { arrival, bytes })
     }
 
     /// Handles that the payload announced last is stored
@@ -191,11 +288,58 @@ impl RecvHalf {
             Some((announced, bytes)) if announced == arrival => bytes,
             _ => panic!("payload of {arrival:?} was not announced, but {announced:?}"),
         };
+        self.handle_stored(arrival, bytes, events);
+    }
+
+    /// Handles that bytes of a message are stored
+    pub(super) fn handle_stored(
+        &mut self,
+        arrival: ArrivalId,
+        bytes: u64,
+        events: &mut VecDeque<Event>,
+    ) {
+        self.arrivals[arrival.0].missing_bytes -= bytes;
+        self.finish_if_over(arrival, events);
+    }
+
+    /// The driver wants the bytes of a message in frames
+    pub(super) fn accept(&mut self, arrival: ArrivalId, carrier: u8) {
         let state = &mut self.arrivals[arrival.0];
-        state.missing_bytes -= bytes;
-        if state.missing_bytes == 0 && !state.is_eager {
-            self.unfinished.remove(&state.message);
-        }
+        assert!(
+            matches!(state.stage, Stage::Asked | Stage::Fetching),
+            "a message is accepted once, when it is asked for"
+        );
+        state.stage = Stage::Accepted;
+        self.answers.push_back(FrameHeader {
+            carrier,
+            ..FrameHeader::bare(FrameKind::Accept, state.message)
+        });
+    }
+
+    /// The driver fetches the bytes of a message by itself
+    pub(super) fn fetch(&mut self, arrival: ArrivalId) {
+        let state = &mut self.arrivals[arrival.0];
+        assert!(
+            matches!(state.stage, Stage::Asked),
+            "a message is fetched once, when it is asked for"
+        );
+        state.stage = Stage::Fetching;
+    }
+
+    /// The driver has fetched all bytes of a message
+    pub(super) fn handle_fetched(&mut self, arrival: ArrivalId, events: &mut VecDeque<Event>) {
+        let state = &mut self.arrivals[arrival.0];
+        assert!(
+            matches!(state.stage, Stage::Fetching),
+            "a message is fetched after it was asked for"
+        );
+        state.stage = Stage::Accepted;
+        state.unannounced_bytes = 0;
+        state.missing_bytes = 0;
+        let message = state.message;
+        self.unfinished.remove(&message);
+        self.answers
+            .push_back(FrameHeader::bare(FrameKind::Fetched, message));
         self.finish_if_over(arrival, events);
     }
 
@@ -266,13 +410,19 @@ impl RecvHalf {
     }
 
     /// Checks that the peer may start a message, and counts it
-    fn check_start(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    fn check_start(&mut self, header: &FrameHeader) -> Result<Cost, ProtocolError> {
         self.check_open(header.kind)?;
-        let is_eager = header.kind == FrameKind::Eager;
-        let eager_bytes = if is_eager { header.payload_bytes } else { 0 };
-        let expected = self.credit.handle_start(eager_bytes)?;
+        let cost = if header.kind == FrameKind::Eager {
+            self.credit
+                .cost_of_eager(header.payload_bytes, header.segment_count)
+        } else {
+            self.credit.cost_of_request(header.segment_count)
+        };
+        let expected = self.next_message;
+        self.credit.handle_start(expected, cost)?;
         if header.message == expected {
-            Ok(())
+            self.next_message += 1;
+            Ok(cost)
         } else {
             Err(ProtocolError::OutOfOrder {
                 message: header.message,
@@ -281,11 +431,16 @@ impl RecvHalf {
         }
     }
 
-    fn start_eager(&mut self, frame: Frame, events: &mut VecDeque<Event>) -> Incoming {
+    fn start_eager(&mut self, frame: Frame, cost: Cost, events: &mut VecDeque<Event>) -> Incoming {
         let bytes = frame.header.payload_bytes;
-        let (arrival, claim) = self.insert(&frame.header, None);
-        let store = match claim {
-            Some(posted) if posted.capacity.exceeded_by(bytes).is_some() => Store::Discard,
+        let arrival = self.insert(&frame.header, Stage::Eager, cost);
+        let state = &mut self.arrivals[arrival.0];
+        state.unannounced_bytes = 0;
+        let store = match state.claim {
+            Some(posted) if posted.capacity.exceeded_by(bytes).is_some() => {
+                state.is_discarded = true;
+                Store::Discard
+            }
             Some(posted) => Store::Into(posted.recv),
             None => {
                 self.unexpected_bytes += bytes;
@@ -295,7 +450,9 @@ impl RecvHalf {
         events.push_back(Event::Prepare {
             arrival,
             segment_bytes: frame.segment_bytes,
+            sources: None,
             store,
+            asks: false,
         });
         if bytes == 0 {
             self.finish_if_over(arrival, events);
@@ -305,10 +462,11 @@ impl RecvHalf {
         Incoming::Payload { arrival, bytes }
     }
 
-    fn start_request(&mut self, frame: Frame, events: &mut VecDeque<Event>) {
-        let (arrival, claim) = self.insert(&frame.header, Some(frame.segment_bytes));
+    fn start_request(&mut self, frame: Frame, cost: Cost, events: &mut VecDeque<Event>) {
+        let stage = Stage::Requested(frame.segment_bytes, frame.sources);
+        let arrival = self.insert(&frame.header, stage, cost);
         self.unfinished.insert(frame.header.message, arrival);
-        match claim {
+        match self.arrivals[arrival.0].claim {
             Some(posted) => self.answer_request(arrival, posted, events),
             None if frame.header.untagged => {
                 self.early.push(arrival, frame.header.payload_bytes);
@@ -319,32 +477,31 @@ impl RecvHalf {
     }
 
     /// Makes an arrival of a message that starts, with the receive it meets
-    fn insert(
-        &mut self,
-        header: &FrameHeader,
-        layout: Option<SegmentBytes>,
-    ) -> (ArrivalId, Option<Posted>) {
+    fn insert(&mut self, header: &FrameHeader, stage: Stage, cost: Cost) -> ArrivalId {
         let arrival = ArrivalId(self.arrivals.vacant_key());
         let kind = header.message_kind();
+        let message = header.message;
         let claim = match kind {
-            MessageKind::Tagged(tag) => self.tagged.arrive(tag, arrival),
-            MessageKind::Untagged => self.untagged.arrive(UNTAGGED, arrival),
+            MessageKind::Tagged(tag) => self.tagged.arrive(tag, message, arrival),
+            MessageKind::Untagged => self.untagged.arrive(UNTAGGED, message, arrival),
         };
-        let is_eager = header.kind == FrameKind::Eager;
         let bytes = header.payload_bytes;
         self.arrivals.insert(Arrival {
-            message: header.message,
+            message,
             kind,
-            is_eager,
             bytes,
+            unannounced_bytes: bytes,
             missing_bytes: bytes,
-            layout,
+            stage,
+            cost: claim.is_none().then_some(cost),
+            early_bytes: 0,
             claim,
+            is_discarded: false,
         });
         if claim.is_some() {
-            self.credit.release(if is_eager { bytes } else { 0 });
+            self.credit.release(cost);
         }
-        (arrival, claim)
+        arrival
     }
 
     /// A receive is posted for a message that was there before it
@@ -356,19 +513,18 @@ impl RecvHalf {
     ) {
         let state = &mut self.arrivals[arrival.0];
         state.claim = Some(posted);
-        let (is_eager, bytes) = (state.is_eager, state.bytes);
+        if let Some(cost) = state.cost.take() {
+            self.credit.release(cost);
+        }
         let is_untagged = state.kind == MessageKind::Untagged;
-        self.credit.release(if is_eager { bytes } else { 0 });
-        if state.layout.is_some() {
+        if matches!(state.stage, Stage::Requested(..)) {
             if is_untagged {
                 self.early.handle_met(arrival);
             }
             self.answer_request(arrival, posted, events);
         } else {
-            self.unexpected_bytes -= bytes;
-            if !is_eager {
-                self.early.release(bytes);
-            }
+            self.unexpected_bytes -= state.bytes;
+            self.early.release(std::mem::take(&mut state.early_bytes));
             self.finish_if_over(arrival, events);
         }
         if is_untagged {
@@ -386,27 +542,33 @@ impl RecvHalf {
             self.unfinished.remove(&message);
             self.finish(arrival, posted, events);
         } else {
-            self.accept(arrival, Store::Into(posted.recv), events);
+            self.ask(arrival, Store::Into(posted.recv), events);
         }
     }
 
-    /// Accepts untagged requests that no receive has asked for, while there is room
+    /// Asks for untagged requests that no receive has asked for, while there is room
     fn accept_early(&mut self, events: &mut VecDeque<Event>) {
         while let Some((arrival, bytes)) = self.early.poll() {
             self.unexpected_bytes += bytes;
-            self.accept(arrival, Store::Allocate, events);
+            self.arrivals[arrival.0].early_bytes = bytes;
+            self.ask(arrival, Store::Allocate, events);
         }
     }
 
-    fn accept(&mut self, arrival: ArrivalId, store: Store, events: &mut VecDeque<Event>) {
+    /// Has the driver choose how the bytes of a request come
+    fn ask(&mut self, arrival: ArrivalId, store: Store, events: &mut VecDeque<Event>) {
         let state = &mut self.arrivals[arrival.0];
-        let layout = state.layout.take();
-        self.answers
-            .push_back(FrameHeader::bare(FrameKind::Accept, state.message));
+        let Stage::Requested(segment_bytes, sources) =
+            std::mem::replace(&mut state.stage, Stage::Asked)
+        else {
+            unreachable!("a request is asked for once");
+        };
         events.push_back(Event::Prepare {
             arrival,
-            segment_bytes: layout.expect("a request is accepted once"),
+            segment_bytes,
+            sources,
             store,
+            asks: true,
         });
     }
 
@@ -434,6 +596,7 @@ impl RecvHalf {
                 recv,
                 arrival,
                 kind: state.kind,
+                message: state.message,
                 bytes: state.bytes,
             },
         });

@@ -4,13 +4,26 @@ use std::collections::{BTreeMap, VecDeque};
 
 use smallvec::SmallVec;
 
-use super::event::{HeaderBytes, PayloadRange, Span, Transmit};
-use crate::credit::SendCredit;
+use super::event::{Give, Given, HeaderBytes, Outgoing, PayloadRange, Span, Transmit};
+use crate::credit::{Cost, SendCredit};
 use crate::decoder::SegmentBytes;
 use crate::error::{ProtocolError, SendRefused};
 use crate::frame::{FrameHeader, FrameKind, HEADER_BYTES};
 use crate::ids::{MessageKind, SendId};
 use crate::limits::{Limits, PeerLimits};
+use crate::memory::{SOURCE_ENTRY_BYTES, SegmentSource, Sources};
+
+/// What may be done with a message that does not go eagerly
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Long<'a> {
+    /// Parts that a carrier may bring, in ascending order and apart; for each of them
+    /// [`Outgoing::Give`] asks once the peer has accepted the message
+    pub spans: &'a [Span],
+    /// Where each segment lies; empty if they all lie in the host's memory and none is offered
+    pub sources: &'a [SegmentSource],
+    /// Whether the message is announced whatever its size
+    pub announce: bool,
+}
 
 /// Messages on their way to the peer
 ///
@@ -24,6 +37,8 @@ pub(super) struct SendHalf {
     requested: BTreeMap<u64, Requested>,
     /// Sends that the peer has accepted; they take turns, the front is next
     streaming: VecDeque<Streaming>,
+    /// The front of `streaming` waits for the answer to an [`Outgoing::Give`]
+    is_giving: bool,
     /// Number of the next message to start
     next_message: u64,
     /// Bytes of starts that may still go before the next piece of a long message
@@ -44,17 +59,21 @@ struct Queued {
     segment_bytes: SegmentBytes,
     /// Sum of `segment_bytes`
     bytes: u64,
-    lendable: Spans,
+    spans: Spans,
+    sources: Sources,
+    announce: bool,
 }
 
-/// Parts of a message that may be lent instead of sent, in order and apart
+/// Parts of a message that a carrier may bring, in order and apart
 type Spans = SmallVec<[Span; 1]>;
 
 #[derive(Debug)]
 struct Requested {
     send: SendId,
     bytes: u64,
-    lendable: Spans,
+    spans: Spans,
+    /// The receiver may fetch the bytes
+    is_offered: bool,
 }
 
 #[derive(Debug)]
@@ -65,7 +84,13 @@ struct Streaming {
     /// Bytes handed out; below `bytes`
     sent_bytes: u64,
     /// Those that lie behind `sent_bytes`
-    lendable: Spans,
+    spans: Spans,
+    /// The carrier that the receiver prefers, or 0
+    carrier: u8,
+    /// What a carrier has taken of the first span
+    given: Option<Given>,
+    /// End of the last span that no carrier took
+    lane_until: u64,
 }
 
 /// How far the end of sending is
@@ -79,12 +104,13 @@ enum Close {
 
 impl SendHalf {
     pub(super) fn new(limits: &Limits, peer: PeerLimits) -> Self {
-        let chunk_bytes_max = limits.data_chunk_bytes.max(1);
+        let chunk_bytes_max = limits.data_chunk_bytes.min(peer.data_chunk_bytes).max(1);
         Self {
             credit: SendCredit::new(peer.credit_messages, peer.credit_bytes),
             queued: VecDeque::new(),
             requested: BTreeMap::new(),
             streaming: VecDeque::new(),
+            is_giving: false,
             next_message: 0,
             start_budget_bytes: chunk_bytes_max,
             close: Close::Open,
@@ -101,7 +127,7 @@ impl SendHalf {
         send: SendId,
         kind: MessageKind,
         segment_bytes: &[u64],
-        lendable: &[Span],
+        long: &Long<'_>,
     ) -> Result<(), SendRefused> {
         if self.close != Close::Open {
             return Err(SendRefused::Closed);
@@ -132,7 +158,9 @@ impl SendHalf {
             kind,
             segment_bytes: SmallVec::from_slice(segment_bytes),
             bytes,
-            lendable: SmallVec::from_slice(lendable),
+            spans: SmallVec::from_slice(long.spans),
+            sources: SmallVec::from_slice(long.sources),
+            announce: long.announce,
         });
         Ok(())
     }
@@ -153,14 +181,17 @@ impl SendHalf {
         self.credit.handle_grant(messages, bytes);
     }
 
-    pub(super) fn handle_accept(&mut self, message: u64) -> Result<(), ProtocolError> {
+    pub(super) fn handle_accept(&mut self, message: u64, carrier: u8) -> Result<(), ProtocolError> {
         let requested = self.take_requested(message, FrameKind::Accept)?;
         self.streaming.push_back(Streaming {
             message,
             send: requested.send,
             bytes: requested.bytes,
             sent_bytes: 0,
-            lendable: requested.lendable,
+            spans: requested.spans,
+            carrier,
+            given: None,
+            lane_until: 0,
         });
         Ok(())
     }
@@ -171,27 +202,48 @@ impl SendHalf {
         Ok(requested.send)
     }
 
+    /// Handles that the peer has fetched a message, returning the send, which is done
+    pub(super) fn handle_fetched(&mut self, message: u64) -> Result<SendId, ProtocolError> {
+        let requested = self.take_requested(message, FrameKind::Fetched)?;
+        if !requested.is_offered {
+            return Err(ProtocolError::NotAwaited {
+                kind: FrameKind::Fetched.code(),
+                message,
+            });
+        }
+        Ok(requested.send)
+    }
+
     /// The next frame of a message, or the Close after all of them
     ///
     /// Starts and pieces of long messages share the lane by bytes: between two pieces, as many
-    /// bytes of starts go as one piece has. `lend` is asked for each part that may be lent, and
-    /// gives its ticket, or `None` if it must be sent.
-    pub(super) fn poll_transmit(
-        &mut self,
-        lend: &mut dyn FnMut(PayloadRange) -> Option<u64>,
-    ) -> Option<Transmit> {
-        let may_start = !self.queued.is_empty() && self.credit.messages_left() > 0;
+    /// bytes of starts go as one piece has.
+    pub(super) fn poll_transmit(&mut self) -> Option<Outgoing> {
+        assert!(!self.is_giving, "what was asked for is answered first");
+        let next = self.queued.front().map(|queued| self.start_of(queued));
+        let may_start = next.is_some_and(|(_, cost)| self.credit.allows(cost));
         if !self.streaming.is_empty() && (!may_start || self.start_budget_bytes == 0) {
-            return self.transmit_chunk(lend);
+            return self.poll_piece();
         }
         if may_start {
-            return self.transmit_start();
+            return self.transmit_start().map(Outgoing::Frame);
         }
         if self.close == Close::Asked && self.is_drained() {
             self.close = Close::Sent;
-            return Some(Transmit::control(FrameHeader::bare(FrameKind::Close, 0)));
+            let header = FrameHeader::bare(FrameKind::Close, 0);
+            return Some(Outgoing::Frame(Transmit::control(header)));
         }
         None
+    }
+
+    /// Says what came of the last [`Outgoing::Give`]
+    pub(super) fn given(&mut self, given: Option<Given>) {
+        assert!(
+            std::mem::replace(&mut self.is_giving, false),
+            "an answer belongs to a question"
+        );
+        let streaming = self.streaming.front_mut().expect("it asked");
+        streaming.given(given);
     }
 
     /// Whether every send is done, and the Close is out if one was asked for
@@ -228,18 +280,30 @@ impl SendHalf {
             })
     }
 
+    /// How a message would start now, and what it costs
+    fn start_of(&self, queued: &Queued) -> (FrameKind, Cost) {
+        let segments = segment_count(&queued.segment_bytes);
+        let cost = self.credit.cost_of_eager(queued.bytes, segments);
+        if !queued.announce && queued.bytes <= self.eager_bytes_max && self.credit.allows(cost) {
+            (FrameKind::Eager, cost)
+        } else {
+            (FrameKind::Request, self.credit.cost_of_request(segments))
+        }
+    }
+
     fn transmit_start(&mut self) -> Option<Transmit> {
         let queued = self.queued.pop_front()?;
-        let is_eager =
-            queued.bytes <= self.eager_bytes_max && queued.bytes <= self.credit.bytes_left();
-        let kind = if is_eager {
-            FrameKind::Eager
-        } else {
-            FrameKind::Request
-        };
-        let header = self.start(kind, queued.kind, queued.segment_bytes.len(), queued.bytes);
+        let (kind, cost) = self.start_of(&queued);
+        let is_eager = kind == FrameKind::Eager;
+        let segments = segment_count(&queued.segment_bytes);
+        let mut header = self.start(kind, queued.kind, segments, queued.bytes, cost);
         let message = header.message;
-        let header = encode_start(&header, &queued.segment_bytes);
+        header.has_sources = !is_eager && !queued.sources.is_empty();
+        let header = if header.has_sources {
+            encode_sources(&header, &queued.segment_bytes, &queued.sources)
+        } else {
+            encode_start(&header, &queued.segment_bytes)
+        };
         let mut frame_bytes = header.len() as u64;
         let mut payload = None;
         if is_eager {
@@ -251,7 +315,8 @@ impl SendHalf {
                 Requested {
                     send: queued.send,
                     bytes: queued.bytes,
-                    lendable: queued.lendable,
+                    spans: queued.spans,
+                    is_offered: queued.sources.iter().any(|source| source.offer.is_some()),
                 },
             );
         }
@@ -263,26 +328,33 @@ impl SendHalf {
         })
     }
 
-    /// Starts an eager message of one segment, if nothing goes before it and the peer lets us
-    pub(super) fn start_at_once(
+    /// Starts an eager message, if nothing goes before it and the peer lets us
+    pub(super) fn start_inline(
         &mut self,
         kind: MessageKind,
-        bytes: u64,
-    ) -> Option<[u8; HEADER_BYTES]> {
+        segment_bytes: &[u64],
+    ) -> Option<HeaderBytes> {
         let is_next = self.close == Close::Open
             && self.queued.is_empty()
             && (self.streaming.is_empty() || self.start_budget_bytes > 0);
-        let is_allowed = self.credit.messages_left() > 0
-            && bytes <= self.eager_bytes_max.min(self.message_bytes_max)
-            && bytes <= self.credit.bytes_left()
-            && self.segments_max > 0;
-        if !is_next || !is_allowed {
+        if !is_next || segment_bytes.len() > self.segments_max as usize {
             return None;
         }
-        let header = self.start(FrameKind::Eager, kind, 1, bytes);
-        let frame_bytes = HEADER_BYTES as u64 + bytes;
+        let bytes_max = self.eager_bytes_max.min(self.message_bytes_max);
+        let bytes = segment_bytes
+            .iter()
+            .try_fold(0_u64, |sum_bytes, bytes| sum_bytes.checked_add(*bytes))
+            .filter(|bytes| *bytes <= bytes_max)?;
+        let segments = segment_count(segment_bytes);
+        let cost = self.credit.cost_of_eager(bytes, segments);
+        if !self.credit.allows(cost) {
+            return None;
+        }
+        let header = self.start(FrameKind::Eager, kind, segments, bytes, cost);
+        let header = encode_start(&header, segment_bytes);
+        let frame_bytes = header.len() as u64 + bytes;
         self.start_budget_bytes = self.start_budget_bytes.saturating_sub(frame_bytes);
-        Some(header.encode())
+        Some(header)
     }
 
     /// Numbers the next message and takes credit for it, returning the header of its first frame
@@ -290,11 +362,11 @@ impl SendHalf {
         &mut self,
         frame: FrameKind,
         kind: MessageKind,
-        segments: usize,
+        segments: u32,
         bytes: u64,
+        cost: Cost,
     ) -> FrameHeader {
-        self.credit
-            .take(if frame == FrameKind::Eager { bytes } else { 0 });
+        self.credit.take(cost);
         let message = self.next_message;
         self.next_message += 1;
         let (untagged, tag) = match kind {
@@ -302,22 +374,24 @@ impl SendHalf {
             MessageKind::Untagged => (true, 0),
         };
         FrameHeader {
-            kind: frame,
             untagged,
-            segment_count: u32::try_from(segments).expect("checked against segments_max"),
-            message,
+            segment_count: segments,
             tag,
             payload_bytes: bytes,
+            ..FrameHeader::bare(frame, message)
         }
     }
 
-    fn transmit_chunk(
-        &mut self,
-        lend: &mut dyn FnMut(PayloadRange) -> Option<u64>,
-    ) -> Option<Transmit> {
+    /// The next piece of a long message, or the question whether a carrier brings it
+    fn poll_piece(&mut self) -> Option<Outgoing> {
+        let streaming = self.streaming.front()?;
+        if let Some(give) = streaming.give() {
+            self.is_giving = true;
+            return Some(Outgoing::Give(give));
+        }
         let mut streaming = self.streaming.pop_front()?;
         self.start_budget_bytes = self.chunk_bytes_max;
-        let (header, payload) = streaming.next_piece(self.chunk_bytes_max, lend);
+        let (header, payload) = streaming.next_piece(self.chunk_bytes_max);
         streaming.sent_bytes += header.payload_bytes;
         let transmit = Transmit {
             payload,
@@ -327,44 +401,67 @@ impl SendHalf {
         if transmit.completes.is_none() {
             self.streaming.push_back(streaming);
         }
-        Some(transmit)
+        Some(Outgoing::Frame(transmit))
     }
 }
 
 impl Streaming {
-    /// The frame of the next bytes: a lease of all that lies in one span, else data
-    fn next_piece(
-        &mut self,
-        chunk_bytes_max: u64,
-        lend: &mut dyn FnMut(PayloadRange) -> Option<u64>,
-    ) -> (FrameHeader, Option<PayloadRange>) {
-        let offset = self.sent_bytes;
-        let mut bytes_max = (self.bytes - offset).min(chunk_bytes_max);
-        if let Some(&span) = self.lendable.first() {
-            if span.offset > offset {
-                bytes_max = bytes_max.min(span.offset - offset);
-            } else {
-                // Asked once: what is not lent is sent.
-                self.lendable.remove(0);
-                let range = PayloadRange::new(self.send, offset, span.bytes);
-                if let Some(ticket) = range.and_then(lend) {
-                    let header = FrameHeader {
-                        tag: ticket,
-                        payload_bytes: span.bytes,
-                        ..FrameHeader::bare(FrameKind::Lease, self.message)
-                    };
-                    return (header, None);
-                }
-                // Not beyond the span: the next one is to begin where a piece begins.
-                bytes_max = bytes_max.min(span.bytes);
+    /// The part that begins here, if a carrier may bring it
+    fn give(&self) -> Option<Give> {
+        let span = self.spans.first()?;
+        if span.offset != self.sent_bytes || self.given.is_some() {
+            return None;
+        }
+        Some(Give {
+            range: PayloadRange::new(self.send, span.offset, span.bytes)?,
+            carrier: self.carrier,
+        })
+    }
+
+    /// Notes what came of the question
+    fn given(&mut self, given: Option<Given>) {
+        match given {
+            Some(given) => self.given = Some(given),
+            // Asked once: what no carrier takes goes on the lane.
+            None => {
+                let span = self.spans.remove(0);
+                // Not beyond it: the next part is to begin where a piece begins.
+                self.lane_until = span.offset + span.bytes;
             }
         }
+    }
+
+    /// The frame of the next bytes: all that a carrier brings, else data
+    fn next_piece(&mut self, chunk_bytes_max: u64) -> (FrameHeader, Option<PayloadRange>) {
+        let offset = self.sent_bytes;
+        if let Some(given) = self.given.take() {
+            let span = self.spans.remove(0);
+            let header = FrameHeader {
+                carrier: given.carrier,
+                tag: given.ticket,
+                payload_bytes: span.bytes,
+                ..FrameHeader::bare(FrameKind::Carried, self.message)
+            };
+            return (header, None);
+        }
+        let mut end = self.bytes;
+        if let Some(span) = self.spans.first() {
+            end = end.min(span.offset);
+        }
+        if self.lane_until > offset {
+            end = end.min(self.lane_until);
+        }
+        let bytes = (end - offset).min(chunk_bytes_max);
         let header = FrameHeader {
-            payload_bytes: bytes_max,
+            payload_bytes: bytes,
             ..FrameHeader::bare(FrameKind::Data, self.message)
         };
-        (header, PayloadRange::new(self.send, offset, bytes_max))
+        (header, PayloadRange::new(self.send, offset, bytes))
     }
+}
+
+fn segment_count(segment_bytes: &[u64]) -> u32 {
+    u32::try_from(segment_bytes.len()).expect("checked against segments_max")
 }
 
 /// A header with its segment table, which a single segment does not need
@@ -377,6 +474,20 @@ pub(crate) fn encode_start(header: &FrameHeader, segment_bytes: &[u64]) -> Heade
         }
     }
     debug_assert!(encoded.len() >= HEADER_BYTES);
+    encoded
+}
+
+/// A header with a segment table that tells where each segment lies
+fn encode_sources(
+    header: &FrameHeader,
+    segment_bytes: &[u64],
+    sources: &[SegmentSource],
+) -> HeaderBytes {
+    let mut encoded = HeaderBytes::from_slice(&header.encode());
+    encoded.reserve_exact(segment_bytes.len() * SOURCE_ENTRY_BYTES);
+    for (bytes, source) in segment_bytes.iter().zip(sources) {
+        encoded.extend_from_slice(&source.encode(*bytes));
+    }
     encoded
 }
 

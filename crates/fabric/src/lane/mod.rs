@@ -1,0 +1,119 @@
+//! Lanes: ordered ways to move the bytes of frames to one peer.
+//!
+//! A lane is a byte stream in each direction that never blocks, and a way to wake who sleeps until
+//! something comes. What the bytes mean is the business of the protocol. What a lane is good at it
+//! tells by [`LaneTraits`]: nothing outside this folder asks which lane it is.
+
+mod ring;
+mod tcp;
+
+use std::io::{self, IoSlice, IoSliceMut};
+
+use backhaul_proto::LaneKind;
+use backhaul_shm::ring::RingError;
+use thiserror::Error;
+
+pub(crate) use ring::RingLane;
+pub(crate) use tcp::TcpLane;
+
+/// One way to move frames to a peer
+pub trait Lane: Send {
+    /// Which one it is
+    fn kind(&self) -> LaneKind;
+
+    /// What it is good at; the same on each call
+    fn traits(&self) -> LaneTraits;
+
+    /// Fills the buffers in order with what has arrived
+    ///
+    /// # Errors
+    ///
+    /// [`LaneError`]: the lane is of no further use.
+    fn read(&mut self, buffers: &mut [IoSliceMut<'_>]) -> Result<Moved, LaneError>;
+
+    /// Sends what fits now of the buffers, in order
+    ///
+    /// # Errors
+    ///
+    /// [`LaneError`]: nothing more can be sent, though there may be something to read.
+    fn write(&mut self, buffers: &[IoSlice<'_>]) -> Result<Moved, LaneError>;
+
+    /// Whether a write of that many bytes would take them all; `false` if that is not known
+    fn has_room(&mut self, bytes: usize) -> bool;
+
+    /// Whether a read may find something, as far as that is known without asking the system
+    fn may_have_news(&self) -> bool;
+
+    /// Whether another read would find nothing, as the last one has shown
+    fn is_drained(&self) -> bool;
+
+    /// Asks to be woken when something arrives; `false` if something is there already
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    fn arm_read(&mut self) -> Result<bool, LaneError>;
+
+    /// Asks to be woken when there is room; `false` if there is room already
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    fn arm_write(&mut self) -> Result<bool, LaneError>;
+
+    /// Asks not to be woken, while a caller looks by itself
+    fn disarm_read(&mut self);
+}
+
+/// What a lane is good at
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LaneTraits {
+    /// Who sleeps is woken by a doorbell; else by the connection's first socket, which then carries
+    /// the frames too
+    pub has_doorbell: bool,
+    /// To look for news takes no call of the system, so it may be done in a loop
+    pub looks_are_free: bool,
+    /// In the middle of a message it pays to wait for the peer awake: it works on another CPU
+    pub waits_awake: bool,
+    /// Both ends are on one host, whose kernel reports a dead peer: no keep-alive is needed
+    pub is_local: bool,
+}
+
+/// What became of a read or write
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Moved {
+    /// So many bytes, more than zero
+    Bytes(usize),
+    /// Nothing now
+    Blocked,
+    /// The peer's end of the stream
+    End,
+}
+
+/// A lane is broken
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LaneError {
+    /// The system reported an error on the socket
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The peer wrote nonsense into the ring's indices
+    #[error(transparent)]
+    Ring(#[from] RingError),
+}
+
+/// Sorts the outcome of a socket call
+fn of_io(outcome: io::Result<usize>) -> io::Result<Moved> {
+    match outcome {
+        Ok(bytes) => Ok(Moved::Bytes(bytes)),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+            ) =>
+        {
+            Ok(Moved::Blocked)
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,102 @@
+//! The lanes over two rings, in shared or in private memory; the first socket is the sentinel.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+
+use backhaul_proto::LaneKind;
+use backhaul_shm::channel::Duplex;
+
+use super::{Lane, LaneError, LaneTraits, Moved};
+use crate::engine::ring as notify;
+
+/// Two rings and the doorbell that wakes the peer
+pub(crate) struct RingLane {
+    kind: LaneKind,
+    rings: Duplex,
+    peer_doorbell: OwnedFd,
+    traits: LaneTraits,
+}
+
+impl RingLane {
+    /// A lane between two processes of a host
+    pub(crate) fn shared(rings: Duplex, peer_doorbell: OwnedFd) -> Self {
+        Self::new(LaneKind::Shm, rings, peer_doorbell, true)
+    }
+
+    /// A lane between two contexts of this process
+    pub(crate) fn in_process(rings: Duplex, peer_doorbell: OwnedFd) -> Self {
+        // The other end may wait for this very thread.
+        Self::new(LaneKind::Inproc, rings, peer_doorbell, false)
+    }
+
+    fn new(kind: LaneKind, rings: Duplex, peer_doorbell: OwnedFd, waits_awake: bool) -> Self {
+        Self {
+            kind,
+            rings,
+            peer_doorbell,
+            traits: LaneTraits {
+                has_doorbell: true,
+                looks_are_free: true,
+                waits_awake,
+                is_local: true,
+            },
+        }
+    }
+}
+
+impl Lane for RingLane {
+    fn kind(&self) -> LaneKind {
+        self.kind
+    }
+
+    fn traits(&self) -> LaneTraits {
+        self.traits
+    }
+
+    fn read(&mut self, buffers: &mut [IoSliceMut<'_>]) -> Result<Moved, LaneError> {
+        let read = self.rings.consumer.read_vectored(buffers)?;
+        if read == 0 {
+            return Ok(Moved::Blocked);
+        }
+        if self.rings.consumer.take_peer_waiting() {
+            notify(self.peer_doorbell.as_fd());
+        }
+        Ok(Moved::Bytes(read))
+    }
+
+    fn write(&mut self, buffers: &[IoSlice<'_>]) -> Result<Moved, LaneError> {
+        let written = self.rings.producer.write_vectored(buffers)?;
+        if written == 0 {
+            return Ok(Moved::Blocked);
+        }
+        if self.rings.producer.take_peer_waiting() {
+            notify(self.peer_doorbell.as_fd());
+        }
+        Ok(Moved::Bytes(written))
+    }
+
+    fn has_room(&mut self, bytes: usize) -> bool {
+        self.rings.producer.has_room(bytes)
+    }
+
+    #[inline]
+    fn may_have_news(&self) -> bool {
+        self.rings.consumer.has_news()
+    }
+
+    fn is_drained(&self) -> bool {
+        !self.rings.consumer.has_news()
+    }
+
+    fn arm_read(&mut self) -> Result<bool, LaneError> {
+        Ok(self.rings.consumer.arm()?)
+    }
+
+    fn arm_write(&mut self) -> Result<bool, LaneError> {
+        Ok(self.rings.producer.arm()?)
+    }
+
+    fn disarm_read(&mut self) {
+        self.rings.consumer.disarm();
+    }
+}

@@ -1,0 +1,82 @@
+//! The lane over the first socket, watched level-triggered.
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use backhaul_proto::LaneKind;
+
+use super::{Lane, LaneError, LaneTraits, Moved, of_io};
+
+/// The first socket carries the frames too
+#[derive(Debug)]
+pub(crate) struct TcpLane {
+    socket: Arc<TcpStream>,
+    /// The last read left nothing: what comes next wakes whoever watches
+    drained: bool,
+}
+
+impl TcpLane {
+    /// A lane over a connected socket that does not block
+    pub(crate) fn new(socket: Arc<TcpStream>) -> Self {
+        Self {
+            socket,
+            drained: false,
+        }
+    }
+}
+
+impl Lane for TcpLane {
+    fn kind(&self) -> LaneKind {
+        LaneKind::Tcp
+    }
+
+    fn traits(&self) -> LaneTraits {
+        LaneTraits {
+            has_doorbell: false,
+            looks_are_free: false,
+            waits_awake: false,
+            is_local: false,
+        }
+    }
+
+    fn read(&mut self, buffers: &mut [IoSliceMut<'_>]) -> Result<Moved, LaneError> {
+        let asked: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        let moved = of_io((&*self.socket).read_vectored(buffers))?;
+        self.drained = moved != Moved::Bytes(asked);
+        Ok(match moved {
+            Moved::Bytes(0) => Moved::End,
+            moved => moved,
+        })
+    }
+
+    fn write(&mut self, buffers: &[IoSlice<'_>]) -> Result<Moved, LaneError> {
+        Ok(match of_io((&*self.socket).write_vectored(buffers))? {
+            Moved::Bytes(0) => Moved::Blocked,
+            moved => moved,
+        })
+    }
+
+    fn has_room(&mut self, _bytes: usize) -> bool {
+        false
+    }
+
+    fn may_have_news(&self) -> bool {
+        true
+    }
+
+    fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    // The engine watches the socket; see `connection::interest`.
+    fn arm_read(&mut self) -> Result<bool, LaneError> {
+        Ok(true)
+    }
+
+    fn arm_write(&mut self) -> Result<bool, LaneError> {
+        Ok(true)
+    }
+
+    fn disarm_read(&mut self) {}
+}

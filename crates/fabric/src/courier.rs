@@ -1,8 +1,8 @@
 //! Carries leases between two processes: descriptors of memory one way, receipts the other.
 //!
-//! Beside the rings, two peers on one host keep the Unix socket on which they met, and a board in
+//! Beside the rings, two peers on one host keep the Unix socket on which they met, and a completion table in
 //! shared memory. Who lends sends the descriptor of the memory over the socket, then the frame
-//! that says so through the ring; who borrows writes on the board when it needs the memory no
+//! that says so through the ring; who borrows writes into the table when it needs the memory no
 //! more, which takes no call of the system. The courier outlives the connection: what was
 //! borrowed stays valid after it, so the lender goes on listening until the borrower shuts its
 //! direction of the socket down, by hand or by dying.
@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 
 use backhaul_proto::ProtocolError;
 use backhaul_shm::arena::{Arena, Sweep};
-use backhaul_shm::board::{self, Board, GivenLeases, Lending, Receipt, TakenLeases, Ticket};
-use backhaul_shm::leased::{Again, lend_again};
+use backhaul_shm::completion::{
+    self, CompletionTable, Export, ExportedLeases, ImportedLeases, Receipt, Ticket,
+};
+use backhaul_shm::leased::{Reexport, reexport};
 use backhaul_shm::pool::ALIGNMENT_BYTES;
 use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,7 +40,7 @@ use crate::engine::{Engine, Source, SourceId, lock};
 /// What a courier is made of, before there is a connection
 pub(crate) struct Parts {
     pub(crate) socket: OwnedFd,
-    pub(crate) board: Board,
+    pub(crate) table: CompletionTable,
 }
 
 /// Both directions of a connection
@@ -61,7 +63,7 @@ struct Giver {
 
 /// What the peer has of ours
 struct Lent {
-    leases: GivenLeases,
+    leases: ExportedLeases,
     /// Nothing more is lent: nobody would notice that it is back
     ended: bool,
     /// When to look what is back; set while something is out
@@ -71,7 +73,7 @@ struct Lent {
 /// Borrows memory of the peer; shared with what was borrowed
 struct Taker {
     socket: Arc<OwnedFd>,
-    taken: TakenLeases,
+    taken: ImportedLeases,
     /// The process that borrows; one forked from it has copies of everything
     pid: u32,
     /// What came over the socket and is kept to be passed on
@@ -116,7 +118,7 @@ impl Courier {
             socket: Arc::clone(&socket),
             arena: arena.cloned(),
             lent: Mutex::new(Lent {
-                leases: parts.board.given,
+                leases: parts.table.exported,
                 ended: false,
                 sweep_at: None,
             }),
@@ -129,7 +131,7 @@ impl Courier {
         }
         let taker = Arc::new(Taker {
             socket,
-            taken: parts.board.taken,
+            taken: parts.table.imported,
             pid: std::process::id(),
             shelf: Mutex::default(),
         });
@@ -150,8 +152,8 @@ impl Courier {
         }
         let arena = self.giver.arena.as_ref();
         let lending = match arena.and_then(|arena| arena.lease(memory.as_ptr(), memory.len())) {
-            Some(lease) => Lending::from(lease),
-            None => Lending::from(lend_again(memory)?),
+            Some(lease) => Export::from(lease),
+            None => Export::from(reexport(memory)?),
         };
         self.giver.give(lending).map(u64::from)
     }
@@ -214,10 +216,10 @@ impl Drop for Courier {
 
 impl Giver {
     /// Sends a lease to the peer, unless it has ended, has too many, or takes no packets
-    fn give(&self, lending: Lending) -> Option<Ticket> {
+    fn give(&self, lending: Export) -> Option<Ticket> {
         // To the end of this: what is given after the end of the peer would never come back.
         let mut lent = lock(&self.lent);
-        let is_full = lent.leases.outstanding() == board::SLOTS && lent.leases.sweep() == 0;
+        let is_full = lent.leases.outstanding() == completion::SLOTS && lent.leases.sweep() == 0;
         if lent.ended || is_full {
             return None;
         }
@@ -239,10 +241,10 @@ impl Giver {
     }
 
     /// Sends descriptors; an error means that the peer has nothing of it
-    fn send(&self, lending: &Lending) -> io::Result<()> {
+    fn send(&self, lending: &Export) -> io::Result<()> {
         let (offset, descriptors): (_, Descriptors<'_>) = match lending {
-            Lending::Own(lease) => (lease.offset(), smallvec![lease.descriptor()]),
-            Lending::Again(again) => {
+            Export::Own(lease) => (lease.offset(), smallvec![lease.descriptor()]),
+            Export::Reexport(again) => {
                 let passage = passage_of(again).ok_or(io::ErrorKind::Unsupported)?;
                 let descriptors = passage.descriptors().ok_or(io::ErrorKind::Unsupported)?;
                 (passage.offset() + again.offset() as u64, descriptors)
@@ -396,7 +398,7 @@ impl Drop for Taker {
 }
 
 /// What it takes to lend a lease again, if that is possible
-fn passage_of(again: &Again) -> Option<&Passage> {
+fn passage_of(again: &Reexport) -> Option<&Passage> {
     let line = again.receipt().keep().downcast_ref::<Line>()?;
     line.passage.get()
 }

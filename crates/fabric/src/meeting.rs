@@ -34,8 +34,8 @@ pub(crate) type Nonce = [u8; 16];
 pub(crate) struct Offer {
     /// The rings
     pub(crate) memory: OwnedFd,
-    /// The board of leases
-    pub(crate) board: OwnedFd,
+    /// The completion table of leases
+    pub(crate) table: OwnedFd,
     /// Rung to wake the peer that made the offer
     pub(crate) their_bell: OwnedFd,
     /// Rung to wake the side that takes the offer
@@ -229,11 +229,11 @@ impl Source for Caller {
         };
         match received {
             Ok(None) => {}
-            Ok(Some((nonce, [memory, board, our_bell, their_bell]))) => {
+            Ok(Some((nonce, [memory, table, our_bell, their_bell]))) => {
                 if let (Some(meeting), Some(socket)) = (self.meeting.upgrade(), self.end()) {
                     let offer = Offer {
                         memory,
-                        board,
+                        table,
                         their_bell,
                         our_bell,
                         socket,
@@ -263,7 +263,8 @@ impl Source for Caller {
 
 /// Hands memory and bells to the peer whose Hello named the socket and the nonce
 ///
-/// `offered` are the rings, the board, the peer's bell and ours, in this order. Returns the socket.
+/// `offered` are the rings, the completion table, the peer's bell and ours, in this order. Returns
+/// the socket.
 pub(crate) fn make_offer(
     name: &str,
     nonce: &Nonce,

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use backhaul_proto::{Hello, LaneKind};
-use backhaul_shm::{board, channel};
+use backhaul_shm::{channel, completion};
 
 use crate::context::Core;
 use crate::courier;
@@ -105,8 +105,8 @@ pub(crate) fn take(
                 Ok(rings) => rings,
                 Err(error) => return refuse(&error),
             };
-            let board = match board::attach_board(offer.board) {
-                Ok(board) => board,
+            let table = match completion::attach_table(offer.table) {
+                Ok(table) => table,
                 Err(error) => return refuse(&error),
             };
             let half = Half {
@@ -115,7 +115,7 @@ pub(crate) fn take(
                 our_bell: offer.our_bell,
                 courier: courier::Parts {
                     socket: offer.socket,
-                    board,
+                    table,
                 },
             };
             means.ring = Some(ring_lane(lane, half));
@@ -138,7 +138,7 @@ fn offer_inproc(
         let (ours, theirs) =
             channel::in_process(core.config.ring_bytes).map_err(io::Error::other)?;
         let (our_bell, their_bell) = (new_bell()?, new_bell()?);
-        let (our_board, their_board) = board::board_in_process();
+        let (our_table, their_table) = completion::table_in_process();
         let (our_socket, their_socket) = courier::pair()?;
         let half = Half {
             rings: theirs,
@@ -146,7 +146,7 @@ fn offer_inproc(
             their_bell: our_bell.try_clone()?,
             courier: courier::Parts {
                 socket: their_socket,
-                board: their_board,
+                table: their_table,
             },
         };
         let ours = Half {
@@ -155,7 +155,7 @@ fn offer_inproc(
             their_bell,
             courier: courier::Parts {
                 socket: our_socket,
-                board: our_board,
+                table: our_table,
             },
         };
         Ok((ours, half))
@@ -190,17 +190,17 @@ fn offer_shm(
     }
     let (rings, memory) =
         channel::create(core.config.ring_bytes).map_err(|error| error.to_string())?;
-    let (board, board_memory) = board::create_board().map_err(|error| error.to_string())?;
+    let (table, table_memory) = completion::create_table().map_err(|error| error.to_string())?;
     let bells = new_bell().and_then(|ours| Ok((ours, new_bell()?)));
     let (our_bell, their_bell) = bells.map_err(|error| error.to_string())?;
-    let offered = [&memory, &board_memory, &their_bell, &our_bell].map(AsFd::as_fd);
+    let offered = [&memory, &table_memory, &their_bell, &our_bell].map(AsFd::as_fd);
     let socket = meeting::make_offer(&peer.unix_name, &peer.nonce, offered)
         .map_err(|error| error.to_string())?;
     let half = Half {
         rings,
         their_bell,
         our_bell,
-        courier: courier::Parts { socket, board },
+        courier: courier::Parts { socket, table },
     };
     means.ring = Some(ring_lane(LaneKind::Shm, half));
     Ok("same host and user, proved on a Unix socket".to_owned())

@@ -1,7 +1,7 @@
 //! Blocks of the arena, fresh and recycled, and what it costs a peer to get one
 //!
-//! `cargo bench -p backhaul-shm --bench arena`. Giver and taker are one process: what the kernel
-//! does for them is the same.
+//! `cargo bench -p backhaul-shm --bench arena`. Exporter and importer are one
+//! process: the kernel does the same for them as for two.
 #![allow(
     missing_docs,
     reason = "criterion's macros make undocumented functions"
@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig};
-use backhaul_shm::board::{Board, board_in_process};
+use backhaul_shm::completion::{CompletionTable, table_in_process};
 use backhaul_shm::leased::{Leased, read_leased};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -93,14 +93,14 @@ fn deliver(criterion: &mut Criterion) {
     let arena = arena(usize::MAX);
     for bytes in SIZES {
         group.throughput(Throughput::Bytes(bytes as u64));
-        let (mut giver, taker) = board_in_process();
+        let (mut exporter, importer) = table_in_process();
         let mut block = arena.take(bytes).unwrap();
         block.fill(1);
         group.bench_function(BenchmarkId::new("map", bytes), |bencher| {
-            bencher.iter(|| drop(map(&block, &mut giver, &taker)));
+            bencher.iter(|| drop(map(&block, &mut exporter, &importer)));
         });
         group.bench_function(BenchmarkId::new("map and touch", bytes), |bencher| {
-            bencher.iter(|| touch(&map(&block, &mut giver, &taker)));
+            bencher.iter(|| touch(&map(&block, &mut exporter, &importer)));
         });
         let mut target = arena.take(bytes).unwrap();
         group.bench_function(BenchmarkId::new("read and touch", bytes), |bencher| {
@@ -126,11 +126,11 @@ fn overwrite(criterion: &mut Criterion) {
     let arena = arena(usize::MAX);
     for bytes in SIZES {
         group.throughput(Throughput::Bytes(bytes as u64));
-        let (mut giver, taker) = board_in_process();
+        let (mut exporter, importer) = table_in_process();
         let mut block = arena.take(bytes).unwrap();
         block.fill(1);
         group.bench_function(BenchmarkId::new("map", bytes), |bencher| {
-            bencher.iter(|| map(&block, &mut giver, &taker).fill(2));
+            bencher.iter(|| map(&block, &mut exporter, &importer).fill(2));
         });
         group.bench_function(BenchmarkId::new("read", bytes), |bencher| {
             bencher.iter(|| {
@@ -145,13 +145,13 @@ fn overwrite(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn map(block: &ArenaBuf, giver: &mut Board, taker: &Board) -> Leased {
-    giver.given.sweep();
+fn map(block: &ArenaBuf, exporter: &mut CompletionTable, importer: &CompletionTable) -> Leased {
+    exporter.exported.sweep();
     let lease = block.lease().unwrap();
     let fd = lease.descriptor().try_clone_to_owned().unwrap();
     let (offset, bytes) = (lease.offset(), lease.bytes());
-    let ticket = giver.given.issue(lease).unwrap();
-    let receipt = taker.taken.receipt(ticket, Arc::new(())).unwrap();
+    let ticket = exporter.exported.issue(lease).unwrap();
+    let receipt = importer.imported.receipt(ticket, Arc::new(())).unwrap();
     Leased::map(fd, offset, bytes, false, receipt).unwrap()
 }
 

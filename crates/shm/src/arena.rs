@@ -93,7 +93,7 @@ impl Arena {
                 config,
                 blocks: Mutex::new(Blocks::new(config)),
                 populate_bytes_max: populate_bytes_max(),
-                givers: Mutex::default(),
+                exporters: Mutex::default(),
                 refusal: Mutex::default(),
                 origin: Origin::here(),
             }),
@@ -146,11 +146,11 @@ impl Arena {
         })
     }
 
-    /// Copies bytes into a block, to be lent and then freed at once
+    /// Copies bytes into a block, to be exported and then freed at once
     ///
     /// None as for [`allocate`](Self::allocate), and while peers have more freed blocks of this arena
-    /// than it would keep for itself ([`ArenaConfig::cached_bytes_max`]): such copies are memory that
-    /// only peers need, but that is taken from here for as long as they like.
+    /// than it would cache itself ([`ArenaConfig::cached_bytes_max`]): only peers need such copies,
+    /// and they decide how long the memory stays in use.
     pub fn copy_to_lend(&self, bytes: &[u8]) -> Option<ArenaBuf> {
         let statistics = self.statistics();
         let out_bytes = statistics.orphaned_bytes + statistics.abandoned_bytes;
@@ -185,15 +185,15 @@ impl Arena {
         self.shared.trim(cached_bytes);
     }
 
-    /// Registers somebody who has given leases away and can look which are back
+    /// Registers an exporter of leases, to be asked for returned ones
     ///
     /// Called, by any thread that allocates, when a class has no free block, and for
-    /// [`statistics`](Self::statistics): it must not wait for a lock that is held by somebody who
+    /// [`statistics`](Self::statistics): it must not wait for a lock that a thread may hold while it
     /// allocates.
     pub fn on_shortage(&self, sweep: Weak<dyn Sweep>) {
-        let mut givers = self.shared.givers();
-        givers.retain(|giver| giver.strong_count() > 0);
-        givers.push(sweep);
+        let mut exporters = self.shared.exporters();
+        exporters.retain(|exporter| exporter.strong_count() > 0);
+        exporters.push(sweep);
     }
 
     /// Bytes of all the pages that the arena has, whoever looks at them; a system call per segment
@@ -227,9 +227,9 @@ impl Arena {
     }
 }
 
-/// Somebody who can notice that leases are back, and drop them
+/// An exporter of leases, which can drop those that were returned
 pub trait Sweep: Send + Sync {
-    /// Drops the leases that are back
+    /// Drops the leases that were returned
     fn sweep(&self);
 }
 
@@ -331,8 +331,8 @@ struct Shared {
     blocks: Mutex<Blocks>,
     /// Up to here, pages are made before they are asked for
     populate_bytes_max: usize,
-    /// Who may know of leases that are back; never locked while `blocks` is
-    givers: Mutex<Vec<Weak<dyn Sweep>>>,
+    /// Exporters that may hold returned leases; never locked while `blocks` is
+    exporters: Mutex<Vec<Weak<dyn Sweep>>>,
     /// What the system said when it was last asked for memory
     refusal: Mutex<Option<Errno>>,
     origin: Origin,
@@ -476,16 +476,16 @@ impl Shared {
         }
     }
 
-    /// Has the givers notice returned leases, and says whether there is any giver
+    /// Lets the exporters drop returned leases, and says whether there is any exporter
     fn sweep(&self) -> bool {
         if !self.origin.is_here() {
             return false;
         }
-        let givers: Vec<_> = self.givers().iter().filter_map(Weak::upgrade).collect();
-        for giver in &givers {
-            giver.sweep();
+        let exporters: Vec<_> = self.exporters().iter().filter_map(Weak::upgrade).collect();
+        for exporter in &exporters {
+            exporter.sweep();
         }
-        !givers.is_empty()
+        !exporters.is_empty()
     }
 
     /// Locks the blocks; None only in a child that was forked while somebody had the lock
@@ -501,8 +501,10 @@ impl Shared {
         }
     }
 
-    fn givers(&self) -> MutexGuard<'_, Vec<Weak<dyn Sweep>>> {
-        self.givers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn exporters(&self) -> MutexGuard<'_, Vec<Weak<dyn Sweep>>> {
+        self.exporters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refusal(&self) -> MutexGuard<'_, Option<Errno>> {
@@ -520,5 +522,5 @@ fn populate_bytes_max() -> usize {
     }
 }
 
-/// A block is asked for to be filled, as a rule; where it is not, this bounds what is wasted
+/// Most blocks are filled by their owner; this bounds the pages wasted where one is not
 const POPULATE_BYTES_MAX: usize = 256 << 20;

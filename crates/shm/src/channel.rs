@@ -27,8 +27,8 @@ pub const CAPACITY_BYTES_MAX: usize = 1 << 30;
 
 /// One end of a channel
 ///
-/// The two halves may be taken apart and moved to different threads; the segment stays mapped until
-/// both are dropped. Dropping tells the peer nothing: that it is gone is for the driver to notice.
+/// The producer and the consumer may be moved to different threads; the segment stays mapped until
+/// both are dropped. Dropping tells the peer nothing: the driver must notice that a peer is gone.
 #[derive(Debug)]
 pub struct Duplex {
     /// Writing end of the ring towards the peer
@@ -62,8 +62,8 @@ pub fn create(capacity_bytes: usize) -> Result<(Duplex, OwnedFd), CreateError> {
         segment_bytes,
         source,
     })?;
-    // SAFETY: nobody else in this process has the creator's half: the segment is new, and `attach`
-    // takes the other half.
+    // SAFETY: nothing else in this process has the creator's end: the segment is new, and `attach`
+    // takes the other end.
     let duplex = unsafe { segment::duplex(&mapping, capacity_bytes, Role::Creator) };
     Ok((duplex, fd))
 }
@@ -83,9 +83,9 @@ pub fn attach(fd: OwnedFd) -> Result<Duplex, AttachError> {
     if !segment::claim(&mapping) {
         return Err(AttachError::AlreadyAttached);
     }
-    // SAFETY: `claim` is true once per segment, so nobody else in this process has this half. (A
-    // peer that clears the word may make it true again; then both halves are in the hands of
-    // somebody who could as well overwrite the ring from another process.)
+    // SAFETY: `claim` is true once per segment, so nothing else in this process has this end. (A
+    // peer that clears the word may make it true again; a peer that can do so could as well
+    // overwrite the ring from another process.)
     Ok(unsafe { segment::duplex(&mapping, capacity_bytes, Role::Attacher) })
 }
 
@@ -101,7 +101,7 @@ pub fn in_process(capacity_bytes: usize) -> Result<(Duplex, Duplex), CreateError
         source,
     })?;
     let mapping = Arc::new(mapping);
-    // SAFETY: each half is taken once, of memory that nobody else has.
+    // SAFETY: each end is taken once, of memory that nothing else has.
     let end = |role| unsafe { segment::duplex(&mapping, capacity_bytes, role) };
     Ok((end(Role::Creator), end(Role::Attacher)))
 }

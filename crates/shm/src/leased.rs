@@ -1,17 +1,18 @@
 //! Memory that a peer has leased to us: mapped, or copied out
 //!
-//! A mapping is private: what we write there the peer never sees. What we have not written is the
-//! peer's page itself, which an honest peer leaves alone until the lease is back. Each lease is
-//! mapped anew and unmapped before it goes back, so no private page of an earlier one is ever seen.
+//! A mapping is private: what we write there the peer never sees. A page that we
+//! have not written to is the peer's page itself, which an honest peer leaves unchanged until the
+//! lease is returned. Each lease is mapped anew and unmapped before it is returned, so no private
+//! page of an earlier one is ever seen.
 //!
 //! # Trust
 //!
 //! The peer may lie about everything. The descriptor must be sealed memory at least as long as the
-//! lease says: then no access here can fault. That a peer does not change the bytes while we look
-//! at them is not checked, and cannot be: who parses them must bear that, as for any memory that is
-//! shared.
+//! lease says: then no access here can fault. That a peer does not change the bytes while we read
+//! them is not checked, and cannot be: code that parses them must tolerate that, as for any shared
+//! memory.
 
-mod again;
+mod reexport;
 
 use std::fmt;
 use std::io;
@@ -25,19 +26,19 @@ use rustix::io::{Errno, pread};
 use rustix::param::page_size;
 use thiserror::Error;
 
-use self::again::Entry;
-pub use self::again::{Again, is_leased, lend_again};
-use crate::board::Receipt;
+use self::reexport::Entry;
+pub use self::reexport::{Reexport, is_leased, reexport};
+use crate::completion::Receipt;
 use crate::mapping::{HUGE_PAGE_BYTES, Mapping};
 use crate::memfd;
 pub use crate::memfd::SealError;
 
 /// A peer's leased bytes, writable, mapped copy-on-write
 ///
-/// Dropping it unmaps them and then gives the lease back, unless it has been lent [`Again`].
+/// Dropping it unmaps them and then returns the lease, unless a [`Reexport`] of it lives.
 ///
-/// To read is what it is good for: the first write to each page copies it, which for all of 16 MiB
-/// takes nine times as long as [`read_leased`] into a recycled block (`benches/arena.rs`).
+/// Meant for reading: the first write to each page copies it, which for all of 16 MiB takes nine
+/// times as long as [`read_leased`] into a recycled block (`benches/arena.rs`).
 pub struct Leased {
     /// First leased byte, in `_mapping`
     start: NonNull<u8>,
@@ -57,15 +58,15 @@ unsafe impl Sync for Leased {}
 impl Leased {
     /// Maps `bytes` bytes from `offset` of a peer's memory
     ///
-    /// The descriptor is closed; the mapping keeps the memory. To `populate` maps the pages at once,
-    /// which takes less time than to fault on each of them (from Linux 5.14); those of a short lease
-    /// are in any case. Unless the peer's file has fewer pages than it lends: they would be made
-    /// here, before anybody has asked for them.
+    /// The descriptor is closed; the mapping keeps the memory. With `populate`, and always for short
+    /// leases, the pages are mapped at once, which takes less time than a fault for each of them
+    /// (from Linux 5.14). Not if the peer's file has fewer pages than the lease covers: they would
+    /// be allocated here, before anybody reads them.
     ///
     /// # Errors
     ///
-    /// [`MapError`]. Refused, the lease goes back; where the system has no room for a mapping, the
-    /// error holds what [`read_leased`] needs.
+    /// [`MapError`]. If it is `Refused`, the lease is returned; where the system has no room for a
+    /// mapping, the error holds what [`read_leased`] needs.
     pub fn map(
         fd: OwnedFd,
         offset: u64,
@@ -160,7 +161,7 @@ struct Counted(usize);
 
 impl Counted {
     fn new(bytes: usize) -> Self {
-        // Relaxed: a number for those who watch; nothing is ordered by it.
+        // Relaxed: a statistic; nothing is ordered by it.
         BORROWED_BYTES.fetch_add(bytes, Ordering::Relaxed);
         Self(bytes)
     }
@@ -177,7 +178,7 @@ static BORROWED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Copies a peer's leased bytes, from `offset` on, until `target` is full
 ///
-/// One copy, by the kernel, and no mapping: for a buffer that is there already, and for a process
+/// One copy, by the kernel, and no mapping: for a buffer that exists already, and for a process
 /// that can map no more. The lease stays out until its receipt is dropped.
 ///
 /// # Errors
@@ -188,7 +189,7 @@ pub fn read_leased(fd: BorrowedFd<'_>, offset: u64, target: &mut [u8]) -> Result
     let mut filled = 0;
     while filled < target.len() {
         match pread(fd, &mut target[filled..], offset + filled as u64) {
-            // Sealed and long enough: only a kernel that breaks its word comes here.
+            // Sealed and long enough: an end of file here would be a fault of the kernel.
             Ok(0) => return Err(ReadError::System(io::ErrorKind::UnexpectedEof.into())),
             Ok(bytes) => filled += bytes,
             Err(Errno::INTR) => {}
@@ -198,7 +199,7 @@ pub fn read_leased(fd: BorrowedFd<'_>, offset: u64, target: &mut [u8]) -> Result
     Ok(())
 }
 
-/// Checks that the bytes are in the peer's memory, for good, returning how long that is
+/// Checks that the bytes are, and stay, within the peer's file, returning its size in bytes
 fn check(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<u64, LeaseError> {
     let file_bytes = memfd::sealed_bytes(fd)?;
     match offset.checked_add(bytes as u64) {
@@ -215,7 +216,7 @@ fn check(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<u64, LeaseErro
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// The memory is not to be relied on
+    /// The memory is not sealed as required
     #[error(transparent)]
     Seal(#[from] SealError),
     /// A lease of nothing
@@ -237,7 +238,7 @@ pub enum LeaseError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// The peer's fault; the lease has gone back
+    /// The peer's fault; the lease is returned
     #[error(transparent)]
     Refused(#[from] LeaseError),
     /// The system has no room for a mapping: [`read_leased`] can still help
@@ -247,7 +248,7 @@ pub enum MapError {
         source: io::Error,
         /// The peer's memory
         fd: OwnedFd,
-        /// Gives the lease back when it is dropped
+        /// Returns the lease when it is dropped
         receipt: Receipt,
     },
 }
@@ -264,12 +265,12 @@ pub enum ReadError {
     System(#[source] io::Error),
 }
 
-/// From here on, huge pages that hold some of the bytes are mapped whole, since nothing less makes
-/// them count
+/// Leases of at least this size are mapped with every huge page that holds some of their bytes,
+/// since only a huge page within the mapping is mapped as one
 ///
-/// Less is not worth it: the rest of such a page is in the size of the process, too.
+/// For shorter ones the rest of the page would count too much in the size of the process.
 const WHOLE_BYTES_MIN: usize = 1 << 20;
-/// Up to here, pages are mapped before they are read
+/// Leases of at most this size have their pages mapped before they are read
 ///
-/// More would keep the caller for long where pages are small, and gain little where they are huge.
+/// For more it would delay the caller where pages are small, and gain little where they are huge.
 const POPULATE_BYTES_MAX: usize = 4 << 20;

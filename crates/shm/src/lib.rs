@@ -6,20 +6,20 @@
 //! - [`pool`]: recycled private buffers for what was received.
 //! - [`arena`]: recycled memory that peers may map, block by block, and the leases they hold on it.
 //! - [`leased`]: a peer's leased bytes, mapped or copied.
-//! - [`board`]: who has given back which lease, told without a system call.
+//! - [`completion`]: which leases have been returned, without a system call.
 //!
 //! Nothing here waits, wakes or spawns: [`ring::Producer::arm`] and
-//! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to ring a doorbell; the
+//! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to notify a doorbell; the
 //! doorbell belongs to the driver.
 
-// Under loom only the ring and the board are built, and only their tests construct one.
+// Under loom only the ring and the completion table are built, and only their tests construct one.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
 
 #[cfg(not(loom))]
 pub mod arena;
-pub mod board;
 #[cfg(not(loom))]
 pub mod channel;
+pub mod completion;
 mod fork;
 #[cfg(not(loom))]
 pub mod leased;

@@ -124,7 +124,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Has the kernel zero these private pages in a forked child, returning whether it will
+    /// Asks the kernel to zero these private pages in a forked child, returning whether it will
     pub(crate) fn advise_wipe_on_fork(&self) -> bool {
         // SAFETY: the range is ours (`own`), and nothing changes in this process.
         unsafe {
@@ -154,7 +154,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Has the pages of a part be there before they are read
+    /// Maps the pages of a part before they are read
     ///
     /// It is advice: where the kernel knows it not (before Linux 5.14), or has no memory, they come
     /// when they are touched.
@@ -172,7 +172,7 @@ impl Mapping {
         };
     }
 
-    /// Has pages come as huge ones where the system has some, and at once if `populate`
+    /// Asks for huge pages where the system has some, and for all pages at once if `populate`
     ///
     /// It is advice: where the kernel knows it not, or has no memory, pages come one by one when
     /// they are touched.
@@ -247,7 +247,7 @@ pub(crate) fn is_as_in_file(memory: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Has the pages of a range be there before they are touched, as huge ones if `huge` and the system
+/// Allocates the pages of a range before they are touched, as huge ones if `huge` and the system
 /// can
 ///
 /// The content stays. Where the kernel knows no such advice (before Linux 5.14), pages come one by

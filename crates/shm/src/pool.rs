@@ -42,7 +42,7 @@ impl Pool {
         Self::with_arena(cached_bytes_max, None)
     }
 
-    /// As [`new`](Self::new), taking what the arena has from there, so that it can be lent on
+    /// As [`new`](Self::new), with blocks of the arena where it has some, so that they can be exported
     pub fn with_arena(cached_bytes_max: usize, arena: Option<Arena>) -> Self {
         let cache = Mutex::new(Cache::new(cached_bytes_max));
         Self {

@@ -1,4 +1,4 @@
-//! A byte ring with one producer and one consumer, who may be in two processes
+//! A byte ring with one producer and one consumer, which may be in two processes
 //!
 //! `head` counts the bytes ever written and `tail` the bytes ever read; both are 64-bit, free
 //! running, and reduced modulo the capacity (a power of two) only to find a place. Each side stores
@@ -16,11 +16,11 @@
 //!
 //! # Sleeping
 //!
-//! A ring has no doorbell. Who finds it empty (or full) calls `arm` and sleeps if that says true;
-//! the other calls `take_peer_waiting` after each write (or read) and rings a doorbell of the
-//! driver's choice if that says true. Both do a store, a sequentially consistent fence and a load,
+//! A ring has no doorbell. A side that finds it empty (or full) calls `arm` and sleeps if that
+//! returns true; the other calls `take_peer_waiting` after each write (or read) and notifies a
+//! doorbell of the driver's choice if that returns true. Both do a store, a sequentially consistent fence and a load,
 //! so one of them sees the other (Dekker's handshake): either the sleeper sees the bytes and does
-//! not sleep, or the writer sees the flag and rings.
+//! not sleep, or the writer sees the flag and notifies.
 
 mod consumer;
 mod control;

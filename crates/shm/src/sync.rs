@@ -1,7 +1,7 @@
-//! The atomics of the standard library, or loom's when it explores ring and board
+//! The atomics of the standard library, or loom's while it explores
 //!
-//! Under `--cfg loom` only [`crate::ring`] and [`crate::board`] are built, on heap memory; see
-//! `ring/memory_loom.rs` and `board/table_loom.rs`.
+//! Under `--cfg loom` only [`crate::ring`] and [`crate::completion`] are built, on heap memory; see
+//! `ring/memory_loom.rs` and `completion/words_loom.rs`.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

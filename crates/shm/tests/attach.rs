@@ -33,7 +33,7 @@ fn both_ends_hear_each_other() {
 }
 
 #[test]
-fn half_keeps_the_segment_when_the_other_is_dropped() {
+fn producer_and_consumer_each_keep_the_segment_when_the_other_is_dropped() {
     let (creator, fd) = channel::create(CAPACITY).unwrap();
     let attacher = channel::attach(fd).unwrap();
     let Duplex { mut producer, .. } = creator;

@@ -1,4 +1,4 @@
-//! An arena and a board in a process that forks
+//! An arena and a completion table in a process that forks
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use backhaul_shm::arena::{Arena, ArenaConfig, ForkGuard};
-use backhaul_shm::board::{attach_board, create_board};
+use backhaul_shm::completion::{attach_table, create_table};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 const MIB: usize = 1 << 20;
@@ -65,10 +65,10 @@ fn child_takes_and_gives_back_nothing_even_if_nobody_said_that_it_would_fork() {
     let mut buffer = arena.take(MIB).unwrap();
     buffer.fill(1);
     let before = arena.statistics();
-    let (mut giver, fd) = create_board().unwrap();
-    let taker = attach_board(fd).unwrap();
-    let ticket = giver.given.issue(buffer.lease().unwrap()).unwrap();
-    let mut receipt = Some(taker.taken.receipt(ticket, Arc::new(())).unwrap());
+    let (mut exporter, fd) = create_table().unwrap();
+    let importer = attach_table(fd).unwrap();
+    let ticket = exporter.exported.issue(buffer.lease().unwrap()).unwrap();
+    let mut receipt = Some(importer.imported.receipt(ticket, Arc::new(())).unwrap());
     let mut buffer = Some(buffer);
     let child = fork(|| {
         let refused = arena.take(MIB).is_none()
@@ -80,7 +80,7 @@ fn child_takes_and_gives_back_nothing_even_if_nobody_said_that_it_would_fork() {
         refused && Arena::new(ArenaConfig::default()).take(MIB).is_some()
     });
     assert_success(child);
-    assert_eq!(giver.given.sweep(), 0);
+    assert_eq!(exporter.exported.sweep(), 0);
     assert!(
         buffer
             .as_ref()
@@ -90,7 +90,7 @@ fn child_takes_and_gives_back_nothing_even_if_nobody_said_that_it_would_fork() {
             .all(|byte| *byte == 1)
     );
     drop(receipt);
-    assert_eq!(giver.given.sweep(), 1);
+    assert_eq!(exporter.exported.sweep(), 1);
     assert_eq!(arena.statistics(), before);
 }
 

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use backhaul_shm::arena::{Arena, ArenaConfig, ArenaStatistics};
-use backhaul_shm::board::{Board, Receipt, Ticket, attach_board, create_board};
+use backhaul_shm::completion::{CompletionTable, Receipt, Ticket, attach_table, create_table};
 use backhaul_shm::leased::Leased;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -32,7 +32,7 @@ fn blocks_leased_to_a_killed_receiver_are_recycled() {
             ..ArenaConfig::default()
         });
         let (socket, mut child) = start("receive for ever");
-        let (mut board, fd) = create_board().unwrap();
+        let (mut table, fd) = create_table().unwrap();
         send(socket.as_fd(), &[], fd.as_fd());
         drop(fd);
         // At another place each time; whatever the receiver does then, it does not finish it.
@@ -47,9 +47,9 @@ fn blocks_leased_to_a_killed_receiver_are_recycled() {
             );
             drop(buffer);
             let ticket = loop {
-                board.given.sweep();
-                if board.given.outstanding() < 8 {
-                    break board.given.issue(lease).unwrap();
+                table.exported.sweep();
+                if table.exported.outstanding() < 8 {
+                    break table.exported.issue(lease).unwrap();
                 }
                 assert_running(&mut child);
             };
@@ -59,12 +59,12 @@ fn blocks_leased_to_a_killed_receiver_are_recycled() {
         child.kill().unwrap();
         // It had not ended before, as it would if it had seen other bytes than those leased.
         assert_eq!(child.wait().unwrap().signal(), Some(9));
-        board.given.sweep();
-        let outstanding = board.given.outstanding();
+        table.exported.sweep();
+        let outstanding = table.exported.outstanding();
         let statistics = arena.statistics();
         assert_eq!(statistics.leased_bytes, statistics.orphaned_bytes);
         assert_eq!(statistics.leased_bytes > 0, outstanding > 0);
-        board.given.return_all();
+        table.exported.return_all();
         arena.trim(0);
         let ArenaStatistics {
             live_bytes,
@@ -83,11 +83,11 @@ fn blocks_leased_to_a_killed_receiver_are_recycled() {
 fn bytes_leased_from_a_killed_sender_stay() {
     let (socket, mut child) = start("send for ever");
     let (_, fd) = receive(socket.as_fd());
-    let board = attach_board(fd).unwrap();
+    let table = attach_table(fd).unwrap();
     let mut kept = Vec::new();
     for message in 0..6 {
         let (words, fd) = receive(socket.as_fd());
-        let (leased, mark) = map(&board, words, fd);
+        let (leased, mark) = map(&table, words, fd);
         assert_eq!(mark, message);
         kept.push((leased, mark));
     }
@@ -97,7 +97,7 @@ fn bytes_leased_from_a_killed_sender_stay() {
         assert!(leased.iter().all(|byte| *byte == *mark));
         leased.fill(99);
     }
-    // Nobody looks at the board any more.
+    // Nobody reads the completion table any more.
     drop(kept);
 }
 
@@ -125,11 +125,11 @@ fn other_process() {
 /// Keeps the last few leases, and checks that each shows what was leased
 fn receive_for_ever(socket: BorrowedFd<'_>) {
     let (_, fd) = receive(socket);
-    let board = attach_board(fd).unwrap();
+    let table = attach_table(fd).unwrap();
     let mut kept: Vec<(Leased, u8)> = Vec::new();
     loop {
         let (words, fd) = receive(socket);
-        kept.push(map(&board, words, fd));
+        kept.push(map(&table, words, fd));
         if kept.len() == 5 {
             let (mut leased, mark) = kept.swap_remove(usize::from(kept[0].1) % 5);
             assert!(
@@ -143,7 +143,7 @@ fn receive_for_ever(socket: BorrowedFd<'_>) {
 
 fn send_for_ever(socket: BorrowedFd<'_>) {
     let arena = Arena::new(ArenaConfig::default());
-    let (mut board, fd) = create_board().unwrap();
+    let (mut table, fd) = create_table().unwrap();
     send(socket, &[], fd.as_fd());
     for message in 0_u8..=255 {
         let mut buffer = arena.take(3 * MIB).unwrap();
@@ -153,7 +153,7 @@ fn send_for_ever(socket: BorrowedFd<'_>) {
             lease.descriptor().try_clone_to_owned().unwrap(),
             lease.offset(),
         );
-        let Ok(ticket) = board.given.issue(lease) else {
+        let Ok(ticket) = table.exported.issue(lease) else {
             break;
         };
         let words = [ticket.into(), offset, buffer.len() as u64, message.into()];
@@ -186,10 +186,10 @@ fn run_out_of_descriptors() {
 }
 
 /// Maps what a message says, returning it with its mark
-fn map(board: &Board, words: [u64; 4], fd: OwnedFd) -> (Leased, u8) {
+fn map(table: &CompletionTable, words: [u64; 4], fd: OwnedFd) -> (Leased, u8) {
     let [ticket, offset, bytes, mark] = words;
-    let receipt: Receipt = board
-        .taken
+    let receipt: Receipt = table
+        .imported
         .receipt(Ticket::from(ticket), Arc::new(()))
         .unwrap();
     let leased = Leased::map(fd, offset, bytes as usize, false, receipt).unwrap();

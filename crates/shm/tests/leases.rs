@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig};
-use backhaul_shm::board::{Board, Receipt, board_in_process};
+use backhaul_shm::completion::{CompletionTable, Receipt, table_in_process};
 use backhaul_shm::leased::{LeaseError, Leased, MapError, ReadError, SealError, read_leased};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -47,13 +47,13 @@ fn lease_from_any_byte_shows_exactly_its_bytes() {
 #[test]
 fn receiver_of_a_recycled_block_sees_its_new_content_and_not_what_it_wrote_there() {
     let arena = Arena::new(ArenaConfig::default());
-    let (mut giver, taker) = board_in_process();
+    let (mut exporter, importer) = table_in_process();
     let mut starts = Vec::new();
     for round in 1..10 {
         let mut buffer = arena.take(3 * MIB).unwrap();
         starts.push(buffer.as_ptr());
         buffer.fill(round);
-        let mut leased = lease(&buffer, &mut giver, &taker);
+        let mut leased = lease(&buffer, &mut exporter, &importer);
         // Freed first, received first: in turn.
         let mut buffer = (round % 2 == 0).then_some(buffer);
         assert!(leased.iter().all(|byte| *byte == round));
@@ -63,7 +63,7 @@ fn receiver_of_a_recycled_block_sees_its_new_content_and_not_what_it_wrote_there
             assert!(buffer.iter().all(|byte| *byte == round));
         }
         drop(buffer);
-        assert_eq!(giver.given.sweep(), 1);
+        assert_eq!(exporter.exported.sweep(), 1);
     }
     starts.dedup();
     assert_eq!(starts.len(), 1, "the block was not recycled");
@@ -71,16 +71,16 @@ fn receiver_of_a_recycled_block_sees_its_new_content_and_not_what_it_wrote_there
 }
 
 #[test]
-fn unsealed_memory_is_refused_and_the_lease_goes_back() {
+fn unsealed_memory_is_refused_and_the_lease_is_returned() {
     for seals in [
         SealFlags::empty(),
         SealFlags::SHRINK,
         SealFlags::GROW | SealFlags::SEAL,
     ] {
-        let (mut giver, taker) = board_in_process();
+        let (mut exporter, importer) = table_in_process();
         let buffer = Arena::new(ArenaConfig::default()).take(MIB).unwrap();
-        let ticket = giver.given.issue(buffer.lease().unwrap()).unwrap();
-        let receipt = taker.taken.receipt(ticket, Arc::new(())).unwrap();
+        let ticket = exporter.exported.issue(buffer.lease().unwrap()).unwrap();
+        let receipt = importer.imported.receipt(ticket, Arc::new(())).unwrap();
         let error = Leased::map(memory(8192, seals), 0, 4096, false, receipt).unwrap_err();
         assert!(
             matches!(
@@ -90,7 +90,7 @@ fn unsealed_memory_is_refused_and_the_lease_goes_back() {
             ),
             "{error}"
         );
-        assert_eq!(giver.given.sweep(), 1);
+        assert_eq!(exporter.exported.sweep(), 1);
         let error = read_leased(memory(8192, seals).as_fd(), 0, &mut [0; 8]).unwrap_err();
         assert!(matches!(
             error,
@@ -203,19 +203,19 @@ fn peer_is_given_memory_for_reading_only() {
 }
 
 /// Gives a lease on all of a buffer, and maps it
-fn lease(buffer: &ArenaBuf, giver: &mut Board, taker: &Board) -> Leased {
+fn lease(buffer: &ArenaBuf, exporter: &mut CompletionTable, importer: &CompletionTable) -> Leased {
     let lease = buffer.lease().unwrap();
     let fd = lease.descriptor().try_clone_to_owned().unwrap();
     let (offset, bytes) = (lease.offset(), lease.bytes());
-    let ticket = giver.given.issue(lease).unwrap();
-    let receipt = taker.taken.receipt(ticket, Arc::new(())).unwrap();
+    let ticket = exporter.exported.issue(lease).unwrap();
+    let receipt = importer.imported.receipt(ticket, Arc::new(())).unwrap();
     Leased::map(fd, offset, bytes, false, receipt).unwrap()
 }
 
 /// One that nobody waits for
 fn receipt() -> Receipt {
-    let (_, Board { taken, .. }) = board_in_process();
-    taken.receipt((1 << 32).into(), Arc::new(())).unwrap()
+    let (_, CompletionTable { imported, .. }) = table_in_process();
+    imported.receipt((1 << 32).into(), Arc::new(())).unwrap()
 }
 
 /// Memory as a peer may send it

@@ -1,4 +1,4 @@
-//! A peer by hand on the lane of shared memory: it has the rings, the board and the courier's
+//! A peer by hand on the lane of shared memory: it has the rings, the completion table and the courier's
 //! socket, and does with them what no honest peer would.
 
 use std::io::IoSlice;
@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use backhaul::{Arena, ArenaConfig, Bytes, Context, Endpoint, LaneKind, Listener};
 use backhaul_proto::{FrameHeader, FrameKind, HEADER_BYTES};
 use backhaul_shm::arena::Lease;
-use backhaul_shm::board::{self, Board, Ticket};
 use backhaul_shm::channel::{self, Duplex};
+use backhaul_shm::completion::{self, CompletionTable, Ticket};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -39,9 +39,9 @@ pub struct Meeting {
     /// Wakes the endpoint
     pub their_bell: OwnedFd,
     /// The side of the peer
-    pub board: Board,
-    /// Memory of the board
-    pub board_memory: OwnedFd,
+    pub table: CompletionTable,
+    /// Memory of the completion table
+    pub table_memory: OwnedFd,
     /// Carries descriptors; who ends its half has given back what it had
     pub courier: OwnedFd,
 }
@@ -59,13 +59,13 @@ impl Meeting {
         }
         let listener = context.listen(LOOPBACK).unwrap();
         let (rings, memory) = channel::create(1 << 16).unwrap();
-        let (board, board_memory) = board::create_board().unwrap();
+        let (table, table_memory) = completion::create_table().unwrap();
         let (their_bell, our_bell) = (bell(), bell());
         let mut courier = None;
         let accept = listener.accept();
         let (peer, lane, reason) =
             RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
-                let descriptors = [&memory, &board_memory, &their_bell, &our_bell].map(AsFd::as_fd);
+                let descriptors = [&memory, &table_memory, &their_bell, &our_bell].map(AsFd::as_fd);
                 courier = Some(hand_over(&hello.unix_name, &hello.nonce, &descriptors));
             });
         assert_eq!(lane, LaneKind::Shm, "{reason}");
@@ -76,8 +76,8 @@ impl Meeting {
             rings,
             memory,
             their_bell,
-            board,
-            board_memory,
+            table,
+            table_memory,
             courier: courier.unwrap(),
         })
     }
@@ -214,7 +214,7 @@ impl Lender {
         let lease = self.lease(offset, bytes);
         let said = packet(lease.offset(), bytes);
         meeting.hand_in(&said, &[lease.descriptor()]).unwrap();
-        meeting.board.given.issue(lease).unwrap()
+        meeting.table.exported.issue(lease).unwrap()
     }
 
     /// Lends a part

@@ -161,7 +161,7 @@ impl Blocks {
         }
     }
 
-    /// Has every live block be used no more once it is freed
+    /// Marks every live block so that it is never used again once it is freed
     pub(super) fn abandon_live(&mut self, chores: &mut Chores) {
         let mut bases = Vec::new();
         for (base, segment) in &mut self.segments {
@@ -362,7 +362,7 @@ impl Blocks {
         self.trim(oldest.block, chores);
     }
 
-    /// Has a block's pages be given back; nobody gets it meanwhile
+    /// Starts to give a block's pages back to the system; it is not handed out meanwhile
     fn trim(&mut self, block: BlockId, chores: &mut Chores) {
         let segment = self.segment(block.base);
         segment.entry(block.index).usage = Usage::Trimming;

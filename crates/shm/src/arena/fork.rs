@@ -121,7 +121,7 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// Has the child see its own copy of every block, as it was when the process forked
+    /// Gives the child its own copy of every block, as it was when the process forked
     ///
     /// What it writes there is its own, and it keeps what the parent frees. What the parent writes
     /// into a block that it has not freed may still show.

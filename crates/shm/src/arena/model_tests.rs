@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
-use crate::board::{Board, GivenLeases, TakenLeases, Ticket, board_in_process};
+use crate::completion::{
+    CompletionTable, ExportedLeases, ImportedLeases, Ticket, table_in_process,
+};
 use crate::leased::Leased;
 
 const KIB: usize = 1 << 10;
@@ -32,13 +34,13 @@ proptest! {
 /// An arena, and what must be true of it
 struct Model {
     arena: Arena,
-    giver: Arc<Giver>,
-    taken: TakenLeases,
-    /// Where leases that no board knows get their receipts
-    unknown: TakenLeases,
-    _peers: [GivenLeases; 2],
+    exporter: Arc<Exporter>,
+    imported: ImportedLeases,
+    /// Where leases that were not entered in the completion table get their receipts
+    unknown: ImportedLeases,
+    _peers: [ExportedLeases; 2],
     blocks: Vec<Block>,
-    leases: Vec<Given>,
+    leases: Vec<Exported>,
     /// What peers keep for ever
     abandoned: Vec<(usize, u64, Leased)>,
     receipts: u32,
@@ -56,19 +58,19 @@ struct Block {
 }
 
 /// A lease, and what the peer has of it
-struct Given {
+struct Exported {
     /// Of the block
     address: usize,
     mark: u64,
-    /// None: dropped, which the giver has not noticed
+    /// None: dropped, which the exporter has not noticed
     leased: Option<Leased>,
-    /// None: entered on the board
+    /// None: entered in the completion table
     lease: Option<Lease>,
 }
 
-struct Giver(Mutex<GivenLeases>);
+struct Exporter(Mutex<ExportedLeases>);
 
-impl Sweep for Giver {
+impl Sweep for Exporter {
     fn sweep(&self) {
         self.0.lock().unwrap().sweep();
     }
@@ -81,15 +83,28 @@ impl Model {
             cached_bytes_max,
             block_bytes_min: 64 * KIB,
         });
-        let (Board { given, .. }, Board { taken, given: peer }) = board_in_process();
-        let (Board { given: other, .. }, Board { taken: unknown, .. }) = board_in_process();
-        let giver = Arc::new(Giver(Mutex::new(given)));
-        let sweep: Weak<Giver> = Arc::downgrade(&giver);
+        let (
+            CompletionTable { exported, .. },
+            CompletionTable {
+                imported,
+                exported: peer,
+            },
+        ) = table_in_process();
+        let (
+            CompletionTable {
+                exported: other, ..
+            },
+            CompletionTable {
+                imported: unknown, ..
+            },
+        ) = table_in_process();
+        let exporter = Arc::new(Exporter(Mutex::new(exported)));
+        let sweep: Weak<Exporter> = Arc::downgrade(&exporter);
         arena.on_shortage(sweep);
         Self {
             arena,
-            giver,
-            taken,
+            exporter,
+            imported,
             unknown,
             _peers: [peer, other],
             blocks: Vec::new(),
@@ -112,12 +127,12 @@ impl Model {
                     self.free(*at.get(&live));
                 }
             }
-            Step::Lease { at, board } => {
+            Step::Lease { at, in_table } => {
                 let live: Vec<_> = self.blocks.iter().filter(|block| block.live).collect();
                 if !live.is_empty() {
                     let block = at.get(&live);
                     let (address, bytes, mark) = (block.address, block.bytes, block.mark);
-                    self.lease(address, bytes, mark, board);
+                    self.lease(address, bytes, mark, in_table);
                 }
             }
             Step::Return(at) => {
@@ -135,10 +150,10 @@ impl Model {
                     .filter(|at| self.leases[*at].lease.is_some())
                     .collect();
                 if !alone.is_empty() {
-                    let given = self.leases.swap_remove(*at.get(&alone));
-                    let leased = given.leased.unwrap();
-                    self.abandoned.push((given.address, given.mark, leased));
-                    given.lease.unwrap().abandon();
+                    let removed = self.leases.swap_remove(*at.get(&alone));
+                    let leased = removed.leased.unwrap();
+                    self.abandoned.push((removed.address, removed.mark, leased));
+                    removed.lease.unwrap().abandon();
                     self.forget();
                 }
             }
@@ -148,8 +163,8 @@ impl Model {
                 assert!(statistics.cached_bytes <= cached_bytes);
             }
             Step::Sweep => {
-                self.giver.sweep();
-                self.leases.retain(|given| given.leased.is_some());
+                self.exporter.sweep();
+                self.leases.retain(|exported| exported.leased.is_some());
                 self.forget();
             }
         }
@@ -161,11 +176,11 @@ impl Model {
         } else {
             self.arena.allocate(bytes)
         };
-        // A shortage has had returned leases be noticed, or a block was there without.
-        let noticed = self.giver.0.lock().unwrap().outstanding();
-        let known = |given: &&Given| given.lease.is_none();
+        // After a shortage returned leases are noticed; otherwise a block was free without.
+        let noticed = self.exporter.0.lock().unwrap().outstanding();
+        let known = |exported: &&Exported| exported.lease.is_none();
         if noticed < self.leases.iter().filter(known).count() {
-            self.leases.retain(|given| given.leased.is_some());
+            self.leases.retain(|exported| exported.leased.is_some());
             self.forget();
         }
         let Some(start) = start else {
@@ -213,16 +228,16 @@ impl Model {
         self.forget();
     }
 
-    fn lease(&mut self, address: usize, bytes: usize, mark: u64, board: bool) {
+    fn lease(&mut self, address: usize, bytes: usize, mark: u64, in_table: bool) {
         let start = self.start(address).as_ptr();
         assert!(self.arena.lease(start, bytes + 1).is_none());
         assert!(self.arena.lease(start, 0).is_none());
         let lease = self.arena.lease(start, bytes).unwrap();
         let fd = lease.descriptor().try_clone_to_owned().unwrap();
         let offset = lease.offset();
-        let (receipt, lease) = if board {
-            let ticket = self.giver.0.lock().unwrap().issue(lease).unwrap();
-            (self.taken.receipt(ticket, Arc::new(())).unwrap(), None)
+        let (receipt, lease) = if in_table {
+            let ticket = self.exporter.0.lock().unwrap().issue(lease).unwrap();
+            (self.imported.receipt(ticket, Arc::new(())).unwrap(), None)
         } else {
             let ticket = Ticket {
                 slot: self.receipts,
@@ -232,7 +247,7 @@ impl Model {
             let receipt = self.unknown.receipt(ticket, Arc::new(())).unwrap();
             (receipt, Some(lease))
         };
-        self.leases.push(Given {
+        self.leases.push(Exported {
             address,
             mark,
             leased: Some(Leased::map(fd, offset, bytes, false, receipt).unwrap()),
@@ -244,7 +259,9 @@ impl Model {
     fn forget(&mut self) {
         let leases = &self.leases;
         self.blocks.retain(|block| {
-            let leased = leases.iter().any(|given| given.address == block.address);
+            let leased = leases
+                .iter()
+                .any(|exported| exported.address == block.address);
             block.live || leased
         });
     }
@@ -254,7 +271,7 @@ impl Model {
         let looking = self
             .leases
             .iter()
-            .filter_map(|given| Some((given.mark, given.leased.as_ref()?)));
+            .filter_map(|exported| Some((exported.mark, exported.leased.as_ref()?)));
         let forever = self
             .abandoned
             .iter()
@@ -272,7 +289,7 @@ impl Model {
         let leased = |block: &&Block| {
             self.leases
                 .iter()
-                .any(|given| given.address == block.address)
+                .any(|exported| exported.address == block.address)
         };
         let statistics = self.arena.shared.lock().unwrap().statistics();
         let live_bytes = sum(&|block| block.live);
@@ -284,7 +301,7 @@ impl Model {
         assert_eq!(statistics.refused, self.refused);
     }
 
-    /// Has everybody give everything back
+    /// Frees every block and returns every lease
     fn end(mut self) {
         for at in (0..self.blocks.len()).rev() {
             if self.blocks[at].live {
@@ -316,7 +333,7 @@ fn places(bytes: usize) -> [usize; 3] {
 enum Step {
     Allocate { bytes: usize, zeroed: bool },
     Free(Index),
-    Lease { at: Index, board: bool },
+    Lease { at: Index, in_table: bool },
     Return(Index),
     Abandon(Index),
     Sweep,
@@ -332,7 +349,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (bytes, any::<bool>()).prop_map(|(bytes, zeroed)| Step::Allocate { bytes, zeroed }),
         4 => any::<Index>().prop_map(Step::Free),
-        4 => (any::<Index>(), any::<bool>()).prop_map(|(at, board)| Step::Lease { at, board }),
+        4 => (any::<Index>(), any::<bool>()).prop_map(|(at, in_table)| Step::Lease { at, in_table }),
         3 => any::<Index>().prop_map(Step::Return),
         1 => any::<Index>().prop_map(Step::Abandon),
         1 => Just(Step::Sweep),

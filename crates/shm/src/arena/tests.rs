@@ -27,7 +27,7 @@ fn recycled_block_comes_back_with_its_pages() {
 }
 
 #[test]
-fn leased_block_is_not_handed_out_until_the_lease_is_back() {
+fn leased_block_is_not_handed_out_until_the_lease_is_returned() {
     let arena = arena(usize::MAX, usize::MAX);
     let mut buffer = arena.take(MIB).unwrap();
     buffer.fill(3);
@@ -121,7 +121,7 @@ fn past_the_bound_nothing_is_handed_out_and_cached_blocks_give_way() {
 }
 
 #[test]
-fn pages_of_blocks_given_up_are_the_systems_again() {
+fn pages_of_evicted_blocks_go_back_to_the_system() {
     for bytes in [MIB, 3 * MIB, 16 * MIB] {
         let arena = arena(usize::MAX, usize::MAX);
         let mut keeper = arena.take(bytes).unwrap();
@@ -181,24 +181,24 @@ fn process_with_many_blocks_has_few_descriptors() {
 }
 
 #[test]
-fn shortage_has_the_givers_look_for_returned_leases() {
-    struct Giver(Mutex<Vec<Lease>>);
-    impl Sweep for Giver {
+fn shortage_makes_the_exporters_sweep_for_returned_leases() {
+    struct Exporter(Mutex<Vec<Lease>>);
+    impl Sweep for Exporter {
         fn sweep(&self) {
             self.0.lock().unwrap().clear();
         }
     }
     let arena = arena(usize::MAX, usize::MAX);
-    let giver = Arc::new(Giver(Mutex::default()));
-    let weak: Weak<Giver> = Arc::downgrade(&giver);
+    let exporter = Arc::new(Exporter(Mutex::default()));
+    let weak: Weak<Exporter> = Arc::downgrade(&exporter);
     arena.on_shortage(weak);
     // Of a class of which nothing is made ahead
     let buffer = arena.take(40 * MIB).unwrap();
     let start = buffer.as_ptr();
-    giver.0.lock().unwrap().push(buffer.lease().unwrap());
+    exporter.0.lock().unwrap().push(buffer.lease().unwrap());
     drop(buffer);
     assert_eq!(arena.take(40 * MIB).unwrap().as_ptr(), start);
-    drop(giver);
+    drop(exporter);
     assert_eq!(arena.statistics().live_bytes, 0);
 }
 

@@ -92,18 +92,19 @@ impl Consumer {
         self.memory.control().head.0.load(Ordering::Relaxed) != self.tail
     }
 
-    /// Takes the producer's waiting flag: after a read, true means ring its doorbell
+    /// Takes the producer's waiting flag: after a read, true means notify its doorbell
     ///
-    /// The flag is cleared, so one sleep is answered once. While no space was made, it is not even
-    /// looked at: the producer sleeps on for want of it.
+    /// The flag is cleared, so one sleep is answered once. While no space was made, it is not
+    /// looked at either: the producer still waits for space.
     pub fn take_peer_waiting(&mut self) -> bool {
         std::mem::take(&mut self.unannounced) && self.memory.control().producer_waiting.take()
     }
 
     /// Announces that this side is about to sleep until there are bytes
     ///
-    /// True: the ring is empty and the producer will ring after its next write. False: there are
-    /// bytes, and the announcement is withdrawn; the doorbell may ring once for nothing.
+    /// True: the ring is empty and the producer will notify the doorbell after its next write. False:
+    /// there are bytes, and the announcement is withdrawn; the doorbell may be notified once without
+    /// need.
     ///
     /// # Errors
     ///

@@ -48,9 +48,12 @@ fn stream_from(
     // SAFETY: each end is taken once.
     let (mut producer, mut consumer) =
         unsafe { (Producer::new(writing, index), Consumer::new(reading, index)) };
-    let producer_bell = Arc::new(Notify::new());
-    let consumer_bell = Arc::new(Notify::new());
-    let (own_bell, peer_bell) = (Arc::clone(&producer_bell), Arc::clone(&consumer_bell));
+    let producer_doorbell = Arc::new(Notify::new());
+    let consumer_doorbell = Arc::new(Notify::new());
+    let (own_doorbell, peer_doorbell) = (
+        Arc::clone(&producer_doorbell),
+        Arc::clone(&consumer_doorbell),
+    );
     let writer = loom::thread::spawn(move || {
         let bytes: Vec<u8> = (1..=total).collect();
         let mut sent = 0;
@@ -60,10 +63,10 @@ fn stream_from(
             sent += written;
             if written > 0 {
                 if producer.take_peer_waiting() {
-                    peer_bell.notify();
+                    peer_doorbell.notify();
                 }
             } else if producer.arm().unwrap() {
-                own_bell.wait();
+                own_doorbell.wait();
                 producer.disarm();
             }
         }
@@ -78,10 +81,10 @@ fn stream_from(
         }
         if read > 0 {
             if consumer.take_peer_waiting() {
-                producer_bell.notify();
+                producer_doorbell.notify();
             }
         } else if consumer.arm().unwrap() {
-            consumer_bell.wait();
+            consumer_doorbell.wait();
             consumer.disarm();
         }
     }

@@ -111,7 +111,7 @@ impl RingMemory {
         }
     }
 
-    /// Has the processor fetch what is at position `index`, where it knows how to be told
+    /// Prefetches the bytes at position `index`, on processors with such an instruction
     #[inline]
     pub(super) fn prefetch(&self, index: u64) {
         let (offset, _) = self.split(index, 0);

@@ -88,7 +88,7 @@ impl Producer {
         self.free() >= bytes || (self.refresh().is_ok() && self.free() >= bytes)
     }
 
-    /// Takes the consumer's waiting flag: after a write, true means ring its doorbell
+    /// Takes the consumer's waiting flag: after a write, true means notify its doorbell
     ///
     /// The flag is cleared, so one sleep is answered once.
     pub fn take_peer_waiting(&mut self) -> bool {
@@ -97,8 +97,9 @@ impl Producer {
 
     /// Announces that this side is about to sleep until there is space
     ///
-    /// True: the ring is full and the consumer will ring after its next read. False: there is
-    /// space, and the announcement is withdrawn; the doorbell may ring once for nothing.
+    /// True: the ring is full and the consumer will notify the doorbell after its next read. False:
+    /// there is space, and the announcement is withdrawn; the doorbell may be notified once without
+    /// need.
     ///
     /// # Errors
     ///

@@ -53,7 +53,7 @@ fn producer_arms_only_while_the_ring_is_full() {
     assert_eq!(producer.arm(), Ok(false));
     producer.write(b"01234567").unwrap();
     assert_eq!(producer.arm(), Ok(true));
-    // No space, no bell.
+    // No space was made, so the doorbell is not notified.
     assert!(!consumer.take_peer_waiting());
     consumer.read(&mut [0]).unwrap();
     assert!(consumer.take_peer_waiting());

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use backhaul::{Arena, ArenaConfig, Bytes, Request, Segments, SendError, Tag, TagMask};
 use backhaul_proto::{FrameHeader, FrameKind};
-use backhaul_shm::board::SLOTS;
+use backhaul_shm::completion::SLOTS;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
@@ -33,7 +33,7 @@ pub fn lifelines_are_open_as_long_as_what_came_with_them(harness: &Harness) {
         descriptors.extend(lifelines.iter().map(|(theirs, _)| theirs.as_fd()));
         let said = packet(lease.offset(), bytes);
         meeting.hand_in(&said, &descriptors).unwrap();
-        let ticket = meeting.board.given.issue(lease).unwrap();
+        let ticket = meeting.table.exported.issue(lease).unwrap();
         meeting.write_lease(0, ticket.into(), bytes);
     }
     let mut message = posted.done().unwrap();
@@ -70,7 +70,7 @@ pub fn a_message_that_breaks_off_returns_what_was_lent_of_it(harness: &Harness) 
     lender.lend(&mut meeting, 0, 0, bytes);
     drop(meeting.peer);
     posted.done().unwrap_err();
-    wait_until(|| meeting.board.given.sweep() == 1);
+    wait_until(|| meeting.table.exported.sweep() == 1);
 }
 
 /// What was on its way when its receiver ended is back, though the receiver holds more of that peer
@@ -87,16 +87,16 @@ pub fn what_an_endpoint_had_not_taken_at_its_end_is_back(harness: &Harness) {
     lenders[0].lend(&mut meeting, 0, 0, bytes);
     let held = posted.done().unwrap();
     lenders[1].hand_in(&mut meeting, 0, bytes);
-    assert_eq!(meeting.board.given.sweep(), 0);
+    assert_eq!(meeting.table.exported.sweep(), 0);
     meeting.endpoint.abort();
     meeting.endpoint.watch_close().done().unwrap();
-    assert_eq!(meeting.board.given.sweep(), 1);
+    assert_eq!(meeting.table.exported.sweep(), 1);
     // And what is given after that.
     lenders[1].hand_in(&mut meeting, 0, bytes);
-    assert_eq!(meeting.board.given.sweep(), 1);
+    assert_eq!(meeting.table.exported.sweep(), 1);
     pattern::check(1, &held.segments[0]);
     drop(held);
-    assert_eq!(meeting.board.given.sweep(), 2);
+    assert_eq!(meeting.table.exported.sweep(), 2);
 }
 
 /// A peer may die with packets of ours unread: what it lent before that arrives
@@ -225,7 +225,7 @@ pub fn a_peer_that_returns_nothing_holds_a_bounded_amount_until_its_end(harness:
 }
 
 /// Whoever gives back what it has, or has not, harms itself at most
-pub fn garbage_on_the_board_does_no_harm(harness: &Harness) {
+pub fn garbage_in_the_completion_table_does_no_harm(harness: &Harness) {
     for fill in [0xff, 0x00, 0x55, 0x01] {
         let arena = Arena::new(ArenaConfig::default());
         let context = harness.context_with(|config| config.arena = Some(arena.clone()));
@@ -233,14 +233,14 @@ pub fn garbage_on_the_board_does_no_harm(harness: &Harness) {
             return;
         };
         for seed in 0..5 {
-            rustix::io::pwrite(&meeting.board_memory, &[fill; 3 * 4096], 0).unwrap();
+            rustix::io::pwrite(&meeting.table_memory, &[fill; 3 * 4096], 0).unwrap();
             drop(lend_to(&mut meeting, &arena, seed));
             let (_, bytes, _memory) = meeting.hand_out();
             assert_eq!(bytes, BLOCK_BYTES as u64);
             let posted = meeting.endpoint.recv_message(Tag(1), TagMask::FULL);
             meeting.write_request(seed, 1, &[BLOCK_BYTES as u64]);
             meeting.read_frame_of(FrameKind::Accept);
-            // Not by the board, in which nothing is sure any more.
+            // Not by the table, in which nothing is sure any more.
             let memory = Lender::new(seed);
             let lease = memory.lease(0, BLOCK_BYTES as u64);
             let said = packet(lease.offset(), lease.bytes() as u64);
@@ -251,7 +251,7 @@ pub fn garbage_on_the_board_does_no_harm(harness: &Harness) {
         // All ones for a moment, in case some generation is that.
         for word in 1..6_u32 {
             let words = word.to_ne_bytes().repeat(2 * SLOTS);
-            rustix::io::pwrite(&meeting.board_memory, &words, 4096).unwrap();
+            rustix::io::pwrite(&meeting.table_memory, &words, 4096).unwrap();
             arena.statistics();
         }
         assert_eq!(blocks(&arena), (0, 0, 0));

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use backhaul::{CloseReason, ProtocolError, RecvError, Tag, TagMask};
 use backhaul_proto::{FrameHeader, FrameKind};
-use backhaul_shm::board::{SLOTS, Ticket};
+use backhaul_shm::completion::{SLOTS, Ticket};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat};
 use rustix::net::Shutdown;
 
@@ -52,8 +52,8 @@ pub fn memory_lent_by_hand_arrives(harness: &Harness) {
             at += segment.len();
         }
         drop(received);
-        meeting.board.given.sweep();
-        assert_eq!(meeting.board.given.outstanding(), 0);
+        meeting.table.exported.sweep();
+        assert_eq!(meeting.table.exported.outstanding(), 0);
     }
 }
 
@@ -252,9 +252,9 @@ pub fn a_ticket_that_is_out_already_is_a_violation(harness: &Harness) {
     posted.done().unwrap_err();
     // What was lent before, and well, is there.
     pattern::check(5, &held.segments[0]);
-    assert_eq!(meeting.board.given.sweep(), 0);
+    assert_eq!(meeting.table.exported.sweep(), 0);
     drop(held);
-    assert_eq!(meeting.board.given.sweep(), 1);
+    assert_eq!(meeting.table.exported.sweep(), 1);
     still_accepts(harness, &meeting.listener);
 }
 

@@ -3,7 +3,7 @@
 //! On a lane that lends none the same messages arrive as copies.
 
 use backhaul::{Arena, ArenaConfig, Bytes, Message, RecvError, Segments, Tag, TagMask};
-use backhaul_shm::board::SLOTS;
+use backhaul_shm::completion::SLOTS;
 
 use crate::lending::{BLOCK_BYTES, block, blocks, deliver};
 use crate::{Finish, Harness, assert_matches, pattern};

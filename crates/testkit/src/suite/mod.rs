@@ -95,7 +95,7 @@ macro_rules! conformance {
                 messages_lent_by_a_peer_that_dies_with_unread_packets_arrive
                 a_peer_that_takes_no_packets_gets_copies
                 a_peer_that_returns_nothing_holds_a_bounded_amount_until_its_end
-                garbage_on_the_board_does_no_harm
+                garbage_in_the_completion_table_does_no_harm
                 a_flood_of_packets_does_not_grow_and_ends_with_the_endpoint
                 a_peer_that_ends_its_half_early_gets_copies
             }

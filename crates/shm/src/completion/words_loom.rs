@@ -1,17 +1,17 @@
-//! A table while loom explores it: on the heap
+//! The words of one side under loom: on the heap
 
 use loom::sync::Arc;
 
 use super::SLOTS;
 use crate::sync::AtomicU32;
 
-/// The words of the leases of one side; stands in for the mapped ones of `table.rs`
+/// The words of the leases of one side; stands in for the mapped ones of `words.rs`
 #[derive(Clone, Debug)]
-pub(super) struct Table {
+pub(super) struct Words {
     words: Arc<[AtomicU32; SLOTS]>,
 }
 
-impl Table {
+impl Words {
     #[cfg(test)]
     pub(super) fn new() -> Self {
         Self {

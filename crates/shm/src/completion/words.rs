@@ -1,4 +1,4 @@
-//! Where a table lies in a mapping
+//! The words of one side in a mapping
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::sync::AtomicU32;
 
 /// The words of the leases of one side
 #[derive(Clone, Debug)]
-pub(super) struct Table {
+pub(super) struct Words {
     /// In `_mapping`
     words: NonNull<[AtomicU32; SLOTS]>,
     /// Keeps `words` mapped
@@ -17,12 +17,12 @@ pub(super) struct Table {
 }
 
 // SAFETY: `words` leads into `_mapping`, which is `Send + Sync`, and is made of atomics.
-unsafe impl Send for Table {}
+unsafe impl Send for Words {}
 // SAFETY: as above.
-unsafe impl Sync for Table {}
+unsafe impl Sync for Words {}
 
-impl Table {
-    /// Views the table at `offset`
+impl Words {
+    /// Views the words at `offset`
     ///
     /// # Panics
     ///
@@ -30,7 +30,7 @@ impl Table {
     ///
     /// # Safety
     ///
-    /// - Everybody in this process uses the memory there as such a table only.
+    /// - This process uses the memory there as such words only.
     pub(super) unsafe fn new(mapping: Arc<Mapping>, offset: usize) -> Self {
         let end = offset.checked_add(size_of::<[AtomicU32; SLOTS]>());
         assert!(end.is_some_and(|end| end <= mapping.bytes()));
@@ -43,7 +43,7 @@ impl Table {
         }
     }
 
-    /// Word of a slot, stored by who gives a lease back and loaded by who gave it
+    /// Word of a slot, stored by the importer that returns a lease and loaded by the exporter
     ///
     /// # Panics
     ///

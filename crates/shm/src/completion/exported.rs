@@ -1,68 +1,68 @@
-//! The giving side of a board
+//! The exporting side of a completion table
 
 #[cfg(not(loom))]
 use std::fmt;
 
 #[cfg(not(loom))]
-use super::lending::Lending;
-use super::table::Table;
+use super::export::Export;
+use super::words::Words;
 use super::{CLOSED, SLOTS, Ticket};
 use crate::sync::Ordering;
 
-/// Leases that a peer has and will give back
+/// Leases exported to a peer, which returns them
 ///
-/// Dropped with leases outstanding it abandons them, since nobody will ever learn of their return:
+/// Dropped with leases outstanding it abandons them, since their return could no longer be noticed:
 /// call [`return_all`](Self::return_all) first where the peer is known to be gone.
 #[cfg(not(loom))]
-pub struct GivenLeases(Given<Lending>);
+pub struct ExportedLeases(Exported<Export>);
 
 #[cfg(not(loom))]
-impl GivenLeases {
-    pub(super) fn new(table: Table) -> Self {
-        Self(Given::new(table))
+impl ExportedLeases {
+    pub(super) fn new(words: Words) -> Self {
+        Self(Exported::new(words))
     }
 
-    /// Enters a lease, returning what the peer needs to give it back
+    /// Enters a lease, returning the ticket with which the peer returns it
     ///
     /// # Errors
     ///
-    /// The lease itself if no slot is free: the peer has [`SLOTS`] of ours and returns none.
-    pub fn issue(&mut self, lease: impl Into<Lending>) -> Result<Ticket, Lending> {
+    /// The lease itself if no slot is free: the peer holds [`SLOTS`] leases of ours.
+    pub fn issue(&mut self, lease: impl Into<Export>) -> Result<Ticket, Export> {
         self.0.issue(lease.into())
     }
 
-    /// Drops the leases that the peer has given back, returning how many
+    /// Drops the leases that the peer has returned, returning how many
     pub fn sweep(&mut self) -> usize {
         self.take_returned().len()
     }
 
-    /// Takes out the leases that the peer has given back
+    /// Takes out the leases that the peer has returned
     ///
-    /// To drop one may take long: where `self` is behind a lock, do it after.
-    #[must_use = "a lease is back when it is dropped"]
-    pub fn take_returned(&mut self) -> Vec<Lending> {
+    /// Dropping them may take long: where a lock protects `self`, drop them after releasing it.
+    #[must_use = "a returned lease releases its block when it is dropped"]
+    pub fn take_returned(&mut self) -> Vec<Export> {
         self.0.take_returned()
     }
 
-    /// Counts the leases that the peer has, as of the last sweep
+    /// Counts the leases that the peer holds, as of the last sweep
     pub fn outstanding(&self) -> usize {
         self.0.outstanding.len()
     }
 
-    /// Bytes of the leases that the peer has, as of the last sweep
+    /// Bytes of the leases that the peer holds, as of the last sweep
     pub fn outstanding_bytes(&self) -> u64 {
         self.0.leases().map(|lease| lease.bytes() as u64).sum()
     }
 
-    /// Has every lease be back: the peer is gone, and its mappings with it
+    /// Returns every lease, for when the peer is gone and its mappings with it
     pub fn return_all(&mut self) {
         drop(self.0.take_all());
     }
 
-    /// Has every lease that is not back be out for good: the peer may live, and can tell nobody any
-    /// more
+    /// Abandons every lease that is not returned: the peer may still use the memory, but its return
+    /// can no longer be noticed
     ///
-    /// Their slots are not used again, as the peer may still store into them.
+    /// Their slots are not used again, as the peer may still store into their words.
     pub fn abandon_all(&mut self) {
         self.sweep();
         for lease in self.0.take_all_for_good() {
@@ -72,7 +72,7 @@ impl GivenLeases {
 }
 
 #[cfg(all(test, not(loom)))]
-impl GivenLeases {
+impl ExportedLeases {
     /// Pretends that a slot has been issued `generation` times
     pub(super) fn set_generation(&mut self, slot: usize, generation: u32) {
         self.0.slots[slot].generation = generation;
@@ -80,29 +80,29 @@ impl GivenLeases {
 }
 
 #[cfg(not(loom))]
-impl Drop for GivenLeases {
+impl Drop for ExportedLeases {
     fn drop(&mut self) {
         self.abandon_all();
     }
 }
 
 #[cfg(not(loom))]
-impl fmt::Debug for GivenLeases {
+impl fmt::Debug for ExportedLeases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GivenLeases")
+        f.debug_struct("ExportedLeases")
             .field("outstanding", &self.outstanding())
             .finish_non_exhaustive()
     }
 }
 
-/// Slots, and what is out in them; of leases it knows only that they are dropped
+/// Slots, and the lease that is out in each; generic so that loom can test it with any value
 ///
 /// Invariant: a slot below `slots.len()` is in `free`, in `outstanding` (and has a lease then), or
-/// used no more.
+/// retired.
 #[derive(Debug)]
-pub(super) struct Given<L> {
-    table: Table,
-    /// Those ever used
+pub(super) struct Exported<L> {
+    words: Words,
+    /// Slots used so far; more are added as needed
     slots: Vec<Slot<L>>,
     free: Vec<u32>,
     outstanding: Vec<u32>,
@@ -115,10 +115,10 @@ struct Slot<L> {
     lease: Option<L>,
 }
 
-impl<L> Given<L> {
-    pub(super) fn new(table: Table) -> Self {
+impl<L> Exported<L> {
+    pub(super) fn new(words: Words) -> Self {
         Self {
-            table,
+            words,
             slots: Vec::new(),
             free: Vec::new(),
             outstanding: Vec::new(),
@@ -138,7 +138,7 @@ impl<L> Given<L> {
             None => return Err(lease),
         };
         let entry = &mut self.slots[slot as usize];
-        // 0 is what a fresh board holds, and would be a return, as would the other.
+        // 0, which a new table holds, and `CLOSED` would read as returned at once.
         entry.generation = match entry.generation + 1 {
             CLOSED => 1,
             next => next,
@@ -154,16 +154,16 @@ impl<L> Given<L> {
     pub(super) fn take_returned(&mut self) -> Vec<L> {
         let mut returned = Vec::new();
         let Self {
-            table,
+            words,
             slots,
             free,
             outstanding,
         } = self;
         outstanding.retain(|slot| {
             let entry = &mut slots[*slot as usize];
-            // Acquire pairs with the stores in `Receipt::drop` and `TakenLeases::close`: the peer's
-            // last look at the bytes comes before whatever we do with them.
-            let word = table.word(*slot as usize).load(Ordering::Acquire);
+            // Acquire pairs with the stores in `Receipt::drop` and `ImportedLeases::close`: the peer's
+            // last access to the bytes comes before whatever we do with them.
+            let word = words.word(*slot as usize).load(Ordering::Acquire);
             if word != entry.generation && word != CLOSED {
                 return true;
             }
@@ -174,17 +174,17 @@ impl<L> Given<L> {
         returned
     }
 
-    /// Takes out every lease, its slot to be used again
+    /// Takes out every lease and frees its slot
     fn take_all(&mut self) -> Vec<L> {
         self.free.extend(&self.outstanding);
         self.take_all_for_good()
     }
 
-    /// Takes out every lease, its slot to be used no more
+    /// Takes out every lease and retires its slot
     fn take_all_for_good(&mut self) -> Vec<L> {
         let slots = &mut self.slots;
-        let taken = self.outstanding.drain(..);
-        taken
+        let imported = self.outstanding.drain(..);
+        imported
             .filter_map(|slot| slots[slot as usize].lease.take())
             .collect()
     }

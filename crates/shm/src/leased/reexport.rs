@@ -1,28 +1,28 @@
-//! Memory that a peer has leased to us, and that we lend to another peer
+//! Memory leased from one peer and exported to another
 //!
-//! Who borrows from a borrower maps the owner's memory. The lease of the one in between goes back
-//! when both need it no more.
+//! The second peer maps the owner's memory. The lease of the process in between is returned when
+//! neither of the two needs it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::board::Receipt;
+use crate::completion::Receipt;
 use crate::fork::Origin;
 use crate::mapping;
 
-/// A part of a lease, held for a peer to whom it is lent again
+/// A part of a lease, held for the peer to which it is exported
 ///
-/// Dropping it says that this peer is done.
-pub struct Again {
+/// Dropping it says that this peer needs it no longer.
+pub struct Reexport {
     receipt: Arc<Receipt>,
     offset: usize,
     bytes: usize,
 }
 
-impl Again {
-    /// What came with the lease
+impl Reexport {
+    /// Receipt of the lease
     pub fn receipt(&self) -> &Receipt {
         &self.receipt
     }
@@ -32,15 +32,15 @@ impl Again {
         self.offset
     }
 
-    /// How many bytes are lent again
+    /// How many bytes are exported
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-impl fmt::Debug for Again {
+impl fmt::Debug for Reexport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Again")
+        f.debug_struct("Reexport")
             .field("receipt", &self.receipt)
             .field("offset", &self.offset)
             .field("bytes", &self.bytes)
@@ -48,15 +48,15 @@ impl fmt::Debug for Again {
     }
 }
 
-/// Holds the lease of some memory for another peer, if it is leased and still the owner's
+/// Holds the lease of some memory for another peer, if it is leased and was not written to
 ///
-/// `None` too if something was written there: then the owner's bytes are others. To find out takes
-/// about 10 ns per page.
-pub fn lend_again(memory: &[u8]) -> Option<Again> {
-    let again = find(memory)?;
+/// None too if this process wrote there: then the owner's bytes differ. The check takes about
+/// 10 ns per page.
+pub fn reexport(memory: &[u8]) -> Option<Reexport> {
+    let part = find(memory)?;
     mapping::is_as_in_file(memory)
         .unwrap_or(false)
-        .then_some(again)
+        .then_some(part)
 }
 
 /// Whether memory is leased
@@ -64,7 +64,7 @@ pub fn is_leased(memory: &[u8]) -> bool {
     find(memory).is_some()
 }
 
-fn find(memory: &[u8]) -> Option<Again> {
+fn find(memory: &[u8]) -> Option<Reexport> {
     let address = memory.as_ptr().addr();
     let entries = entries();
     let (start, lease) = entries.range(..=address).next_back()?;
@@ -74,14 +74,14 @@ fn find(memory: &[u8]) -> Option<Again> {
         .checked_sub(offset)
         .is_some_and(|left| !memory.is_empty() && memory.len() <= left);
     let receipt = lease.receipt.upgrade().filter(|_| fits)?;
-    Some(Again {
+    Some(Reexport {
         receipt,
         offset,
         bytes: memory.len(),
     })
 }
 
-/// Has a mapped lease be found by its address, while this lives
+/// Makes a mapped lease findable by its address while this lives
 pub(super) struct Entry {
     start: usize,
     origin: Origin,

@@ -1,4 +1,4 @@
-//! How a board lies in its memory
+//! The layout of a completion table in its memory
 //!
 //! ```text
 //! 0     header                              16 bytes
@@ -6,8 +6,8 @@
 //! 8192  words of the attacher's leases      4 bytes for each slot
 //! ```
 //!
-//! Integers are in the byte order of the host, which both sides share. A word of zero is one that
-//! no lease of its slot has been returned to.
+//! Integers are in the byte order of the host, which both sides share. A word of zero
+//! says that no lease of its slot has been returned yet.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -16,91 +16,91 @@ use std::sync::Arc;
 use rustix::io::{Errno, pread, pwrite};
 use thiserror::Error;
 
-use super::table::Table;
-use super::{Board, GivenLeases, SLOTS, TakenLeases};
+use super::words::Words;
+use super::{CompletionTable, ExportedLeases, ImportedLeases, SLOTS};
 use crate::mapping::Mapping;
 use crate::memfd::{self, SealError};
 
-/// Makes the memory of a board
-pub(super) fn create() -> Result<OwnedFd, BoardError> {
-    memfd::create("backhaul-board", BYTES as u64, |file| {
+/// Creates the memory of a completion table
+pub(super) fn create() -> Result<OwnedFd, TableError> {
+    memfd::create("backhaul-completion", BYTES as u64, |file| {
         // A file in memory is written whole or, when memory is out, not.
         match pwrite(file, &header(), 0)? {
             HEADER_BYTES => Ok(()),
             _ => Err(Errno::NOMEM),
         }
     })
-    .map_err(|errno| BoardError::System(errno.into()))
+    .map_err(|errno| TableError::System(errno.into()))
 }
 
-/// Checks that a descriptor is a board; nothing is mapped
+/// Checks that a descriptor is a completion table; nothing is mapped
 ///
 /// What was checked stays so: the size is sealed, and the header is not read again.
-pub(super) fn check(file: BorrowedFd<'_>) -> Result<(), BoardError> {
+pub(super) fn check(file: BorrowedFd<'_>) -> Result<(), TableError> {
     let file_bytes = memfd::sealed_bytes(file)?;
     if file_bytes != BYTES as u64 {
-        return Err(BoardError::Size {
+        return Err(TableError::Size {
             file_bytes,
             expected_bytes: BYTES as u64,
         });
     }
     let mut found = [0; HEADER_BYTES];
     // Shorter than asked for, the rest stays zero and is refused.
-    pread(file, &mut found, 0).map_err(|errno| BoardError::System(errno.into()))?;
+    pread(file, &mut found, 0).map_err(|errno| TableError::System(errno.into()))?;
     if found == header() {
         Ok(())
     } else {
-        Err(BoardError::Header { found })
+        Err(TableError::Header { found })
     }
 }
 
-pub(super) fn map(file: BorrowedFd<'_>) -> Result<Arc<Mapping>, BoardError> {
-    let mapping = Mapping::shared(file, BYTES).map_err(BoardError::System)?;
+pub(super) fn map(file: BorrowedFd<'_>) -> Result<Arc<Mapping>, TableError> {
+    let mapping = Mapping::shared(file, BYTES).map_err(TableError::System)?;
     Ok(Arc::new(mapping))
 }
 
-/// One end of the board in `mapping`
-pub(super) fn board(mapping: &Arc<Mapping>, creator: bool) -> Board {
-    // SAFETY: the layout of this module gives each table a place of its own, and nobody in this
-    // process uses a board as anything else.
-    let table = |offset| unsafe { Table::new(Arc::clone(mapping), offset) };
-    let (ours, theirs) = (table(CREATOR_OFFSET), table(ATTACHER_OFFSET));
-    let (given, taken) = if creator {
+/// One end of the completion table in `mapping`
+pub(super) fn end(mapping: &Arc<Mapping>, creator: bool) -> CompletionTable {
+    // SAFETY: the layout of this module gives each array a place of its own, and nothing in this
+    // process uses a completion table as anything else.
+    let words = |offset| unsafe { Words::new(Arc::clone(mapping), offset) };
+    let (ours, theirs) = (words(CREATOR_OFFSET), words(ATTACHER_OFFSET));
+    let (exported, imported) = if creator {
         (ours, theirs)
     } else {
         (theirs, ours)
     };
-    Board {
-        given: GivenLeases::new(given),
-        taken: TakenLeases::new(taken),
+    CompletionTable {
+        exported: ExportedLeases::new(exported),
+        imported: ImportedLeases::new(imported),
     }
 }
 
-/// Why there is no board
+/// Why a completion table was not created or attached to
 ///
 /// All but [`System`](Self::System) are the peer's fault, and no retry helps.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum BoardError {
-    /// The memory is not to be relied on
+pub enum TableError {
+    /// The memory is not sealed as required
     #[error(transparent)]
     Seal(#[from] SealError),
-    /// Too long or too short for a board
-    #[error("board of {file_bytes} bytes should have {expected_bytes}")]
+    /// Too long or too short for a completion table
+    #[error("completion table of {file_bytes} bytes should have {expected_bytes}")]
     Size {
         /// Size of the file
         file_bytes: u64,
-        /// Size of every board
+        /// Size of every completion table
         expected_bytes: u64,
     },
-    /// No board, or one of another version
-    #[error("not a board of this version: it starts with \"{}\"", found.escape_ascii())]
+    /// Not a completion table, or one of another version
+    #[error("not a completion table of this version: it starts with \"{}\"", found.escape_ascii())]
     Header {
         /// First bytes of the file
         found: [u8; HEADER_BYTES],
     },
     /// The system gave no memory or no descriptor; a retry can help once some are released
-    #[error("cannot create or map a board")]
+    #[error("cannot create or map a completion table")]
     System(#[source] io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! The taking side of a board
+//! The importing side of a completion table
 
 use std::any::Any;
 use std::fmt;
@@ -6,33 +6,33 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::table::Table;
+use super::words::Words;
 use super::{CLOSED, SLOTS, Ticket};
 use crate::fork::Origin;
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// Leases that a peer has given to this side; clones share one table
+/// Leases imported from a peer; clones share their state
 #[derive(Clone)]
-pub struct TakenLeases(Arc<Taken>);
+pub struct ImportedLeases(Arc<Imported>);
 
-impl TakenLeases {
-    pub(super) fn new(table: Table) -> Self {
+impl ImportedLeases {
+    pub(super) fn new(words: Words) -> Self {
         let held = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
-        Self(Arc::new(Taken {
-            table,
+        Self(Arc::new(Imported {
+            words,
             held,
             closed: AtomicU32::new(0),
             origin: Origin::here(),
         }))
     }
 
-    /// Takes charge of a lease: it goes back when the receipt is dropped
+    /// Imports a lease: it is returned when the receipt is dropped
     ///
-    /// `keep` is dropped right after, which is a place for whoever wants to know.
+    /// `keep` is dropped right after the return, so its `Drop` can act on it.
     ///
     /// # Errors
     ///
-    /// [`BadTicket`], which no honest peer sends: nothing goes back.
+    /// [`BadTicket`], which no honest peer sends: nothing is returned.
     pub fn receipt(
         &self,
         ticket: Ticket,
@@ -44,26 +44,27 @@ impl TakenLeases {
         if generation == 0 || generation == CLOSED {
             return Err(bad);
         }
-        // Relaxed: it says who has the slot, and orders nothing else. That an honest giver reuses
-        // it only after `Receipt::drop` is ordered by the word there and by the message that brings
-        // the ticket.
+        // Relaxed: it decides which receipt has the slot, and orders nothing else. An honest exporter
+        // reuses the slot only after `Receipt::drop`: that is ordered by the slot's word and by the
+        // message that brings the ticket.
         held.compare_exchange(0, generation, Ordering::Relaxed, Ordering::Relaxed)
             .map_err(|_| bad)?;
         Ok(Receipt {
-            taken: Arc::clone(&self.0),
+            imported: Arc::clone(&self.0),
             ticket,
             keep,
         })
     }
 }
 
-impl TakenLeases {
-    /// Says that no lease will be taken any more: those without a receipt are back, now and later
+impl ImportedLeases {
+    /// Imports no more leases: those without a receipt are returned, now and later
     ///
-    /// Receipts that are out are not affected. Not to be called while another thread asks for one.
+    /// Existing receipts are not affected. Must not be called while another thread calls
+    /// [`receipt`](Self::receipt).
     pub fn close(&self) {
-        let Taken {
-            table,
+        let Imported {
+            words,
             held,
             closed,
             origin,
@@ -77,36 +78,36 @@ impl TakenLeases {
         fence(Ordering::SeqCst);
         for (slot, held) in held.iter().enumerate() {
             // Acquire pairs with the store in `Receipt::drop`, and Release with the load in
-            // `Given::take_returned`: its last look comes before the giver's use.
+            // `Exported::take_returned`: its last access comes before the exporter's use.
             if held.load(Ordering::Acquire) == 0 {
-                table.word(slot).store(CLOSED, Ordering::Release);
+                words.word(slot).store(CLOSED, Ordering::Release);
             }
         }
     }
 }
 
-impl fmt::Debug for TakenLeases {
+impl fmt::Debug for ImportedLeases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let held = |word: &&AtomicU32| word.load(Ordering::Relaxed) != 0;
-        f.debug_struct("TakenLeases")
+        f.debug_struct("ImportedLeases")
             .field("held", &self.0.held.iter().filter(held).count())
             .finish_non_exhaustive()
     }
 }
 
-/// Gives a lease back when it is dropped
+/// Returns a lease when it is dropped
 ///
 /// In a forked child it does not: the parent still has the lease.
-#[must_use = "dropping it gives the lease back"]
+#[must_use = "dropping it returns the lease"]
 pub struct Receipt {
-    taken: Arc<Taken>,
+    imported: Arc<Imported>,
     ticket: Ticket,
     /// Dropped after `drop` has run
     keep: Arc<dyn Any + Send + Sync>,
 }
 
 impl Receipt {
-    /// What was given to keep
+    /// The value passed as `keep`
     pub fn keep(&self) -> &(dyn Any + Send + Sync) {
         &*self.keep
     }
@@ -114,19 +115,19 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        if !self.taken.origin.is_here() {
+        if !self.imported.origin.is_here() {
             return;
         }
         let Ticket { slot, generation } = self.ticket;
-        // First ours, then the peer's: once the peer sees the word, it may send the slot again.
-        // Release pairs with the load in `TakenLeases::close`.
-        self.taken.held[slot as usize].store(0, Ordering::Release);
-        // Release pairs with the load in `Given::take_returned`.
-        let word = self.taken.table.word(slot as usize);
+        // Our own entry first: once the peer sees the word, it may send the slot again.
+        // Release pairs with the load in `ImportedLeases::close`.
+        self.imported.held[slot as usize].store(0, Ordering::Release);
+        // Release pairs with the load in `Exported::take_returned`.
+        let word = self.imported.words.word(slot as usize);
         word.store(generation, Ordering::Release);
-        // Pairs with the fence in `TakenLeases::close`.
+        // Pairs with the fence in `ImportedLeases::close`.
         fence(Ordering::SeqCst);
-        if self.taken.closed.load(Ordering::Relaxed) != 0 {
+        if self.imported.closed.load(Ordering::Relaxed) != 0 {
             word.store(CLOSED, Ordering::Release);
         }
     }
@@ -138,7 +139,7 @@ impl fmt::Debug for Receipt {
     }
 }
 
-/// A ticket that no honest peer sends: the slot does not exist, or is out already
+/// A ticket that no honest peer sends: the slot does not exist, or its lease is out already
 ///
 /// No retry helps.
 #[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
@@ -150,11 +151,11 @@ pub struct BadTicket {
     pub generation: u32,
 }
 
-struct Taken {
-    table: Table,
-    /// Generation that is out here, by slot; 0: none
+struct Imported {
+    words: Words,
+    /// Generation that this side holds, by slot; 0: none
     held: Box<[AtomicU32]>,
-    /// Not 0: no lease is taken any more
+    /// Not 0: no more leases are imported
     closed: AtomicU32,
     origin: Origin,
 }

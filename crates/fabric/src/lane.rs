@@ -13,7 +13,7 @@ use backhaul_shm::channel::Duplex;
 use backhaul_shm::ring::RingError;
 use thiserror::Error;
 
-use crate::engine::ring;
+use crate::runtime::notify;
 
 /// One way to move frames to a peer
 pub(crate) enum Lane {
@@ -111,7 +111,7 @@ impl Lane {
                     return Ok(Moved::Blocked);
                 }
                 if lane.rings.consumer.take_peer_waiting() {
-                    ring(lane.peer_bell.as_fd());
+                    notify(lane.peer_bell.as_fd());
                 }
                 Ok(Moved::Bytes(read))
             }
@@ -139,7 +139,7 @@ impl Lane {
                     return Ok(Moved::Blocked);
                 }
                 if lane.rings.producer.take_peer_waiting() {
-                    ring(lane.peer_bell.as_fd());
+                    notify(lane.peer_bell.as_fd());
                 }
                 Ok(Moved::Bytes(written))
             }

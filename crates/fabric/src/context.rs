@@ -11,7 +11,6 @@ use backhaul_shm::pool::{Pool, PoolStatistics};
 use crate::address::Address;
 use crate::config::{Config, check_lanes};
 use crate::endpoint::Endpoint;
-use crate::engine::{Engine, EngineGuard, lock};
 use crate::error::{ConnectError, ContextError, ListenError};
 use crate::flow::{FlowStatistics, Flows};
 use crate::handshaking::{Handshaking, finish};
@@ -19,6 +18,7 @@ use crate::identity::{Identity, random};
 use crate::listener::Listener;
 use crate::meeting::Meeting;
 use crate::request::{Completer, Drive, Operation, Request};
+use crate::runtime::{Engine, EngineGuard, lock};
 
 /// Owns configuration, receive buffers and the progress engine
 ///

@@ -35,7 +35,7 @@ use rustix::net::{
 use smallvec::smallvec;
 
 use self::passage::{DESCRIPTORS_MAX, Descriptors, Passage, Shelf};
-use crate::engine::{Engine, Source, SourceId, lock};
+use crate::runtime::{Engine, Source, SourceId, lock};
 
 /// What a courier is made of, before there is a connection
 pub(crate) struct Parts {
@@ -230,12 +230,12 @@ impl Giver {
         let ticket = lent.leases.issue(lending);
         let ticket = ticket.expect("a slot is free: looked at under this lock");
         if lent.sweep_at.is_none()
-            && let Some(engine) = self.engine.upgrade()
+            && let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get())
         {
             let at = Instant::now() + SWEEP_INTERVAL;
             lent.sweep_at = Some(at);
             drop(lent);
-            engine.schedule(at);
+            engine.schedule(*id, at);
         }
         Some(ticket)
     }

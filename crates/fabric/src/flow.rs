@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use backhaul_proto::{ArrivalId, LaneKind};
 
 use crate::conn::Facts;
-use crate::engine::lock;
+use crate::runtime::lock;
 use crate::statistics::Count;
 
 /// A class of message sizes: each but the first and the last is a factor of sixteen wide

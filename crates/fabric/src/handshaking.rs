@@ -20,7 +20,6 @@ use crate::conn::{Conn, Facts, Link, MessageMemory, PORT_SOCKET};
 use crate::context::Core;
 use crate::courier::Courier;
 use crate::endpoint::Endpoint;
-use crate::engine::{Source, SourceId, lock};
 use crate::error::ConnectError;
 use crate::flow::Inflow;
 use crate::lane::Lane;
@@ -28,6 +27,7 @@ use crate::listener::ListenerShared;
 use crate::opening::Opening;
 use crate::rendezvous::{self, Means};
 use crate::request::{Completer, Drive, Wakes};
+use crate::runtime::{Source, SourceId, lock};
 
 /// A connection whose handshake is under way
 pub(crate) struct Handshaking {
@@ -165,7 +165,7 @@ impl Handshaking {
         if let (Role::Acceptor, Some(meeting)) = (role, core.meeting()) {
             meeting.expect(nonce, id);
         }
-        engine.schedule(now + core.config.handshake_timeout);
+        engine.schedule(id, now + core.config.handshake_timeout);
         let watched = match &*lock(&handshaking.state) {
             Some(state) => engine.watch(id, PORT_SOCKET, &state.socket.stream, state.socket.flags),
             None => Ok(()),

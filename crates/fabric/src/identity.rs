@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::engine::lock;
+use crate::runtime::lock;
 
 /// Facts about this process that do not change while it runs
 #[derive(Clone, Debug)]

@@ -36,7 +36,6 @@ mod conn;
 mod context;
 mod courier;
 mod endpoint;
-mod engine;
 mod error;
 mod flow;
 mod handshaking;
@@ -47,6 +46,7 @@ mod meeting;
 mod opening;
 mod rendezvous;
 mod request;
+mod runtime;
 mod statistics;
 
 pub use backhaul_proto::{

@@ -14,10 +14,10 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 use crate::address::{Address, canonical};
 use crate::context::Core;
 use crate::endpoint::Endpoint;
-use crate::engine::{Engine, Source, SourceId, lock};
 use crate::error::{AcceptError, ListenError};
 use crate::handshaking::{Handshaking, finish};
 use crate::request::{Completer, Drive, Operation, Request, Wakes};
+use crate::runtime::{Engine, RepeatedWarning, Source, SourceId, lock};
 use crate::statistics::Count;
 
 /// Accepts peers at one address
@@ -57,6 +57,10 @@ pub(crate) struct ListenerShared {
     paused: AtomicBool,
     /// When to watch again after the system ran out of descriptors
     resume_at: Mutex<Option<Instant>>,
+    /// Warnings that the system refuses to accept
+    refusals: RepeatedWarning,
+    /// Warnings of connections rejected
+    rejections: RepeatedWarning,
     handshakes: AtomicUsize,
     accepted: Count,
     rejected: Count,
@@ -92,6 +96,8 @@ impl Listener {
             queue: Mutex::default(),
             paused: AtomicBool::new(false),
             resume_at: Mutex::default(),
+            refusals: RepeatedWarning::default(),
+            rejections: RepeatedWarning::default(),
             handshakes: AtomicUsize::new(0),
             accepted: Count::default(),
             rejected: Count::default(),
@@ -200,7 +206,9 @@ impl ListenerShared {
     /// A handshake failed
     pub(crate) fn reject(&self, peer: SocketAddr, reason: &str) {
         let peer = canonical(peer);
-        tracing::warn!(%peer, reason, "a connection was rejected");
+        if let Some(left_out) = self.rejections.admit(Instant::now()) {
+            tracing::warn!(%peer, reason, left_out, "a connection was rejected");
+        }
         *lock(&self.last_rejection) = Some(format!("{peer}: {reason}"));
         self.handshakes.fetch_sub(1, Ordering::Relaxed);
         self.rejected.add(1);
@@ -303,12 +311,15 @@ impl Source for ListenerShared {
     fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {
         if let Err(error) = self.accept_all() {
             // Out of descriptors, most likely: give others time to close some.
-            tracing::warn!(%error, address = %self.local, "cannot accept; trying again shortly");
+            if let Some(left_out) = self.refusals.admit(Instant::now()) {
+                let address = self.local;
+                tracing::warn!(%error, %address, left_out, "cannot accept; trying again shortly");
+            }
             self.pause();
             let at = Instant::now() + ACCEPT_PAUSE;
             *lock(&self.resume_at) = Some(at);
-            if let Some(engine) = self.engine.upgrade() {
-                engine.schedule(at);
+            if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
+                engine.schedule(*id, at);
             }
         }
     }

@@ -24,8 +24,8 @@ use rustix::net::{
 use thiserror::Error;
 
 use crate::courier;
-use crate::engine::{Engine, Source, SourceId, lock};
 use crate::identity::{Identity, random};
+use crate::runtime::{Engine, Source, SourceId, lock};
 
 /// Sixteen random bytes that name one handshake
 pub(crate) type Nonce = [u8; 16];
@@ -127,7 +127,9 @@ impl Meeting {
         }
         let at = Instant::now() + ACCEPT_PAUSE;
         *lock(&self.resume_at) = Some(at);
-        engine.schedule(at);
+        if let Some(id) = self.id.get() {
+            engine.schedule(*id, at);
+        }
     }
 
     fn hand_in(&self, nonce: &Nonce, offer: Offer) {
@@ -181,7 +183,7 @@ impl Source for Meeting {
             {
                 engine.deregister(id);
             }
-            engine.schedule(caller.until);
+            engine.schedule(id, caller.until);
         }
     }
 

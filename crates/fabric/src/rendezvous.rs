@@ -8,9 +8,9 @@ use backhaul_shm::{channel, completion};
 
 use crate::context::Core;
 use crate::courier;
-use crate::engine::new_bell;
 use crate::lane::RingLane;
 use crate::meeting::{self, Half};
+use crate::runtime::new_doorbell;
 
 /// What a lane needs, as far as it has been found
 #[derive(Default)]
@@ -137,7 +137,7 @@ fn offer_inproc(
     let make = || -> io::Result<(Half, Half)> {
         let (ours, theirs) =
             channel::in_process(core.config.ring_bytes).map_err(io::Error::other)?;
-        let (our_bell, their_bell) = (new_bell()?, new_bell()?);
+        let (our_bell, their_bell) = (new_doorbell()?, new_doorbell()?);
         let (our_table, their_table) = completion::table_in_process();
         let (our_socket, their_socket) = courier::pair()?;
         let half = Half {
@@ -191,7 +191,7 @@ fn offer_shm(
     let (rings, memory) =
         channel::create(core.config.ring_bytes).map_err(|error| error.to_string())?;
     let (table, table_memory) = completion::create_table().map_err(|error| error.to_string())?;
-    let bells = new_bell().and_then(|ours| Ok((ours, new_bell()?)));
+    let bells = new_doorbell().and_then(|ours| Ok((ours, new_doorbell()?)));
     let (our_bell, their_bell) = bells.map_err(|error| error.to_string())?;
     let offered = [&memory, &table_memory, &their_bell, &our_bell].map(AsFd::as_fd);
     let socket = meeting::make_offer(&peer.unix_name, &peer.nonce, offered)

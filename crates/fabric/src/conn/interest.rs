@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use rustix::event::epoll::EventFlags;
 use rustix::net::RecvFlags;
 
-use crate::engine::{Engine, SourceId, lock, ring, silence};
+use crate::runtime::{Engine, SourceId, clear, lock, notify};
 
 /// Descriptors of a connection and what they are watched for
 pub(super) struct Interest {
@@ -81,7 +81,7 @@ impl Interest {
             bell: Some(bell), ..
         }) = &*lock(&self.watched)
         {
-            ring(bell.as_fd());
+            notify(bell.as_fd());
             return;
         }
         // There is room in the socket at most times, and when there is not, its end is awaited. A
@@ -94,7 +94,7 @@ impl Interest {
             bell: Some(bell), ..
         }) = &*lock(&self.watched)
         {
-            silence(bell.as_fd());
+            clear(bell.as_fd());
         }
     }
 

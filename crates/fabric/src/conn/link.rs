@@ -307,7 +307,7 @@ impl Link {
                         let now = Instant::now();
                         self.proto.close(now);
                         self.linger_until = Some(now + conn.linger);
-                        conn.engine.schedule(now + conn.linger);
+                        conn.engine.schedule(conn.id, now + conn.linger);
                     }
                 }
             }

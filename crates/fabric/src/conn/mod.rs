@@ -4,7 +4,7 @@
 //! through the inbox before and after letting go, so nobody waits for a lock while another copies
 //! data. Reading is done by the engine, woken by the lane's bell, or by a caller that polls; the
 //! two take turns by *arming*: an armed link wakes the engine, a link that a caller drives does
-//! not (it is then *hot*, see [`crate::engine`]).
+//! not (it is then *hot*, see [`crate::runtime`]).
 
 mod at_once;
 mod borrowing;
@@ -30,9 +30,9 @@ use rustix::event::epoll::EventFlags;
 
 use crate::buffer::{Message, Received, RecvBuffer, Segments};
 use crate::config::Config;
-use crate::engine::{Engine, Source, SourceId, lock};
 use crate::error::{CloseReason, RecvError, SendError};
 use crate::request::{Completer, Drive, Operation, Request, Wakes};
+use crate::runtime::{Engine, Source, SourceId, lock};
 use crate::statistics::Counters;
 
 use interest::Interest;
@@ -157,7 +157,7 @@ impl Conn {
         engine.replace(id, Arc::clone(&conn) as Arc<dyn Source>);
         conn.interest.begin(engine)?;
         if let Some(at) = conn.with_link(|link, _| link.poll_timeout()) {
-            engine.schedule(at);
+            engine.schedule(id, at);
         }
         // Bytes may have come with the handshake, or lie in the ring already.
         conn.drive();
@@ -393,11 +393,11 @@ impl Conn {
 
     /// Has the engine look at the link each tick, while callers drive it
     fn become_hot(&self) {
-        if !self.hot.load(Ordering::SeqCst) && !self.hot.swap(true, Ordering::SeqCst) {
-            match self.engine.source(self.id) {
-                Some(source) => self.engine.add_hot(source),
-                None => self.hot.store(false, Ordering::SeqCst),
-            }
+        if !self.hot.load(Ordering::SeqCst)
+            && !self.hot.swap(true, Ordering::SeqCst)
+            && !self.engine.busy_poll(self.id)
+        {
+            self.hot.store(false, Ordering::SeqCst);
         }
     }
 

@@ -1,0 +1,510 @@
+//! The progress engine: one thread that sleeps in epoll on everything a context owns.
+//!
+//! It knows sources (links, listeners, handshakes) only by [`Source`]. Callers may move a link
+//! along themselves; such a link is *busy-polled*: its doorbell does not wake the engine, which
+//! looks at it once a [`TICK`] instead, until its caller has gone quiet. The engine never runs
+//! foreign code other than `Waker::wake`.
+//!
+//! A source that panics is ended, and nothing else with it.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::doorbell::{clear, new_doorbell, notify};
+use super::lock;
+use super::sources::{Source, SourceId, Sources};
+
+/// The shared state of the engine thread
+pub(crate) struct Engine {
+    epoll: OwnedFd,
+    /// Has the thread look at `stopping`, `busy_polled` and the deadlines
+    doorbell: OwnedFd,
+    /// No other lock is taken, and nothing of a source called, while it is held
+    sources: Mutex<Sources>,
+    busy_polled: Mutex<Vec<SourceId>>,
+    /// The thread looks at busy-polled sources each tick, so a new one need not wake it
+    ticking: AtomicBool,
+    stopping: AtomicBool,
+    thread: OnceLock<ThreadId>,
+}
+
+/// Ends the engine when the last handle that can start work is gone
+#[derive(Debug)]
+pub(crate) struct EngineGuard(Arc<Engine>);
+
+impl Engine {
+    /// Starts the thread
+    ///
+    /// # Errors
+    ///
+    /// What the system reports, when it has no descriptor, memory or thread left.
+    pub(crate) fn start() -> io::Result<EngineGuard> {
+        let engine = Arc::new(Self::new()?);
+        let thread = Arc::clone(&engine);
+        std::thread::Builder::new()
+            .name("backhaul-engine".to_owned())
+            .spawn(move || thread.run())?;
+        Ok(EngineGuard(engine))
+    }
+
+    fn new() -> io::Result<Self> {
+        let engine = Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            doorbell: new_doorbell()?,
+            sources: Mutex::default(),
+            busy_polled: Mutex::default(),
+            ticking: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            thread: OnceLock::new(),
+        };
+        epoll::add(
+            &engine.epoll,
+            &engine.doorbell,
+            EventData::new_u64(DOORBELL),
+            EventFlags::IN,
+        )?;
+        Ok(engine)
+    }
+
+    /// Registers a source; nothing is watched until [`Engine::watch`]
+    pub(crate) fn register(&self, source: Arc<dyn Source>) -> SourceId {
+        lock(&self.sources).insert(source)
+    }
+
+    /// Forgets a source and its deadline; its descriptors must be unwatched or closed
+    pub(crate) fn deregister(&self, id: SourceId) {
+        let source = lock(&self.sources).remove(id);
+        // Only now, without the lock: what a source owns may deregister others as it goes.
+        drop(source);
+    }
+
+    /// The source registered under an id
+    pub(crate) fn source(&self, id: SourceId) -> Option<Arc<dyn Source>> {
+        lock(&self.sources).source(id)
+    }
+
+    /// Puts another source in the place of one, whose deadline is forgotten
+    pub(crate) fn replace(&self, id: SourceId, source: Arc<dyn Source>) {
+        let former = lock(&self.sources).replace(id, source);
+        // Without the lock, as above.
+        drop(former);
+    }
+
+    /// Starts watching a descriptor for a source
+    ///
+    /// # Errors
+    ///
+    /// What the system reports, when it has no memory left or cannot watch such a descriptor.
+    pub(crate) fn watch(
+        &self,
+        id: SourceId,
+        port: u8,
+        fd: impl AsFd,
+        flags: EventFlags,
+    ) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, id.event_data(port), flags)?)
+    }
+
+    /// Changes what a watched descriptor is watched for
+    ///
+    /// # Errors
+    ///
+    /// What the system reports, when the descriptor is not watched.
+    pub(crate) fn rewatch(
+        &self,
+        id: SourceId,
+        port: u8,
+        fd: impl AsFd,
+        flags: EventFlags,
+    ) -> io::Result<()> {
+        Ok(epoll::modify(&self.epoll, fd, id.event_data(port), flags)?)
+    }
+
+    /// Stops watching a descriptor
+    pub(crate) fn unwatch(&self, fd: impl AsFd) {
+        // An error means that it was not watched, which is what is asked for.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Has a source looked at each tick, until its `on_tick` says otherwise
+    ///
+    /// Returns `false` if the id names no source.
+    pub(crate) fn busy_poll(&self, id: SourceId) -> bool {
+        if self.source(id).is_none() {
+            return false;
+        }
+        lock(&self.busy_polled).push(id);
+        // Pairs with the store in `tick`: either the thread sees the entry, or we see that it
+        // went to sleep, and wake it.
+        if !self.ticking.swap(true, Ordering::SeqCst) {
+            notify(self.doorbell.as_fd());
+        }
+        true
+    }
+
+    /// Has `on_deadline` of a source called at `at`, unless it has an earlier deadline
+    pub(crate) fn schedule(&self, id: SourceId, at: Instant) {
+        let is_earliest = lock(&self.sources).schedule(id, at);
+        // The thread itself looks at the deadlines before it sleeps.
+        if is_earliest && self.thread.get() != Some(&std::thread::current().id()) {
+            notify(self.doorbell.as_fd());
+        }
+    }
+
+    /// Ends the thread, and with it every source
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        notify(self.doorbell.as_fd());
+    }
+
+    /// Whether sources registered from now on are never called
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    fn run(&self) {
+        self.thread.get_or_init(|| std::thread::current().id());
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run_until_stopped())) {
+            let panic = panic_text(&*panic);
+            tracing::error!(
+                panic,
+                "the progress engine failed; its endpoints are closed"
+            );
+        }
+        self.stopping.store(true, Ordering::SeqCst);
+        let sources = lock(&self.sources).drain();
+        lock(&self.busy_polled).clear();
+        for source in sources {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| source.on_stop())) {
+                report_panic(&*panic);
+            }
+        }
+    }
+
+    fn run_until_stopped(&self) {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        let mut ticked_at = Instant::now();
+        while !self.stopping.load(Ordering::Acquire) {
+            let timeout = self.timeout();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                // The system documents none for a valid descriptor and buffer.
+                Err(error) => {
+                    tracing::error!(%error, "epoll failed; the endpoints of its context are closed");
+                    return;
+                }
+            }
+            for event in events.drain(..) {
+                let data = event.data.u64();
+                if data == DOORBELL {
+                    clear(self.doorbell.as_fd());
+                } else {
+                    let (id, port) = SourceId::from_event_data(data);
+                    self.call(id, |source| source.on_ready(port, event.flags));
+                }
+            }
+            if self.ticking.load(Ordering::SeqCst) && ticked_at.elapsed() >= TICK {
+                self.tick();
+                ticked_at = Instant::now();
+            }
+            self.visit_due(Instant::now());
+        }
+    }
+
+    /// Calls a source, if there is one of this id; one that panics is ended
+    fn call<T>(&self, id: SourceId, visit: impl FnOnce(Arc<dyn Source>) -> T) -> Option<T> {
+        let source = self.source(id)?;
+        let outcome = catch_unwind(AssertUnwindSafe(|| visit(source)));
+        outcome.map_err(|panic| self.end_failed(id, &*panic)).ok()
+    }
+
+    /// Ends a source that has panicked, and so is in no state to be called again
+    fn end_failed(&self, id: SourceId, panic: &(dyn Any + Send)) {
+        report_panic(panic);
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(source) = self.source(id) {
+                source.on_stop();
+            }
+            self.deregister(id);
+        }));
+        if let Err(panic) = ended {
+            report_panic(&*panic);
+            let source = lock(&self.sources).remove(id);
+            // Its drop might panic too.
+            std::mem::forget(source);
+        }
+    }
+
+    fn tick(&self) {
+        let mut looked_at = std::mem::take(&mut *lock(&self.busy_polled));
+        looked_at.retain(|id| self.call(*id, |source| source.on_tick()) == Some(true));
+        let mut busy_polled = lock(&self.busy_polled);
+        busy_polled.append(&mut looked_at);
+        if busy_polled.is_empty() {
+            // Under the lock: a source added after this sees `false` and wakes us.
+            self.ticking.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Calls the sources whose deadline has passed, and no others
+    fn visit_due(&self, now: Instant) {
+        let due = lock(&self.sources).take_due(now);
+        for id in due {
+            if let Some(Some(at)) = self.call(id, |source| source.on_deadline(now)) {
+                lock(&self.sources).schedule(id, at);
+            }
+        }
+    }
+
+    /// How long to sleep; `None` is for ever
+    fn timeout(&self) -> Option<Timespec> {
+        let sleep = if self.ticking.load(Ordering::SeqCst) {
+            TICK
+        } else {
+            let at = lock(&self.sources).earliest()?;
+            // Rounded up, so that the deadline has passed on waking.
+            at.saturating_duration_since(Instant::now()) + Duration::from_millis(1)
+        };
+        Some(Timespec {
+            tv_sec: i64::try_from(sleep.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(sleep.subsec_nanos()),
+        })
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+impl EngineGuard {
+    /// The engine, for those who must not keep it running
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.0
+    }
+}
+
+impl Drop for EngineGuard {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+fn report_panic(panic: &(dyn Any + Send)) {
+    let panic = panic_text(panic);
+    tracing::error!(
+        panic,
+        "a connection or listener failed, and was ended: a defect"
+    );
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    match panic.downcast_ref::<&str>() {
+        Some(text) => text,
+        None => panic.downcast_ref::<String>().map_or("", String::as_str),
+    }
+}
+
+/// Marks the engine's own doorbell among events; no source has this id
+const DOORBELL: u64 = u64::MAX;
+
+/// Events taken from the kernel at once
+const EVENTS_MAX: usize = 128;
+
+/// How often the engine looks at links that their callers drive
+///
+/// It bounds how late a message is noticed that nobody waits for; a caller that goes to sleep
+/// hands its link back at once.
+const TICK: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Counts its visits
+    #[derive(Default)]
+    struct Counting {
+        visits: AtomicUsize,
+        next: Mutex<Option<Instant>>,
+    }
+
+    impl Source for Counting {
+        fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {
+            self.visits.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn on_tick(self: Arc<Self>) -> bool {
+            self.visits.fetch_add(1, Ordering::SeqCst);
+            true
+        }
+
+        fn on_deadline(self: Arc<Self>, _now: Instant) -> Option<Instant> {
+            self.visits.fetch_add(1, Ordering::SeqCst);
+            *lock(&self.next)
+        }
+
+        fn on_stop(self: Arc<Self>) {}
+    }
+
+    impl Counting {
+        fn visits(&self) -> usize {
+            self.visits.load(Ordering::SeqCst)
+        }
+    }
+
+    #[test]
+    fn a_thousand_idle_sources_cost_no_visit_until_theirs_is_due() {
+        let engine = Engine::new().unwrap();
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let idle: Vec<_> = (0..1000)
+            .map(|index| {
+                let source = Arc::new(Counting::default());
+                let id = engine.register(Arc::clone(&source) as Arc<dyn Source>);
+                engine.schedule(id, start + second * (100 + index));
+                source
+            })
+            .collect();
+        let busy = Arc::new(Counting::default());
+        let id = engine.register(Arc::clone(&busy) as Arc<dyn Source>);
+        engine.schedule(id, start + second);
+        for tenths in 0..990 {
+            *lock(&busy.next) = Some(start + second * tenths / 10 + second / 10);
+            engine.visit_due(start + second * tenths / 10);
+        }
+        assert_eq!(busy.visits(), 980);
+        assert!(idle.iter().all(|source| source.visits() == 0));
+        engine.visit_due(start + second * 100);
+        assert_eq!(idle.iter().map(|source| source.visits()).sum::<usize>(), 1);
+    }
+
+    #[test]
+    fn a_deadline_set_by_another_thread_wakes_the_engine() {
+        let guard = Engine::start().unwrap();
+        let engine = guard.engine();
+        let (heard, hears) = mpsc::channel();
+        let id = engine.register(Arc::new(Telling(heard)));
+        engine.schedule(id, Instant::now() + Duration::from_secs(3600));
+        let at = Instant::now() + Duration::from_millis(5);
+        engine.schedule(id, at);
+        assert!(hears.recv().unwrap() >= at);
+    }
+
+    /// Tells when its deadline passed
+    struct Telling(mpsc::Sender<Instant>);
+
+    impl Source for Telling {
+        fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {}
+
+        fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
+            self.0.send(now).unwrap();
+            None
+        }
+
+        fn on_stop(self: Arc<Self>) {}
+    }
+
+    /// Deregisters another source as it is dropped
+    struct Chained {
+        engine: Arc<Engine>,
+        other: SourceId,
+    }
+
+    impl Source for Chained {
+        fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {}
+        fn on_stop(self: Arc<Self>) {}
+    }
+
+    impl Drop for Chained {
+        fn drop(&mut self) {
+            self.engine.deregister(self.other);
+        }
+    }
+
+    #[test]
+    fn a_source_may_deregister_others_as_it_is_dropped() {
+        let engine = Arc::new(Engine::new().unwrap());
+        let chained = |other| {
+            let engine = Arc::clone(&engine);
+            Arc::new(Chained { engine, other })
+        };
+        let first = engine.register(Arc::new(Counting::default()));
+        let second = engine.register(chained(first));
+        engine.deregister(second);
+        assert!(engine.source(first).is_none());
+        let third = engine.register(Arc::new(Counting::default()));
+        let fourth = engine.register(chained(third));
+        engine.replace(fourth, Arc::new(Counting::default()));
+        assert!(engine.source(third).is_none());
+    }
+
+    /// Panics whenever it is called, until it is stopped
+    #[derive(Default)]
+    struct Panicking {
+        stops: AtomicUsize,
+    }
+
+    impl Source for Panicking {
+        fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {
+            panic!("as this test wants");
+        }
+
+        fn on_tick(self: Arc<Self>) -> bool {
+            panic!("as this test wants");
+        }
+
+        fn on_deadline(self: Arc<Self>, _now: Instant) -> Option<Instant> {
+            panic!("as this test wants");
+        }
+
+        fn on_stop(self: Arc<Self>) {
+            self.stops.fetch_add(1, Ordering::SeqCst);
+            panic!("once more");
+        }
+    }
+
+    #[test]
+    fn a_source_that_panics_ends_alone() {
+        let engine = Engine::new().unwrap();
+        let other = Arc::new(Counting::default());
+        let other_id = engine.register(Arc::clone(&other) as Arc<dyn Source>);
+        let now = Instant::now();
+        for way in 0..3 {
+            let source = Arc::new(Panicking::default());
+            let id = engine.register(Arc::clone(&source) as Arc<dyn Source>);
+            match way {
+                0 => {
+                    engine.call(id, |source| source.on_ready(0, EventFlags::IN));
+                }
+                1 => {
+                    assert!(engine.busy_poll(id));
+                    engine.tick();
+                }
+                _ => {
+                    engine.schedule(id, now);
+                    engine.schedule(other_id, now);
+                    engine.visit_due(now);
+                }
+            }
+            assert_eq!(source.stops.load(Ordering::SeqCst), 1);
+            assert!(engine.source(id).is_none());
+            assert!(!engine.busy_poll(id));
+        }
+        assert_eq!(other.visits(), 1);
+    }
+}

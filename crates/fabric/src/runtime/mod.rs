@@ -1,0 +1,19 @@
+//! The runtime of a context: one thread, what it watches, and when it looks.
+
+mod doorbell;
+mod engine;
+mod sources;
+mod timers;
+mod warning;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) use doorbell::{clear, new_doorbell, notify};
+pub(crate) use engine::{Engine, EngineGuard};
+pub(crate) use sources::{Source, SourceId};
+pub(crate) use warning::RepeatedWarning;
+
+/// Locks a mutex whose data is valid even if a holder panicked
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

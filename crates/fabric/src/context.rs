@@ -17,7 +17,7 @@ use crate::handshaking::{Handshaking, finish};
 use crate::identity::{Identity, random};
 use crate::listener::Listener;
 use crate::meeting::Meeting;
-use crate::request::{Completer, Drive, Operation, Request};
+use crate::request::{Completer, Operation, Progress, Request};
 use crate::runtime::{Engine, EngineGuard, lock};
 
 /// Owns configuration, receive buffers and the progress engine
@@ -89,7 +89,7 @@ impl Context {
         let request = Request::of(
             &completer,
             Operation {
-                driver: Arc::clone(&connecting) as Arc<dyn Drive>,
+                driver: Arc::clone(&connecting) as Arc<dyn Progress>,
                 id: 0,
             },
         );
@@ -262,7 +262,7 @@ impl Connecting {
     }
 }
 
-impl Drive for Connecting {
+impl Progress for Connecting {
     fn cancel(&self, operation: u64) {
         self.cancelled.store(true, Ordering::SeqCst);
         let handshaking = lock(&self.handshaking).take();

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use backhaul_proto::{ConnectionStatistics, LaneKind, MessageKind, Selector, Tag, TagMask};
-use bytes::Bytes;
 
-use crate::buffer::{Message, Received, RecvBuffer, Segments};
-use crate::conn::Conn;
+use crate::carrier::WayStatistics;
+use crate::connection::Conn;
 use crate::context::Core;
 use crate::error::{CloseReason, RecvError, SendError};
 use crate::identity::Identity;
+use crate::memory::{Message, Received, RecvBuffer, Segment, Segments};
 use crate::request::Request;
 use crate::statistics::EndpointStatistics;
 
@@ -50,6 +50,8 @@ pub struct EndpointInfo {
     pub closed: Option<String>,
     /// State of the protocol; `None` while data is being moved
     pub protocol: Option<ConnectionStatistics>,
+    /// By which ways long private messages came, and how fast; empty while data is being moved
+    pub ways: Vec<WayStatistics>,
 }
 
 impl Endpoint {
@@ -66,11 +68,9 @@ impl Endpoint {
     ///
     /// Complete when the memory may be reused: the bytes are with the lane, not yet with a
     /// receive of the peer.
-    pub fn send(&self, tag: Tag, segment: impl Into<Bytes>) -> Request<(), SendError> {
-        self.conn.send(
-            MessageKind::Tagged(tag),
-            Segments::from_iter([segment.into()]),
-        )
+    pub fn send(&self, tag: Tag, segment: impl Into<Segment>) -> Request<(), SendError> {
+        self.conn
+            .send(MessageKind::Tagged(tag), Segments::from_iter([segment]))
     }
 
     /// Sends a copy of the bytes under a tag, which are the caller's again at once
@@ -97,12 +97,13 @@ impl Endpoint {
     /// before. Who writes to them all the same changes what the peer reads, as long as it has not
     /// written there itself. Freeing the memory is safe at any time.
     pub fn send_segments_shared(&self, tag: Tag, segments: Segments) -> Request<(), SendError> {
-        self.conn.send_shared(MessageKind::Tagged(tag), segments)
+        self.conn
+            .send(MessageKind::Tagged(tag), segments.exported())
     }
 
     /// As [`Endpoint::send_frames`], under the conditions of [`Endpoint::send_segments_shared`]
     pub fn send_frames_shared(&self, segments: Segments) -> Request<(), SendError> {
-        self.conn.send_shared(MessageKind::Untagged, segments)
+        self.conn.send(MessageKind::Untagged, segments.exported())
     }
 
     /// Receives the next message whose tag matches, its segments one behind the other
@@ -169,39 +170,40 @@ impl Endpoint {
 
     /// Our address
     pub fn local_address(&self) -> SocketAddr {
-        self.conn.facts.local
+        self.conn.about.local
     }
 
     /// The peer's address
     pub fn peer_address(&self) -> SocketAddr {
-        self.conn.facts.peer
+        self.conn.about.peer
     }
 
     /// Lane in use
     pub fn lane(&self) -> LaneKind {
-        self.conn.facts.lane
+        self.conn.about.lane
     }
 
     /// What is known of the connection
     pub fn info(&self) -> EndpointInfo {
-        let facts = &self.conn.facts;
-        let peer = &facts.peer_hello;
+        let about = &self.conn.about;
+        let peer = &about.peer_hello;
         EndpointInfo {
-            local_address: facts.local,
-            peer_address: facts.peer,
-            lane: facts.lane,
-            reason: facts.reason.clone(),
+            local_address: about.local,
+            peer_address: about.peer,
+            lane: about.lane,
+            reason: about.reason.clone(),
             peer_pid: peer.pid,
             peer_uid: peer.uid,
             same_host: peer.boot_id == Identity::current().boot_id && peer.boot_id != [0; 16],
             closed: self.close_reason().map(|reason| reason.to_string()),
             protocol: self.conn.protocol_statistics(),
+            ways: self.conn.ways(),
         }
     }
 
     /// What the endpoint has moved
     pub fn statistics(&self) -> EndpointStatistics {
-        self.conn.counters.snapshot(self.conn.facts.lane)
+        self.conn.counters.snapshot(self.conn.about.lane)
     }
 }
 

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use backhaul_proto::{ArrivalId, LaneKind};
 
-use crate::conn::Facts;
+use crate::connection::About;
+use crate::link::{Meter, Now};
 use crate::runtime::lock;
 use crate::statistics::Count;
 
@@ -184,8 +185,8 @@ impl Flows {
         told_apart.chain(summed).collect()
     }
 
-    fn open(&self, facts: &Facts) -> (Arc<Flow>, Arc<Tally>) {
-        let key = (facts.peer_hello.process_token, facts.lane);
+    fn open(&self, about: &About) -> (Arc<Flow>, Arc<Tally>) {
+        let key = (about.peer_hello.process_token, about.lane);
         let tally = Arc::new(Tally::default());
         let mut table = lock(&self.table);
         if !table.flows.contains_key(&key) && table.flows.len() >= ENDED_FLOWS_MAX {
@@ -194,8 +195,8 @@ impl Flows {
         let flow = table.flows.entry(key).or_insert_with(|| {
             Arc::new(Flow {
                 key,
-                pid: facts.peer_hello.pid,
-                host: facts.peer.ip(),
+                pid: about.peer_hello.pid,
+                host: about.peer.ip(),
                 state: Mutex::new(FlowState {
                     open: Vec::new(),
                     closed: Totals::default(),
@@ -286,8 +287,6 @@ pub(crate) struct Inflow {
     tally: Arc<Tally>,
     /// Long messages that are on their way, or here but not received
     timed: Vec<Timed>,
-    /// Bytes of the frame whose payload comes next
-    due_bytes: u64,
 }
 
 struct Timed {
@@ -307,23 +306,23 @@ enum Time {
 
 impl Inflow {
     /// Begins to count for a connection
-    pub(crate) fn open(flows: &Arc<Flows>, facts: &Facts) -> Self {
-        let (flow, tally) = flows.open(facts);
+    pub(crate) fn open(flows: &Arc<Flows>, about: &About) -> Self {
+        let (flow, tally) = flows.open(about);
         Self {
             flows: Arc::clone(flows),
             flow,
             tally,
             timed: Vec::new(),
-            due_bytes: 0,
         }
     }
+}
 
-    /// There is a place for a message, whose bytes will come
-    pub(crate) fn begin(&mut self, arrival: ArrivalId, bytes: u64) {
+impl Meter for Inflow {
+    fn begin(&mut self, now: &Now, arrival: ArrivalId, bytes: u64) {
         if bytes < TIMED_BYTES_MIN {
             return;
         }
-        let began = lock(&self.flow.state).clock.begin(Instant::now());
+        let began = lock(&self.flow.state).clock.begin(now.get());
         self.timed.push(Timed {
             arrival,
             missing_bytes: bytes,
@@ -332,43 +331,32 @@ impl Inflow {
         });
     }
 
-    /// Some bytes of a message come next
-    pub(crate) fn announce(&mut self, arrival: ArrivalId, bytes: u64, is_lent: bool) {
-        self.due_bytes = bytes;
-        if is_lent && let Some(timed) = self.find(arrival) {
-            timed.lent_bytes += bytes;
-        }
-    }
-
-    /// The bytes announced last are in their place
-    pub(crate) fn stored(&mut self, arrival: ArrivalId) {
-        let due_bytes = self.due_bytes;
+    fn stored(&mut self, now: &Now, arrival: ArrivalId, bytes: u64, is_lent: bool) {
         let Some(timed) = self.find(arrival) else {
             return;
         };
-        timed.missing_bytes = timed.missing_bytes.saturating_sub(due_bytes);
+        timed.lent_bytes += if is_lent { bytes } else { 0 };
+        timed.missing_bytes = timed.missing_bytes.saturating_sub(bytes);
         if timed.missing_bytes == 0
             && let Time::Since(began) = timed.time
         {
-            let took = lock(&self.flow.state).clock.end(Instant::now(), began);
+            let took = lock(&self.flow.state).clock.end(now.get(), began);
             if let Some(timed) = self.find(arrival) {
                 timed.time = Time::Took(took);
             }
         }
     }
 
-    /// A receive has its message, which was too short to be timed
-    pub(crate) fn received_at_once(&mut self, bytes: u64) {
+    fn received_inline(&mut self, bytes: u64) {
         let tally = &self.tally.0[SizeClass::of(bytes).index()];
         tally.messages.bump(1);
         tally.bytes.bump(bytes);
     }
 
-    /// A receive has its message
-    pub(crate) fn received(&mut self, arrival: ArrivalId, bytes: u64) {
-        self.received_at_once(bytes);
+    fn received(&mut self, now: &Now, arrival: ArrivalId, bytes: u64) {
+        self.received_inline(bytes);
         if bytes >= TIMED_BYTES_MIN
-            && let Some(timed) = self.forget(arrival)
+            && let Some(timed) = self.forget(now, arrival)
         {
             let tally = &self.tally.0[SizeClass::of(bytes).index()];
             tally.lent_bytes.bump(timed.lent_bytes);
@@ -379,35 +367,35 @@ impl Inflow {
         }
     }
 
-    /// A message goes to nobody
-    pub(crate) fn discard(&mut self, arrival: ArrivalId) {
-        self.forget(arrival);
+    fn discard(&mut self, now: &Now, arrival: ArrivalId) {
+        self.forget(now, arrival);
     }
 
-    /// Nothing more comes
-    pub(crate) fn stop(&mut self) {
-        let (flow, now) = (&self.flow, Instant::now());
+    fn stop(&mut self, now: &Now) {
+        let flow = &self.flow;
         self.timed.retain(|timed| match timed.time {
             Time::Took(_) => true,
             Time::Since(began) => {
-                lock(&flow.state).clock.end(now, began);
+                lock(&flow.state).clock.end(now.get(), began);
                 false
             }
         });
     }
+}
 
+impl Inflow {
     fn find(&mut self, arrival: ArrivalId) -> Option<&mut Timed> {
         self.timed.iter_mut().find(|timed| timed.arrival == arrival)
     }
 
-    fn forget(&mut self, arrival: ArrivalId) -> Option<Timed> {
+    fn forget(&mut self, now: &Now, arrival: ArrivalId) -> Option<Timed> {
         let at = self
             .timed
             .iter()
             .position(|timed| timed.arrival == arrival)?;
         let timed = self.timed.swap_remove(at);
         if let Time::Since(began) = timed.time {
-            lock(&self.flow.state).clock.end(Instant::now(), began);
+            lock(&self.flow.state).clock.end(now.get(), began);
         }
         Some(timed)
     }
@@ -415,7 +403,7 @@ impl Inflow {
 
 impl Drop for Inflow {
     fn drop(&mut self) {
-        self.stop();
+        self.stop(&Now::lazy());
         self.flows.close(&self.flow, &self.tally);
     }
 }

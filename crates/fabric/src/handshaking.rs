@@ -16,18 +16,21 @@ use backhaul_proto::{
 use rustix::event::epoll::EventFlags;
 
 use crate::address::canonical;
-use crate::conn::{Conn, Facts, Link, MessageMemory, PORT_SOCKET};
+use crate::carrier::Carriers;
+use crate::carrier::lease::LeaseCarrier;
+use crate::connection::{About, Conn, ConnParts, PORT_SOCKET};
 use crate::context::Core;
-use crate::courier::Courier;
 use crate::endpoint::Endpoint;
 use crate::error::ConnectError;
 use crate::flow::Inflow;
-use crate::lane::Lane;
+use crate::lane::{Lane, TcpLane};
+use crate::link::{Link, LinkMemory, LinkParts};
 use crate::listener::ListenerShared;
 use crate::opening::Opening;
 use crate::rendezvous::{self, Means};
-use crate::request::{Completer, Drive, Wakes};
+use crate::request::{Completer, Progress, WakeList};
 use crate::runtime::{Source, SourceId, lock};
+use crate::statistics::Counters;
 
 /// A connection whose handshake is under way
 pub(crate) struct Handshaking {
@@ -266,42 +269,64 @@ impl Handshaking {
     ) -> io::Result<Endpoint> {
         let core = &self.core;
         let stream = Arc::new(socket.stream);
-        let (lane, bell, parts) = match means.into_lane(lane) {
-            Some(found) => (
-                Lane::Ring(found.lane),
-                Some(found.our_bell),
-                Some(found.courier),
-            ),
-            None => (Lane::tcp(Arc::clone(&stream)), None, None),
+        let (lane, doorbell, lease): (Box<dyn Lane>, _, _) = match means.into_lane(lane) {
+            Some(found) => (found.lane, Some(found.our_bell), Some(found.lease)),
+            None => (Box::new(TcpLane::new(Arc::clone(&stream))), None, None),
         };
-        let courier = parts
-            .map(|parts| Courier::start(core.engine(), parts, core.config.arena.as_ref()))
-            .transpose()?;
+        let mut carriers = Carriers::default();
+        if let Some(parts) = lease {
+            let arena = core.config.arena.as_ref();
+            let populate = core.config.populate_leases;
+            carriers.push(Box::new(LeaseCarrier::start(
+                core.engine(),
+                parts,
+                arena,
+                populate,
+            )?));
+        }
         let mut limits = core.config.limits.clone();
-        limits.keep_alive = core.config.keep_alive.filter(|_| bell.is_none());
+        limits.keep_alive = core.config.keep_alive.filter(|_| !lane.traits().is_local);
         let peer_limits = PeerLimits {
             credit_bytes: peer.credit_bytes,
             credit_messages: peer.credit_messages,
             message_bytes_max: peer.message_bytes_max,
             segments_max: peer.segments_max,
+            data_chunk_bytes: u64::MAX,
         };
-        let facts = Facts {
+        let about = About {
             local: canonical(stream.local_addr()?),
             peer: canonical(socket.peer),
             lane: lane.kind(),
             reason,
             peer_hello: peer,
         };
-        let proto = Connection::new(limits.clone(), peer_limits, Instant::now());
-        let memory = MessageMemory {
-            pool: core.pool.clone(),
-            courier,
-            lease_bytes_min: core.config.lease_bytes_min,
-            populate_leases: core.config.populate_leases,
+        let now = Instant::now();
+        let counters = Arc::new(Counters::new());
+        let link = Link::new(LinkParts {
+            core: Connection::new(limits.clone(), peer_limits, now),
+            limits,
+            peer: about.peer,
+            staged: staged.to_vec(),
+            memory: LinkMemory {
+                pool: core.pool.clone(),
+                device_allocator: None,
+                carriers: carriers.reach(),
+                give_bytes_min: core.config.lease_bytes_min,
+            },
+            meter: Box::new(Inflow::open(&core.flows, &about)),
+            counters: Arc::clone(&counters),
+            now,
+        });
+        let parts = ConnParts {
+            about,
+            link,
+            lane,
+            carriers,
+            counters,
+            socket: stream,
+            doorbell,
         };
-        let inflow = Inflow::open(&core.flows, &facts);
-        let link = Link::new(proto, limits, lane, staged, memory, inflow);
-        let conn = Conn::start(core.engine(), id, facts, link, stream, bell, &core.config)?;
+        let conn = Conn::start(core.engine(), id, parts, &core.config)?;
         Ok(Endpoint::new(conn, Arc::clone(core)))
     }
 
@@ -514,7 +539,7 @@ impl Source for Handshaking {
     }
 }
 
-impl Drive for Handshaking {
+impl Progress for Handshaking {
     fn cancel(&self, _operation: u64) {
         self.fail(Failure::Cancelled);
     }
@@ -528,7 +553,7 @@ impl std::fmt::Debug for Handshaking {
 
 /// Completes and wakes at once; no lock may be held
 pub(crate) fn finish<T, E>(completer: Completer<T, E>, result: Result<T, E>) {
-    let mut wakes = Wakes::new();
+    let mut wakes = WakeList::new();
     completer.complete(result, &mut wakes);
     for waker in wakes {
         waker.wake();

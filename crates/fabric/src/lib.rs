@@ -30,25 +30,27 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod buffer;
+mod carrier;
 mod config;
-mod conn;
+mod connection;
 mod context;
-mod courier;
 mod endpoint;
 mod error;
 mod flow;
 mod handshaking;
 mod identity;
 mod lane;
+mod link;
 mod listener;
 mod meeting;
+mod memory;
 mod opening;
 mod rendezvous;
 mod request;
 mod runtime;
 mod statistics;
 
+pub use backhaul_proto::{CarrierKind, Device, MemoryKind, Vendor};
 pub use backhaul_proto::{
     ConnectionStatistics, HandshakeError, KeepAlive, LaneKind, Limits, ProtocolError, RecvRefused,
     SendRefused, Tag, TagMask,
@@ -56,8 +58,8 @@ pub use backhaul_proto::{
 pub use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig, ArenaStatistics};
 pub use backhaul_shm::leased::{borrowed_bytes, is_leased as is_borrowed};
 pub use backhaul_shm::pool::PoolStatistics;
-pub use buffer::{Message, PoolBuf, Received, RecvBuffer, Segments};
 pub use bytes::Bytes;
+pub use carrier::{Way, WayStatistics};
 pub use config::{Config, ConfigError};
 pub use context::Context;
 pub use endpoint::{Endpoint, EndpointInfo};
@@ -68,5 +70,9 @@ pub use error::{
 pub use flow::{FlowStatistics, SizeClass, SizeStatistics};
 pub use identity::process_token;
 pub use listener::{Listener, ListenerStatistics};
+pub use memory::{
+    DeviceAllocator, DeviceError, DeviceMemory, Message, PoolBuf, Received, RecvBuffer, RecvMemory,
+    Segment, Segments,
+};
 pub use request::Request;
 pub use statistics::EndpointStatistics;

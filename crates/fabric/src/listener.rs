@@ -16,7 +16,7 @@ use crate::context::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{AcceptError, ListenError};
 use crate::handshaking::{Handshaking, finish};
-use crate::request::{Completer, Drive, Operation, Request, Wakes};
+use crate::request::{Completer, Operation, Progress, Request, WakeList};
 use crate::runtime::{Engine, RepeatedWarning, Source, SourceId, lock};
 use crate::statistics::Count;
 
@@ -132,7 +132,7 @@ impl Listener {
         // Only uniqueness matters.
         let id = shared.next_operation.fetch_add(1, Ordering::Relaxed);
         let operation = Operation {
-            driver: Arc::clone(shared) as Arc<dyn Drive>,
+            driver: Arc::clone(shared) as Arc<dyn Progress>,
             id,
         };
         let (request, completer) = Request::pending(operation);
@@ -179,22 +179,19 @@ impl ListenerShared {
     pub(crate) fn deliver(&self, endpoint: Endpoint) {
         self.handshakes.fetch_sub(1, Ordering::Relaxed);
         self.accepted.add(1);
-        let mut wakes = Wakes::new();
+        let mut wakes = WakeList::new();
         {
             let mut queue = lock(&self.queue);
             if queue.closed {
                 return;
             }
-            while queue
-                .waiters
-                .front()
-                .is_some_and(|(_, waiter)| waiter.is_abandoned())
-            {
-                queue.waiters.pop_front();
-            }
-            match queue.waiters.pop_front() {
-                Some((_, completer)) => completer.complete(Ok(endpoint), &mut wakes),
-                None => queue.ready.push_back(endpoint),
+            // One that was given up gives it back.
+            let mut left = Some(endpoint);
+            while let Some(endpoint) = left.take() {
+                match queue.waiters.pop_front() {
+                    Some((_, completer)) => left = completer.complete(Ok(endpoint), &mut wakes),
+                    None => queue.ready.push_back(endpoint),
+                }
             }
         }
         for waker in wakes {
@@ -340,7 +337,7 @@ impl Source for ListenerShared {
     }
 }
 
-impl Drive for ListenerShared {
+impl Progress for ListenerShared {
     fn cancel(&self, operation: u64) {
         let cancelled = {
             let mut queue = lock(&self.queue);

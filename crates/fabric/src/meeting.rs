@@ -23,7 +23,7 @@ use rustix::net::{
 };
 use thiserror::Error;
 
-use crate::courier;
+use crate::carrier::lease;
 use crate::identity::{Identity, random};
 use crate::runtime::{Engine, Source, SourceId, lock};
 
@@ -40,7 +40,7 @@ pub(crate) struct Offer {
     pub(crate) their_bell: OwnedFd,
     /// Rung to wake the side that takes the offer
     pub(crate) our_bell: OwnedFd,
-    /// Stays open for the courier
+    /// Stays open as the lease channel
     pub(crate) socket: OwnedFd,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Half {
     pub(crate) rings: Duplex,
     pub(crate) their_bell: OwnedFd,
     pub(crate) our_bell: OwnedFd,
-    pub(crate) courier: courier::Parts,
+    pub(crate) lease: lease::LeaseParts,
 }
 
 /// The abstract Unix socket of a context

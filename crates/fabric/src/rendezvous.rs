@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use backhaul_proto::{Hello, LaneKind};
 use backhaul_shm::{channel, completion};
 
+use crate::carrier::lease;
 use crate::context::Core;
-use crate::courier;
-use crate::lane::RingLane;
+use crate::lane::{Lane, RingLane};
 use crate::meeting::{self, Half};
 use crate::runtime::new_doorbell;
 
@@ -25,15 +25,16 @@ pub(crate) struct Means {
 
 /// A lane that is not the socket itself
 pub(crate) struct Found {
-    pub(crate) lane: RingLane,
+    pub(crate) kind: LaneKind,
+    pub(crate) lane: Box<dyn Lane>,
     pub(crate) our_bell: OwnedFd,
-    pub(crate) courier: courier::Parts,
+    pub(crate) lease: lease::LeaseParts,
 }
 
 impl Means {
     /// The lane agreed on, if it is not the socket itself
     pub(crate) fn into_lane(mut self, agreed: LaneKind) -> Option<Found> {
-        self.ring.take().filter(|found| found.lane.kind == agreed)
+        self.ring.take().filter(|found| found.kind == agreed)
     }
 }
 
@@ -113,7 +114,7 @@ pub(crate) fn take(
                 rings,
                 their_bell: offer.their_bell,
                 our_bell: offer.our_bell,
-                courier: courier::Parts {
+                lease: lease::LeaseParts {
                     socket: offer.socket,
                     table,
                 },
@@ -139,12 +140,12 @@ fn offer_inproc(
             channel::in_process(core.config.ring_bytes).map_err(io::Error::other)?;
         let (our_bell, their_bell) = (new_doorbell()?, new_doorbell()?);
         let (our_table, their_table) = completion::table_in_process();
-        let (our_socket, their_socket) = courier::pair()?;
+        let (our_socket, their_socket) = lease::pair()?;
         let half = Half {
             rings: theirs,
             our_bell: their_bell.try_clone()?,
             their_bell: our_bell.try_clone()?,
-            courier: courier::Parts {
+            lease: lease::LeaseParts {
                 socket: their_socket,
                 table: their_table,
             },
@@ -153,7 +154,7 @@ fn offer_inproc(
             rings: ours,
             our_bell,
             their_bell,
-            courier: courier::Parts {
+            lease: lease::LeaseParts {
                 socket: our_socket,
                 table: our_table,
             },
@@ -200,20 +201,21 @@ fn offer_shm(
         rings,
         their_bell,
         our_bell,
-        courier: courier::Parts { socket, table },
+        lease: lease::LeaseParts { socket, table },
     };
     means.ring = Some(ring_lane(LaneKind::Shm, half));
     Ok("same host and user, proved on a Unix socket".to_owned())
 }
 
 fn ring_lane(kind: LaneKind, half: Half) -> Found {
+    let lane = match kind {
+        LaneKind::Inproc => RingLane::in_process(half.rings, half.their_bell),
+        _ => RingLane::shared(half.rings, half.their_bell),
+    };
     Found {
-        lane: RingLane {
-            kind,
-            rings: half.rings,
-            peer_bell: half.their_bell,
-        },
+        kind,
+        lane: Box::new(lane),
         our_bell: half.our_bell,
-        courier: half.courier,
+        lease: half.lease,
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 /// Wakers to call once the locks that completed their requests are released
-pub(crate) type Wakes = SmallVec<[Waker; 4]>;
+pub(crate) type WakeList = SmallVec<[Waker; 4]>;
 
 /// An operation in flight
 ///
@@ -24,15 +24,21 @@ pub(crate) type Wakes = SmallVec<[Waker; 4]>;
 ///
 /// # Cancel safety
 ///
-/// A receive that is dropped either takes no message or takes one message whole, which is then
-/// lost. A send that is dropped is withdrawn if nothing of it has left, else it completes.
+/// A receive that is dropped takes no message: one that it has met already, or that nobody has taken
+/// out of it, is there for other receives again, whole and in its place in the order. A send that is
+/// dropped is withdrawn if nothing of it has left, else it completes.
 #[must_use = "a dropped request is cancelled; use `detach` to let it finish unobserved"]
 #[derive(Debug)]
 pub struct Request<T, E> {
     state: Held<T, E>,
     /// What moves the operation along; `None` once it is detached
     operation: Option<Operation>,
+    /// Gives back a result that nobody takes, where it must not be lost
+    give_back: Option<GiveBack<T>>,
 }
+
+/// Gives a result back to where it came from
+pub(crate) type GiveBack<T> = fn(&dyn Progress, T);
 
 /// Where the result of a request is
 #[derive(Debug)]
@@ -53,8 +59,15 @@ impl<T, E> Request<T, E> {
         let request = Self {
             state: Held::Slot(slot),
             operation: Some(operation),
+            give_back: None,
         };
         (request, completer)
+    }
+
+    /// The same request, whose result goes back if nobody takes it
+    pub(crate) fn giving_back(mut self, give_back: GiveBack<T>) -> Self {
+        self.give_back = Some(give_back);
+        self
     }
 
     /// Makes a request for an operation that is over already
@@ -62,6 +75,7 @@ impl<T, E> Request<T, E> {
         Self {
             state: Held::Here(Mutex::new(Some(result))),
             operation: None,
+            give_back: None,
         }
     }
 
@@ -70,6 +84,7 @@ impl<T, E> Request<T, E> {
         Self {
             state: Held::Slot(Arc::clone(&completer.slot)),
             operation: Some(operation),
+            give_back: None,
         }
     }
 
@@ -115,14 +130,15 @@ impl<T, E> Request<T, E> {
         self.is_done()
     }
 
-    /// Takes the result if it is there
+    /// Takes the result if it is there, and was not given up
     ///
     /// # Panics
     ///
     /// If the result was taken before.
     pub fn take(&self) -> Option<Result<T, E>> {
         match &self.state {
-            Held::Slot(slot) => slot.done.load(Ordering::Acquire).then(|| slot.take()),
+            Held::Slot(slot) if slot.done.load(Ordering::Acquire) => slot.take(),
+            Held::Slot(_) => None,
             Held::Here(result) => {
                 let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
                 Some(result.expect(TAKEN_ONCE))
@@ -160,6 +176,29 @@ impl<T, E> Request<T, E> {
             && !self.is_done()
         {
             operation.driver.cancel(operation.id);
+        }
+    }
+
+    /// Gives the operation up: nobody will ask for its result
+    ///
+    /// As dropping the request: a receive leaves its message for others, if it has one that nobody
+    /// has taken. Returns whether there was something to give up; from then on there is no result.
+    pub fn withdraw(&self) -> bool {
+        let (Held::Slot(slot), Some(operation)) = (&self.state, &self.operation) else {
+            return false;
+        };
+        match slot.withdraw() {
+            State::Pending { .. } => {
+                operation.driver.cancel(operation.id);
+                true
+            }
+            State::Done(result) => {
+                if let (Ok(value), Some(give_back)) = (result, self.give_back) {
+                    give_back(&*operation.driver, value);
+                }
+                true
+            }
+            State::Taken | State::Withdrawn => false,
         }
     }
 
@@ -209,7 +248,7 @@ impl<T, E> Unpin for Request<T, E> {}
 
 impl<T, E> Drop for Request<T, E> {
     fn drop(&mut self) {
-        self.cancel();
+        self.withdraw();
     }
 }
 
@@ -228,11 +267,18 @@ impl<T, E> Completer<T, E> {
     }
 
     /// Stores the result; whoever waits is woken when the caller drains `wakes`
-    pub(crate) fn complete(self, result: Result<T, E>, wakes: &mut Wakes) {
+    ///
+    /// Returns what the operation came to if the request was given up meanwhile.
+    pub(crate) fn complete(self, result: Result<T, E>, wakes: &mut WakeList) -> Option<T> {
         let mut state = self.slot.lock();
+        if matches!(*state, State::Withdrawn) {
+            return result.ok();
+        }
         let (waker, is_slept_on) = match std::mem::replace(&mut *state, State::Done(result)) {
             State::Pending { waker, is_slept_on } => (waker, is_slept_on),
-            State::Done(_) | State::Taken => unreachable!("a completer is consumed by completing"),
+            State::Done(_) | State::Taken | State::Withdrawn => {
+                unreachable!("a completer is consumed by completing")
+            }
         };
         // Pairs with the Acquire load of `is_done`.
         self.slot.done.store(true, Ordering::Release);
@@ -242,6 +288,7 @@ impl<T, E> Completer<T, E> {
             self.slot.blocked.notify_all();
         }
         wakes.extend(waker);
+        None
     }
 
     /// Whether nobody holds the request any more
@@ -254,13 +301,13 @@ impl<T, E> Completer<T, E> {
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     /// Moves the operation along
-    pub(crate) driver: Arc<dyn Drive>,
+    pub(crate) driver: Arc<dyn Progress>,
     /// Names the operation to its driver
     pub(crate) id: u64,
 }
 
 /// Moves operations along and cancels them
-pub(crate) trait Drive: std::fmt::Debug + Send + Sync {
+pub(crate) trait Progress: std::fmt::Debug + Send + Sync {
     /// Moves data until `done` is set or a bounded time has passed, returning whether it is set
     fn poll_inline(&self, done: &AtomicBool) -> bool {
         done.load(Ordering::Acquire)
@@ -273,6 +320,10 @@ pub(crate) trait Drive: std::fmt::Debug + Send + Sync {
     fn step(&self) {}
     /// Asks to cancel an operation, which still completes
     fn cancel(&self, operation: u64);
+    /// Takes back a message that a receive has got and nobody has looked at
+    fn restore(&self, delivery: crate::link::Delivery) {
+        drop(delivery);
+    }
 }
 
 #[derive(Debug)]
@@ -292,6 +343,8 @@ enum State<T, E> {
     },
     Done(Result<T, E>),
     Taken,
+    /// Nobody will ask for the result
+    Withdrawn,
 }
 
 impl<T, E> Default for Slot<T, E> {
@@ -312,11 +365,30 @@ impl<T, E> Slot<T, E> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Result<T, E> {
-        match std::mem::replace(&mut *self.lock(), State::Taken) {
-            State::Done(result) => result,
+    /// The result; `None` if it was given up
+    fn take(&self) -> Option<Result<T, E>> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Done(result) => Some(result),
+            State::Withdrawn => {
+                *state = State::Withdrawn;
+                None
+            }
             State::Pending { .. } => unreachable!("`done` is set after the result is stored"),
             State::Taken => panic!("{TAKEN_ONCE}"),
+        }
+    }
+
+    /// Gives the result up, returning how things stood
+    fn withdraw(&self) -> State<T, E> {
+        let mut state = self.lock();
+        match &*state {
+            State::Taken | State::Withdrawn => State::Taken,
+            State::Pending { .. } | State::Done(_) => {
+                let former = std::mem::replace(&mut *state, State::Withdrawn);
+                self.done.store(true, Ordering::Release);
+                former
+            }
         }
     }
 
@@ -329,7 +401,7 @@ impl<T, E> Slot<T, E> {
                 }
                 true
             }
-            State::Done(_) | State::Taken => false,
+            State::Done(_) | State::Taken | State::Withdrawn => false,
         }
     }
 
@@ -360,4 +432,13 @@ impl<T, E> Slot<T, E> {
     }
 }
 
-const TAKEN_ONCE: &str = "the result of a request is taken once";
+const TAKEN_ONCE: &str = "the result of a request is taken once, and not after it was given up";
+
+/// Completes and wakes at once; no lock may be held
+pub(crate) fn finish<T, E>(completer: Completer<T, E>, result: Result<T, E>) {
+    let mut wakes = WakeList::new();
+    completer.complete(result, &mut wakes);
+    for waker in wakes {
+        waker.wake();
+    }
+}

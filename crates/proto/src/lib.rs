@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod carrier;
 mod connection;
 mod credit;
 mod decoder;
@@ -27,6 +28,7 @@ mod liveness;
 mod matching;
 mod memory;
 
+pub use carrier::{CarrierKind, ParseCarrierError};
 pub use connection::{
     Connection, ConnectionStatistics, Event, Give, Given, HeaderBytes, Incoming, Inline, Long,
     Outgoing, PayloadRange, Posted, Span, Store, Transmit, Withdrawn,

@@ -75,9 +75,9 @@ fn shares_add_up_to_the_time_in_which_anything_went_on() {
 #[test]
 fn connections_to_one_process_are_one_flow_that_outlives_them() {
     let flows = Arc::default();
-    let mut first = Inflow::open(&flows, &facts(1, LaneKind::Shm));
-    let mut second = Inflow::open(&flows, &facts(1, LaneKind::Shm));
-    let other_lane = Inflow::open(&flows, &facts(1, LaneKind::Tcp));
+    let mut first = Inflow::open(&flows, &about(1, LaneKind::Shm));
+    let mut second = Inflow::open(&flows, &about(1, LaneKind::Shm));
+    let other_lane = Inflow::open(&flows, &about(1, LaneKind::Tcp));
     receive(&mut first, 100);
     receive(&mut second, 5000);
     drop(first);
@@ -95,7 +95,7 @@ fn connections_to_one_process_are_one_flow_that_outlives_them() {
 #[test]
 fn a_message_that_never_came_is_not_counted_and_stops_no_clock() {
     let flows = Arc::default();
-    let mut inflow = Inflow::open(&flows, &facts(1, LaneKind::Tcp));
+    let mut inflow = Inflow::open(&flows, &about(1, LaneKind::Tcp));
     inflow.begin(ArrivalId(3), 1 << 20);
     inflow.announce(ArrivalId(3), 1 << 19, false);
     inflow.stored(ArrivalId(3));
@@ -107,7 +107,7 @@ fn a_message_that_never_came_is_not_counted_and_stops_no_clock() {
 #[test]
 fn time_and_loans_are_counted_with_the_message_when_it_is_received() {
     let flows = Arc::default();
-    let mut inflow = Inflow::open(&flows, &facts(1, LaneKind::Shm));
+    let mut inflow = Inflow::open(&flows, &about(1, LaneKind::Shm));
     inflow.begin(ArrivalId(0), 3 << 20);
     inflow.announce(ArrivalId(0), 2 << 20, true);
     inflow.stored(ArrivalId(0));
@@ -130,10 +130,10 @@ fn time_and_loans_are_counted_with_the_message_when_it_is_received() {
 fn what_forgotten_peers_sent_is_summed_up_by_host() {
     let flows = Arc::default();
     let peers = u32::try_from(ENDED_FLOWS_MAX).expect("it is small") + 100;
-    let mut kept = Inflow::open(&flows, &facts(0, LaneKind::Tcp));
+    let mut kept = Inflow::open(&flows, &about(0, LaneKind::Tcp));
     receive(&mut kept, 10);
     for peer in 1..peers {
-        receive(&mut Inflow::open(&flows, &facts(peer, LaneKind::Tcp)), 10);
+        receive(&mut Inflow::open(&flows, &about(peer, LaneKind::Tcp)), 10);
     }
     let all = flows.snapshot();
     assert_eq!(all.len(), ENDED_FLOWS_MAX + 1);
@@ -170,12 +170,12 @@ fn counts(flow: &FlowStatistics) -> Vec<(u64, u64)> {
     flow.sizes.iter().map(count).collect()
 }
 
-fn facts(peer: u32, lane: LaneKind) -> Facts {
+fn about(peer: u32, lane: LaneKind) -> About {
     let identity = Identity::current();
     let mut process_token = [0; 16];
     process_token[..4].copy_from_slice(&peer.to_le_bytes());
     let address = SocketAddr::from(([127, 0, 0, 1], 4000));
-    Facts {
+    About {
         local: address,
         peer: address,
         lane,

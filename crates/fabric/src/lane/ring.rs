@@ -7,7 +7,7 @@ use backhaul_proto::LaneKind;
 use backhaul_shm::channel::Duplex;
 
 use super::{Lane, LaneError, LaneTraits, Moved};
-use crate::engine::ring as notify;
+use crate::runtime::notify;
 
 /// Two rings and the doorbell that wakes the peer
 pub(crate) struct RingLane {

@@ -140,6 +140,17 @@ impl Connection {
         self.receiving.accept(arrival, carrier);
     }
 
+    /// Says that there is no place for the bytes of a message, after an [`Event::Prepare`] that asks
+    ///
+    /// It counts as complete: the driver knows that its bytes are missing.
+    ///
+    /// # Panics
+    ///
+    /// If the message does not wait for that.
+    pub fn skip(&mut self, arrival: ArrivalId) {
+        self.receiving.skip(arrival, &mut self.events);
+    }
+
     /// Says that the driver fetches the bytes of a message, after an [`Event::Prepare`] that asks
     ///
     /// # Panics

@@ -316,6 +316,23 @@ impl RecvHalf {
         });
     }
 
+    /// The driver has no place for the bytes of a message: its receive ends without them
+    pub(super) fn skip(&mut self, arrival: ArrivalId, events: &mut VecDeque<Event>) {
+        let state = &mut self.arrivals[arrival.0];
+        assert!(
+            matches!(state.stage, Stage::Asked),
+            "a message is skipped when it is asked for"
+        );
+        state.stage = Stage::Accepted;
+        state.unannounced_bytes = 0;
+        state.missing_bytes = 0;
+        let message = state.message;
+        self.unfinished.remove(&message);
+        self.answers
+            .push_back(FrameHeader::bare(FrameKind::Skip, message));
+        self.finish_if_over(arrival, events);
+    }
+
     /// The driver fetches the bytes of a message by itself
     pub(super) fn fetch(&mut self, arrival: ArrivalId) {
         let state = &mut self.arrivals[arrival.0];

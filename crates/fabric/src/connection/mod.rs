@@ -1,19 +1,13 @@
 //! One connection: the state that callers and the engine share, and who moves it along when.
 //!
-//! Callers put commands into an inbox and then try the lock of the link; whoever holds it works
-//! through the inbox before and after letting go, so nobody waits for a lock while another copies
-//! data. Reading is done by the engine, woken by the lane's bell, or by a caller that polls; the
-//! two take turns by *arming*: an armed link wakes the engine, a link that a caller drives does
-//! not (it is then *hot*, see [`crate::runtime`]).
+//! Callers put commands into an inbox and then try the lock of the [`Port`], the driver of the link;
+//! whoever holds it works through the inbox before and after letting go, so nobody waits for a lock
+//! while another copies data. Reading is done by the engine, woken by the lane's doorbell, or by a
+//! caller that polls; the two take turns by *arming*: an armed connection wakes the engine, one that
+//! a caller polls does not (it is then *busy-polled*, see [`crate::runtime`]).
 
-mod at_once;
-mod borrowing;
-mod ending;
-mod incoming;
 mod interest;
-mod link;
-mod operations;
-mod outgoing;
+mod port;
 mod posting;
 mod spin;
 
@@ -25,59 +19,63 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use backhaul_proto::{Hello, LaneKind, MessageKind, Selector};
+use backhaul_proto::{Hello, LaneKind};
 use rustix::event::epoll::EventFlags;
 
-use crate::buffer::{Message, Received, RecvBuffer, Segments};
+use crate::carrier::{Carriers, WayStatistics};
 use crate::config::Config;
-use crate::error::{CloseReason, RecvError, SendError};
-use crate::request::{Completer, Drive, Operation, Request, Wakes};
+use crate::error::{CloseReason, RecvError};
+use crate::lane::{Lane, LaneTraits};
+use crate::link::{Delivery, Link, LinkEvent};
+use crate::request::{Completer, Operation, Progress, Request, WakeList};
 use crate::runtime::{Engine, Source, SourceId, lock};
 use crate::statistics::Counters;
 
-use interest::Interest;
-use interest::PORT_BELL;
 pub(crate) use interest::PORT_SOCKET;
-pub(crate) use link::{Link, MessageMemory};
-use link::{Outcome, Work};
+use interest::{Interest, PORT_DOORBELL};
+use port::{Command, Outcome, Work};
+pub(crate) use port::{Port, RecvToken, SendToken};
 use spin::SpinPolicy;
 
 /// A connection
 ///
-/// Lock order: `link` before `inbox`, `interest` and `watchers`; none is held while a waker runs.
+/// Lock order: `port` before `inbox`, `interest` and `watchers`; none is held while a waker runs.
 pub(crate) struct Conn {
-    pub(crate) facts: Facts,
-    pub(crate) counters: Counters,
+    pub(crate) about: About,
+    pub(crate) counters: Arc<Counters>,
     engine: Arc<Engine>,
     id: SourceId,
-    interest: Interest,
+    interest: Arc<Interest>,
+    traits: LaneTraits,
     inbox: Mutex<Vec<Command>>,
     /// The inbox may hold something
     dirty: AtomicBool,
-    link: Mutex<Link>,
-    /// Threads that wait for the link's lock: who holds it while nothing happens lets go
+    port: Mutex<Port>,
+    /// Threads that wait for the lock: who holds it while nothing happens lets go
     wanted: AtomicU32,
     /// Callers that poll now
     inline: AtomicU32,
-    /// Polls that had found what they waited for at the last tick: tells whether a hot link is in use
+    /// Polls that had found what they waited for at the last tick: tells whether busy-polling pays
     inline_hits_seen: AtomicU64,
-    /// The engine looks at this link each tick
-    hot: AtomicBool,
-    /// Callers drive the link: its bell does not wake the engine, which looks each tick
-    muted: AtomicBool,
+    /// The engine looks at this connection each tick
+    busy_polled: AtomicBool,
+    /// Callers poll: news do not wake the engine, which looks each tick
+    masked: AtomicBool,
     spin: SpinPolicy,
     /// Set before `closed`, when a graceful close has begun
     closing: AtomicBool,
     /// Set once, when the link has ended
     closed: OnceLock<CloseReason>,
+    /// Told when the link has ended
     watchers: Mutex<Vec<Completer<CloseReason, Infallible>>>,
+    closers: Mutex<Vec<Completer<(), CloseReason>>>,
     next_operation: AtomicU64,
     linger: Duration,
 }
 
 /// What is known of a connection from the start
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct About {
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) lane: LaneKind,
@@ -86,39 +84,17 @@ pub(crate) struct Facts {
     pub(crate) peer_hello: Hello,
 }
 
-/// What a caller asks of the link
-pub(crate) enum Command {
-    Send {
-        operation: u64,
-        kind: MessageKind,
-        segments: Segments,
-        /// Their sizes in all
-        bytes: u64,
-        /// Nobody will write to the memory any more: it may be lent
-        shared: bool,
-        /// `None` if the caller holds the link and looks after it
-        completer: Option<Completer<(), SendError>>,
-        started: Option<Instant>,
-    },
-    Recv {
-        operation: u64,
-        selector: Selector,
-        target: Target,
-        started: Option<Instant>,
-    },
-    Cancel {
-        operation: u64,
-    },
-    Close {
-        completer: Completer<(), CloseReason>,
-    },
-    Abort,
-}
-
-/// Where a receive goes
-pub(crate) enum Target {
-    Into(Box<dyn RecvBuffer>, Completer<Received, RecvError>),
-    Allocate(Completer<Message, RecvError>),
+/// What a connection is made of
+pub(crate) struct ConnParts {
+    pub(crate) about: About,
+    pub(crate) link: Link<SendToken, RecvToken>,
+    pub(crate) lane: Box<dyn Lane>,
+    pub(crate) carriers: Carriers,
+    pub(crate) counters: Arc<Counters>,
+    /// The first socket
+    pub(crate) socket: Arc<TcpStream>,
+    /// Rung by the peer, where the lane has a doorbell
+    pub(crate) doorbell: Option<OwnedFd>,
 }
 
 impl Conn {
@@ -127,36 +103,47 @@ impl Conn {
     pub(crate) fn start(
         engine: &Arc<Engine>,
         id: SourceId,
-        facts: Facts,
-        link: Link,
-        socket: Arc<TcpStream>,
-        bell: Option<OwnedFd>,
+        parts: ConnParts,
         config: &Config,
     ) -> std::io::Result<Arc<Self>> {
+        let interest = Interest::new(engine, id, parts.socket, parts.doorbell);
+        let traits = parts.lane.traits();
+        let port = Port::new(
+            parts.link,
+            parts.lane,
+            parts.carriers,
+            Arc::clone(&interest),
+        );
         let conn = Arc::new(Self {
-            interest: Interest::new(id, socket, bell),
+            about: parts.about,
+            counters: parts.counters,
+            engine: Arc::clone(engine),
+            id,
+            interest,
+            traits,
             inbox: Mutex::default(),
             dirty: AtomicBool::new(false),
+            port: Mutex::new(port),
             wanted: AtomicU32::new(0),
             inline: AtomicU32::new(0),
             inline_hits_seen: AtomicU64::new(0),
-            hot: AtomicBool::new(false),
-            muted: AtomicBool::new(false),
+            busy_polled: AtomicBool::new(false),
+            masked: AtomicBool::new(false),
             spin: SpinPolicy::new(config.spin),
             closing: AtomicBool::new(false),
             closed: OnceLock::new(),
             watchers: Mutex::default(),
+            closers: Mutex::default(),
             next_operation: AtomicU64::new(0),
             linger: config.linger,
-            engine: Arc::clone(engine),
-            id,
-            counters: Counters::new(),
-            facts,
-            link: Mutex::new(link),
         });
         engine.replace(id, Arc::clone(&conn) as Arc<dyn Source>);
-        conn.interest.begin(engine)?;
-        if let Some(at) = conn.with_link(|link, _| link.poll_timeout()) {
+        conn.interest.begin()?;
+        let timeout = conn.with_port(|port| {
+            port.handle_read_ahead();
+            port.link.poll_timeout()
+        });
+        if let Some(at) = timeout {
             engine.schedule(id, at);
         }
         // Bytes may have come with the handshake, or lie in the ring already.
@@ -168,7 +155,16 @@ impl Conn {
     pub(crate) fn close(self: &Arc<Self>) -> Request<(), CloseReason> {
         self.closing.store(true, Ordering::Release);
         let (request, completer) = Request::pending(self.operation(self.next_operation()));
-        self.submit(Command::Close { completer });
+        let mut closers = lock(&self.closers);
+        if self.closed.get().is_some() {
+            drop(closers);
+            crate::request::finish(completer, Ok(()));
+            return request;
+        }
+        closers.push(completer);
+        drop(closers);
+        self.submit(Command::Close(self.linger));
+        self.engine.schedule(self.id, Instant::now() + self.linger);
         request
     }
 
@@ -195,7 +191,7 @@ impl Conn {
         let (request, completer) = Request::pending(self.operation(self.next_operation()));
         let mut watchers = lock(&self.watchers);
         if let Some(reason) = self.closed.get() {
-            completer.complete(Ok(reason.clone()), &mut Wakes::new());
+            completer.complete(Ok(reason.clone()), &mut WakeList::new());
         } else {
             watchers.retain(|watcher| !watcher.is_abandoned());
             watchers.push(completer);
@@ -205,14 +201,23 @@ impl Conn {
 
     /// State of the protocol, for reports; `None` while somebody moves data
     pub(crate) fn protocol_statistics(&self) -> Option<backhaul_proto::ConnectionStatistics> {
-        let statistics = self.link.try_lock().ok().map(|link| link.statistics());
+        let statistics = self.port.try_lock().ok();
+        let statistics = statistics.map(|port| port.link.statistics());
         self.take_over();
         statistics
     }
 
+    /// By which ways long messages come; empty while somebody moves data
+    pub(crate) fn ways(&self) -> Vec<WayStatistics> {
+        let port = self.port.try_lock().ok();
+        let ways = port.map(|port| port.ways()).unwrap_or_default();
+        self.take_over();
+        ways
+    }
+
     fn operation(self: &Arc<Self>, id: u64) -> Operation {
         Operation {
-            driver: Arc::clone(self) as Arc<dyn Drive>,
+            driver: Arc::clone(self) as Arc<dyn Progress>,
             id,
         }
     }
@@ -223,39 +228,39 @@ impl Conn {
     }
 
     fn submit(&self, command: Command) {
-        // Past the inbox if nobody holds the link; what lies in there comes first all the same.
-        match self.try_link() {
-            Some(link) => {
-                let outcome = self.work_on(link, Some(command), Work::SUBMIT);
+        // Past the inbox if nobody holds the port; what lies in there comes first all the same.
+        match self.try_port() {
+            Some(port) => {
+                let outcome = self.work_on(port, Some(command), Work::SUBMIT);
                 self.settle(outcome);
             }
             None => self.leave(command),
         }
     }
 
-    /// Leaves a command in the inbox for whoever holds the link
+    /// Leaves a command in the inbox for whoever holds the port
     fn leave(&self, command: Command) {
         lock(&self.inbox).push(command);
         self.dirty.store(true, Ordering::SeqCst);
         self.settle(Outcome::default());
     }
 
-    /// Ends a hold of the link for a command, or an attempt at one
+    /// Ends a hold of the port for a command, or an attempt at one
     fn settle(&self, outcome: Outcome) {
-        // Pairs with the fence in `progress`: either our attempt at the link succeeds, or the
+        // Pairs with the fence in `progress`: either our attempt at the port succeeds, or the
         // holder sees `dirty` after it has let go. And it is the look at `dirty` after our own
         // hold.
         fence(Ordering::SeqCst);
         let more = self.dirty.load(Ordering::SeqCst) && self.progress(Work::SUBMIT).more;
         if outcome.more || more {
-            self.interest.call_engine(&self.engine);
+            self.interest.call_engine();
         }
     }
 
-    /// Takes the link unless somebody holds it
-    fn try_link(&self) -> Option<MutexGuard<'_, Link>> {
-        match self.link.try_lock() {
-            Ok(link) => Some(link),
+    /// Takes the port unless somebody holds it
+    fn try_port(&self) -> Option<MutexGuard<'_, Port>> {
+        match self.port.try_lock() {
+            Ok(port) => Some(port),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
@@ -264,13 +269,18 @@ impl Conn {
     /// Works on the link for one slice of data, then lets go of it
     fn work_on(
         &self,
-        mut link: MutexGuard<'_, Link>,
+        mut port: MutexGuard<'_, Port>,
         command: Option<Command>,
         work: Work,
     ) -> Outcome {
-        let mut wakes = Wakes::new();
-        let outcome = link.advance(self, command, work, &mut wakes);
-        drop(link);
+        let mut wakes = WakeList::new();
+        self.take_commands(&mut port);
+        if let Some(command) = command {
+            port.handle(command);
+        }
+        let outcome = port.work(work);
+        self.dispatch(&mut port, &mut wakes);
+        drop(port);
         for waker in wakes {
             waker.wake();
         }
@@ -279,20 +289,20 @@ impl Conn {
 
     /// Works on the link for one slice of data
     ///
-    /// Gives up when somebody else holds the link and `work` may not wait: they will see what we
+    /// Gives up when somebody else holds the port and `work` may not wait: they will see what we
     /// posted.
     fn progress(&self, work: Work) -> Outcome {
         let mut total = Outcome::default();
         loop {
-            let link = match self.try_link() {
-                Some(link) => link,
-                None if work.waits => self.wait_for_link(),
+            let port = match self.try_port() {
+                Some(port) => port,
+                None if work.waits => self.wait_for_port(),
                 None => return total,
             };
-            let outcome = self.work_on(link, None, work);
+            let outcome = self.work_on(port, None, work);
             total.moved |= outcome.moved;
             total.more = outcome.more;
-            total.midway = outcome.midway;
+            total.partial = outcome.partial;
             // Pairs with the fence in `settle`.
             fence(Ordering::SeqCst);
             if !self.dirty.load(Ordering::SeqCst) {
@@ -302,9 +312,12 @@ impl Conn {
     }
 
     /// Works on the link in a way of its own, waiting for it if need be
-    fn with_link<T>(&self, work: impl FnOnce(&mut Link, &mut Wakes) -> T) -> T {
-        let mut wakes = Wakes::new();
-        let result = work(&mut self.wait_for_link(), &mut wakes);
+    fn with_port<T>(&self, work: impl FnOnce(&mut Port) -> T) -> T {
+        let mut wakes = WakeList::new();
+        let mut port = self.wait_for_port();
+        let result = work(&mut port);
+        self.dispatch(&mut port, &mut wakes);
+        drop(port);
         for waker in wakes {
             waker.wake();
         }
@@ -312,26 +325,26 @@ impl Conn {
         result
     }
 
-    fn wait_for_link(&self) -> MutexGuard<'_, Link> {
+    fn wait_for_port(&self) -> MutexGuard<'_, Port> {
         // Steers who lets go when; the lock itself orders.
         self.wanted.fetch_add(1, Ordering::Relaxed);
-        let link = lock(&self.link);
+        let port = lock(&self.port);
         self.wanted.fetch_sub(1, Ordering::Relaxed);
-        link
+        port
     }
 
-    /// Holds the link while nothing happens, for a moment, then works on it
+    /// Holds the port while nothing happens, for a moment, then works on it
     ///
     /// To hold it saves taking it for each look: what comes is seen when it comes. Whoever wants
-    /// the link meanwhile is seen too.
+    /// the port meanwhile is seen too.
     fn watch(&self) -> bool {
-        let Some(link) = self.try_link() else {
+        let Some(port) = self.try_port() else {
             return false;
         };
         for _ in 1..LOOKS_PER_HOLD {
-            if link.is_stalled {
+            if port.is_stalled {
                 std::hint::spin_loop();
-            } else if !link.is_at_rest() {
+            } else if !port.is_at_rest() {
                 break;
             }
             // The inbox is looked at, too, by whoever works on the link.
@@ -339,72 +352,107 @@ impl Conn {
                 break;
             }
         }
-        let outcome = self.work_on(link, None, Work::POLL);
+        let outcome = self.work_on(port, None, Work::POLL);
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
         outcome.moved | (self.dirty.load(Ordering::SeqCst) && self.progress(Work::POLL).moved)
     }
 
-    /// Works through the inbox if a caller left something there while we held the link
+    /// Works through the inbox if a caller left something there while we held the port
     ///
-    /// Whoever has held the link must end with this, or with a look at `dirty` of its own.
+    /// Whoever has held the port must end with this, or with a look at `dirty` of its own.
     fn take_over(&self) {
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
         if self.dirty.load(Ordering::SeqCst) && self.progress(Work::SUBMIT).more {
-            self.interest.call_engine(&self.engine);
+            self.interest.call_engine();
         }
     }
 
-    /// Hands the link to the engine: from now on its lane's bell wakes it
+    /// Hands the connection to the engine: from now on news wake it
     fn arm(&self) {
-        self.muted.store(false, Ordering::SeqCst);
+        self.masked.store(false, Ordering::SeqCst);
         if self.progress(Work::ARM).more {
-            self.interest.call_engine(&self.engine);
+            self.interest.call_engine();
         }
     }
 
-    /// Takes what callers have posted since the last time
-    fn take_commands(&self, commands: &mut Vec<Command>) {
+    /// Takes what callers have left in the inbox
+    fn take_commands(&self, port: &mut Port) {
         // Who sets it after this look has it seen after the hold.
         if self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst) {
-            commands.append(&mut lock(&self.inbox));
-        }
-    }
-
-    /// Records why the link has ended
-    fn record_closed(&self, reason: &CloseReason) {
-        // The link ends once, so this is the only call that sets it.
-        self.closed.get_or_init(|| reason.clone());
-    }
-
-    /// Tells whoever watches that the link has ended, and lets go of the engine
-    fn tell_closed(&self, wakes: &mut Wakes) {
-        let mut watchers = lock(&self.watchers);
-        if let Some(reason) = self.closed.get() {
-            for watcher in watchers.drain(..) {
-                watcher.complete(Ok(reason.clone()), wakes);
+            let commands = std::mem::take(&mut *lock(&self.inbox));
+            for command in commands {
+                if let Command::Send(send) = &command {
+                    // The link counts it from now on. Counted twice for a moment, rather than not
+                    // at all.
+                    let bytes = send.segments.bytes();
+                    port.handle(command);
+                    self.counters.posted_bytes.sub(bytes);
+                } else {
+                    port.handle(command);
+                }
             }
         }
-        drop(watchers);
-        self.interest.end(&self.engine);
+    }
+
+    /// Completes what the link says is over
+    fn dispatch(&self, port: &mut Port, wakes: &mut WakeList) {
+        while let Some(event) = port.poll_event() {
+            self.dispatch_one(port, event, wakes);
+        }
+    }
+
+    fn dispatch_one(
+        &self,
+        port: &mut Port,
+        event: LinkEvent<SendToken, RecvToken>,
+        wakes: &mut WakeList,
+    ) {
+        match event {
+            LinkEvent::Sent { token, result } => {
+                if let Some(completer) = token {
+                    completer.complete(result, wakes);
+                }
+            }
+            LinkEvent::Received { token, result } => {
+                if let Some(delivery) = complete_recv(token, result, wakes) {
+                    port.handle(Command::Restore(delivery));
+                }
+            }
+            LinkEvent::Closed(reason) => self.handle_closed(port, &reason, wakes),
+        }
+    }
+
+    /// Tells whoever waits for it that the link has ended, and lets go of the engine
+    fn handle_closed(&self, port: &mut Port, reason: &CloseReason, wakes: &mut WakeList) {
+        port.end();
+        // The link ends once, so this is the only call that sets it.
+        self.closed.get_or_init(|| reason.clone());
+        for watcher in lock(&self.watchers).drain(..) {
+            watcher.complete(Ok(reason.clone()), wakes);
+        }
+        for closer in lock(&self.closers).drain(..) {
+            closer.complete(Ok(()), wakes);
+        }
+        self.interest.end();
         self.engine.deregister(self.id);
     }
 
-    /// Has the engine look at the link each tick, while callers drive it
-    fn become_hot(&self) {
-        if !self.hot.load(Ordering::SeqCst)
-            && !self.hot.swap(true, Ordering::SeqCst)
+    /// Has the engine look at the connection each tick, while callers poll it
+    fn become_busy_polled(&self) {
+        if !self.busy_polled.load(Ordering::SeqCst)
+            && !self.busy_polled.swap(true, Ordering::SeqCst)
             && !self.engine.busy_poll(self.id)
         {
-            self.hot.store(false, Ordering::SeqCst);
+            self.busy_polled.store(false, Ordering::SeqCst);
         }
     }
 
-    /// Polls for a moment on a hot link, returning whether `done` is set
+    /// Polls for a moment where callers poll anyway, returning whether `done` is set
     fn poll_for(&self, patience: Duration, done: &AtomicBool) -> bool {
-        // Nobody else polls a link that is not hot, and the peer would ring for each message.
-        if !self.hot.load(Ordering::Relaxed) || !self.muted.load(Ordering::Relaxed) {
+        // Else nobody polls it, and the peer would notify for each message.
+        if !self.busy_polled.load(Ordering::Relaxed) || !self.masked.load(Ordering::Relaxed) {
             return false;
         }
         let started = Instant::now();
@@ -415,7 +463,7 @@ impl Conn {
                 self.counters.spins_hit.add(1);
                 // The tick may have armed the link before our last look at it, which may have left
                 // something to write that nobody is called for.
-                self.become_hot();
+                self.become_busy_polled();
                 return true;
             }
             if started.elapsed() >= patience || self.closed.get().is_some() {
@@ -425,23 +473,23 @@ impl Conn {
     }
 
     /// How long the engine polls in the middle of a transfer: the peer is at it, on another CPU
-    fn midway_budget(&self) -> Duration {
-        match self.facts.lane {
-            LaneKind::Shm => self.spin.budget(),
-            // Within a process the other end may wait for this very thread; a socket wakes us.
-            _ => Duration::ZERO,
+    fn partial_budget(&self) -> Duration {
+        if self.traits.waits_awake {
+            self.spin.budget()
+        } else {
+            Duration::ZERO
         }
     }
 
     /// Moves what can be moved, as the engine: for a bounded amount, then after the others again
     fn drive(&self) {
-        let patience = self.midway_budget();
+        let patience = self.partial_budget();
         let work = if patience.is_zero() {
             Work::ARM
         } else {
             Work::DRIVE
         };
-        self.muted.store(false, Ordering::SeqCst);
+        self.masked.store(false, Ordering::SeqCst);
         let mut slices = 0;
         let mut moved_at = Instant::now();
         loop {
@@ -449,11 +497,11 @@ impl Conn {
             if outcome.more || (outcome.moved && !patience.is_zero()) {
                 slices += 1;
                 if slices == SLICES_MAX {
-                    self.interest.call_engine(&self.engine);
+                    self.interest.call_engine();
                     return;
                 }
                 moved_at = Instant::now();
-            } else if outcome.midway && moved_at.elapsed() < patience {
+            } else if outcome.partial && moved_at.elapsed() < patience {
                 std::thread::yield_now();
             } else {
                 break;
@@ -465,15 +513,31 @@ impl Conn {
     }
 }
 
-impl Drive for Conn {
+/// Completes a receive, returning its message if the receive was given up meanwhile
+fn complete_recv(
+    token: RecvToken,
+    result: Result<Delivery, RecvError>,
+    wakes: &mut WakeList,
+) -> Option<Delivery> {
+    match token {
+        RecvToken::Into(completer) => completer
+            .complete(result.map(Delivery::into_received), wakes)
+            .map(Delivery::from),
+        RecvToken::Allocate(completer) => completer
+            .complete(result.map(Delivery::into_message), wakes)
+            .map(Delivery::from),
+    }
+}
+
+impl Progress for Conn {
     fn poll_inline(&self, done: &AtomicBool) -> bool {
         self.step();
         if done.load(Ordering::Acquire) || self.closed.get().is_some() || !self.spin.allows() {
             return done.load(Ordering::Acquire);
         }
         self.inline.fetch_add(1, Ordering::SeqCst);
-        if !self.muted.swap(true, Ordering::SeqCst) {
-            self.progress(Work::MUTE);
+        if !self.masked.swap(true, Ordering::SeqCst) {
+            self.progress(Work::MASK);
         }
         let found = self.spin.until(|| {
             let moved = self.watch();
@@ -484,7 +548,7 @@ impl Drive for Conn {
             // Also tells the tick that there was one.
             self.counters.spins_hit.add(1);
             if last {
-                self.become_hot();
+                self.become_busy_polled();
             }
         } else {
             self.counters.spins_missed.add(1);
@@ -501,32 +565,36 @@ impl Drive for Conn {
 
     fn step(&self) {
         if self.progress(Work::STEP).more {
-            self.interest.call_engine(&self.engine);
+            self.interest.call_engine();
         }
     }
 
     fn cancel(&self, operation: u64) {
-        self.submit(Command::Cancel { operation });
+        self.submit(Command::Cancel(operation));
+    }
+
+    fn restore(&self, delivery: Delivery) {
+        self.submit(Command::Restore(delivery));
     }
 }
 
 impl Source for Conn {
     fn on_ready(self: Arc<Self>, port: u8, flags: EventFlags) {
         self.counters.wakeups.add(1);
-        if port == PORT_BELL {
-            self.interest.silence();
+        if port == PORT_DOORBELL {
+            self.interest.clear_doorbell();
             if self.inline.load(Ordering::SeqCst) == 0 {
                 self.drive();
             }
-        } else if self.facts.lane == LaneKind::Tcp {
+        } else if !self.interest.has_sentinel() {
             let is_usual = (EventFlags::IN | EventFlags::OUT).contains(flags);
             // What is to be written waits for a caller only while one polls.
             let gives_way = || {
-                self.muted.load(Ordering::SeqCst)
+                self.masked.load(Ordering::SeqCst)
                     && (flags == EventFlags::IN || self.inline.load(Ordering::SeqCst) > 0)
             };
             if is_usual && gives_way() {
-                self.interest.set(&self.engine, Some(false), Some(false));
+                self.interest.set(Some(false), Some(false));
                 // A caller that armed the link meanwhile has found it watched still.
                 if gives_way() {
                     return;
@@ -536,7 +604,7 @@ impl Source for Conn {
         } else if let Some(detail) = self.interest.sentinel_ended() {
             // What the peer wrote before it ended is still in the ring.
             while self.progress(Work::DRIVE).moved {}
-            self.with_link(|link, wakes| link.peer_ended(&self, &detail, wakes));
+            self.with_port(|port| port.handle_peer_ended(&detail));
         }
     }
 
@@ -549,8 +617,8 @@ impl Source for Conn {
         if used || self.inline.load(Ordering::SeqCst) > 0 {
             return true;
         }
-        // In this order: a caller that found it hot was here before we arm.
-        self.hot.store(false, Ordering::SeqCst);
+        // In this order: a caller that found it busy-polled was here before we arm.
+        self.busy_polled.store(false, Ordering::SeqCst);
         self.drive();
         false
     }
@@ -559,7 +627,7 @@ impl Source for Conn {
         if self.closed.get().is_some() {
             return None;
         }
-        let next = self.with_link(|link, wakes| link.handle_deadline(&self, now, wakes));
+        let next = self.with_port(|port| port.handle_timeout(now));
         self.drive();
         next
     }
@@ -572,7 +640,7 @@ impl Source for Conn {
 impl fmt::Debug for Conn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Conn")
-            .field("facts", &self.facts)
+            .field("about", &self.about)
             .field("closed", &self.closed.get())
             .finish_non_exhaustive()
     }
@@ -581,10 +649,10 @@ impl fmt::Debug for Conn {
 /// A few times what a short message takes to a peer that polls, and back
 const BRIEFLY: Duration = Duration::from_micros(3);
 
-/// Looks at the lane while the link is held
+/// Looks at the lane while the port is held
 const LOOKS_PER_HOLD: u32 = 64;
 
-/// Slices of data that the engine moves on one link before it looks after the others
+/// Slices of data that the engine moves on one connection before it looks after the others
 const SLICES_MAX: u32 = 8;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the engine watches of a connection: its socket, and its bell if the lane has one.
+//! What the engine watches of a connection: its socket, and its doorbell if the lane has one.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -12,16 +12,17 @@ use crate::runtime::{Engine, SourceId, clear, lock, notify};
 
 /// Descriptors of a connection and what they are watched for
 pub(super) struct Interest {
+    engine: Arc<Engine>,
     id: SourceId,
-    /// Frames come through rings; the socket is the sentinel
-    has_bell: bool,
+    /// Frames do not come through the socket, which is the sentinel then
+    has_doorbell: bool,
     watched: Mutex<Option<Watched>>,
 }
 
 struct Watched {
     socket: Arc<TcpStream>,
     /// Rung by the peer; `None` when frames come through the socket
-    bell: Option<OwnedFd>,
+    doorbell: Option<OwnedFd>,
     /// The socket is watched for bytes (always, when it is the sentinel)
     read: bool,
     /// The socket is watched for room
@@ -29,35 +30,49 @@ struct Watched {
 }
 
 impl Interest {
-    pub(super) fn new(id: SourceId, socket: Arc<TcpStream>, bell: Option<OwnedFd>) -> Self {
-        Self {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        id: SourceId,
+        socket: Arc<TcpStream>,
+        doorbell: Option<OwnedFd>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            engine: Arc::clone(engine),
             id,
-            has_bell: bell.is_some(),
+            has_doorbell: doorbell.is_some(),
             watched: Mutex::new(Some(Watched {
                 socket,
-                bell,
+                doorbell,
                 read: true,
                 write: false,
             })),
-        }
+        })
     }
 
     /// Starts watching; the socket is watched already, by the handshake before us
-    pub(super) fn begin(&self, engine: &Engine) -> io::Result<()> {
+    pub(super) fn begin(&self) -> io::Result<()> {
         if let Some(watched) = &*lock(&self.watched) {
-            engine.rewatch(self.id, PORT_SOCKET, &watched.socket, watched.flags())?;
-            if let Some(bell) = &watched.bell {
-                engine.watch(self.id, PORT_BELL, bell, EventFlags::IN)?;
+            let flags = watched.flags();
+            self.engine
+                .rewatch(self.id, PORT_SOCKET, &watched.socket, flags)?;
+            if let Some(doorbell) = &watched.doorbell {
+                self.engine
+                    .watch(self.id, PORT_DOORBELL, doorbell, EventFlags::IN)?;
             }
         }
         Ok(())
     }
 
+    /// Whether the socket carries no frames: its end is the peer's end
+    pub(super) fn has_sentinel(&self) -> bool {
+        self.has_doorbell
+    }
+
     /// Watches the socket for bytes or room from now on; `None` leaves it as it is
     ///
-    /// Without effect on a lane that has a bell, where the socket is the sentinel.
-    pub(super) fn set(&self, engine: &Engine, read: Option<bool>, write: Option<bool>) {
-        if self.has_bell {
+    /// Without effect where the socket is the sentinel.
+    pub(super) fn set(&self, read: Option<bool>, write: Option<bool>) {
+        if self.has_doorbell {
             return;
         }
         let mut watched = lock(&self.watched);
@@ -68,7 +83,10 @@ impl Interest {
         watched.read = read.unwrap_or(watched.read);
         watched.write = write.unwrap_or(watched.write);
         if before != (watched.read, watched.write) {
-            let outcome = engine.rewatch(self.id, PORT_SOCKET, &watched.socket, watched.flags());
+            let flags = watched.flags();
+            let outcome = self
+                .engine
+                .rewatch(self.id, PORT_SOCKET, &watched.socket, flags);
             if let Err(error) = outcome {
                 tracing::error!(%error, "cannot watch a socket");
             }
@@ -76,50 +94,54 @@ impl Interest {
     }
 
     /// Has the engine come back to this connection soon
-    pub(super) fn call_engine(&self, engine: &Engine) {
+    pub(super) fn call_engine(&self) {
         if let Some(Watched {
-            bell: Some(bell), ..
+            doorbell: Some(doorbell),
+            ..
         }) = &*lock(&self.watched)
         {
-            notify(bell.as_fd());
+            notify(doorbell.as_fd());
             return;
         }
         // There is room in the socket at most times, and when there is not, its end is awaited. A
-        // caller that polled may have had reading muted.
-        self.set(engine, Some(true), Some(true));
+        // caller that polled may have had reading masked.
+        self.set(Some(true), Some(true));
     }
 
-    pub(super) fn silence(&self) {
+    pub(super) fn clear_doorbell(&self) {
         if let Some(Watched {
-            bell: Some(bell), ..
+            doorbell: Some(doorbell),
+            ..
         }) = &*lock(&self.watched)
         {
-            clear(bell.as_fd());
+            clear(doorbell.as_fd());
         }
     }
 
     /// Whether the sentinel says that the peer ended, and how
+    ///
+    /// What comes on it means nothing, and is dropped: it ends a connection when it ends.
     pub(super) fn sentinel_ended(&self) -> Option<String> {
-        let mut byte = [0; 1];
+        let mut bytes = [0; 4096];
         let watched = lock(&self.watched);
         let socket = &watched.as_ref()?.socket;
-        match rustix::net::recv(socket, &mut byte, RecvFlags::DONTWAIT) {
+        match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Some("connection ended without a goodbye".to_owned()),
-            Ok(_) => Some("bytes came on a socket that carries none".to_owned()),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
+            // More of them is told again, after the others had their turn.
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
             Err(error) => Some(error.to_string()),
         }
     }
 
     /// Stops watching and closes the descriptors
-    pub(super) fn end(&self, engine: &Engine) {
+    pub(super) fn end(&self) {
         if let Some(watched) = lock(&self.watched).take() {
-            engine.unwatch(&watched.socket);
+            self.engine.unwatch(&watched.socket);
             // Dropping it would not do: a forked child may hold a copy. An error means that the
             // connection has ended already.
             let _ = watched.socket.shutdown(Shutdown::Both);
-            if let Some(bell) = &watched.bell {
-                engine.unwatch(bell);
+            if let Some(doorbell) = &watched.doorbell {
+                self.engine.unwatch(doorbell);
             }
         }
     }
@@ -137,5 +159,5 @@ impl Watched {
 /// Port of the socket among the descriptors of a connection
 pub(crate) const PORT_SOCKET: u8 = 0;
 
-/// Port of the bell
-pub(crate) const PORT_BELL: u8 = 1;
+/// Port of the doorbell
+pub(crate) const PORT_DOORBELL: u8 = 1;

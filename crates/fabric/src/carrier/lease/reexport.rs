@@ -1,14 +1,14 @@
-//! What it takes to lend on what was borrowed
+//! What it takes to export again what was imported.
 //!
-//! The peer that borrows from us maps the owner's memory, and our lease stays out until it has
-//! given back. Should we die before that, the owner must not take our end for the end of the loan.
-//! So with the descriptor of the memory goes that of our socket to the owner, a *lifeline*: as long
-//! as the peer has it open, the owner hears of no end. (All else that we had borrowed from that
-//! owner stays out as long.) What was lent to us over others comes with their lifelines, and they
-//! all go along.
+//! The peer that imports from us maps the owner's memory, and our lease stays out until it has given
+//! back. Should we die before that, the owner must not take our end for the end of the lease. So with
+//! the descriptor of the memory goes that of our lease channel to the owner, a *keep-alive
+//! descriptor*: as long as the peer has it open, the owner hears of no end. (All else that we had
+//! imported from that owner stays out as long.) What was exported to us over others comes with their
+//! keep-alive descriptors, and they all go along.
 //!
-//! With a lifeline one could speak in our name. Peers on one host are of one user (the meeting checks
-//! that), who can do so anyhow.
+//! With such a descriptor one could speak in our name. Peers on one host are of one user (the
+//! bootstrap socket checks that), who can do so anyhow.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,40 +18,40 @@ use rustix::fs::{Stat, fcntl_get_seals, fstat};
 use rustix::net::sockopt::socket_type;
 use smallvec::SmallVec;
 
-/// What a third peer needs to borrow what we have borrowed
-pub(super) struct Passage {
+/// What a third peer needs to import what we have imported
+pub(super) struct ReexportHandle {
     memory: Arc<OwnedFd>,
     /// Where the lease begins in `memory`, in bytes
     offset: u64,
     /// Those that came with the lease, and our own
-    lifelines: SmallVec<[Arc<OwnedFd>; 2]>,
+    keep_alives: SmallVec<[Arc<OwnedFd>; 2]>,
 }
 
-/// Descriptors to be sent: of memory, then the lifelines
+/// Descriptors to be sent: of memory, then those that keep it alive
 pub(super) type Descriptors<'a> = SmallVec<[BorrowedFd<'a>; 4]>;
 
-impl Passage {
+impl ReexportHandle {
     /// Makes it of what came with a lease, and the socket to who lent it
     ///
     /// # Errors
     ///
-    /// Nothing may be kept: what came as a lifeline is none, or it is too much.
+    /// Nothing may be kept: what came as a keep-alive descriptor is none, or it is too much.
     pub(super) fn new(
-        shelf: &mut Shelf,
+        cache: &mut DescriptorCache,
         memory: &OwnedFd,
         offset: u64,
-        lifelines: Vec<OwnedFd>,
+        keep_alives: Vec<OwnedFd>,
         socket: &Arc<OwnedFd>,
     ) -> io::Result<Self> {
         let mut kept = SmallVec::new();
-        for lifeline in lifelines {
-            kept.push(shelf.keep_socket(lifeline)?);
+        for keep_alive in keep_alives {
+            kept.push(cache.keep_socket(keep_alive)?);
         }
         kept.push(Arc::clone(socket));
         Ok(Self {
-            memory: shelf.keep_copy(memory)?,
+            memory: cache.keep_copy(memory)?,
             offset,
-            lifelines: kept,
+            keep_alives: kept,
         })
     }
 
@@ -62,19 +62,19 @@ impl Passage {
 
     /// What is to be sent along; none if it has come too far already
     pub(super) fn descriptors(&self) -> Option<Descriptors<'_>> {
-        let all = [&self.memory].into_iter().chain(&self.lifelines);
-        (self.lifelines.len() < DESCRIPTORS_MAX).then(|| all.map(AsFd::as_fd).collect())
+        let all = [&self.memory].into_iter().chain(&self.keep_alives);
+        (self.keep_alives.len() < DESCRIPTORS_MAX).then(|| all.map(AsFd::as_fd).collect())
     }
 }
 
 /// Descriptors of a peer, one for each file, as the same come again and again
 #[derive(Default)]
-pub(super) struct Shelf {
+pub(super) struct DescriptorCache {
     /// By device and number; gone where nothing uses them
     kept: Vec<((u64, u64), Weak<OwnedFd>)>,
 }
 
-impl Shelf {
+impl DescriptorCache {
     fn keep_socket(&mut self, socket: OwnedFd) -> io::Result<Arc<OwnedFd>> {
         // Only a socket has a type. To ask another file what it is may take for ever (FUSE).
         if socket_type(&socket).is_err() {

@@ -27,16 +27,16 @@ fn the_engine_looks_after_a_brief_poll_that_the_tick_overtook() {
         std::thread::scope(|scope| {
             let poll = scope.spawn(|| {
                 // As a poll leaves it that has found something.
-                conn.muted.store(true, Ordering::SeqCst);
-                conn.become_hot();
+                conn.masked.store(true, Ordering::SeqCst);
+                conn.become_busy_polled();
                 begun.store(true, Ordering::SeqCst);
                 let found = conn.poll_for(PATIENCE, &done);
-                (found, conn.hot.load(Ordering::SeqCst))
+                (found, conn.busy_polled.load(Ordering::SeqCst))
             });
             let is_armed = || {
                 begun.load(Ordering::SeqCst)
-                    && !conn.hot.load(Ordering::SeqCst)
-                    && !conn.muted.load(Ordering::SeqCst)
+                    && !conn.busy_polled.load(Ordering::SeqCst)
+                    && !conn.masked.load(Ordering::SeqCst)
             };
             let began = Instant::now();
             while !is_armed() {

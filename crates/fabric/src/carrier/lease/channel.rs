@@ -1,0 +1,103 @@
+//! The lease channel: one packet, with descriptors, for each lease.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use super::reexport::{DESCRIPTORS_MAX, Descriptors};
+
+/// What is said of a descriptor on the socket: docs/design/wire-format.md, section 2
+pub(super) struct Packet {
+    /// Where the lease begins in the memory, in bytes
+    pub(super) offset: u64,
+    /// How many bytes are leased
+    pub(super) bytes: u64,
+}
+
+impl Packet {
+    fn encode(&self) -> [u8; PACKET_BYTES] {
+        let mut encoded = [0; PACKET_BYTES];
+        encoded[..8].copy_from_slice(&self.offset.to_le_bytes());
+        encoded[8..].copy_from_slice(&self.bytes.to_le_bytes());
+        encoded
+    }
+
+    fn decode(encoded: &[u8; PACKET_BYTES]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| encoded[at + index]));
+        Self {
+            offset: word(0),
+            bytes: word(8),
+        }
+    }
+}
+
+/// Sends what belongs to a lease; an error means that the peer has nothing of it
+pub(super) fn send(
+    socket: &OwnedFd,
+    packet: &Packet,
+    descriptors: &Descriptors<'_>,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(descriptors));
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(&packet.encode())],
+        &mut control,
+        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    )?;
+    Ok(())
+}
+
+/// Receives what belongs to the next lease, the memory first; `None` if a descriptor was lost
+pub(super) fn receive(socket: &OwnedFd) -> io::Result<(Packet, Option<Vec<OwnedFd>>)> {
+    let mut bytes = [0; PACKET_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut was_reset = false;
+    let received = loop {
+        let outcome = rustix::net::recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+        );
+        match outcome {
+            Err(Errno::INTR) => {}
+            // Said once, if the peer died with packets of ours unread; its own are here.
+            Err(Errno::CONNRESET) if !was_reset => was_reset = true,
+            outcome => break outcome?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let is_cut = received.flags.contains(ReturnFlags::TRUNC);
+    let is_lost = received.flags.contains(ReturnFlags::CTRUNC);
+    let are_said = if is_lost {
+        descriptors.len() < DESCRIPTORS_MAX
+    } else {
+        !descriptors.is_empty()
+    };
+    if received.bytes != PACKET_BYTES || is_cut || !are_said {
+        let what = format!(
+            "a packet of {}{} bytes and {} descriptors",
+            received.bytes,
+            if is_cut { " or more" } else { "" },
+            descriptors.len()
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    Ok((Packet::decode(&bytes), (!is_lost).then_some(descriptors)))
+}
+
+const PACKET_BYTES: usize = 16;

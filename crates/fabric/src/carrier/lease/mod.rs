@@ -1,0 +1,107 @@
+//! The lease carrier: memory that nobody writes to any more is mapped by the receiver.
+//!
+//! Two peers on one host keep the Unix socket on which they met, the *lease channel*, and a
+//! completion table in shared memory. The exporter sends the descriptor of the memory over the
+//! channel, then the frame that says so on the lane; the importer writes into the table when it needs
+//! the memory no more, which takes no call of the system. All this outlives the connection: what was
+//! imported stays valid after it, so the exporter goes on listening until the importer shuts its
+//! direction of the channel down, by hand or by dying.
+//!
+//! What was imported may be exported again: [`reexport`].
+
+mod channel;
+mod exporter;
+mod importer;
+mod reexport;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use backhaul_proto::{CarrierKind, MemoryKind};
+use backhaul_shm::arena::Arena;
+use backhaul_shm::completion::CompletionTable;
+
+use self::exporter::Exporter;
+use self::importer::Importer;
+use super::{Carrier, Payload, TakeError};
+use crate::memory::Segment;
+use crate::runtime::Engine;
+
+/// What the carrier is made of, before there is a connection
+pub(crate) struct LeaseParts {
+    /// The lease channel
+    pub(crate) socket: OwnedFd,
+    /// The completion table
+    pub(crate) table: CompletionTable,
+}
+
+/// Leases memory to a peer on this host, and from it
+///
+/// Dropped with the connection; the exporter goes on until nothing is exported, the importer until
+/// nothing is imported.
+pub(crate) struct LeaseCarrier {
+    exporter: Arc<Exporter>,
+    importer: Arc<Importer>,
+    /// Pages of imported memory are mapped at once
+    populate: bool,
+}
+
+impl LeaseCarrier {
+    /// Has the engine listen for the end of the peer
+    pub(crate) fn start(
+        engine: &Arc<Engine>,
+        parts: LeaseParts,
+        arena: Option<&Arena>,
+        populate: bool,
+    ) -> io::Result<Self> {
+        let socket = Arc::new(parts.socket);
+        Ok(Self {
+            exporter: Exporter::start(engine, &socket, parts.table.exported, arena)?,
+            importer: Importer::new(socket, parts.table.imported),
+            populate,
+        })
+    }
+}
+
+impl Carrier for LeaseCarrier {
+    fn kind(&self) -> CarrierKind {
+        CarrierKind::Lease
+    }
+
+    fn takes(&self) -> fn(MemoryKind) -> bool {
+        |memory| memory == MemoryKind::Host
+    }
+
+    fn give(&mut self, segment: &Segment, is_asked: bool) -> Option<u64> {
+        match segment {
+            Segment::Exported(memory) => self.exporter.give(memory),
+            Segment::Private(memory) if is_asked => self.exporter.give_copy(memory),
+            Segment::Private(_) | Segment::Device(_) => None,
+        }
+    }
+
+    fn take(&mut self, ticket: u64, bytes: u64) -> Result<Box<dyn Payload>, TakeError> {
+        let payload = self.importer.take(ticket, bytes, self.populate)?;
+        Ok(Box::new(payload))
+    }
+}
+
+impl Drop for LeaseCarrier {
+    fn drop(&mut self) {
+        // What the peer has sent and we have not taken is back, though something is held.
+        self.importer.close();
+        self.exporter.leave();
+    }
+}
+
+/// The two ends of a lease channel within one process
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+    Ok(rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
+}

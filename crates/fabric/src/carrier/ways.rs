@@ -1,0 +1,232 @@
+//! Which way long private messages come, learned from how long they took.
+//!
+//! Between two processes of one host there are three ways for a message in private memory: through
+//! the lane (two copies that overlap), one copy straight out of the sender's memory, or one copy
+//! into memory that can be lent. Which one is faster depends on the two CPUs, on the size and on
+//! the kernel, so the receiver, who can time all three from the same moment (when it is ready for
+//! the bytes) to the same moment (when the last is in its place), tries them in use and keeps to the
+//! fastest, by size. Now and then it tries another one again: processes move between CPUs.
+
+use std::time::Duration;
+
+/// A way for a long private message
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Way {
+    /// In frames, through the lane
+    Lane,
+    /// Read once from the sender's memory
+    Fetch,
+    /// Copied once by the sender, and lent
+    CopyAndLend,
+}
+
+/// What is known of the ways from one peer
+#[derive(Debug, Default)]
+pub struct Ways {
+    classes: [Class; CLASSES],
+    /// Reading the sender's memory does not work
+    is_fetch_forbidden: bool,
+}
+
+/// What is known of one size
+#[derive(Clone, Copy, Debug, Default)]
+struct Class {
+    samples: [Samples; 3],
+    chosen: u32,
+}
+
+/// The last times of one way, in nanoseconds for each KiB
+#[derive(Clone, Copy, Debug, Default)]
+struct Samples {
+    nanos_per_kib: [u32; KEPT],
+    count: u32,
+}
+
+/// What is known of one way for one size, for reports
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct WayStatistics {
+    /// The way
+    pub way: Way,
+    /// Smallest message of the class, in bytes
+    pub bytes_min: u64,
+    /// Messages timed
+    pub samples: u32,
+    /// Median of the last times, as bytes per second
+    pub bytes_per_second: f64,
+    /// Whether messages of the class come this way now
+    pub is_chosen: bool,
+}
+
+impl Way {
+    /// All of them
+    pub const ALL: [Self; 3] = [Self::Lane, Self::Fetch, Self::CopyAndLend];
+
+    /// Name in reports
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lane => "lane",
+            Self::Fetch => "single copy",
+            Self::CopyAndLend => "copy and lend",
+        }
+    }
+
+    const fn index(self) -> usize {
+        match self {
+            Self::Lane => 0,
+            Self::Fetch => 1,
+            Self::CopyAndLend => 2,
+        }
+    }
+}
+
+impl Ways {
+    /// Chooses a way for a message of so many bytes; `may_lend`: all three are possible
+    pub fn choose(&mut self, bytes: u64, may_lend: bool) -> Way {
+        let is_fetch_forbidden = self.is_fetch_forbidden;
+        let class = &mut self.classes[class_of(bytes)];
+        class.chosen = class.chosen.wrapping_add(1);
+        let is_possible = |way: &Way| match way {
+            Way::Lane => true,
+            Way::Fetch => !is_fetch_forbidden,
+            Way::CopyAndLend => may_lend,
+        };
+        let possible = || Way::ALL.into_iter().filter(is_possible);
+        let untried = possible().min_by_key(|way| class.samples[way.index()].count);
+        if let Some(way) = untried.filter(|way| class.samples[way.index()].count < TRIALS) {
+            return way;
+        }
+        let best = class.best(possible());
+        if class.chosen.is_multiple_of(TRY_AGAIN_EVERY) {
+            let nth = (class.chosen / TRY_AGAIN_EVERY) as usize;
+            let others = || possible().filter(|way| *way != best);
+            let count = others().count().max(1);
+            return others().nth(nth % count).unwrap_or(best);
+        }
+        best
+    }
+
+    /// Notes how long a message took
+    pub fn record(&mut self, way: Way, bytes: u64, took: Duration) {
+        let kib = (bytes >> 10).max(1);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / kib;
+        let samples = &mut self.classes[class_of(bytes)].samples[way.index()];
+        let at = samples.count as usize % KEPT;
+        samples.nanos_per_kib[at] = u32::try_from(nanos).unwrap_or(u32::MAX);
+        samples.count = samples.count.saturating_add(1);
+    }
+
+    /// Notes that reading the sender's memory does not work
+    pub fn forbid_fetch(&mut self) {
+        self.is_fetch_forbidden = true;
+    }
+
+    /// What is known, for reports; ways that were never tried are left out
+    #[must_use]
+    pub fn statistics(&self) -> Vec<WayStatistics> {
+        let mut all = Vec::new();
+        for (index, class) in self.classes.iter().enumerate() {
+            let tried = |way: &Way| class.samples[way.index()].count > 0;
+            let tried: Vec<_> = Way::ALL.into_iter().filter(tried).collect();
+            let best = class.best(tried.iter().copied());
+            all.extend(tried.into_iter().map(|way| {
+                let samples = &class.samples[way.index()];
+                let nanos = f64::from(samples.median().max(1));
+                WayStatistics {
+                    way,
+                    bytes_min: 1 << (CLASS_BITS_MIN + index as u32),
+                    samples: samples.count,
+                    bytes_per_second: 1024.0 * 1e9 / nanos,
+                    is_chosen: way == best,
+                }
+            }));
+        }
+        all
+    }
+}
+
+impl Class {
+    fn best(&self, ways: impl Iterator<Item = Way>) -> Way {
+        let median = |way: &Way| self.samples[way.index()].median();
+        ways.min_by_key(median).unwrap_or(Way::Lane)
+    }
+}
+
+impl Samples {
+    /// The median of what is kept; without any, more than any
+    fn median(&self) -> u32 {
+        let kept = (self.count as usize).min(KEPT);
+        let mut sorted = self.nanos_per_kib;
+        let sorted = &mut sorted[..kept];
+        sorted.sort_unstable();
+        sorted.get(kept / 2).copied().unwrap_or(u32::MAX)
+    }
+}
+
+/// Sizes are told apart by powers of two from 16 KiB; the last class has no upper end
+fn class_of(bytes: u64) -> usize {
+    let bits = bytes.max(1).ilog2().saturating_sub(CLASS_BITS_MIN);
+    (bits as usize).min(CLASSES - 1)
+}
+
+const CLASS_BITS_MIN: u32 = 14;
+const CLASSES: usize = 14;
+
+/// Times kept of each way and size: a few, so that a change shows soon
+const KEPT: usize = 5;
+
+/// Times that each way is tried at first
+const TRIALS: u32 = 3;
+
+/// How often another way than the fastest is tried again
+const TRY_AGAIN_EVERY: u32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: u64 = 1 << 20;
+
+    /// Uses the ways `times` times, each taking what `cost` says, and counts those chosen
+    fn used(ways: &mut Ways, times: u32, cost: impl Fn(Way) -> u64) -> [u32; 3] {
+        let mut counts = [0; 3];
+        for _ in 0..times {
+            let way = ways.choose(BYTES, true);
+            counts[way.index()] += 1;
+            ways.record(way, BYTES, Duration::from_micros(cost(way)));
+        }
+        counts
+    }
+
+    #[test]
+    fn the_fastest_way_is_found_and_kept_to() {
+        for fastest in Way::ALL {
+            let mut ways = Ways::default();
+            let cost = |way| if way == fastest { 50 } else { 80 };
+            used(&mut ways, 3 * TRIALS, cost);
+            let counts = used(&mut ways, 640, cost);
+            assert!(counts[fastest.index()] >= 620, "{fastest:?}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_way_that_becomes_faster_is_noticed() {
+        let mut ways = Ways::default();
+        used(&mut ways, 100, |way| [50, 80, 90][way.index()]);
+        used(&mut ways, 1000, |way| [50, 20, 90][way.index()]);
+        let counts = used(&mut ways, 100, |way| [50, 20, 90][way.index()]);
+        assert!(counts[Way::Fetch.index()] > 90, "{counts:?}");
+    }
+
+    #[test]
+    fn a_way_that_does_not_work_is_not_tried() {
+        let mut ways = Ways::default();
+        ways.forbid_fetch();
+        for _ in 0..200 {
+            let way = ways.choose(BYTES, false);
+            assert_eq!(way, Way::Lane);
+            ways.record(way, BYTES, Duration::from_micros(1));
+        }
+    }
+}

@@ -1,0 +1,514 @@
+//! The driver of a link: moves bytes between it, its lane and its carriers.
+//!
+//! Whoever holds the connection's lock has this. It decides nothing about the protocol: it reads,
+//! hands in, drains and writes, for a bounded amount, and says what is left to do.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backhaul_proto::{Given, MessageKind, Offer, SegmentSource, Sources};
+use smallvec::SmallVec;
+
+use super::interest::Interest;
+use crate::carrier::{Carriers, Payload, TakeError, WayStatistics};
+use crate::error::{RecvError, SendError};
+use crate::lane::{Lane, LaneTraits, Moved};
+use crate::link::{Link, LinkEvent, Now, ReadTargets, Recv, Send, TakeId, TakeRequest, TakeTarget};
+use crate::memory::{Message, Received, Segments};
+use crate::request::Completer;
+
+/// Completes a send; `None` while it is being posted: most sends are over by the end of that
+pub(crate) type SendToken = Option<Completer<(), SendError>>;
+
+/// Completes a receive
+pub(crate) enum RecvToken {
+    /// Into a buffer
+    Into(Completer<Received, RecvError>),
+    /// Into memory of its own
+    Allocate(Completer<Message, RecvError>),
+}
+
+/// A link, its lane and its carriers
+pub(crate) struct Port {
+    pub(super) link: Link<SendToken, RecvToken>,
+    /// `None` once the link has ended
+    lane: Option<Box<dyn Lane>>,
+    carriers: Carriers,
+    /// What carriers are bringing
+    payloads: Vec<Incoming>,
+    interest: Arc<Interest>,
+    traits: LaneTraits,
+    /// The last look in the middle of a long message found the lane not ready
+    ///
+    /// To ask again at once would keep the kernel from moving it on: both need the socket's lock.
+    pub(super) is_stalled: bool,
+}
+
+struct Incoming {
+    request: TakeRequest,
+    payload: Box<dyn Payload>,
+}
+
+/// What is asked of a connection
+pub(super) enum Command {
+    Send(Send<SendToken>),
+    Recv(Recv<RecvToken>),
+    Cancel(u64),
+    /// A message that nobody has looked at
+    Restore(crate::link::Delivery),
+    Close(Duration),
+    Abort,
+}
+
+/// What a call of [`Port::work`] is for
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    /// Take what has arrived
+    read: bool,
+    /// Ask to be woken for news before leaving
+    arm_read: bool,
+    /// Ask to be woken for room if the lane is full
+    arm_write: bool,
+    /// Ask not to be woken
+    mask: bool,
+    /// Wait for the lock rather than leave the work to whoever holds it
+    pub(super) waits: bool,
+}
+
+/// What a call of [`Port::work`] came to
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outcome {
+    /// Bytes moved
+    pub(super) moved: bool,
+    /// There is more to move right now
+    pub(super) more: bool,
+    /// A message is half sent or half received
+    pub(super) partial: bool,
+}
+
+impl Work {
+    /// A caller posted something
+    pub(super) const SUBMIT: Self = Self {
+        read: false,
+        arm_read: false,
+        arm_write: true,
+        mask: false,
+        waits: false,
+    };
+    /// A caller polls
+    pub(super) const POLL: Self = Self {
+        read: true,
+        arm_read: false,
+        arm_write: false,
+        mask: false,
+        waits: false,
+    };
+    /// A caller looks once and leaves
+    pub(super) const STEP: Self = Self {
+        read: true,
+        ..Self::SUBMIT
+    };
+    /// A caller begins to poll
+    pub(super) const MASK: Self = Self {
+        mask: true,
+        ..Self::POLL
+    };
+    /// The engine moves data
+    pub(super) const DRIVE: Self = Self {
+        waits: true,
+        ..Self::POLL
+    };
+    /// The connection goes back to the engine
+    pub(super) const ARM: Self = Self {
+        arm_read: true,
+        arm_write: true,
+        ..Self::DRIVE
+    };
+}
+
+impl Port {
+    pub(crate) fn new(
+        link: Link<SendToken, RecvToken>,
+        lane: Box<dyn Lane>,
+        carriers: Carriers,
+        interest: Arc<Interest>,
+    ) -> Self {
+        Self {
+            link,
+            traits: lane.traits(),
+            lane: Some(lane),
+            carriers,
+            payloads: Vec::new(),
+            interest,
+            is_stalled: false,
+        }
+    }
+
+    pub(super) fn handle(&mut self, command: Command) {
+        let now = Now::lazy();
+        match command {
+            Command::Send(send) => {
+                self.post_send(send);
+            }
+            Command::Recv(recv) => {
+                self.link.post_recv(&now, recv);
+            }
+            Command::Cancel(operation) => self.link.cancel(&now, operation),
+            Command::Restore(delivery) => self.link.restore(&now, delivery),
+            Command::Close(linger) => self.link.close(&now, linger),
+            Command::Abort => self.link.abort(),
+        }
+    }
+
+    /// Posts a send, returning its place as long as it is not over
+    pub(super) fn post_send(&mut self, send: Send<SendToken>) -> Option<usize> {
+        let sources = self.offers(&send.segments);
+        self.link.post_send(send, sources)
+    }
+
+    /// How the peer may fetch the segments of a message, if it may fetch all of them
+    fn offers(&mut self, segments: &Segments) -> Sources {
+        let mut sources = Sources::new();
+        if self.carriers.is_empty() || segments.bytes() < self.link.announce_bytes_min() {
+            return sources;
+        }
+        for segment in segments.iter() {
+            let offer = if segment.is_empty() {
+                None
+            } else {
+                match self.carriers.offer(segment) {
+                    Some((carrier, token)) => Some(Offer { carrier, token }),
+                    None => return Sources::new(),
+                }
+            };
+            sources.push(SegmentSource {
+                memory: segment.kind(),
+                offer,
+            });
+        }
+        sources
+    }
+
+    /// Sends a short message if the lane takes it whole now, returning whether it is out
+    pub(super) fn send_inline(
+        &mut self,
+        kind: MessageKind,
+        sizes: &[u64],
+        parts: &[&[u8]],
+    ) -> bool {
+        let Some(lane) = &mut self.lane else {
+            return false;
+        };
+        let Some(frame_bytes) = self.link.inline_frame_bytes(sizes) else {
+            return false;
+        };
+        if !lane.has_room(frame_bytes) {
+            return false;
+        }
+        let Some(header) = self.link.send_inline(kind, sizes) else {
+            return false;
+        };
+        let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
+        slices.push(IoSlice::new(&header));
+        slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+        let written = lane.write(&slices);
+        assert!(
+            matches!(written, Ok(Moved::Bytes(bytes)) if bytes == frame_bytes),
+            "there was room for {frame_bytes} bytes, but {written:?}"
+        );
+        true
+    }
+
+    /// Moves what can be moved, up to one slice
+    pub(super) fn work(&mut self, work: Work) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.lane.is_none() {
+            return outcome;
+        }
+        self.pump(work, &mut outcome);
+        outcome.partial = self.link.is_partial();
+        self.is_stalled = outcome.partial && !outcome.moved && !self.traits.looks_are_free;
+        self.link.finish_close();
+        outcome
+    }
+
+    /// Whether nothing can be moved until the peer has done something
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.link.is_at_rest() && self.lane.as_ref().is_some_and(|lane| !lane.may_have_news())
+    }
+
+    /// Handles that the connection to the peer has ended beside the lane
+    pub(super) fn handle_peer_ended(&mut self, detail: &str) {
+        self.link.handle_peer_ended(detail);
+    }
+
+    /// Handles bytes that were read before the link was made
+    pub(super) fn handle_read_ahead(&mut self) {
+        self.link.handle_read_ahead(&Now::lazy());
+    }
+
+    /// Handles the passing of time, returning when to call next
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Option<Instant> {
+        self.link.handle_timeout(now);
+        self.link.poll_timeout()
+    }
+
+    /// What happened
+    pub(super) fn poll_event(&mut self) -> Option<LinkEvent<SendToken, RecvToken>> {
+        self.link.poll_event()
+    }
+
+    /// Lets go of the lane and the carriers: the link has ended
+    ///
+    /// What was imported stays valid: it keeps the carrier's importing side.
+    pub(super) fn end(&mut self) {
+        self.lane = None;
+        self.payloads.clear();
+        self.carriers.clear();
+    }
+
+    /// By which ways long messages come, and how fast they were
+    pub(super) fn ways(&self) -> Vec<WayStatistics> {
+        self.link.ways().statistics()
+    }
+
+    fn pump(&mut self, work: Work, outcome: &mut Outcome) {
+        if work.mask
+            && let Some(lane) = &mut self.lane
+        {
+            lane.disarm_read();
+        }
+        let mut moved_bytes = 0;
+        while self.link.is_open() {
+            let read = if work.read { self.read_some() } else { 0 };
+            let written = self.write_some();
+            moved_bytes += read + written;
+            outcome.moved |= read + written > 0;
+            if moved_bytes >= SLICE_BYTES {
+                outcome.more = true;
+                return;
+            }
+            if written > 0 || (read > 0 && !self.is_drained()) {
+                continue;
+            }
+            match self.arm(work) {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => return self.handle_lane_error(error),
+            }
+        }
+    }
+
+    /// Asks to be woken as `work` says; `false` if there is something to do already
+    fn arm(&mut self, work: Work) -> Result<bool, crate::lane::LaneError> {
+        let blocked = self.link.is_blocked();
+        let Some(lane) = &mut self.lane else {
+            return Ok(true);
+        };
+        if work.arm_write {
+            self.interest.set(None, Some(blocked));
+            if blocked && !lane.arm_write()? {
+                return Ok(false);
+            }
+        }
+        if work.arm_read {
+            self.interest.set(Some(true), None);
+            if !lane.arm_read()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether another read would find nothing, without asking
+    fn is_drained(&self) -> bool {
+        // What a carrier brings does not come on the lane.
+        self.payloads.is_empty() && self.lane.as_ref().is_some_and(|lane| lane.is_drained())
+    }
+
+    /// Takes some of what has arrived, returning how many bytes
+    fn read_some(&mut self) -> usize {
+        let mut total = self.take_some();
+        while total < READ_BYTES_MAX && self.link.is_open() {
+            let Some(lane) = &mut self.lane else {
+                break;
+            };
+            let mut targets = ReadTargets::new();
+            self.link.read_targets(&mut targets);
+            match lane.read(&mut targets) {
+                Ok(Moved::Bytes(bytes)) => {
+                    drop(targets);
+                    total += bytes;
+                    self.link.handle_read(&Now::lazy(), bytes);
+                    total += self.take_some();
+                }
+                Ok(Moved::Blocked) => break,
+                Ok(Moved::End) => {
+                    drop(targets);
+                    self.link.handle_end();
+                    break;
+                }
+                Err(error) => {
+                    drop(targets);
+                    self.link.handle_lane_error(error);
+                    break;
+                }
+            }
+            if self.is_drained() {
+                break;
+            }
+        }
+        total
+    }
+
+    /// A write fails when the peer has ended; what it sent before may still be here
+    fn handle_lane_error(&mut self, error: crate::lane::LaneError) {
+        while self.read_some() > 0 {}
+        self.link.handle_lane_error(error);
+    }
+
+    /// Has carriers bring some of what they are to bring, returning how many bytes
+    fn take_some(&mut self) -> usize {
+        let mut total = 0;
+        loop {
+            while let Some(request) = self.link.poll_take() {
+                self.begin_take(request);
+            }
+            if self.payloads.is_empty() || total >= READ_BYTES_MAX {
+                return total;
+            }
+            let mut moved = 0;
+            let mut index = 0;
+            while index < self.payloads.len() {
+                let (bytes, is_over) = self.take_from(index);
+                moved += bytes;
+                if is_over {
+                    self.payloads.swap_remove(index);
+                } else {
+                    index += 1;
+                }
+            }
+            total += moved;
+            if moved == 0 {
+                return total;
+            }
+        }
+    }
+
+    fn begin_take(&mut self, request: TakeRequest) {
+        let taken = self
+            .carriers
+            .take(request.carrier, request.ticket, request.bytes);
+        let mut payload = match taken {
+            Ok(payload) => payload,
+            Err(error) => return self.handle_take_error(&request, error),
+        };
+        if self.link.wants_whole(request.id) {
+            match payload.adopt() {
+                Ok(None) => {}
+                Ok(Some(memory)) => {
+                    return self.link.handle_adopted(&Now::lazy(), request.id, memory);
+                }
+                Err(error) => return self.handle_take_error(&request, error),
+            }
+        }
+        self.payloads.push(Incoming { request, payload });
+    }
+
+    /// Moves one payload on, returning how many bytes and whether it is over
+    fn take_from(&mut self, index: usize) -> (usize, bool) {
+        let Incoming { request, payload } = &mut self.payloads[index];
+        let id: TakeId = request.id;
+        let read = {
+            match self.link.take_target(id, READ_BYTES_MAX) {
+                TakeTarget::Host(mut targets) => Some(payload.read(&mut targets)),
+                TakeTarget::Device(memory) => Some(payload.read_to_device(&memory)),
+                TakeTarget::Nowhere => None,
+            }
+        };
+        let Some(read) = read else {
+            // Whoever wanted it is gone: what is not read is given back.
+            let left = self.link.take_left(id);
+            self.link.handle_taken(&Now::lazy(), id, left);
+            return (usize::try_from(left).unwrap_or(usize::MAX).max(1), true);
+        };
+        match read {
+            Ok(bytes) => {
+                let is_over = self.link.take_left(id) == bytes as u64;
+                if is_over {
+                    // First: who sees the message complete may ask whether what was lent is back.
+                    *payload = Box::new(Nothing);
+                }
+                self.link.handle_taken(&Now::lazy(), id, bytes as u64);
+                (bytes, is_over || !self.link.is_taking_it(id))
+            }
+            Err(error) => {
+                let request = *request;
+                self.handle_take_error(&request, error);
+                (1, true)
+            }
+        }
+    }
+
+    fn handle_take_error(&mut self, request: &TakeRequest, error: TakeError) {
+        match error {
+            TakeError::Broken { detail } => self.link.handle_bad_ticket(request.ticket, detail),
+            TakeError::OutOfReach { detail } => {
+                tracing::debug!(detail, "payload is out of a carrier's reach");
+                self.link.handle_take_failed(&Now::lazy(), request.id);
+            }
+        }
+    }
+
+    /// Writes what the lane takes, returning how much that was
+    fn write_some(&mut self) -> usize {
+        while let Some(request) = self.link.poll_give() {
+            let given = self.carriers.give(request.segment, request.carrier);
+            let given = given.map(|(carrier, ticket)| Given { carrier, ticket });
+            self.link.handle_given(given);
+        }
+        let Some(lane) = &mut self.lane else {
+            return 0;
+        };
+        let mut slices: SmallVec<[IoSlice<'_>; 16]> = SmallVec::new();
+        self.link.write_slices(&mut slices);
+        if slices.is_empty() {
+            return 0;
+        }
+        let written = lane.write(&slices);
+        drop(slices);
+        match written {
+            Ok(Moved::Bytes(bytes)) => {
+                self.link.handle_written(bytes);
+                bytes
+            }
+            Ok(Moved::Blocked) => 0,
+            Ok(Moved::End) => {
+                let end = io::Error::from(io::ErrorKind::BrokenPipe);
+                self.handle_lane_error(end.into());
+                0
+            }
+            Err(error) => {
+                self.handle_lane_error(error);
+                0
+            }
+        }
+    }
+}
+
+/// Payload that has been taken
+struct Nothing;
+
+impl Payload for Nothing {
+    fn read(&mut self, _targets: &mut [io::IoSliceMut<'_>]) -> Result<usize, TakeError> {
+        Ok(0)
+    }
+}
+
+/// Bytes moved under the lock before others may have it
+const SLICE_BYTES: usize = 1 << 20;
+
+/// Bytes taken from the lane before it is the writer's turn again
+const READ_BYTES_MAX: usize = 256 << 10;

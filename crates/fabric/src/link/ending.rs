@@ -1,0 +1,201 @@
+//! How a link ends: closed here, closed by the peer, lost, broken or out of time.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backhaul_proto::RecvId;
+
+use super::Link;
+use super::event::{LinkEvent, Now};
+use crate::error::CloseReason;
+use crate::lane::LaneError;
+
+impl<S, R> Link<S, R> {
+    /// Begins a graceful close: what was sent goes out first, for at most `linger`
+    pub fn close(&mut self, now: &Now, linger: Duration) {
+        if self.is_open() && self.linger_until.is_none() {
+            let now = now.get();
+            self.core.close(now);
+            self.linger_until = Some(now + linger);
+        }
+    }
+
+    /// Ends the link at once
+    pub fn abort(&mut self) {
+        self.end(CloseReason::Local);
+    }
+
+    /// Whether the link has not ended
+    pub fn is_open(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    /// Whether a graceful close is under way
+    pub fn is_closing(&self) -> bool {
+        self.linger_until.is_some()
+    }
+
+    /// Why the link has ended; before that, what an operation is told that comes too late
+    pub(super) fn close_reason(&self) -> CloseReason {
+        self.ended.clone().unwrap_or(CloseReason::Local)
+    }
+
+    /// Ends a graceful close when everything is out and the peer knows
+    pub fn finish_close(&mut self) {
+        if self.is_closing() && self.core.peer_closed() && self.is_flushed() {
+            self.end(CloseReason::Local);
+        }
+    }
+
+    /// Whether everything that was sent is with the lane
+    pub fn is_flushed(&self) -> bool {
+        self.outbound.is_empty() && self.core.is_flushed()
+    }
+
+    /// Handles that the lane's stream has ended
+    pub fn handle_end(&mut self) {
+        self.handle_error(LinkError::End);
+    }
+
+    /// Handles that the lane is broken; what could still be read from it was handed in before
+    pub fn handle_lane_error(&mut self, error: LaneError) {
+        self.handle_error(LinkError::Lane(error));
+    }
+
+    /// Handles that the connection to the peer has ended beside the lane
+    pub fn handle_peer_ended(&mut self, detail: &str) {
+        let reason = if self.is_closing() && self.is_flushed() {
+            CloseReason::Local
+        } else {
+            CloseReason::PeerGone {
+                peer: self.peer,
+                detail: Arc::from(detail),
+            }
+        };
+        self.end(reason);
+    }
+
+    /// Handles the passing of time; harmless when called early
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if !self.is_open() {
+            return;
+        }
+        if self.linger_until.is_some_and(|until| until <= now) {
+            self.end(CloseReason::Local);
+        } else if let Err(expired) = self.core.handle_timeout(now) {
+            self.end(CloseReason::Silent {
+                peer: self.peer,
+                waited: expired.silent,
+            });
+        }
+    }
+
+    /// When to call [`Link::handle_timeout`]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let timeouts = [self.linger_until, self.core.poll_timeout()];
+        timeouts
+            .into_iter()
+            .flatten()
+            .min()
+            .filter(|_| self.is_open())
+    }
+
+    /// Handles that the peer has said that it sends nothing further
+    pub(super) fn handle_peer_closed(&mut self) {
+        self.end(CloseReason::Peer { peer: self.peer });
+    }
+
+    /// Ends the link because the system, or a carrier, refused what it needs
+    pub(super) fn fail_for_system(&mut self, detail: &str) {
+        self.end(CloseReason::System {
+            peer: self.peer,
+            detail: Arc::from(detail),
+        });
+    }
+
+    pub(super) fn handle_error(&mut self, error: LinkError) {
+        let reason = self.reason_of(error);
+        self.end(reason);
+    }
+
+    fn reason_of(&self, error: LinkError) -> CloseReason {
+        let peer = self.peer;
+        let is_said = self.is_closing() && (self.is_flushed() || self.core.peer_closed());
+        match error {
+            LinkError::Protocol(source) => CloseReason::Violation {
+                peer,
+                source: Arc::new(source),
+            },
+            LinkError::End if is_said => CloseReason::Local,
+            // As an end: a peer that was done first may close on what we sent last.
+            LinkError::Lane(LaneError::Io(error)) if is_said && is_hang_up(&error) => {
+                CloseReason::Local
+            }
+            LinkError::End => CloseReason::PeerGone {
+                peer,
+                detail: Arc::from("connection ended without a goodbye"),
+            },
+            LinkError::Lane(error) => CloseReason::PeerGone {
+                peer,
+                detail: Arc::from(error.to_string()),
+            },
+        }
+    }
+
+    /// Ends the link: whatever is in flight fails with `reason`
+    fn end(&mut self, reason: CloseReason) {
+        if !self.is_open() {
+            return;
+        }
+        match &reason {
+            CloseReason::Local | CloseReason::Peer { .. } => {}
+            CloseReason::Violation { peer, source } => {
+                tracing::warn!(%peer, error = %source, "peer broke the protocol");
+            }
+            other => tracing::info!(peer = %self.peer, reason = %other, "link ended"),
+        }
+        self.ended = Some(reason.clone());
+        // First: who sees an operation fail may ask why.
+        self.events.push_back(LinkEvent::Closed(reason.clone()));
+        self.outbound.clear();
+        self.inbound.stop();
+        self.takes.clear();
+        self.arrivals.drop_incomplete();
+        self.meter.stop(&Now::lazy());
+        let sends: Vec<_> = self.sends.drain().collect();
+        for send in sends {
+            self.finish_send(send, Err(reason.clone().into()));
+        }
+        let posted: Vec<usize> = self.recvs.iter().map(|(id, _)| id).collect();
+        for id in posted {
+            self.core.withdraw_recv(RecvId(id));
+            self.fail_recv(id, reason.clone().into());
+        }
+    }
+}
+
+/// The link cannot go on
+#[derive(Debug)]
+pub(super) enum LinkError {
+    /// The lane is broken
+    Lane(LaneError),
+    /// The peer broke the protocol
+    Protocol(backhaul_proto::ProtocolError),
+    /// The peer's stream ended
+    End,
+}
+
+/// Whether the peer has closed its socket
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
+}
+
+impl From<backhaul_proto::ProtocolError> for LinkError {
+    fn from(error: backhaul_proto::ProtocolError) -> Self {
+        Self::Protocol(error)
+    }
+}

@@ -1,0 +1,346 @@
+//! The way in: bytes from the lane become frames and fill the memory of messages.
+//!
+//! Payload goes from the lane straight to where it stays. Only what a read brings beyond the
+//! payload, usually the next header, passes through a small staging buffer.
+
+use std::io::IoSliceMut;
+
+use backhaul_proto::{ArrivalId, Frame, HEADER_BYTES, Incoming, Inline};
+
+use super::Link;
+use super::arrival::{Arrival, Cursor, Targets, to_usize};
+use super::ending::LinkError;
+use super::event::{MessageMemory, Now};
+use crate::memory::RecvMemory;
+
+/// What of the stream has been read ahead, and what comes next in it
+pub(super) struct Inbound {
+    /// The frame whose payload comes next in the stream
+    payload: Option<Payload>,
+    staging: Box<[u8]>,
+    /// Part of `staging` that holds bytes of the stream
+    staged: std::ops::Range<usize>,
+    /// Where payload goes that nobody wants
+    scratch: Vec<u8>,
+    /// Bytes that the targets of the next read hold for the payload
+    due: usize,
+}
+
+/// Payload of a frame that has not come completely
+struct Payload {
+    arrival: ArrivalId,
+    at: Cursor,
+    bytes: u64,
+    left: usize,
+}
+
+/// The messages on their way in, by id
+#[derive(Default)]
+pub(super) struct Arrivals(Vec<Option<Arrival>>);
+
+impl Arrivals {
+    pub(super) fn insert(&mut self, id: ArrivalId, arrival: Arrival) {
+        if id.0 >= self.0.len() {
+            self.0.resize_with(id.0 + 1, || None);
+        }
+        self.0[id.0] = Some(arrival);
+    }
+
+    pub(super) fn get(&self, id: ArrivalId) -> Option<&Arrival> {
+        self.0.get(id.0).and_then(Option::as_ref)
+    }
+
+    pub(super) fn get_mut(&mut self, id: ArrivalId) -> Option<&mut Arrival> {
+        self.0.get_mut(id.0).and_then(Option::as_mut)
+    }
+
+    pub(super) fn take(&mut self, id: ArrivalId) -> Option<Arrival> {
+        self.0.get_mut(id.0).and_then(Option::take)
+    }
+
+    /// Drops what is not complete: the rest never comes
+    pub(super) fn drop_incomplete(&mut self) {
+        for slot in &mut self.0 {
+            slot.take_if(|arrival| !arrival.is_complete());
+        }
+    }
+}
+
+impl Inbound {
+    /// Starts with bytes of the stream that were read before
+    pub(super) fn new(staged: &[u8]) -> Self {
+        let mut staging = vec![0; STAGING_BYTES.max(staged.len())].into_boxed_slice();
+        staging[..staged.len()].copy_from_slice(staged);
+        Self {
+            payload: None,
+            staging,
+            staged: 0..staged.len(),
+            scratch: Vec::new(),
+            due: 0,
+        }
+    }
+
+    pub(super) fn is_partial(&self) -> bool {
+        self.payload.is_some()
+    }
+
+    /// Nothing more comes
+    pub(super) fn stop(&mut self) {
+        self.payload = None;
+        self.staged = 0..0;
+    }
+}
+
+impl<S, R> Link<S, R> {
+    /// Collects the memory that the next bytes of the lane go to
+    pub fn read_targets<'a>(&'a mut self, targets: &mut Targets<'a>) {
+        let inbound = &mut self.inbound;
+        let mut wanted = 0;
+        let mut due = 0;
+        if let Some(payload) = &inbound.payload {
+            wanted = payload.left;
+            if let Some(arrival) = self.arrivals.get_mut(payload.arrival) {
+                let (recvs, pool) = (&mut self.recvs, &self.memory.pool);
+                due = arrival.targets(recvs, pool, &payload.at, wanted, targets);
+            }
+            if due == 0 {
+                due = wanted.min(SCRATCH_BYTES);
+                inbound.scratch.resize(SCRATCH_BYTES, 0);
+                targets.push(IoSliceMut::new(&mut inbound.scratch[..due]));
+            }
+        }
+        inbound.due = due;
+        if due == wanted {
+            targets.push(IoSliceMut::new(&mut inbound.staging));
+        }
+    }
+
+    /// Handles that the lane has filled so many bytes of [`Link::read_targets`]
+    pub fn handle_read(&mut self, now: &Now, bytes: usize) {
+        let inbound = &mut self.inbound;
+        let of_payload = bytes.min(inbound.due);
+        inbound.staged = 0..bytes - of_payload;
+        if of_payload > 0 {
+            self.fill(of_payload);
+            if self.inbound.is_partial() {
+                self.core.handle_activity(now.get());
+            }
+        }
+        self.handle_staged(now);
+    }
+
+    /// Works through bytes that were read before the link was made
+    pub fn handle_read_ahead(&mut self, now: &Now) {
+        self.handle_staged(now);
+    }
+
+    /// Counts bytes of the payload as filled
+    fn fill(&mut self, bytes: usize) {
+        if let Some(payload) = &mut self.inbound.payload {
+            payload.left -= bytes;
+            if let Some(arrival) = self.arrivals.get_mut(payload.arrival) {
+                arrival.filled_bytes += bytes as u64;
+                payload.at.advance(&arrival.sizes, bytes as u64);
+            }
+        }
+    }
+
+    /// Works through the staging buffer: headers, and payload behind them
+    fn handle_staged(&mut self, now: &Now) {
+        if let Err(error) = self.try_handle_staged(now) {
+            self.handle_error(error);
+        }
+    }
+
+    fn try_handle_staged(&mut self, now: &Now) -> Result<(), LinkError> {
+        loop {
+            if !self.is_open() {
+                return Ok(());
+            }
+            if let Some(payload) = &self.inbound.payload {
+                if payload.left > 0 && !self.fill_from_staging() {
+                    return Ok(());
+                }
+                if self
+                    .inbound
+                    .payload
+                    .as_ref()
+                    .is_some_and(|payload| payload.left == 0)
+                {
+                    self.finish_payload(now);
+                }
+                continue;
+            }
+            let staged = self.inbound.staged.clone();
+            if staged.is_empty() {
+                return Ok(());
+            }
+            let (used, frame) = self
+                .decoder
+                .handle(&self.limits, &self.inbound.staging[staged])?;
+            self.inbound.staged.start += used;
+            let Some(frame) = frame else {
+                continue;
+            };
+            if self.receive_inline(now, &frame)? {
+                continue;
+            }
+            let announced = self.core.handle_frame(self.time(now), frame)?;
+            // What is to be prepared for the payload comes first.
+            self.handle_events(now);
+            match announced {
+                Incoming::Control => {}
+                Incoming::Payload { arrival, bytes } => {
+                    let at = self.announce(arrival, bytes);
+                    self.inbound.payload = Some(Payload {
+                        arrival,
+                        at,
+                        bytes,
+                        left: to_usize(bytes),
+                    });
+                }
+                Incoming::Carried {
+                    arrival,
+                    bytes,
+                    carrier,
+                    ticket,
+                    ..
+                } => {
+                    let at = self.announce(arrival, bytes);
+                    self.begin_take(arrival, at, bytes, carrier, ticket)?;
+                }
+            }
+        }
+    }
+
+    /// Notes that a frame has announced the next bytes of a message, returning where they go
+    fn announce(&mut self, arrival: ArrivalId, bytes: u64) -> Cursor {
+        let Some(arrival) = self.arrivals.get_mut(arrival) else {
+            return Cursor::default();
+        };
+        let at = arrival.next;
+        arrival.next.advance(&arrival.sizes, bytes);
+        at
+    }
+
+    /// Fills the payload that is due from the staging buffer, returning whether there was anything
+    fn fill_from_staging(&mut self) -> bool {
+        let inbound = &mut self.inbound;
+        let Some(payload) = &mut inbound.payload else {
+            return false;
+        };
+        let bytes = payload.left.min(inbound.staged.len());
+        if bytes == 0 {
+            return false;
+        }
+        let start = inbound.staged.start;
+        let mut source = &inbound.staging[start..start + bytes];
+        if let Some(arrival) = self.arrivals.get_mut(payload.arrival) {
+            let (recvs, pool) = (&mut self.recvs, &self.memory.pool);
+            while !source.is_empty() {
+                let mut targets = Targets::new();
+                let room = arrival.targets(recvs, pool, &payload.at, source.len(), &mut targets);
+                if room == 0 {
+                    break;
+                }
+                for mut target in targets {
+                    let (now, rest) = source.split_at(target.len());
+                    target.copy_from_slice(now);
+                    source = rest;
+                }
+                arrival.filled_bytes += room as u64;
+                payload.at.advance(&arrival.sizes, room as u64);
+            }
+        }
+        inbound.staged.start += bytes;
+        payload.left -= bytes;
+        true
+    }
+
+    /// The payload of a frame is there
+    fn finish_payload(&mut self, now: &Now) {
+        if let Some(Payload { arrival, bytes, .. }) = self.inbound.payload.take() {
+            self.meter.stored(now, arrival, bytes, false);
+            self.core.handle_payload(self.time(now), arrival);
+            self.handle_events(now);
+        }
+    }
+
+    /// Delivers a message that is staged whole to a receive that waits for it
+    ///
+    /// Returns whether there was one; else nothing has changed.
+    fn receive_inline(&mut self, now: &Now, frame: &Frame) -> Result<bool, LinkError> {
+        let bytes = frame.header.payload_bytes;
+        let is_short = bytes <= self.inbound.staged.len() as u64;
+        if !is_short || frame.segment_bytes.len() > INLINE_SEGMENTS_MAX {
+            return Ok(false);
+        }
+        let time = self.time(now);
+        let Some(Inline { recv, message }) = self.core.handle_inline(time, frame)? else {
+            return Ok(false);
+        };
+        let start = self.inbound.staged.start;
+        let staged = &self.inbound.staging[start..start + to_usize(bytes)];
+        let mut memory = None;
+        match &mut self.recvs[recv.0].buffer {
+            Some(buffer) => match buffer.memory() {
+                RecvMemory::Host(host) => host[..staged.len()].copy_from_slice(staged),
+                RecvMemory::Device(_) => memory = Some(Err(())),
+            },
+            None => memory = Some(copied(&self.memory.pool, &frame.segment_bytes, staged)),
+        }
+        self.inbound.staged.start += to_usize(bytes);
+        self.meter.received_inline(bytes);
+        let kind = frame.header.message_kind();
+        match memory.transpose() {
+            Ok(memory) => self.finish_recv(recv, kind, message, bytes, memory),
+            Err(()) => {
+                let error = crate::error::RecvError::OutOfMemory {
+                    message_bytes: bytes,
+                };
+                self.fail_recv(recv.0, error);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What time it is, where that matters: without a keep-alive nothing hangs on it
+    pub(super) fn time(&self, now: &Now) -> std::time::Instant {
+        if self.limits.keep_alive.is_some() {
+            now.get()
+        } else {
+            self.started
+        }
+    }
+}
+
+/// Copies short segments that lie one behind the other, each to memory of its own
+fn copied(
+    pool: &backhaul_shm::pool::Pool,
+    sizes: &[u64],
+    mut bytes: &[u8],
+) -> Result<MessageMemory, ()> {
+    let mut host = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        let (now, rest) = bytes.split_at(to_usize(*size));
+        let mut memory = pool.take(now.len()).map_err(|_| ())?;
+        memory.copy_from_slice(now);
+        host.push(memory);
+        bytes = rest;
+    }
+    Ok(MessageMemory {
+        host,
+        device: Vec::new(),
+    })
+}
+
+/// A frame that is looked for whole in the staging buffer has no more segments
+const INLINE_SEGMENTS_MAX: usize = 16;
+
+/// Holds the headers, and the small messages, that one read brings
+const STAGING_BYTES: usize = 16 << 10;
+
+const _: () = assert!(STAGING_BYTES > HEADER_BYTES);
+
+/// Bytes dropped at a time
+const SCRATCH_BYTES: usize = 64 << 10;

@@ -1,0 +1,395 @@
+//! The link: one connection as a state machine, without locks, sockets or a clock.
+//!
+//! Commands go in (`post_send`, `post_recv`, `cancel`, `close` …), and what the lane, the carriers
+//! and time bring (`handle_*`); what comes out is asked for: bytes to write (`write_slices`), memory
+//! to read into (`read_targets`), payload for carriers (`poll_give`, `poll_take`), the next deadline
+//! (`poll_timeout`) and what became of operations (`poll_event`). A driver reads, handles, drains and
+//! writes; after any call that changes something it drains `poll_give`, `poll_take` and `poll_event`
+//! to `None`. The link never calls its driver, nor whoever holds it.
+//!
+//! It joins the protocol core, which decides what is sent and what matches, with the memory of
+//! messages: [`inbound`] and [`arrival`] are its way in, [`outbound`] its way out, [`carried`] what
+//! comes beside the lane, [`operations`] what becomes of sends and receives, [`ending`] its end.
+
+mod arrival;
+mod carried;
+mod ending;
+mod event;
+mod inbound;
+mod operations;
+mod outbound;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use backhaul_proto::{
+    ArrivalId, CarrierKind, Connection, ConnectionStatistics, Event, FrameDecoder, Limits,
+    MemoryKind, SegmentBytes, Sources, Store,
+};
+use backhaul_shm::pool::Pool;
+use slab::Slab;
+use smallvec::SmallVec;
+
+use self::arrival::{Arrival, Cursor, Memory, Missing};
+use self::carried::Takes;
+use self::inbound::{Arrivals, Inbound};
+use self::operations::{RecvOperation, SendOperation};
+use self::outbound::Outbound;
+use crate::carrier::{Way, Ways};
+use crate::error::CloseReason;
+use crate::memory::{DeviceAllocator, RecvMemory};
+use crate::statistics::Counters;
+
+pub use self::carried::{TakeId, TakeRequest, TakeTarget};
+pub use self::event::{Content, Delivery, LinkEvent, MessageMemory, Meter, Now, Recv, Send};
+pub use self::outbound::GiveRequest;
+
+/// Pieces of memory that one read fills
+pub type ReadTargets<'a> = arrival::Targets<'a>;
+
+/// One connection as a state machine
+///
+/// `S` and `R` go in with sends and receives and come back with their outcome.
+pub struct Link<S, R> {
+    core: Connection,
+    limits: Limits,
+    decoder: FrameDecoder,
+    peer: SocketAddr,
+    inbound: Inbound,
+    arrivals: Arrivals,
+    takes: Takes,
+    outbound: Outbound,
+    sends: Slab<SendOperation<S>>,
+    recvs: Slab<RecvOperation<R>>,
+    memory: LinkMemory,
+    ways: Ways,
+    events: VecDeque<LinkEvent<S, R>>,
+    meter: Box<dyn Meter>,
+    counters: Arc<Counters>,
+    /// When a graceful close gives up
+    linger_until: Option<Instant>,
+    /// Why the link has ended
+    ended: Option<CloseReason>,
+    started: Instant,
+}
+
+/// What a link is made of
+pub struct LinkParts {
+    /// The protocol core, both sides with their credit
+    pub core: Connection,
+    /// The limits of this side
+    pub limits: Limits,
+    /// Address of the peer, for reports
+    pub peer: SocketAddr,
+    /// Bytes of the lane that were read before
+    pub staged: Vec<u8>,
+    /// Where memory for messages comes from
+    pub memory: LinkMemory,
+    /// Measures what comes
+    pub meter: Box<dyn Meter>,
+    /// Counts what comes and goes
+    pub counters: Arc<Counters>,
+    /// The time
+    pub now: Instant,
+}
+
+/// Where memory for messages comes from, and which carriers there are for it
+#[derive(Clone)]
+pub struct LinkMemory {
+    /// Memory of the host
+    pub pool: Pool,
+    /// Memory of devices
+    pub device_allocator: Option<Arc<dyn DeviceAllocator>>,
+    /// The carriers that both sides have
+    pub carriers: SmallVec<[CarrierReach; 2]>,
+    /// Shorter segments are not given to a carrier
+    pub give_bytes_min: usize,
+}
+
+/// A carrier, and the memory that it reaches
+#[derive(Clone, Copy, Debug)]
+pub struct CarrierReach {
+    /// Which carrier
+    pub kind: CarrierKind,
+    /// Whether it takes memory of a kind
+    pub takes: fn(MemoryKind) -> bool,
+}
+
+impl LinkMemory {
+    /// Whether a carrier of that number was agreed on
+    fn knows(&self, carrier: u8) -> bool {
+        self.carriers
+            .iter()
+            .any(|reach| reach.kind.code() == carrier)
+    }
+
+    /// Whether the lane, or a carrier, reaches memory of a kind
+    fn reaches(&self, memory: MemoryKind) -> bool {
+        !memory.is_device() || self.carriers.iter().any(|reach| (reach.takes)(memory))
+    }
+
+    /// Whether a carrier may be asked to take so many bytes of the host
+    fn may_give(&self, bytes: u64) -> bool {
+        let mut kinds = self.carriers.iter().map(|reach| reach.kind);
+        bytes >= self.give_bytes_min as u64 && kinds.any(|kind| kind != CarrierKind::SingleCopy)
+    }
+
+    fn carriers_text(&self) -> String {
+        if self.carriers.is_empty() {
+            return "this lane has no carriers".to_owned();
+        }
+        let names: Vec<_> = self
+            .carriers
+            .iter()
+            .map(|reach| reach.kind.name())
+            .collect();
+        format!("the carriers of this lane are {}", names.join(", "))
+    }
+}
+
+impl<S, R> Link<S, R> {
+    /// Joins the parts of a connection whose handshake is over
+    #[must_use]
+    pub fn new(parts: LinkParts) -> Self {
+        Self {
+            core: parts.core,
+            decoder: FrameDecoder::default(),
+            peer: parts.peer,
+            inbound: Inbound::new(&parts.staged),
+            arrivals: Arrivals::default(),
+            takes: Takes::default(),
+            outbound: Outbound::default(),
+            sends: Slab::new(),
+            recvs: Slab::new(),
+            ways: Ways::default(),
+            memory: parts.memory,
+            limits: parts.limits,
+            events: VecDeque::new(),
+            meter: parts.meter,
+            counters: parts.counters,
+            linger_until: None,
+            ended: None,
+            started: parts.now,
+        }
+    }
+
+    /// What happened
+    pub fn poll_event(&mut self) -> Option<LinkEvent<S, R>> {
+        self.events.pop_front()
+    }
+
+    /// Whether a message is half sent or half received
+    pub fn is_partial(&self) -> bool {
+        self.inbound.is_partial() || !self.outbound.is_empty() || !self.takes.is_empty()
+    }
+
+    /// Whether the lane has not taken all that it was offered
+    pub fn is_blocked(&self) -> bool {
+        !self.outbound.is_empty()
+    }
+
+    /// Whether payload is on its way by carriers
+    pub fn is_taking(&self) -> bool {
+        !self.takes.is_empty()
+    }
+
+    /// Whether nothing can be moved until the peer has done something
+    #[inline]
+    pub fn is_at_rest(&self) -> bool {
+        !self.is_partial()
+    }
+
+    /// From how many bytes on it pays to announce a message that the peer can fetch
+    pub fn announce_bytes_min(&self) -> u64 {
+        self.limits.eager_bytes_max + 1
+    }
+
+    /// By which ways long messages come, and how fast they were
+    pub fn ways(&self) -> &Ways {
+        &self.ways
+    }
+
+    /// A snapshot for reports
+    pub fn statistics(&self) -> ConnectionStatistics {
+        self.core.statistics()
+    }
+
+    /// Handles what the protocol reports
+    fn handle_events(&mut self, now: &Now) {
+        while let Some(event) = self.core.poll_event() {
+            match event {
+                Event::Prepare {
+                    arrival,
+                    segment_bytes,
+                    sources,
+                    store,
+                    asks,
+                } => self.prepare(now, arrival, (segment_bytes, sources), store, asks),
+                Event::RecvComplete {
+                    recv,
+                    arrival,
+                    kind,
+                    message,
+                    bytes,
+                } => {
+                    self.meter.received(now, arrival, bytes);
+                    let memory = match self.arrivals.take(arrival) {
+                        Some(arrival) => {
+                            if let Some((way, since)) = arrival.way {
+                                let took = now.get().saturating_duration_since(since);
+                                self.ways.record(way, bytes, took);
+                            }
+                            arrival.into_memory(&self.memory.pool)
+                        }
+                        None => Err(Missing::OutOfMemory),
+                    };
+                    self.complete_recv(recv, kind, message, bytes, memory);
+                }
+                Event::RecvTruncated {
+                    recv,
+                    arrival,
+                    message_bytes,
+                    capacity_bytes,
+                } => {
+                    self.arrivals.take(arrival);
+                    self.meter.discard(now, arrival);
+                    let error = crate::error::RecvError::Truncated {
+                        message_bytes,
+                        capacity_bytes,
+                    };
+                    self.fail_recv(recv.0, error);
+                }
+                Event::SendComplete { send } => self.complete_send(send),
+                Event::RecvClosed { recv } => {
+                    let reason = CloseReason::Peer { peer: self.peer };
+                    self.fail_recv(recv.0, reason.into());
+                }
+                // A close of ours goes on until what was sent before it is out.
+                Event::PeerClosed if self.is_closing() => {}
+                Event::PeerClosed => self.handle_peer_closed(),
+            }
+        }
+    }
+
+    /// Readies memory for a message, and says how its bytes are to come
+    fn prepare(
+        &mut self,
+        now: &Now,
+        id: ArrivalId,
+        (sizes, sources): (SegmentBytes, Option<Sources>),
+        store: Store,
+        asks: bool,
+    ) {
+        let bytes: u64 = sizes.iter().sum();
+        let memory = match store {
+            Store::Discard => return,
+            Store::Allocate => Arrival::segments(sizes.len()),
+            Store::Into(recv) => match &mut self.recvs[recv.0].buffer {
+                None => Arrival::segments(sizes.len()),
+                Some(buffer) => match buffer.memory() {
+                    RecvMemory::Host(_) => Memory::Into(recv),
+                    RecvMemory::Device(_) if is_all_on_devices(sources.as_ref()) => {
+                        Memory::Into(recv)
+                    }
+                    RecvMemory::Device(device) => Memory::Missing(Missing::NoPlace {
+                        memory: MemoryKind::Device(device.device()),
+                        detail: "the message lies in memory of the host".to_owned(),
+                    }),
+                },
+            },
+        };
+        let mut arrival = Arrival {
+            memory,
+            sizes,
+            sources,
+            bytes,
+            filled_bytes: 0,
+            next: Cursor::default(),
+            way: None,
+        };
+        if asks && let Some(missing) = self.without_place(&arrival) {
+            arrival.memory = Memory::Missing(missing);
+        }
+        // What a receive meets after the end never comes.
+        let is_wanted = self.is_open();
+        if is_wanted {
+            self.meter.begin(now, id, bytes);
+        }
+        if !asks {
+            self.arrivals.insert(id, arrival);
+            return;
+        }
+        if !is_wanted {
+            self.arrivals.insert(id, arrival);
+            self.core.accept(id, 0);
+            return;
+        }
+        if matches!(arrival.memory, Memory::Missing(_)) {
+            self.arrivals.insert(id, arrival);
+            self.core.skip(id);
+            return;
+        }
+        let way = self.choose_way(&arrival);
+        if way.is_some() {
+            arrival.way = way.map(|way| (way, now.get()));
+        }
+        self.arrivals.insert(id, arrival);
+        match way {
+            Some(Way::Fetch) => self.begin_fetch(id),
+            Some(Way::CopyAndLend) => self.core.accept(id, CarrierKind::Lease.code()),
+            Some(Way::Lane) | None => self.core.accept(id, 0),
+        }
+    }
+
+    /// Why a message that is announced has no place here, if it has none
+    fn without_place(&self, arrival: &Arrival) -> Option<Missing> {
+        let Memory::Segments(_) = arrival.memory else {
+            return None;
+        };
+        let mut devices = arrival.sources.iter().flatten();
+        let source = devices.find(|source| source.memory.is_device())?;
+        let detail = match &self.memory.device_allocator {
+            Some(_) if self.memory.reaches(source.memory) => return None,
+            Some(_) => self.memory.carriers_text(),
+            None => "the context has no allocator for it".to_owned(),
+        };
+        Some(Missing::NoPlace {
+            memory: source.memory,
+            detail,
+        })
+    }
+
+    /// How the bytes of a message are to come, where there is a choice
+    fn choose_way(&mut self, arrival: &Arrival) -> Option<Way> {
+        let sources = arrival.sources.as_ref()?;
+        let known = |source: &backhaul_proto::SegmentSource| {
+            let offer = source
+                .offer
+                .filter(|offer| self.memory.knows(offer.carrier));
+            offer.is_some() && !source.memory.is_device()
+        };
+        let mut pieces = arrival.sizes.iter().zip(sources);
+        if !pieces.all(|(size, source)| *size == 0 || known(source)) {
+            return None;
+        }
+        let may_lend = matches!(arrival.memory, Memory::Segments(_))
+            && arrival.sizes.len() == 1
+            && self.memory.may_give(arrival.bytes);
+        Some(self.ways.choose(arrival.bytes, may_lend))
+    }
+}
+
+fn is_all_on_devices(sources: Option<&Sources>) -> bool {
+    sources.is_some_and(|sources| sources.iter().all(|source| source.memory.is_device()))
+}
+
+impl<S, R> std::fmt::Debug for Link<S, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link")
+            .field("peer", &self.peer)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}

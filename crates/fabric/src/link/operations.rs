@@ -1,0 +1,387 @@
+//! Sends and receives: how they are posted, withdrawn and what becomes of them.
+
+use std::time::Instant;
+
+use backhaul_proto::{
+    Capacity, Long, MemoryKind, MessageKind, Posted, RecvId, RecvRefused, SegmentSource, SendId,
+    SendRefused, Sources, Span, Withdrawn,
+};
+use smallvec::SmallVec;
+
+use super::Link;
+use super::arrival::{Arrival, Cursor, Memory, Missing, SegmentMemory, copy_into};
+use super::event::{Content, Delivery, LinkEvent, MessageMemory, Now, Recv, Send};
+use crate::error::{RecvError, SendError};
+use crate::memory::{RecvBuffer, Segments};
+
+/// A send that is not over
+#[derive(Debug)]
+pub(super) struct SendOperation<S> {
+    operation: u64,
+    pub(super) segments: Segments,
+    bytes: u64,
+    token: S,
+    started: Option<Instant>,
+}
+
+/// A receive that is not over
+pub(super) struct RecvOperation<R> {
+    operation: u64,
+    pub(super) buffer: Option<Box<dyn RecvBuffer>>,
+    token: R,
+    started: Option<Instant>,
+}
+
+impl<S, R> Link<S, R> {
+    /// Posts a send, returning its place as long as it is not over
+    ///
+    /// `sources` says how the receiver may fetch the segments, or is empty.
+    pub fn post_send(&mut self, send: Send<S>, sources: Sources) -> Option<usize> {
+        let kind = send.kind;
+        let bytes = send.segments.bytes();
+        self.counters.queued_bytes.bump(bytes);
+        let send = SendOperation {
+            operation: send.operation,
+            segments: send.segments,
+            bytes,
+            token: send.token,
+            started: send.started,
+        };
+        if !self.is_open() || self.is_closing() {
+            let reason = self.close_reason();
+            self.finish_send(send, Err(reason.into()));
+            return None;
+        }
+        let sources = match self.with_devices(&send.segments, sources) {
+            Ok(sources) => sources,
+            Err(refused) => {
+                self.finish_send(send, Err(refused.into()));
+                return None;
+            }
+        };
+        let sizes: SmallVec<[u64; 8]> = segment_sizes(&send.segments);
+        let spans = self.spans(&send.segments);
+        let long = Long {
+            spans: &spans,
+            sources: &sources,
+            announce: !sources.is_empty(),
+        };
+        let id = self.sends.insert(send);
+        match self.core.send_long(SendId(id), kind, &sizes, &long) {
+            Ok(()) => Some(id),
+            Err(refused) => {
+                let send = self.sends.remove(id);
+                self.finish_send(send, Err(refused.into()));
+                None
+            }
+        }
+    }
+
+    /// What is given back with a send that is not over
+    ///
+    /// # Panics
+    ///
+    /// If it is over.
+    pub fn send_token_mut(&mut self, id: usize) -> (&mut u64, &mut S) {
+        let send = &mut self.sends[id];
+        (&mut send.operation, &mut send.token)
+    }
+
+    /// Whether the send at a place is not over
+    pub fn is_sending(&self, id: usize) -> bool {
+        self.sends.contains(id)
+    }
+
+    /// Posts a receive, returning whether it waits and nothing else has changed
+    pub fn post_recv(&mut self, now: &Now, recv: Recv<R>) -> bool {
+        let Recv {
+            operation,
+            selector,
+            mut buffer,
+            token,
+            started,
+        } = recv;
+        let (mut capacity, mut kind) = (Capacity::Allocate, MemoryKind::Host);
+        if let Some(buffer) = &mut buffer {
+            let memory = buffer.memory();
+            (capacity, kind) = (Capacity::Into(memory.len() as u64), memory.kind());
+        }
+        let id = self.recvs.insert(RecvOperation {
+            operation,
+            buffer,
+            token,
+            started,
+        });
+        if !self.memory.reaches(kind) {
+            let detail = self.memory.carriers_text();
+            let refused = RecvRefused::NoCarrier {
+                memory: kind,
+                detail,
+            };
+            self.fail_recv(id, refused.into());
+            return false;
+        }
+        match self.core.post_recv(RecvId(id), selector, capacity) {
+            Err(RecvRefused::Closed) => {
+                let reason = self.close_reason();
+                self.fail_recv(id, reason.into());
+            }
+            Err(refused) => self.fail_recv(id, refused.into()),
+            Ok(Posted::Waits) if self.is_open() => return true,
+            Ok(_) => self.handle_events(now),
+        }
+        // After the end, only what arrived before it can be received.
+        let is_it = |recv: &RecvOperation<R>| recv.operation == operation;
+        if !self.is_open() && self.recvs.get(id).is_some_and(is_it) {
+            self.core.withdraw_recv(RecvId(id));
+            let reason = self.close_reason();
+            self.fail_recv(id, reason.into());
+        }
+        false
+    }
+
+    /// Withdraws a send of which nothing has left, or a receive; another one ends as if not
+    ///
+    /// A message that the receive has met stays for other receives, in its place in the order.
+    pub fn cancel(&mut self, now: &Now, operation: u64) {
+        let mut sends = self.sends.iter();
+        if let Some((id, _)) = sends.find(|(_, send)| send.operation == operation) {
+            if self.core.cancel_send(SendId(id)) {
+                let send = self.sends.remove(id);
+                self.finish_send(send, Err(SendError::Cancelled));
+            }
+            return;
+        }
+        let mut recvs = self.recvs.iter();
+        if let Some((id, _)) = recvs.find(|(_, recv)| recv.operation == operation) {
+            match self.core.withdraw_recv(RecvId(id)) {
+                Withdrawn::No => return,
+                Withdrawn::Waiting => {}
+                Withdrawn::Met(arrival) => {
+                    if let Some(arrival) = self.arrivals.get_mut(arrival) {
+                        arrival.move_out(&mut self.recvs, &self.memory.pool);
+                    }
+                }
+            }
+            self.fail_recv(id, RecvError::Cancelled);
+            // Another receive may have got the message.
+            self.handle_events(now);
+        }
+    }
+
+    /// Takes back a message that nobody has looked at: another receive gets it, in its order
+    pub fn restore(&mut self, now: &Now, delivery: Delivery) {
+        let Delivery {
+            kind,
+            message,
+            bytes,
+            content,
+        } = delivery;
+        let memory = match content {
+            Content::Segments(memory) => own_memory(memory),
+            Content::Into(mut buffer) => match buffer.memory() {
+                crate::memory::RecvMemory::Host(host) => {
+                    let taken = self.memory.pool.take(host.len().min(bytes as usize));
+                    taken.map_or(Memory::Missing(Missing::OutOfMemory), |mut own| {
+                        let length = own.len();
+                        own.copy_from_slice(&host[..length]);
+                        Memory::Segments(vec![Some(SegmentMemory::Host(own))])
+                    })
+                }
+                // The memory itself, which its owner keeps.
+                crate::memory::RecvMemory::Device(device) => {
+                    let device = device.slice(0, bytes as usize);
+                    Memory::Segments(vec![Some(SegmentMemory::Device(device))])
+                }
+            },
+        };
+        let sizes = match &memory {
+            Memory::Segments(segments) => segments.iter().map(segment_bytes).collect(),
+            _ => backhaul_proto::SegmentBytes::new(),
+        };
+        self.counters.received_messages.lower(1);
+        self.counters.received_bytes.lower(bytes);
+        let arrival = self.core.restore(message, kind, bytes);
+        self.arrivals.insert(
+            arrival,
+            Arrival {
+                memory,
+                sizes,
+                sources: None,
+                bytes,
+                filled_bytes: bytes,
+                next: Cursor::default(),
+                way: None,
+            },
+        );
+        self.handle_events(now);
+    }
+
+    /// A receive has its message
+    pub(super) fn complete_recv(
+        &mut self,
+        recv: RecvId,
+        kind: MessageKind,
+        message: u64,
+        bytes: u64,
+        memory: Result<Option<MessageMemory>, Missing>,
+    ) {
+        match memory {
+            Ok(memory) => self.finish_recv(recv, kind, message, bytes, memory),
+            Err(missing) => self.fail_recv(recv.0, missing.into_error(bytes)),
+        }
+    }
+
+    /// Hands a message over to its receive, whose buffer has it unless it is in `memory`
+    pub(super) fn finish_recv(
+        &mut self,
+        recv: RecvId,
+        kind: MessageKind,
+        message: u64,
+        bytes: u64,
+        memory: Option<MessageMemory>,
+    ) {
+        let recv = self.recvs.remove(recv.0);
+        let content = match (recv.buffer, memory) {
+            (None, memory) => Content::Segments(memory.unwrap_or_default()),
+            (Some(buffer), None) => Content::Into(buffer),
+            (Some(mut buffer), Some(memory)) => match copy_into(&memory, buffer.memory()) {
+                Ok(()) => Content::Into(buffer),
+                Err((memory, detail)) => {
+                    drop(buffer);
+                    let refused = RecvRefused::NoCarrier { memory, detail };
+                    self.events.push_back(LinkEvent::Received {
+                        token: recv.token,
+                        result: Err(refused.into()),
+                    });
+                    return;
+                }
+            },
+        };
+        self.counters.received_messages.bump(1);
+        self.counters.received_bytes.bump(bytes);
+        if let Some(started) = recv.started {
+            self.counters.recv_time_ns.bump(nanos_since(started));
+        }
+        self.events.push_back(LinkEvent::Received {
+            token: recv.token,
+            result: Ok(Delivery {
+                kind,
+                message,
+                bytes,
+                content,
+            }),
+        });
+    }
+
+    pub(super) fn fail_recv(&mut self, id: usize, error: RecvError) {
+        let recv = self.recvs.remove(id);
+        // First: who sees the receive fail may use the memory.
+        drop(recv.buffer);
+        self.events.push_back(LinkEvent::Received {
+            token: recv.token,
+            result: Err(error),
+        });
+    }
+
+    /// Completes a send whose last byte has left
+    pub(super) fn complete_send(&mut self, send: SendId) {
+        let send = self.sends.remove(send.0);
+        self.counters.sent_messages.bump(1);
+        self.counters.sent_bytes.bump(send.bytes);
+        if let Some(started) = send.started {
+            self.counters.send_time_ns.bump(nanos_since(started));
+        }
+        self.finish_send(send, Ok(()));
+    }
+
+    /// Says what has become of a send
+    pub(super) fn finish_send(&mut self, send: SendOperation<S>, result: Result<(), SendError>) {
+        self.counters.queued_bytes.lower(send.bytes);
+        // First: who sees the send over may use the memory.
+        drop(send.segments);
+        self.events.push_back(LinkEvent::Sent {
+            token: send.token,
+            result,
+        });
+    }
+
+    /// The segments that a carrier may bring once the message is accepted, as parts of the message
+    fn spans(&self, segments: &Segments) -> SmallVec<[Span; 2]> {
+        let mut spans = SmallVec::new();
+        let mut offset = 0;
+        for segment in segments.iter() {
+            let bytes = segment.len() as u64;
+            let is_wanted = match segment.kind() {
+                MemoryKind::Host => self.memory.may_give(bytes),
+                MemoryKind::Device(_) => true,
+            };
+            if bytes > 0 && is_wanted {
+                spans.push(Span { offset, bytes });
+            }
+            offset += bytes;
+        }
+        spans
+    }
+
+    /// Says of each segment where it lies, if one of them lies in memory of a device
+    fn with_devices(
+        &self,
+        segments: &Segments,
+        mut sources: Sources,
+    ) -> Result<Sources, SendRefused> {
+        let mut devices = segments.iter().map(super::super::memory::Segment::kind);
+        let Some(memory) = devices.find(|kind| kind.is_device()) else {
+            return Ok(sources);
+        };
+        if !self.memory.reaches(memory) {
+            return Err(SendRefused::NoCarrier {
+                memory,
+                detail: self.memory.carriers_text(),
+            });
+        }
+        sources.resize(segments.len(), SegmentSource::default());
+        for (source, segment) in sources.iter_mut().zip(segments.iter()) {
+            source.memory = segment.kind();
+        }
+        Ok(sources)
+    }
+}
+
+impl Missing {
+    fn into_error(self, message_bytes: u64) -> RecvError {
+        match self {
+            Self::OutOfMemory => RecvError::OutOfMemory { message_bytes },
+            Self::NoPlace { memory, detail } => RecvRefused::NoCarrier { memory, detail }.into(),
+        }
+    }
+}
+
+pub(super) fn segment_sizes<A: smallvec::Array<Item = u64>>(segments: &Segments) -> SmallVec<A> {
+    segments
+        .iter()
+        .map(|segment| segment.len() as u64)
+        .collect()
+}
+
+/// What was handed over, as the memory of an arrival again
+fn own_memory(memory: MessageMemory) -> Memory {
+    let host = memory.host.into_iter();
+    let mut segments: Vec<_> = host.map(|host| Some(SegmentMemory::Host(host))).collect();
+    for (index, device) in memory.device {
+        segments[index] = Some(SegmentMemory::Device(device));
+    }
+    Memory::Segments(segments)
+}
+
+fn segment_bytes(segment: &Option<SegmentMemory>) -> u64 {
+    match segment {
+        Some(SegmentMemory::Host(memory)) => memory.len() as u64,
+        Some(SegmentMemory::Device(memory)) => memory.len() as u64,
+        None => 0,
+    }
+}
+
+fn nanos_since(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -298,7 +298,12 @@ impl RecvHalf {
         bytes: u64,
         events: &mut VecDeque<Event>,
     ) {
-        self.arrivals[arrival.0].missing_bytes -= bytes;
+        let state = &mut self.arrivals[arrival.0];
+        assert!(
+            bytes <= state.missing_bytes - state.unannounced_bytes,
+            "{bytes} bytes of {arrival:?} were not announced"
+        );
+        state.missing_bytes -= bytes;
         self.finish_if_over(arrival, events);
     }
 

@@ -127,8 +127,8 @@ impl FrameHeader {
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.kind.code();
-        bytes[1] =
-            u8::from(self.untagged) * FLAG_UNTAGGED | u8::from(self.has_sources) * FLAG_SOURCES;
+        let untagged = u8::from(self.untagged) * FLAG_UNTAGGED;
+        bytes[1] = untagged | (u8::from(self.has_sources) * FLAG_SOURCES);
         bytes[2] = self.carrier;
         bytes[4..8].copy_from_slice(&self.segment_count.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.message.to_le_bytes());

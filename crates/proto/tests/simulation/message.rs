@@ -87,7 +87,7 @@ fn any_segments(rng: &mut Rng, mut left_bytes: u64) -> Vec<u64> {
     let segments = if left_bytes == 0 && rng.chance(50) {
         0
     } else {
-        rng.pick(&[1, 1, 1, 2, 3, 5, 6, 41, 130])
+        rng.pick(&[1, 1, 1, 2, 3, 5, 6, 41, 130, 199])
     };
     for index in 0..segments {
         let bytes = if index + 1 == segments {

@@ -274,9 +274,9 @@ fn any_limits(rng: &mut Rng) -> Limits {
     Limits {
         eager_bytes_max: rng.pick(&[0, 1, 30, 64]),
         credit_bytes: rng.pick(&[0, 20, 64, 300, 3000, 1 << 20]),
-        credit_messages: rng.pick(&[1, 2, 3, 7, 16, 1000]),
+        credit_messages: rng.pick(&[1, 2, 3, 7, 12, 16, 1000]),
         message_bytes_max: rng.pick(&[200, 1000, 3000]),
-        segments_max: rng.pick(&[2, 5, 40, 200]) as u32,
+        segments_max: rng.pick(&[2, 40, 200, 200]) as u32,
         sends_max: rng.pick(&[1, 4, 100]) as usize,
         recvs_max: rng.pick(&[3, 10, 100]) as usize,
         data_chunk_bytes: rng.pick(&[7, 50, 256, 1 << 20]),

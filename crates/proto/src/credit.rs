@@ -2,7 +2,7 @@
 //!
 //! Totals since the start of the connection, so a repeated or late grant is harmless (the scheme
 //! of RFC 9000, section 4.1). A message takes credit when it starts and gives it back when it
-//! meets its receive. What it takes is its [`Cost`]: a message of many segments costs more than
+//! meets its receive, and takes it again if that is withdrawn. What it takes is its [`Cost`]: a message of many segments costs more than
 //! one, as each of them takes memory at the receiver.
 
 use crate::error::ProtocolError;
@@ -158,6 +158,14 @@ impl RecvCredit {
         self.bytes.released += cost.bytes;
     }
 
+    /// Charges a message again that has lost its receive
+    ///
+    /// What was granted stays granted; there is no further grant until as much has come back.
+    pub(crate) fn reclaim(&mut self, cost: Cost) {
+        self.messages.released -= cost.messages;
+        self.bytes.released -= cost.bytes;
+    }
+
     /// The totals to grant now (messages, bytes), if it is worth a frame
     pub(crate) fn poll_grant(&mut self) -> Option<(u64, u64)> {
         self.has_grant()
@@ -185,7 +193,8 @@ struct Window {
     used: u64,
     /// Given back since the start; never above `used`
     released: u64,
-    /// What the peer knows it may use since the start; at most `released + size`
+    /// What the peer knows it may use since the start; at most `released + size`, where `released`
+    /// counts what was reclaimed since
     granted: u64,
 }
 
@@ -214,7 +223,7 @@ impl Window {
 
     /// Room that the peer does not know of
     fn to_grant(&self) -> u64 {
-        let room = self.released - (self.granted - self.size);
+        let room = self.released.saturating_sub(self.granted - self.size);
         // A boundless window ends at the largest number that can be granted.
         room.min(u64::MAX - self.granted)
     }
@@ -335,6 +344,28 @@ mod tests {
         assert_eq!(credit.poll_grant(), None);
         credit.handle_start(6, messages(1)).unwrap();
         assert_eq!(credit.poll_grant(), Some((9, 100)));
+    }
+
+    #[test]
+    fn what_is_reclaimed_is_granted_once() {
+        let mut credit = RecvCredit::new(4, 100);
+        for message in 0..2 {
+            credit.handle_start(message, eager(50)).unwrap();
+            credit.release(eager(50));
+        }
+        assert_eq!(credit.poll_grant(), Some((6, 200)));
+        for _ in 0..2 {
+            credit.reclaim(eager(50));
+        }
+        for message in 2..6 {
+            credit.handle_start(message, messages(1)).unwrap();
+        }
+        for _ in 0..2 {
+            credit.release(messages(1));
+            assert_eq!(credit.poll_grant(), None);
+        }
+        credit.release(eager(50));
+        assert_eq!(credit.poll_grant(), Some((7, 200)));
     }
 
     #[test]

@@ -74,7 +74,6 @@ impl Model {
     /// A message whose receive was withdrawn is there for others
     pub(crate) fn put_back(&mut self, waiting: Waiting) {
         self.arrive(Waiting {
-            cost: (0, 0),
             is_returned: true,
             ..waiting
         });
@@ -83,6 +82,18 @@ impl Model {
     /// Credit that waiting messages hold: messages, and bytes
     pub(crate) fn held_credit(&self) -> (u64, u64) {
         let costs = self.unexpected.iter().map(|waiting| waiting.cost);
+        costs.fold((0, 0), |sum, cost| (sum.0 + cost.0, sum.1 + cost.1))
+    }
+
+    /// As [`held_credit`](Self::held_credit), but for messages whose receive was withdrawn
+    ///
+    /// Those come on top of the window: what they had given back was granted.
+    pub(crate) fn first_held_credit(&self) -> (u64, u64) {
+        let first = self
+            .unexpected
+            .iter()
+            .filter(|waiting| !waiting.is_returned);
+        let costs = first.map(|waiting| waiting.cost);
         costs.fold((0, 0), |sum, cost| (sum.0 + cost.0, sum.1 + cost.1))
     }
 

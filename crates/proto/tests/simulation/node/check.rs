@@ -12,7 +12,7 @@ impl Node {
         assert_eq!(statistics.recvs_posted, self.model.posted.len());
         assert_eq!(statistics.unexpected_messages, self.model.unexpected.len());
         assert_eq!(statistics.sends_queued, self.unstarted.len());
-        let (messages, bytes) = self.model.held_credit();
+        let (messages, bytes) = self.model.first_held_credit();
         assert!(messages <= self.limits.credit_messages);
         assert!(bytes <= self.limits.credit_bytes);
         let early_bytes = statistics.unexpected_bytes - self.model.stored_bytes();

@@ -117,12 +117,14 @@ impl Node {
     }
 
     /// A receive is withdrawn that is over, and nobody has seen its message
-    fn restore(&mut self, mut stored: Arrival, waiting: Waiting) {
+    fn restore(&mut self, mut stored: Arrival, mut waiting: Waiting) {
         let (message, kind) = (waiting.message as u64, waiting.kind);
         let arrival = self.connection.restore(message, kind, waiting.bytes);
         stored.store = Store::Allocate;
         let other = self.arrivals.insert(arrival, stored);
         assert!(other.is_none(), "{arrival:?} is another message");
+        // What it took is forgotten.
+        waiting.cost = (1, 0);
         self.model.put_back(waiting);
         self.tally.restored += 1;
         self.tally.cancelled += 1;

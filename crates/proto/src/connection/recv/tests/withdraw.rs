@@ -270,28 +270,73 @@ fn what_was_withdrawn_does_not_count_as_fetched_early() {
 }
 
 #[test]
-fn credit_is_given_back_once() {
+fn a_message_holds_credit_again_when_its_receive_is_withdrawn() {
     let mut bench = Bench::new();
-    for recv in 0..2 {
-        bench.post(recv, ANY, Capacity::Into(10));
-    }
     for _ in 0..2 {
-        let Incoming::Payload { arrival, .. } = bench.start(FrameKind::Eager, false, 10) else {
-            panic!("ten bytes follow");
-        };
-        for recv in 0..2 {
-            bench.withdraw(recv);
-        }
-        bench.half.handle_payload(arrival, &mut bench.events);
+        bench.post(0, ANY, Capacity::Into(10));
+        received(&mut bench, false);
     }
-    let credit = bench.half.poll_control();
-    assert_eq!(credit, None, "one of eight messages is back");
-    bench.post(3, ANY, Capacity::Into(10));
-    assert_eq!(bench.half.poll_control(), None);
-    bench.post(3, ANY, Capacity::Into(10));
     let credit = bench.half.poll_control().unwrap();
     assert_eq!((credit.message, credit.tag), (10, 1020));
+    bench.post(0, ANY, Capacity::Into(10));
+    bench.start(FrameKind::Eager, false, 10);
+    assert!(matches!(bench.withdraw(0), Withdrawn::Met(_)));
+    bench.half.handle_payload(ArrivalId(0), &mut bench.events);
+    bench.events.clear();
+    bench.post(1, ANY, Capacity::Into(10));
+    bench.assert_complete(1, 2);
+    bench.post(1, ANY, Capacity::Into(10));
+    received(&mut bench, false);
+    let credit = bench.half.poll_control().unwrap();
+    assert_eq!((credit.message, credit.tag), (12, 1040));
     assert_eq!(bench.half.poll_control(), None);
+}
+
+#[test]
+fn messages_that_are_given_up_each_time_do_not_pile_up() {
+    for restores in [false, true] {
+        let mut bench = Bench::new();
+        let mut granted = 8;
+        while bench.next_message < granted {
+            // Each receive is for this message alone.
+            let tag = Tag(bench.next_message);
+            let mask = TagMask::FULL;
+            bench.post(0, Selector::Tagged { tag, mask }, Capacity::Into(100));
+            let kind = MessageKind::Tagged(tag);
+            let header = FrameHeader {
+                segment_count: 1,
+                payload_bytes: 100,
+                tag: tag.0,
+                ..FrameHeader::bare(FrameKind::Request, bench.next_message)
+            };
+            let segment_bytes = smallvec![100];
+            let frame = Frame {
+                header,
+                segment_bytes,
+                sources: None,
+            };
+            bench.half.handle_start(frame, &mut bench.events).unwrap();
+            let Some(Event::Prepare { arrival, .. }) = bench.events.pop_front() else {
+                panic!("it has a receive");
+            };
+            bench.half.fetch(arrival);
+            if restores {
+                bench.half.handle_fetched(arrival, &mut bench.events);
+                let message = bench.next_message;
+                bench.half.restore(message, kind, 100, &mut bench.events);
+                bench.events.clear();
+            } else {
+                assert_eq!(bench.withdraw(0), Withdrawn::Met(arrival));
+            }
+            bench.next_message += 1;
+            while let Some(header) = bench.half.poll_control() {
+                if header.kind == FrameKind::Credit {
+                    granted = header.message;
+                }
+            }
+        }
+        assert_eq!((granted, bench.half.unexpected_len()), (8, 8));
+    }
 }
 
 /// Receives an eager message that nobody looks at, returning its number

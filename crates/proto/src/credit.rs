@@ -2,7 +2,7 @@
 //!
 //! Totals since the start of the connection, so a repeated or late grant is harmless (the scheme
 //! of RFC 9000, section 4.1). A message takes credit when it starts and gives it back when it
-//! meets its receive. What it takes is its [`Cost`]: a message of many segments costs more than
+//! meets its receive, and takes it again if that is withdrawn. What it takes is its [`Cost`]: a message of many segments costs more than
 //! one, as each of them takes memory at the receiver.
 
 use crate::error::ProtocolError;
@@ -13,7 +13,7 @@ pub(crate) struct Cost {
     /// Credit for messages: 1, and 1 more for each [`SEGMENTS_PER_MESSAGE`] segments
     messages: u64,
     /// Credit for bytes, which only eager messages take: payload, and [`SEGMENT_BYTES`] for each
-    /// segment after the first
+    /// segment after the first; nothing for an empty message, which cannot be requested instead
     bytes: u64,
 }
 
@@ -21,8 +21,13 @@ impl Cost {
     /// The cost of an eager message, where the receiver's Hello grants `window_messages`
     pub(crate) fn of_eager(window_messages: u64, payload_bytes: u64, segments: u32) -> Self {
         let further = u64::from(segments.saturating_sub(1));
+        let bytes = if payload_bytes == 0 {
+            0
+        } else {
+            payload_bytes.saturating_add(further * SEGMENT_BYTES)
+        };
         Self {
-            bytes: payload_bytes.saturating_add(further * SEGMENT_BYTES),
+            bytes,
             ..Self::of_request(window_messages, segments)
         }
     }
@@ -153,6 +158,14 @@ impl RecvCredit {
         self.bytes.released += cost.bytes;
     }
 
+    /// Charges a message again that has lost its receive
+    ///
+    /// What was granted stays granted; there is no further grant until as much has come back.
+    pub(crate) fn reclaim(&mut self, cost: Cost) {
+        self.messages.released -= cost.messages;
+        self.bytes.released -= cost.bytes;
+    }
+
     /// The totals to grant now (messages, bytes), if it is worth a frame
     pub(crate) fn poll_grant(&mut self) -> Option<(u64, u64)> {
         self.has_grant()
@@ -180,7 +193,8 @@ struct Window {
     used: u64,
     /// Given back since the start; never above `used`
     released: u64,
-    /// What the peer knows it may use since the start; at most `released + size`
+    /// What the peer knows it may use since the start; at most `released + size`, where `released`
+    /// counts what was reclaimed since
     granted: u64,
 }
 
@@ -209,7 +223,7 @@ impl Window {
 
     /// Room that the peer does not know of
     fn to_grant(&self) -> u64 {
-        let room = self.released - (self.granted - self.size);
+        let room = self.released.saturating_sub(self.granted - self.size);
         // A boundless window ends at the largest number that can be granted.
         room.min(u64::MAX - self.granted)
     }
@@ -238,6 +252,8 @@ const SEGMENTS_PER_MESSAGE: u64 = 64;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -248,46 +264,108 @@ mod tests {
         assert_eq!((credit.messages_left(), credit.bytes_left()), (4, 200));
     }
 
+    fn messages(messages: u64) -> Cost {
+        Cost { messages, bytes: 0 }
+    }
+
+    fn eager(bytes: u64) -> Cost {
+        Cost { messages: 1, bytes }
+    }
+
+    #[test]
+    fn segments_cost_credit() {
+        let of_request = |segments| Cost::of_request(4096, segments).messages;
+        assert_eq!([0, 1, 63, 64, 127, 128].map(of_request), [1, 1, 1, 2, 2, 3]);
+        let of_eager = |segments| Cost::of_eager(4096, 100, segments);
+        assert_eq!(of_eager(1), eager(100));
+        assert_eq!(of_eager(3), eager(100 + 2 * 128));
+        let many = Cost {
+            messages: 2,
+            bytes: 100 + 63 * 128,
+        };
+        assert_eq!(of_eager(64), many);
+        assert_eq!(Cost::of_eager(8, u64::MAX, u32::MAX).bytes, u64::MAX);
+    }
+
+    #[test]
+    fn an_empty_message_needs_no_credit_for_bytes() {
+        let mut credit = SendCredit::new(4096, 0);
+        let cost = credit.cost_of_eager(0, 1000);
+        assert_eq!(cost, messages(1 + 15));
+        credit.take(cost);
+        assert!(!credit.allows(credit.cost_of_eager(1, 1)));
+    }
+
+    #[test]
+    fn no_message_costs_more_than_a_quarter_of_the_window() {
+        let cost = |window| Cost::of_request(window, u32::MAX).messages;
+        assert_eq!([1, 3, 4, 7, 8, 4096].map(cost), [1, 1, 1, 1, 2, 1024]);
+    }
+
     #[test]
     fn a_peer_that_exceeds_its_credit_is_refused() {
         let mut credit = RecvCredit::new(2, 100);
-        assert_eq!(credit.handle_start(60), Ok(0));
+        assert_eq!(credit.handle_start(0, eager(60)), Ok(()));
         let error = ProtocolError::ByteCreditExceeded {
             bytes: 41,
             left: 40,
         };
-        assert_eq!(credit.handle_start(41), Err(error));
+        assert_eq!(credit.handle_start(1, eager(41)), Err(error));
         let error = ProtocolError::MessageCreditExceeded {
             message: 2,
             granted: 2,
         };
-        assert_eq!(credit.handle_start(0), Err(error));
+        assert_eq!(credit.handle_start(2, messages(1)), Err(error));
     }
 
     #[test]
     fn credit_is_granted_by_the_quarter() {
         let mut credit = RecvCredit::new(8, 100);
-        for _ in 0..4 {
-            credit.handle_start(10).unwrap();
+        for message in 0..4 {
+            credit.handle_start(message, eager(10)).unwrap();
         }
-        credit.release(10);
+        credit.release(eager(10));
         assert_eq!(credit.poll_grant(), None);
-        credit.release(10);
+        credit.release(eager(10));
         assert_eq!(credit.poll_grant(), Some((10, 120)));
         assert_eq!(credit.poll_grant(), None);
-        credit.release(10);
+        credit.release(eager(10));
         assert_eq!(credit.poll_grant(), None);
     }
 
     #[test]
-    fn a_peer_without_messages_left_gets_the_first_that_comes_back() {
+    fn a_peer_that_may_lack_credit_for_its_next_message_gets_the_first_that_comes_back() {
         let mut credit = RecvCredit::new(8, 100);
-        for _ in 0..8 {
-            credit.handle_start(0).unwrap();
+        for message in 0..6 {
+            credit.handle_start(message, messages(1)).unwrap();
         }
+        credit.release(messages(1));
+        // Two are left, and no message costs more.
         assert_eq!(credit.poll_grant(), None);
-        credit.release(0);
+        credit.handle_start(6, messages(1)).unwrap();
         assert_eq!(credit.poll_grant(), Some((9, 100)));
+    }
+
+    #[test]
+    fn what_is_reclaimed_is_granted_once() {
+        let mut credit = RecvCredit::new(4, 100);
+        for message in 0..2 {
+            credit.handle_start(message, eager(50)).unwrap();
+            credit.release(eager(50));
+        }
+        assert_eq!(credit.poll_grant(), Some((6, 200)));
+        for _ in 0..2 {
+            credit.reclaim(eager(50));
+        }
+        for message in 2..6 {
+            credit.handle_start(message, messages(1)).unwrap();
+        }
+        for _ in 0..2 {
+            credit.release(messages(1));
+            assert_eq!(credit.poll_grant(), None);
+        }
+        credit.release(eager(50));
+        assert_eq!(credit.poll_grant(), Some((7, 200)));
     }
 
     #[test]
@@ -295,10 +373,60 @@ mod tests {
         let size = u64::MAX / 2;
         let mut credit = RecvCredit::new(8, size);
         for granted in [Some((9, u64::MAX - 1)), None] {
-            credit.handle_start(size).unwrap();
-            credit.release(size);
+            credit.handle_start(0, eager(size)).unwrap();
+            credit.release(eager(size));
             assert_eq!(credit.poll_grant(), granted);
         }
-        credit.handle_start(1).unwrap_err();
+        credit.handle_start(2, eager(1)).unwrap_err();
+    }
+
+    proptest! {
+        /// Messages of any segments start while there is credit, and meet their receives in any
+        /// order; once all have, the next may start
+        #[test]
+        fn a_sender_that_lacks_credit_gets_a_grant_in_the_end(
+            window in prop_oneof![1_u64..10, Just(64), Just(4096)],
+            window_bytes in prop_oneof![Just(0_u64), 1_u64..1000, Just(1 << 20)],
+            steps in proptest::collection::vec(
+                (any_segments(), 0_u64..2000, any::<prop::sample::Index>(), 0_usize..4),
+                0..200,
+            ),
+        ) {
+            let mut sender = SendCredit::new(window, window_bytes);
+            let mut receiver = RecvCredit::new(window, window_bytes);
+            let mut unmet = Vec::new();
+            for (number, (segments, bytes, index, met)) in (0..).zip(steps) {
+                let mut cost = sender.cost_of_eager(bytes, segments);
+                let mut seen = receiver.cost_of_eager(bytes, segments);
+                if !sender.allows(cost) {
+                    cost = sender.cost_of_request(segments);
+                    seen = receiver.cost_of_request(segments);
+                }
+                prop_assert_eq!(cost, seen);
+                loop {
+                    if let Some((messages, bytes)) = receiver.poll_grant() {
+                        sender.handle_grant(messages, bytes);
+                    }
+                    if sender.allows(cost) {
+                        break;
+                    }
+                    // Nobody waits while there is room; and in the end there is.
+                    let held: u64 = unmet.iter().map(|cost: &Cost| cost.messages).sum();
+                    prop_assert!(held + cost.messages > window);
+                    prop_assert!(!unmet.is_empty());
+                    receiver.release(unmet.swap_remove(index.index(unmet.len())));
+                }
+                sender.take(cost);
+                prop_assert_eq!(receiver.handle_start(number, cost), Ok(()));
+                unmet.push(cost);
+                for _ in 0..met.min(unmet.len()) {
+                    receiver.release(unmet.swap_remove(index.index(unmet.len())));
+                }
+            }
+        }
+    }
+
+    fn any_segments() -> impl Strategy<Value = u32> {
+        prop_oneof![0_u32..4, 0_u32..300, Just(1 << 16), any::<u32>()]
     }
 }

@@ -121,11 +121,9 @@ impl FrameDecoder {
             return Ok(entry.map(|entry| (u64::from_le_bytes(entry), SegmentSource::default())));
         }
         let entry = self.take::<SOURCE_ENTRY_BYTES>(bytes, used);
-        let decoded = entry.map(|entry| SegmentSource::decode(&entry)).transpose();
-        decoded.map_err(|memory| ProtocolError::UnknownMemory {
-            memory,
-            message: header.message,
-        })
+        entry
+            .map(|entry| SegmentSource::decode(&entry, header.message))
+            .transpose()
     }
 
     /// Whether a frame has begun and is not complete
@@ -235,8 +233,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::connection::encode_start;
+    use crate::connection::{encode_sources, encode_start};
     use crate::frame::FrameKind;
+    use crate::memory::{Device, MemoryKind, Offer, Vendor};
 
     fn limits() -> Limits {
         Limits {
@@ -253,6 +252,30 @@ mod tests {
             tag: 7,
             ..FrameHeader::bare(kind, 3)
         }
+    }
+
+    /// A request that tells where each segment lies, as it goes on the wire
+    fn request(segment_bytes: &[u64], sources: &[SegmentSource]) -> Vec<u8> {
+        let header = FrameHeader {
+            has_sources: true,
+            ..start(FrameKind::Request, segment_bytes)
+        };
+        encode_sources(&header, segment_bytes, sources).to_vec()
+    }
+
+    fn any_source() -> impl Strategy<Value = SegmentSource> {
+        let device = (any::<bool>(), any::<u16>()).prop_map(|(real, ordinal)| {
+            let vendor = if real {
+                Vendor::Nvidia
+            } else {
+                Vendor::Experimental
+            };
+            MemoryKind::Device(Device { vendor, ordinal })
+        });
+        let memory = prop_oneof![Just(MemoryKind::Host), device];
+        let offer = (1_u8.., any::<u64>()).prop_map(|(carrier, token)| Offer { carrier, token });
+        (memory, proptest::option::of(offer))
+            .prop_map(|(memory, offer)| SegmentSource { memory, offer })
     }
 
     /// Feeds all of `bytes`, which carry no payload
@@ -284,6 +307,73 @@ mod tests {
         for piece_bytes in [1, 2, 7, 31, 33] {
             assert_eq!(decode_all(&bytes, piece_bytes).unwrap(), whole);
         }
+    }
+
+    #[test]
+    fn the_sources_of_segments_are_read_byte_by_byte() {
+        let mut bytes = start(FrameKind::Request, &[5, 0x0201]).encode().to_vec();
+        bytes[1] = 2;
+        bytes.extend([5, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend([1, 1, 3, 2, 9, 0, 0, 0]);
+        bytes.extend([8, 7, 6, 5, 4, 3, 2, 1]);
+        bytes.extend([1, 2, 0, 0, 0, 0, 0, 0]);
+        bytes.extend([0; 16]);
+        bytes.extend(FrameHeader::bare(FrameKind::Accept, 9).encode());
+        let device = MemoryKind::Device(Device {
+            vendor: Vendor::Nvidia,
+            ordinal: 0x0203,
+        });
+        let offer = Some(Offer {
+            carrier: 9,
+            token: 0x0102_0304_0506_0708,
+        });
+        let offered = SegmentSource {
+            memory: device,
+            offer,
+        };
+        for piece_bytes in [1, 5, 8, 23, 24, 25, 1000] {
+            let frames = decode_all(&bytes, piece_bytes).unwrap();
+            assert_eq!(frames.len(), 2);
+            assert_eq!(frames[0].segment_bytes.as_slice(), [5, 0x0201]);
+            let sources = frames[0].sources.as_deref();
+            assert_eq!(sources, Some(&[offered, SegmentSource::default()][..]));
+            assert_eq!(frames[1].sources, None);
+        }
+    }
+
+    #[test]
+    fn a_single_segment_has_an_entry_where_its_source_is_told() {
+        let mut decoder = FrameDecoder::new();
+        let bytes = request(&[700], &[SegmentSource::default()]);
+        assert_eq!(bytes.len(), HEADER_BYTES + SOURCE_ENTRY_BYTES);
+        let (used, frame) = decoder.handle(&limits(), &bytes[..55]).unwrap();
+        assert_eq!((used, frame), (55, None));
+        assert!(decoder.is_partial());
+        let (used, frame) = decoder.handle(&limits(), &bytes[55..]).unwrap();
+        assert_eq!(used, 1);
+        assert_eq!(frame.unwrap().sources.unwrap().len(), 1);
+        assert!(!decoder.is_partial());
+    }
+
+    #[test]
+    fn sources_of_unknown_memory_are_refused() {
+        let mut bytes = request(&[1, 2], &[SegmentSource::default(); 2]);
+        bytes[HEADER_BYTES + SOURCE_ENTRY_BYTES + 8] = 7;
+        let error = decode_all(&bytes, 100).unwrap_err();
+        let (memory, message) = (7, 3);
+        assert_eq!(error, ProtocolError::UnknownMemory { memory, message });
+    }
+
+    #[test]
+    fn a_table_of_sources_that_does_not_add_up_is_refused() {
+        let mut bytes = request(&[1, 2], &[SegmentSource::default(); 2]);
+        bytes[HEADER_BYTES] = 2;
+        let error = decode_all(&bytes, 100).unwrap_err();
+        let expected = ProtocolError::SegmentsDisagree {
+            message_bytes: 3,
+            segment_bytes: u64::MAX,
+        };
+        assert_eq!(error, expected);
     }
 
     #[test]
@@ -333,15 +423,28 @@ mod tests {
         }
 
         #[test]
+        fn any_request_with_sources_comes_back(
+            segments in proptest::collection::vec((1_u64..120, any_source()), 1..=8),
+            piece_bytes in 1_usize..80,
+        ) {
+            let (segment_bytes, sources): (Vec<_>, Vec<_>) = segments.into_iter().unzip();
+            let bytes = request(&segment_bytes, &sources);
+            let frames = decode_all(&bytes, piece_bytes).unwrap();
+            prop_assert_eq!(frames.len(), 1);
+            prop_assert_eq!(frames[0].segment_bytes.as_slice(), &segment_bytes[..]);
+            prop_assert_eq!(frames[0].sources.as_deref(), Some(&sources[..]));
+        }
+
+        #[test]
         fn garbage_is_refused_or_within_limits(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
-            kind in 0_u8..11,
+            kind in 0_u8..13,
             plain in any::<bool>(),
             piece_bytes in 1_usize..80,
         ) {
             // A plausible beginning gets further than noise.
             if plain && bytes.len() >= HEADER_BYTES {
-                let (flags, segments) = (bytes[1] & 1, bytes[4] & 15);
+                let (flags, segments) = (bytes[1] & 3, bytes[4] & 15);
                 bytes[..8].copy_from_slice(&[kind, flags, 0, 0, segments, 0, 0, 0]);
                 bytes[25..32].fill(0);
             }
@@ -352,6 +455,10 @@ mod tests {
                     if frame.header.kind.starts_message() {
                         let sum: u64 = frame.segment_bytes.iter().sum();
                         prop_assert_eq!(sum, frame.header.payload_bytes);
+                    }
+                    if let Some(sources) = frame.sources {
+                        prop_assert!(frame.header.has_sources);
+                        prop_assert_eq!(sources.len(), frame.segment_bytes.len());
                     }
                 }
             }

@@ -127,8 +127,8 @@ impl FrameHeader {
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.kind.code();
-        bytes[1] =
-            u8::from(self.untagged) * FLAG_UNTAGGED | u8::from(self.has_sources) * FLAG_SOURCES;
+        let untagged = u8::from(self.untagged) * FLAG_UNTAGGED;
+        bytes[1] = untagged | (u8::from(self.has_sources) * FLAG_SOURCES);
         bytes[2] = self.carrier;
         bytes[4..8].copy_from_slice(&self.segment_count.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.message.to_le_bytes());
@@ -243,12 +243,10 @@ mod tests {
     #[test]
     fn the_layout_is_the_documented_one() {
         let header = FrameHeader {
-            kind: FrameKind::Eager,
-            untagged: false,
             segment_count: 0x0403_0201,
-            message: 5,
             tag: 6,
             payload_bytes: 7,
+            ..FrameHeader::bare(FrameKind::Eager, 5)
         };
         let bytes = header.encode();
         assert_eq!(bytes[..8], [1, 0, 0, 0, 1, 2, 3, 4]);
@@ -257,9 +255,76 @@ mod tests {
     }
 
     #[test]
+    fn carriers_and_flags_have_their_bytes() {
+        let carried = FrameHeader {
+            carrier: 9,
+            tag: 0x0201,
+            payload_bytes: 7,
+            ..FrameHeader::bare(FrameKind::Carried, 5)
+        };
+        let bytes = carried.encode();
+        assert_eq!(bytes[..4], [10, 0, 9, 0]);
+        assert_eq!(bytes[16..18], [1, 2]);
+        let accept = FrameHeader {
+            carrier: 9,
+            ..FrameHeader::bare(FrameKind::Accept, 5)
+        };
+        assert_eq!(accept.encode()[..4], [3, 0, 9, 0]);
+        let request = FrameHeader {
+            untagged: true,
+            has_sources: true,
+            segment_count: 1,
+            payload_bytes: 7,
+            ..FrameHeader::bare(FrameKind::Request, 5)
+        };
+        assert_eq!(request.encode()[..4], [2, 3, 0, 0]);
+        let fetched = FrameHeader::bare(FrameKind::Fetched, 5);
+        assert_eq!(fetched.encode()[0], 11);
+        for header in [carried, accept, request, fetched] {
+            assert_eq!(FrameHeader::decode(&header.encode()), Ok(header));
+        }
+    }
+
+    #[test]
+    fn only_a_request_tells_where_segments_lie() {
+        for kind in (1..=11).filter_map(FrameKind::from_code) {
+            let mut bytes = FrameHeader::bare(kind, 0).encode();
+            (bytes[1], bytes[24]) = (FLAG_SOURCES, 1);
+            let decoded = FrameHeader::decode(&bytes);
+            let unknown = ProtocolError::UnknownFlags {
+                flags: FLAG_SOURCES,
+                kind: kind.code(),
+            };
+            assert_eq!(decoded.err() == Some(unknown), kind != FrameKind::Request);
+        }
+    }
+
+    #[test]
+    fn only_carried_and_accept_frames_name_a_carrier() {
+        for kind in (1..=11).filter_map(FrameKind::from_code) {
+            let mut bytes = FrameHeader::bare(kind, 0).encode();
+            bytes[2] = 1;
+            let named = matches!(kind, FrameKind::Carried | FrameKind::Accept);
+            bytes[24] = u8::from(kind == FrameKind::Carried);
+            let error = FrameHeader::decode(&bytes).err();
+            let field = "carrier";
+            let (value, kind) = (1, kind.code());
+            let not_zero = ProtocolError::NotZero { field, value, kind };
+            assert_eq!(error, (!named).then_some(not_zero));
+        }
+        let nobody = FrameHeader {
+            payload_bytes: 1,
+            ..FrameHeader::bare(FrameKind::Carried, 4)
+        };
+        let (carrier, message) = (0, 4);
+        let unknown = ProtocolError::UnknownCarrier { carrier, message };
+        assert_eq!(FrameHeader::decode(&nobody.encode()), Err(unknown));
+    }
+
+    #[test]
     fn unknown_kinds_flags_and_reserved_bits_are_refused() {
         let good = FrameHeader::bare(FrameKind::Ping, 1).encode();
-        for (at, value) in [(0, 0), (0, 11), (1, 1), (1, 2), (2, 1), (3, 1), (4, 1)] {
+        for (at, value) in [(0, 0), (0, 12), (1, 1), (1, 2), (2, 1), (3, 1), (4, 1)] {
             let mut bytes = good;
             bytes[at] = value;
             FrameHeader::decode(&bytes).unwrap_err();
@@ -288,9 +353,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_data_or_lease_of_nothing_is_refused() {
-        for kind in [FrameKind::Request, FrameKind::Data, FrameKind::Lease] {
-            let error = FrameHeader::decode(&FrameHeader::bare(kind, 4).encode()).unwrap_err();
+    fn a_request_or_a_piece_of_nothing_is_refused() {
+        for kind in [FrameKind::Request, FrameKind::Data, FrameKind::Carried] {
+            let header = FrameHeader {
+                carrier: u8::from(kind == FrameKind::Carried),
+                ..FrameHeader::bare(kind, 4)
+            };
+            let error = FrameHeader::decode(&header.encode()).unwrap_err();
             let expected = ProtocolError::NoBytes {
                 kind: kind.code(),
                 message: 4,
@@ -302,8 +371,9 @@ mod tests {
     proptest! {
         #[test]
         fn what_decodes_encodes_to_the_same_bytes(
-            kind in 0_u8..12,
-            flags in 0_u8..3,
+            kind in 0_u8..13,
+            flags in 0_u8..5,
+            carrier in 0_u8..3,
             segment_count in prop_oneof![Just(0_u32), any::<u32>()],
             fields in any::<[u64; 3]>(),
             zeros in any::<[bool; 3]>(),
@@ -311,6 +381,7 @@ mod tests {
             let mut bytes = [0; HEADER_BYTES];
             bytes[0] = kind;
             bytes[1] = flags;
+            bytes[2] = carrier;
             bytes[4..8].copy_from_slice(&segment_count.to_le_bytes());
             for (index, (field, zero)) in fields.into_iter().zip(zeros).enumerate() {
                 let field = if zero { 0 } else { field };

@@ -4,6 +4,9 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use crate::error::ProtocolError;
+use crate::frame::FrameKind;
+
 /// Where memory is
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum MemoryKind {
@@ -140,54 +143,134 @@ impl SegmentSource {
         encoded
     }
 
-    /// Reads an entry
+    /// Reads an entry of the table of that message
     ///
     /// # Errors
     ///
-    /// The number of a kind of memory that this version does not know.
-    pub(crate) fn decode(encoded: &[u8; SOURCE_ENTRY_BYTES]) -> Result<(u64, Self), u32> {
+    /// [`ProtocolError`] for memory of a kind that this version does not know, and for what should
+    /// be zero and is not.
+    pub(crate) fn decode(
+        encoded: &[u8; SOURCE_ENTRY_BYTES],
+        message: u64,
+    ) -> Result<(u64, Self), ProtocolError> {
         let (bytes, rest) = encoded.split_first_chunk::<8>().expect("24 bytes");
         let (memory, rest) = rest.split_first_chunk::<4>().expect("16 bytes");
         let (carrier, token) = rest.split_first_chunk::<4>().expect("12 bytes");
         let code = u32::from_le_bytes(*memory);
-        let memory = MemoryKind::from_code(code).ok_or(code)?;
+        let memory = MemoryKind::from_code(code).ok_or(ProtocolError::UnknownMemory {
+            memory: code,
+            message,
+        })?;
         let token = u64::from_le_bytes(token.try_into().expect("8 bytes"));
-        let offer = (carrier[0] != 0).then_some(Offer {
-            carrier: carrier[0],
-            token,
-        });
+        let [carrier, reserved @ ..] = *carrier;
+        let [low, middle, high] = reserved;
+        let reserved = u64::from(u32::from_le_bytes([low, middle, high, 0]));
+        let unused = if carrier == 0 { token } else { 0 };
+        for (field, value) in [("source_reserved", reserved), ("source_token", unused)] {
+            if value != 0 {
+                return Err(ProtocolError::NotZero {
+                    field,
+                    value,
+                    kind: FrameKind::Request.code(),
+                });
+            }
+        }
+        let offer = (carrier != 0).then_some(Offer { carrier, token });
         Ok((u64::from_le_bytes(*bytes), Self { memory, offer }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    const DEVICE: MemoryKind = MemoryKind::Device(Device {
+        vendor: Vendor::Nvidia,
+        ordinal: 0x0201,
+    });
+
+    const OFFER: Offer = Offer {
+        carrier: 2,
+        token: u64::MAX - 7,
+    };
 
     #[test]
     fn an_entry_comes_back() {
-        let device = MemoryKind::Device(Device {
-            vendor: Vendor::Nvidia,
-            ordinal: 513,
-        });
-        let offer = Some(Offer {
-            carrier: 2,
-            token: u64::MAX - 7,
-        });
-        for memory in [MemoryKind::Host, device] {
-            for offer in [None, offer] {
+        for memory in [MemoryKind::Host, DEVICE] {
+            for offer in [None, Some(OFFER)] {
                 let source = SegmentSource { memory, offer };
-                assert_eq!(SegmentSource::decode(&source.encode(77)), Ok((77, source)));
+                let decoded = SegmentSource::decode(&source.encode(77), 5);
+                assert_eq!(decoded, Ok((77, source)));
             }
         }
     }
 
     #[test]
+    fn the_layout_is_the_documented_one() {
+        let source = SegmentSource {
+            memory: DEVICE,
+            offer: Some(OFFER),
+        };
+        let encoded = source.encode(0x0403_0201);
+        assert_eq!(encoded[..8], [1, 2, 3, 4, 0, 0, 0, 0]);
+        assert_eq!(encoded[8..16], [1, 1, 1, 2, 2, 0, 0, 0]);
+        assert_eq!(encoded[16..], (u64::MAX - 7).to_le_bytes());
+        assert_eq!(SegmentSource::default().encode(0), [0; 24]);
+        let experimental = MemoryKind::Device(Device {
+            vendor: Vendor::Experimental,
+            ordinal: 0,
+        });
+        assert_eq!(experimental.code(), 0x0000_f001);
+    }
+
+    #[test]
     fn memory_that_is_not_known_is_told_by_its_number() {
+        for (at, value, memory) in [(8, 2, 2), (9, 1, 1 << 8), (10, 1, 1 << 16)] {
+            let mut encoded = SegmentSource::default().encode(1);
+            encoded[at] = value;
+            let unknown = ProtocolError::UnknownMemory { memory, message: 5 };
+            assert_eq!(SegmentSource::decode(&encoded, 5), Err(unknown));
+        }
         let mut encoded = SegmentSource::default().encode(1);
-        encoded[8] = 9;
-        assert_eq!(SegmentSource::decode(&encoded), Err(9));
         encoded[8..10].copy_from_slice(&[1, 99]);
-        assert_eq!(SegmentSource::decode(&encoded), Err(1 | 99 << 8));
+        let memory = 1 | 99 << 8;
+        let unknown = ProtocolError::UnknownMemory { memory, message: 5 };
+        assert_eq!(SegmentSource::decode(&encoded, 5), Err(unknown));
+    }
+
+    #[test]
+    fn what_is_not_used_must_be_zero() {
+        for (at, field, value) in [
+            (13, "source_reserved", 3),
+            (15, "source_reserved", 3 << 16),
+            (16, "source_token", 3),
+        ] {
+            let mut encoded = SegmentSource::default().encode(1);
+            encoded[at] = 3;
+            let kind = FrameKind::Request.code();
+            let not_zero = ProtocolError::NotZero { field, value, kind };
+            assert_eq!(SegmentSource::decode(&encoded, 5), Err(not_zero));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_decodes_encodes_to_the_same_bytes(
+            bytes in any::<u64>(),
+            memory in prop_oneof![Just([0_u8; 4]), Just([1, 1, 7, 0]), any::<[u8; 4]>()],
+            carrier in prop_oneof![Just([0_u8; 4]), Just([9, 0, 0, 0]), any::<[u8; 4]>()],
+            token in prop_oneof![Just(0_u64), any::<u64>()],
+        ) {
+            let mut encoded = [0; SOURCE_ENTRY_BYTES];
+            encoded[..8].copy_from_slice(&bytes.to_le_bytes());
+            encoded[8..12].copy_from_slice(&memory);
+            encoded[12..16].copy_from_slice(&carrier);
+            encoded[16..].copy_from_slice(&token.to_le_bytes());
+            if let Ok((bytes, source)) = SegmentSource::decode(&encoded, 0) {
+                prop_assert_eq!(source.encode(bytes), encoded);
+            }
+        }
     }
 }

@@ -29,7 +29,7 @@ pub use self::event::{
 pub use self::inline::Inline;
 pub use self::send::Long;
 #[cfg(test)]
-pub(crate) use self::send::encode_start;
+pub(crate) use self::send::{encode_sources, encode_start};
 
 /// The protocol state of one connection
 ///

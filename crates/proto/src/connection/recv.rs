@@ -59,8 +59,8 @@ struct Arrival {
     /// Bytes that are not stored yet
     missing_bytes: u64,
     stage: Stage,
-    /// What it took of the credit; `None` once that was given back
-    cost: Option<Cost>,
+    /// What it takes of the credit while it has no receive
+    cost: Cost,
     /// Bytes that count as fetched before a receive asked for them
     early_bytes: u64,
     /// The receive it has met
@@ -157,6 +157,9 @@ impl RecvHalf {
         bytes: u64,
         events: &mut VecDeque<Event>,
     ) -> ArrivalId {
+        // How many segments it has, and whether it came eagerly, is forgotten: it counts as a short
+        // one, so that the messages that wait are counted at least.
+        let cost = self.credit.cost_of_request(1);
         let arrival = ArrivalId(self.arrivals.insert(Arrival {
             message,
             kind,
@@ -164,7 +167,7 @@ impl RecvHalf {
             unannounced_bytes: 0,
             missing_bytes: 0,
             stage: Stage::Accepted,
-            cost: None,
+            cost,
             early_bytes: 0,
             claim: None,
             is_discarded: false,
@@ -176,7 +179,7 @@ impl RecvHalf {
     /// Gives a message that has no receive to the first that wants it, or keeps it in its order
     fn offer(&mut self, arrival: ArrivalId, events: &mut VecDeque<Event>) {
         let state = &self.arrivals[arrival.0];
-        let (message, bytes) = (state.message, state.bytes);
+        let (message, bytes, cost) = (state.message, state.bytes, state.cost);
         let met = match state.kind {
             MessageKind::Tagged(tag) => self.tagged.arrive(tag, message, arrival),
             MessageKind::Untagged => self.untagged.arrive(UNTAGGED, message, arrival),
@@ -186,6 +189,7 @@ impl RecvHalf {
             self.finish_if_over(arrival, events);
         } else {
             self.unexpected_bytes += bytes;
+            self.credit.reclaim(cost);
         }
     }
 
@@ -298,7 +302,12 @@ impl RecvHalf {
         bytes: u64,
         events: &mut VecDeque<Event>,
     ) {
-        self.arrivals[arrival.0].missing_bytes -= bytes;
+        let state = &mut self.arrivals[arrival.0];
+        assert!(
+            bytes <= state.missing_bytes - state.unannounced_bytes,
+            "{bytes} bytes of {arrival:?} were not announced"
+        );
+        state.missing_bytes -= bytes;
         self.finish_if_over(arrival, events);
     }
 
@@ -510,7 +519,7 @@ impl RecvHalf {
             unannounced_bytes: bytes,
             missing_bytes: bytes,
             stage,
-            cost: claim.is_none().then_some(cost),
+            cost,
             early_bytes: 0,
             claim,
             is_discarded: false,
@@ -530,9 +539,7 @@ impl RecvHalf {
     ) {
         let state = &mut self.arrivals[arrival.0];
         state.claim = Some(posted);
-        if let Some(cost) = state.cost.take() {
-            self.credit.release(cost);
-        }
+        self.credit.release(state.cost);
         let is_untagged = state.kind == MessageKind::Untagged;
         if matches!(state.stage, Stage::Requested(..)) {
             if is_untagged {

@@ -21,7 +21,7 @@ pub struct Long<'a> {
     pub spans: &'a [Span],
     /// Where each segment lies; empty if they all lie in the host's memory and none is offered
     pub sources: &'a [SegmentSource],
-    /// Whether the message is announced whatever its size
+    /// Whether the message is announced however short it is, unless it is empty
     pub announce: bool,
 }
 
@@ -284,7 +284,12 @@ impl SendHalf {
     fn start_of(&self, queued: &Queued) -> (FrameKind, Cost) {
         let segments = segment_count(&queued.segment_bytes);
         let cost = self.credit.cost_of_eager(queued.bytes, segments);
-        if !queued.announce && queued.bytes <= self.eager_bytes_max && self.credit.allows(cost) {
+        // An empty message has nothing that could be asked for.
+        let may_go = queued.bytes == 0
+            || (!queued.announce
+                && queued.bytes <= self.eager_bytes_max
+                && self.credit.allows(cost));
+        if may_go {
             (FrameKind::Eager, cost)
         } else {
             (FrameKind::Request, self.credit.cost_of_request(segments))
@@ -478,7 +483,7 @@ pub(crate) fn encode_start(header: &FrameHeader, segment_bytes: &[u64]) -> Heade
 }
 
 /// A header with a segment table that tells where each segment lies
-fn encode_sources(
+pub(crate) fn encode_sources(
     header: &FrameHeader,
     segment_bytes: &[u64],
     sources: &[SegmentSource],

@@ -1,34 +1,24 @@
 //! One side: a driver that is as thin as drivers should be, and checks that watch it.
 
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+mod check;
+mod events;
+mod work;
+
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
 
-use backhaul_proto::{ArrivalId, HEADER_BYTES};
 use backhaul_proto::{
-    Capacity, Connection, Event, FrameDecoder, FrameHeader, FrameKind, Incoming, KeepAliveExpired,
-    Limits, MessageKind, PayloadRange, PeerLimits, RecvId, RecvRefused, Selector, SendId,
-    SendRefused, Span, Store,
+    ArrivalId, Capacity, Connection, FrameDecoder, FrameHeader, FrameKind, Give, Given,
+    HEADER_BYTES, Incoming, KeepAliveExpired, Limits, Long, Outgoing, PeerLimits, RecvId,
+    RecvRefused, SegmentSource, Selector, SendId, SendRefused, Span, Store, Transmit, Withdrawn,
 };
 use slab::Slab;
 
+use self::work::Work;
 use crate::lane::Lane;
+use crate::message::{Journal, Loans, Message, carrier_of};
 use crate::model::{Model, Waiting};
 use crate::rng::Rng;
-
-/// Messages that one side has started, in order
-pub(crate) type Journal = Rc<RefCell<Vec<Message>>>;
-
-/// Bytes that one side has lent, by ticket
-pub(crate) type Loans = Rc<RefCell<Vec<Vec<u8>>>>;
-
-#[derive(Clone, Debug)]
-pub(crate) struct Message {
-    pub(crate) kind: MessageKind,
-    pub(crate) segment_bytes: Vec<u64>,
-    pub(crate) content: Vec<u8>,
-}
 
 pub(crate) struct Node {
     pub(crate) limits: Limits,
@@ -38,6 +28,12 @@ pub(crate) struct Node {
     sends: Slab<Message>,
     recvs: Slab<Capacity>,
     arrivals: HashMap<ArrivalId, Arrival>,
+    /// What the driver does in its own time
+    pub(crate) works: Vec<Work>,
+    /// Receives whose message is dropped as it comes
+    dropped: HashSet<RecvId>,
+    /// Chance of this side
+    rng: Rng,
     /// Payload that is being read, with the bytes it lacks
     payload: Option<(ArrivalId, usize)>,
     /// The frame that is being written
@@ -48,9 +44,9 @@ pub(crate) struct Node {
     pub(crate) sent: Journal,
     /// What the peer has started
     pub(crate) incoming: Journal,
-    /// What this side has lent, by ticket: memory that both sides reach
+    /// What this side lets the other have: memory that both sides reach
     pub(crate) lent: Loans,
-    /// What the peer has lent
+    /// What the peer lets this side have
     pub(crate) borrowed: Loans,
     /// Messages of the peer of which the start has come
     arrived: usize,
@@ -71,10 +67,35 @@ pub(crate) struct Tally {
     pub(crate) closed: u64,
     pub(crate) failed: u64,
     pub(crate) requested: u64,
-    pub(crate) lent: u64,
+    /// Parts that a carrier took
+    pub(crate) carried: u64,
+    /// Carried parts that went on before an earlier one was over
+    pub(crate) overtaken: u64,
+    /// Messages fetched, and those of which the fetch came to nothing
+    pub(crate) fetched: u64,
+    pub(crate) fell_back: u64,
+    /// Receives withdrawn while their message came, and after that
+    pub(crate) withdrawn: u64,
+    pub(crate) restored: u64,
 }
 
 impl Tally {
+    /// What is to happen in a workload, by name
+    pub(crate) fn counts(&self) -> [(&'static str, u64); 10] {
+        [
+            ("received", self.received),
+            ("truncated", self.truncated),
+            ("cancelled", self.cancelled),
+            ("requested", self.requested),
+            ("carried", self.carried),
+            ("overtaken", self.overtaken),
+            ("fetched", self.fetched),
+            ("fell back", self.fell_back),
+            ("withdrawn", self.withdrawn),
+            ("restored", self.restored),
+        ]
+    }
+
     fn ended(&self) -> u64 {
         self.sent + self.received + self.truncated + self.cancelled + self.closed + self.failed
     }
@@ -82,8 +103,15 @@ impl Tally {
 
 struct Arrival {
     segment_bytes: Vec<u64>,
+    sources: Option<Vec<SegmentSource>>,
+    /// Whether the driver chose how its bytes come
+    asks: bool,
     store: Store,
     content: Vec<u8>,
+    /// Bytes that frames have announced
+    announced: usize,
+    /// Bytes that are not stored
+    missing: usize,
 }
 
 struct Writing {
@@ -99,6 +127,7 @@ impl Node {
         sent: Journal,
         incoming: Journal,
         [lent, borrowed]: [Loans; 2],
+        seed: u64,
         now: Instant,
     ) -> Self {
         Self {
@@ -109,6 +138,9 @@ impl Node {
             sends: Slab::new(),
             recvs: Slab::new(),
             arrivals: HashMap::new(),
+            works: Vec::new(),
+            dropped: HashSet::new(),
+            rng: Rng::new(seed),
             payload: None,
             writing: None,
             unstarted: VecDeque::new(),
@@ -152,10 +184,14 @@ impl Node {
         };
         let entry = self.sends.vacant_entry();
         let id = SendId(entry.key());
-        let lendable = lendable(&message.segment_bytes);
-        let result =
-            self.connection
-                .send_lendable(id, message.kind, &message.segment_bytes, &lendable);
+        let long = Long {
+            spans: &message.spans,
+            sources: &message.sources,
+            announce: message.announce,
+        };
+        let result = self
+            .connection
+            .send_long(id, message.kind, &message.segment_bytes, &long);
         assert_eq!(result, expected);
         if result.is_ok() {
             entry.insert(message);
@@ -211,19 +247,34 @@ impl Node {
         self.drain_events();
     }
 
-    pub(crate) fn cancel_any_recv(&mut self, rng: &mut Rng) {
+    /// Withdraws a receive, whatever has become of it
+    pub(crate) fn withdraw_any_recv(&mut self, rng: &mut Rng) {
         let ids: Vec<usize> = self.recvs.iter().map(|(id, _)| id).collect();
         if ids.is_empty() {
             return;
         }
         let id = RecvId(rng.pick(&ids));
-        let waited = self.model.cancel(id);
-        assert_eq!(self.connection.cancel_recv(id), waited);
-        if waited {
-            self.recvs.remove(id.0);
-            self.tally.cancelled += 1;
+        let withdrawn = self.connection.withdraw_recv(id);
+        if self.model.cancel(id) {
+            assert_eq!(withdrawn, Withdrawn::Waiting);
+        } else if self.dropped.contains(&id) {
+            assert_eq!(withdrawn, Withdrawn::No);
+            return;
+        } else {
+            let Withdrawn::Met(arrival) = withdrawn else {
+                panic!("{id:?} has met a message, and is {withdrawn:?}");
+            };
+            // Moved elsewhere, if it was in the buffer of the receive.
+            let state = self.arrivals.get_mut(&arrival).expect("was prepared");
+            state.store = Store::Allocate;
+            let waiting = self.model.matched.remove(&id).expect("it has met one");
+            self.model.put_back(waiting);
+            self.tally.withdrawn += 1;
         }
+        self.recvs.remove(id.0);
+        self.tally.cancelled += 1;
         self.drain_events();
+        self.check();
     }
 
     pub(crate) fn close(&mut self, now: Instant) {
@@ -259,12 +310,12 @@ impl Node {
         while !bytes.is_empty() {
             if let Some((arrival, missing)) = &mut self.payload {
                 let count = bytes.len().min(*missing);
-                let stored = self.arrivals.get_mut(arrival).expect("was prepared");
-                stored.content.extend_from_slice(&bytes[..count]);
-                bytes = &bytes[count..];
+                let (arrival, missing_before) = (*arrival, *missing);
                 *missing -= count;
-                if *missing == 0 {
-                    let arrival = *arrival;
+                let offset = self.arrivals[&arrival].announced - missing_before;
+                self.store(arrival, offset, &bytes[..count]);
+                bytes = &bytes[count..];
+                if count == missing_before {
                     self.payload = None;
                     self.connection.handle_payload(now, arrival);
                     self.drain_events();
@@ -287,20 +338,11 @@ impl Node {
                 Incoming::Control => {}
                 Incoming::Payload { arrival, bytes } => {
                     assert!(bytes > 0);
+                    let state = self.arrivals.get_mut(&arrival).expect("was prepared");
+                    state.announced += bytes as usize;
                     self.payload = Some((arrival, bytes as usize));
                 }
-                Incoming::Leased {
-                    arrival,
-                    bytes,
-                    ticket,
-                } => {
-                    let loan = self.borrowed.borrow()[ticket as usize].clone();
-                    assert_eq!(loan.len() as u64, bytes);
-                    let stored = self.arrivals.get_mut(&arrival).expect("was prepared");
-                    stored.content.extend_from_slice(&loan);
-                    self.connection.handle_payload(now, arrival);
-                    self.drain_events();
-                }
+                Incoming::Carried { .. } => self.begin_carry(incoming),
             }
         }
         self.check();
@@ -318,87 +360,45 @@ impl Node {
         self.check_all_ended();
     }
 
-    /// Whether everything is done and the other side knows
-    pub(crate) fn is_over(&self) -> bool {
-        self.connection.is_flushed()
-            && self.writing.is_none()
-            && self.connection.peer_closed()
-            && self.model.unexpected.is_empty()
-    }
-
-    pub(crate) fn check_over(&self) {
-        assert!(self.sends.is_empty(), "sends hang");
-        assert!(self.recvs.is_empty(), "receives hang");
-        assert!(self.arrivals.is_empty(), "arrivals are left");
-        assert!(self.model.matched.is_empty(), "matched, but not complete");
-        assert_eq!(self.arrived, self.incoming.borrow().len(), "lost messages");
-        assert!(self.payload.is_none(), "a payload is cut off");
-        let statistics = self.connection.statistics();
-        assert_eq!(statistics.unexpected_bytes, 0);
-        assert_eq!(statistics.sends_rendezvous, 0);
-        self.check_all_ended();
-    }
-
-    /// Checks, with nothing under way, that what waits here waits for a caller
-    pub(crate) fn check_quiet(&self, peer: &Self) {
-        assert!(self.model.matched.is_empty(), "matched, but not complete");
-        if !self.unstarted.is_empty() {
-            let waiting = peer.model.unexpected.len() as u64;
-            assert_eq!(
-                waiting, peer.limits.credit_messages,
-                "room, but not granted"
-            );
-        }
-        let statistics = self.connection.statistics();
-        let early_bytes = statistics.unexpected_bytes - self.model.eager_bytes();
-        let is_early = |w: &&Waiting| w.kind == MessageKind::Untagged && !w.is_eager;
-        let mut left_bytes = early_bytes;
-        for request in self.model.unexpected.iter().filter(is_early) {
-            if left_bytes == 0 {
-                let room_bytes = self.limits.early_accept_bytes_max - early_bytes;
-                assert!(request.bytes > room_bytes, "room, but not accepted early");
-                break;
+    /// Polls a frame, giving carriers what they take
+    fn poll_transmit(&mut self) -> Option<Transmit> {
+        loop {
+            match self.connection.poll_transmit()? {
+                Outgoing::Frame(transmit) => return Some(transmit),
+                Outgoing::Give(give) => {
+                    let given = self.give(&give);
+                    self.connection.given(given);
+                }
             }
-            left_bytes -= request.bytes;
         }
     }
 
-    fn check_all_ended(&self) {
-        assert_eq!(self.tally.begun, self.tally.ended(), "{:?}", self.tally);
-    }
-
-    /// Checks that must hold at any time
-    fn check(&self) {
-        let statistics = self.connection.statistics();
-        assert_eq!(statistics.recvs_posted, self.model.posted.len());
-        assert_eq!(statistics.unexpected_messages, self.model.unexpected.len());
-        assert_eq!(statistics.sends_queued, self.unstarted.len());
-        let waiting = &self.model.unexpected;
-        let eager_bytes = self.model.eager_bytes();
-        assert!(waiting.len() as u64 <= self.limits.credit_messages);
-        assert!(eager_bytes <= self.limits.credit_bytes);
-        let early_bytes = statistics.unexpected_bytes - eager_bytes;
-        assert!(early_bytes <= self.limits.early_accept_bytes_max);
+    fn give(&mut self, give: &Give) -> Option<Given> {
+        let range = give.range;
+        let message = &self.sends[range.send.0];
+        let span = Span {
+            offset: range.offset,
+            bytes: range.bytes,
+        };
+        assert!(message.spans.contains(&span), "{span:?} was not offered");
+        // Refused now and then, as when a peer holds too much.
+        if self.rng.chance(33) {
+            return None;
+        }
+        let start = range.offset as usize;
+        let part = message.content[start..start + range.bytes as usize].to_vec();
+        let mut lent = self.lent.borrow_mut();
+        lent.push(part);
+        self.tally.carried += 1;
+        let ticket = lent.len() as u64 - 1;
+        let carrier = carrier_of(ticket);
+        Some(Given { carrier, ticket })
     }
 
     fn poll_frame(&mut self) {
-        let (sends, lent) = (&self.sends, &self.lent);
-        let mut tally_lent = 0;
-        let mut lend = |range: PayloadRange| {
-            // Refused now and then, as when a peer holds too much.
-            if range.offset.is_multiple_of(3) {
-                return None;
-            }
-            tally_lent += 1;
-            let start = range.offset as usize;
-            let bytes = sends[range.send.0].content[start..start + range.bytes as usize].to_vec();
-            lent.borrow_mut().push(bytes);
-            Some(lent.borrow().len() as u64 - 1)
-        };
-        let Some(transmit) = self.connection.poll_transmit_lending(&mut lend) else {
+        let Some(transmit) = self.poll_transmit() else {
             return;
         };
-        self.tally.lent += tally_lent;
         let head: &[u8; HEADER_BYTES] = transmit.header.first_chunk().expect("a whole header");
         let header = FrameHeader::decode(head).expect("a good header");
         if header.kind.starts_message() {
@@ -418,9 +418,8 @@ impl Node {
         let mut bytes = transmit.header.to_vec();
         if let Some(payload) = transmit.payload {
             assert!(payload.bytes > 0);
-            assert!(
-                header.kind == FrameKind::Eager || payload.bytes <= self.limits.data_chunk_bytes
-            );
+            let chunk_bytes_max = self.limits.data_chunk_bytes.min(self.peer.data_chunk_bytes);
+            assert!(header.kind == FrameKind::Eager || payload.bytes <= chunk_bytes_max);
             let content = &self.sends[payload.send.0].content;
             let start = payload.offset as usize;
             bytes.extend_from_slice(&content[start..start + payload.bytes as usize]);
@@ -433,117 +432,19 @@ impl Node {
     }
 
     fn note_start(&mut self, header: &FrameHeader) {
-        if header.kind.starts_message() {
-            assert_eq!(header.message as usize, self.arrived);
-            let is_eager = header.kind == FrameKind::Eager;
-            self.model.arrive(Waiting {
-                kind: header.message_kind(),
-                message: self.arrived,
-                is_eager,
-                bytes: header.payload_bytes,
-            });
-            self.arrived += 1;
+        if !header.kind.starts_message() {
+            return;
+        }
+        assert_eq!(header.message as usize, self.arrived);
+        self.arrived += 1;
+        let waiting = Waiting::new(header, self.limits.credit_messages);
+        let met = self.model.arrive(waiting);
+        if let Some(recv) = met
+            && header.kind == FrameKind::Eager
+            && let Capacity::Into(capacity_bytes) = self.recvs[recv.0]
+            && header.payload_bytes > capacity_bytes
+        {
+            self.dropped.insert(recv);
         }
     }
-
-    fn drain_events(&mut self) {
-        while let Some(event) = self.connection.poll_event() {
-            self.handle_event(event);
-        }
-    }
-
-    fn handle_event(&mut self, event: Event) {
-        match event {
-            Event::Prepare {
-                arrival,
-                segment_bytes,
-                store,
-            } => {
-                if let Store::Into(recv) = store {
-                    assert!(self.model.matched.contains_key(&recv));
-                }
-                let prepared = self.arrivals.insert(
-                    arrival,
-                    Arrival {
-                        segment_bytes: segment_bytes.to_vec(),
-                        store,
-                        content: Vec::new(),
-                    },
-                );
-                assert!(prepared.is_none(), "{arrival:?} is prepared twice");
-            }
-            Event::RecvComplete {
-                recv,
-                arrival,
-                kind,
-                bytes,
-            } => {
-                let message = self.take_matched(recv);
-                let stored = self.arrivals.remove(&arrival).expect("was prepared");
-                assert_eq!(kind, message.kind);
-                assert_eq!(bytes as usize, message.content.len());
-                assert_eq!(stored.segment_bytes, message.segment_bytes);
-                assert!(stored.content == message.content, "content differs");
-                assert!(
-                    matches!(stored.store, Store::Into(to) if to == recv)
-                        || stored.store == Store::Allocate
-                );
-                if let Capacity::Into(capacity_bytes) = self.recvs.remove(recv.0) {
-                    assert!(bytes <= capacity_bytes);
-                }
-                self.tally.received += 1;
-            }
-            Event::RecvTruncated {
-                recv,
-                arrival,
-                message_bytes,
-                capacity_bytes,
-            } => {
-                let message = self.take_matched(recv);
-                assert_eq!(message_bytes as usize, message.content.len());
-                assert!(message_bytes > capacity_bytes);
-                let capacity = self.recvs.remove(recv.0);
-                assert_eq!(capacity, Capacity::Into(capacity_bytes));
-                if let Some(stored) = self.arrivals.remove(&arrival) {
-                    assert_eq!(stored.content.len(), message.content.len());
-                    assert!(matches!(stored.store, Store::Discard | Store::Allocate));
-                }
-                self.tally.truncated += 1;
-            }
-            Event::SendComplete { send } => {
-                self.sends.remove(send.0);
-                self.tally.sent += 1;
-            }
-            Event::RecvClosed { recv } => {
-                assert!(!self.peer_closed, "comes before PeerClosed");
-                assert!(self.model.cancel(recv), "had met a message");
-                self.recvs.remove(recv.0);
-                self.tally.closed += 1;
-            }
-            Event::PeerClosed => {
-                assert!(self.model.posted.is_empty());
-                self.peer_closed = true;
-            }
-        }
-    }
-
-    /// The message that the model says a receive has met
-    fn take_matched(&mut self, recv: RecvId) -> Message {
-        let matched = self.model.matched.remove(&recv);
-        let number = matched.expect("ends only with a message");
-        self.incoming.borrow()[number].clone()
-    }
-}
-
-/// Every other segment that has bytes
-fn lendable(segment_bytes: &[u64]) -> Vec<Span> {
-    let mut offset = 0;
-    let mut spans = Vec::new();
-    for (index, &bytes) in segment_bytes.iter().enumerate() {
-        if bytes > 0 && index % 2 == 0 {
-            spans.push(Span { offset, bytes });
-        }
-        offset += bytes;
-    }
-    spans
 }

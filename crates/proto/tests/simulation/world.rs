@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use backhaul_proto::{
-    Capacity, KeepAlive, Limits, MessageKind, RecvRefused, Selector, Tag, TagMask,
-};
+use backhaul_proto::{Capacity, KeepAlive, Limits, RecvRefused, Selector, Tag, TagMask};
 
 use crate::lane::{Fate, Lane};
-use crate::node::{Journal, Loans, Message, Node, Tally};
+use crate::message::{Journal, Loans, Message};
+use crate::node::{Node, Tally};
 use crate::rng::Rng;
 
 pub(crate) struct World {
@@ -51,6 +50,7 @@ impl World {
                 journals[this].clone(),
                 journals[other].clone(),
                 [loans[this].clone(), loans[other].clone()],
+                seed ^ (1 + this as u64) << 32,
                 start,
             )
         };
@@ -131,7 +131,9 @@ impl World {
             return;
         }
         self.moved_step = self.steps;
-        while self.steps < self.moved_step + 60 || self.lanes.iter().any(|l| l.next_at().is_some())
+        while self.steps < self.moved_step + 60
+            || self.lanes.iter().any(|lane| lane.next_at().is_some())
+            || self.nodes.iter().any(|node| !node.works.is_empty())
         {
             self.steps += 1;
             let this = self.rng.below(2) as usize;
@@ -182,7 +184,7 @@ impl World {
         }
     }
 
-    /// Reads or writes on one side, or both
+    /// Reads, writes or works on one side, or all
     fn carry(&mut self, this: usize) {
         let now = self.now();
         let (node, rng) = (&mut self.nodes[this], &mut self.rng);
@@ -191,6 +193,14 @@ impl World {
             let bytes = self.lanes[1 - this].read(self.now_ns, bytes_max);
             if !bytes.is_empty() {
                 node.read(now, &bytes);
+                self.moved_step = self.steps;
+            }
+        }
+        if rng.chance(50) {
+            for _ in 0..rng.between(1, 4) {
+                if !node.work(now) {
+                    break;
+                }
                 self.moved_step = self.steps;
             }
         }
@@ -210,8 +220,10 @@ impl World {
         let rng = &mut self.rng;
         match rng.below(100) {
             0..=34 => {
-                let message = any_message(rng, &self.nodes[this], self.seed ^ self.steps);
-                self.nodes[this].send(message);
+                let node = &mut self.nodes[this];
+                let bytes = any_bytes(rng, node);
+                let message = Message::any(rng, bytes, self.seed ^ self.steps, &node.lent);
+                node.send(message);
             }
             35..=64 => {
                 let selector = any_selector(rng);
@@ -223,8 +235,8 @@ impl World {
                 let _ = self.nodes[this].post(selector, capacity);
             }
             65..=69 => self.nodes[this].cancel_any_send(rng),
-            70..=74 => self.nodes[this].cancel_any_recv(rng),
-            75 if rng.chance(5) => self.nodes[this].close(now),
+            70..=77 => self.nodes[this].withdraw_any_recv(rng),
+            78 if rng.chance(5) => self.nodes[this].close(now),
             _ => {}
         }
     }
@@ -241,7 +253,7 @@ impl World {
             if !posted
                 && let Err(RecvRefused::QueueFull { .. }) = node.post(selector, Capacity::Allocate)
             {
-                node.cancel_any_recv(&mut self.rng);
+                node.withdraw_any_recv(&mut self.rng);
             }
         }
     }
@@ -261,10 +273,10 @@ const KEEP_ALIVE: KeepAlive = KeepAlive {
 fn any_limits(rng: &mut Rng) -> Limits {
     Limits {
         eager_bytes_max: rng.pick(&[0, 1, 30, 64]),
-        credit_bytes: rng.pick(&[0, 20, 64, 300, 1 << 20]),
-        credit_messages: rng.pick(&[1, 2, 3, 7, 16, 1000]),
+        credit_bytes: rng.pick(&[0, 20, 64, 300, 3000, 1 << 20]),
+        credit_messages: rng.pick(&[1, 2, 3, 7, 12, 16, 1000]),
         message_bytes_max: rng.pick(&[200, 1000, 3000]),
-        segments_max: rng.pick(&[2, 5, 40]) as u32,
+        segments_max: rng.pick(&[2, 40, 200, 200]) as u32,
         sends_max: rng.pick(&[1, 4, 100]) as usize,
         recvs_max: rng.pick(&[3, 10, 100]) as usize,
         data_chunk_bytes: rng.pick(&[7, 50, 256, 1 << 20]),
@@ -294,37 +306,6 @@ fn any_bytes(rng: &mut Rng, node: &Node) -> u64 {
         rng.below(400)
     };
     bytes.min(4000)
-}
-
-fn any_message(rng: &mut Rng, node: &Node, seed: u64) -> Message {
-    let mut left_bytes = any_bytes(rng, node);
-    let mut noise = Rng::new(seed);
-    let content = (0..left_bytes).map(|_| noise.next() as u8).collect();
-    let mut segment_bytes = Vec::new();
-    let segments = if left_bytes == 0 && rng.chance(50) {
-        0
-    } else {
-        rng.pick(&[1, 1, 1, 2, 3, 5, 6, 41])
-    };
-    for index in 0..segments {
-        let bytes = if index + 1 == segments {
-            left_bytes
-        } else {
-            rng.below(left_bytes / 2 + 1)
-        };
-        left_bytes -= bytes;
-        segment_bytes.push(bytes);
-    }
-    let kind = if rng.chance(40) {
-        MessageKind::Untagged
-    } else {
-        MessageKind::Tagged(Tag(rng.below(4)))
-    };
-    Message {
-        kind,
-        segment_bytes,
-        content,
-    }
 }
 
 fn any_selector(rng: &mut Rng) -> Selector {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
-use crate::connection::{Event, Incoming};
+use crate::connection::{Event, Incoming, Outgoing};
 use crate::decoder::FrameDecoder;
 use crate::ids::{Capacity, Selector, SendId, Tag, TagMask};
 use crate::limits::Limits;
@@ -14,8 +14,8 @@ use crate::limits::Limits;
 ///
 /// Payloads are not carried: only their sizes are.
 struct Pair {
-    /// Whether the short way is taken where it can be
-    at_once: bool,
+    /// Whether the inline path is taken where it can be
+    inline: bool,
     taken: usize,
     limits: Limits,
     now: Instant,
@@ -28,17 +28,17 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(at_once: bool, now: Instant) -> Self {
+    fn new(inline: bool, now: Instant) -> Self {
         let limits = Limits {
             eager_bytes_max: 100,
-            credit_bytes: 400,
+            credit_bytes: 700,
             credit_messages: 6,
             data_chunk_bytes: 60,
             ..Limits::default()
         };
         let end = || Connection::new(limits.clone(), limits.announced(), now);
         Self {
-            at_once,
+            inline,
             taken: 0,
             ends: [end(), end()],
             limits,
@@ -51,12 +51,16 @@ impl Pair {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Send { from, tag, bytes } => {
+            Step::Send {
+                from,
+                tag,
+                ref segment_bytes,
+            } => {
                 let id = SendId(self.next_id);
                 self.next_id += 1;
                 let kind = tag.map_or(MessageKind::Untagged, MessageKind::Tagged);
-                let header = if self.at_once {
-                    self.ends[from].send_at_once(kind, bytes)
+                let header = if self.inline {
+                    self.ends[from].send_inline(kind, segment_bytes)
                 } else {
                     None
                 };
@@ -64,7 +68,7 @@ impl Pair {
                     self.taken += 1;
                     self.lanes[from].push_back(header.to_vec());
                     self.log.push(format!("{id:?} is out"));
-                } else if let Err(refused) = self.ends[from].send(id, kind, &[bytes]) {
+                } else if let Err(refused) = self.ends[from].send(id, kind, segment_bytes) {
                     self.log.push(format!("{id:?} is refused: {refused}"));
                 }
             }
@@ -93,13 +97,15 @@ impl Pair {
         let (used, decoded) = FrameDecoder::default().handle(&self.limits, frame).unwrap();
         assert_eq!(used, frame.len());
         let decoded = decoded.unwrap();
-        if self.at_once
-            && let Some(recv) = self.ends[to].handle_at_once(self.now, &decoded).unwrap()
+        if self.inline
+            && let Some(inline) = self.ends[to].handle_inline(self.now, &decoded).unwrap()
         {
             self.taken += 1;
             let header = decoded.header;
             let (kind, bytes) = (header.message_kind(), header.payload_bytes);
-            self.log.push(format!("{recv:?} has {bytes} of {kind:?}"));
+            let Inline { recv, message } = inline;
+            self.log
+                .push(format!("{recv:?} has {message}, {bytes} of {kind:?}"));
             return;
         }
         let incoming = self.ends[to].handle_frame(self.now, decoded).unwrap();
@@ -115,8 +121,19 @@ impl Pair {
             while let Some(event) = self.ends[end].poll_event() {
                 match event {
                     Event::RecvComplete {
-                        recv, kind, bytes, ..
-                    } => self.log.push(format!("{recv:?} has {bytes} of {kind:?}")),
+                        recv,
+                        kind,
+                        message,
+                        bytes,
+                        ..
+                    } => self
+                        .log
+                        .push(format!("{recv:?} has {message}, {bytes} of {kind:?}")),
+                    Event::Prepare {
+                        arrival,
+                        asks: true,
+                        ..
+                    } => self.ends[end].accept(arrival, 0),
                     Event::Prepare { .. } => {}
                     other => self.log.push(format!("{other:?}")),
                 }
@@ -124,7 +141,10 @@ impl Pair {
             if self.ends[end].receiving.awaits_payload() {
                 continue;
             }
-            while let Some(transmit) = self.ends[end].poll_transmit() {
+            while let Some(outgoing) = self.ends[end].poll_transmit() {
+                let Outgoing::Frame(transmit) = outgoing else {
+                    panic!("no carrier was offered anything");
+                };
                 self.lanes[end].push_back(transmit.header.to_vec());
                 if let Some(send) = transmit.completes {
                     self.log.push(format!("{send:?} is out"));
@@ -147,7 +167,7 @@ enum Step {
     Send {
         from: usize,
         tag: Option<Tag>,
-        bytes: u64,
+        segment_bytes: Vec<u64>,
     },
     Post {
         at: usize,
@@ -174,9 +194,18 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => (0_u64..150).prop_map(Capacity::Into),
         1 => Just(Capacity::Allocate),
     ];
+    let segments = prop_oneof![
+        4 => (0_u64..130).prop_map(|bytes| vec![bytes]),
+        1 => proptest::collection::vec(0_u64..40, 0..5),
+        1 => (0_usize..200).prop_map(|segments| vec![0; segments]),
+    ];
     let tag = prop_oneof![4 => tag().prop_map(Some), 1 => Just(None)];
     prop_oneof![
-        20 => (end(), tag, 0_u64..130).prop_map(|(from, tag, bytes)| Step::Send { from, tag, bytes }),
+        20 => (end(), tag, segments).prop_map(|(from, tag, segment_bytes)| Step::Send {
+            from,
+            tag,
+            segment_bytes,
+        }),
         20 => (end(), selector, capacity).prop_map(|(at, selector, capacity)| Step::Post {
             at,
             selector,
@@ -189,41 +218,64 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn the_short_way_comes_to_the_same(steps in proptest::collection::vec(any_step(), 0..150)) {
+    fn the_inline_path_comes_to_the_same(steps in proptest::collection::vec(any_step(), 0..150)) {
         let now = Instant::now();
-        let mut short = Pair::new(true, now);
+        let mut inline = Pair::new(true, now);
         let mut long = Pair::new(false, now);
         for step in &steps {
-            short.step(step);
+            inline.step(step);
             long.step(step);
-            prop_assert_eq!(short.state(), long.state(), "after {:?}", step);
+            prop_assert_eq!(inline.state(), long.state(), "after {:?}", step);
         }
-        prop_assert_eq!(short.log, long.log);
+        prop_assert_eq!(inline.log, long.log);
     }
 }
 
 #[test]
-fn a_message_to_a_waiting_receive_takes_the_short_way_at_both_ends() {
+fn a_message_to_a_waiting_receive_takes_the_inline_path_at_both_ends() {
     let mut pair = Pair::new(true, Instant::now());
     let selector = Selector::Tagged {
         tag: Tag(1),
         mask: TagMask::FULL,
     };
-    for bytes in [0, 8, 100] {
-        let capacity = Capacity::Into(bytes);
-        pair.step(&Step::Post {
-            at: 1,
-            selector,
-            capacity,
-        });
-        let tag = Some(Tag(1));
-        pair.step(&Step::Send {
-            from: 0,
-            tag,
-            bytes,
-        });
-        pair.step(&Step::Deliver { to: 1 });
+    for segment_bytes in [&[0][..], &[8], &[100], &[], &[3, 0, 4]] {
+        for allocates in [false, true] {
+            let capacity = if allocates {
+                Capacity::Allocate
+            } else {
+                Capacity::Into(segment_bytes.iter().sum())
+            };
+            pair.step(&Step::Post {
+                at: 1,
+                selector,
+                capacity,
+            });
+            pair.step(&Step::Send {
+                from: 0,
+                tag: Some(Tag(1)),
+                segment_bytes: segment_bytes.to_vec(),
+            });
+            pair.step(&Step::Deliver { to: 1 });
+            pair.step(&Step::Deliver { to: 0 });
+        }
     }
-    assert_eq!(pair.taken, 6);
-    assert_eq!(pair.log.len(), 6, "{:?}", pair.log);
+    assert_eq!(pair.taken, 20);
+    assert_eq!(pair.log.len(), 20, "{:?}", pair.log);
+}
+
+#[test]
+fn a_message_of_many_segments_takes_the_inline_path_only_with_credit_for_them() {
+    let mut connection = Pair::new(true, Instant::now())
+        .ends
+        .into_iter()
+        .next()
+        .unwrap();
+    let kind = MessageKind::Untagged;
+    // Of 700 bytes, four further segments take 512.
+    assert_eq!(connection.send_inline(kind, &[40; 5]), None);
+    let header = connection.send_inline(kind, &[20; 5]).unwrap();
+    assert_eq!(header.len(), 32 + 5 * 8);
+    assert_eq!(connection.statistics().credit_bytes_left, 700 - 100 - 512);
+    assert_eq!(connection.send_inline(kind, &[1, 1]), None);
+    assert!(connection.send_inline(kind, &[88]).is_some());
 }

@@ -6,6 +6,9 @@ use smallvec::smallvec;
 
 use super::*;
 
+mod bytes;
+mod withdraw;
+
 const ANY: Selector = Selector::Tagged {
     tag: Tag(0),
     mask: TagMask::ANY,
@@ -25,6 +28,7 @@ impl Bench {
             credit_bytes: 1000,
             recvs_max: 3,
             early_accept_bytes_max: 500,
+            data_chunk_bytes: 1000,
             ..Limits::default()
         };
         Self {
@@ -46,6 +50,7 @@ impl Bench {
         let frame = Frame {
             header,
             segment_bytes: smallvec![bytes],
+            sources: None,
         };
         self.half.handle_start(frame, &mut self.events).unwrap()
     }
@@ -69,12 +74,24 @@ impl Bench {
             .unwrap();
     }
 
+    /// Takes the events: where bytes are to go, accepting every message that asks
     fn stores(&mut self) -> Vec<Store> {
-        let stores = self.events.drain(..).filter_map(|event| match event {
-            Event::Prepare { store, .. } => Some(store),
-            _ => None,
-        });
-        stores.collect()
+        let mut stores = Vec::new();
+        for event in self.events.drain(..) {
+            if let Event::Prepare {
+                arrival,
+                store,
+                asks,
+                ..
+            } = event
+            {
+                stores.push(store);
+                if asks {
+                    self.half.accept(arrival, 0);
+                }
+            }
+        }
+        stores
     }
 
     fn answers(&mut self) -> Vec<(FrameKind, u64)> {
@@ -96,6 +113,7 @@ fn a_posted_receive_gets_its_bytes_without_detour() {
         recv: RecvId(5),
         arrival,
         kind: MessageKind::Tagged(Tag(7)),
+        message: 0,
         bytes: 10,
     };
     assert_eq!(bench.events, [complete]);
@@ -143,6 +161,7 @@ fn a_tagged_request_waits_for_its_receive() {
     bench.post(5, ANY, Capacity::Into(299));
     assert_eq!(bench.answers(), [(FrameKind::Skip, 0)]);
     bench.data(0, 1).unwrap_err();
+    bench.events.clear();
     bench.post(6, ANY, Capacity::Allocate);
     assert_eq!(bench.stores(), [Store::Into(RecvId(6))]);
     assert_eq!(bench.answers(), [(FrameKind::Accept, 1)]);
@@ -189,6 +208,7 @@ fn a_message_out_of_order_is_refused() {
     let frame = Frame {
         header,
         segment_bytes: SegmentBytes::new(),
+        sources: None,
     };
     let error = bench.half.handle_start(frame, &mut bench.events);
     let expected = ProtocolError::OutOfOrder {
@@ -240,7 +260,8 @@ fn receives_beyond_the_limit_are_refused() {
         &mut bench.events,
     );
     assert_eq!(refused, Err(RecvRefused::QueueFull { max: 3 }));
-    assert!(bench.half.cancel(RecvId(1)));
-    assert!(!bench.half.cancel(RecvId(1)));
+    let mut withdraw = || bench.half.withdraw(RecvId(1), &mut bench.events);
+    assert_eq!(withdraw(), Withdrawn::Waiting);
+    assert_eq!(withdraw(), Withdrawn::No);
     bench.post(3, Selector::Untagged, Capacity::Allocate);
 }

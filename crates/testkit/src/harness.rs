@@ -1,20 +1,30 @@
-//! Connected endpoints on one lane.
+//! Connected endpoints on one lane, whichever it is and however it comes about.
 
 use std::time::Duration;
 
 use backhaul::{Config, Context, Endpoint, LaneKind, Listener};
+use backhaul_shm::board::SLOTS;
 
 use crate::Finish;
 
 /// Makes what a case needs, on the lane it is run for
+///
+/// [`Harness::of_lane`] makes that of a lane of this crate. For a lane or a carrier that is made
+/// elsewhere, fill in the fields: how its configuration is made, which lane results, and what
+/// holds there.
 #[derive(Clone, Debug)]
 pub struct Harness {
-    /// The lane
+    /// The lane that results
     pub lane: LaneKind,
     /// How callers wait
     pub spin: Spin,
-    /// Path of the peer program
-    pub peer_program: &'static str,
+    /// Makes a configuration with which two contexts of this machine meet on the lane
+    pub configure: fn(&mut Config),
+    /// Messages that may be lent to a peer at once, of what is sent as shared from an arena; zero
+    /// where all is copied
+    pub leases_max: usize,
+    /// Path of the peer program, without which cases between processes cannot run
+    pub peer_program: Option<&'static str>,
 }
 
 /// How callers wait
@@ -51,9 +61,43 @@ impl Spin {
 }
 
 impl Harness {
+    /// The harness of a lane of this crate, without a peer program
+    pub fn of_lane(lane: LaneKind, spin: Spin) -> Self {
+        let configure: fn(&mut Config) = match lane {
+            LaneKind::Inproc => |config| config.lanes = vec![LaneKind::Inproc],
+            LaneKind::Shm => |config| config.lanes = vec![LaneKind::Shm],
+            LaneKind::Tcp => |config| config.lanes = vec![LaneKind::Tcp],
+        };
+        let leases_max = match lane {
+            LaneKind::Inproc | LaneKind::Shm => SLOTS,
+            LaneKind::Tcp => 0,
+        };
+        Self {
+            lane,
+            spin,
+            configure,
+            leases_max,
+            peer_program: None,
+        }
+    }
+
+    /// The same, with a peer program
+    #[must_use]
+    pub fn with_peer_program(self, path: &'static str) -> Self {
+        Self {
+            peer_program: Some(path),
+            ..self
+        }
+    }
+
+    /// Whether memory is lent on the lane
+    pub fn lends(&self) -> bool {
+        self.leases_max > 0
+    }
+
     /// The configuration of this lane
     pub fn config(&self) -> Config {
-        config(self.lane, self.spin.budget())
+        config(self.configure, self.spin.budget())
     }
 
     /// The configuration with changes
@@ -115,13 +159,13 @@ impl Harness {
     }
 }
 
-/// The configuration of a lane
-pub fn config(lane: LaneKind, spin: Duration) -> Config {
+/// The configuration of a lane, for tests
+pub fn config(configure: fn(&mut Config), spin: Duration) -> Config {
     let mut config = Config::default();
-    config.lanes = vec![lane];
     config.spin = spin;
     // Low, so that small tests lend; whatever the default is.
     config.lease_bytes_min = 128 << 10;
+    configure(&mut config);
     config
 }
 

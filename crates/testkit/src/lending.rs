@@ -1,8 +1,6 @@
 //! Two endpoints, of which one has an arena and lends from it.
 
-use backhaul::{
-    Arena, ArenaConfig, Bytes, Config, Endpoint, LaneKind, Message, Segments, Tag, TagMask,
-};
+use backhaul::{Arena, ArenaConfig, Bytes, Config, Endpoint, Message, Segments, Tag, TagMask};
 
 use crate::{Finish, Harness, Pair, pattern};
 
@@ -36,11 +34,6 @@ impl Harness {
             arena,
             lends: self.lends(),
         }
-    }
-
-    /// Whether memory is lent on the lane
-    pub fn lends(&self) -> bool {
-        self.lane != LaneKind::Tcp
     }
 }
 

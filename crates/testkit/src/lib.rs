@@ -1,13 +1,23 @@
 //! The transport conformance suite: what every lane must do, and how it is tried.
 //!
 //! A case is a function of a [`Harness`], which makes connected endpoints on one lane; the cases
-//! are in [`suite`], by subject. [`conformance!`] makes a test of each for one lane, and
-//! [`conformance_between_processes!`] of those that need a second process, which runs the peer
-//! program of this crate. A test that hangs is ended by its [`Watchdog`](watchdog::Watchdog),
-//! with its name; no test asserts how long something takes.
+//! are in [`suite`], by subject, in two parts:
 //!
-//! Each lane is tried twice: with callers that poll before they sleep, and with callers that
-//! sleep at once, as on a machine with one core, where every bell counts.
+//! - [`suite::any_lane`]: what holds for any lane and any carrier. A case sees what a user of the
+//!   crate `backhaul` sees, no more, and asks the harness for what the lane can do.
+//!   [`conformance_of_any_lane!`] makes a test of each, and [`conformance_between_processes!`] of
+//!   those that need a second process, which runs the peer program of this crate. Both are given
+//!   an expression that makes a harness, so a lane that is made elsewhere can be held to them.
+//! - [`suite::our_frames`]: what concerns our frames, handshake, rings and leases, which peers
+//!   speak by hand ([`raw`], [`meeting`]), and the choice among the lanes of this crate.
+//!   [`conformance_of_our_frames!`] makes a test of each.
+//!
+//! [`conformance!`] makes both parts for a lane of this crate. Each is tried twice: with callers
+//! that poll before they sleep, and with callers that sleep at once, as on a machine with one
+//! core, where every doorbell counts.
+//!
+//! A test that hangs is ended by its [`Watchdog`](watchdog::Watchdog), with its name; no test
+//! asserts how long something takes.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]

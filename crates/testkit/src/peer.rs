@@ -1,6 +1,7 @@
 //! The peer program: what the second process does, by the name of a scenario.
 //!
-//! Started as `PROGRAM SCENARIO ADDRESS LANE SPIN_US`. It connects, prints `ready` when it is
+//! Started as `PROGRAM SCENARIO ADDRESS LANE SPIN_US`, LANE being the name of the lane that results.
+//! It connects, prints `ready` when it is
 //! where the scenario wants it, and is usually killed there. It dies with the thread that started
 //! it.
 
@@ -8,12 +9,12 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::time::Duration;
 
-use backhaul::{Arena, ArenaConfig, Bytes, Context, Endpoint, Tag, TagMask};
+use backhaul::{Arena, ArenaConfig, Bytes, Config, Context, Endpoint, Tag, TagMask};
 use rustix::process::Signal;
 
 use crate::harness::config;
 use crate::lending::{BLOCK_BYTES, block};
-use crate::{Finish, pattern};
+use crate::{Finish, Harness, Spin, pattern};
 
 /// What a second process does; the name is the argument of the program
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -66,12 +67,21 @@ impl Scenario {
     }
 }
 
-/// Runs the program
+/// Runs the program on the lanes of this crate
+///
+/// # Panics
+///
+/// As [`main_of`], and if there is no such lane.
+pub fn main() {
+    main_of(|lane| Harness::of_lane(lane.parse().unwrap(), Spin::Polling).configure);
+}
+
+/// Runs the program, given what makes the configuration of a lane by its name
 ///
 /// # Panics
 ///
 /// If the arguments are not as documented, or the test does something unexpected.
-pub fn main() {
+pub fn main_of(configure: impl FnOnce(&str) -> fn(&mut Config)) {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [scenario, address, lane, spin_us] = &arguments[..] else {
@@ -82,7 +92,7 @@ pub fn main() {
         .find(|known| known.name() == *scenario)
         .unwrap_or_else(|| panic!("unknown scenario {scenario:?}"));
     let spin = Duration::from_micros(spin_us.parse().unwrap());
-    let mut config = config(lane.parse().unwrap(), spin);
+    let mut config = config(configure(lane), spin);
     let arena = Arena::new(ArenaConfig::default());
     if matches!(scenario, Scenario::Lend | Scenario::Trade) {
         config.arena = Some(arena.clone());

@@ -20,7 +20,8 @@ impl Harness {
     /// Starts a process that connects to this one, waiting until it says that it is ready
     pub fn peer_process(&self, context: &Context, scenario: Scenario) -> (PeerProcess, Endpoint) {
         let listener = context.listen(LOOPBACK).unwrap();
-        let mut child = Command::new(self.peer_program)
+        let program = self.peer_program.expect("the harness has a peer program");
+        let mut child = Command::new(program)
             .arg(scenario.name())
             .arg(listener.local_address().to_string())
             .arg(self.lane.name())

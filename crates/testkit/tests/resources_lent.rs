@@ -13,7 +13,8 @@ use backhaul_testkit::lending::{BLOCK_BYTES, block, blocks, deliver};
 use backhaul_testkit::resources::{
     address_bytes, arena_mappings, assert_leaves_nothing, descriptors, resident_bytes,
 };
-use backhaul_testkit::suite::{lease_ends, lease_kills, lease_neglect, lease_strangers};
+use backhaul_testkit::suite::any_lane::{lease_ends, lease_kills};
+use backhaul_testkit::suite::our_frames::{lease_neglect, lease_strangers};
 use backhaul_testkit::{Finish, Harness, Spin, assert_matches, pattern, run, wait_until};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -202,11 +203,8 @@ fn on_lanes(name: &str, lanes: &[LaneKind], case: fn(&Harness)) {
     drop(Context::new(Config::default()).unwrap());
     for &lane in lanes {
         for spin in [Spin::Polling, Spin::Sleeping] {
-            let harness = Harness {
-                lane,
-                spin,
-                peer_program: env!("CARGO_BIN_EXE_backhaul-testkit-peer"),
-            };
+            let harness = Harness::of_lane(lane, spin)
+                .with_peer_program(env!("CARGO_BIN_EXE_backhaul-testkit-peer"));
             run(name, &harness, case);
         }
     }

@@ -3,8 +3,7 @@
 use std::net::TcpListener;
 
 use backhaul::{
-    AcceptError, ConfigError, ConnectError, Context, ContextError, LaneKind, ListenError, Tag,
-    TagMask,
+    AcceptError, ConfigError, ConnectError, Context, ContextError, ListenError, Tag, TagMask,
 };
 
 use crate::executor::{Task, run_all};
@@ -198,33 +197,6 @@ pub fn names_and_wildcards_are_addresses(harness: &Harness) {
         harness.assert_lane(&connected.unwrap());
         harness.assert_lane(&accept.done().unwrap());
     }
-}
-
-/// A text that names no lane
-pub fn an_unknown_lane_is_an_error_with_the_name(harness: &Harness) {
-    assert_eq!(harness.lane.name().parse(), Ok(harness.lane));
-    let error = "pigeon".parse::<LaneKind>().unwrap_err();
-    assert!(error.to_string().contains("pigeon"), "{error}");
-    for lane in LaneKind::ALL {
-        assert!(error.to_string().contains(lane.name()), "{error}");
-    }
-}
-
-/// A lane that the peer does not offer is passed over, and the reason says so
-pub fn a_lane_asked_for_by_the_connector_is_used_if_both_have_it(harness: &Harness) {
-    let context = harness.context_with(|config| config.lanes = LaneKind::ALL.to_vec());
-    let listener = context.listen(LOOPBACK).unwrap();
-    let address = listener.local_address().to_string();
-    for lane in LaneKind::ALL {
-        let accept = listener.accept();
-        let near = context.connect_over(&address, &[lane]).done().unwrap();
-        assert_eq!(near.lane(), lane);
-        assert_eq!(accept.done().unwrap().lane(), lane);
-    }
-    let accept = listener.accept();
-    let near = context.connect_over(&address, &[]).done().unwrap();
-    assert_eq!(near.lane(), LaneKind::Tcp);
-    assert_eq!(accept.done().unwrap().lane(), LaneKind::Tcp);
 }
 
 /// Settings that cannot work are refused with their name and range

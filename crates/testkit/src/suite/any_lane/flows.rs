@@ -1,12 +1,10 @@
 //! What a context counts of what each peer process sends.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use backhaul::{FlowStatistics, SizeClass, Tag, TagMask, process_token};
-use backhaul_proto::{FrameHeader, FrameKind};
 
 use crate::harness::LOOPBACK;
-use crate::raw::RawPeer;
 use crate::{Finish, Harness, Pair, wait_until};
 
 /// Each message is counted once, with its bytes, where it is received; long ones are timed
@@ -75,48 +73,6 @@ pub fn what_was_lent_is_told_apart(harness: &Harness) {
     }
     assert_eq!(bytes, crate::lending::BLOCK_BYTES as u64);
     assert_eq!(lent_bytes, if lending.lends { bytes } else { 0 });
-}
-
-/// A long message that is received when its connection has ended never comes, and takes no part of
-/// the time of those that do; on TCP whatever the lane of the harness
-pub fn what_never_comes_takes_no_time(harness: &Harness) {
-    const BYTES: usize = 100_000;
-    let context = harness.context();
-    let listener = context.listen(LOOPBACK).unwrap();
-    let announce = || {
-        let accept = listener.accept();
-        let mut peer = RawPeer::shake_hands(listener.local_address());
-        peer.say_frame(FrameHeader {
-            segment_count: 1,
-            tag: 1,
-            payload_bytes: BYTES as u64,
-            ..FrameHeader::bare(FrameKind::Request, 0)
-        });
-        (peer, accept.done().unwrap())
-    };
-    let (gone, ended) = announce();
-    drop(gone);
-    ended.watch_close().done().unwrap();
-    let late = ended.recv(Tag(1), TagMask::FULL, vec![0; BYTES]);
-    late.done().unwrap_err();
-
-    let (mut peer, endpoint) = announce();
-    let posted = endpoint.recv(Tag(1), TagMask::FULL, vec![0; BYTES]);
-    assert_eq!(peer.hear_frame(), FrameHeader::bare(FrameKind::Accept, 0));
-    let accepted = Instant::now();
-    std::thread::sleep(Duration::from_millis(200));
-    let waited = accepted.elapsed();
-    peer.say_frame(FrameHeader {
-        payload_bytes: BYTES as u64,
-        ..FrameHeader::bare(FrameKind::Data, 0)
-    });
-    peer.say(&[0; BYTES]);
-    posted.done().unwrap();
-    let [flow] = &context.flows()[..] else {
-        panic!("both connections are of one process");
-    };
-    let counted: Duration = flow.sizes.iter().map(|size| size.time).sum();
-    assert!(counted >= waited, "{counted:?} of {waited:?}");
 }
 
 fn only_flow(pair: &Pair) -> FlowStatistics {

@@ -32,7 +32,6 @@ pub fn sizes_around_every_threshold_arrive_whole(harness: &Harness) {
         config.ring_bytes = 1 << 18;
     };
     let config = harness.config_with(change);
-    let header = backhaul_proto::HEADER_BYTES;
     let thresholds = [
         1,
         64,
@@ -43,7 +42,7 @@ pub fn sizes_around_every_threshold_arrive_whole(harness: &Harness) {
         config.limits.data_chunk_bytes as usize,
         2 * config.limits.data_chunk_bytes as usize,
         256 << 10,
-        config.ring_bytes - header,
+        config.ring_bytes - HEADER_BYTES,
         config.ring_bytes,
         2 * config.ring_bytes,
         1 << 20,
@@ -117,3 +116,6 @@ fn round_trips(pair: &Pair, sizes: impl Iterator<Item = usize>) {
         }
     }
 }
+
+/// Bytes before the payload of a message, where a frame just fits what carries it
+const HEADER_BYTES: usize = 32;

@@ -2,9 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use backhaul::{CloseReason, LaneKind, Listener, RecvError, SendError, Tag, TagMask};
+use backhaul::{CloseReason, LaneKind, RecvError, SendError, Tag, TagMask};
 use backhaul_proto::{FrameHeader, FrameKind, Hello};
 
+use super::still_accepts;
 use crate::harness::LOOPBACK;
 use crate::meeting::{Meeting, bell};
 use crate::raw::{RawPeer, hand_over, hello};
@@ -127,12 +128,4 @@ pub fn bytes_on_the_sentinel_end_the_endpoint(harness: &Harness) {
         CloseReason::PeerGone { .. } | CloseReason::Violation { .. }
     );
     still_accepts(harness, &meeting.listener);
-}
-
-/// Asserts that others are served as ever
-pub(super) fn still_accepts(harness: &Harness, listener: &Listener) {
-    let (near, far) = harness.connect(&harness.context(), listener);
-    let posted = far.recv_message(Tag(1), TagMask::FULL);
-    near.send(Tag(1), &b"welcome"[..]).done().unwrap();
-    assert_eq!(posted.done().unwrap().segments[0][..], *b"welcome");
 }

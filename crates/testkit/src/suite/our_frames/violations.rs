@@ -5,6 +5,7 @@ use backhaul::{
 };
 use backhaul_proto::{FrameHeader, FrameKind};
 
+use super::still_accepts;
 use crate::harness::LOOPBACK;
 use crate::random::Random;
 use crate::raw::RawPeer;
@@ -304,11 +305,4 @@ fn meet(harness: &Harness) -> (RawPeer, Endpoint, Listener) {
     let accept = listener.accept();
     let peer = RawPeer::shake_hands(listener.local_address());
     (peer, accept.done().unwrap(), listener)
-}
-
-fn still_accepts(harness: &Harness, listener: &Listener) {
-    let (near, far) = harness.connect(&harness.context(), listener);
-    let posted = far.recv_message(Tag(1), TagMask::FULL);
-    near.send(Tag(1), &b"welcome"[..]).done().unwrap();
-    assert_eq!(posted.done().unwrap().segments[0][..], *b"welcome");
 }

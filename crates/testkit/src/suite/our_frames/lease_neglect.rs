@@ -10,7 +10,7 @@ use backhaul_shm::completion::SLOTS;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::shared_memory::still_accepts;
+use super::still_accepts;
 use crate::lending::{BLOCK_BYTES, block, blocks};
 use crate::meeting::{Lender, Meeting, packet, sealed, ticket};
 use crate::{Finish, Harness, assert_matches, pattern, wait_until};

@@ -1,8 +1,7 @@
 //! Contexts: several in a process, both ends in one, and their end.
 
 use backhaul::{
-    AcceptError, CloseReason, ConnectError, Context, LaneKind, ListenError, RecvError, SendError,
-    Tag, TagMask,
+    AcceptError, CloseReason, ConnectError, ListenError, RecvError, SendError, Tag, TagMask,
 };
 
 use crate::harness::LOOPBACK;
@@ -139,23 +138,4 @@ pub fn closing_a_context_races_with_connects(harness: &Harness) {
             }
         });
     }
-}
-
-/// The lane is chosen for each pair: peers that share none of ours meet on TCP, which says why
-pub fn peers_without_a_common_lane_fall_back_to_tcp(harness: &Harness) {
-    let far = Context::new(harness.config_with(|config| config.lanes = vec![LaneKind::Tcp]));
-    let far = far.unwrap();
-    let listener = far.listen(LOOPBACK).unwrap();
-    let accept = listener.accept();
-    let near = harness.context();
-    let near = near.connect(&listener.local_address().to_string());
-    let (near, far) = (near.done().unwrap(), accept.done().unwrap());
-    assert_eq!((near.lane(), far.lane()), (LaneKind::Tcp, LaneKind::Tcp));
-    if harness.lane != LaneKind::Tcp {
-        let reason = near.info().reason;
-        assert!(reason.contains(harness.lane.name()), "{reason}");
-    }
-    let posted = far.recv_message(Tag(1), TagMask::FULL);
-    near.send(Tag(1), &b"tcp"[..]).done().unwrap();
-    assert_eq!(posted.done().unwrap().segments[0][..], *b"tcp");
 }

@@ -8,7 +8,7 @@ use backhaul_shm::completion::{SLOTS, Ticket};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat};
 use rustix::net::Shutdown;
 
-use super::shared_memory::still_accepts;
+use super::still_accepts;
 use crate::lending::BLOCK_BYTES;
 use crate::meeting::{Lender, Meeting, SEALS, memfd, packet, sealed, ticket};
 use crate::raw::RawPeer;

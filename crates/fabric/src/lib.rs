@@ -76,3 +76,16 @@ pub use memory::{
 };
 pub use request::Request;
 pub use statistics::EndpointStatistics;
+
+/// The seams of the fabric: what a lane, a carrier or a driver from outside is made of
+///
+/// For experiments and tests: it may change with any release.
+pub mod seams {
+    pub use crate::carrier::{Carrier, Carriers, Payload, TakeError, Ways};
+    pub use crate::lane::{Lane, LaneError, LaneTraits, Moved};
+    pub use crate::link::{
+        CarrierReach, Content, Delivery, GiveRequest, Link, LinkEvent, LinkMemory, LinkParts,
+        MessageMemory, Meter, Now, ReadTargets, Recv, Send, TakeId, TakeRequest, TakeTarget,
+    };
+    pub use crate::statistics::Counters;
+}

@@ -40,7 +40,7 @@ pub struct EndpointStatistics {
 ///
 /// Each is a plain count that nothing is ordered by, hence `Relaxed` throughout.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub struct Counters {
     pub(crate) sent_messages: Count,
     pub(crate) sent_bytes: Count,
     pub(crate) received_messages: Count,
@@ -57,8 +57,16 @@ pub(crate) struct Counters {
     connected_at: Instant,
 }
 
+impl Default for Counters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Counters {
-    pub(crate) fn new() -> Self {
+    /// Counters at zero
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             sent_messages: Count::default(),
             sent_bytes: Count::default(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use backhaul::{Config, Context, Endpoint, LaneKind, Listener};
-use backhaul_shm::board::SLOTS;
+use backhaul_shm::completion::SLOTS;
 
 use crate::Finish;
 

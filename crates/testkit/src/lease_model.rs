@@ -234,7 +234,7 @@ impl<'a> Player<'a> {
     /// Into a buffer, which may be too short; nothing is lent afterwards
     fn deliver_into(&mut self, index: usize, segments: Segments, parts: &[Part]) {
         let Link { near, far, .. } = &self.links[index];
-        let bytes: usize = segments.iter().map(Bytes::len).sum();
+        let bytes: usize = segments.bytes() as usize;
         let short = self.random.below(4) == 0 && bytes > 0;
         let room = if short { bytes - 1 } else { bytes };
         let posted = far.recv(Tag(1), TagMask::FULL, vec![0; room]);
@@ -340,7 +340,7 @@ impl<'a> Player<'a> {
             segments.push(memory);
             parts.push(part);
         }
-        let bytes: usize = segments.iter().map(Bytes::len).sum();
+        let bytes: usize = segments.bytes() as usize;
         let limits = &self.near.config().limits;
         if bytes as u64 <= limits.eager_bytes_max || !self.harness.lends() {
             for part in &mut parts {

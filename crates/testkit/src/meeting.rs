@@ -113,7 +113,7 @@ impl Meeting {
         self.write_frame(FrameHeader {
             tag: ticket,
             payload_bytes: bytes,
-            ..FrameHeader::bare(FrameKind::Lease, message)
+            ..FrameHeader::bare(FrameKind::Carried, message)
         });
     }
 

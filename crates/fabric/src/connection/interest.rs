@@ -11,7 +11,7 @@ use rustix::net::RecvFlags;
 use crate::runtime::{Engine, SourceId, clear, lock, notify};
 
 /// Descriptors of a connection and what they are watched for
-pub(super) struct Interest {
+pub(crate) struct Interest {
     engine: Arc<Engine>,
     id: SourceId,
     /// Frames do not come through the socket, which is the sentinel then

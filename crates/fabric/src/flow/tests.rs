@@ -96,10 +96,9 @@ fn connections_to_one_process_are_one_flow_that_outlives_them() {
 fn a_message_that_never_came_is_not_counted_and_stops_no_clock() {
     let flows = Arc::default();
     let mut inflow = Inflow::open(&flows, &about(1, LaneKind::Tcp));
-    inflow.begin(ArrivalId(3), 1 << 20);
-    inflow.announce(ArrivalId(3), 1 << 19, false);
-    inflow.stored(ArrivalId(3));
-    inflow.stop();
+    inflow.begin(&Now::lazy(), ArrivalId(3), 1 << 20);
+    inflow.stored(&Now::lazy(), ArrivalId(3), 1 << 19, false);
+    inflow.stop(&Now::lazy());
     assert_eq!(lock(&inflow.flow.state).clock.active, 0);
     assert_eq!(counts(&only(&flows, LaneKind::Tcp))[3], (0, 0));
 }
@@ -108,18 +107,16 @@ fn a_message_that_never_came_is_not_counted_and_stops_no_clock() {
 fn time_and_loans_are_counted_with_the_message_when_it_is_received() {
     let flows = Arc::default();
     let mut inflow = Inflow::open(&flows, &about(1, LaneKind::Shm));
-    inflow.begin(ArrivalId(0), 3 << 20);
-    inflow.announce(ArrivalId(0), 2 << 20, true);
-    inflow.stored(ArrivalId(0));
-    inflow.announce(ArrivalId(0), 1 << 20, false);
+    inflow.begin(&Now::lazy(), ArrivalId(0), 3 << 20);
+    inflow.stored(&Now::lazy(), ArrivalId(0), 2 << 20, true);
     assert_eq!(lock(&inflow.flow.state).clock.active, 1);
-    inflow.stored(ArrivalId(0));
+    inflow.stored(&Now::lazy(), ArrivalId(0), 1 << 20, false);
     assert_eq!(lock(&inflow.flow.state).clock.active, 0);
     assert_eq!(
         only(&flows, LaneKind::Shm).sizes[3],
         SizeStatistics::default()
     );
-    inflow.received(ArrivalId(0), 3 << 20);
+    inflow.received(&Now::lazy(), ArrivalId(0), 3 << 20);
     let size = only(&flows, LaneKind::Shm).sizes[3];
     assert_eq!((size.messages, size.bytes), (1, 3 << 20));
     assert_eq!(size.lent_bytes, 2 << 20);
@@ -153,9 +150,8 @@ fn what_forgotten_peers_sent_is_summed_up_by_host() {
 }
 
 fn receive(inflow: &mut Inflow, bytes: u64) {
-    inflow.announce(ArrivalId(0), bytes, false);
-    inflow.stored(ArrivalId(0));
-    inflow.received(ArrivalId(0), bytes);
+    inflow.stored(&Now::lazy(), ArrivalId(0), bytes, false);
+    inflow.received(&Now::lazy(), ArrivalId(0), bytes);
 }
 
 fn only(flows: &Flows, lane: LaneKind) -> FlowStatistics {

@@ -190,11 +190,6 @@ impl<S, R> Link<S, R> {
         !self.outbound.is_empty()
     }
 
-    /// Whether payload is on its way by carriers
-    pub fn is_taking(&self) -> bool {
-        !self.takes.is_empty()
-    }
-
     /// Whether nothing can be moved until the peer has done something
     #[inline]
     pub fn is_at_rest(&self) -> bool {

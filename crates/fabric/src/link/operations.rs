@@ -87,11 +87,6 @@ impl<S, R> Link<S, R> {
         (&mut send.operation, &mut send.token)
     }
 
-    /// Whether the send at a place is not over
-    pub fn is_sending(&self, id: usize) -> bool {
-        self.sends.contains(id)
-    }
-
     /// Posts a receive, returning whether it waits and nothing else has changed
     pub fn post_recv(&mut self, now: &Now, recv: Recv<R>) -> bool {
         let Recv {

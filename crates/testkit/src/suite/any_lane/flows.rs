@@ -17,7 +17,7 @@ pub fn what_comes_is_counted_by_size(harness: &Harness) {
         posted.done().unwrap();
         let sending = pair
             .near
-            .send_frames([vec![2; bytes].into()].into_iter().collect());
+            .send_frames([vec![2; bytes]].into_iter().collect());
         pair.far.recv_frames().done().unwrap();
         sending.done().unwrap();
     }

@@ -111,7 +111,7 @@ pub fn a_wildcard_takes_no_untagged_message(harness: &Harness) {
     let pair = harness.pair();
     let any = pair.far.recv_message(Tag(0), TagMask::ANY);
     pair.near
-        .send_frames([b"frames"[..].into()].into_iter().collect())
+        .send_frames([&b"frames"[..]].into_iter().collect())
         .done()
         .unwrap();
     let frames = pair.far.recv_frames().done().unwrap();
@@ -122,7 +122,7 @@ pub fn a_wildcard_takes_no_untagged_message(harness: &Harness) {
     assert_eq!(any.done().unwrap().tag, Some(Tag(0)));
     assert!(!next_frames.is_done());
     pair.near
-        .send_frames([b"more"[..].into()].into_iter().collect())
+        .send_frames([&b"more"[..]].into_iter().collect())
         .done()
         .unwrap();
     assert_eq!(&next_frames.done().unwrap().segments[0][..], b"more");

@@ -128,7 +128,7 @@ pub fn messages_lent_by_a_peer_that_dies_with_unread_packets_arrive(harness: &Ha
         let header = FrameHeader {
             tag: ticket.into(),
             payload_bytes: BLOCK_BYTES as u64,
-            ..FrameHeader::bare(FrameKind::Lease, message)
+            ..FrameHeader::bare(FrameKind::Carried, message)
         };
         rings.producer.write(&header.encode()).unwrap();
     }
@@ -155,7 +155,7 @@ pub fn a_peer_that_takes_no_packets_gets_copies(harness: &Harness) {
         let request = meeting.read_frame_of(FrameKind::Request);
         meeting.write_frame(FrameHeader::bare(FrameKind::Accept, request.message));
         let piece = meeting.read_frame();
-        if piece.kind == FrameKind::Lease {
+        if piece.kind == FrameKind::Carried {
             send.done().unwrap();
             lent += 1;
             continue;
@@ -198,7 +198,7 @@ pub fn a_peer_that_returns_nothing_holds_a_bounded_amount_until_its_end(harness:
         let request = meeting.read_frame_of(FrameKind::Request);
         meeting.write_frame(FrameHeader::bare(FrameKind::Accept, request.message));
         let piece = meeting.read_frame();
-        if piece.kind == FrameKind::Lease {
+        if piece.kind == FrameKind::Carried {
             // Taken, and kept though the descriptor is not.
             drop(meeting.hand_out());
         } else {
@@ -210,7 +210,7 @@ pub fn a_peer_that_returns_nothing_holds_a_bounded_amount_until_its_end(harness:
         kinds.push(piece.kind);
     }
     let (lent, copied) = kinds.split_at(SLOTS);
-    assert!(lent.iter().all(|kind| *kind == FrameKind::Lease));
+    assert!(lent.iter().all(|kind| *kind == FrameKind::Carried));
     assert!(copied.iter().all(|kind| *kind == FrameKind::Data));
     let found = arena.statistics();
     assert_eq!(found.leased_bytes, SLOTS * SMALL_BYTES);
@@ -327,7 +327,7 @@ fn lend_to(meeting: &mut Meeting, arena: &Arena, seed: u64) -> Bytes {
     let send = send_frames(meeting, lent.clone());
     let request = meeting.read_frame_of(FrameKind::Request);
     meeting.write_frame(FrameHeader::bare(FrameKind::Accept, request.message));
-    meeting.read_frame_of(FrameKind::Lease);
+    meeting.read_frame_of(FrameKind::Carried);
     send.done().unwrap();
     lent
 }

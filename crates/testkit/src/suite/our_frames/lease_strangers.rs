@@ -335,12 +335,12 @@ pub fn a_lease_on_the_tcp_lane_is_a_violation(harness: &Harness) {
     peer.say_frame(FrameHeader {
         tag: ticket(0, 1).into(),
         payload_bytes: 100_000,
-        ..FrameHeader::bare(FrameKind::Lease, 0)
+        ..FrameHeader::bare(FrameKind::Carried, 0)
     });
     assert_matches!(
         posted.done().unwrap_err(),
         RecvError::Closed(CloseReason::Violation { ref source, .. })
-            if matches!(**source, ProtocolError::BadLease { .. })
+            if matches!(**source, ProtocolError::BadTicket { .. })
     );
     still_accepts(harness, &listener);
 }
@@ -377,7 +377,7 @@ fn assert_violated(meeting: &Meeting, expected: &str) {
     let CloseReason::Violation { source, .. } = &reason else {
         panic!("expected a bad lease ({expected}), got {reason:?}");
     };
-    let ProtocolError::BadLease { detail, .. } = &**source else {
+    let ProtocolError::BadTicket { detail, .. } = &**source else {
         panic!("expected a bad lease ({expected}), got {source}");
     };
     assert!(

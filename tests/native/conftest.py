@@ -8,7 +8,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
 
@@ -87,13 +87,20 @@ def eventually() -> Eventually:
 
 
 class Program:
-    """A Python program in a process of its own, spoken to line by line."""
+    """A Python program in a process of its own, spoken to line by line.
 
-    def __init__(self, source: str, *arguments: str) -> None:
+    What stands in ``prefix`` is put before the command.
+    """
+
+    def __init__(self, source: str, *arguments: str, prefix: Sequence[str] = ()) -> None:
         # A file, so that neither pipe can fill up while the other is read.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source), *arguments],
+            [
+                *prefix,
+                *(sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source)),
+                *arguments,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -143,8 +150,8 @@ def start() -> Iterator[Start]:
     """Start programs, which end with the test."""
     with contextlib.ExitStack() as programs:
 
-        def start_one(source: str, *arguments: object) -> Program:
-            program = Program(source, *map(str, arguments))
+        def start_one(source: str, *arguments: object, prefix: Sequence[str] = ()) -> Program:
+            program = Program(source, *map(str, arguments), prefix=prefix)
             programs.callback(program.close)
             return program
 

@@ -9,11 +9,14 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::time::Duration;
 
-use backhaul::{Arena, ArenaConfig, Bytes, Config, Context, Endpoint, Tag, TagMask};
-use rustix::process::Signal;
+use backhaul::{
+    Arena, ArenaConfig, Bytes, Config, Context, Endpoint, RecvError, Segments, Tag, TagMask,
+};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::harness::config;
 use crate::lending::{BLOCK_BYTES, block};
+use crate::resources::address_bytes;
 use crate::{Finish, Harness, Spin, pattern};
 
 /// What a second process does; the name is the argument of the program
@@ -41,12 +44,16 @@ pub enum Scenario {
     Borrow,
     /// Lends blocks without end, each freed at once
     Lend,
+    /// Sends messages of many segments of one byte, then waits
+    SendTiny,
+    /// May have [`CONFINED_BYTES`] more of address space; receives nothing until the peer is gone
+    Confined,
     /// As [`Borrow`](Self::Borrow) and [`Lend`](Self::Lend) at once
     Trade,
 }
 
 impl Scenario {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 14] = [
         Self::Idle,
         Self::Posted,
         Self::SendSome,
@@ -58,6 +65,8 @@ impl Scenario {
         Self::Leave,
         Self::Borrow,
         Self::Lend,
+        Self::SendTiny,
+        Self::Confined,
         Self::Trade,
     ];
 
@@ -163,6 +172,29 @@ fn play(scenario: Scenario, endpoint: &Endpoint, arena: &Arena) {
             ready();
             lend(endpoint, arena);
         }
+        Scenario::SendTiny => {
+            let payload = Bytes::from(pattern::make(1, TINY_SEGMENTS));
+            let segments: Segments = (0..TINY_SEGMENTS)
+                .map(|at| payload.slice(at..=at))
+                .collect();
+            for _ in 0..TINY_MESSAGES {
+                endpoint.send_segments(Tag(1), segments.clone()).detach();
+            }
+            ready();
+            stay(endpoint);
+        }
+        Scenario::Confined => {
+            let bytes = address_bytes() as u64 + CONFINED_BYTES;
+            let limit = Rlimit {
+                current: Some(bytes),
+                ..getrlimit(Resource::As)
+            };
+            setrlimit(Resource::As, limit).unwrap();
+            ready();
+            stay(endpoint);
+            let next = || endpoint.recv_message(Tag(1), TagMask::FULL).done();
+            while let Ok(_) | Err(RecvError::OutOfMemory { .. }) = next() {}
+        }
         Scenario::Trade => {
             ready();
             std::thread::scope(|scope| {
@@ -240,6 +272,15 @@ pub const SOME: u64 = 100;
 
 /// Long messages of the scenario that says farewell
 pub const SOME_LONG: u64 = 3;
+
+/// Messages of the scenario that sends tiny segments
+pub const TINY_MESSAGES: usize = 400;
+
+/// Segments of each of them
+pub const TINY_SEGMENTS: usize = 4096;
+
+/// Address space that a confined process may take while it runs
+pub const CONFINED_BYTES: u64 = 64 << 20;
 
 /// Messages that a borrowing scenario keeps
 pub const HELD: usize = 8;

@@ -9,6 +9,7 @@ pub mod closing;
 pub mod contexts;
 pub mod executors;
 pub mod flows;
+pub mod given_up;
 pub mod lease_ends;
 pub mod lease_kills;
 pub mod leases;
@@ -35,7 +36,6 @@ macro_rules! conformance_of_any_lane {
             any_lane, $harness;
             cancel {
                 a_send_dropped_at_any_await_is_whole_or_absent
-                a_receive_dropped_at_any_await_takes_all_or_nothing
                 a_cancelled_receive_tells_the_truth
                 a_cancelled_send_tells_the_truth
                 a_send_that_waits_for_credit_is_withdrawn
@@ -81,6 +81,20 @@ macro_rules! conformance_of_any_lane {
                 what_comes_is_counted_by_size
                 connections_of_one_peer_are_one_flow
                 what_was_lent_is_told_apart
+            }
+            given_up {
+                a_receive_dropped_at_any_await_leaves_its_message
+                a_receive_dropped_when_it_is_over_leaves_its_message
+                a_receive_dropped_in_the_middle_of_its_message_leaves_it_whole
+                messages_are_left_in_the_order_of_sending
+                a_message_that_is_left_goes_to_the_receive_that_waits_for_it
+                a_message_may_be_left_many_times
+                receives_that_time_out_lose_nothing
+                messages_that_are_left_outlive_the_end_of_their_sender
+                a_receive_dropped_after_the_end_of_its_sender_leaves_its_message
+                lent_messages_that_are_left_stay_lent_until_they_are_received
+                lent_messages_that_are_left_and_never_received_return_with_the_endpoint
+                a_detached_receive_takes_its_message
             }
             lease_ends {
                 a_block_stays_lent_after_the_end_of_the_connection_until_the_receiver_drops_it
@@ -234,6 +248,7 @@ macro_rules! conformance_between_processes {
                 a_peer_that_closes_and_exits_delivers_everything
                 a_peer_that_exits_without_a_goodbye_is_noticed
                 a_stopped_peer_holds_its_sender_back_until_it_goes_on
+                a_peer_that_is_stopped_for_longer_than_the_keep_alive_stays
                 a_stopped_peer_that_is_killed_is_noticed
                 a_killed_peer_does_not_disturb_others
             }

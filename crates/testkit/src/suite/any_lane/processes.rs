@@ -1,6 +1,10 @@
 //! Two processes, of which one is killed, stopped, or leaves.
 
-use backhaul::{Bytes, CloseReason, Endpoint, RecvError, Request, SendError, Tag, TagMask};
+use std::time::Duration;
+
+use backhaul::{
+    Bytes, CloseReason, Endpoint, KeepAlive, RecvError, Request, SendError, Tag, TagMask,
+};
 
 use crate::peer::{LONG_BYTES, SHORT_BYTES, SOME, SOME_LONG, Scenario};
 use crate::{Finish, Harness, assert_matches, pattern, wait_until};
@@ -210,7 +214,7 @@ pub fn a_stopped_peer_holds_its_sender_back_until_it_goes_on(harness: &Harness) 
     let sends: Vec<_> = (0..COUNT)
         .map(|_| endpoint.send(Tag(1), payload.clone()))
         .collect();
-    assert!(!sends[COUNT - 1].wait_done(Some(std::time::Duration::from_millis(20))));
+    assert!(!sends[COUNT - 1].wait_done(Some(Duration::from_millis(20))));
     assert!(endpoint.close_reason().is_none());
     assert!(endpoint.queued_bytes() >= (COUNT as u64 - 4) << 20);
     process.go_on();
@@ -218,6 +222,31 @@ pub fn a_stopped_peer_holds_its_sender_back_until_it_goes_on(harness: &Harness) 
         send.done().unwrap();
     }
     assert_eq!(endpoint.queued_bytes(), 0);
+}
+
+/// Nor does the keep-alive say that it is: its host answers for it
+pub fn a_peer_that_is_stopped_for_longer_than_the_keep_alive_stays(harness: &Harness) {
+    const TIMEOUT: Duration = Duration::from_millis(200);
+    let context = harness.context_with(|config| {
+        config.keep_alive = Some(KeepAlive {
+            interval: TIMEOUT / 4,
+            timeout: TIMEOUT,
+        });
+    });
+    let (process, endpoint) = harness.peer_process(&context, Scenario::Echo);
+    // With nothing on its way, then with short and long messages that wait to be read.
+    for bytes in [None, Some(2000), Some(3 << 20)] {
+        process.stop();
+        let reply = endpoint.recv_message(Tag(1), TagMask::FULL);
+        let send = |bytes| endpoint.send(Tag(1), pattern::make(1, bytes));
+        let sent = bytes.map(send);
+        assert!(!reply.wait_done(Some(3 * TIMEOUT)));
+        assert!(endpoint.close_reason().is_none());
+        process.go_on();
+        let sent = sent.unwrap_or_else(|| send(100));
+        pattern::check(1, &reply.done().unwrap().segments[0]);
+        sent.done().unwrap();
+    }
 }
 
 /// A stopped process that is killed then is gone
@@ -230,7 +259,7 @@ pub fn a_stopped_peer_that_is_killed_is_noticed(harness: &Harness) {
         .map(|_| endpoint.send(Tag(1), vec![7; SHORT_BYTES]))
         .collect();
     let last = shorts.pop().unwrap();
-    assert!(!last.wait_done(Some(std::time::Duration::from_millis(20))));
+    assert!(!last.wait_done(Some(Duration::from_millis(20))));
     process.kill();
     assert_gone_send(long.done());
     assert_gone_send(last.done());

@@ -5,6 +5,7 @@ use backhaul::{Listener, Tag, TagMask};
 
 use crate::{Finish, Harness};
 
+pub mod doorbells;
 pub mod lanes;
 pub mod lease_neglect;
 pub mod lease_strangers;
@@ -21,6 +22,10 @@ macro_rules! conformance_of_our_frames {
     ($harness:expr) => {
         $crate::tests_of_cases! {
             our_frames, $harness;
+            doorbells {
+                a_doorbell_that_is_none_falls_back_to_tcp
+                a_doorbell_that_blocks_holds_nobody_up
+            }
             lanes {
                 an_unknown_lane_is_an_error_with_the_name
                 a_lane_asked_for_by_the_connector_is_used_if_both_have_it
@@ -46,7 +51,7 @@ macro_rules! conformance_of_our_frames {
                 a_lease_on_the_tcp_lane_is_a_violation
             }
             neglect {
-                a_silent_peer_is_given_up
+                a_silent_peer_whose_host_answers_stays
                 what_never_comes_takes_no_time
             }
             shared_memory {
@@ -55,7 +60,7 @@ macro_rules! conformance_of_our_frames {
                 nonsense_on_the_meeting_socket_is_ignored
                 ruined_indices_end_the_endpoint
                 garbage_in_the_ring_is_a_violation
-                bytes_on_the_sentinel_end_the_endpoint
+                bytes_on_the_sentinel_are_ignored_until_it_ends
             }
             strangers {
                 random_bytes_are_rejected
@@ -78,6 +83,7 @@ macro_rules! conformance_of_our_frames {
                 frames_about_unknown_messages_are_violations
                 segments_that_do_not_add_up_are_a_violation
                 exceeding_the_credit_is_a_violation
+                a_data_frame_longer_than_any_chunk_is_a_violation
                 messages_after_a_close_do_no_harm
                 a_stream_that_breaks_off_is_a_peer_gone
                 messages_before_a_violation_are_received

@@ -2,34 +2,35 @@
 
 use std::time::{Duration, Instant};
 
-use backhaul::{CloseReason, KeepAlive, LaneKind, RecvError, Tag, TagMask};
+use backhaul::{KeepAlive, Tag, TagMask};
 use backhaul_proto::{FrameHeader, FrameKind};
 
 use crate::harness::LOOPBACK;
 use crate::raw::RawPeer;
-use crate::{Finish, Harness, assert_matches};
+use crate::{Finish, Harness};
 
-/// A peer that answers nothing is given up
-pub fn a_silent_peer_is_given_up(harness: &Harness) {
-    if harness.lane != LaneKind::Tcp {
-        return;
-    }
+/// A process that does nothing, as one that is stopped, is not dead while its host answers
+pub fn a_silent_peer_whose_host_answers_stays(harness: &Harness) {
+    const TIMEOUT: Duration = Duration::from_millis(100);
     let context = harness.context_with(|config| {
         config.keep_alive = Some(KeepAlive {
             interval: Duration::from_millis(10),
-            timeout: Duration::from_millis(100),
+            timeout: TIMEOUT,
         });
     });
     let listener = context.listen(LOOPBACK).unwrap();
     let accept = listener.accept();
-    let _silent = RawPeer::shake_hands(listener.local_address());
+    let mut silent = RawPeer::shake_hands(listener.local_address());
     let endpoint = accept.done().unwrap();
     let posted = endpoint.recv_message(Tag(1), TagMask::FULL);
-    assert_matches!(
-        posted.done().unwrap_err(),
-        RecvError::Closed(CloseReason::Silent { waited, .. })
-            if waited >= Duration::from_millis(100)
-    );
+    assert!(!posted.wait_done(Some(5 * TIMEOUT)));
+    assert!(endpoint.close_reason().is_none());
+    silent.say_frame(FrameHeader {
+        segment_count: 1,
+        tag: 1,
+        ..FrameHeader::bare(FrameKind::Eager, 0)
+    });
+    assert!(posted.done().unwrap().segments[0].is_empty());
 }
 
 /// A long message that is received when its connection has ended never comes, and takes no part of

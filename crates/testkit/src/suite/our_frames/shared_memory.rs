@@ -115,17 +115,34 @@ pub fn garbage_in_the_ring_is_a_violation(harness: &Harness) {
     still_accepts(harness, &meeting.listener);
 }
 
-/// Bytes on the socket that is only there to end are no frames
-pub fn bytes_on_the_sentinel_end_the_endpoint(harness: &Harness) {
-    let Some(mut meeting) = Meeting::new(harness) else {
-        return;
-    };
-    meeting
-        .peer
-        .say(&FrameHeader::bare(FrameKind::Ping, 1).encode());
-    assert_matches!(
-        meeting.endpoint.watch_close().done().unwrap(),
-        CloseReason::PeerGone { .. } | CloseReason::Violation { .. }
-    );
-    still_accepts(harness, &meeting.listener);
+/// The socket is there to end: what it says is not looked at, only its end is
+pub fn bytes_on_the_sentinel_are_ignored_until_it_ends(harness: &Harness) {
+    let ping = FrameHeader::bare(FrameKind::Ping, 1).encode();
+    let speeches: [&[u8]; 4] = [&[0], &ping, &[0xff; 1000], &[0x16; 1 << 20]];
+    for says in speeches {
+        let Some(mut meeting) = Meeting::new(harness) else {
+            return;
+        };
+        meeting.peer.say(says);
+        for message in 0..3 {
+            let posted = meeting.endpoint.recv_message(Tag(3), TagMask::FULL);
+            let header = FrameHeader {
+                segment_count: 1,
+                tag: 3,
+                payload_bytes: 500,
+                ..FrameHeader::bare(FrameKind::Eager, message)
+            };
+            meeting.write_frame(header);
+            meeting.write(&pattern::make(message, 500));
+            pattern::check(message, &posted.done().unwrap().segments[0]);
+            meeting.peer.say(&[0]);
+        }
+        assert!(meeting.endpoint.close_reason().is_none());
+        drop(meeting.peer);
+        assert_matches!(
+            meeting.endpoint.watch_close().done().unwrap(),
+            CloseReason::PeerGone { .. }
+        );
+        still_accepts(harness, &meeting.listener);
+    }
 }

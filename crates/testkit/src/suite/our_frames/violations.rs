@@ -121,6 +121,29 @@ pub fn exceeding_the_credit_is_a_violation(harness: &Harness) {
     );
 }
 
+/// A piece of a long message has a bound too, however long the message: it is what others wait for
+pub fn a_data_frame_longer_than_any_chunk_is_a_violation(harness: &Harness) {
+    const BYTES: u64 = 64 << 20;
+    let (mut peer, endpoint, listener) = meet(harness);
+    let posted = endpoint.recv_message(Tag(1), TagMask::FULL);
+    peer.say_frame(FrameHeader {
+        segment_count: 1,
+        tag: 1,
+        payload_bytes: BYTES,
+        ..FrameHeader::bare(FrameKind::Request, 0)
+    });
+    while peer.hear_frame().kind != FrameKind::Accept {}
+    peer.say_frame(FrameHeader {
+        payload_bytes: BYTES,
+        ..FrameHeader::bare(FrameKind::Data, 0)
+    });
+    assert_matches!(
+        posted.done().unwrap_err(),
+        RecvError::Closed(CloseReason::Violation { .. })
+    );
+    still_accepts(harness, &listener);
+}
+
 /// Messages after the one that was to be the last
 pub fn messages_after_a_close_do_no_harm(harness: &Harness) {
     let (mut peer, endpoint, listener) = meet(harness);

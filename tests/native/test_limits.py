@@ -1,0 +1,122 @@
+"""A process without descriptors to spare, and a host that goes away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+import backhaul
+from backhaul import Context
+
+if TYPE_CHECKING:
+    from tests.native.conftest import Start
+
+pytestmark = pytest.mark.timeout(120)
+
+#: Does something first of all, with so many descriptors to spare, and prints what came of it.
+SPARE = """
+    import os
+    import resource
+    import sys
+
+    import backhaul
+
+    kind, spare, address = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    used = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, most))
+    try:
+        context = backhaul.Context()
+        if kind == "listen":
+            context.listen("127.0.0.1:0")
+        else:
+            context.connect(address).wait(60)
+        print("done", flush=True)
+    except (backhaul.BackhaulError, OSError):
+        print("error", flush=True)
+    except BaseException as error:
+        print(type(error).__name__, error, flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["listen", "connect"])
+def test_the_first_use_without_descriptors_is_an_error(kind: str, start: Start) -> None:
+    with Context() as context, context.listen("127.0.0.1:0") as listener:
+        outcomes = [start(SPARE, kind, spare, listener.address).line() for spare in range(16)]
+    assert set(outcomes) <= {"done", "error"}, outcomes
+    assert outcomes[0] == "error"
+
+
+#: Connects over TCP with a short keep-alive, and prints the end of the connection.
+WATCH = """
+    import sys
+
+    import backhaul
+
+    settings = {"keep_alive_interval_s": 0.2, "keep_alive_timeout_s": 1.0}
+    with backhaul.Context(lanes=["tcp"], **settings) as context:
+        endpoint = context.connect(sys.argv[1]).wait(60)
+        print("connected", flush=True)
+        try:
+            while True:
+                endpoint.recv_frames().wait(100)
+        except backhaul.BackhaulError as error:
+            print(type(error).__name__, flush=True)
+"""
+
+
+@pytest.fixture
+def far_host() -> Iterator[tuple[str, str, str]]:
+    """Join a network namespace by a link; gives its name, our address and our end of the link."""
+    ip = shutil.which("ip")
+    if os.geteuid() != 0 or ip is None:
+        pytest.skip("a network namespace needs root and ip(8)")
+    name = f"bh{uuid.uuid4().hex[:8]}"
+    near, far = f"{name}a", f"{name}b"
+
+    def run(*arguments: str) -> None:
+        subprocess.run([ip, *arguments], check=True, capture_output=True)
+
+    with contextlib.ExitStack() as stack:
+        try:
+            run("netns", "add", name)
+            stack.callback(run, "netns", "del", name)
+            run("link", "add", near, "type", "veth", "peer", "name", far, "netns", name)
+            run("addr", "add", "198.18.77.1/30", "dev", near)
+            run("link", "set", near, "up")
+            run("-n", name, "addr", "add", "198.18.77.2/30", "dev", far)
+            run("-n", name, "link", "set", far, "up")
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no network namespace: {error.stderr.decode().strip()}")
+        yield name, "198.18.77.1", near
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_host_that_vanishes_is_noticed(
+    far_host: tuple[str, str, str], start: Start, is_busy: bool
+) -> None:
+    name, address, link = far_host
+    with (
+        Context(lanes=["tcp"], keep_alive_interval_s=0.2, keep_alive_timeout_s=1.0) as context,
+        context.listen(f"{address}:0") as listener,
+    ):
+        watch = start(WATCH, listener.address, prefix=["ip", "netns", "exec", name])
+        endpoint = listener.accept().wait(60)
+        assert watch.line() == "connected"
+        # What is on its way to the vanished host is not acknowledged any more.
+        sends = [endpoint.send_frames([bytes(1 << 20)]) for _ in range(20)] if is_busy else []
+        subprocess.run(["ip", "link", "set", link, "down"], check=True)
+        with pytest.raises(backhaul.PeerGone):
+            endpoint.recv_frames().wait(60)
+        assert watch.line() == "PeerGone"
+        for send in sends:
+            with contextlib.suppress(backhaul.PeerGone):
+                send.wait(60)

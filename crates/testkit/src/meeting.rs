@@ -113,6 +113,7 @@ impl Meeting {
         self.write_frame(FrameHeader {
             tag: ticket,
             payload_bytes: bytes,
+            carrier: 1,
             ..FrameHeader::bare(FrameKind::Carried, message)
         });
     }

@@ -14,7 +14,7 @@ use backhaul::{
     TagMask,
 };
 use backhaul_proto::{FrameHeader, FrameKind};
-use backhaul_shm::{board, channel};
+use backhaul_shm::{channel, completion};
 use backhaul_testkit::harness::LOOPBACK;
 use backhaul_testkit::meeting::bell;
 use backhaul_testkit::peer::{Scenario, TINY_MESSAGES, TINY_SEGMENTS};
@@ -188,7 +188,7 @@ fn a_dead_doorbell_costs_no_time() {
                     let context = harness.context();
                     let listener = context.listen(LOOPBACK).unwrap();
                     let (_rings, memory) = channel::create(1 << 16).unwrap();
-                    let (_board, board_memory) = board::create_board().unwrap();
+                    let (_board, board_memory) = completion::create_table().unwrap();
                     let bells = if is_theirs {
                         [make(), bell()]
                     } else {

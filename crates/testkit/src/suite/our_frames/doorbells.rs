@@ -4,8 +4,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use backhaul::{Endpoint, LaneKind, Listener, Tag, TagMask};
-use backhaul_shm::board;
 use backhaul_shm::channel::{self, Duplex};
+use backhaul_shm::completion;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -106,7 +106,7 @@ struct Met {
 fn meet(harness: &Harness, bells: &[OwnedFd; 2]) -> Met {
     let listener = harness.context().listen(LOOPBACK).unwrap();
     let (rings, memory) = channel::create(1 << 16).unwrap();
-    let (_, board_memory) = board::create_board().unwrap();
+    let (_, board_memory) = completion::create_table().unwrap();
     let accept = listener.accept();
     let (peer, lane, _) =
         RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {

@@ -128,6 +128,7 @@ pub fn messages_lent_by_a_peer_that_dies_with_unread_packets_arrive(harness: &Ha
         let header = FrameHeader {
             tag: ticket.into(),
             payload_bytes: BLOCK_BYTES as u64,
+            carrier: 1,
             ..FrameHeader::bare(FrameKind::Carried, message)
         };
         rings.producer.write(&header.encode()).unwrap();

@@ -335,6 +335,7 @@ pub fn a_lease_on_the_tcp_lane_is_a_violation(harness: &Harness) {
     peer.say_frame(FrameHeader {
         tag: ticket(0, 1).into(),
         payload_bytes: 100_000,
+        carrier: 1,
         ..FrameHeader::bare(FrameKind::Carried, 0)
     });
     assert_matches!(

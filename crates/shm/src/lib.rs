@@ -7,10 +7,11 @@
 //! - [`arena`]: recycled memory that peers may map, block by block, and the leases they hold on it.
 //! - [`leased`]: a peer's leased bytes, mapped or copied.
 //! - [`completion`]: which leases have been returned, without a system call.
+//! - [`doorbell`]: wakes a sleeping peer.
 //!
 //! Nothing here waits, wakes or spawns: [`ring::Producer::arm`] and
-//! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to notify a doorbell; the
-//! doorbell belongs to the driver.
+//! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to notify a [`doorbell`], which
+//! belongs to the driver.
 
 // Under loom only the ring and the completion table are built, and only their tests construct one.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
@@ -20,6 +21,8 @@ pub mod arena;
 #[cfg(not(loom))]
 pub mod channel;
 pub mod completion;
+#[cfg(not(loom))]
+pub mod doorbell;
 mod fork;
 #[cfg(not(loom))]
 pub mod leased;

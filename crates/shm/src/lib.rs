@@ -6,6 +6,7 @@
 //! - [`pool`]: recycled private buffers for what was received.
 //! - [`arena`]: recycled memory that peers may map, block by block, and the leases they hold on it.
 //! - [`leased`]: a peer's leased bytes, mapped or copied.
+//! - [`peer_memory`]: another process's memory, read where it lies.
 //! - [`completion`]: which leases have been returned, without a system call.
 //! - [`doorbell`]: wakes a sleeping peer.
 //!
@@ -30,6 +31,8 @@ pub mod leased;
 mod mapping;
 #[cfg(not(loom))]
 mod memfd;
+#[cfg(not(loom))]
+pub mod peer_memory;
 #[cfg(not(loom))]
 pub mod pool;
 pub mod ring;

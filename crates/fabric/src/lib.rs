@@ -30,28 +30,27 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod bootstrap;
 mod buffer;
 mod config;
 mod conn;
+mod connecting;
 mod context;
 mod courier;
 mod endpoint;
 mod error;
+mod establish;
 mod flow;
-mod handshaking;
 mod identity;
 mod lane;
 mod listener;
-mod meeting;
-mod opening;
-mod rendezvous;
 mod request;
 mod runtime;
 mod statistics;
 
 pub use backhaul_proto::{
-    ConnectionStatistics, HandshakeError, KeepAlive, LaneKind, Limits, ProtocolError, RecvRefused,
-    SendRefused, Tag, TagMask,
+    CarrierKind, ConnectionStatistics, HandshakeError, KeepAlive, LaneKind, Limits, ProtocolError,
+    RecvRefused, SendRefused, Tag, TagMask,
 };
 pub use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig, ArenaStatistics};
 pub use backhaul_shm::leased::{borrowed_bytes, is_leased as is_borrowed};

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod carrier;
 mod connection;
 mod credit;
 mod decoder;
@@ -26,6 +27,7 @@ mod limits;
 mod liveness;
 mod matching;
 
+pub use carrier::{CarrierKind, ParseCarrierError};
 pub use connection::{
     Connection, ConnectionStatistics, Event, HeaderBytes, Incoming, PayloadRange, Posted, Span,
     Store, Transmit,

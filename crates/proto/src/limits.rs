@@ -36,6 +36,7 @@ impl Limits {
             credit_messages: self.credit_messages,
             message_bytes_max: self.message_bytes_max,
             segments_max: self.segments_max,
+            data_chunk_bytes: self.data_chunk_bytes,
         }
     }
 }
@@ -76,6 +77,8 @@ pub struct PeerLimits {
     pub message_bytes_max: u64,
     /// Most segments of one message it receives
     pub segments_max: u32,
+    /// Longest piece of a message that it receives in one data frame, in bytes
+    pub data_chunk_bytes: u64,
 }
 
 /// When to ask a silent peer for a sign of life, and when to give it up

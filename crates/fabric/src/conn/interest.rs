@@ -135,7 +135,7 @@ impl Watched {
 }
 
 /// Port of the socket among the descriptors of a connection
-pub(crate) const PORT_SOCKET: u8 = 0;
+pub(super) const PORT_SOCKET: u8 = 0;
 
 /// Port of the bell
 pub(crate) const PORT_BELL: u8 = 1;

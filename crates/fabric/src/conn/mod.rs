@@ -37,7 +37,6 @@ use crate::statistics::Counters;
 
 use interest::Interest;
 use interest::PORT_BELL;
-pub(crate) use interest::PORT_SOCKET;
 pub(crate) use link::{Link, MessageMemory};
 use link::{Outcome, Work};
 use spin::SpinPolicy;

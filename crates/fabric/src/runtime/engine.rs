@@ -88,9 +88,9 @@ impl Engine {
         drop(source);
     }
 
-    /// The source registered under an id
-    pub(crate) fn source(&self, id: SourceId) -> Option<Arc<dyn Source>> {
-        lock(&self.sources).source(id)
+    /// Calls a source that something came for in another way than on a descriptor of its own
+    pub(crate) fn visit(&self, id: SourceId, port: u8) {
+        self.call(id, |source| source.on_ready(port, EventFlags::empty()));
     }
 
     /// Puts another source in the place of one, whose deadline is forgotten
@@ -170,6 +170,11 @@ impl Engine {
     /// Whether sources registered from now on are never called
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// The source registered under an id
+    fn source(&self, id: SourceId) -> Option<Arc<dyn Source>> {
+        lock(&self.sources).source(id)
     }
 
     fn run(&self) {

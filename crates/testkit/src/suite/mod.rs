@@ -234,6 +234,9 @@ macro_rules! conformance {
                 a_flood_before_the_handshake_is_over_is_not_stored
                 connecting_to_a_stranger_is_an_error_that_shows_its_words
                 connecting_to_silence_times_out
+                repeated_and_reordered_steps_are_rejected
+                strangers_hear_nothing
+                a_lane_unknown_here_is_named_in_the_reason
             }
             threads {
                 several_threads_share_one_endpoint

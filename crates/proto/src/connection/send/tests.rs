@@ -17,6 +17,7 @@ fn half(credit_messages: u64, credit_bytes: u64) -> SendHalf {
         credit_messages,
         message_bytes_max: 5000,
         segments_max: 3,
+        data_chunk_bytes: 200,
     };
     SendHalf::new(&limits, peer)
 }

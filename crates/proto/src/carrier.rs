@@ -1,0 +1,93 @@
+//! The ways to move the payload of an accepted message beside the lane.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A way to move the payload of an accepted message beside the lane
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum CarrierKind {
+    /// The receiver maps memory of the sender, and gives it back when it is done
+    Lease,
+    /// The receiver copies out of the sender's memory, through the kernel
+    SingleCopy,
+}
+
+impl CarrierKind {
+    /// All carriers
+    pub const ALL: [Self; 2] = [Self::Lease, Self::SingleCopy];
+
+    /// The name in settings and reports
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::SingleCopy => "single-copy",
+        }
+    }
+
+    /// The number on the wire; never 0
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Lease => 1,
+            Self::SingleCopy => 2,
+        }
+    }
+
+    /// The carrier with this number, unless a newer version invented it
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|carrier| carrier.code() == code)
+    }
+}
+
+impl fmt::Display for CarrierKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for CarrierKind {
+    type Err = ParseCarrierError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|carrier| carrier.name() == text)
+            .ok_or_else(|| ParseCarrierError { text: text.into() })
+    }
+}
+
+/// A text that names no carrier
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[error("unknown carrier {text:?}: expected lease or single-copy")]
+pub struct ParseCarrierError {
+    /// The text
+    pub text: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_carrier_is_found_by_its_name_and_its_code() {
+        for carrier in CarrierKind::ALL {
+            assert_eq!(carrier.name().parse(), Ok(carrier));
+            assert_eq!(CarrierKind::from_code(carrier.code()), Some(carrier));
+        }
+        assert_eq!(CarrierKind::from_code(0), None);
+    }
+
+    #[test]
+    fn an_unknown_name_is_an_error_that_lists_the_carriers() {
+        let error = "pigeon"
+            .parse::<CarrierKind>()
+            .expect_err("a pigeon is none");
+        for carrier in CarrierKind::ALL {
+            assert!(error.to_string().contains(carrier.name()), "{error}");
+        }
+    }
+}

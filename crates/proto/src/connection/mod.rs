@@ -348,3 +348,6 @@ impl Connection {
         Some(FrameHeader::bare(FrameKind::Ping, token))
     }
 }
+
+#[cfg(test)]
+mod tests;

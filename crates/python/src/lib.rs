@@ -6,7 +6,6 @@
 mod arena;
 mod attention;
 mod buffer;
-mod codec;
 mod context;
 mod endpoint;
 mod errors;
@@ -15,7 +14,6 @@ mod logs;
 mod loops;
 mod memory_policy;
 mod numpy_memory;
-mod order;
 mod owned;
 mod request;
 mod topology;
@@ -31,8 +29,6 @@ mod _native {
     #[pymodule_export]
     use crate::arena::{Arena, borrowed_bytes};
     #[pymodule_export]
-    use crate::codec::Codec;
-    #[pymodule_export]
     use crate::context::{Context, process_token};
     #[pymodule_export]
     use crate::endpoint::Endpoint;
@@ -47,8 +43,6 @@ mod _native {
         arena_of_numpy_handler, current_numpy_handler, numpy_handler, set_default_numpy_handler,
         set_numpy_handler,
     };
-    #[pymodule_export]
-    use crate::order::{difference_listing, order, set_listing};
     #[pymodule_export]
     use crate::request::Request;
     #[pymodule_export]
@@ -69,6 +63,7 @@ mod _native {
             .map(|class| class.bytes_min())
             .collect();
         module.add("SIZE_CLASSES_BYTES_MIN", PyTuple::new(module.py(), sizes)?)?;
+        backhaul_dask_python::add_to(module)?;
         crate::logs::install();
         crate::owned::watch_forks(module.py())
     }

@@ -48,6 +48,11 @@ pub(crate) fn config_error(py: Python<'_>, text: String) -> PyErr {
     raise(py, "ConfigError", (text,))
 }
 
+/// What is no machine
+pub(crate) fn machine_error(py: Python<'_>, text: String) -> PyErr {
+    raise(py, "MachineError", (text,))
+}
+
 /// `wait` ran out of time; the operation goes on
 pub(crate) fn wait_timed_out(py: Python<'_>, timeout_s: f64) -> PyErr {
     raise(

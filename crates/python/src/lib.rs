@@ -46,10 +46,7 @@ mod _native {
     #[pymodule_export]
     use crate::request::Request;
     #[pymodule_export]
-    use crate::topology::{
-        topology_check_plan, topology_discover, topology_distance, topology_matrix, topology_parse,
-        topology_plan, topology_svg, topology_tree, topology_workers,
-    };
+    use crate::topology::{Machine, Plan};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

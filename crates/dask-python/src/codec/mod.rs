@@ -189,12 +189,7 @@ impl Codec {
         let Some((head, tail)) = pickle_around(payload.len()) else {
             return Ok(None);
         };
-        let parts = [
-            &self.names.spec_prefix[..],
-            &head,
-            payload.as_bytes(),
-            tail,
-        ];
+        let parts = [&self.names.spec_prefix[..], &head, payload.as_bytes(), tail];
         Ok(Some(PyBytes::new(py, &parts.concat())))
     }
 

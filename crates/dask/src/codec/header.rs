@@ -119,9 +119,18 @@ mod tests {
     fn a_header_with_buffers_compression_or_other_keys_is_none() {
         type Add = fn(&mut Writer);
         let all: [(Add, Add); 3] = [
-            (|header| header.array(0).expect("short"), |header| header.uint(1)),
-            (|header| header.array(1).expect("short"), |header| header.uint(0)),
-            (|header| header.array(0).expect("short"), |header| header.nil()),
+            (
+                |header| header.array(0).expect("short"),
+                |header| header.uint(1),
+            ),
+            (
+                |header| header.array(1).expect("short"),
+                |header| header.uint(0),
+            ),
+            (
+                |header| header.array(0).expect("short"),
+                |header| header.nil(),
+            ),
         ];
         for (compression, sub_frames) in all {
             let mut header = Writer::default();

@@ -1,5 +1,9 @@
 //! The Python module `backhaul._native`: convert, detach, call; no logic.
 //!
+//! What Dask needs is of a crate of its own, which adds it to this module. `numpy_memory` and
+//! `memory_policy` call nothing below: they are the interfaces of NumPy's allocator and of Linux's
+//! NUMA policy for Python.
+//!
 //! The engine's threads never run Python. What Python must do for them (complete futures, release
 //! buffers, write logs) waits until a thread of Python comes by, called by a bell if need be.
 

@@ -17,6 +17,14 @@ use pyo3::types::{PyDict, PyString, PyType};
 
 use super::field::{Field, Unfit};
 
+/// A class of `backhaul.topology`
+macro_rules! class {
+    ($py:expr, $record:ident) => {{
+        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        CLASS.import($py, "backhaul.topology", stringify!($record))
+    }};
+}
+
 /// A struct whose record has the same name and the same fields
 macro_rules! record {
     ($record:ident { $($field:ident),* $(,)? }) => {
@@ -44,14 +52,6 @@ macro_rules! record {
             }
         }
     };
-}
-
-/// A class of `backhaul.topology`
-macro_rules! class {
-    ($py:expr, $record:ident) => {{
-        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-        CLASS.import($py, "backhaul.topology", stringify!($record))
-    }};
 }
 
 /// A choice, which Python has as a text: that of JSON

@@ -138,7 +138,7 @@ fn offer_inproc(
         let (ours, theirs) =
             channel::in_process(core.config.ring_bytes).map_err(io::Error::other)?;
         let (our_bell, their_bell) = (new_bell()?, new_bell()?);
-        let (our_table, their_table) = completion::table_in_process();
+        let (our_table, their_table) = completion::table_in_process().map_err(io::Error::other)?;
         let (our_socket, their_socket) = courier::pair()?;
         let half = Half {
             rings: theirs,

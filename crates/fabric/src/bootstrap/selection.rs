@@ -190,7 +190,7 @@ impl Drop for Selection {
 fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
     let (our_rings, their_rings) = channel::in_process(ring_bytes).map_err(io::Error::other)?;
     let (our_doorbell, their_doorbell) = (Doorbell::new()?, Doorbell::new()?);
-    let (our_table, their_table) = completion::table_in_process();
+    let (our_table, their_table) = completion::table_in_process().map_err(io::Error::other)?;
     let (our_socket, their_socket) = lease::pair()?;
     let theirs = ChannelEnd {
         rings: their_rings,

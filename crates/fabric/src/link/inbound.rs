@@ -320,12 +320,13 @@ fn copied(
     sizes: &[u64],
     mut bytes: &[u8],
 ) -> Result<MessageMemory, ()> {
-    let mut host = Vec::with_capacity(sizes.len());
-    for size in sizes {
-        let (now, rest) = bytes.split_at(to_usize(*size));
-        let mut memory = pool.take(now.len()).map_err(|_| ())?;
+    let mut host = match sizes {
+        [size] => vec![pool.take(to_usize(*size)).map_err(|_| ())?],
+        sizes => pool.take_many(sizes).map_err(|_| ())?,
+    };
+    for memory in &mut host {
+        let (now, rest) = bytes.split_at(memory.len());
         memory.copy_from_slice(now);
-        host.push(memory);
         bytes = rest;
     }
     Ok(MessageMemory {

@@ -31,7 +31,7 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// If the system gives no random bytes.
+    /// If the system gives no random bytes, or no descriptor to read the boot id.
     pub(crate) fn current() -> io::Result<&'static Self> {
         static CURRENT: Mutex<Option<&Identity>> = Mutex::new(None);
         let pid = std::process::id();
@@ -49,7 +49,7 @@ impl Identity {
 
     fn new(pid: u32) -> io::Result<Self> {
         Ok(Self {
-            boot_id: boot_id(),
+            boot_id: boot_id()?,
             host_token: network_namespace(),
             process_token: random()?,
             pid,
@@ -107,17 +107,31 @@ fn random_from_device() -> io::Result<[u8; 16]> {
 }
 
 /// The boot id; all zero where procfs hides it, which never equals another host's by our rule
-fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+///
+/// # Errors
+///
+/// If it cannot be read just now, for want of descriptors: it is kept for good, so not without it.
+fn boot_id() -> io::Result<[u8; 16]> {
+    let text = match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+        Ok(text) => text,
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(error),
+            _ => String::new(),
+        },
+    };
+    let digits: Vec<u8> = text
+        .chars()
+        .filter_map(|digit| Some(digit.to_digit(16)? as u8))
+        .collect();
     let mut id = [0; 16];
-    if digits.len() == 32 {
-        for (index, byte) in id.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16)
-                .expect("two hexadecimal digits");
+    if let (pairs, []) = digits.as_chunks()
+        && pairs.len() == id.len()
+    {
+        for (byte, [high, low]) in id.iter_mut().zip(pairs) {
+            *byte = high << 4 | low;
         }
     }
-    id
+    Ok(id)
 }
 
 fn network_namespace() -> Vec<u8> {
@@ -135,6 +149,17 @@ fn network_namespace() -> Vec<u8> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_boot_id_is_the_kernels() {
+        let text: String = boot_id()
+            .unwrap()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let kernels = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        assert_eq!(text, kernels.trim().replace('-', ""));
+    }
 
     #[test]
     fn random_bytes_differ_wherever_they_come_from() {

@@ -3,7 +3,7 @@
 //! Every lane is named in each match: one that is not known here is passed over, or refused, with
 //! its number.
 
-use std::fmt::Display;
+use std::error::Error;
 use std::io;
 use std::os::fd::AsFd;
 
@@ -89,7 +89,7 @@ impl Selection {
                 Some(Offered::Here(offer)) => offer
                     .attach()
                     .map(|end| Some((RingKind::Shm, end)))
-                    .map_err(|error| error.to_string()),
+                    .map_err(in_words),
             },
             LaneKind::Tcp => Ok(None),
         };
@@ -213,6 +213,17 @@ fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
     Ok((ours, theirs))
 }
 
-fn in_words(error: impl Display) -> String {
-    error.to_string()
+/// An error and what caused it, in one line
+fn in_words(error: impl Error + 'static) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let cause = source.to_string();
+        // Some say their cause themselves.
+        if !words.ends_with(&cause) {
+            words = format!("{words}: {cause}");
+        }
+        next = source.source();
+    }
+    words
 }

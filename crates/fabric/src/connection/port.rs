@@ -518,3 +518,6 @@ const SLICE_BYTES: usize = 1 << 20;
 
 /// Bytes taken from the lane before it is the writer's turn again
 const READ_BYTES_MAX: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -251,6 +251,12 @@ impl Port {
 
     /// Handles the passing of time, returning when to call next
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Option<Instant> {
+        // Only now: it is a call of the system.
+        if self.link.is_answer_overdue(now)
+            && let Some(at) = self.lane.as_ref().and_then(|lane| lane.last_heard(now))
+        {
+            self.link.handle_heard(at);
+        }
         self.link.handle_timeout(now);
         self.link.poll_timeout()
     }
@@ -512,3 +518,6 @@ const SLICE_BYTES: usize = 1 << 20;
 
 /// Bytes taken from the lane before it is the writer's turn again
 const READ_BYTES_MAX: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -245,12 +245,22 @@ impl Connection {
             .handle_stored(arrival, bytes, &mut self.events);
     }
 
-    /// Handles that bytes came which complete neither a frame nor a payload
+    /// Handles that bytes came which complete neither a frame nor a payload, or another sign that
+    /// the peer was there at that time
     ///
     /// Optional: it keeps a lane so slow that one payload takes longer than the keep-alive from
-    /// being given up.
-    pub fn handle_activity(&mut self, now: Instant) {
-        self.liveness.handle_heard(now);
+    /// being given up, and a peer that does not answer while its host does.
+    pub fn handle_activity(&mut self, at: Instant) {
+        self.liveness.handle_heard(at);
+    }
+
+    /// Whether [`handle_timeout`](Self::handle_timeout) is due with a ping unanswered
+    ///
+    /// A driver that can tell by other means when the peer was last there hands that to
+    /// [`handle_activity`](Self::handle_activity) first.
+    #[must_use]
+    pub fn is_answer_overdue(&self, now: Instant) -> bool {
+        self.liveness.is_answer_overdue(now)
     }
 
     /// Handles the passing of time; harmless when called early

@@ -4,13 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use backhaul_proto::Connection;
+use backhaul_proto::{CarrierKind, Connection, Hello};
 use backhaul_shm::doorbell::Doorbell;
 
 use crate::address::canonical;
-use crate::bootstrap::{ChannelEnd, Established, LaneResources, RingKind};
+use crate::bootstrap::{ChannelEnd, Established, LaneResources, Reading, RingKind};
 use crate::carrier::Carriers;
 use crate::carrier::lease::LeaseCarrier;
+use crate::carrier::single_copy::SingleCopy;
 use crate::connection::{About, Conn, ConnParts};
 use crate::context::Core;
 use crate::endpoint::Endpoint;
@@ -36,7 +37,7 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
         peer_address,
         peer,
         resources,
-        reason,
+        mut reason,
         staged,
     } = established;
     let socket = Arc::new(socket);
@@ -46,7 +47,7 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
             doorbell: None,
             carriers: Carriers::default(),
         },
-        LaneResources::Rings { kind, end } => over_rings(core, kind, *end)?,
+        LaneResources::Rings { kind, end } => over_rings(core, kind, *end, &peer, &mut reason)?,
     };
     let mut limits = core.config.limits.clone();
     limits.keep_alive = core
@@ -97,7 +98,13 @@ struct Made {
     carriers: Carriers,
 }
 
-fn over_rings(core: &Arc<Core>, kind: RingKind, end: ChannelEnd) -> io::Result<Made> {
+fn over_rings(
+    core: &Arc<Core>,
+    kind: RingKind,
+    end: ChannelEnd,
+    peer: &Hello,
+    reason: &mut String,
+) -> io::Result<Made> {
     let lane = match kind {
         RingKind::Inproc => RingLane::in_process(end.rings, end.their_doorbell),
         RingKind::Shm => RingLane::shared(end.rings, end.their_doorbell),
@@ -105,7 +112,15 @@ fn over_rings(core: &Arc<Core>, kind: RingKind, end: ChannelEnd) -> io::Result<M
     let arena = core.config.arena.as_ref();
     let lease = LeaseCarrier::start(core.engine(), end.lease, arena, core.config.populate_leases)?;
     let mut carriers = Carriers::default();
-    carriers.push(Box::new(lease));
+    let both = |kind| peer.carriers.contains(&kind) && core.config.carriers.contains(&kind);
+    if both(CarrierKind::Lease) {
+        carriers.push(Box::new(lease));
+    }
+    match end.reading {
+        Some(Reading::Works(memory)) => carriers.push(Box::new(SingleCopy::new(memory))),
+        Some(Reading::Fails(why)) => reason.push_str(&format!("; single-copy: {why}")),
+        None => {}
+    }
     Ok(Made {
         lane: Box::new(lane),
         doorbell: Some(end.our_doorbell),

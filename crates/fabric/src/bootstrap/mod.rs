@@ -7,6 +7,7 @@
 
 mod connect;
 mod handshake;
+mod introduction;
 mod selection;
 mod stream;
 mod unix_socket;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use backhaul_proto::{HandshakeError, Hello, LaneKind, Role};
 use backhaul_shm::channel::Duplex;
 use backhaul_shm::doorbell::Doorbell;
+use backhaul_shm::peer_memory::PeerMemory;
 use thiserror::Error;
 
 use crate::carrier::lease;
@@ -80,11 +82,27 @@ pub(crate) enum RingKind {
 /// One end of a pair of rings, and what belongs to it
 pub(crate) struct ChannelEnd {
     pub(crate) rings: Duplex,
-    /// WakeList the peer
+    /// Wakes the peer
     pub(crate) their_doorbell: Doorbell,
-    /// WakeList this side
+    /// Wakes this side
     pub(crate) our_doorbell: Doorbell,
     pub(crate) lease: lease::LeaseParts,
+    /// Whether the peer's private memory can be read; `None` if one of the two does not want that
+    pub(crate) reading: Option<Reading>,
+}
+
+/// Whether the private memory of a peer can be read
+pub(crate) enum Reading {
+    /// It has been tried
+    Works(Arc<PeerMemory>),
+    /// It does not, for this reason
+    Fails(String),
+}
+
+impl Reading {
+    fn of(opened: Result<Arc<PeerMemory>, String>) -> Self {
+        opened.map_or_else(Self::Fails, Self::Works)
+    }
 }
 
 impl From<RingKind> for LaneKind {

@@ -7,12 +7,13 @@ use std::error::Error;
 use std::io;
 use std::os::fd::AsFd;
 
-use backhaul_proto::{Hello, LaneKind};
+use backhaul_proto::{CarrierKind, Hello, LaneKind};
 use backhaul_shm::doorbell::Doorbell;
 use backhaul_shm::{channel, completion};
 
+use super::introduction::Introduction;
 use super::unix_socket::{self, Nonce, Offered, UnixSocket};
-use super::{ChannelEnd, LaneResources, RingKind};
+use super::{ChannelEnd, LaneResources, Reading, RingKind};
 use crate::carrier::lease;
 
 /// What has been found of the lane so far
@@ -24,6 +25,8 @@ pub(super) struct Selection {
     pub(super) selected: Option<(LaneKind, String)>,
     /// Names an end left for a peer in this process, to be taken back if the handshake fails
     left: Option<Nonce>,
+    /// The peer answers our introduction before it answers us
+    is_introduced: bool,
 }
 
 impl Selection {
@@ -33,6 +36,7 @@ impl Selection {
             rings: None,
             selected: None,
             left: None,
+            is_introduced: false,
         }
     }
 
@@ -114,9 +118,14 @@ impl Selection {
         let made = self.rings.take();
         match (agreed, made) {
             (LaneKind::Tcp, _) => Ok(LaneResources::Socket),
-            (LaneKind::Inproc | LaneKind::Shm, Some((kind, end)))
+            (LaneKind::Inproc | LaneKind::Shm, Some((kind, mut end)))
                 if LaneKind::from(kind) == agreed =>
             {
+                if self.is_introduced {
+                    let socket = end.lease.socket.as_fd();
+                    let theirs = Introduction::receive(socket)?;
+                    end.reading = Some(Reading::of(theirs.open(socket)));
+                }
                 Ok(LaneResources::Rings {
                     kind,
                     end: Box::new(end),
@@ -165,13 +174,21 @@ impl Selection {
             their_doorbell.as_fd(),
             our_doorbell.as_fd(),
         ];
+        let wants = |hello: &Hello| hello.carriers.contains(&CarrierKind::SingleCopy);
+        let introduction = (wants(local) && wants(peer))
+            .then(Introduction::ours)
+            .transpose()
+            .map_err(in_words)?;
         let socket =
-            unix_socket::make_offer(&peer.unix_name, &peer.nonce, offered).map_err(in_words)?;
+            unix_socket::make_offer(&peer.unix_name, &peer.nonce, introduction.as_ref(), offered)
+                .map_err(in_words)?;
+        self.is_introduced = introduction.is_some();
         let end = ChannelEnd {
             rings,
             their_doorbell,
             our_doorbell,
             lease: lease::LeaseParts { socket, table },
+            reading: None,
         };
         self.rings = Some((RingKind::Shm, end));
         Ok("same host and user, proved on a Unix socket".to_owned())
@@ -200,6 +217,7 @@ fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
             socket: their_socket,
             table: their_table,
         },
+        reading: None,
     };
     let ours = ChannelEnd {
         rings: our_rings,
@@ -209,6 +227,7 @@ fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
             socket: our_socket,
             table: our_table,
         },
+        reading: None,
     };
     Ok((ours, theirs))
 }

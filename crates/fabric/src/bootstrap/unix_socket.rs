@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use backhaul_shm::doorbell::Doorbell;
 use backhaul_shm::{channel, completion};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -24,9 +25,8 @@ use rustix::net::{
 };
 use thiserror::Error;
 
-use super::ChannelEnd;
-use backhaul_shm::doorbell::Doorbell;
-
+use super::introduction::{INTRODUCTION_BYTES, Introduction};
+use super::{ChannelEnd, Reading};
 use crate::carrier::lease;
 use crate::identity::random;
 use crate::runtime::{Engine, RepeatedWarning, Source, SourceId, lock};
@@ -40,12 +40,14 @@ pub(super) struct Offer {
     memory: OwnedFd,
     /// The table of leases
     table: OwnedFd,
-    /// WakeList the peer that made the offer
+    /// Wakes the peer that made the offer
     their_doorbell: OwnedFd,
-    /// WakeList the side that takes the offer
+    /// Wakes the side that takes the offer
     our_doorbell: OwnedFd,
-    /// Stays open for the courier
+    /// Stays open as the lease channel
     socket: OwnedFd,
+    /// Where the peer's memory may be tried to be read, if it wants that
+    introduction: Option<Introduction>,
 }
 
 /// How far the offer is that a handshake waits for
@@ -194,8 +196,13 @@ impl UnixSocket {
 }
 
 impl Offer {
-    /// Attaches the memory
+    /// Attaches the memory, and answers an introduction
     pub(super) fn attach(self) -> io::Result<ChannelEnd> {
+        let mut reading = None;
+        if let Some(theirs) = &self.introduction {
+            Introduction::ours()?.send(self.socket.as_fd())?;
+            reading = Some(Reading::of(theirs.open(self.socket.as_fd())));
+        }
         let rings = channel::attach(self.memory).map_err(io::Error::other)?;
         let table = completion::attach_table(self.table).map_err(io::Error::other)?;
         // Both are the peer's, and what is no eventfd could hang the engine.
@@ -209,6 +216,7 @@ impl Offer {
                 socket: self.socket,
                 table,
             },
+            reading,
         })
     }
 }
@@ -301,7 +309,7 @@ impl Source for Caller {
         };
         match received {
             Ok(None) => {}
-            Ok(Some((nonce, Ok([memory, table, our_doorbell, their_doorbell])))) => {
+            Ok(Some((nonce, introduction, Ok([memory, table, our_doorbell, their_doorbell])))) => {
                 if let Some(socket) = self.end() {
                     let offer = Offer {
                         memory,
@@ -309,11 +317,12 @@ impl Source for Caller {
                         their_doorbell,
                         our_doorbell,
                         socket,
+                        introduction,
                     };
                     bootstrap.hand_in(&nonce, Offered::Here(offer));
                 }
             }
-            Ok(Some((nonce, Err(error)))) => {
+            Ok(Some((nonce, _, Err(error)))) => {
                 self.end();
                 bootstrap.report_offer(&error.to_string());
                 bootstrap.hand_in(&nonce, Offered::Failed(error.to_string()));
@@ -340,10 +349,12 @@ impl Source for Caller {
 
 /// Hands memory and doorbells to the peer whose Hello named the socket and the nonce
 ///
-/// `offered` are the rings, the table, the peer's doorbell and ours, in this order. Returns the socket.
+/// `offered` are the rings, the table, the peer's doorbell and ours, in this order. With an
+/// introduction the peer answers with its own. Returns the socket.
 pub(super) fn make_offer(
     name: &str,
     nonce: &Nonce,
+    introduction: Option<&Introduction>,
     offered: [BorrowedFd<'_>; OFFERED],
 ) -> Result<OwnedFd, OfferError> {
     let socket = unix_socket()?;
@@ -355,14 +366,17 @@ pub(super) fn make_offer(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(OFFERED))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&offered));
+    let introduction = introduction.map(Introduction::encode);
+    let introduction = introduction.as_ref().map_or(&[][..], |bytes| &bytes[..]);
+    let bytes = nonce.len() + introduction.len();
     let sent = rustix::net::sendmsg(
         &socket,
-        &[IoSlice::new(nonce)],
+        &[IoSlice::new(nonce), IoSlice::new(introduction)],
         &mut control,
         SendFlags::NOSIGNAL,
     )?;
-    if sent != nonce.len() {
-        return Err(OfferError::Short { sent });
+    if sent != bytes {
+        return Err(OfferError::Short { sent, bytes });
     }
     Ok(socket)
 }
@@ -375,13 +389,19 @@ type Received = Result<[OwnedFd; OFFERED], OfferError>;
 /// # Errors
 ///
 /// If it does not say whose it is.
-fn receive_offer(socket: BorrowedFd<'_>) -> Result<Option<(Nonce, Received)>, OfferError> {
+fn receive_offer(
+    socket: BorrowedFd<'_>,
+) -> Result<Option<(Nonce, Option<Introduction>, Received)>, OfferError> {
     let mut nonce = Nonce::default();
+    let mut introduction = [0; INTRODUCTION_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(OFFERED))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = match rustix::net::recvmsg(
         socket,
-        &mut [IoSliceMut::new(&mut nonce)],
+        &mut [
+            IoSliceMut::new(&mut nonce),
+            IoSliceMut::new(&mut introduction),
+        ],
         &mut control,
         RecvFlags::CMSG_CLOEXEC,
     ) {
@@ -395,11 +415,15 @@ fn receive_offer(socket: BorrowedFd<'_>) -> Result<Option<(Nonce, Received)>, Of
             descriptors.extend(rights);
         }
     }
-    if received.bytes != nonce.len() {
-        return Err(OfferError::Malformed {
-            bytes: received.bytes,
-        });
-    }
+    let introduction = match received.bytes.checked_sub(nonce.len()) {
+        Some(0) => None,
+        Some(INTRODUCTION_BYTES) => Some(Introduction::decode(&introduction)),
+        _ => {
+            return Err(OfferError::Malformed {
+                bytes: received.bytes,
+            });
+        }
+    };
     let is_cut_off = received.flags.contains(ReturnFlags::CTRUNC);
     let offered = <[OwnedFd; OFFERED]>::try_from(descriptors).map_err(|descriptors| {
         let descriptors = descriptors.len();
@@ -409,7 +433,7 @@ fn receive_offer(socket: BorrowedFd<'_>) -> Result<Option<(Nonce, Received)>, Of
             false => OfferError::Incomplete { descriptors },
         }
     });
-    Ok(Some((nonce, offered)))
+    Ok(Some((nonce, introduction, offered)))
 }
 
 /// Leaves an end for a peer in this process
@@ -434,9 +458,9 @@ pub(super) enum OfferError {
     Io(#[from] io::Error),
     #[error("the process behind the bootstrap socket runs as user {theirs}, not {ours}")]
     OtherUser { theirs: u32, ours: u32 },
-    #[error("only {sent} of 16 bytes went out")]
-    Short { sent: usize },
-    #[error("{bytes} bytes came, not 16")]
+    #[error("only {sent} of {bytes} bytes went out")]
+    Short { sent: usize, bytes: usize },
+    #[error("{bytes} bytes came, neither 16 nor 40")]
     Malformed { bytes: usize },
     #[error("{descriptors} descriptors came, not {OFFERED}")]
     Incomplete { descriptors: usize },

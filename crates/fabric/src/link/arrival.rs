@@ -26,6 +26,8 @@ pub(super) struct Arrival {
     pub(super) next: Cursor,
     /// How its bytes come, and since when, if that is measured
     pub(super) way: Option<(Way, Instant)>,
+    /// It did not come unasked
+    pub(super) is_announced: bool,
 }
 
 pub(super) enum Memory {

@@ -260,6 +260,7 @@ impl<S, R> Link<S, R> {
     /// The payload of a frame is there
     fn finish_payload(&mut self, now: &Now) {
         if let Some(Payload { arrival, bytes, .. }) = self.inbound.payload.take() {
+            self.record_way(now, arrival);
             self.meter.stored(now, arrival, bytes, false);
             self.core.handle_payload(self.time(now), arrival);
             self.handle_events(now);

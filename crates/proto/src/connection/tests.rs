@@ -50,7 +50,7 @@ fn drain(end: &mut Connection) -> usize {
                 arrival,
                 asks: true,
                 ..
-            } => end.accept(arrival, 0),
+            } => end.accept(arrival, 0, 0),
             Event::RecvComplete { .. } => received += 1,
             _ => {}
         }

@@ -31,7 +31,6 @@ from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_context
 from backhaul.dask.encryption import refuse_encryption
-from backhaul.dask.patches import install, install_for
 from backhaul.dask.private import (
     Backend,
     BaseListener,
@@ -289,7 +288,8 @@ class BackhaulBackend(Backend):
     _listener_class: ClassVar[type[BackhaulListener]] = BackhaulListener
 
     def get_connector(self) -> BackhaulConnector:
-        install()
+        """Make a connector; the first one of a process installs the patches, see `activation`."""
+        _activate()
         return self._connector_class()
 
     def get_listener(
@@ -299,8 +299,8 @@ class BackhaulBackend(Backend):
         deserialize: bool,
         **connection_args: Any,
     ) -> BackhaulListener:
-        install()
-        install_for(getattr(handle_comm, "__self__", None))
+        """Make a listener, and install what `activation` has for the process and the server."""
+        _activate(getattr(handle_comm, "__self__", None))
         return self._listener_class(loc, handle_comm, deserialize, **connection_args)
 
     def get_address_host(self, loc: str) -> str:
@@ -316,6 +316,14 @@ class BackhaulBackend(Backend):
 
     def get_local_address_for(self, loc: str) -> str:
         return bracketed(local_host_for(parse_location(loc, default_port=0).host))
+
+
+def _activate(server: object = None) -> None:
+    """Replace what is slow in Dask, where it is switched on; imported with the first comm only."""
+    from backhaul.dask import activation
+
+    activation.install()
+    activation.install_for(server)
 
 
 async def _addresses(host: str) -> list[str]:

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.memory import allocate_in_arena
+from backhaul.dask.patches import EXECUTOR_QUEUE
 from backhaul.dask.private import (
     WORKER_ANY_RUNNING,
     ExecuteFailureEvent,
@@ -48,7 +49,10 @@ from backhaul.dask.private import (
     worker_variable,
 )
 
-__all__ = ["start_execution"]
+__all__ = ["direct_start", "start_execution"]
+
+#: The one whose source was read, whoever replaces it later
+_EXECUTE = Worker.execute
 
 #: Dask's own log, for what Dask would log there.
 logger = logging.getLogger("distributed.worker")
@@ -103,6 +107,27 @@ def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_i
         return False
     execution.submit(executor)
     return True
+
+
+def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Worker._start_async_instruction` that starts tasks by `start_execution`."""
+
+    def _start_async_instruction(
+        self: Worker,
+        task_name: str,
+        func: Callable[..., Any],
+        /,
+        *args: Any,
+        span_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # A sub-class with an `execute` of its own keeps it.
+        if getattr(func, "__func__", None) is not _EXECUTE or not start_execution(
+            self, *args, span_id=span_id, **kwargs
+        ):
+            original(self, task_name, func, *args, span_id=span_id, **kwargs)
+
+    return _start_async_instruction
 
 
 _Method = TypeVar("_Method", bound=Callable[..., None])
@@ -485,6 +510,6 @@ def _quicken(executor: ThreadPoolExecutor) -> None:
     try:
         with executor._shutdown_lock:
             if not executor._shutdown and not executor._threads and executor._work_queue.empty():
-                executor._work_queue = _WorkQueue()  # type: ignore[assignment]
+                EXECUTOR_QUEUE.install(executor, _WorkQueue())
     finally:
         threads_lock.release()

@@ -18,6 +18,7 @@ from backhaul._native import SIZE_CLASSES_BYTES_MIN, process_token
 from backhaul.dask.context import contexts
 
 __all__ = [
+    "OTHERS",
     "SIZE_CLASSES",
     "Counts",
     "Flow",
@@ -31,6 +32,8 @@ __all__ = [
     "totals_by_lane",
 ]
 
+#: The sender in whose name stands what is not told apart
+OTHERS = "(others)"
 #: Flows that one heartbeat tells because they have changed; most bytes first, the others wait.
 CHANGED_MAX = 64
 #: Flows that it tells besides, in turn, should an earlier heartbeat have been lost.

@@ -13,14 +13,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from backhaul.dask.flows import Counts, Report, Sizes, add_sizes, timed_bytes_min
+from backhaul.dask.flows import OTHERS, Counts, Report, Sizes, add_sizes, timed_bytes_min
 
-__all__ = ["OTHERS", "Ledger", "Link", "Row", "bandwidth_bytes_per_s"]
+__all__ = ["Ledger", "Link", "Row", "bandwidth_bytes_per_s"]
 
 #: Time over which `Link.recent_bytes_per_s` averages, in seconds.
 RECENT_S = 10.0
-#: The sender in whose name stands what is not told apart.
-OTHERS = "(others)"
 
 _LinkKey: TypeAlias = tuple[str, str, str]
 

@@ -18,7 +18,7 @@ import dask.order
 from backhaul import _native
 from backhaul.dask.private import DataNode, GraphNode
 
-__all__ = ["order"]
+__all__ = ["native_order", "order"]
 
 logger = logging.getLogger(__name__)
 
@@ -107,3 +107,8 @@ def _set_is_as_modelled(values: list[int]) -> bool:
             if list(whole - set(other)) != expected:
                 return False
     return list(members) == listing == [members.pop() for _ in values]
+
+
+def native_order(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `order`, which takes the place of Dask's function."""
+    return order

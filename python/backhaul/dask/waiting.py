@@ -99,8 +99,7 @@ def wait_for_state(state: FutureState) -> Generator[Any, Any]:
     """Wait until a future is finished, failed or cancelled."""
     event: Any = state._event
     if event is None:
-        event = StateEvent()
-        state._event = event
+        event = state._get_event()
     if event.is_set():
         return
     step = getattr(_current, "step", None)
@@ -172,6 +171,19 @@ class _Gathering:
                 awaited.add_done_callback(step.wake)
         finally:
             _current.step = None
+
+
+def shared_event(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `FutureState._get_event` whose events are `StateEvent`."""
+
+    def _get_event(self: FutureState) -> Any:
+        event: Any = self._event
+        if event is None:
+            event = StateEvent()
+            self._event = event
+        return event
+
+    return _get_event
 
 
 def untimed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -258,3 +270,8 @@ async def _wait_for_tasks(args: list[Awaitable[Any]], quiet_exceptions: _Quiet) 
         task.add_done_callback(finished)
     await outcome
     return [task.result() for task in tasks]
+
+
+def light_all(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `wait_for_all`, which takes the place of `distributed.utils.All`."""
+    return wait_for_all

@@ -1,43 +1,31 @@
 """Where bytes and time went: who has sent what to whom, over which lane, how fast.
 
-Workers count what they receive and put it into their heartbeats (`backhaul.dask.flows`); the
-scheduler keeps it in a ledger (`backhaul.dask.ledger`), which `transfers` reads and a page of the
-dashboard shows. ``docs/transfers.md`` says what each number means.
+Workers count what they receive (`backhaul.dask.flows`) and put it into their heartbeats
+(`backhaul.dask.reports`); the scheduler keeps it in a ledger (`backhaul.dask.account`), which
+`transfers` reads and a page of the dashboard shows. ``docs/transfers.md`` says what each number
+means.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import warnings
-from time import time
 from typing import TYPE_CHECKING, Any
 
 from distributed import Client, Scheduler, Worker
 
-from backhaul.dask import dashboard, prometheus
-from backhaul.dask.config import transfers_links_max
-from backhaul.dask.facts import heartbeat_difference
-from backhaul.dask.flows import SIZE_CLASSES, Reporter, timed_bytes_min
-from backhaul.dask.ledger import Ledger
+from backhaul.dask.flows import SIZE_CLASSES, timed_bytes_min
 from backhaul.errors import NotObserved
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     import pandas as pd
 
-__all__ = ["Account", "install_for_scheduler", "install_for_worker", "transfers"]
+__all__ = ["transfers"]
 
-logger = logging.getLogger(__name__)
-
-#: Under this name a heartbeat carries a report.
-_METRIC = "backhaul-transfers"
-_HEARTBEAT = "heartbeat_worker"
 #: How long workers are waited for, in seconds.
 _REFRESH_S = 5
-#: Workers that may have left before the ledger is told, while nobody looks at it.
-_LEAVERS_MAX = 64
 
 
 def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitable[pd.DataFrame]:
@@ -161,15 +149,19 @@ def _frame(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
 
 async def _report_now(dask_worker: Worker) -> None:
     """Have a worker tell the scheduler everything; runs on the worker."""
-    metric = dask_worker.metrics.get(_METRIC)
-    if isinstance(metric, WorkerMetric):
-        metric.tell_all()
+    from backhaul.dask.reports import report_of
+
+    metric = report_of(dask_worker)
+    if metric is not None:
+        metric.report_all()
         await dask_worker.heartbeat()
 
 
 def _rows(dask_scheduler: Scheduler) -> list[tuple[Any, ...]] | None:
     """Give what the scheduler knows, as plain values; runs on the scheduler."""
-    account = _installed(dask_scheduler)
+    from backhaul.dask.account import account_of
+
+    account = account_of(dask_scheduler)
     if account is None:
         return None
     return [
@@ -185,116 +177,3 @@ def _rows(dask_scheduler: Scheduler) -> list[tuple[Any, ...]] | None:
         )
         for row in account.current().rows()
     ]
-
-
-class WorkerMetric:
-    """What a worker calls for each heartbeat, as it calls its other metrics."""
-
-    def __init__(self) -> None:
-        self._reporter = Reporter()
-        self._tells_all = False
-
-    def __call__(self, worker: Worker) -> dict[str, Any]:
-        """Make a report."""
-        if self._tells_all:
-            self._tells_all = False
-            return self._reporter(changed_max=None)
-        return self._reporter()
-
-    def tell_all(self) -> None:
-        """Have the next report leave out nothing."""
-        self._tells_all = True
-
-
-class Account:
-    """Keeps the ledger of a scheduler.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    links_max : int
-        Most links that are told apart.
-
-    Notes
-    -----
-    The handler of heartbeats is replaced on the instance by one that takes the report out and calls
-    upstream's. It is no plugin of Dask's: the scheduler calls each of these for each transition of
-    a task, whether it cares or not, which would cost microseconds per task.
-    """
-
-    def __init__(self, scheduler: Scheduler, links_max: int) -> None:
-        self._scheduler = scheduler
-        self._ledger = Ledger(links_max=links_max)
-        self._own = Reporter()
-        self._upstream: Callable[..., Any] = scheduler.handlers[_HEARTBEAT]
-        self._is_warned = False
-
-    def attach(self) -> None:
-        """Take our place on the scheduler."""
-        self._scheduler.handlers[_HEARTBEAT] = self.heartbeat_worker
-
-    def current(self) -> Ledger:
-        """Give the ledger, with what the scheduler itself has received up to now."""
-        own = self._own(changed_max=None)
-        self._ledger.handle_report(self._scheduler.address, own, time())
-        self._ledger.leave_all_but({self._scheduler.address, *self._scheduler.workers})
-        return self._ledger
-
-    def heartbeat_worker(self, *, address: str, metrics: dict[str, Any], **others: Any) -> Any:
-        """Handle a heartbeat, and note the report in it."""
-        report = metrics.pop(_METRIC, None)
-        answer = self._upstream(address=address, metrics=metrics, **others)
-        address = self._scheduler.coerce_address(address)
-        # One that is unknown is on its way out.
-        if report is not None and address in self._scheduler.workers:
-            self._note(address, report)
-        return answer
-
-    def _note(self, address: str, report: Any) -> None:
-        try:
-            self._ledger.handle_report(address, report, time())
-        except Exception as error:
-            # Whatever it is: a worker whose heartbeat fails closes.
-            if not self._is_warned:
-                self._is_warned = True
-                logger.warning(
-                    "Left out what worker %s reported of transfers, as another release of "
-                    "Backhaul may: %r",
-                    address,
-                    error,
-                )
-        # Nobody may look for days, while workers come and go.
-        if self._ledger.present > len(self._scheduler.workers) + _LEAVERS_MAX:
-            self._ledger.leave_all_but({self._scheduler.address, *self._scheduler.workers})
-
-
-def install_for_scheduler(scheduler: Scheduler) -> None:
-    """Have a scheduler keep an account of transfers, and show it; again costs nothing."""
-    links_max = transfers_links_max()
-    if links_max is None or _installed(scheduler) is not None:
-        return
-    difference = heartbeat_difference(scheduler)
-    if difference is not None:
-        logger.warning("Backhaul keeps no account of transfers: distributed has %s", difference)
-        return
-    account = Account(scheduler, links_max)
-    account.attach()
-    prometheus.install()
-    try:
-        dashboard.install(scheduler, account.current)
-    except Exception:
-        # In a release of Dask or Bokeh that we have not read: the scheduler starts all the same.
-        logger.warning("The dashboard has no page %s", dashboard.PAGE, exc_info=True)
-
-
-def install_for_worker(worker: Worker) -> None:
-    """Have a worker tell what it receives; again costs nothing."""
-    if transfers_links_max() is not None and _METRIC not in worker.metrics:
-        worker.metrics[_METRIC] = WorkerMetric()
-        prometheus.install()
-
-
-def _installed(scheduler: Scheduler) -> Account | None:
-    account = getattr(scheduler.handlers.get(_HEARTBEAT), "__self__", None)
-    return account if isinstance(account, Account) else None

@@ -1,7 +1,7 @@
-"""Takes tasks back from workers that were given too many.
+"""Steals tasks back from workers that were sent too many.
 
 Tasks are sent on a guess of what they take. When the guess turns out to be wrong, those that have
-not begun go back into the queue. The worker is asked in the words of work stealing: it gives a
+not begun go back into the queue. The worker is asked by the messages of work stealing: it gives a
 task up only if it has not begun, and says so, so nothing runs twice.
 """
 
@@ -15,31 +15,32 @@ from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
 
+from backhaul.dask.patches import STEAL_RESPONSE
+from backhaul.dask.patching import Replacement
 from backhaul.dask.private import TaskState, WorkerState
 
-__all__ = ["GIVEN_UP", "Recall"]
+__all__ = ["StealBack"]
 
 logger = logging.getLogger(__name__)
 
-_STREAM_OP = "steal-response"
-_STIMULUS = "work-in-hand-recall-"
+_STIMULUS = "in-flight-steal-back-"
 #: States of a task in which a worker gives it up, as upstream's work stealing knows them
 GIVEN_UP = frozenset({"ready", "constrained", "waiting"})
 
 
 class _Losses(SchedulerPlugin):
-    """Tells of workers that are lost; on the scheduler while something is asked for."""
+    """Hears of workers that are lost; a plugin only while something is asked for."""
 
     def __init__(self, forget: Callable[[str], None]) -> None:
-        #: Of this one, as an earlier one may still wait for answers.
-        self.name = f"backhaul-recall-{id(self)}"
+        # Its own name, as one that was uninstalled may still wait for answers.
+        self.name = f"backhaul-steal-back-{id(self)}"
         self._forget = forget
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
         self._forget(worker)
 
 
-class Recall:
+class StealBack:
     """The tasks of one scheduler that workers have been asked to give back.
 
     Parameters
@@ -53,28 +54,24 @@ class Recall:
         #: What was asked for: the stimulus, the worker and the run of each task
         self.asked: dict[Any, tuple[str, WorkerState, int | None]] = {}
         self._count = itertools.count()
-        self._upstream_response: Callable[..., None] | None = None
-        #: It is to leave once nothing is asked for.
+        #: The handler of answers that was replaced
+        self._replaced: Replacement | None = None
+        #: To be detached once nothing is asked for
         self._leaves = False
         self._losses = _Losses(self._forget_worker)
 
     def attach(self) -> None:
         """Listen to the answers, besides upstream's work stealing."""
-        handlers = self.scheduler.stream_handlers
-        self._upstream_response = handlers.get(_STREAM_OP)
-        handlers[_STREAM_OP] = self.handle_response
+        self._replaced = STEAL_RESPONSE.install(
+            self.scheduler.stream_handlers, self.handle_response
+        )
 
     def detach(self) -> None:
         """Leave them to upstream, after the last one that is under way."""
         self._leaves = True
-        handlers = self.scheduler.stream_handlers
-        if self.asked or handlers[_STREAM_OP] != self.handle_response:
-            # A task whose answer nobody hears would be lost.
-            return
-        if self._upstream_response is None:
-            del handlers[_STREAM_OP]
-        else:
-            handlers[_STREAM_OP] = self._upstream_response
+        # A task whose answer nobody hears would be lost.
+        if not self.asked and self._replaced is not None:
+            self._replaced.take_back()
 
     def ask(self, ws: WorkerState, prefix: str, tasks: int) -> int:
         """Ask a worker for tasks of one kind, those that are to run last.
@@ -125,10 +122,9 @@ class Recall:
         """Handle an answer; takes the place of the handler of upstream's work stealing."""
         asked = self.asked.get(key)
         if asked is None or asked[0] != stimulus_id:
-            if self._upstream_response is not None:
-                self._upstream_response(
-                    key=key, state=state, stimulus_id=stimulus_id, worker=worker
-                )
+            original = None if self._replaced is None else self._replaced.original
+            if original is not None:
+                original(key=key, state=state, stimulus_id=stimulus_id, worker=worker)
             return
         del self.asked[key]
         self._settle()

@@ -1,6 +1,6 @@
-"""Small things that a worker does for every task, done with less.
+"""Fast paths of a worker: small steps of every task, done with less.
 
-Each does what Dask's does, without the generic machinery around it: a `singledispatchmethod` that
+Each does what Dask's does, without the general machinery around it: a `singledispatchmethod` that
 makes a function object for every event, a copy by the pickle protocol, contexts around a look-up, a
 pickle of the same class for each result.
 """

@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import distributed.stealing
 import pytest
 from distributed import Client, Nanny, Scheduler, SchedulerPlugin, Worker, wait
 from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import dask
-from backhaul.dask import facts, work_in_hand
+from backhaul.dask import in_flight, patches, patching
 from backhaul.dask.config import work_in_hand_limits
-from backhaul.dask.recall import Recall
-from backhaul.dask.work_in_hand import install, uninstall
+from backhaul.dask.in_flight import install, uninstall
+from backhaul.dask.steal_back import StealBack
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
@@ -176,7 +177,7 @@ async def test_tasks_go_back_to_the_queue_when_they_turn_heavy(
     results = await client.gather(futures)
     assert [result if isinstance(result, int) else 40 for result in results] == list(range(100))
     assert set(started.values()) == {1}
-    await eventually(lambda: not recall_of(scheduler).asked)
+    await eventually(lambda: not steal_back_of(scheduler).asked)
 
 
 @gen_cluster(client=True, nthreads=ONE, config=BY_NUMBER)
@@ -294,10 +295,10 @@ async def test_a_worker_that_dies_loses_no_task(
         scheduler.validate_state()
 
 
-def recall_of(scheduler: Scheduler) -> Recall:
-    installed = work_in_hand._installed(scheduler)
+def steal_back_of(scheduler: Scheduler) -> StealBack:
+    installed = in_flight._installed(scheduler)
     assert installed is not None
-    return installed.recall
+    return installed.steal_back
 
 
 @gen_cluster(client=True, nthreads=ONE, config=BY_NUMBER)
@@ -305,16 +306,16 @@ async def test_a_worker_that_is_lost_is_asked_for_nothing_more(
     client: Client, scheduler: Scheduler, a: Worker, eventually: Eventually
 ) -> None:
     assert install(scheduler)
-    recall = recall_of(scheduler)
+    steal_back = steal_back_of(scheduler)
     plugins = dict(scheduler.plugins)
     futures = client.map(gated_from, range(100), first=50)
     await eventually(lambda: started[50])
-    assert recall.ask(scheduler.workers[a.address], "gated_from", 3) == 3
-    assert len(recall.asked) == 3
+    assert steal_back.ask(scheduler.workers[a.address], "gated_from", 3) == 3
+    assert len(steal_back.asked) == 3
     assert len(scheduler.plugins) == len(plugins) + 1
     # Before it can answer
     await scheduler.remove_worker(a.address, stimulus_id="lost")
-    assert not recall.asked
+    assert not steal_back.asked
     assert scheduler.plugins == plugins
     gate.set()
     async with Worker(scheduler.address, nthreads=1):
@@ -329,13 +330,13 @@ async def test_uninstalling_waits_for_answers(
     handlers = dict(scheduler.stream_handlers)
     plugins = dict(scheduler.plugins)
     assert install(scheduler)
-    recall = recall_of(scheduler)
+    steal_back = steal_back_of(scheduler)
     futures = client.map(gated_from, range(100), first=50)
     await eventually(lambda: started[50])
-    assert recall.ask(scheduler.workers[a.address], "gated_from", 3) == 3
+    assert steal_back.ask(scheduler.workers[a.address], "gated_from", 3) == 3
     uninstall(scheduler)
-    assert scheduler.stream_handlers["steal-response"] == recall.handle_response
-    await eventually(lambda: not recall.asked)
+    assert scheduler.stream_handlers["steal-response"] == steal_back.handle_response
+    await eventually(lambda: not steal_back.asked)
     assert scheduler.stream_handlers == handlers
     assert scheduler.plugins == plugins
     gate.set()
@@ -398,15 +399,21 @@ async def test_an_unknown_scheduler_is_left_alone_with_one_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(work_in_hand, "_warned", False)
-    monkeypatch.setattr(facts, "GIVEN_UP", frozenset({"ready"}))
+    digest = patching.source_digest
+    monkeypatch.setattr(
+        patching,
+        "source_digest",
+        lambda source: "0" if source is distributed.stealing else digest(source),
+    )
+    for patch in patches.INSTANCE_PATCHES:
+        patch._warned.clear()
     handlers = dict(scheduler.stream_handlers)
     assert not install(scheduler)
     assert not install(scheduler)
     assert scheduler.stream_handlers == handlers
     assert [record.getMessage() for record in caplog.records if record.name.startswith("back")] == [
-        "workers are not kept filled: this release of distributed has other answers to a "
-        "steal-request"
+        "Backhaul leaves Scheduler.stream_handlers['steal-response'] as it is (workers are not "
+        "kept filled): the source of distributed.stealing is none that it was written for"
     ]
 
 

@@ -26,7 +26,7 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from backhaul.dask import execution, patches, plumbing, streams
+from backhaul.dask import activation, execution, fast_paths, patches, streams
 
 if TYPE_CHECKING:
     from tests.dask.conftest import CommPair
@@ -36,13 +36,13 @@ HOST = "backhaul://127.0.0.1"
 
 @pytest.fixture(autouse=True)
 def installed() -> None:
-    patches.install()
+    activation.install()
 
 
 def dasks(name: str) -> Any:
     """Get a function of Dask's that is patched."""
-    (number,) = (n for n, patch in enumerate(patches.PATCHES) if str(patch) == name)
-    return patches._installed[number].original
+    (found,) = (patch for patch in patches.PATCHES if str(patch) == name)
+    return activation._installed[found].original
 
 
 # Messages
@@ -81,7 +81,7 @@ def test_only_classes_that_cannot_change_are_remembered() -> None:
         task.type = kind
         message = state._get_task_finished_msg(task, run_id=7, stimulus_id="s")
         assert pickle.loads(message.type) is kind
-    assert {MadeHere, Name, frozenset} & plumbing._pickled.keys() == {frozenset}
+    assert {MadeHere, Name, frozenset} & fast_paths._pickled.keys() == {frozenset}
 
 
 # Events

@@ -1,48 +1,41 @@
-"""Keeps each worker filled with a little work, as long as that work is short and light.
+"""The in-flight window of each worker: queued tasks that are sent before they are needed.
 
 The scheduler holds root tasks back in a queue and gives a worker 1.1 times as many as it has
-threads, so each short task waits for a round trip. `install` lets it send more, in gulps: whenever
-a worker is down to half of what it was given, it is filled up to what `saturation` allows. All
-that upstream's queue does stays as it is, and comes first; what is sent here comes on top.
+threads, so each short task waits for a round trip. `install` lets it send more, several at once:
+whenever a worker is down to half of what it was sent, it is filled up to what `saturation` allows.
+All that upstream's queue does stays as it is, and comes first; what is sent here comes on top.
 
-A guess that turns out to be wrong is mended: see `recall`.
+Tasks that were sent on a wrong guess are stolen back: see `steal_back`.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from distributed import Scheduler
 
 from backhaul.dask.config import work_in_hand_limits
-from backhaul.dask.facts import queue_difference
+from backhaul.dask.patches import QUEUED_TASK_DECISION, STEAL_RESPONSE, TASK_FINISHED
+from backhaul.dask.patching import Replacement
 from backhaul.dask.private import TaskGroup, TaskState, WorkerState
-from backhaul.dask.recall import Recall
 from backhaul.dask.saturation import (
     Expectation,
-    Hand,
+    InFlight,
     Limits,
     excess_tasks,
     floor_tasks,
     room_tasks,
 )
+from backhaul.dask.steal_back import StealBack
 
-__all__ = ["UPSTREAM_SATURATION", "WorkInHand", "install", "uninstall"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["UPSTREAM_SATURATION", "InFlightWindow", "install", "uninstall"]
 
 #: The default of ``distributed.scheduler.worker-saturation``. Another value was chosen by someone.
 UPSTREAM_SATURATION = 1.1
 
 #: Groups whose finished tasks are counted; when there are more, all counts start again.
 GROUPS_MAX = 10_000
-
-_STREAM_OP = "task-finished"
-_DECIDE = "decide_worker_rootish_queuing_enabled"
-
-_warned = False
 
 
 def install(scheduler: Scheduler) -> bool:
@@ -72,11 +65,14 @@ def install(scheduler: Scheduler) -> bool:
     limits = work_in_hand_limits()
     if limits is None or scheduler.WORKER_SATURATION != UPSTREAM_SATURATION:
         return False
-    difference = queue_difference(scheduler)
-    if difference is not None:
-        _warn_once(difference)
+    fits = (
+        TASK_FINISHED.fits(scheduler.stream_handlers),
+        STEAL_RESPONSE.fits(scheduler.stream_handlers),
+        QUEUED_TASK_DECISION.fits(scheduler),
+    )
+    if not all(fits):
         return False
-    WorkInHand(scheduler, limits).attach()
+    InFlightWindow(scheduler, limits).attach()
     return True
 
 
@@ -95,7 +91,7 @@ def uninstall(scheduler: Scheduler) -> None:
         installed.detach()
 
 
-class WorkInHand:
+class InFlightWindow:
     """Watches tasks finish on one scheduler, and sends out more of them.
 
     Parameters
@@ -103,13 +99,13 @@ class WorkInHand:
     scheduler : distributed.Scheduler
         The scheduler.
     limits : Limits
-        What a worker may have in hand.
+        How far the window of a worker opens.
 
     Notes
     -----
     Two things are replaced on the instance: the handler of ``task-finished``, which calls
     upstream's before it looks at the worker, and the choice of a worker for a queued task, which
-    is upstream's unless a gulp is being sent. ``idle_task_count`` keeps upstream's meaning, and
+    is upstream's unless a worker is being filled. ``idle_task_count`` keeps upstream's meaning, and
     with it all that upstream asserts about the queue.
     """
 
@@ -120,29 +116,31 @@ class WorkInHand:
         self.expectations: dict[str, Expectation] = {}
         #: Tasks that have finished, by name of the group
         self.confirmed: dict[str, int] = {}
-        #: A worker is filled again when it has no more tasks in hand than this; by address
+        #: A worker is filled again when it has no more tasks in flight than this; by address
         self.low_tasks: dict[str, int] = {}
-        self.recall = Recall(scheduler)
+        self.steal_back = StealBack(scheduler)
         self._target: WorkerState | None = None
         self._upstream_finished: Callable[..., None] = scheduler.handle_task_finished
         self._upstream_decide: Callable[[], WorkerState | None] = (
             scheduler.decide_worker_rootish_queuing_enabled
         )
+        self._replaced: list[Replacement] = []
 
     def attach(self) -> None:
         """Take our place on the scheduler."""
-        self._upstream_finished = self.scheduler.stream_handlers[_STREAM_OP]
-        self.scheduler.stream_handlers[_STREAM_OP] = self.handle_task_finished
-        setattr(self.scheduler, _DECIDE, self.decide_worker)
-        self.recall.attach()
+        finished = TASK_FINISHED.install(self.scheduler.stream_handlers, self.handle_task_finished)
+        decision = QUEUED_TASK_DECISION.install(self.scheduler, self.decide_worker)
+        assert finished is not None
+        assert decision is not None
+        self._upstream_finished = finished.original
+        self._replaced = [finished, decision]
+        self.steal_back.attach()
 
     def detach(self) -> None:
         """Give it up again."""
-        handlers = self.scheduler.stream_handlers
-        if handlers[_STREAM_OP] == self.handle_task_finished:
-            handlers[_STREAM_OP] = self._upstream_finished
-        delattr(self.scheduler, _DECIDE)
-        self.recall.detach()
+        for replacement in self._replaced:
+            replacement.take_back()
+        self.steal_back.detach()
 
     def decide_worker(self) -> WorkerState | None:
         """Choose a worker for a task that leaves the queue."""
@@ -160,7 +158,7 @@ class WorkInHand:
         surprised = self._observe(ts, message)
         self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
         if surprised:
-            self._take_back(ts.prefix.name)
+            self._steal_back(ts.prefix.name)
         tasks = len(ws.processing) - len(ws.long_running)
         if tasks <= self.low_tasks.get(worker, tasks) and scheduler.queued:
             self.fill(ws, stimulus_id)
@@ -203,18 +201,18 @@ class WorkInHand:
             self._target = None
             # As `Scheduler.transitions` after each: here one message for all of them.
             scheduler.send_all(client_msgs, worker_msgs)
-        in_hand = len(ws.processing) - len(ws.long_running)
+        tasks = len(ws.processing) - len(ws.long_running)
         if len(self.low_tasks) > 2 * len(scheduler.workers):
             self.low_tasks = {
                 worker: low for worker, low in self.low_tasks.items() if worker in scheduler.workers
             }
-        self.low_tasks[ws.address] = max(in_hand // 2, self._floor_tasks(ws))
+        self.low_tasks[ws.address] = max(tasks // 2, self._floor_tasks(ws))
         return sent
 
-    def hand(self, ws: WorkerState) -> Hand | None:
-        """Sum up what a worker has in hand; None if it is not known what that will take."""
+    def in_flight(self, ws: WorkerState) -> InFlight | None:
+        """Sum up what is in flight to a worker; None if it is not known what that will take."""
         used_bytes = max(ws.metrics.get("memory", 0), ws.nbytes)
-        hand = Hand(
+        in_flight = InFlight(
             threads=max(1, ws.nthreads),
             budget_bytes=self.limits.budget_bytes(
                 memory_limit_bytes=ws.memory_limit, memory_used_bytes=used_bytes
@@ -224,8 +222,8 @@ class WorkInHand:
             expectation = self.expectations.get(prefix)
             if expectation is None:
                 return None
-            hand.add(tasks, expectation)
-        return hand
+            in_flight.add(tasks, expectation)
+        return in_flight
 
     def _observe(self, ts: TaskState, message: dict[str, Any]) -> bool:
         """Learn from a task, and return whether what we thought of it was wrong."""
@@ -255,13 +253,13 @@ class WorkInHand:
         # upstream then forgets the duration.
         if expectation is None or not confirmed or group.prefix.duration_average < 0:
             return 0
-        hand = self.hand(ws)
-        if hand is None:
+        in_flight = self.in_flight(ws)
+        if in_flight is None:
             return 0
         expectation.act()
         return room_tasks(
             self.limits,
-            hand,
+            in_flight,
             expectation,
             floor_tasks=self._floor_tasks(ws),
             confirmed=confirmed,
@@ -269,32 +267,26 @@ class WorkInHand:
             threads_all=self.scheduler.total_nthreads,
         )
 
-    def _take_back(self, prefix: str) -> None:
-        """Take tasks of one kind back from every worker that has too many."""
+    def _steal_back(self, prefix: str) -> None:
+        """Steal tasks of one kind back from every worker that has too many."""
         expectation = self.expectations[prefix]
         expectation.act()
         for ws in self.scheduler.workers.values():
             floor = self._floor_tasks(ws)
-            if ws.task_prefix_count.get(prefix, 0) <= floor or (hand := self.hand(ws)) is None:
+            if ws.task_prefix_count.get(prefix, 0) <= floor:
                 continue
-            excess = excess_tasks(self.limits, hand, expectation, floor_tasks=floor)
+            in_flight = self.in_flight(ws)
+            if in_flight is None:
+                continue
+            excess = excess_tasks(self.limits, in_flight, expectation, floor_tasks=floor)
             if excess:
-                self.recall.ask(ws, prefix, excess)
+                self.steal_back.ask(ws, prefix, excess)
 
     def _floor_tasks(self, ws: WorkerState) -> int:
         return floor_tasks(ws.nthreads, self.scheduler.WORKER_SATURATION)
 
 
-def _installed(scheduler: Scheduler) -> WorkInHand | None:
-    method = vars(scheduler).get(_DECIDE)
+def _installed(scheduler: Scheduler) -> InFlightWindow | None:
+    method = vars(scheduler).get(str(QUEUED_TASK_DECISION.attribute))
     owner = getattr(method, "__self__", None)
-    return owner if isinstance(owner, WorkInHand) else None
-
-
-def _warn_once(difference: str) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        logger.warning(
-            "workers are not kept filled: this release of distributed has %s", difference
-        )
+    return owner if isinstance(owner, InFlightWindow) else None

@@ -346,7 +346,7 @@ async def test_one_future_may_be_waited_for_in_many_ways(
 ) -> None:
     early, late = client.map(add, range(2))
     # Dask's own, made before its functions were replaced.
-    state_of(early)._event = asyncio.Event()  # type: ignore[assignment]
+    state_of(early)._event = asyncio.Event()
     ways: list[Any] = [
         *(client.gather([early, late]) for _ in range(2)),
         *(wait([early, late]) for _ in range(2)),

@@ -20,7 +20,7 @@ __all__ = ["Account", "account_of", "install"]
 
 logger = logging.getLogger(__name__)
 
-#: Workers that may have left before the ledger is told, while nobody looks at it
+#: Workers that may have left before the ledger hears of it, while nobody looks at it
 _LEAVERS_MAX = 64
 
 
@@ -48,7 +48,7 @@ class Account:
     scheduler : distributed.Scheduler
         The scheduler.
     links_max : int
-        Most links that are told apart.
+        Most links that are listed apart.
 
     Notes
     -----

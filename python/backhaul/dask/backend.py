@@ -372,7 +372,7 @@ def _bind(settings: Settings, ip: str, port: int) -> list[NativeListener]:
     try:
         return [everywhere, shared_context(settings).listen(f"0.0.0.0:{chosen_port}")]
     except OSError:
-        # The rule: the IPv6 wildcard takes IPv4 too, unless the system is told otherwise
+        # The rule: the IPv6 wildcard takes IPv4 too, unless the system is set otherwise
         # (net.ipv6.bindv6only).
         return [everywhere]
 

@@ -102,7 +102,7 @@ class _Process:
     #: Addresses of its workers, or of the scheduler, that are there; in order.
     addresses: dict[str, None] = field(default_factory=dict)
     last_address: str = ""
-    #: By lane; always right, whatever links are told apart.
+    #: By lane; always right, whatever links are listed apart.
     totals: dict[str, Sizes] = field(default_factory=dict)
     first_s: float = 0.0
     last_s: float = 0.0
@@ -122,7 +122,7 @@ class Ledger:
     ----------
     links_max : int
         Most links. When there are more, those of processes that left are forgotten, oldest first;
-        if there are none, new links are not told apart.
+        if there are none, new links are not listed apart.
     left_max : int
         Most processes that left and are known still.
     """
@@ -218,12 +218,12 @@ class Ledger:
     def rows(self) -> Iterator[Row]:
         """Give everything that is known, by link and class of sizes.
 
-        What is not told apart comes with the sender `OTHERS`, so that the rows of a receiver add up
-        to what it received.
+        What is not listed apart comes with the sender `OTHERS`, so that the rows of a receiver add
+        up to what it received.
         """
-        told: dict[tuple[str, str], Sizes] = {}
+        listed: dict[tuple[str, str], Sizes] = {}
         for link in self._links.values():
-            add_sizes(told.setdefault((link.receiver, link.lane), {}), link.sizes)
+            add_sizes(listed.setdefault((link.receiver, link.lane), {}), link.sizes)
             sender = self._processes.get(link.sender)
             yield from _rows(
                 self._processes[link.receiver].name,
@@ -236,7 +236,7 @@ class Ledger:
             )
         for token, process in self._processes.items():
             for lane, sizes in process.totals.items():
-                rest = _less(sizes, told.get((token, lane), {}))
+                rest = _less(sizes, listed.get((token, lane), {}))
                 yield from _rows(
                     process.name, OTHERS, lane, rest, process.first_s, process.last_s, False
                 )
@@ -309,11 +309,11 @@ def _total(sizes: Sizes) -> Counts:
     return total
 
 
-def _less(sizes: Sizes, told: Sizes) -> Sizes:
-    """Take away what is told apart; never less than nothing, as reports come one by one."""
+def _less(sizes: Sizes, listed: Sizes) -> Sizes:
+    """Take away what is listed apart; never less than nothing, as reports come one by one."""
     rest = {}
     for bytes_min, counts in sizes.items():
-        known = told.get(bytes_min, Counts(0, 0, 0, 0.0))
+        known = listed.get(bytes_min, Counts(0, 0, 0, 0.0))
         if counts.messages > known.messages:
             rest[bytes_min] = counts.less(known)
     return rest

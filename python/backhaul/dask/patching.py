@@ -165,7 +165,9 @@ class InstancePatch:
         return place[self.item]
 
     def _restore_item(self, place: Any, ours: Any, original: Any) -> bool:
-        if self._current(place) is not ours:
+        found = self._current(place)
+        # Of a list it is a copy.
+        if found != ours if isinstance(self.item, slice) else found is not ours:
             return False
         if original is _ABSENT:
             del place[self.item]

@@ -2,7 +2,7 @@
 
 A nanny makes a ``WorkerProcess`` whenever it starts or restarts its worker, that makes an
 ``AsyncProcess``, and that a process of ``multiprocessing`` which a thread of its own starts. None
-of the three can be told which class to use: `worker_class` is what runs in the process, whose
+of the three takes a class to use: `worker_class` is what runs in the process, whose
 interpreter has started by then, with its threads. So each is given our class as it is handed over,
 as `backhaul.dask.patches` lists.
 """

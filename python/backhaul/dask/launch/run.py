@@ -1,4 +1,4 @@
-"""Workers that belong to a command: started together, told of, and ended together."""
+"""Workers that belong to a command: started, reported and ended together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import Nanny
 
-from backhaul.dask.launch.specs import Spec
+from backhaul.dask.launch.worker_specs import Spec
 from backhaul.dask.private import process_of
 from backhaul.dask.private_commands import wait_for_signals
 from backhaul.topology._json import cpu_list

@@ -11,7 +11,7 @@ from distributed import Nanny, Worker
 
 from backhaul import ConfigError
 from backhaul.dask.launch.nanny import PinnedNanny
-from backhaul.dask.launch.specs import WorkerOptions, worker_specs
+from backhaul.dask.launch.worker_specs import WorkerOptions, worker_specs
 from backhaul.topology import Plan, PlannedGpu, WorkerPlan, load
 from backhaul.topology._json import cpu_list
 

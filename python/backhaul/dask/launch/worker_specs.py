@@ -18,7 +18,7 @@ from backhaul.topology import Plan, WorkerPlan
 
 __all__ = ["Spec", "WorkerOptions", "worker_specs"]
 
-#: How `distributed.SpecCluster` is told of one worker: ``{"cls": …, "options": {…}}``
+#: How `distributed.SpecCluster` takes the description of one worker: ``{"cls": …, "options": {…}}``
 Spec = dict[str, Any]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
 from backhaul import _native
-from backhaul.bench.units import parse_bytes
+from backhaul._units import parse_bytes
 from backhaul.errors import ConfigError, MachineError
 from backhaul.topology._json import cpu_list, from_json, to_json
 from backhaul.topology._plan import POLICIES, Plan, Policy

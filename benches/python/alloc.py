@@ -1,4 +1,4 @@
-"""``backhaul bench alloc``: a large NumPy array made and filled, dropped, and made again.
+"""``alloc``: a large NumPy array made and filled, dropped, and made again.
 
 Most of the first fill is page faults. The second one is quick if the allocator kept the pages of
 the array that was dropped. Each allocator has a new process for every repetition.
@@ -6,36 +6,25 @@ the array that was dropped. Each allocator has a new process for every repetitio
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from backhaul import Arena, numpy_memory
-from backhaul.bench.configurations import RECYCLED_MEMORY
+from backhaul.bench.contenders import RECYCLED_MEMORY
 from backhaul.bench.machine import Machine, installed_versions
+from backhaul.bench.report import Report
 from backhaul.bench.summary import Spread, spread
+from benches.python.children import in_turn, run_child
 
 __all__ = [
     "ALLOCATORS",
-    "AllocationFailed",
     "Allocator",
     "Options",
-    "Report",
     "Row",
     "fill_twice",
     "install_arena",
     "run",
 ]
-
-_TIMEOUT_S = 120.0
-
-
-class AllocationFailed(RuntimeError):
-    """A measured process failed or took too long."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +41,7 @@ class Allocator:
 ALLOCATORS = {
     "stock": Allocator(),
     "recycled": Allocator(RECYCLED_MEMORY),
-    "backhaul": Allocator(install="backhaul.bench.alloc:install_arena"),
+    "backhaul": Allocator(install="benches.python.alloc:install_arena"),
 }
 
 
@@ -87,27 +76,7 @@ class Row:
     ratio: float
 
 
-@dataclass(frozen=True)
-class Report:
-    """Everything that a run found."""
-
-    machine: Machine
-    versions: dict[str, str]
-    options: Options
-    rows: list[Row]
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the report as plain JSON values.
-
-        Returns
-        -------
-        dict of str to Any
-            With ``schema`` naming this layout. A spread is median, minimum and maximum.
-        """
-        return {"schema": "backhaul.bench.alloc/1", **asdict(self)}
-
-
-def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
+def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Options, Row]:
     """Have each allocator give the array twice, in turn.
 
     Parameters
@@ -124,18 +93,16 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
 
     Raises
     ------
-    AllocationFailed
+    BenchmarkFailed
         If a process fails or takes too long.
     """
     machine = Machine.here()
-    left = len(options.allocators) * options.repetitions
-    found: dict[str, list[list[list[float]]]] = {name: [] for name in options.allocators}
-    for number in range(1, options.repetitions + 1):
-        for name in options.allocators:
-            on_step(f"{name}: {number}/{options.repetitions}", left)
-            left -= 1
-            found[name].append(fill_twice(ALLOCATORS[name], options.nbytes))
-    on_step("done", 0)
+    found = in_turn(
+        options.allocators,
+        lambda name: fill_twice(ALLOCATORS[name], options.nbytes),
+        repetitions=options.repetitions,
+        on_step=on_step,
+    )
     rows: list[Row] = []
     for name, repetitions in found.items():
         # From repetition, fill, figure to fill, figure
@@ -147,7 +114,13 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
         base = rows[0].second_seconds.median if rows else second_s.median
         ratio = base / second_s.median
         rows.append(Row(name, first_s, second_s, first_faults, second_faults, ratio))
-    return Report(machine, installed_versions("backhaul", "numpy"), options, rows)
+    return Report(
+        schema="backhaul.benches.alloc/1",
+        machine=machine,
+        versions=installed_versions("backhaul", "numpy"),
+        options=options,
+        rows=rows,
+    )
 
 
 def fill_twice(allocator: Allocator, nbytes: int) -> list[list[float]]:
@@ -167,25 +140,14 @@ def fill_twice(allocator: Allocator, nbytes: int) -> list[list[float]]:
 
     Raises
     ------
-    AllocationFailed
+    BenchmarkFailed
         If the process fails or takes too long.
     """
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "backhaul.bench.alloc_child", str(nbytes), allocator.install],
-            env={**os.environ, **allocator.environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=True,
-        )
-    except subprocess.TimeoutExpired:
-        raise AllocationFailed(f"two fills took more than {_TIMEOUT_S:.0f} s") from None
-    except subprocess.CalledProcessError as error:
-        said = "\n".join(error.stderr.strip().splitlines()[-6:])
-        raise AllocationFailed(
-            f"the measured process ended with {error.returncode}:\n{said}"
-        ) from None
-    found: list[list[float]] = json.loads(done.stdout)
+    found: list[list[float]] = run_child(
+        "the measured process",
+        "benches.python.alloc_child",
+        str(nbytes),
+        allocator.install,
+        environment=allocator.environment,
+    )
     return found

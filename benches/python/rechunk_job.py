@@ -1,4 +1,4 @@
-"""The job of ``backhaul bench rechunk``: from chunks of rows to chunks of columns."""
+"""The job of ``rechunk``: from chunks of rows to chunks of columns."""
 
 from __future__ import annotations
 

@@ -1,21 +1,17 @@
-"""Jobs that move data, on several clusters in turn: what their benchmarks have in common.
+"""Cases on several clusters, interleaved: what all benchmarks on clusters have in common.
 
-A benchmark names its cases, each a job with its parameters. Reported for each case and
-configuration: wall-clock, input over wall-clock, CPU time, context switches and page faults.
+A benchmark names its cases, each a job with its parameters, and sums up the repetitions of each: by
+`data_rows` wall-clock, input over wall-clock, CPU time, context switches and page faults.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from backhaul.bench.configurations import ClusterOptions, Configuration
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.profiles import Profile, Profiler
-from backhaul.bench.summary import Spread, spread
-from backhaul.bench.tasks import VERSIONS_OF
-from backhaul.bench.turns import (
+from backhaul.bench.contenders import ClusterOptions
+from backhaul.bench.interleaved import (
     Measured,
     Steps,
     Watch,
@@ -25,8 +21,18 @@ from backhaul.bench.turns import (
     profile_in_turn,
     spread_by_role,
 )
+from backhaul.bench.machine import Machine, installed_versions
+from backhaul.bench.profiles import Profile, Profiler
+from backhaul.bench.report import Report
+from backhaul.bench.summary import Spread, spread
 
-__all__ = ["Case", "Report", "Row", "Turns", "run"]
+__all__ = ["VERSIONS_OF", "Case", "Row", "Turns", "data_rows", "run"]
+
+OptionsT = TypeVar("OptionsT", bound=ClusterOptions)
+RowT = TypeVar("RowT")
+
+#: Distributions whose version every report on clusters has
+VERSIONS_OF = ("backhaul", "dask", "distributed", "cloudpickle", "msgpack", "tornado")
 
 
 @dataclass(frozen=True)
@@ -38,11 +44,8 @@ class Case:
     #: Name of the job, as ``backhaul.bench.jobs`` knows it
     job: str
     parameters: dict[str, Any]
-
-    @property
-    def label(self) -> str:
-        """How steps and profiles name it."""
-        return f"{self.job}-{self.name}" if self.name else self.job
+    #: How steps and profiles name it
+    label: str
 
 
 @dataclass(frozen=True)
@@ -71,32 +74,6 @@ class Row:
     facts: list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Report:
-    """Everything that a run found."""
-
-    #: Names this layout
-    schema: str
-    machine: Machine
-    versions: dict[str, str]
-    options: ClusterOptions
-    rows: Sequence[Row]
-    #: Lanes between the workers of each configuration
-    lanes: dict[str, list[str]]
-    #: Where the time went, if that was asked for
-    profiles: list[Profile]
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the report as plain JSON values.
-
-        Returns
-        -------
-        dict of str to Any
-            A spread is median, minimum and maximum.
-        """
-        return asdict(self)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Turns:
     """How the cases are run, where a benchmark departs from what most do."""
@@ -116,14 +93,14 @@ class Turns:
 def run(
     schema: str,
     cases: Sequence[Case],
-    options: ClusterOptions,
+    options: OptionsT,
     *,
+    rows_of: Callable[[Case, Mapping[str, Sequence[Measured]]], list[RowT]],
     on_step: Callable[[str, int], None],
     profiler: Profiler | None = None,
     versions_of: Sequence[str] = (),
-    configurations: Sequence[Configuration] | None = None,
     turns: Turns | None = None,
-) -> Report:
+) -> Report[OptionsT, RowT]:
     """Run every case in every configuration, in turn.
 
     Parameters
@@ -134,14 +111,14 @@ def run(
         What to run.
     options : ClusterOptions
         What to run it on.
+    rows_of : callable
+        Sums up the repetitions of one case, by label of the configuration.
     on_step : callable
         Called before each step with what comes, and how many steps are left.
     profiler : Profiler, optional
         Profiles each case in each configuration once it is measured.
     versions_of : sequence of str
         Distributions that the jobs use, beside those that every job does.
-    configurations : sequence of Configuration, optional
-        What to compare, if not those of the options.
     turns : Turns, optional
         How.
 
@@ -159,11 +136,11 @@ def run(
     """
     machine = Machine.here()
     turns = turns or Turns()
-    configurations = options.configurations if configurations is None else configurations
+    configurations = options.configurations
     of_case = turns.warmup + options.repetitions + (profiler is not None)
     total = len(configurations) * (1 + (turns.first is not None) + len(cases) * of_case)
     steps = Steps(on_step, total=total)
-    rows: list[Row] = []
+    rows: list[RowT] = []
     profiles: list[Profile] = []
     with open_all(
         configurations,
@@ -195,7 +172,7 @@ def run(
                 seed=turns.seed,
                 watch=turns.watch,
             )
-            rows += _rows(case, measured)
+            rows += rows_of(case, measured)
             if profiler is not None:
                 profiles += profile_in_turn(
                     clusters, case.job, case.parameters, profiler, steps=steps, case=case.label
@@ -203,10 +180,32 @@ def run(
         lanes = lanes_between_workers(clusters)
     steps.done()
     versions = installed_versions(*VERSIONS_OF, *versions_of)
-    return Report(schema, machine, versions, options, rows, lanes, profiles)
+    return Report(
+        schema=schema,
+        machine=machine,
+        versions=versions,
+        options=options,
+        rows=rows,
+        lanes=lanes,
+        profiles=profiles,
+    )
 
 
-def _rows(case: Case, measured: Mapping[str, Sequence[Measured]]) -> list[Row]:
+def data_rows(case: Case, measured: Mapping[str, Sequence[Measured]]) -> list[Row]:
+    """Sum up the repetitions of a job that moves data.
+
+    Parameters
+    ----------
+    case : Case
+        What was run.
+    measured : mapping of str to sequence of Measured
+        Its repetitions, by label of the configuration.
+
+    Returns
+    -------
+    list of Row
+        One for each configuration.
+    """
     rows: list[Row] = []
     for label, repetitions in measured.items():
         seconds = [each.seconds for each in repetitions]

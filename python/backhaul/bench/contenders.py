@@ -1,11 +1,15 @@
-"""What the clusters of a run differ in, and the options that every run on clusters has."""
+"""The contenders: everything that Backhaul can be measured against, and how it is set up.
+
+Between two processes they are the peers, one module each in `backhaul.bench.peers`; between the
+processes of a cluster they are configurations. Both are asked for by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["RECYCLED_MEMORY", "ClusterOptions", "Configuration"]
+__all__ = ["CLUSTERS", "RECYCLED_MEMORY", "ClusterOptions", "Configuration", "peer_names"]
 
 #: Dask's default of ``distributed.scheduler.worker-saturation``
 _DASK_SATURATION = 1.1
@@ -48,6 +52,28 @@ class Configuration:
         return ", ".join(parts)
 
 
+#: Clusters that are asked for by a name that is no protocol: what would be left to gain
+CLUSTERS = {
+    "one-process": Configuration("inproc"),
+    "one-process-recycled": Configuration("inproc", recycled=True),
+    "tcp-recycled": Configuration("tcp", recycled=True),
+}
+
+
+def peer_names() -> list[str]:
+    """List the peers that ``backhaul bench p2p --against`` knows.
+
+    Returns
+    -------
+    list of str
+        Sorted.
+    """
+    # Each is a module.
+    from backhaul.bench.peers import discover
+
+    return list(discover())
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
     """What every run on clusters can be told."""
@@ -61,8 +87,11 @@ class ClusterOptions:
     threads: int = 1
     #: Timed repetitions of each case in each configuration
     repetitions: int = 3
+    #: Some of :data:`CLUSTERS`, beside the protocols
+    against: Sequence[str] = ()
 
     @property
     def configurations(self) -> list[Configuration]:
         """What is compared; the first one is what the others are held to."""
-        return [Configuration(p, s) for p in self.protocols for s in self.saturations]
+        own = [Configuration(p, s) for p in self.protocols for s in self.saturations]
+        return [*own, *(CLUSTERS[name] for name in self.against)]

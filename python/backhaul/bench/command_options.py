@@ -1,18 +1,27 @@
-"""What the commands of the benchmarks on clusters share: options, and the way to a report."""
+"""What the commands of the benchmarks share: options, and the way to a report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import RenderableType
 
-from backhaul.bench.options import JsonTargetType, NumbersType, ProtocolsType
+from backhaul.bench.option_types import JsonTargetType, NumbersType, ProtocolsType
 from backhaul.bench.output import show_progress, write_json
 
-__all__ = ["cluster_options", "json_option", "profile_options", "run_benchmark", "saturation"]
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = [
+    "cluster_options",
+    "json_option",
+    "named",
+    "profile_options",
+    "run_benchmark",
+    "saturation",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -139,8 +148,8 @@ def run_benchmark(job: Any, tables: Callable[[Any], RenderableType], chosen: dic
     click.ClickException
         If a process failed, a result is wrong, or py-spy is missing.
     """
-    from backhaul.bench.alloc import AllocationFailed
     from backhaul.bench.dask_cluster import BenchmarkFailed
+    from backhaul.bench.pair import ContenderFailed
     from backhaul.bench.profiles import Profiler, ProfilerFailed
     from backhaul.bench.tables import open_console, print_machine
 
@@ -151,7 +160,7 @@ def run_benchmark(job: Any, tables: Callable[[Any], RenderableType], chosen: dic
         more = {"profiler": Profiler(folder, native=native)} if folder else {}
         with show_progress() as on_step:
             report = job.run(options, on_step=on_step, **more)
-    except (AllocationFailed, BenchmarkFailed, ProfilerFailed) as error:
+    except (BenchmarkFailed, ContenderFailed, ProfilerFailed) as error:
         raise click.ClickException(str(error)) from error
     if json_target is not None:
         write_json(report.to_json(), json_target)
@@ -160,6 +169,25 @@ def run_benchmark(job: Any, tables: Callable[[Any], RenderableType], chosen: dic
         print_machine(console, report.machine, report.versions)
         console.print(tables(report))
     return report
+
+
+def named(chosen: dict[str, Any], name: str, option: str) -> None:
+    """Refuse a list without names.
+
+    Parameters
+    ----------
+    chosen : dict of str to Any
+        What the command was given.
+    name, option : str
+        The parameter, and the option that sets it.
+
+    Raises
+    ------
+    click.BadParameter
+        If the list is empty.
+    """
+    if not chosen[name]:
+        raise click.BadParameter("name at least one", param_hint=option)
 
 
 def _add(command: _F, options: list[Callable[[_F], _F]]) -> _F:

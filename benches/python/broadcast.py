@@ -1,4 +1,4 @@
-"""``backhaul bench broadcast``: an array on every worker, how soon and in how many copies.
+"""``broadcast``: an array on every worker, how soon and in how many copies.
 
 Copies are told by memory: what client, scheduler and workers hold together once every worker has
 read all of the array, less what they held before the first one, over the size of the array. The
@@ -8,19 +8,22 @@ first array counts, in the client or on one worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from backhaul.bench import data_jobs
-from backhaul.bench.configurations import ClusterOptions
+from backhaul.bench import cases
+from backhaul.bench.contenders import ClusterOptions
 from backhaul.bench.dask_cluster import BenchmarkFailed, DaskCluster
 from backhaul.bench.profiles import Profiler
 from backhaul.bench.pss import read_all
+from backhaul.bench.report import Report
 from backhaul.bench.summary import Spread, spread
 
 __all__ = ["WAYS", "Options", "Row", "run"]
 
 #: From the client to all, a result copied to all, a result that tasks on all need
 WAYS = ("scatter", "replicate", "fetch")
+
+_JOB = "benches.python.broadcast_job:Broadcast"
 
 # Large enough to go the way of large ones, small enough to leave nothing worth counting
 _FIRST_BYTES = 2**20
@@ -38,7 +41,7 @@ class Options(ClusterOptions):
 
 
 @dataclass(frozen=True)
-class Row(data_jobs.Row):
+class Row(cases.Row):
     """One way in one configuration."""
 
     #: What all processes hold with the array on every worker, before the first one subtracted
@@ -49,7 +52,7 @@ class Row(data_jobs.Row):
 
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
-) -> data_jobs.Report:
+) -> Report[Options, Row]:
     """Bring an array to every worker each way.
 
     Parameters
@@ -63,21 +66,21 @@ def run(
 
     Returns
     -------
-    data_jobs.Report
-        A row, of :class:`Row`, for each way and configuration.
+    Report
+        A row for each way and configuration.
 
     Raises
     ------
     BenchmarkFailed
-        As `backhaul.bench.data_jobs.run`, and if the kernel does not tell what a process holds.
+        As `backhaul.bench.cases.run`, and if the kernel does not tell what a process holds.
     ProfilerFailed
         If the processes cannot be profiled.
     """
-    cases = [
-        data_jobs.Case(way, "broadcast", {"way": way, "nbytes": options.nbytes})
+    chosen = [
+        cases.Case(way, _JOB, {"way": way, "nbytes": options.nbytes}, label=f"broadcast-{way}")
         for way in options.ways
     ]
-    first = data_jobs.Case("first", "broadcast", {"way": "fetch", "nbytes": _FIRST_BYTES})
+    first = cases.Case("first", _JOB, {"way": "fetch", "nbytes": _FIRST_BYTES}, label="first")
     #: By label of the configuration: before the first array, then with each one on every worker
     held: dict[str, list[int]] = {}
 
@@ -91,19 +94,21 @@ def run(
                 raise BenchmarkFailed(f"cannot read the memory of a process: {error}") from error
             known.append(sum(each.pss for each in found.values()))
 
-    report = data_jobs.run(
-        "backhaul.bench.broadcast/1",
-        cases,
+    report = cases.run(
+        "backhaul.benches.broadcast/1",
+        chosen,
         options,
+        rows_of=cases.data_rows,
         on_step=on_step,
         profiler=profiler,
         versions_of=("numpy",),
-        turns=data_jobs.Turns(first=first, watch=watch),
+        turns=cases.Turns(first=first, watch=watch),
     )
-    return replace(report, rows=[_with_memory(row, options, held) for row in report.rows])
+    rows = [_with_memory(row, options, held) for row in report.rows]
+    return Report(**{**vars(report), "rows": rows})
 
 
-def _with_memory(row: data_jobs.Row, options: Options, held: dict[str, list[int]]) -> Row:
+def _with_memory(row: cases.Row, options: Options, held: dict[str, list[int]]) -> Row:
     before, *after = held[row.configuration]
     start = options.ways.index(row.case) * options.repetitions
     grown = [each - before for each in after[start : start + options.repetitions]]

@@ -1,4 +1,4 @@
-"""``backhaul bench merge``: a join of two dataframes, cut into few or many partitions.
+"""``merge``: a join of two dataframes, cut into few or many partitions.
 
 The rows stay the same, only their partitions get smaller: what Dask does for each of them takes
 over. The question is that of https://github.com/dask/distributed/issues/6899, where a join on GPUs
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backhaul.bench import data_jobs
-from backhaul.bench.configurations import ClusterOptions
+from backhaul.bench import cases
+from backhaul.bench.contenders import ClusterOptions
 from backhaul.bench.profiles import Profiler
+from backhaul.bench.report import Report
 
 __all__ = ["Options", "run"]
 
@@ -31,24 +32,26 @@ class Options(ClusterOptions):
 
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
-) -> data_jobs.Report:
-    """Run the join with every number of chunks; see `backhaul.bench.data_jobs.run`."""
-    cases = [
-        data_jobs.Case(
+) -> Report[Options, cases.Row]:
+    """Run the join with every number of chunks; see `backhaul.bench.cases.run`."""
+    chosen = [
+        cases.Case(
             str(chunks),
-            "merge",
+            "benches.python.merge_job:Merge",
             {
                 "partitions": chunks * options.workers,
                 "rows": max(1, options.rows_per_worker // chunks),
                 "shuffle": options.shuffle,
             },
+            label=f"merge-{chunks}",
         )
         for chunks in options.chunks
     ]
-    return data_jobs.run(
-        "backhaul.bench.merge/2",
-        cases,
+    return cases.run(
+        "backhaul.benches.merge/2",
+        chosen,
         options,
+        rows_of=cases.data_rows,
         on_step=on_step,
         profiler=profiler,
         versions_of=("pandas", "pyarrow"),

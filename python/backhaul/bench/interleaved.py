@@ -1,4 +1,4 @@
-"""Jobs on several clusters in turn: what one repetition took, and whom it cost what.
+"""The interleaved runner: a job on several clusters in turn, and what each repetition cost whom.
 
 Each configuration has a cluster of its own; all are up at once and used in turn, so that whatever
 else the machine does hits all alike.
@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from backhaul.bench.configurations import Configuration
+from backhaul.bench.contenders import Configuration
 from backhaul.bench.dask_cluster import ROLES, DaskCluster
 from backhaul.bench.profiles import Profile, Profiler
 from backhaul.bench.summary import Spread, spread

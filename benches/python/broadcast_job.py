@@ -1,4 +1,4 @@
-"""The job of ``backhaul bench broadcast``: one array, on every worker."""
+"""The job of ``broadcast``: one array, on every worker."""
 
 from __future__ import annotations
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backhaul.bench.alloc import AllocationFailed, Allocator, fill_twice
+from backhaul.bench.dask_cluster import BenchmarkFailed
+from benches.python.alloc import Allocator, fill_twice
 
 if TYPE_CHECKING:
-    from tests.bench.conftest import RunJson
+    from tests.benches.conftest import RunJson
 
 
 def has_glibc() -> bool:
@@ -22,8 +23,8 @@ def has_glibc() -> bool:
 
 @pytest.mark.skipif(not has_glibc(), reason="its settings are glibc's")
 def test_recycled_memory_needs_no_new_pages(run_json: RunJson) -> None:
-    report = run_json("bench", "alloc", "--size", "32MiB", "--repetitions", "1")
-    assert report["schema"] == "backhaul.bench.alloc/1"
+    report = run_json("alloc", "--size", "32MiB", "--repetitions", "1")
+    assert report["schema"] == "backhaul.benches.alloc/1"
     stock, *others = report["rows"]
     assert [row["allocator"] for row in report["rows"]] == ["stock", "recycled", "backhaul"]
     for row in others:
@@ -36,5 +37,5 @@ def test_recycled_memory_needs_no_new_pages(run_json: RunJson) -> None:
 
 def test_an_allocator_is_installed_by_name_before_the_first_array() -> None:
     assert len(fill_twice(Allocator(install="gc:disable"), 4096)) == 2
-    with pytest.raises(AllocationFailed, match="no attribute 'allocator'"):
+    with pytest.raises(BenchmarkFailed, match="no attribute 'allocator'"):
         fill_twice(Allocator(install="gc:allocator"), 4096)

@@ -1,8 +1,8 @@
-"""`backhaul.bench.codec`: it runs, and measures what it says."""
+"""`benches.python.codec`: it runs, and measures what it says."""
 
 from __future__ import annotations
 
-from backhaul.bench import codec
+from benches.python import codec
 
 
 def test_every_message_is_measured_alone_and_in_a_batch() -> None:

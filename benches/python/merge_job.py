@@ -1,4 +1,4 @@
-"""The job of ``backhaul bench merge``: join two dataframes whose rows are in the wrong places."""
+"""The job of ``merge``: join two dataframes whose rows are in the wrong places."""
 
 from __future__ import annotations
 

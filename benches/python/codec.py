@@ -1,4 +1,4 @@
-"""Dask's messages to frames and back: our codec beside Dask's own, in turn.
+"""``codec``: Dask's messages to frames and back, by our codec and by Dask's own, in turn.
 
 Each round writes and reads every message with both, so that what else happens on the machine meets
 both. The garbage collector is on, as in a scheduler.
@@ -13,9 +13,16 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from backhaul.bench.summary import Spread, spread
+import click
+from distributed.protocol import core
+from rich.table import Table
 
-__all__ = ["Row", "run"]
+from backhaul.bench.machine import Machine, installed_versions
+from backhaul.bench.summary import Spread, spread
+from backhaul.bench.tables import open_console, print_machine
+from backhaul.dask import codec
+
+__all__ = ["Row", "main", "run"]
 
 
 @dataclass(frozen=True)
@@ -48,11 +55,6 @@ def run(*, rounds: int = 31, round_messages: int = 200) -> list[Row]:
     list of Row
         One for each kind of message and size of batch.
     """
-    # Dask may not be installed where other benchmarks run.
-    from distributed.protocol import core
-
-    from backhaul.dask import codec
-
     rows = []
     for name, make in _messages().items():
         for batch in (1, 100):
@@ -146,3 +148,20 @@ def _messages() -> dict[str, Callable[[int], dict[str, Any]]]:
         "compute-task, function of __main__": compute_task(namespace["from_notebook"]),
         "task-finished": task_finished,
     }
+
+
+@click.command("codec")
+@click.option("--rounds", type=click.IntRange(1), default=31, show_default=True)
+def main(rounds: int) -> None:
+    """Compare the codec of messages with Dask's own."""
+    console = open_console()
+    print_machine(console, Machine.here(), installed_versions("backhaul", "dask", "distributed"))
+    table = Table(title="\nµs a message, medians", title_justify="left")
+    table.add_column("message")
+    for column in ("batch", "Dask writes", "reads", "ours writes", "reads", "times as fast"):
+        table.add_column(column, justify="right")
+    for row in run(rounds=rounds):
+        spreads = (row.dask_write_us, row.dask_read_us, row.our_write_us, row.our_read_us)
+        cells = [f"{each.median:.2f}" for each in spreads]
+        table.add_row(row.message, f"{row.batch}", *cells, f"{row.speedup:.1f}")
+    console.print(table)

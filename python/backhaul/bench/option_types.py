@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from backhaul.bench.units import parse_bytes, parse_sizes
+from backhaul._units import parse_bytes, parse_sizes
 
 __all__ = [
     "ChunkType",
@@ -107,7 +107,7 @@ class PeersType(ListType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        from backhaul.bench.p2p import peer_names
+        from backhaul.bench.contenders import peer_names
 
         self._allowed = tuple(peer_names())
         self._several = {"all": self._allowed, "none": ()}
@@ -172,7 +172,7 @@ class ProtocolsType(click.ParamType[tuple[str, ...]]):
 
 
 class JsonTargetType(click.ParamType[str]):
-    """A file to be written once all is measured, or ``-``: wrong paths are told before."""
+    """A file to be written once all is measured, or ``-``: wrong paths are refused before."""
 
     name = "file"
 

@@ -1,4 +1,4 @@
-"""The job of ``backhaul bench shuffle``: bring the rows with equal keys into one partition."""
+"""The job of ``shuffle``: bring the rows with equal keys into one partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``backhaul bench shuffle``: bring equal keys of a dataframe together, every partition to all.
+"""``shuffle``: bring equal keys of a dataframe together, every partition to all.
 
 The rows stay the same, whatever the number of partitions that they are cut into.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backhaul.bench import data_jobs
-from backhaul.bench.configurations import ClusterOptions
+from backhaul.bench import cases
+from backhaul.bench.contenders import ClusterOptions
 from backhaul.bench.profiles import Profiler
+from backhaul.bench.report import Report
 
 __all__ = ["METHODS", "Options", "run"]
 
@@ -34,26 +35,28 @@ class Options(ClusterOptions):
 
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
-) -> data_jobs.Report:
-    """Run the shuffle each way, with every number of chunks; see `backhaul.bench.data_jobs.run`."""
-    cases = [
-        data_jobs.Case(
+) -> Report[Options, cases.Row]:
+    """Run the shuffle each way, with every number of chunks; see `backhaul.bench.cases.run`."""
+    chosen = [
+        cases.Case(
             f"{method}, {chunks}",
-            "shuffle",
+            "benches.python.shuffle_job:Shuffle",
             {
                 "method": method,
                 "partitions": chunks * options.workers,
                 "rows": max(1, options.rows_per_worker // chunks),
                 "columns": options.columns,
             },
+            label=f"shuffle-{method}, {chunks}",
         )
         for method in options.methods
         for chunks in options.chunks
     ]
-    return data_jobs.run(
-        "backhaul.bench.shuffle/1",
-        cases,
+    return cases.run(
+        "backhaul.benches.shuffle/1",
+        chosen,
         options,
+        rows_of=cases.data_rows,
         on_step=on_step,
         profiler=profiler,
         versions_of=("pandas", "pyarrow"),

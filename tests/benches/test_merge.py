@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from backhaul.cli import main
+from benches.python.__main__ import main
 
 if TYPE_CHECKING:
-    from tests.bench.conftest import RunJson
+    from tests.benches.conftest import RunJson
 
 
 def test_both_protocols_join_the_same_rows(run_json: RunJson) -> None:
     report = run_json(
-        *("bench", "merge", "--chunks", "1,2", "--rows-per-worker", "1000"),
+        *("merge", "--chunks", "1,2", "--rows-per-worker", "1000"),
         *("--repetitions", "1"),
     )
-    assert report["schema"] == "backhaul.bench.merge/2"
+    assert report["schema"] == "backhaul.benches.merge/2"
     found = [(row["case"], row["configuration"]) for row in report["rows"]]
     assert found == [("1", "tcp"), ("1", "backhaul"), ("2", "tcp"), ("2", "backhaul")]
     for row in report["rows"]:
@@ -41,6 +41,6 @@ def test_both_protocols_join_the_same_rows(run_json: RunJson) -> None:
     ],
 )
 def test_a_bad_option_is_named_with_what_is_allowed(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(main, ["bench", "merge", *arguments])
+    result = CliRunner().invoke(main, ["merge", *arguments])
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())

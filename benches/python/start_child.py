@@ -1,4 +1,4 @@
-"""The measured process of ``backhaul bench start``: ``… LAUNCHER WORKERS THREADS``.
+"""The measured process of ``start``: ``… LAUNCHER WORKERS THREADS``.
 
 Starts a cluster once everything is imported, and closes it. Prints the seconds of both, as JSON.
 """

@@ -1,25 +1,21 @@
-"""Peak memory of jobs that suffer when roots run ahead of what releases them.
+"""``overproduction``: peak memory of jobs that suffer when roots run ahead of what releases them.
 
 Upstream bounds the number of root tasks on a worker for the sake of these (dask/distributed#5223,
 #5555, #6360, #7128, and its test ``test_graph_execution_width``). Each job runs on one cluster,
 with `backhaul.dask.in_flight` and without, in turn, and the peaks are compared: of the data that
 workers hold, and of the resident memory of their processes.
-
-::
-
-    python -m backhaul.bench.overproduction
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import click
 import dask.array as da
 import numpy as np
 from distributed import Client, LocalCluster, Scheduler, Worker, WorkerPlugin
@@ -27,7 +23,7 @@ from distributed import Client, LocalCluster, Scheduler, Worker, WorkerPlugin
 import dask
 from backhaul.bench.summary import Spread, spread
 
-__all__ = ["JOBS", "Options", "Row", "run"]
+__all__ = ["JOBS", "Options", "Row", "main", "run"]
 
 _MB = 1e6
 
@@ -55,7 +51,7 @@ class Row:
     """Peaks of one job one way, each summed over the workers."""
 
     job: str
-    #: Whether work in hand was on
+    #: Whether the in-flight window was on
     ours: bool
     #: Most bytes of data that workers held
     managed_bytes: Spread
@@ -85,7 +81,7 @@ def run(options: Options, *, on_step: Callable[[str], None]) -> list[Row]:
     KeyError
         If a job is unknown.
     RuntimeError
-        If work in hand cannot be installed.
+        If the in-flight window cannot be installed.
     """
     rows = []
     with (
@@ -119,7 +115,7 @@ def run(options: Options, *, on_step: Callable[[str], None]) -> list[Row]:
 
 def _sample(client: Client, job: Callable[[], Any], *, ours: bool) -> tuple[float, ...]:
     if client.run_on_scheduler(_switch, ours=ours) != ours:
-        raise RuntimeError("work in hand could not be installed")
+        raise RuntimeError("the in-flight window could not be installed")
     client.run(_start)
     start = time.perf_counter()
     client.compute(job()).result()
@@ -267,13 +263,15 @@ JOBS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _main() -> None:
-    jobs = tuple(sys.argv[1:])
+@click.command("overproduction")
+@click.argument("jobs", nargs=-1, type=click.Choice(list(JOBS)))
+def main(jobs: tuple[str, ...]) -> None:
+    """Compare the peak memory of jobs with and without the in-flight window."""
     options = Options(jobs=jobs) if jobs else Options()
     lines = ["| job | | managed, MB | resident, MB | s |", "|---|---|---|---|---|"]
 
     def show(name: str) -> None:
-        sys.stderr.write(f"{name}\n")
+        click.echo(name, err=True)
 
     for row in run(options, on_step=show):
         cells = [
@@ -286,8 +284,4 @@ def _main() -> None:
             ]
         ]
         lines.append(f"| {row.job} | {'ours' if row.ours else 'upstream'} | {' | '.join(cells)} |")
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
-if __name__ == "__main__":
-    _main()
+    click.echo("\n".join(lines))

@@ -1,4 +1,4 @@
-"""``backhaul bench rechunk``: an array in chunks of rows becomes one in chunks of columns.
+"""``rechunk``: an array in chunks of rows becomes one in chunks of columns.
 
 Every chunk has a piece for every new one.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from backhaul.bench import data_jobs
-from backhaul.bench.configurations import ClusterOptions
+from backhaul.bench import cases
+from backhaul.bench.contenders import ClusterOptions
 from backhaul.bench.profiles import Profiler
+from backhaul.bench.report import Report
 
 __all__ = ["METHODS", "Options", "run"]
 
@@ -32,20 +33,22 @@ class Options(ClusterOptions):
 
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
-) -> data_jobs.Report:
-    """Rechunk an array each way; see `backhaul.bench.data_jobs.run`."""
-    cases = [
-        data_jobs.Case(
+) -> Report[Options, cases.Row]:
+    """Rechunk an array each way; see `backhaul.bench.cases.run`."""
+    chosen = [
+        cases.Case(
             method,
-            "rechunk",
+            "benches.python.rechunk_job:Rechunk",
             {"method": method, "size": options.size, "chunks": options.chunks},
+            label=f"rechunk-{method}",
         )
         for method in options.methods
     ]
-    return data_jobs.run(
-        "backhaul.bench.rechunk/1",
-        cases,
+    return cases.run(
+        "backhaul.benches.rechunk/1",
+        chosen,
         options,
+        rows_of=cases.data_rows,
         on_step=on_step,
         profiler=profiler,
         versions_of=("numpy",),

@@ -1,4 +1,4 @@
-"""How long ordering a task graph takes, natively and by Dask: ``python -m backhaul.bench.order``.
+"""``order``: how long ordering a task graph takes, natively and by Dask.
 
 Both order the same graph in turn, and must come to the same result; the medians are compared.
 """
@@ -25,7 +25,7 @@ from backhaul.dask.order import order
 __all__ = ["main"]
 
 
-@click.command()
+@click.command("order")
 @click.option("--rounds", default=5, show_default=True, help="How often each orders each graph.")
 @click.option("--graph", "names", multiple=True, help="Only graphs whose name contains this.")
 def main(rounds: int, names: tuple[str, ...]) -> None:
@@ -129,6 +129,3 @@ GRAPHS: dict[str, Callable[[], dict[Any, Any]]] = {
     "random, reach 50": lambda: _random(reach=50),
     "random, reach 2000": lambda: _random(reach=2000),
 }
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The measured process of ``backhaul bench alloc``: ``… NBYTES [MODULE:FUNCTION]``.
+"""The measured process of ``alloc``: ``… NBYTES [MODULE:FUNCTION]``.
 
 Calls the function, then twice makes an array, fills it and drops it. Prints seconds and page
 faults of both, as JSON.

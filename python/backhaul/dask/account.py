@@ -81,7 +81,7 @@ class Account:
         report = metrics.pop(METRIC, None)
         answer = self._upstream(address=address, metrics=metrics, **others)
         address = self._scheduler.coerce_address(address)
-        # One that is unknown is on its way out.
+        # The scheduler has removed a worker that it does not know: its heartbeat came late.
         if report is not None and address in self._scheduler.workers:
             self._note(address, report)
         return answer
@@ -90,7 +90,7 @@ class Account:
         try:
             self._ledger.handle_report(address, report, time())
         except Exception as error:
-            # Whatever it is: a worker whose heartbeat fails closes.
+            # Nothing may come out of here: a worker whose heartbeat fails closes itself.
             if not self._is_warned:
                 self._is_warned = True
                 logger.warning(
@@ -99,7 +99,7 @@ class Account:
                     address,
                     error,
                 )
-        # Nobody may look for days, while workers come and go.
+        # `current` drops workers that left, but it may not be called for days.
         if self._ledger.present > len(self._scheduler.workers) + _LEAVERS_MAX:
             self._ledger.leave_all_but({self._scheduler.address, *self._scheduler.workers})
 

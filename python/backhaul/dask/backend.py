@@ -180,7 +180,7 @@ class BackhaulListener(BaseListener):
         ip = "" if host == "" else (await _addresses(host))[0]
         self._natives = _bind(settings, ip, port)
         chosen_port = parse_location(self._natives[0].address).port
-        # Bound to everything, it is known by its IPv4 address, as more peers can use that.
+        # A listener on every interface is known by its IPv4 address, which more peers can use.
         self._bound = Location(ip or "0.0.0.0", chosen_port)
         self._contact = Location(
             contact_host(
@@ -245,7 +245,7 @@ class BackhaulListener(BaseListener):
     async def _handle(self, endpoint: Endpoint) -> None:
         if not self._natives:
             # Stopped since the peer was accepted. It waits for our side of Dask's handshake, which
-            # has no timeout, and `abort_handshaking_comms` has run: nobody else will tell it.
+            # has no timeout, and `abort_handshaking_comms` has run already.
             endpoint.abort()
             return
         assert self._settings is not None
@@ -345,7 +345,7 @@ async def _connect(settings: Settings, location: Location) -> Endpoint:
         _give_up(request)
         raise
     finally:
-        # It keeps its exception, whose traceback keeps this frame: no cycle.
+        # A request keeps its exception, whose traceback keeps this frame: a reference cycle.
         del request
 
 
@@ -372,8 +372,7 @@ def _bind(settings: Settings, ip: str, port: int) -> list[NativeListener]:
     try:
         return [everywhere, shared_context(settings).listen(f"0.0.0.0:{chosen_port}")]
     except OSError:
-        # The rule: the IPv6 wildcard takes IPv4 too, unless the system is set otherwise
-        # (net.ipv6.bindv6only).
+        # The IPv6 wildcard takes IPv4 as well, unless net.ipv6.bindv6only is set.
         return [everywhere]
 
 

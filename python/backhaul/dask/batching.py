@@ -148,7 +148,7 @@ class AdaptiveBatchedSend(BatchedSend):
             self.abort()
             return
         except Exception:
-            # The peer may have part of it: nothing can be sent after that.
+            # The peer may have received a part of the batch: the stream cannot go on.
             logger.exception("Error in batched write")
             self.abort()
             return

@@ -98,7 +98,7 @@ class BackhaulComm(Comm):
         self._posted: Request[list[memoryview]] | None = None
         #: A message that it received and left for the next read.
         self._kept: list[memoryview] | None = None
-        #: Most of them, low enough that the native queue, which fails when it is full, never is.
+        #: Most unfinished sends: the native queue holds twice as many, and fails when it is full.
         self._unfinished_max = max(1, settings.sends_max // 2)
         self._finalizer = weakref.finalize(
             self, _abort_dangling, endpoint, os.getpid(), f"{local_addr} -> {peer_addr}"
@@ -253,7 +253,7 @@ class BackhaulComm(Comm):
         unfinished = self._unfinished
         try:
             while unfinished:
-                # It stays there meanwhile, for `congested`.
+                # Awaited before it is removed, as `congested` looks at it meanwhile.
                 await unfinished[0]
                 self._forget_finished()
         except (ConnectionFailed, TimedOut) as error:
@@ -312,7 +312,7 @@ class BackhaulComm(Comm):
             try:
                 frames = request.result()
             except (ConnectionFailed, TimedOut):
-                # What came before is good; the next read raises it.
+                # The messages before it are good; the next read raises this error.
                 self._posted = request
                 break
             frames_bytes = sum(map(nbytes_of, frames))
@@ -322,7 +322,7 @@ class BackhaulComm(Comm):
             try:
                 messages.append(codec.loads(frames, deserialize=self.deserialize))
             except Exception:
-                # The same: the next read decodes this one again, and raises.
+                # The messages before it are good: the next read decodes this one again, and raises.
                 self._kept = frames
                 break
             arrived_bytes += frames_bytes
@@ -396,7 +396,7 @@ class BackhaulComm(Comm):
             self.abort()
             raise
         finally:
-            # It keeps its exception, whose traceback keeps this frame: no cycle.
+            # A request keeps its exception, whose traceback keeps this frame: a reference cycle.
             del request
 
     def _inline_bytes_max(self) -> int | None:
@@ -459,7 +459,7 @@ class BackhaulComm(Comm):
             else:
                 unfinished.append(request)
         finally:
-            # It keeps its exception, whose traceback keeps this frame: no cycle with the buffers.
+            # As above: the cycle would keep the buffers, too.
             del request
 
     def _end(self, error: BackhaulError) -> NoReturn:

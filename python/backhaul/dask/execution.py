@@ -186,7 +186,7 @@ class _Execution(asyncio.Future[None]):
         self._run_id = task_state.run_id
         self._run_spec = task_state.run_spec
         self._span_id = span_id
-        #: When the instruction began: what no other metric explains is "other".
+        #: When the instruction began: time that no other metric accounts for is "other".
         self._started_s = perf_counter()
         self._metrics: list[tuple[Any, float, str]] = []
         self._measured = _recorder(self._metrics)
@@ -207,10 +207,10 @@ class _Execution(asyncio.Future[None]):
                 dependency.key: data[dependency.key] for dependency in self._task_state.dependencies
             }
             stop = time()
-            #: Of what caused the instruction, as for a task of asyncio; the task has a copy of it.
+            #: A copy of the context that caused the instruction, as a task of asyncio has.
             self._context = contextvars.copy_context()
         except Exception:
-            # Dask's own way finds it again, and says what there is to say.
+            # Dask's own code meets the same error again, and reports it.
             return False
         finally:
             callbacks.reset(token)
@@ -259,12 +259,12 @@ class _Execution(asyncio.Future[None]):
             with executor._shutdown_lock:
                 if executor._shutdown:
                     raise RuntimeError("cannot schedule new futures after shutdown")
-                # First what may fail: then nothing is queued.
+                # Starting a thread may fail: then nothing has been queued yet.
                 executor._adjust_thread_count()
                 executor._work_queue.put(self)
         except RuntimeError as error:
             self._broken = error
-            # Not at once: the next task may end here, too, and the one after it.
+            # Later, as the state machine may start a task that ends here as well: no recursion.
             self.get_loop().call_soon(self._finish, context=self._context)
 
     def run(self) -> None:
@@ -279,7 +279,7 @@ class _Execution(asyncio.Future[None]):
         try:
             event_loop.call_soon_threadsafe(self._finish, context=self._context)
         except RuntimeError:
-            # With the event loop went whoever would want to know.
+            # The event loop has been closed, with the worker that would handle the result.
             if not event_loop.is_closed():
                 raise
 
@@ -313,7 +313,7 @@ class _Execution(asyncio.Future[None]):
             self._error = error
             self._outcome = error_message(error)
         finally:
-            # What the task itself measured counts for neither.
+            # Time that the task itself measured is neither CPU nor waiting time of the thread.
             metered_s = self._metered_s()
             spent_cpu_s = max(0.0, thread_time() - cpu_s - metered_s)
             stop_s = time()
@@ -420,7 +420,7 @@ class _Execution(asyncio.Future[None]):
         if self._task_state.state in ("executing", "long-running"):
             logger.error(f"Exception during execution of task {self._key!r}", exc_info=error)
         try:
-            # Its traceback is looked up where it is handled.
+            # `from_exception` reads the traceback of the exception being handled.
             raise error
         except Exception:
             return ExecuteFailureEvent.from_exception(
@@ -465,7 +465,7 @@ def _is_coroutine(run_spec: Any) -> bool:
         if (
             type(function) is FunctionType
             and not function.__code__.co_flags & inspect.CO_COROUTINE
-            # What marks a function as a coroutine although it is none stands there.
+            # A marker, as of `inspect.markcoroutinefunction`, would be in its attributes.
             and not function.__dict__
         ) or type(function) is BuiltinFunctionType:
             run_spec._is_coro = False
@@ -503,8 +503,8 @@ def _quicken(executor: ThreadPoolExecutor) -> None:
     """Give a thread pool that has no thread yet a queue written in C."""
     if isinstance(executor._work_queue, _WorkQueue) or executor._threads:
         return
-    # A thread that leaves the pool calls in another under this lock, and one that waits for the end
-    # of a pool holds it as long.
+    # This lock is held while a thread leaves its pool and starts another in its place, and for as
+    # long as somebody waits for the end of a pool: do not wait for it on the event loop.
     if not threads_lock.acquire(blocking=False):
         return
     try:

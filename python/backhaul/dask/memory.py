@@ -102,7 +102,7 @@ class MemoryMonitor:
         self._worker = worker
         self._arena = arena
         self._original = original
-        #: The least free there was since then, which nobody needed meanwhile.
+        #: The least that was free since then: it was not needed all that time.
         self._idle_bytes = 0
         self._since_s = monotonic()
 
@@ -157,11 +157,11 @@ class NannyMonitor:
             most = manager.memory_limit * manager.memory_terminate_fraction
             try:
                 (resident,) = _status_bytes(pid, b"VmRSS:")
-                # What is borrowed takes long to find out.
+                # Counting what is borrowed takes long: only where it decides.
                 if resident > most >= resident - _borrowed_bytes(pid):
                     return
             except OSError:
-                # It has just ended.
+                # The process has ended meanwhile.
                 return
         self._original()
 
@@ -184,7 +184,7 @@ def arena_actor(original: Callable[..., Any]) -> Callable[..., Any]:
         active_threads: dict[int, Any],
         active_threads_lock: Any,
     ) -> Any:
-        # Dask copies no context for it.
+        # Dask runs methods of actors without a copy of the worker's context.
         allocate_in_arena()
         return original(
             func, args, kwargs, execution_state, key, active_threads, active_threads_lock
@@ -252,7 +252,7 @@ def _spill_bytes(worker: Worker) -> int | None:
 def _status_bytes(pid: int | str, *names: bytes) -> list[int]:
     with open(f"/proc/{pid}/status", "rb") as status:
         words = status.read().split()
-    # A process that has ended, but is not forgotten, has none.
+    # A zombie has no such lines.
     return [1024 * int(words[words.index(name) + 1]) if name in words else 0 for name in names]
 
 

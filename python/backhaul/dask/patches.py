@@ -153,7 +153,7 @@ PATCHES: tuple[Patch, ...] = (
         replace="waiting.shared_event",
         read={FutureState: "a3cf7ecc4e8d"},
     ),
-    # The scheduler looks it up in its module at each call.
+    # In its module, where the scheduler looks it up at each call.
     Patch(
         switch="hot-path.order",
         owner=dask.order,
@@ -168,7 +168,7 @@ PATCHES: tuple[Patch, ...] = (
         replace="memory.arena_actor",
         read={run_actor: "9088419020a7"},
     ),
-    # The client calls it by the name of its module; others have imported it before us.
+    # In its module, where the client looks it up; modules that imported the name keep Dask's own.
     Patch(
         switch="hot-path.futures",
         owner=distributed.utils,

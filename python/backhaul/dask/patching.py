@@ -207,7 +207,8 @@ class Replacement:
 
 
 def _replace_attribute(owner: Any, name: str, ours: Any, original: Any) -> Replacement:
-    # What is inherited, from a base class or from the class of an object, is had again by deleting.
+    # A name that was inherited, from a base class or from the class of an object, is inherited
+    # again once ours is deleted.
     is_own = name == "__class__" or name in getattr(owner, "__dict__", ())
 
     def restore(ours: Any, original: Any) -> bool:
@@ -305,7 +306,7 @@ def _files(function: Any) -> set[str | None]:
     files: set[str | None] = set()
     while isinstance(function, FunctionType):
         if function in _originals:
-            # Ours stands for Dask's.
+            # A function of ours counts as the one in whose place it is.
             function = _originals[function]
             continue
         files.add(function.__code__.co_filename)
@@ -326,6 +327,6 @@ def is_pristine(source: Any) -> bool:
         home = sys.modules[source.__module__].__file__
     else:
         home = source.__file__
-        # The rest it has from elsewhere.
+        # What a module has imported belongs to others.
         parts = [part for part in parts if getattr(part, "__module__", None) == source.__name__]
     return all(_files(part) <= {home} for part in parts)

@@ -69,7 +69,7 @@ class StealBack:
     def detach(self) -> None:
         """Leave them to upstream, after the last one that is under way."""
         self._leaves = True
-        # A task whose answer nobody hears would be lost.
+        # Later otherwise: without a handler, the task in an answer would be lost.
         if not self.asked and self._replaced is not None:
             self._replaced.take_back()
 
@@ -131,10 +131,10 @@ class StealBack:
         _, ws, run_id = asked
         ts = self.scheduler.tasks.get(key)
         if ts is None or ts.processing_on is not ws or ts.run_id != run_id:
-            # Stolen, released or lost since.
+            # The task has been stolen, released or lost since it was asked for.
             return
         if state in GIVEN_UP:
-            # Back to waiting, and from there into the queue.
+            # The task goes back to waiting, and from there into the queue.
             self.scheduler.transitions({key: "released"}, stimulus_id)
 
     def _came_from_the_queue(self, ts: TaskState) -> bool:

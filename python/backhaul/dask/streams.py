@@ -51,12 +51,12 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
                 return
             for batch in batches:
                 if comm.given_up():
-                    # By a handler: the next read will say so, and the rest is not for us.
+                    # A handler closed it: the next read raises, and later messages are dropped.
                     break
                 if not await stream.handle(batch):
                     return
             if comm.readable():
-                # The next read would not leave the event loop to others.
+                # The next read would return at once: let other callbacks of the event loop run.
                 await asyncio.sleep(0)
     finally:
         await comm.close()

@@ -51,7 +51,7 @@ class PinnedWorkerProcess(WorkerProcess):
         try:
             status = await super().start()
         except ConfigError:
-            # There is no process that the nanny could end; its queues have threads.
+            # No process was started that the nanny could end, but its queues have threads to end.
             self.child_stop_q.close()
             if self.process is not None:
                 self.process.close()

@@ -48,7 +48,7 @@ async def run_workers(
     nannies: dict[str, Nanny] = {}
     working: asyncio.Task[None] | None = None
     try:
-        # Signals are heard from here on.
+        # Signals are handled from here on.
         await asyncio.sleep(0)
         for name, spec in specs.items():
             nannies[name] = spec["cls"](address, **spec["options"])

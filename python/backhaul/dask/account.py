@@ -81,7 +81,7 @@ class Account:
         report = metrics.pop(METRIC, None)
         answer = self._upstream(address=address, metrics=metrics, **others)
         address = self._scheduler.coerce_address(address)
-        # The scheduler has removed a worker that it does not know: its heartbeat came late.
+        # A worker that the scheduler does not know has been removed: it will close itself.
         if report is not None and address in self._scheduler.workers:
             self._note(address, report)
         return answer

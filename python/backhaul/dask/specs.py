@@ -216,7 +216,7 @@ def _is_fixed_function(function: FunctionType, parts: list[Parts], seen: set[int
         *function.__dict__.values(),
         *(value[1] for value in values if len(value) == 2),
     ]
-    # A dictionary could change without being another one.
+    # It is compared by identity, which would not show a change of the dictionary.
     if function.__kwdefaults__:
         return False
     if not all(_is_fixed(value, parts, seen) for value in captured):

@@ -166,7 +166,7 @@ class _Gathering:
             self._outcome.set_exception(error)
         else:
             if awaited is not None:
-                # The state has an event of asyncio's: it was made before Dask's method was replaced.
+                # A future of asyncio's: its event was made before Dask's method was replaced.
                 awaited._asyncio_future_blocking = False
                 awaited.add_done_callback(step.wake)
         finally:

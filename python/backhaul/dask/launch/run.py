@@ -37,7 +37,7 @@ async def run_workers(
     specs : mapping of str to dict
         As `worker_specs` returns them.
     say : callable
-        Told of progress, a line at a time.
+        Called with each line of progress.
 
     Raises
     ------

@@ -249,7 +249,7 @@ class InFlightWindow:
         """Room for tasks of the group at the front of the queue."""
         confirmed = self.confirmed.get(group.name, 0)
         expectation = self.expectations.get(group.prefix.name)
-        # A negative average means that upstream has forgotten it, as a task has been running for far
+        # A negative average: upstream has forgotten it, as a task has been running for far
         # longer than that.
         if expectation is None or not confirmed or group.prefix.duration_average < 0:
             return 0

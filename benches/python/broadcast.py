@@ -53,28 +53,12 @@ class Row(cases.Row):
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, Row]:
-    """Bring an array to every worker each way.
-
-    Parameters
-    ----------
-    options : Options
-        What to run.
-    on_step : callable
-        Called before each step with what comes, and how many steps are left.
-    profiler : Profiler, optional
-        Profiles each way in each configuration once it is measured.
-
-    Returns
-    -------
-    Report
-        A row for each way and configuration.
+    """Bring an array to every worker each way; see `backhaul.bench.cases.run`.
 
     Raises
     ------
     BenchmarkFailed
-        As `backhaul.bench.cases.run`, and if the kernel does not tell what a process holds.
-    ProfilerFailed
-        If the processes cannot be profiled.
+        As there, and if the kernel does not tell what a process holds.
     """
     chosen = [
         cases.Case(way, _JOB, {"way": way, "nbytes": options.nbytes}, label=f"broadcast-{way}")

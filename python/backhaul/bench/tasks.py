@@ -61,29 +61,7 @@ class Row:
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, Row]:
-    """Run every case in every configuration, in turn.
-
-    Parameters
-    ----------
-    options : Options
-        What to run.
-    on_step : callable
-        Called before each step with what comes, and how many steps are left.
-    profiler : Profiler, optional
-        Profiles each case in each configuration once it is measured.
-
-    Returns
-    -------
-    Report
-        A row for each case and configuration.
-
-    Raises
-    ------
-    BenchmarkFailed
-        If a cluster does not start or does not answer, or a result is wrong.
-    ProfilerFailed
-        If the processes cannot be profiled.
-    """
+    """Run every case in every configuration, interleaved; see `backhaul.bench.cases.run`."""
     chosen = [
         cases.Case(name, name, _parameters(options, name), label=name) for name in options.cases
     ]

@@ -57,29 +57,7 @@ class Row(cases.Row):
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
 ) -> Report[Options, Row]:
-    """Run the job in every configuration, in turn.
-
-    Parameters
-    ----------
-    options : Options
-        What to compute.
-    on_step : callable
-        Called before each step with what comes, and how many steps are left.
-    profiler : Profiler, optional
-        Profiles each configuration once it is measured.
-
-    Returns
-    -------
-    Report
-        Times, transfers, and whether the results are equal.
-
-    Raises
-    ------
-    BenchmarkFailed
-        If a cluster does not start or does not answer, or a result is wrong.
-    ProfilerFailed
-        If the processes cannot be profiled.
-    """
+    """Run the job in every configuration, interleaved; see `backhaul.bench.cases.run`."""
     case = cases.Case(
         "",
         "transpose-sum",

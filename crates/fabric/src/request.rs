@@ -148,6 +148,17 @@ impl<T, E> Request<T, E> {
         }
     }
 
+    /// Takes the error if the operation has failed; a result stays
+    pub fn take_error(&self) -> Option<E> {
+        match &self.state {
+            Held::Slot(slot) => slot.take_error(),
+            Held::Here(result) => {
+                let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
+                result.take_if(|result| result.is_err())?.err()
+            }
+        }
+    }
+
     /// Blocks until the operation is done or `timeout` has passed
     ///
     /// `None` means that time ran out: the operation goes on, and may be waited for again.
@@ -205,8 +216,13 @@ impl<T, E> Request<T, E> {
             return false;
         };
         match slot.withdraw() {
-            State::Pending { .. } => {
+            State::Pending { waker, .. } => {
                 operation.driver.cancel(operation.id);
+                // Others may wait for it too: for them it is over.
+                slot.blocked.notify_all();
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
                 true
             }
             State::Done(result) => {
@@ -406,6 +422,17 @@ impl<T, E> Slot<T, E> {
             }
             State::Pending { .. } => unreachable!("`done` is set after the result is stored"),
             State::Taken => panic!("{TAKEN_ONCE}"),
+        }
+    }
+
+    fn take_error(&self) -> Option<E> {
+        let mut state = self.lock();
+        if !matches!(*state, State::Done(Err(_))) {
+            return None;
+        }
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Done(result) => result.err(),
+            _ => None,
         }
     }
 

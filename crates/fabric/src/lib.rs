@@ -84,7 +84,7 @@ pub mod seams {
     pub use crate::carrier::{Carrier, Carriers, Payload, TakeError, Ways};
     pub use crate::lane::{Lane, LaneError, LaneTraits, Moved};
     pub use crate::link::{
-        CarrierReach, Content, Delivery, GiveRequest, Link, LinkEvent, LinkMemory, LinkParts,
+        CarrierReach, Content, Delivery, GiveRequest, Held, Link, LinkEvent, LinkMemory, LinkParts,
         MessageMemory, Meter, Now, ReadTargets, Recv, Send, TakeId, TakeRequest, TakeTarget,
     };
     pub use crate::statistics::Counters;

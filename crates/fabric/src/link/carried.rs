@@ -54,6 +54,11 @@ impl Takes {
         self.due.clear();
     }
 
+    /// How much is being taken
+    pub(super) fn len(&self) -> usize {
+        self.live.len()
+    }
+
     /// Whether nothing is being taken
     pub(super) fn is_empty(&self) -> bool {
         self.live.is_empty()

@@ -58,6 +58,11 @@ impl Arrivals {
         self.0.get_mut(id.0).and_then(Option::take)
     }
 
+    /// How many there are
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
     /// Drops what is not complete: the rest never comes
     pub(super) fn drop_incomplete(&mut self) {
         for slot in &mut self.0 {

@@ -75,6 +75,26 @@ pub struct Link<S, R> {
     started: Instant,
 }
 
+/// How much a link holds
+///
+/// Once it has ended and its events are polled, all of it is zero but the arrivals: messages that
+/// came whole before the end can still be received.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Held {
+    /// Sends that are not over
+    pub sends: usize,
+    /// Receives that are not over
+    pub recvs: usize,
+    /// Messages that have come, or are coming, and that no receive has
+    pub arrivals: usize,
+    /// Payload that carriers are to bring
+    pub takes: usize,
+    /// Frames that the lane has not taken
+    pub frames: usize,
+    /// Events that were not polled
+    pub events: usize,
+}
+
 /// What a link is made of
 pub struct LinkParts {
     /// The protocol core, both sides with their credit
@@ -204,6 +224,18 @@ impl<S, R> Link<S, R> {
     /// By which ways long messages come, and how fast they were
     pub fn ways(&self) -> &Ways {
         &self.ways
+    }
+
+    /// How much the link holds, for tests and reports
+    pub fn held(&self) -> Held {
+        Held {
+            sends: self.sends.len(),
+            recvs: self.recvs.len(),
+            arrivals: self.arrivals.len(),
+            takes: self.takes.len(),
+            frames: self.outbound.len(),
+            events: self.events.len(),
+        }
     }
 
     /// A snapshot for reports

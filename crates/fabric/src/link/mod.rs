@@ -289,13 +289,15 @@ impl<S, R> Link<S, R> {
                     self.fail_recv(recv.0, error);
                 }
                 Event::SendComplete { send } => self.complete_send(send),
+                // The others fail with the link, which ends next.
+                Event::RecvClosed { .. } if !self.is_closing() => {}
                 Event::RecvClosed { recv } => {
                     let reason = CloseReason::Peer { peer: self.peer };
                     self.fail_recv(recv.0, reason.into());
                 }
                 // A close of ours goes on until what was sent before it is out.
                 Event::PeerClosed if self.is_closing() => {}
-                Event::PeerClosed => self.handle_peer_closed(),
+                Event::PeerClosed => self.finish_peer_close(),
             }
         }
     }
@@ -320,10 +322,11 @@ impl<S, R> Link<S, R> {
                     RecvMemory::Device(_) if is_all_on_devices(sources.as_ref()) => {
                         Memory::Into(recv)
                     }
-                    RecvMemory::Device(device) => Memory::Missing(Missing::NoPlace {
-                        memory: MemoryKind::Device(device.device()),
-                        detail: "the message lies in memory of the host".to_owned(),
-                    }),
+                    RecvMemory::Device(device) if asks => {
+                        Memory::Missing(Missing::host_message(device))
+                    }
+                    // Its receive is told in the end: until then it may go to another.
+                    RecvMemory::Device(_) => Arrival::segments(sizes.len()),
                 },
             },
         };

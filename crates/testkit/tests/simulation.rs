@@ -32,7 +32,10 @@ fn every_run_is_as_the_model_says() {
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, got {text:?}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} must be a number, got {text:?}")),
+    )
 }
 
 const SEEDS: u64 = 400;

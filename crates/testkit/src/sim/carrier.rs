@@ -145,6 +145,8 @@ impl Carrier for SimCarrier {
         let mut state = self.ours.lock();
         let address = segment.host()?.as_ptr() as usize;
         let memory = state.lent.get(&address)?.clone();
+        // Another segment may lie where one was that is gone.
+        memory.upgrade()?;
         Some(state.ticket(Parcel::Offered(memory)))
     }
 

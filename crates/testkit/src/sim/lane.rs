@@ -56,6 +56,7 @@ struct Tap {
     /// Bytes of payload before the next frame
     skip: usize,
     starts: VecDeque<Start>,
+    has_closed: bool,
     is_lost: bool,
 }
 
@@ -78,6 +79,7 @@ impl Wire {
                 limits: limits.clone(),
                 skip: 0,
                 starts: VecDeque::new(),
+                has_closed: false,
                 is_lost: false,
             },
         }
@@ -169,6 +171,11 @@ impl Wire {
         self.tap.starts.pop_front()
     }
 
+    /// Whether the sender has said that nothing more comes, among the bytes that were read
+    pub(super) fn has_closed(&self) -> bool {
+        self.tap.has_closed
+    }
+
     /// Changes some bytes on their way, returning whether there were any
     pub(super) fn corrupt(&mut self, random: &mut Random) -> bool {
         if self.chunks.is_empty() {
@@ -218,6 +225,7 @@ impl Tap {
             if header.kind.carries_payload() {
                 self.skip = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX);
             }
+            self.has_closed |= header.kind == FrameKind::Close;
             if header.kind.starts_message() {
                 self.starts.push_back(Start {
                     message: header.message,

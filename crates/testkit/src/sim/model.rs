@@ -93,12 +93,7 @@ impl Direction {
     }
 
     /// A send is over; `is_new`: within the call that posted it
-    pub(super) fn sent(
-        &mut self,
-        operation: u64,
-        result: &Result<(), SendError>,
-        is_new: bool,
-    ) {
+    pub(super) fn sent(&mut self, operation: u64, result: &Result<(), SendError>, is_new: bool) {
         let next_start = self.next_start;
         let found = self.sends.iter_mut().enumerate();
         let mut found = found.filter(|(_, send)| send.operation == operation);
@@ -281,7 +276,10 @@ impl Direction {
         }
         let mut left = self.sends[self.next_start..].iter();
         if let Some(send) = left.find(|send| !send.is_absent) {
-            assert!(self.waiting().1 > 0, "{send:?} waits, and nothing else does");
+            assert!(
+                self.waiting().1 > 0,
+                "{send:?} waits, and nothing else does"
+            );
         }
     }
 
@@ -303,7 +301,10 @@ impl Direction {
             over[message.send] = message.stage == Stage::Over;
         }
         for (send, over) in self.sends.iter().zip(over) {
-            assert!(over || !send.is_sent, "{send:?} was sent, and never received");
+            assert!(
+                over || !send.is_sent,
+                "{send:?} was sent, and never received"
+            );
         }
     }
 
@@ -333,7 +334,10 @@ impl Direction {
         self.recvs.remove(&recv).expect("an outcome has a receive");
         self.posted.retain(|posted| *posted != recv);
         let met = Stage::Met(recv);
-        let met = self.messages.iter().position(|message| message.stage == met);
+        let met = self
+            .messages
+            .iter()
+            .position(|message| message.stage == met);
         if let Some(message) = met {
             self.has_returned = true;
             self.messages[message].stage = Stage::Unmet;
@@ -359,7 +363,10 @@ impl Direction {
     fn take_met(&mut self, recv: u64) -> (usize, RecvState) {
         let state = self.recvs.remove(&recv).expect("an outcome has a receive");
         let met = Stage::Met(recv);
-        let message = self.messages.iter().position(|message| message.stage == met);
+        let message = self
+            .messages
+            .iter()
+            .position(|message| message.stage == met);
         let message = message.expect("a receive fails with a message it has met");
         self.messages[message].stage = Stage::Over;
         (message, state)
@@ -385,7 +392,8 @@ impl SendState {
             }
             Content::Segments(memory) => {
                 assert_eq!(capacity, None);
-                let mut found: Vec<Vec<u8>> = memory.host.iter().map(|host| host.to_vec()).collect();
+                let mut found: Vec<Vec<u8>> =
+                    memory.host.iter().map(|host| host.to_vec()).collect();
                 for (index, memory) in &memory.device {
                     assert!(found[*index].is_empty());
                     found[*index] = device::download(memory);

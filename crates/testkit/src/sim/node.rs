@@ -155,16 +155,12 @@ impl Node {
                 self.link.handle_read(&around.now(), bytes);
             }
             Moved::Blocked => return false,
-            Moved::End => {
-                let before = self.link.is_open();
-                self.link.handle_end();
-                self.settle(around);
-                return before && !self.link.is_open();
-            }
+            Moved::End => self.link.handle_end(),
             Moved::Broken => self.link.handle_lane_error(reset()),
         }
         self.settle(around);
-        true
+        // At the end there may be something left that carriers are to bring.
+        matches!(moved, Moved::Bytes(_)) || self.closed.is_some()
     }
 
     /// Writes some of what is to be written, returning whether the lane took any
@@ -192,7 +188,7 @@ impl Node {
             }
         }
         self.settle(around);
-        true
+        matches!(moved, Moved::Bytes(_)) || self.closed.is_some()
     }
 
     /// Has one of the carriers bring something, returning whether it did
@@ -288,7 +284,7 @@ impl Node {
         self.settle_with(around, None);
     }
 
-    /// As [`Node::settle`], after a send was posted
+    /// As [`Node::settle`], after an operation was posted
     pub(super) fn settle_with(&mut self, around: &mut Surroundings<'_>, new: Option<u64>) {
         loop {
             let mut is_idle = true;
@@ -349,7 +345,9 @@ impl Node {
                     }
                 }
                 Err(error) => {
-                    let has_ended = self.closed.is_some() || self.is_closing;
+                    // A receive that is posted once the peer has closed fails at once.
+                    let is_late = new == Some(token) && around.incoming.has_closed();
+                    let has_ended = self.closed.is_some() || self.is_closing || is_late;
                     around.recvs.failed(token, &error, has_ended);
                 }
             },

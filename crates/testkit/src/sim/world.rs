@@ -36,6 +36,7 @@ pub(super) struct World {
     limits: Limits,
     /// Something was done that ends the connection, or may
     is_faulty: bool,
+    fault: Option<(usize, Fault)>,
 }
 
 /// What is done to the connection in the middle of a run
@@ -71,29 +72,30 @@ impl World {
             eager_bytes_max,
             credit_bytes: eager_bytes_max + *random.choose(&[64, 500, 10_000]),
             credit_messages: *random.choose(&[4, 5, 16, 100]),
-            data_chunk_bytes: *random.choose(&[1, 64, 500, 4000]),
+            data_chunk_bytes: *random.choose(&[9, 64, 500, 4000]),
             early_accept_bytes_max: *random.choose(&[0, 300, 5000]),
             keep_alive: keeps_alive.then_some(KeepAlive {
-                interval: Duration::from_millis(3),
-                timeout: Duration::from_millis(10),
+                interval: Duration::from_millis(100),
+                timeout: Duration::from_millis(400),
             }),
             ..Limits::default()
         };
-        let delay_max = *random.choose(&[0, 5, 100, 900]);
+        // A lane so slow that a ping takes longer than the keep-alive is no lane.
+        let most = if keeps_alive { 3 } else { 4 };
+        let delay_max = *random.choose(&[0, 5, 100, 900][..most]);
         let kinds = [
             CarrierKind::Lease,
             CarrierKind::SingleCopy,
             CarrierKind::Experimental,
         ];
-        let kinds: Vec<_> = kinds
-            .into_iter()
-            .filter(|_| random.below(3) > 0)
-            .collect();
+        let kinds: Vec<_> = kinds.into_iter().filter(|_| random.below(3) > 0).collect();
         let is_unreliable = random.below(2) == 0;
-        let exchanges = [(); 2].map(|()| Exchange::new(&mut random, delay_max, &pool, is_unreliable));
+        let exchanges =
+            [(); 2].map(|()| Exchange::new(&mut random, delay_max, &pool, is_unreliable));
         let device = ToyDevice::new(0, 1 << 30);
         let wires = [(); 2].map(|()| {
-            let capacity = *random.choose(&[1, 100, 4000, 64 << 10]);
+            let least = usize::from(keeps_alive);
+            let capacity = *random.choose(&[40, 100, 4000, 64 << 10][least..]);
             Wire::new(capacity, delay_max, &limits)
         });
         let give_bytes_min = *random.choose(&[1, 100, 600]);
@@ -137,6 +139,7 @@ impl World {
             delay_max,
             limits,
             is_faulty: false,
+            fault: None,
             random,
         }
     }
@@ -193,7 +196,11 @@ impl World {
     }
 
     /// Runs a step of one side
-    fn with<T>(&mut self, side: usize, step: impl FnOnce(&mut Node, &mut Surroundings<'_>) -> T) -> T {
+    fn with<T>(
+        &mut self,
+        side: usize,
+        step: impl FnOnce(&mut Node, &mut Surroundings<'_>) -> T,
+    ) -> T {
         let is_corrupt = self.wires.iter().any(|wire| wire.is_corrupt);
         let [first, second] = &mut self.wires;
         let [sends, recvs] = &mut self.directions;
@@ -307,7 +314,7 @@ impl World {
                     started: None,
                 },
             );
-            node.settle(around);
+            node.settle_with(around, Some(operation));
         });
     }
 
@@ -366,7 +373,8 @@ impl World {
             Fault::PeerGone => {
                 self.wires[1 - side].lose();
                 self.with(side, |node, around| {
-                    node.link.handle_peer_ended("connection ended without a goodbye");
+                    node.link
+                        .handle_peer_ended("connection ended without a goodbye");
                     node.settle(around);
                 });
             }
@@ -385,13 +393,17 @@ impl World {
                     node.settle(around);
                 });
             }
-            Fault::Close => self.close(side),
+            Fault::Close => {
+                let linger = *self.random.choose(&[0, 500, LINGER]);
+                self.close(side, linger);
+            }
         }
         self.is_faulty = true;
+        self.fault = Some((side, fault));
     }
 
-    fn close(&mut self, side: usize) {
-        let linger = Duration::from_micros(*self.random.choose(&[0, 500, 50_000]));
+    fn close(&mut self, side: usize, linger: u64) {
+        let linger = Duration::from_micros(linger);
         self.with(side, |node, around| {
             node.is_closing = true;
             node.link.close(&around.now(), linger);
@@ -407,13 +419,15 @@ impl World {
             for side in 0..2 {
                 moved |= self.with(side, |node, around| {
                     let instant = around.instant();
+                    let was_open = node.closed.is_none();
                     if node.link.poll_timeout().is_some_and(|at| at <= instant) {
                         node.link.handle_timeout(instant);
                         node.settle(around);
                     }
                     let read = node.read(usize::MAX, around);
                     let written = node.write(usize::MAX, around);
-                    read | written | node.take_all(around)
+                    let taken = node.take_all(around);
+                    read | written | taken | (was_open && node.closed.is_some())
                 });
             }
             if !moved {
@@ -421,7 +435,7 @@ impl World {
             }
             moved_any = true;
         }
-        panic!("it never comes to rest");
+        panic!("it never comes to rest: {self:?}");
     }
 
     /// Lets time pass to when something happens, if that is soon
@@ -443,7 +457,7 @@ impl World {
             }
             self.advance();
         }
-        panic!("it never comes to rest: {:?}", self.held());
+        panic!("it never comes to rest: {self:?}");
     }
 
     /// Receives all that was sent, and checks that nothing is missing
@@ -465,14 +479,19 @@ impl World {
         }
         self.come_to_rest();
         let mut rounds = 0;
-        while self.is_open() && self.directions.iter().any(|direction| direction.waiting().1 > 0) {
+        while self.is_open()
+            && self
+                .directions
+                .iter()
+                .any(|direction| direction.waiting().1 > 0)
+        {
             for side in 0..2 {
                 self.post(side, ANY, None);
                 self.post(side, Selector::Untagged, None);
             }
             self.come_to_rest();
             rounds += 1;
-            assert!(rounds < ROUNDS_MAX, "messages stay: {:?}", self.held());
+            assert!(rounds < ROUNDS_MAX, "messages stay: {self:?}");
         }
         if self.is_open() {
             for direction in &self.directions {
@@ -486,6 +505,7 @@ impl World {
     fn end(&mut self) {
         if self.is_open() {
             let side = self.random.below(2);
+            let linger = if self.is_faulty { LINGER } else { PATIENCE };
             match self.random.below(4) {
                 0 if self.is_faulty => {
                     self.with(side, |node, around| {
@@ -493,8 +513,8 @@ impl World {
                         node.settle(around);
                     });
                 }
-                1 => (0..2).for_each(|side| self.close(side)),
-                _ => self.close(side),
+                1 => (0..2).for_each(|side| self.close(side, linger)),
+                _ => self.close(side, linger),
             }
         }
         for _ in 0..PUMPS_MAX {
@@ -503,12 +523,15 @@ impl World {
                 return;
             }
             // Only time is left: a linger, or a keep-alive.
-            let timeouts = self.nodes.iter().filter_map(|node| node.link.poll_timeout());
+            let timeouts = self
+                .nodes
+                .iter()
+                .filter_map(|node| node.link.poll_timeout());
             let Some(timeout) = timeouts.min() else {
                 // The other side of a connection on which nothing more comes.
                 let stuck = self.nodes.iter().position(|node| node.closed.is_none());
                 let is_said = self.is_faulty && self.wires.iter().any(|wire| wire.is_silent);
-                assert!(is_said || self.is_corrupt(), "{:?} waits for nothing", self.held());
+                assert!(is_said || self.is_corrupt(), "{self:?} waits for nothing");
                 if let Some(side) = stuck {
                     self.with(side, |node, around| {
                         node.link.abort();
@@ -520,7 +543,7 @@ impl World {
             let micros = timeout.saturating_duration_since(self.started).as_micros();
             self.now = self.now.max(u64::try_from(micros).unwrap_or(u64::MAX)) + 1;
         }
-        panic!("it never ends: {:?}", self.held());
+        panic!("it never ends: {self:?}");
     }
 
     fn check_ended(&mut self) {
@@ -529,7 +552,10 @@ impl World {
             let is_said = self.nodes[side].closed.as_ref().is_some_and(is_said);
             assert!(is_said || self.is_faulty, "{:?}", self.nodes[side].closed);
             let held = self.nodes[side].link.held();
-            let left = Held { arrivals: 0, ..held };
+            let left = Held {
+                arrivals: 0,
+                ..held
+            };
             assert_eq!(left, Held::default(), "side {side}");
             if !is_corrupt {
                 self.receive_rest(side);
@@ -542,7 +568,10 @@ impl World {
             self.directions[side].check_over();
             let held = self.nodes[side].link.held().arrivals;
             let unmet = self.directions[1 - side].waiting().1;
-            assert!(held <= unmet, "side {side} holds {held} of {unmet} messages");
+            assert!(
+                held <= unmet,
+                "side {side} holds {held} of {unmet} messages"
+            );
             // The peer has said that all is out, so all is here.
             if matches!(self.nodes[side].closed, Some(CloseReason::Peer { .. })) {
                 self.directions[1 - side].check_sent_is_received();
@@ -569,7 +598,10 @@ impl World {
         for direction in &self.directions {
             if !direction.has_returned() {
                 let (bytes, messages) = direction.waiting();
-                assert!(bytes as u64 <= self.limits.credit_bytes, "{bytes} bytes wait");
+                assert!(
+                    bytes as u64 <= self.limits.credit_bytes,
+                    "{bytes} bytes wait"
+                );
                 let most = self.limits.credit_messages;
                 assert!(messages as u64 <= most, "{messages} messages wait");
             }
@@ -582,10 +614,6 @@ impl World {
 
     fn is_corrupt(&self) -> bool {
         self.wires.iter().any(|wire| wire.is_corrupt)
-    }
-
-    fn held(&self) -> [Held; 2] {
-        [0, 1].map(|side| self.nodes[side].link.held())
     }
 
     fn some_bytes(&mut self) -> usize {
@@ -616,7 +644,9 @@ impl World {
         }
         Selector::Tagged {
             tag: Tag(self.random.below(3) as u64),
-            mask: *self.random.choose(&[TagMask::FULL, TagMask::ANY, TagMask(1)]),
+            mask: *self
+                .random
+                .choose(&[TagMask::FULL, TagMask::ANY, TagMask(1)]),
         }
     }
 
@@ -627,6 +657,21 @@ impl World {
             4 => Some(Box::new(self.device.upload(&vec![0; bytes]))),
             _ => Some(Box::new(vec![0; bytes])),
         }
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let nodes = [0, 1].map(|side| {
+            let node = &self.nodes[side];
+            (node.link.held(), &node.closed, node.is_closing)
+        });
+        f.debug_struct("World")
+            .field("now", &self.now)
+            .field("fault", &self.fault)
+            .field("nodes", &nodes)
+            .field("wires", &self.wires)
+            .finish_non_exhaustive()
     }
 }
 
@@ -671,7 +716,12 @@ const ANY: Selector = Selector::Tagged {
     mask: TagMask::ANY,
 };
 
+/// A time to linger in which much can be sent, in microseconds
+const LINGER: u64 = 50_000;
+
+/// A time to linger that is never over, in microseconds
+const PATIENCE: u64 = 1 << 40;
+
 /// Far more than any run needs
 const PUMPS_MAX: usize = 200_000;
 const ROUNDS_MAX: usize = 2000;
-

@@ -140,12 +140,7 @@ pub fn write(memory: &DeviceMemory, offset: usize, source: &[u8]) {
     });
 }
 
-fn with_bytes(
-    memory: &DeviceMemory,
-    offset: usize,
-    bytes: usize,
-    work: impl FnOnce(&mut [u8]),
-) {
+fn with_bytes(memory: &DeviceMemory, offset: usize, bytes: usize, work: impl FnOnce(&mut [u8])) {
     assert!(offset + bytes <= memory.len(), "beyond {memory:?}");
     let owner: &Block = (**memory.owner()).downcast_ref().expect("a toy's memory");
     let start = (memory.pointer() - owner.base) as usize + offset;

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar, final
 
 from typing_extensions import Buffer
 
+from backhaul import topology
 from backhaul._buffers import Received
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -21,6 +22,8 @@ __all__ = [
     "Endpoint",
     "Listener",
     "LoopBridge",
+    "Machine",
+    "Plan",
     "Request",
     "__version__",
     "arena_of_numpy_handler",
@@ -35,15 +38,6 @@ __all__ = [
     "set_listing",
     "set_memory_policy",
     "set_numpy_handler",
-    "topology_check_plan",
-    "topology_discover",
-    "topology_distance",
-    "topology_matrix",
-    "topology_parse",
-    "topology_plan",
-    "topology_svg",
-    "topology_tree",
-    "topology_workers",
 ]
 
 __version__: str
@@ -60,7 +54,7 @@ class Codec:
     ----------
     **names : object
         Classes and callables that give meaning to what msgpack cannot say; see
-        ``crates/python/src/codec/mod.rs`` for each.
+        ``crates/dask-python/src/codec/mod.rs`` for each.
 
     Raises
     ------
@@ -630,61 +624,117 @@ def set_listing(added: list[int]) -> list[int]:
 def difference_listing(set: frozenset[int], other: list[int]) -> list[int]:
     """Hashes in the order in which ``set - other`` would list them; internal."""
 
-def topology_discover(root: str | PathLike[str] | None = None) -> str:
-    """Find out what this machine is made of, as JSON; see `backhaul.topology.discover`.
+@final
+class Machine:
+    """A machine; `backhaul.topology.Machine` is its record.
+
+    Parameters
+    ----------
+    record : backhaul.topology.Machine
+        A record with the same values.
 
     Raises
     ------
     MachineError
-        If the folder is not that of a Linux system.
+        If a value is not of its kind, or the parts of the machine do not fit together.
     """
 
-def topology_tree(machine: str) -> str:
-    """Draw a machine as a tree of text; see `backhaul.topology.Machine.tree`."""
+    def __new__(cls, record: topology.Machine) -> Machine: ...
+    @staticmethod
+    def discover(root: str | PathLike[str] | None = None) -> Machine:
+        """Find out what this machine is made of; see `backhaul.topology.discover`.
 
-def topology_matrix(machine: str) -> str:
-    """Write the paths between devices; see `backhaul.topology.Machine.matrix`."""
+        Raises
+        ------
+        MachineError
+            If the folder is not that of a Linux system.
+        """
 
-def topology_svg(machine: str, plan: str | None = None) -> str:
-    """Draw a machine and a plan for it; see `backhaul.topology.Machine.svg`."""
+    @staticmethod
+    def parse(text: str, format: str | None = None) -> Machine:
+        """Read a machine from a text; see `backhaul.topology.parse`.
 
-def topology_check_plan(plan: str) -> str:
-    """Give a plan as it was, if it is one; see `backhaul.topology.Plan.from_json`."""
+        Raises
+        ------
+        MachineError
+            If the text describes no machine.
+        ConfigError
+            If the format is unknown.
+        """
 
-def topology_workers(plan: str) -> str:
-    """Write a plan as a table; see `backhaul.topology.Plan.table`."""
+    def record(self) -> topology.Machine:
+        """Make a record with the same values."""
 
-def topology_parse(text: str, format: str | None = None) -> str:
-    """Read a machine from a text, and give it as JSON; see `backhaul.topology.load`.
+    def plan(
+        self,
+        *,
+        policy: str,
+        n: int | None = None,
+        threads_per_worker: int | None = None,
+        memory_limit: int | None = None,
+        memory_fraction: float | None = None,
+        gpus: Iterable[str] | None = None,
+        interface: str | None = None,
+        nics: Iterable[str] | None = None,
+        cpus: Iterable[int] | str | None = None,
+        exclusive_cpus: bool | None = None,
+    ) -> Plan:
+        """Plan what to run on it; see `backhaul.topology.Machine.plan`.
+
+        Raises
+        ------
+        ConfigError
+            If an option is not of its kind.
+        PlanError
+            If the plan is impossible.
+        """
+
+    def distance(self, one: str, other: str) -> topology.Distance:
+        """Tell what lies between two devices; see `backhaul.topology.Machine.distance`.
+
+        Raises
+        ------
+        ConfigError
+            If the machine lacks a device.
+        """
+
+    def tree(self) -> str:
+        """Draw it as a tree of text; see `backhaul.topology.Machine.tree`."""
+
+    def matrix(self) -> str:
+        """Write the paths between devices; see `backhaul.topology.Machine.matrix`."""
+
+    def svg(self, plan: Plan | None = None) -> str:
+        """Draw it and a plan for it; see `backhaul.topology.Machine.svg`."""
+
+@final
+class Plan:
+    """A launch plan; `backhaul.topology.Plan` is its record.
+
+    Parameters
+    ----------
+    record : backhaul.topology.Plan
+        A record with the same values.
 
     Raises
     ------
-    MachineError
-        If the text describes no machine.
     ConfigError
-        If the format is unknown.
+        If a value is not of its kind.
     """
 
-def topology_plan(machine: str, options: str) -> str:
-    """Plan for a machine, all of it JSON; see `backhaul.topology.Machine.plan`.
+    def __new__(cls, record: topology.Plan) -> Plan: ...
+    @staticmethod
+    def parse(text: str) -> Plan:
+        """Read a plan from JSON; see `backhaul.topology.Plan.from_json`.
 
-    Raises
-    ------
-    MachineError
-        If the first text is no machine.
-    ConfigError
-        If the second holds no options.
-    PlanError
-        If the plan is impossible.
-    """
+        Raises
+        ------
+        ConfigError
+            If the text is no plan.
+        """
 
-def topology_distance(machine: str, one: str, other: str) -> str:
-    """Tell what lies between two devices, as JSON; see `backhaul.topology.Machine.distance`.
+    def record(self) -> topology.Plan:
+        """Make a record with the same values."""
 
-    Raises
-    ------
-    MachineError
-        If the first text is no machine.
-    ConfigError
-        If the machine lacks a device.
-    """
+    def table(self) -> str:
+        """Write it as a table; see `backhaul.topology.Plan.table`."""

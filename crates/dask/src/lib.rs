@@ -2,5 +2,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod msgpack;
 pub mod order;

@@ -1,10 +1,13 @@
 //! What a user may set, with the reason for each default.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use backhaul_proto::{KeepAlive, LaneKind, Limits};
+use backhaul_proto::{CarrierKind, KeepAlive, LaneKind, Limits};
 use backhaul_shm::arena::Arena;
 use thiserror::Error;
+
+use crate::memory::DeviceAllocator;
 
 /// Settings of a [`Context`](crate::Context)
 #[derive(Clone, Debug)]
@@ -12,6 +15,9 @@ use thiserror::Error;
 pub struct Config {
     /// Lanes that may be used, best first. Tcp is always possible: it is where peers meet.
     pub lanes: Vec<LaneKind>,
+    /// Carriers that may move the payload of accepted messages beside the lane. Without any, all
+    /// of it travels on the lane.
+    pub carriers: Vec<CarrierKind>,
     /// Limits of the protocol: sizes, counts and windows
     pub limits: Limits,
     /// Bytes of one shared-memory ring; each pair of peers has two. A power of two.
@@ -21,6 +27,9 @@ pub struct Config {
     /// Memory that peers on this host can map. Large receive buffers are taken from it, and what
     /// is sent from it as shared is lent. Without one nothing is lent; a peer may still lend to us.
     pub arena: Option<Arena>,
+    /// Gives memory of devices to what arrives. Without one, messages in memory of a device are
+    /// refused to receives that bring no memory of their own.
+    pub device_allocator: Option<Arc<dyn DeviceAllocator>>,
     /// Segments shorter than this are copied even if they could be lent: to map them would take
     /// longer
     pub lease_bytes_min: usize,
@@ -49,7 +58,7 @@ impl Config {
     ///
     /// [`ConfigError`] naming the value and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let bounds: [(&'static str, u64, u64, u64); 6] = [
+        let bounds: [(&'static str, u64, u64, u64); 7] = [
             ("ring_bytes", self.ring_bytes as u64, 4096, 1 << 30),
             ("backlog", u64::from(self.backlog), 1, 1 << 16),
             ("handshakes_max", self.handshakes_max as u64, 1, 1 << 16),
@@ -66,6 +75,7 @@ impl Config {
                 1,
                 1 << 62,
             ),
+            ("data_chunk_bytes", self.limits.data_chunk_bytes, 1, 1 << 62),
         ];
         for (name, value, min, max) in bounds {
             if !(min..=max).contains(&value) {
@@ -99,6 +109,7 @@ impl Config {
             }
         }
         check_lanes(&self.lanes)?;
+        check_count("number of carriers", &self.carriers, CarrierKind::ALL.len())?;
         if !self.ring_bytes.is_power_of_two() {
             return Err(ConfigError::NotPowerOfTwo {
                 name: "ring_bytes",
@@ -121,11 +132,13 @@ impl Default for Config {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            lanes: vec![LaneKind::Inproc, LaneKind::Shm, LaneKind::Tcp],
+            lanes: LaneKind::ALL.to_vec(),
+            carriers: CarrierKind::ALL.to_vec(),
             limits: Limits::default(),
             ring_bytes: 1 << 20,
             pool_cached_bytes_max: 256 << 20,
             arena: None,
+            device_allocator: None,
             lease_bytes_min: 128 << 10,
             populate_leases: false,
             spin: if cores > 1 {
@@ -147,12 +160,17 @@ impl Default for Config {
 
 /// Checks lanes given in order of preference
 pub(crate) fn check_lanes(lanes: &[LaneKind]) -> Result<(), ConfigError> {
-    if lanes.len() > LaneKind::ALL.len() {
+    check_count("number of lanes", lanes, LaneKind::ALL.len())
+}
+
+/// Checks that a list is no longer than there are kinds, as a Hello carries it
+fn check_count<Kind>(name: &'static str, kinds: &[Kind], max: usize) -> Result<(), ConfigError> {
+    if kinds.len() > max {
         return Err(ConfigError::OutOfRange {
-            name: "number of lanes",
-            value: lanes.len() as u64,
+            name,
+            value: kinds.len() as u64,
             min: 0,
-            max: LaneKind::ALL.len() as u64,
+            max: max as u64,
         });
     }
     Ok(())
@@ -210,5 +228,18 @@ mod tests {
         assert_eq!(check_lanes(&LaneKind::ALL), Ok(()));
         let error = check_lanes(&[LaneKind::Tcp; 4]).unwrap_err().to_string();
         assert!(error.contains("got 4"), "{error}");
+    }
+
+    #[test]
+    fn more_carriers_than_there_are_is_refused() {
+        let config = Config {
+            carriers: vec![CarrierKind::Lease; 3],
+            ..Config::default()
+        };
+        let error = config.validate().unwrap_err().to_string();
+        assert!(
+            error.contains("carriers") && error.contains("got 3"),
+            "{error}"
+        );
     }
 }

@@ -1,23 +1,23 @@
 //! The context: configuration, pooled memory and the engine that a set of endpoints shares.
 
-use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
-use backhaul_proto::{Hello, LaneKind};
+use backhaul_proto::{Hello, LaneKind, Role};
 use backhaul_shm::pool::{Pool, PoolStatistics};
 
 use crate::address::Address;
+use crate::bootstrap::{Settings, UnixSocket};
 use crate::config::{Config, check_lanes};
+use crate::connecting::{Connecting, Start};
 use crate::endpoint::Endpoint;
 use crate::error::{ConnectError, ContextError, ListenError};
 use crate::flow::{FlowStatistics, Flows};
-use crate::handshaking::{Handshaking, finish};
 use crate::identity::{Identity, random};
 use crate::listener::Listener;
-use crate::meeting::Meeting;
-use crate::request::{Completer, Operation, Progress, Request};
+use crate::request::{Completer, Operation, Progress, Request, finish};
 use crate::runtime::{Engine, EngineGuard, lock};
 
 /// Owns configuration, receive buffers and the progress engine
@@ -35,8 +35,8 @@ pub(crate) struct Core {
     pub(crate) pool: Pool,
     pub(crate) flows: Arc<Flows>,
     guard: EngineGuard,
-    /// Opened with the first listener; `None` inside if that failed
-    meeting: OnceLock<Option<Arc<Meeting>>>,
+    /// Opened with a listener; `None` before, and while that fails
+    unix_socket: Mutex<Option<Arc<UnixSocket>>>,
     closed: AtomicBool,
 }
 
@@ -45,15 +45,18 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`ContextError`] if a setting cannot work, or the system gives no descriptor or thread.
+    /// [`ContextError`] if a setting cannot work, or the system gives no descriptor, thread or random
+    /// bytes.
     pub fn new(config: Config) -> Result<Self, ContextError> {
         config.validate()?;
+        // Peers are told of it on every connection.
+        Identity::current()?;
         Ok(Self {
             core: Arc::new(Core {
                 pool: Pool::with_arena(config.pool_cached_bytes_max, config.arena.clone()),
                 flows: Arc::default(),
                 guard: Engine::start()?,
-                meeting: OnceLock::new(),
+                unix_socket: Mutex::default(),
                 closed: AtomicBool::new(false),
                 config,
             }),
@@ -139,50 +142,74 @@ impl Core {
         self.guard.engine()
     }
 
-    /// The meeting socket, opened on first use; `None` if shared memory is off or unavailable
-    pub(crate) fn meeting(&self) -> Option<&Arc<Meeting>> {
-        self.meeting
-            .get_or_init(|| {
-                if !self.config.lanes.contains(&LaneKind::Shm) {
-                    return None;
-                }
-                Meeting::open(self.engine())
-                    .inspect_err(
-                        |error| tracing::warn!(%error, "no shared memory: no meeting socket"),
-                    )
-                    .ok()
-            })
-            .as_ref()
+    /// Opens the bootstrap socket unless it is open, or shared memory is off
+    ///
+    /// Peers do without shared memory if that fails; the next listener tries again.
+    pub(crate) fn open_unix_socket(&self) {
+        let mut unix_socket = lock(&self.unix_socket);
+        if unix_socket.is_none() && self.config.lanes.contains(&LaneKind::Shm) {
+            *unix_socket = UnixSocket::open(self.engine())
+                .inspect_err(
+                    |error| tracing::warn!(%error, "no shared memory: no bootstrap socket"),
+                )
+                .ok();
+        }
     }
 
-    /// The meeting socket if a listener has opened it
-    pub(crate) fn meeting_if_open(&self) -> Option<&Arc<Meeting>> {
-        self.meeting.get()?.as_ref()
+    /// What a handshake goes by
+    pub(crate) fn settings(&self, role: Role, hello: Hello) -> Settings {
+        Settings {
+            role,
+            hello,
+            ring_bytes: self.config.ring_bytes,
+            timeout: self.config.handshake_timeout,
+            unix_socket: match role {
+                Role::Connector => None,
+                Role::Acceptor => self.unix_socket(),
+            },
+        }
+    }
+
+    /// The bootstrap socket, if it is open
+    pub(crate) fn unix_socket(&self) -> Option<Arc<UnixSocket>> {
+        lock(&self.unix_socket).clone()
     }
 
     /// What this side says of itself on a new connection
-    pub(crate) fn hello(&self, lanes: &[LaneKind], meeting: Option<&Arc<Meeting>>) -> Hello {
-        let identity = Identity::current();
+    ///
+    /// # Errors
+    ///
+    /// If the system gives no random bytes.
+    pub(crate) fn hello(
+        &self,
+        lanes: &[LaneKind],
+        unix_socket: Option<&UnixSocket>,
+    ) -> io::Result<Hello> {
+        let identity = Identity::current()?;
         let limits = &self.config.limits;
-        Hello {
+        Ok(Hello {
             boot_id: identity.boot_id,
             host_token: identity.host_token.clone(),
             process_token: identity.process_token,
-            nonce: random(),
+            nonce: random()?,
             pid: identity.pid,
             uid: identity.uid,
             lanes: lanes.to_vec(),
-            unix_name: meeting.map_or_else(String::new, |meeting| meeting.name().to_owned()),
+            lanes_unknown: Vec::new(),
+            unix_name: unix_socket.map_or_else(String::new, |socket| socket.name().to_owned()),
             credit_bytes: limits.credit_bytes,
             credit_messages: limits.credit_messages,
             message_bytes_max: limits.message_bytes_max,
             segments_max: limits.segments_max,
-        }
+            carriers: self.config.carriers.clone(),
+            carriers_unknown: Vec::new(),
+            data_chunk_bytes: limits.data_chunk_bytes,
+        })
     }
 
-    pub(crate) fn check_open(&self) -> std::io::Result<()> {
+    pub(crate) fn check_open(&self) -> io::Result<()> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(std::io::Error::other("the context is closed"));
+            return Err(io::Error::other("the context is closed"));
         }
         Ok(())
     }
@@ -193,81 +220,5 @@ impl fmt::Debug for Core {
         f.debug_struct("Core")
             .field("config", &self.config)
             .finish_non_exhaustive()
-    }
-}
-
-/// A connect on its way from the look-up of its name to the handshake
-struct Start {
-    core: Arc<Core>,
-    connecting: Arc<Connecting>,
-    address: String,
-    lanes: Vec<LaneKind>,
-    completer: Completer<Endpoint, ConnectError>,
-}
-
-impl Start {
-    fn run(self, parsed: &Address) {
-        let address = self.address;
-        if let Err(source) = self.core.check_open() {
-            return finish(self.completer, Err(ConnectError::Io { address, source }));
-        }
-        if self.connecting.cancelled.load(Ordering::Acquire) {
-            return finish(self.completer, Err(ConnectError::Cancelled { address }));
-        }
-        match parsed.resolve() {
-            Err(error) => finish(self.completer, Err(error.into())),
-            Ok(found) => {
-                let found = VecDeque::from(found);
-                let handshaking =
-                    Handshaking::connect(&self.core, address, found, self.lanes, self.completer);
-                self.connecting.go_on(handshaking);
-            }
-        }
-    }
-
-    /// Looks the name up in a thread of its own, because that may block
-    fn run_in_thread(self, parsed: Address) {
-        // Should there be no thread, the request must not hang: it blocks instead.
-        let shared = Arc::new(Mutex::new(Some((self, parsed))));
-        let work = Arc::clone(&shared);
-        let run = move || {
-            let work = lock(&work).take();
-            if let Some((start, parsed)) = work {
-                start.run(&parsed);
-            }
-        };
-        let thread = std::thread::Builder::new().name("backhaul-resolve".to_owned());
-        if thread.spawn(run).is_err() {
-            let work = lock(&shared).take();
-            if let Some((start, parsed)) = work {
-                start.run(&parsed);
-            }
-        }
-    }
-}
-
-/// Cancels a connect at whatever stage it is
-#[derive(Debug, Default)]
-struct Connecting {
-    cancelled: AtomicBool,
-    handshaking: Mutex<Option<Arc<Handshaking>>>,
-}
-
-impl Connecting {
-    fn go_on(&self, handshaking: Option<Arc<Handshaking>>) {
-        *lock(&self.handshaking) = handshaking;
-        if self.cancelled.load(Ordering::SeqCst) {
-            self.cancel(0);
-        }
-    }
-}
-
-impl Progress for Connecting {
-    fn cancel(&self, operation: u64) {
-        self.cancelled.store(true, Ordering::SeqCst);
-        let handshaking = lock(&self.handshaking).take();
-        if let Some(handshaking) = handshaking {
-            handshaking.cancel(operation);
-        }
     }
 }

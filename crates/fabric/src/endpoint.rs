@@ -194,7 +194,8 @@ impl Endpoint {
             reason: about.reason.clone(),
             peer_pid: peer.pid,
             peer_uid: peer.uid,
-            same_host: peer.boot_id == Identity::current().boot_id && peer.boot_id != [0; 16],
+            same_host: peer.boot_id != [0; 16]
+                && Identity::current().is_ok_and(|identity| identity.boot_id == peer.boot_id),
             closed: self.close_reason().map(|reason| reason.to_string()),
             protocol: self.conn.protocol_statistics(),
             ways: self.conn.ways(),

@@ -30,31 +30,30 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod bootstrap;
 mod carrier;
 mod config;
+mod connecting;
 mod connection;
 mod context;
 mod endpoint;
 mod error;
+mod establish;
 mod flow;
-mod handshaking;
 mod identity;
 mod lane;
 mod link;
 mod listener;
-mod meeting;
 mod memory;
-mod opening;
-mod rendezvous;
 mod request;
 mod runtime;
 mod statistics;
 
-pub use backhaul_proto::{CarrierKind, Device, MemoryKind, Vendor};
 pub use backhaul_proto::{
-    ConnectionStatistics, HandshakeError, KeepAlive, LaneKind, Limits, ProtocolError, RecvRefused,
-    SendRefused, Tag, TagMask,
+    CarrierKind, ConnectionStatistics, HandshakeError, KeepAlive, LaneKind, Limits, ProtocolError,
+    RecvRefused, SendRefused, Tag, TagMask,
 };
+pub use backhaul_proto::{Device, MemoryKind, Vendor};
 pub use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig, ArenaStatistics};
 pub use backhaul_shm::leased::{borrowed_bytes, is_leased as is_borrowed};
 pub use backhaul_shm::pool::PoolStatistics;

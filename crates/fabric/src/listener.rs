@@ -3,20 +3,23 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use backhaul_proto::Role;
 use rustix::event::epoll::EventFlags;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
 use crate::address::{Address, canonical};
+use crate::bootstrap::{Established, Failure, Handshaking, PlainStream};
+
 use crate::context::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{AcceptError, ListenError};
-use crate::handshaking::{Handshaking, finish};
-use crate::request::{Completer, Operation, Progress, Request, WakeList};
+use crate::establish::establish;
+use crate::request::{Completer, Operation, Progress, Request, WakeList, finish};
 use crate::runtime::{Engine, RepeatedWarning, Source, SourceId, lock};
 use crate::statistics::Count;
 
@@ -85,7 +88,7 @@ impl Listener {
         let socket = bind(found[0], core.config.backlog).map_err(io_error)?;
         let local = socket.local_addr().map_err(io_error)?;
         // Before the first peer comes, so that its Hello can name it.
-        core.meeting();
+        core.open_unix_socket();
         let engine = core.engine();
         let shared = Arc::new(ListenerShared {
             core: Arc::downgrade(core),
@@ -106,15 +109,16 @@ impl Listener {
         });
         let id = engine.register(Arc::clone(&shared) as Arc<dyn Source>);
         shared.id.get_or_init(|| id);
-        if let Some(socket) = &*lock(&shared.socket) {
-            engine
-                .watch(id, 0, socket, EventFlags::IN)
-                .map_err(io_error)?;
-        }
+        // Before anything can fail: dropped, it takes itself out of the engine.
         let listener = Self {
             shared,
             _core: Arc::clone(core),
         };
+        if let Some(socket) = &*lock(&listener.shared.socket) {
+            engine
+                .watch(id, 0, socket, EventFlags::IN)
+                .map_err(io_error)?;
+        }
         if engine.is_stopping() {
             return Err(io_error(io::Error::other("the context is closed")));
         }
@@ -233,7 +237,7 @@ impl ListenerShared {
                 Ok((stream, peer)) => {
                     if stream.set_nonblocking(true).is_ok() && stream.set_nodelay(true).is_ok() {
                         self.handshakes.fetch_add(1, Ordering::Relaxed);
-                        Handshaking::accept(&core, Arc::clone(self), stream, peer);
+                        self.shake_hands(&core, stream, peer);
                     }
                 }
                 Err(error) => match error.kind() {
@@ -243,6 +247,26 @@ impl ListenerShared {
                 },
             }
         }
+    }
+
+    /// Starts on a connection that came in
+    fn shake_hands(self: &Arc<Self>, core: &Arc<Core>, socket: TcpStream, peer: SocketAddr) {
+        let unix_socket = core.unix_socket();
+        let hello = match core.hello(&core.config.lanes, unix_socket.as_deref()) {
+            Ok(hello) => hello,
+            Err(error) => return self.reject(peer, &error.to_string()),
+        };
+        let settings = core.settings(Role::Acceptor, hello);
+        let stream = Box::new(PlainStream::connected(socket));
+        let (listener, its_core) = (Arc::clone(self), Arc::clone(core));
+        let callback = Box::new(move |outcome: Result<Established, Failure>| match outcome {
+            Ok(established) => match establish(&its_core, established) {
+                Ok(endpoint) => listener.deliver(endpoint),
+                Err(error) => listener.reject(peer, &error.to_string()),
+            },
+            Err(failure) => listener.reject(peer, &failure.to_string()),
+        });
+        Handshaking::new(core.engine(), settings, stream, peer, callback).start();
     }
 
     fn is_full(&self, core: &Core) -> bool {

@@ -100,7 +100,8 @@ pub struct FrameHeader {
     /// Number of the message, counted by its sender; total messages in a credit, token in a ping
     pub message: u64,
     /// Tag of the message that starts here; total bytes in a credit, the ticket of what a carrier
-    /// brings, else 0
+    /// brings; in an accept and a fetched, from how many bytes on a message is to be announced, or
+    /// 0; else 0
     pub tag: u64,
     /// Bytes that follow; in a request, bytes of the whole message; with a carrier, bytes it brings
     pub payload_bytes: u64,
@@ -181,8 +182,10 @@ impl FrameHeader {
 
     fn check(&self, reserved: u8) -> Result<(), ProtocolError> {
         let kind = self.kind;
-        let has_tag = matches!(kind, FrameKind::Credit | FrameKind::Carried)
-            || (kind.starts_message() && !self.untagged);
+        let has_tag = matches!(
+            kind,
+            FrameKind::Credit | FrameKind::Carried | FrameKind::Accept | FrameKind::Fetched
+        ) || (kind.starts_message() && !self.untagged);
         let has_bytes =
             matches!(kind, FrameKind::Request | FrameKind::Carried) || kind.carries_payload();
         let zeros = [

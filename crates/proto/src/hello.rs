@@ -1,28 +1,33 @@
 //! Hello: who a peer is, what it offers and what it allows.
 //!
 //! ```text
-//! "backhaul" | u16 version | u16 reserved | u32 body_bytes | fields: u16 type, u16 bytes, value
+//! u64 bytes that follow | "backhaul" | u16 version | u16 reserved | fields: u16 type, u16 bytes, value
 //! ```
 //!
 //! Little-endian. Fields of unknown type are skipped, so that a later version can say more; a
 //! known field twice, of the wrong size, or absent is an error. The reserved bytes are ignored.
+//! The length comes first because Dask's `tcp://` reads the first eight bytes as one.
 
 use thiserror::Error;
 
+use crate::carrier::CarrierKind;
 use crate::lane::LaneKind;
 use crate::limits::PeerLimits;
 
-/// Longest body of a Hello, in bytes
+/// Longest body of a Hello, in bytes: its fields
 pub const HELLO_BODY_BYTES_MAX: usize = 4096;
 
-/// What every connection begins with
+/// Where the magic begins, behind the length
+pub(crate) const MAGIC_OFFSET: usize = 8;
+
+/// What tells a Hello from anything else
 pub(crate) const MAGIC: &[u8; 8] = b"backhaul";
 
 /// The version spoken here
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 /// Bytes in front of the body
-pub(crate) const PREFIX_BYTES: usize = 16;
+pub(crate) const PREFIX_BYTES: usize = 20;
 
 /// Who a peer is, what it offers and what it allows
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -39,8 +44,10 @@ pub struct Hello {
     pub pid: u32,
     /// User id in its own namespace
     pub uid: u32,
-    /// Lanes offered, best first; those a peer offers and this version does not know are left out
+    /// Lanes offered, best first
     pub lanes: Vec<LaneKind>,
+    /// Numbers of lanes offered that this version does not know
+    pub lanes_unknown: Vec<u8>,
     /// Name of an abstract Unix socket without the NUL in front, at most 107 bytes; empty if there
     /// is none
     pub unix_name: String,
@@ -52,6 +59,12 @@ pub struct Hello {
     pub message_bytes_max: u64,
     /// Most segments of one message it receives
     pub segments_max: u32,
+    /// Carriers it can use
+    pub carriers: Vec<CarrierKind>,
+    /// Numbers of carriers it can use that this version does not know
+    pub carriers_unknown: Vec<u8>,
+    /// Longest piece of a message that it receives in one data frame, in bytes
+    pub data_chunk_bytes: u64,
 }
 
 impl Hello {
@@ -85,6 +98,10 @@ impl Hello {
             }
         }
         let values = Values(values);
+        let (lanes, lanes_unknown) =
+            sort_codes(values.required(Field::Lanes)?, LaneKind::from_code);
+        let (carriers, carriers_unknown) =
+            sort_codes(values.optional(Field::Carriers), CarrierKind::from_code);
         Ok(Self {
             boot_id: values.array(Field::BootId)?,
             host_token: values.required(Field::HostToken)?.to_vec(),
@@ -92,7 +109,8 @@ impl Hello {
             nonce: values.array(Field::Nonce)?,
             pid: values.array(Field::Pid).map(u32::from_le_bytes)?,
             uid: values.array(Field::Uid).map(u32::from_le_bytes)?,
-            lanes: lanes_of(values.required(Field::Lanes)?),
+            lanes,
+            lanes_unknown,
             unix_name: values.text(Field::UnixName)?,
             credit_bytes: values.array(Field::CreditBytes).map(u64::from_le_bytes)?,
             credit_messages: values
@@ -102,17 +120,25 @@ impl Hello {
                 .array(Field::MessageBytesMax)
                 .map(u64::from_le_bytes)?,
             segments_max: values.array(Field::SegmentsMax).map(u32::from_le_bytes)?,
+            carriers,
+            carriers_unknown,
+            data_chunk_bytes: values
+                .array(Field::DataChunkBytes)
+                .map(u64::from_le_bytes)?,
         })
     }
 
-    /// Writes the whole Hello, from the magic on
+    /// Writes the whole Hello, from its length on
     ///
     /// # Panics
     ///
-    /// If the host token or the Unix name is longer than documented.
+    /// If a field is longer than documented, or there are more than 32 lanes or carriers.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let lanes: Vec<u8> = self.lanes.iter().map(|lane| lane.code()).collect();
+        let mut lanes: Vec<u8> = self.lanes.iter().map(|lane| lane.code()).collect();
+        lanes.extend_from_slice(&self.lanes_unknown);
+        let mut carriers: Vec<u8> = self.carriers.iter().map(|kind| kind.code()).collect();
+        carriers.extend_from_slice(&self.carriers_unknown);
         let mut body = Vec::with_capacity(256);
         let mut put = |field: Field, value: &[u8]| {
             let (bytes_min, bytes_max) = field.value_bytes();
@@ -142,13 +168,15 @@ impl Hello {
             &self.message_bytes_max.to_le_bytes(),
         );
         put(Field::SegmentsMax, &self.segments_max.to_le_bytes());
+        put(Field::Carriers, &carriers);
+        put(Field::DataChunkBytes, &self.data_chunk_bytes.to_le_bytes());
 
+        let bytes_behind = (PREFIX_BYTES - MAGIC_OFFSET + body.len()) as u64;
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
+        bytes.extend_from_slice(&bytes_behind.to_le_bytes());
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&[0; 2]);
-        let body_bytes = u32::try_from(body.len()).expect("fields are short");
-        bytes.extend_from_slice(&body_bytes.to_le_bytes());
         bytes.extend_from_slice(&body);
         bytes
     }
@@ -161,7 +189,7 @@ impl Hello {
             credit_messages: self.credit_messages,
             message_bytes_max: self.message_bytes_max,
             segments_max: self.segments_max,
-            data_chunk_bytes: u64::MAX,
+            data_chunk_bytes: self.data_chunk_bytes,
         }
     }
 }
@@ -182,6 +210,8 @@ enum Field {
     CreditMessages = 10,
     MessageBytesMax = 11,
     SegmentsMax = 12,
+    Carriers = 13,
+    DataChunkBytes = 14,
 }
 
 impl Field {
@@ -199,6 +229,8 @@ impl Field {
             Self::CreditMessages => "credit_messages",
             Self::MessageBytesMax => "message_bytes_max",
             Self::SegmentsMax => "segments_max",
+            Self::Carriers => "carriers",
+            Self::DataChunkBytes => "data_chunk_bytes",
         }
     }
 
@@ -207,11 +239,14 @@ impl Field {
         match self {
             Self::BootId | Self::ProcessToken | Self::Nonce => (16, 16),
             Self::HostToken => (0, 64),
-            Self::Lanes => (0, 32),
+            Self::Lanes | Self::Carriers => (0, 32),
             // What fits into sockaddr_un after the NUL.
             Self::UnixName => (0, 107),
             Self::Pid | Self::Uid | Self::SegmentsMax => (4, 4),
-            Self::CreditBytes | Self::CreditMessages | Self::MessageBytesMax => (8, 8),
+            Self::CreditBytes
+            | Self::CreditMessages
+            | Self::MessageBytesMax
+            | Self::DataChunkBytes => (8, 8),
         }
     }
 }
@@ -224,6 +259,10 @@ impl<'a> Values<'a> {
         self.0[field as usize - 1].ok_or_else(|| HelloError::Missing {
             field: field.name(),
         })
+    }
+
+    fn optional(&self, field: Field) -> &'a [u8] {
+        self.0[field as usize - 1].unwrap_or_default()
     }
 
     fn array<const N: usize>(&self, field: Field) -> Result<[u8; N], HelloError> {
@@ -249,15 +288,20 @@ fn split_field<'a>(rest: &mut &'a [u8]) -> Result<(u16, &'a [u8]), HelloError> {
     Ok((u16::from_le_bytes([t0, t1]), value))
 }
 
-/// The lanes we know among `codes`, each once
-fn lanes_of(codes: &[u8]) -> Vec<LaneKind> {
-    let mut lanes = Vec::new();
-    for lane in codes.iter().filter_map(|code| LaneKind::from_code(*code)) {
-        if !lanes.contains(&lane) {
-            lanes.push(lane);
+/// The kinds that `codes` name, each once, and the codes that name none
+fn sort_codes<Kind: Copy + PartialEq>(
+    codes: &[u8],
+    from_code: impl Fn(u8) -> Option<Kind>,
+) -> (Vec<Kind>, Vec<u8>) {
+    let (mut kinds, mut unknown) = (Vec::new(), Vec::new());
+    for &code in codes {
+        match from_code(code) {
+            Some(kind) if !kinds.contains(&kind) => kinds.push(kind),
+            None if !unknown.contains(&code) => unknown.push(code),
+            Some(_) | None => {}
         }
     }
-    lanes
+    (kinds, unknown)
 }
 
 /// A Hello that cannot be understood; the peer's fault
@@ -268,7 +312,7 @@ pub enum HelloError {
     #[error("body of {bytes} bytes, limit {max}")]
     TooLong {
         /// Its size, in bytes
-        bytes: u32,
+        bytes: u64,
         /// Limit, in bytes
         max: usize,
     },
@@ -311,7 +355,7 @@ pub enum HelloError {
 }
 
 /// All fields, each at the index of its type less one
-const FIELDS: [Field; 12] = [
+const FIELDS: [Field; 14] = [
     Field::BootId,
     Field::HostToken,
     Field::ProcessToken,
@@ -324,6 +368,8 @@ const FIELDS: [Field; 12] = [
     Field::CreditMessages,
     Field::MessageBytesMax,
     Field::SegmentsMax,
+    Field::Carriers,
+    Field::DataChunkBytes,
 ];
 
 #[cfg(test)]
@@ -342,11 +388,15 @@ pub(crate) mod tests {
             pid: 5,
             uid: 6,
             lanes: vec![LaneKind::Shm, LaneKind::Tcp],
+            lanes_unknown: Vec::new(),
             unix_name: "backhaul-5".into(),
             credit_bytes: 7,
             credit_messages: 8,
             message_bytes_max: 9,
             segments_max: 10,
+            carriers: CarrierKind::ALL.to_vec(),
+            carriers_unknown: Vec::new(),
+            data_chunk_bytes: 11,
         }
     }
 
@@ -362,11 +412,38 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn unknown_fields_and_lanes_are_skipped() {
+    fn unknown_fields_are_skipped() {
         let mut body = body();
         body.extend([0xff, 0x7f, 2, 0, 1, 2]);
         assert_eq!(Hello::decode_body(&body), Ok(sample()));
-        assert_eq!(lanes_of(&[3, 77, 2, 3, 0]), [LaneKind::Tcp, LaneKind::Shm]);
+    }
+
+    #[test]
+    fn unknown_lanes_and_carriers_are_kept_by_their_numbers() {
+        let (lanes, unknown) = sort_codes(&[3, 77, 2, 3, 0, 77], LaneKind::from_code);
+        assert_eq!(lanes, [LaneKind::Tcp, LaneKind::Shm]);
+        assert_eq!(unknown, [77, 0]);
+        let newer = Hello {
+            lanes_unknown: vec![7],
+            carriers: vec![CarrierKind::Lease],
+            carriers_unknown: vec![9, 8],
+            ..sample()
+        };
+        let body = newer.encode()[PREFIX_BYTES..].to_vec();
+        assert_eq!(Hello::decode_body(&body), Ok(newer));
+    }
+
+    #[test]
+    fn a_peer_that_names_no_carriers_has_none() {
+        let none = Hello {
+            carriers: Vec::new(),
+            ..sample()
+        };
+        let field = [13, 0, 0, 0];
+        let mut body = none.encode()[PREFIX_BYTES..].to_vec();
+        let at = body.windows(4).position(|bytes| bytes == field).unwrap();
+        body.drain(at..at + 4);
+        assert_eq!(Hello::decode_body(&body), Ok(none));
     }
 
     #[test]
@@ -387,7 +464,7 @@ pub(crate) mod tests {
         }
         assert_eq!(
             Hello::decode_body(&[]),
-            Err(HelloError::Missing { field: "boot_id" })
+            Err(HelloError::Missing { field: "lanes" })
         );
     }
 
@@ -397,20 +474,34 @@ pub(crate) mod tests {
             any::<[[u8; 16]; 3]>(),
             proptest::collection::vec(any::<u8>(), 0..=64),
             any::<[u32; 3]>(),
-            any::<[u64; 3]>(),
+            any::<[u64; 4]>(),
             lanes,
             "[a-z0-9ü@-]{0,50}",
         )
             .prop_map(
                 |(tokens, host_token, small, large, lanes, unix_name)| Hello {
                     boot_id: tokens[0],
-                    host_token,
                     process_token: tokens[1],
                     nonce: tokens[2],
                     pid: small[0],
                     uid: small[1],
+                    carriers: lanes
+                        .iter()
+                        .filter_map(|lane| CarrierKind::from_code(lane.code()))
+                        .collect(),
+                    lanes_unknown: host_token
+                        .iter()
+                        .take(5)
+                        .filter(|code| **code > 100)
+                        .copied()
+                        .collect::<std::collections::BTreeSet<_>>()
+                        .into_iter()
+                        .collect(),
+                    carriers_unknown: Vec::new(),
+                    host_token,
                     lanes,
                     unix_name,
+                    data_chunk_bytes: large[3],
                     credit_bytes: large[0],
                     credit_messages: large[1],
                     message_bytes_max: large[2],

@@ -31,7 +31,8 @@ impl LaneKind {
     }
 
     /// The number on the wire; never 0
-    pub(crate) const fn code(self) -> u8 {
+    #[must_use]
+    pub const fn code(self) -> u8 {
         match self {
             Self::Inproc => 1,
             Self::Shm => 2,
@@ -40,7 +41,8 @@ impl LaneKind {
     }
 
     /// The lane with this number, unless a newer version invented it
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|lane| lane.code() == code)
     }
 }

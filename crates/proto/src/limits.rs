@@ -78,7 +78,7 @@ pub struct PeerLimits {
     pub message_bytes_max: u64,
     /// Most segments of one message it receives
     pub segments_max: u32,
-    /// Longest piece of a message in one data frame, in bytes
+    /// Longest piece of a message that it receives in one data frame, in bytes
     pub data_chunk_bytes: u64,
 }
 

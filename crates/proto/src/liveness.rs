@@ -39,9 +39,20 @@ impl Liveness {
     }
 
     /// Notes a sign of life
-    pub(crate) fn handle_heard(&mut self, now: Instant) {
-        self.heard = now;
-        self.asked = None;
+    ///
+    /// One that is reported late answers no question that was asked after it.
+    pub(crate) fn handle_heard(&mut self, at: Instant) {
+        self.heard = self.heard.max(at);
+        if self.asked.is_some_and(|asked| asked.first <= at) {
+            self.asked = None;
+        }
+    }
+
+    /// Whether the next step is due with a question unanswered
+    ///
+    /// Whoever can hear the peer in another way than by its answer is to look there first.
+    pub(crate) fn is_answer_overdue(&self, now: Instant) -> bool {
+        self.asked.is_some() && self.poll_timeout().is_some_and(|at| now >= at)
     }
 
     /// Asks, or gives the peer up, if it is time
@@ -149,6 +160,46 @@ mod tests {
         liveness.handle_heard(start + seconds(51));
         assert_eq!(liveness.poll_timeout(), Some(start + seconds(66)));
         assert_eq!(liveness.handle_timeout(start + seconds(60)), Ok(()));
+    }
+
+    #[test]
+    fn a_sign_of_life_that_is_reported_late_answers_only_what_was_asked_before() {
+        let start = Instant::now();
+        let mut liveness = Liveness::new(Some(POLICY), start);
+        assert_eq!(liveness.handle_timeout(start + seconds(20)), Ok(()));
+        assert!(!liveness.is_answer_overdue(start + seconds(34)));
+        assert!(liveness.is_answer_overdue(start + seconds(35)));
+        liveness.handle_heard(start + seconds(10));
+        liveness.handle_heard(start + seconds(5));
+        assert!(liveness.is_answer_overdue(start + seconds(35)));
+        assert_eq!(liveness.handle_timeout(start + seconds(69)), Ok(()));
+        let silent = seconds(60);
+        let limit = seconds(60);
+        let expired = liveness.handle_timeout(start + seconds(70));
+        assert_eq!(expired, Err(KeepAliveExpired { silent, limit }));
+        liveness.handle_heard(start + seconds(20));
+        assert!(!liveness.is_answer_overdue(start + seconds(70)));
+    }
+
+    #[test]
+    fn who_is_heard_beside_its_answers_is_given_up_in_time_when_that_ends() {
+        let start = Instant::now();
+        let mut liveness = Liveness::new(Some(POLICY), start);
+        let last = start + seconds(600);
+        let expired = loop {
+            let now = liveness.poll_timeout().expect("there is a policy");
+            if liveness.is_answer_overdue(now) {
+                liveness.handle_heard(now.min(last));
+            }
+            if let Err(expired) = liveness.handle_timeout(now) {
+                break expired;
+            }
+        };
+        assert!(
+            expired.silent <= POLICY.interval + POLICY.timeout,
+            "{expired}"
+        );
+        assert_eq!(liveness.heard, last);
     }
 
     #[test]

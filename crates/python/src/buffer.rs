@@ -15,8 +15,8 @@ use std::ffi::{CStr, c_int};
 use std::ops::DerefMut;
 use std::sync::{Mutex, PoisonError};
 
-use backhaul::{Bytes, PoolBuf, Received, RecvBuffer};
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use backhaul::{Bytes, PoolBuf, Received, RecvBuffer, RecvMemory};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyMemoryView};
@@ -81,7 +81,7 @@ impl<R: DerefMut<Target = ffi::Py_buffer>> View<R> {
 
     /// Whether the memory is in one piece, in C's order
     fn is_contiguous(&self) -> bool {
-        const C_ORDER: std::ffi::c_char = b'C'.cast_signed();
+        const C_ORDER: std::ffi::c_char = b'C' as std::ffi::c_char;
         // SAFETY: `raw` is filled, by the invariant.
         unsafe { ffi::PyBuffer_IsContiguous(&raw const *self.raw, C_ORDER) != 0 }
     }
@@ -147,12 +147,12 @@ impl AsRef<[u8]> for Pinned {
 }
 
 impl RecvBuffer for Pinned {
-    fn as_mut_slice(&mut self) -> &mut [u8] {
+    fn memory(&mut self) -> RecvMemory<'_> {
         if self.bytes == 0 {
-            return &mut [];
+            return RecvMemory::Host(&mut []);
         }
         // SAFETY: as in `as_ref`; the buffer was checked to be writable.
-        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+        RecvMemory::Host(unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) })
     }
 }
 
@@ -255,49 +255,6 @@ pub(crate) fn target(object: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecvBuffer>>
         ));
     }
     Ok(Box::new(Pinned::new(view)))
-}
-
-/// A copy of the bytes of a buffer, in the order in which Python would iterate over them
-///
-/// Refuses items of more than one byte, as they would mean something else elsewhere.
-pub(crate) fn copied(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    let view = View::get(object)?;
-    if view.raw.itemsize != 1 {
-        view.release(object.py());
-        return Err(PyBufferError::new_err(
-            "cannot unpack from multi-byte object",
-        ));
-    }
-    let mut bytes = vec![0; view.len()];
-    // SAFETY: the view is filled and its memory pinned, and `bytes` has room for all of it.
-    let outcome = unsafe {
-        ffi::PyBuffer_ToContiguous(
-            bytes.as_mut_ptr().cast(),
-            &raw const *view.raw,
-            view.raw.len,
-            b'C'.cast_signed(),
-        )
-    };
-    view.release(object.py());
-    if outcome == 0 {
-        Ok(bytes)
-    } else {
-        Err(PyErr::fetch(object.py()))
-    }
-}
-
-/// A copy of the bytes of a memoryview, which must be in one piece
-pub(crate) fn copied_simply(view: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    let contiguous = View::get(view)?;
-    let is_contiguous = contiguous.is_contiguous();
-    contiguous.release(view.py());
-    if !is_contiguous {
-        return Err(PyBufferError::new_err(
-            "memoryview: underlying buffer is not C-contiguous",
-        ));
-    }
-    view.call_method0(pyo3::intern!(view.py(), "tobytes"))?
-        .extract()
 }
 
 /// Whether an object is one buffer, rather than a collection of them

@@ -207,8 +207,8 @@ impl Context {
 
 /// What peers know this process by, in hexadecimal digits
 #[pyfunction]
-pub(crate) fn process_token() -> String {
-    hexadecimal(&backhaul::process_token())
+pub(crate) fn process_token() -> PyResult<String> {
+    Ok(hexadecimal(&backhaul::process_token()?))
 }
 
 fn flow_dict<'py>(py: Python<'py>, flow: &FlowStatistics) -> PyResult<Bound<'py, PyDict>> {

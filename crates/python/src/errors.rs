@@ -4,13 +4,12 @@ use backhaul::{
     AcceptError, CloseReason, ConfigError, ConnectError, ContextError, HandshakeError, ListenError,
     RecvError, SendError, SendRefused,
 };
-use backhaul_dask::order::OrderError;
 use backhaul_topology::PlanError;
 use backhaul_topology::distance::UnknownDevice;
 use backhaul_topology::read::sysfs::NoSystem;
 use backhaul_topology::read::{ParseError, UnknownFormat};
 use pyo3::call::PyCallArgs;
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -47,6 +46,11 @@ pub(crate) fn buffer_error(py: Python<'_>, text: String) -> PyErr {
 /// An argument outside what is allowed
 pub(crate) fn config_error(py: Python<'_>, text: String) -> PyErr {
     raise(py, "ConfigError", (text,))
+}
+
+/// What is no machine
+pub(crate) fn machine_error(py: Python<'_>, text: String) -> PyErr {
+    raise(py, "MachineError", (text,))
 }
 
 /// `wait` ran out of time; the operation goes on
@@ -173,12 +177,6 @@ impl IntoException for ContextError {
             Self::Config(error) => error.into_exception(py),
             _ => message(py, "BackhaulError", &self),
         }
-    }
-}
-
-impl IntoException for OrderError {
-    fn into_exception(self, _py: Python<'_>) -> PyErr {
-        PyValueError::new_err(self.to_string())
     }
 }
 

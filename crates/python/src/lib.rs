@@ -1,12 +1,15 @@
 //! The Python module `backhaul._native`: convert, detach, call; no logic.
 //!
+//! What Dask needs is of a crate of its own, which adds it to this module. `numpy_memory` and
+//! `memory_policy` call nothing below: they are the interfaces of NumPy's allocator and of Linux's
+//! NUMA policy for Python.
+//!
 //! The engine's threads never run Python. What Python must do for them (complete futures, release
 //! buffers, write logs) waits until a thread of Python comes by, called by a bell if need be.
 
 mod arena;
 mod attention;
 mod buffer;
-mod codec;
 mod context;
 mod endpoint;
 mod errors;
@@ -15,7 +18,6 @@ mod logs;
 mod loops;
 mod memory_policy;
 mod numpy_memory;
-mod order;
 mod owned;
 mod request;
 mod topology;
@@ -30,8 +32,6 @@ mod _native {
 
     #[pymodule_export]
     use crate::arena::{Arena, borrowed_bytes};
-    #[pymodule_export]
-    use crate::codec::Codec;
     #[pymodule_export]
     use crate::context::{Context, process_token};
     #[pymodule_export]
@@ -48,14 +48,9 @@ mod _native {
         set_numpy_handler,
     };
     #[pymodule_export]
-    use crate::order::{difference_listing, order, set_listing};
-    #[pymodule_export]
     use crate::request::Request;
     #[pymodule_export]
-    use crate::topology::{
-        topology_check_plan, topology_discover, topology_distance, topology_matrix, topology_parse,
-        topology_plan, topology_svg, topology_tree, topology_workers,
-    };
+    use crate::topology::{Machine, Plan};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -69,6 +64,7 @@ mod _native {
             .map(|class| class.bytes_min())
             .collect();
         module.add("SIZE_CLASSES_BYTES_MIN", PyTuple::new(module.py(), sizes)?)?;
+        backhaul_dask_python::add_to(module)?;
         crate::logs::install();
         crate::owned::watch_forks(module.py())
     }

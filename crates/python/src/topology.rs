@@ -1,117 +1,189 @@
-//! Machines and launch plans as JSON: `backhaul.topology` makes them Python's
+//! Machines and launch plans: each a native object, and a record of Python's with the same values.
+//!
+//! What is asked of a machine is asked of the native object. The records are the frozen dataclasses
+//! of `backhaul.topology`; a native object is made a record once, and of a record where that was
+//! made by hand. JSON is for files alone.
+
+mod field;
+mod records;
 
 use std::path::PathBuf;
 
 use backhaul_topology::distance::{Device, distance};
 use backhaul_topology::plan::plan;
-use backhaul_topology::read::{self, DiscoverOptions, Format};
-use backhaul_topology::{Machine, Options, Plan, render};
+use backhaul_topology::read::{self, DiscoverOptions, Format, ParseError};
+use backhaul_topology::{Options, render};
 use pyo3::prelude::*;
-use serde::Serialize;
 
-use crate::errors::{IntoException as _, config_error};
+use self::field::{Field, Unfit};
+use crate::errors::{self, IntoException as _, config_error};
 
-/// Finds out what this machine is made of, or one whose `/sys` and `/proc` are below `root`
-#[pyfunction]
-#[pyo3(signature = (root = None))]
-pub(crate) fn topology_discover(py: Python<'_>, root: Option<PathBuf>) -> PyResult<String> {
-    let options = DiscoverOptions {
-        root,
-        ..DiscoverOptions::default()
+/// A machine
+#[pyclass(frozen, module = "backhaul._native")]
+pub(crate) struct Machine {
+    machine: backhaul_topology::Machine,
+}
+
+#[pymethods]
+impl Machine {
+    /// From a record, which is checked
+    #[new]
+    fn new(record: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = record.py();
+        let machine = backhaul_topology::Machine::from_python(record)
+            .map_err(|unfit| errors::machine_error(py, format!("not a machine: {unfit}")))?;
+        machine
+            .check()
+            .map_err(|misfit| ParseError::from(misfit).into_exception(py))?;
+        Ok(Self { machine })
+    }
+
+    /// Finds out what this machine is made of, or one whose `/sys` and `/proc` are below `root`
+    #[staticmethod]
+    #[pyo3(signature = (root = None))]
+    fn discover(py: Python<'_>, root: Option<PathBuf>) -> PyResult<Self> {
+        let options = DiscoverOptions {
+            root,
+            ..DiscoverOptions::default()
+        };
+        py.detach(|| read::discover(&options))
+            .map(|machine| Self { machine })
+            .map_err(|error| error.into_exception(py))
+    }
+
+    /// Reads a machine from a text
+    #[staticmethod]
+    #[pyo3(signature = (text, format = None))]
+    fn parse(py: Python<'_>, text: &str, format: Option<&str>) -> PyResult<Self> {
+        let format = format
+            .map(str::parse::<Format>)
+            .transpose()
+            .map_err(|error| error.into_exception(py))?;
+        py.detach(|| read::parse(text, format))
+            .map(|machine| Self { machine })
+            .map_err(|error| error.into_exception(py))
+    }
+
+    /// A `backhaul.topology.Machine` with these values
+    fn record<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.machine.to_python(py)
+    }
+
+    /// Plans what to run on it
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the options of a plan, each by its name"
+    )]
+    #[pyo3(signature = (
+        *, policy, n = None, threads_per_worker = None, memory_limit = None, memory_fraction = None,
+        gpus = None, interface = None, nics = None, cpus = None, exclusive_cpus = None,
+    ))]
+    fn plan(
+        &self,
+        policy: Bound<'_, PyAny>,
+        n: Option<Bound<'_, PyAny>>,
+        threads_per_worker: Option<Bound<'_, PyAny>>,
+        memory_limit: Option<Bound<'_, PyAny>>,
+        memory_fraction: Option<Bound<'_, PyAny>>,
+        gpus: Option<Bound<'_, PyAny>>,
+        interface: Option<Bound<'_, PyAny>>,
+        nics: Option<Bound<'_, PyAny>>,
+        cpus: Option<Bound<'_, PyAny>>,
+        exclusive_cpus: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Plan> {
+        let py = policy.py();
+        let options = Options {
+            policy: option("policy", Some(policy))?.unwrap_or_default(),
+            n: option("n", n)?,
+            threads_per_worker: option("threads_per_worker", threads_per_worker)?,
+            memory_limit_bytes: option("memory_limit", memory_limit)?,
+            memory_fraction: option("memory_fraction", memory_fraction)?,
+            gpus: option("gpus", gpus)?,
+            interface: option("interface", interface)?,
+            nics: option("nics", nics)?,
+            cpus: option("cpus", cpus)?,
+            exclusive_cpus: option("exclusive_cpus", exclusive_cpus)?.unwrap_or_default(),
+        };
+        py.detach(|| plan(&self.machine, &options))
+            .map(|plan| Plan { plan })
+            .map_err(|error| error.into_exception(py))
+    }
+
+    /// What lies between two devices, as a `backhaul.topology.Distance`
+    fn distance<'py>(
+        &self,
+        py: Python<'py>,
+        one: &str,
+        other: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let found = py.detach(|| {
+            let one = Device::find(&self.machine, one)?;
+            let other = Device::find(&self.machine, other)?;
+            distance(&self.machine, &one, &other)
+        });
+        let distance = found.map_err(|error| error.into_exception(py))?;
+        records::of_distance(py, &distance)
+    }
+
+    /// Draws it as a tree of text
+    fn tree(&self, py: Python<'_>) -> String {
+        py.detach(|| render::tree(&self.machine))
+    }
+
+    /// Writes the paths between all its devices as a matrix
+    fn matrix(&self, py: Python<'_>) -> String {
+        py.detach(|| render::matrix(&self.machine))
+    }
+
+    /// Draws it, and a plan for it, as SVG
+    #[pyo3(signature = (plan = None))]
+    fn svg(&self, py: Python<'_>, plan: Option<&Bound<'_, Plan>>) -> String {
+        let plan = plan.map(|plan| &plan.get().plan);
+        py.detach(|| render::svg(&self.machine, plan))
+    }
+}
+
+/// A launch plan
+#[pyclass(frozen, module = "backhaul._native")]
+pub(crate) struct Plan {
+    plan: backhaul_topology::Plan,
+}
+
+#[pymethods]
+impl Plan {
+    /// From a record
+    #[new]
+    fn new(record: &Bound<'_, PyAny>) -> PyResult<Self> {
+        backhaul_topology::Plan::from_python(record)
+            .map(|plan| Self { plan })
+            .map_err(|unfit| config_error(record.py(), format!("not a plan: {unfit}")))
+    }
+
+    /// Reads a plan from JSON
+    #[staticmethod]
+    fn parse(py: Python<'_>, text: &str) -> PyResult<Self> {
+        py.detach(|| serde_json::from_str(text))
+            .map(|plan| Self { plan })
+            .map_err(|error| config_error(py, format!("not a plan in JSON: {error}")))
+    }
+
+    /// A `backhaul.topology.Plan` with these values
+    fn record<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.plan.to_python(py)
+    }
+
+    /// Writes it as a table with its explanation
+    fn table(&self, py: Python<'_>) -> String {
+        py.detach(|| render::workers(&self.plan))
+    }
+}
+
+/// An option of a plan, if it is given
+fn option<T: Field>(name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<Option<T>> {
+    let Some(value) = value else {
+        return Ok(None);
     };
-    py.detach(|| read::discover(&options).map(|machine| to_json(&machine)))
-        .map_err(|error| error.into_exception(py))
-}
-
-/// Reads a machine from a text, and gives it as JSON
-#[pyfunction]
-#[pyo3(signature = (text, format = None))]
-pub(crate) fn topology_parse(py: Python<'_>, text: &str, format: Option<&str>) -> PyResult<String> {
-    let format = format
-        .map(str::parse::<Format>)
-        .transpose()
-        .map_err(|error| error.into_exception(py))?;
-    py.detach(|| read::parse(text, format).map(|machine| to_json(&machine)))
-        .map_err(|error| error.into_exception(py))
-}
-
-/// Plans for a machine, all of it JSON
-#[pyfunction]
-pub(crate) fn topology_plan(py: Python<'_>, machine: &str, options: &str) -> PyResult<String> {
-    let machine = machine_of(py, machine)?;
-    let options: Options = serde_json::from_str(options).map_err(|error| {
-        // The text was made of arguments: where in it means nothing to who gave them
-        let error = error.to_string();
-        let what = error.split(" at line ").next().unwrap_or(&error);
-        config_error(py, format!("an option of the plan cannot be used: {what}"))
-    })?;
-    py.detach(|| plan(&machine, &options).map(|plan| to_json(&plan)))
-        .map_err(|error| error.into_exception(py))
-}
-
-/// Tells what lies between two devices, as JSON
-#[pyfunction]
-pub(crate) fn topology_distance(
-    py: Python<'_>,
-    machine: &str,
-    one: &str,
-    other: &str,
-) -> PyResult<String> {
-    let machine = machine_of(py, machine)?;
-    py.detach(|| {
-        let one = Device::find(&machine, one)?;
-        let other = Device::find(&machine, other)?;
-        distance(&machine, &one, &other).map(|distance| to_json(&distance))
-    })
-    .map_err(|error| error.into_exception(py))
-}
-
-/// Draws a machine as a tree of text
-#[pyfunction]
-pub(crate) fn topology_tree(py: Python<'_>, machine: &str) -> PyResult<String> {
-    let machine = machine_of(py, machine)?;
-    Ok(py.detach(|| render::tree(&machine)))
-}
-
-/// Writes the paths between all devices of a machine as a matrix
-#[pyfunction]
-pub(crate) fn topology_matrix(py: Python<'_>, machine: &str) -> PyResult<String> {
-    let machine = machine_of(py, machine)?;
-    Ok(py.detach(|| render::matrix(&machine)))
-}
-
-/// Draws a machine, and a plan for it, as SVG
-#[pyfunction]
-#[pyo3(signature = (machine, plan = None))]
-pub(crate) fn topology_svg(py: Python<'_>, machine: &str, plan: Option<&str>) -> PyResult<String> {
-    let machine = machine_of(py, machine)?;
-    let plan = plan.map(|plan| plan_of(py, plan)).transpose()?;
-    Ok(py.detach(|| render::svg(&machine, plan.as_ref())))
-}
-
-/// Writes a plan as a table with its explanation
-#[pyfunction]
-pub(crate) fn topology_workers(py: Python<'_>, plan: &str) -> PyResult<String> {
-    let plan = plan_of(py, plan)?;
-    Ok(py.detach(|| render::workers(&plan)))
-}
-
-/// Gives a plan as it was, if it is one
-#[pyfunction]
-pub(crate) fn topology_check_plan(py: Python<'_>, plan: &str) -> PyResult<String> {
-    plan_of(py, plan).map(|plan| to_json(&plan))
-}
-
-fn plan_of(py: Python<'_>, text: &str) -> PyResult<Plan> {
-    serde_json::from_str(text)
-        .map_err(|error| config_error(py, format!("not a plan in JSON: {error}")))
-}
-
-fn machine_of(py: Python<'_>, text: &str) -> PyResult<Machine> {
-    py.detach(|| read::parse(text, Some(Format::Json)))
-        .map_err(|error| error.into_exception(py))
-}
-
-fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("plain data with text for keys")
+    T::from_python(&value)
+        .map(Some)
+        .map_err(|unfit: Unfit| config_error(value.py(), unfit.of_field(name).to_string()))
 }

@@ -93,7 +93,7 @@ fn deliver(criterion: &mut Criterion) {
     let arena = arena(usize::MAX);
     for bytes in SIZES {
         group.throughput(Throughput::Bytes(bytes as u64));
-        let (mut exporter, importer) = table_in_process();
+        let (mut exporter, importer) = table_in_process().unwrap();
         let mut block = arena.take(bytes).unwrap();
         block.fill(1);
         group.bench_function(BenchmarkId::new("map", bytes), |bencher| {
@@ -126,7 +126,7 @@ fn overwrite(criterion: &mut Criterion) {
     let arena = arena(usize::MAX);
     for bytes in SIZES {
         group.throughput(Throughput::Bytes(bytes as u64));
-        let (mut exporter, importer) = table_in_process();
+        let (mut exporter, importer) = table_in_process().unwrap();
         let mut block = arena.take(bytes).unwrap();
         block.fill(1);
         group.bench_function(BenchmarkId::new("map", bytes), |bencher| {

@@ -12,7 +12,7 @@ use std::hint::black_box;
 use backhaul_shm::pool::Pool;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-criterion_group!(benches, take_and_drop, take_fill_and_drop);
+criterion_group!(benches, take_and_drop, take_fill_and_drop, take_many);
 criterion_main!(benches);
 
 const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 64 << 20];
@@ -41,6 +41,31 @@ fn take_fill_and_drop(criterion: &mut Criterion) {
                     black_box(buffer)
                 });
             });
+        }
+    }
+    group.finish();
+}
+
+/// The segments of one message: each taken alone, and all at once
+fn take_many(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("take_many");
+    for (name, pool) in pools() {
+        for count in [1, 3, 1000, 65_536] {
+            let sizes = vec![64; count];
+            group.throughput(Throughput::Elements(count as u64));
+            group.bench_function(
+                BenchmarkId::new(format!("{name}, alone"), count),
+                |bencher| {
+                    let take = |bytes: &u64| pool.take(*bytes as usize).unwrap();
+                    bencher.iter(|| black_box(sizes.iter().map(take).collect::<Vec<_>>()));
+                },
+            );
+            group.bench_function(
+                BenchmarkId::new(format!("{name}, at once"), count),
+                |bencher| {
+                    bencher.iter(|| black_box(pool.take_many(&sizes).unwrap()));
+                },
+            );
         }
     }
     group.finish();

@@ -31,8 +31,9 @@ mod tests;
 
 use std::fmt;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::io::Errno;
@@ -250,6 +251,29 @@ impl ArenaBuf {
     /// Address of the first byte; it does not move with the buffer
     pub fn as_ptr(&self) -> *const u8 {
         self.start.as_ptr()
+    }
+
+    /// Takes the buffer apart: its block is kept until [`from_parts`](Self::from_parts) makes one
+    /// again
+    pub(crate) fn into_parts(self) -> (NonNull<u8>, usize, Arena) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: read once, and `this` is neither dropped nor used any more.
+        let arena = unsafe { ptr::read(&raw const this.arena) };
+        (this.start, this.bytes, arena)
+    }
+
+    /// Makes a buffer of its parts
+    ///
+    /// # Safety
+    ///
+    /// - They are of one call of [`into_parts`](Self::into_parts), and are used once.
+    /// - Nobody uses the memory but through the buffer.
+    pub(crate) unsafe fn from_parts(start: NonNull<u8>, bytes: usize, arena: Arena) -> Self {
+        Self {
+            start,
+            bytes,
+            arena,
+        }
     }
 
     /// Pins the block of the buffer for a peer to map all of it

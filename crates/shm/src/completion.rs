@@ -72,7 +72,7 @@ pub struct CompletionTable {
 pub fn create_table() -> Result<(CompletionTable, OwnedFd), TableError> {
     let fd = segment::create()?;
     let mapping = segment::map(fd.as_fd())?;
-    Ok((segment::end(&mapping, true), fd))
+    Ok((segment::end(&mapping, true)?, fd))
 }
 
 /// Attaches to a completion table that a peer created
@@ -87,19 +87,20 @@ pub fn create_table() -> Result<(CompletionTable, OwnedFd), TableError> {
 pub fn attach_table(fd: OwnedFd) -> Result<CompletionTable, TableError> {
     segment::check(fd.as_fd())?;
     let mapping = segment::map(fd.as_fd())?;
-    Ok(segment::end(&mapping, false))
+    segment::end(&mapping, false)
 }
 
 /// Creates both ends of a completion table in this process, on private memory
 ///
-/// # Panics
+/// # Errors
 ///
-/// If the system has no three pages of memory.
+/// [`TableError::System`]; a retry can help once memory is released.
 #[cfg(not(loom))]
-pub fn table_in_process() -> (CompletionTable, CompletionTable) {
-    let mapping = Mapping::anonymous(segment::BYTES).expect("three pages of memory");
+pub fn table_in_process() -> Result<(CompletionTable, CompletionTable), TableError> {
+    let mapping = Mapping::anonymous(segment::BYTES).map_err(TableError::System)?;
     let mapping = Arc::new(mapping);
-    (segment::end(&mapping, true), segment::end(&mapping, false))
+    let creators = segment::end(&mapping, true)?;
+    Ok((creators, segment::end(&mapping, false)?))
 }
 
 /// Names a lease to the peer: a slot, and which of its leases

@@ -6,11 +6,13 @@
 //! - [`pool`]: recycled private buffers for what was received.
 //! - [`arena`]: recycled memory that peers may map, block by block, and the leases they hold on it.
 //! - [`leased`]: a peer's leased bytes, mapped or copied.
+//! - [`peer_memory`]: another process's memory, read where it lies.
 //! - [`completion`]: which leases have been returned, without a system call.
+//! - [`doorbell`]: wakes a sleeping peer.
 //!
 //! Nothing here waits, wakes or spawns: [`ring::Producer::arm`] and
-//! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to notify a doorbell; the
-//! doorbell belongs to the driver.
+//! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to notify a [`doorbell`], which
+//! belongs to the driver.
 
 // Under loom only the ring and the completion table are built, and only their tests construct one.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
@@ -20,6 +22,8 @@ pub mod arena;
 #[cfg(not(loom))]
 pub mod channel;
 pub mod completion;
+#[cfg(not(loom))]
+pub mod doorbell;
 mod fork;
 #[cfg(not(loom))]
 pub mod leased;
@@ -27,6 +31,8 @@ pub mod leased;
 mod mapping;
 #[cfg(not(loom))]
 mod memfd;
+#[cfg(not(loom))]
+pub mod peer_memory;
 #[cfg(not(loom))]
 pub mod pool;
 pub mod ring;

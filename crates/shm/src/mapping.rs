@@ -184,6 +184,15 @@ impl Mapping {
         }
     }
 
+    /// Makes a mapping of its address and length
+    ///
+    /// # Safety
+    ///
+    /// - They are those of a mapping that was forgotten instead of dropped, and are used once.
+    pub(crate) unsafe fn from_parts(address: NonNull<u8>, bytes: usize) -> Self {
+        Self { address, bytes }
+    }
+
     /// Start of the mapping
     pub(crate) fn address(&self) -> NonNull<u8> {
         self.address
@@ -227,7 +236,9 @@ pub(crate) fn is_as_in_file(memory: &[u8]) -> io::Result<bool> {
     let pagemap = std::fs::File::open("/proc/self/pagemap")?;
     let first = memory.as_ptr().addr() / page_size();
     let end = (memory.as_ptr().addr() + memory.len()).div_ceil(page_size());
-    let mut entries = vec![0; 64 << 10];
+    let mut entries = Vec::new();
+    entries.try_reserve_exact(PAGEMAP_STEP_BYTES)?;
+    entries.resize(PAGEMAP_STEP_BYTES, 0);
     let mut at = first;
     while at < end {
         let bytes = ((end - at) * PAGEMAP_BYTES).min(entries.len());
@@ -312,6 +323,8 @@ mod c {
 
 /// Size of an entry of `/proc/PID/pagemap`, see `admin-guide/mm/pagemap.rst`
 const PAGEMAP_BYTES: usize = 8;
+/// How much of it is read at once
+const PAGEMAP_STEP_BYTES: usize = 64 << 10;
 /// Bit that says that a page is of a file or shared
 const PAGEMAP_FILE: u32 = 61;
 /// Bit that says that a page is swapped out; the one above, that it is in memory

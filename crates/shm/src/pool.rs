@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use thiserror::Error;
 
-use self::block::Block;
+use self::block::{Block, Line};
 use self::cache::Cache;
 use crate::arena::{Arena, ArenaBuf};
 use crate::leased::Leased;
@@ -62,6 +62,40 @@ impl Pool {
         if let Some(block) = self.arena.as_ref().and_then(|arena| arena.take(bytes)) {
             return Ok(block.into());
         }
+        self.take_private(bytes)
+    }
+
+    /// Takes a buffer for each of some sizes, in order, for the segments of one message
+    ///
+    /// As [`take`](Self::take) for each of them, but those of at most [`PART_BYTES_MAX`] bytes share
+    /// blocks: each takes its own size, rounded up to [`ALIGNMENT_BYTES`], and the value itself. A
+    /// block is kept until the last buffer in it is dropped, so one that is held long keeps the
+    /// small buffers taken with it, of up to 256 KiB, from being recycled.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`]; nothing has changed.
+    pub fn take_many(&self, sizes: &[u64]) -> Result<Vec<PoolBuf>, OutOfMemory> {
+        let mut buffers = Vec::new();
+        let reserved = buffers.try_reserve_exact(sizes.len());
+        reserved.map_err(|_| OutOfMemory {
+            bytes: sizes.len().saturating_mul(size_of::<PoolBuf>()),
+        })?;
+        let mut parts = Parts::default();
+        for (at, size) in sizes.iter().enumerate() {
+            // No address space has what does not fit.
+            let bytes = usize::try_from(*size).unwrap_or(usize::MAX);
+            buffers.push(match bytes {
+                0 => PoolBuf::empty(),
+                1..=PART_BYTES_MAX => parts.take(self, &sizes[at..], bytes)?,
+                bytes => self.take(bytes)?,
+            });
+        }
+        Ok(buffers)
+    }
+
+    /// As [`take`](Self::take), never from the arena
+    fn take_private(&self, bytes: usize) -> Result<PoolBuf, OutOfMemory> {
         let out_of_memory = OutOfMemory { bytes };
         let class = SizeClass::for_bytes(bytes).ok_or(out_of_memory)?;
         let recycled = self.shared.lock().take(class);
@@ -75,10 +109,11 @@ impl Pool {
                 }
             },
         };
+        let (address, class) = block.into_parts();
         Ok(PoolBuf {
-            address: block.address(),
+            address,
             bytes,
-            home: Home::Pool(Some(block), Arc::downgrade(&self.shared)),
+            home: Home::Pool(class, Arc::downgrade(&self.shared)),
         })
     }
 
@@ -90,7 +125,8 @@ impl Pool {
 
 /// A buffer of initialised bytes that returns to where it came from when dropped
 ///
-/// That is a pool, an [`Arena`], or a peer ([`Leased`]).
+/// That is a pool, an [`Arena`], or a peer ([`Leased`]). Messages may have very many, so it is
+/// small: four words.
 pub struct PoolBuf {
     /// Start of what `home` holds
     address: NonNull<u8>,
@@ -101,10 +137,15 @@ pub struct PoolBuf {
 
 /// What keeps the memory of a buffer
 enum Home {
-    /// The block is always there until `drop`
-    Pool(Option<Block>, Weak<Shared>),
-    Arena(#[expect(dead_code, reason = "kept, and dropped with the buffer")] ArenaBuf),
-    Peer(#[expect(dead_code, reason = "kept, and dropped with the buffer")] Leased),
+    /// Nothing: there are no bytes
+    Empty,
+    /// A block of this class at `address`, whole and the buffer's own
+    Pool(SizeClass, Weak<Shared>),
+    /// A block that the buffer shares with others, a part for each
+    Part(#[expect(dead_code, reason = "kept, and dropped with the buffer")] Arc<PoolBuf>),
+    /// An [`ArenaBuf`] of `bytes` at `address`, taken apart
+    Arena(Arena),
+    Peer(#[expect(dead_code, reason = "kept, and dropped with the buffer")] Box<Leased>),
 }
 
 // SAFETY: `address` leads into what `home` holds, which this value owns alone and which is `Send`.
@@ -113,6 +154,14 @@ unsafe impl Send for PoolBuf {}
 unsafe impl Sync for PoolBuf {}
 
 impl PoolBuf {
+    fn empty() -> Self {
+        Self {
+            address: NonNull::<Line>::dangling().cast(),
+            bytes: 0,
+            home: Home::Empty,
+        }
+    }
+
     /// Address of the first byte, a multiple of [`ALIGNMENT_BYTES`]; it does not move with the
     /// buffer
     pub fn as_ptr(&self) -> *const u8 {
@@ -144,11 +193,12 @@ impl AsRef<[u8]> for PoolBuf {
 }
 
 impl From<ArenaBuf> for PoolBuf {
-    fn from(mut memory: ArenaBuf) -> Self {
+    fn from(memory: ArenaBuf) -> Self {
+        let (address, bytes, arena) = memory.into_parts();
         Self {
-            address: NonNull::from(&mut *memory).cast(),
-            bytes: memory.len(),
-            home: Home::Arena(memory),
+            address,
+            bytes,
+            home: Home::Arena(arena),
         }
     }
 }
@@ -158,7 +208,7 @@ impl From<Leased> for PoolBuf {
         Self {
             address: NonNull::from(&mut *memory).cast(),
             bytes: memory.len(),
-            home: Home::Peer(memory),
+            home: Home::Peer(Box::new(memory)),
         }
     }
 }
@@ -174,14 +224,78 @@ impl fmt::Debug for PoolBuf {
 
 impl Drop for PoolBuf {
     fn drop(&mut self) {
-        if let Home::Pool(block, pool) = &mut self.home
-            && let (Some(block), Some(shared)) = (block.take(), pool.upgrade())
-        {
-            let surplus = shared.lock().put(block);
-            // Unmapping takes long: not under the lock.
-            drop(surplus);
+        match std::mem::replace(&mut self.home, Home::Empty) {
+            Home::Pool(class, pool) => {
+                // SAFETY: the parts of the block of `take_private`, used only here, once: `home` is
+                // another now. The buffer is not used any more.
+                let block = unsafe { Block::from_parts(self.address, class) };
+                if let Some(shared) = pool.upgrade() {
+                    let surplus = shared.lock().put(block);
+                    // Unmapping takes long: not under the lock.
+                    drop(surplus);
+                }
+            }
+            Home::Arena(arena) => {
+                // SAFETY: the parts of the buffer in `from`; the rest as above.
+                drop(unsafe { ArenaBuf::from_parts(self.address, self.bytes, arena) });
+            }
+            Home::Empty | Home::Part(_) | Home::Peer(_) => (),
         }
     }
+}
+
+const _: () = assert!(size_of::<PoolBuf>() == 4 * size_of::<usize>());
+
+/// The block of which small buffers take parts
+#[derive(Default)]
+struct Parts {
+    block: Option<Arc<PoolBuf>>,
+    /// Where in the block the next part starts
+    offset: usize,
+    /// How many parts are still to be taken from the block
+    left: usize,
+}
+
+impl Parts {
+    /// Takes a part for the first of the sizes, of `bytes` bytes, from a block for as many of the
+    /// small ones as fit into one
+    fn take(&mut self, pool: &Pool, sizes: &[u64], bytes: usize) -> Result<PoolBuf, OutOfMemory> {
+        if self.left == 0 {
+            let (block_bytes, count) = plan(sizes);
+            if count == 1 {
+                return pool.take_private(bytes);
+            }
+            self.block = Some(Arc::new(pool.take_private(block_bytes)?));
+            (self.offset, self.left) = (0, count);
+        }
+        let Some(block) = &self.block else {
+            return pool.take_private(bytes);
+        };
+        assert!(self.offset + bytes <= block.bytes, "parts are as planned");
+        // SAFETY: within the block: asserted.
+        let address = unsafe { block.address.add(self.offset) };
+        self.offset += bytes.next_multiple_of(ALIGNMENT_BYTES);
+        self.left -= 1;
+        Ok(PoolBuf {
+            address,
+            bytes,
+            home: Home::Part(Arc::clone(block)),
+        })
+    }
+}
+
+/// How many bytes the next block has, and how many of the sizes have a part in it
+fn plan(sizes: &[u64]) -> (usize, usize) {
+    let is_part = |size: &&u64| (1..=PART_BYTES_MAX as u64).contains(*size);
+    let (mut bytes, mut count) = (0, 0);
+    for size in sizes.iter().filter(is_part) {
+        let end = bytes + (*size as usize).next_multiple_of(ALIGNMENT_BYTES);
+        if end > PARTED_BYTES_MAX {
+            break;
+        }
+        (bytes, count) = (end, count + 1);
+    }
+    (bytes, count)
 }
 
 /// Snapshot of a pool
@@ -221,6 +335,16 @@ impl Shared {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Largest buffer that [`Pool::take_many`] takes from a block that others share
+///
+/// What is larger is worth a block of its own, which can be recycled as soon as it is dropped.
+pub const PART_BYTES_MAX: usize = 4096;
+
+/// Largest block of which small buffers take parts
+///
+/// The last of them keeps all of it.
+const PARTED_BYTES_MAX: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests;

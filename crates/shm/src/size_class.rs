@@ -6,8 +6,8 @@
 /// multiples of 16 KiB, so of any usual page.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct SizeClass {
-    /// Counts the classes from 0, which is that of empty buffers
-    index: usize,
+    /// Counts the classes from 0, which is that of empty buffers; a byte, since every buffer has one
+    index: u8,
 }
 
 impl SizeClass {
@@ -18,28 +18,32 @@ impl SizeClass {
         }
         let units = bytes.div_ceil(ALIGNMENT_BYTES);
         if units <= STEPS {
-            return Some(Self { index: units });
+            return Some(Self::at(units));
         }
         // `units - 1` has its highest bit at `doublings + 2`; the two bits below choose the step.
         let doublings = ((units - 1) / STEPS).ilog2() as usize;
         let step = ((units - 1) >> doublings) - STEPS;
-        Some(Self {
-            index: STEPS + doublings * STEPS + step + 1,
-        })
+        Some(Self::at(STEPS + doublings * STEPS + step + 1))
     }
 
     /// Size of its blocks, in bytes
     pub(crate) fn bytes(self) -> usize {
-        if self.index <= STEPS {
-            return self.index * ALIGNMENT_BYTES;
+        let index = self.index();
+        if index <= STEPS {
+            return index * ALIGNMENT_BYTES;
         }
-        let above = self.index - STEPS - 1;
+        let above = index - STEPS - 1;
         ((STEPS + above % STEPS + 1) * ALIGNMENT_BYTES) << (above / STEPS)
     }
 
     /// Position among the classes, below [`COUNT`](Self::COUNT)
     pub(crate) fn index(self) -> usize {
-        self.index
+        usize::from(self.index)
+    }
+
+    fn at(index: usize) -> Self {
+        debug_assert!(index < Self::COUNT);
+        Self { index: index as u8 }
     }
 
     /// How many classes there are
@@ -54,6 +58,8 @@ const BYTES_MAX_LOG2: usize = usize::BITS as usize - 2;
 /// Half of what a Rust allocation may have; more than there is
 const BYTES_MAX: usize = 1 << BYTES_MAX_LOG2;
 
+const _: () = assert!(SizeClass::COUNT <= 256);
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
@@ -64,7 +70,7 @@ mod tests {
     #[test]
     fn classes_are_multiples_of_a_line_in_rising_order() {
         let sizes: Vec<_> = (0..SizeClass::COUNT)
-            .map(|index| SizeClass { index }.bytes())
+            .map(|index| SizeClass::at(index).bytes())
             .collect();
         assert_eq!(
             sizes[..11],
@@ -89,7 +95,7 @@ mod tests {
             let class = SizeClass::for_bytes(bytes).unwrap();
             prop_assert!(class.bytes() >= bytes);
             prop_assert!(class.index() < SizeClass::COUNT);
-            let smaller = SizeClass { index: class.index() - 1 };
+            let smaller = SizeClass::at(class.index() - 1);
             prop_assert!(smaller.bytes() < bytes);
             prop_assert!(bytes <= 256 || class.bytes() - bytes < class.bytes() / 4);
         }

@@ -1,4 +1,4 @@
-//! An arena and a completion table in a process that forks
+//! An arena, a completion table and a probe in a process that forks
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use backhaul_shm::arena::{Arena, ArenaConfig, ForkGuard};
 use backhaul_shm::completion::{attach_table, create_table};
+use backhaul_shm::peer_memory::Probe;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 const MIB: usize = 1 << 20;
@@ -134,6 +135,21 @@ fn watched_arena_is_ready_for_whoever_forks() {
             .flat_map(|buffer| buffer.iter())
             .all(|byte| *byte == 1)
     );
+}
+
+#[test]
+fn child_has_a_probe_of_its_own_and_the_parent_keeps_its() {
+    let parents = Probe::of_this_process().unwrap();
+    let child = fork(|| {
+        let childs = Probe::of_this_process().unwrap();
+        let same = Probe::of_this_process().unwrap();
+        childs.token() != parents.token()
+            && childs.address() != parents.address()
+            && same.address() == childs.address()
+    });
+    assert_success(child);
+    let still = Probe::of_this_process().unwrap();
+    assert_eq!(still.address(), parents.address());
 }
 
 /// Forks, with the guard released on both sides, and has the child say whether all is well

@@ -1,4 +1,5 @@
-//! Leases between two processes, one of which is killed
+//! Leases between two processes, one of which is killed, and processes that run out of descriptors
+//! or memory
 //!
 //! The other process is this test binary, started again for `other_process` alone; it inherits a
 //! Unix socket as its standard input, over which descriptors go.
@@ -13,8 +14,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use backhaul_shm::arena::{Arena, ArenaConfig, ArenaStatistics};
-use backhaul_shm::completion::{CompletionTable, Receipt, Ticket, attach_table, create_table};
+use backhaul_shm::completion::{
+    CompletionTable, Receipt, TableError, Ticket, attach_table, create_table, table_in_process,
+};
+use backhaul_shm::doorbell::{Doorbell, DoorbellError};
 use backhaul_shm::leased::Leased;
+use backhaul_shm::pool::{OutOfMemory, Pool, PoolBuf};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -108,6 +114,18 @@ fn process_out_of_descriptors_uses_memory_of_its_own() {
 }
 
 #[test]
+fn process_out_of_descriptors_still_checks_a_doorbell() {
+    let (_socket, mut child) = start("check a doorbell");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn process_out_of_memory_is_told_so() {
+    let (_socket, mut child) = start("run out of memory");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 #[ignore = "the other process of these tests"]
 fn other_process() {
     let Ok(part) = std::env::var(PART) else {
@@ -118,6 +136,8 @@ fn other_process() {
         "receive for ever" => receive_for_ever(socket.as_fd()),
         "send for ever" => send_for_ever(socket.as_fd()),
         "run out of descriptors" => run_out_of_descriptors(),
+        "run out of memory" => run_out_of_memory(),
+        "check a doorbell" => check_a_doorbell(),
         other => panic!("unknown part {other:?}"),
     }
 }
@@ -183,6 +203,46 @@ fn run_out_of_descriptors() {
     setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
     assert!(arena.take(40 * MIB).is_some());
     assert!(arena.unavailable().is_none());
+}
+
+fn run_out_of_memory() {
+    let pool = Pool::new(0);
+    let sizes = vec![1; 1 << 20];
+    let Rlimit { current, maximum } = getrlimit(Resource::As);
+    let none = Rlimit {
+        current: Some(1 << 20),
+        maximum,
+    };
+    setrlimit(Resource::As, none).unwrap();
+    let refused = pool.take_many(&sizes).map(drop);
+    let tables = table_in_process().map(drop);
+    setrlimit(Resource::As, Rlimit { current, maximum }).unwrap();
+    // The list, or, where the heap has room for that, the first block.
+    let OutOfMemory { bytes } = refused.unwrap_err();
+    assert!([sizes.len() * size_of::<PoolBuf>(), 256 << 10].contains(&bytes));
+    let error = tables.unwrap_err();
+    assert!(matches!(error, TableError::System(_)), "{error}");
+    assert_eq!(pool.take_many(&sizes).unwrap().len(), sizes.len());
+}
+
+fn check_a_doorbell() {
+    let passed = eventfd(0, EventfdFlags::empty()).unwrap();
+    let (pipe, _writing) = std::io::pipe().unwrap();
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let few = Rlimit {
+        current: Some(16),
+        maximum,
+    };
+    setrlimit(Resource::Nofile, few).unwrap();
+    let _all: Vec<_> = std::iter::from_fn(|| Doorbell::new().ok()).collect();
+    let doorbell = Doorbell::from_peer(passed).unwrap();
+    doorbell.notify();
+    doorbell.clear();
+    for error in [doorbell.try_clone(), Doorbell::new()].map(Result::unwrap_err) {
+        assert_eq!(error.raw_os_error(), Some(24), "{error}");
+    }
+    let refused = Doorbell::from_peer(pipe.into()).unwrap_err();
+    assert!(matches!(refused, DoorbellError::NotAnEventfd { .. }));
 }
 
 /// Maps what a message says, returning it with its mark

@@ -47,7 +47,7 @@ fn lease_from_any_byte_shows_exactly_its_bytes() {
 #[test]
 fn receiver_of_a_recycled_block_sees_its_new_content_and_not_what_it_wrote_there() {
     let arena = Arena::new(ArenaConfig::default());
-    let (mut exporter, importer) = table_in_process();
+    let (mut exporter, importer) = table_in_process().unwrap();
     let mut starts = Vec::new();
     for round in 1..10 {
         let mut buffer = arena.take(3 * MIB).unwrap();
@@ -77,7 +77,7 @@ fn unsealed_memory_is_refused_and_the_lease_is_returned() {
         SealFlags::SHRINK,
         SealFlags::GROW | SealFlags::SEAL,
     ] {
-        let (mut exporter, importer) = table_in_process();
+        let (mut exporter, importer) = table_in_process().unwrap();
         let buffer = Arena::new(ArenaConfig::default()).take(MIB).unwrap();
         let ticket = exporter.exported.issue(buffer.lease().unwrap()).unwrap();
         let receipt = importer.imported.receipt(ticket, Arc::new(())).unwrap();
@@ -214,7 +214,7 @@ fn lease(buffer: &ArenaBuf, exporter: &mut CompletionTable, importer: &Completio
 
 /// One that nobody waits for
 fn receipt() -> Receipt {
-    let (_, CompletionTable { imported, .. }) = table_in_process();
+    let (_, CompletionTable { imported, .. }) = table_in_process().unwrap();
     imported.receipt((1 << 32).into(), Arc::new(())).unwrap()
 }
 

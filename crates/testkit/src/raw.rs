@@ -7,7 +7,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use backhaul_proto::{
-    FrameHeader, HEADER_BYTES, Handshake, HandshakeEvent, Hello, LaneKind, Limits, Role,
+    CarrierKind, FrameHeader, HEADER_BYTES, Handshake, HandshakeEvent, Hello, LaneKind, Limits,
+    Role,
 };
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -63,7 +64,7 @@ impl RawPeer {
                     if let Some(prepare) = prepare.take() {
                         prepare(&hello);
                     }
-                    peer.peer = Some(hello);
+                    peer.peer = Some(*hello);
                     handshake.select(selected, "by hand");
                 }
                 Some(HandshakeEvent::Done { lane, reason }) => return (peer, lane, reason),
@@ -79,14 +80,25 @@ impl RawPeer {
         }
     }
 
-    /// Reads the Hello of the other side, saying nothing
+    /// Reads the Hello of the other side, which answers one of ours
     pub fn hear_hello(&mut self) -> Hello {
-        let mut prefix = [0; 16];
+        let mut prefix = [0; HELLO_PREFIX_BYTES];
         self.socket.read_exact(&mut prefix).unwrap();
-        let body_bytes = u32::from_le_bytes(*prefix.last_chunk().unwrap());
-        let mut body = vec![0; body_bytes as usize];
+        // The length counts from the magic on.
+        let rest_bytes = u64::from_le_bytes(*prefix.first_chunk().unwrap()) as usize;
+        let mut body = vec![0; rest_bytes + 8 - HELLO_PREFIX_BYTES];
         self.socket.read_exact(&mut body).unwrap();
         Hello::decode_body(&body).unwrap()
+    }
+
+    /// Reads the selection of the other side: the number of its lane, and why
+    pub fn hear_select(&mut self) -> (u8, String) {
+        let mut select = [0; 4];
+        self.socket.read_exact(&mut select).unwrap();
+        assert_eq!(select[0], 0x51);
+        let mut reason = vec![0; usize::from(u16::from_le_bytes([select[2], select[3]]))];
+        self.socket.read_exact(&mut reason).unwrap();
+        (select[1], String::from_utf8(reason).unwrap())
     }
 
     /// Sends bytes; that the other side has hung up is no error
@@ -168,13 +180,20 @@ pub fn hello(lanes: &[LaneKind]) -> Hello {
         pid: 1,
         uid: 1,
         lanes: lanes.to_vec(),
+        lanes_unknown: Vec::new(),
         unix_name: String::new(),
         credit_bytes: limits.credit_bytes,
         credit_messages: limits.credit_messages,
         message_bytes_max: limits.message_bytes_max,
         segments_max: limits.segments_max,
+        carriers: CarrierKind::ALL.to_vec(),
+        carriers_unknown: Vec::new(),
+        data_chunk_bytes: limits.data_chunk_bytes,
     }
 }
+
+/// Bytes of a Hello in front of its fields: length, magic, version, reserved
+pub const HELLO_PREFIX_BYTES: usize = 20;
 
 fn is_hang_up(error: &io::Error) -> bool {
     matches!(

@@ -1,8 +1,8 @@
 """Tasks and their functions: what may be sent without pickling it again.
 
-The native codec writes a simple task as a payload of its own (``crates/python/src/codec``) and asks
-`describe` how to send its function. Its pickle is nothing but a call of `load_task`, so whoever has
-this package can read it with the pickle module alone.
+The native codec writes a simple task as a payload of its own (``crates/dask-python/src/codec``) and
+asks `describe` how to send its function. Its pickle is nothing but a call of `load_task`, so
+whoever has this package can read it with the pickle module alone.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from typing import BinaryIO, Literal, TypeVar
 from backhaul import _native
 from backhaul.bench.units import parse_bytes
 from backhaul.errors import ConfigError, MachineError
-from backhaul.topology._json import cpu_list, from_json, to_json
-from backhaul.topology._plan import POLICIES, Plan, Policy
+from backhaul.topology._cached import CachesNative, native_of, with_native
+from backhaul.topology._json import to_json
+from backhaul.topology._plan import Plan, Policy, plan_of
 
 __all__ = [
     "CacheDomain",
@@ -41,7 +42,6 @@ Format = Literal["json", "hwloc-xml", "nvidia-smi"]
 #: Longest text that is read, in bytes or characters: XML of the largest machines has a few million,
 #: and a file that is no machine should not fill the memory.
 _TEXT_MAX = 64 << 20
-_U32_MAX, _U64_MAX = (1 << 32) - 1, (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Distance:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(CachesNative):
     """One host, as one process sees it.
 
     What could not be found out is None or empty, and `notes` says so; nothing is guessed.
@@ -289,20 +289,20 @@ class Machine:
         ConfigError
             If the machine lacks one of them.
         """
-        told = json.loads(_native.topology_distance(self.to_json(), one, other))
-        return from_json(Distance, told)
+        return native_of(self, _native.Machine).distance(one, other)
 
     def tree(self) -> str:
         """Draw the machine as a tree of text: packages, NUMA nodes, caches, devices."""
-        return _native.topology_tree(self.to_json())
+        return native_of(self, _native.Machine).tree()
 
     def matrix(self) -> str:
         """Write the paths between devices in the style of ``nvidia-smi topo -m``, with a legend."""
-        return _native.topology_matrix(self.to_json())
+        return native_of(self, _native.Machine).matrix()
 
     def svg(self, plan: Plan | None = None) -> str:
         """Draw the machine as an SVG document, in the colours of a plan's workers if given one."""
-        return _native.topology_svg(self.to_json(), None if plan is None else plan.to_json())
+        planned = None if plan is None else native_of(plan, _native.Plan)
+        return native_of(self, _native.Machine).svg(planned)
 
     def plan(
         self,
@@ -365,27 +365,19 @@ class Machine:
                 memory_limit = parse_bytes(memory_limit)
             except ValueError as error:
                 raise ConfigError(f"memory_limit: {error}") from error
-        if policy not in POLICIES:
-            raise ConfigError(f"policy is {policy!r}: choose from {', '.join(POLICIES)}")
-        for name, number, most in (
-            ("n", n, _U32_MAX),
-            ("threads_per_worker", threads_per_worker, _U32_MAX),
-            ("memory_limit", memory_limit, _U64_MAX),
-        ):
-            _check_whole(name, number, most)
-        options = {
-            "policy": policy,
-            "n": n,
-            "threads_per_worker": threads_per_worker,
-            "memory_limit_bytes": memory_limit,
-            "memory_fraction": memory_fraction,
-            "gpus": None if gpus is None else [str(gpu) for gpu in _names(gpus)],
-            "interface": interface,
-            "nics": None if nics is None else list(_names(nics)),
-            "cpus": cpus if cpus is None or isinstance(cpus, str) else cpu_list(cpus),
-            "exclusive_cpus": exclusive_cpus,
-        }
-        return Plan.from_json(_native.topology_plan(self.to_json(), json.dumps(options)))
+        native = native_of(self, _native.Machine).plan(
+            policy=policy,
+            n=n,
+            threads_per_worker=threads_per_worker,
+            memory_limit=memory_limit,
+            memory_fraction=memory_fraction,
+            gpus=None if gpus is None else [str(gpu) for gpu in _names(gpus)],
+            interface=interface,
+            nics=None if nics is None else _names(nics),
+            cpus=cpus,
+            exclusive_cpus=exclusive_cpus,
+        )
+        return plan_of(native)
 
 
 def discover(*, root: str | PathLike[str] | None = None) -> Machine:
@@ -407,7 +399,7 @@ def discover(*, root: str | PathLike[str] | None = None) -> Machine:
     MachineError
         If there is no Linux system below `root`.
     """
-    return _machine(_native.topology_discover(root))
+    return _machine_of(_native.Machine.discover(root))
 
 
 def parse(text: str | bytes, *, name: str | None = None, format: Format | None = None) -> Machine:
@@ -443,7 +435,7 @@ def parse(text: str | bytes, *, name: str | None = None, format: Format | None =
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
-        return _machine(_native.topology_parse(text, format))
+        return _machine_of(_native.Machine.parse(text, format))
     except UnicodeDecodeError as error:
         raise MachineError(
             f"{called}byte {error.start} is not UTF-8: save the text in that encoding"
@@ -491,18 +483,11 @@ def read_some(file: BinaryIO) -> bytes:
     return b"".join(parts)
 
 
-def _check_whole(name: str, number: object, most: int) -> None:
-    if number is None:
-        return
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= most:
-        raise ConfigError(f"{name} is {number!r}: it must be a whole number from 0 to {most}")
-
-
 def _names(names: Sequence[_T] | str) -> Sequence[_T | str]:
     if not isinstance(names, str):
         return names
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
-def _machine(text: str) -> Machine:
-    return from_json(Machine, json.loads(text))
+def _machine_of(native: _native.Machine) -> Machine:
+    return with_native(native.record(), native)

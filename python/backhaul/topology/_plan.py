@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from backhaul import _native
-from backhaul.topology._json import from_json, to_json
+from backhaul.topology._cached import CachesNative, native_of, with_native
+from backhaul.topology._json import to_json
 
 __all__ = ["POLICIES", "Plan", "PlannedGpu", "Policy", "WorkerPlan"]
 
@@ -84,7 +85,7 @@ class WorkerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(CachesNative):
     """What a machine should run.
 
     Attributes
@@ -116,7 +117,7 @@ class Plan:
         ConfigError
             If the text is no plan.
         """
-        return from_json(cls, json.loads(_native.topology_check_plan(text)))
+        return plan_of(_native.Plan.parse(text))
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Write the plan as JSON; CPUs are lists like ``0-3,8``."""
@@ -124,4 +125,9 @@ class Plan:
 
     def table(self) -> str:
         """Write the workers as a table of text, with the explanation and the warnings."""
-        return _native.topology_workers(self.to_json())
+        return native_of(self, _native.Plan).table()
+
+
+def plan_of(native: _native.Plan) -> Plan:
+    """Make a plan of the native one."""
+    return with_native(native.record(), native)

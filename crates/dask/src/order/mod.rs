@@ -18,7 +18,7 @@ mod path_count;
 mod ranking;
 mod runnables;
 mod set_order;
-mod topology;
+mod topological_sort;
 mod trim;
 mod walk;
 

@@ -12,7 +12,7 @@ use super::ids::{PerTask, TaskId};
 use super::leaves::LeavesByDegree;
 use super::ranking::Ranking;
 use super::runnables::Path;
-use super::topology;
+use super::topological_sort;
 use super::trim::Trimmed;
 
 /// The state of the walk
@@ -56,7 +56,7 @@ impl<'g> Walk<'g> {
     pub(super) fn new(graph: &'g Graph, trimmed: &'g Trimmed<'g>) -> Result<Self, OrderError> {
         let tasks = graph.tasks();
         let (dependencies, dependents) = (&*trimmed.dependencies, &trimmed.dependents);
-        let sorted = topology::sorted(trimmed)?;
+        let sorted = topological_sort::sorted(trimmed)?;
         let roots_connected = Connected::new(dependencies, dependents, sorted.iter().copied());
         let leaves_connected =
             Connected::new(dependents, dependencies, sorted.iter().rev().copied());

@@ -11,6 +11,7 @@
 //! follows from the kind of its memory, and where there is a choice, from [`ways`].
 
 pub(crate) mod lease;
+pub(crate) mod single_copy;
 mod ways;
 
 use std::io::IoSliceMut;
@@ -23,6 +24,7 @@ use thiserror::Error;
 use crate::link::CarrierReach;
 use crate::memory::{DeviceMemory, Segment};
 
+pub(crate) use self::ways::{Announcing, CHOICE_BYTES_MIN};
 pub use self::ways::{Way, WayStatistics, Ways};
 
 /// A way to move payload to and from one peer

@@ -6,6 +6,11 @@
 //! the kernel, so the receiver, who can time all three from the same moment (when it is ready for
 //! the bytes) to the same moment (when the last is in its place), tries them in use and keeps to the
 //! fastest, by size. Now and then it tries another one again: processes move between CPUs.
+//!
+//! Shorter messages go eagerly, without asking, and of these the receiver sees only the second copy:
+//! the first, by the sender, is taken to be as long. Where a single copy is faster than both, the
+//! receiver advises the sender to announce messages of that size ([`Ways::advice_bytes`]). The sender
+//! does the other thing now and then ([`Announcing`]), so that there is something to compare.
 
 use std::time::Duration;
 
@@ -107,6 +112,35 @@ impl Ways {
         best
     }
 
+    /// From how many bytes on the sender should announce messages that could go eagerly; `None` if
+    /// that is not known yet
+    #[must_use]
+    pub fn advice_bytes(&self) -> Option<u64> {
+        let mut advice = None;
+        for (index, class) in self.classes.iter().enumerate().rev() {
+            let bytes_min = bytes_min_of(index);
+            if bytes_min > EAGER_BYTES_MAX {
+                continue;
+            }
+            let tried = |way: Way| class.samples[way.index()].count >= TRIALS;
+            if !tried(Way::Lane) || !tried(Way::Fetch) {
+                continue;
+            }
+            let pair = [Way::Lane, Way::Fetch];
+            if class.best(pair.into_iter()) == Way::Lane {
+                // Nor smaller ones: to announce a message costs as much for each.
+                return advice.or(Some(2 * bytes_min));
+            }
+            advice = Some(bytes_min);
+        }
+        advice
+    }
+
+    /// Notes how long the second copy of a message took that came eagerly
+    pub fn record_eager(&mut self, bytes: u64, copied_in: Duration) {
+        self.record(Way::Lane, bytes, 2 * copied_in);
+    }
+
     /// Notes how long a message took
     pub fn record(&mut self, way: Way, bytes: u64, took: Duration) {
         let kib = (bytes >> 10).max(1);
@@ -135,7 +169,7 @@ impl Ways {
                 let nanos = f64::from(samples.median().max(1));
                 WayStatistics {
                     way,
-                    bytes_min: 1 << (CLASS_BITS_MIN + index as u32),
+                    bytes_min: bytes_min_of(index),
                     samples: samples.count,
                     bytes_per_second: 1024.0 * 1e9 / nanos,
                     is_chosen: way == best,
@@ -169,6 +203,38 @@ fn class_of(bytes: u64) -> usize {
     let bits = bytes.max(1).ilog2().saturating_sub(CLASS_BITS_MIN);
     (bits as usize).min(CLASSES - 1)
 }
+
+fn bytes_min_of(class: usize) -> u64 {
+    1 << (CLASS_BITS_MIN + class as u32)
+}
+
+/// Whether the sender announces a message that it could send eagerly
+#[derive(Debug, Default)]
+pub(crate) struct Announcing {
+    /// Messages for which there was a choice
+    choices: u32,
+}
+
+impl Announcing {
+    /// Chooses, with what the receiver advises
+    pub(crate) fn choose(&mut self, bytes: u64, advice_bytes: Option<u64>) -> bool {
+        if bytes < CHOICE_BYTES_MIN {
+            return false;
+        }
+        self.choices = self.choices.wrapping_add(1);
+        let Some(advice_bytes) = advice_bytes else {
+            // Few of each, in turn, until there is advice.
+            return self.choices.is_multiple_of(2);
+        };
+        (bytes >= advice_bytes) != self.choices.is_multiple_of(TRY_AGAIN_EVERY)
+    }
+}
+
+/// Shorter messages always go eagerly
+pub(crate) const CHOICE_BYTES_MIN: u64 = 1 << CLASS_BITS_MIN;
+
+/// Longer messages are always announced: largest class that advice is given for
+const EAGER_BYTES_MAX: u64 = 64 << 10;
 
 const CLASS_BITS_MIN: u32 = 14;
 const CLASSES: usize = 14;
@@ -217,6 +283,34 @@ mod tests {
         used(&mut ways, 1000, |way| [50, 20, 90][way.index()]);
         let counts = used(&mut ways, 100, |way| [50, 20, 90][way.index()]);
         assert!(counts[Way::Fetch.index()] > 90, "{counts:?}");
+    }
+
+    #[test]
+    fn advice_follows_what_is_faster_by_size() {
+        let mut ways = Ways::default();
+        assert_eq!(ways.advice_bytes(), None);
+        let time = |ways: &mut Ways, bytes: u64, eager: u64, fetch: u64| {
+            for _ in 0..KEPT {
+                ways.record_eager(bytes, Duration::from_nanos(eager / 2));
+                ways.record(Way::Fetch, bytes, Duration::from_nanos(fetch));
+            }
+        };
+        time(&mut ways, 64 << 10, 20_000, 10_000);
+        assert_eq!(ways.advice_bytes(), Some(64 << 10));
+        time(&mut ways, 32 << 10, 8_000, 9_000);
+        assert_eq!(ways.advice_bytes(), Some(64 << 10));
+        time(&mut ways, 64 << 10, 9_000, 10_000);
+        assert_eq!(ways.advice_bytes(), Some(128 << 10));
+    }
+
+    #[test]
+    fn both_ways_are_tried_whatever_the_advice() {
+        for advice in [None, Some(16 << 10), Some(1 << 30)] {
+            let mut announcing = Announcing::default();
+            let announced = (0..640).filter(|_| announcing.choose(64 << 10, advice));
+            assert!((10..=630).contains(&announced.count()), "{advice:?}");
+        }
+        assert!(!Announcing::default().choose(CHOICE_BYTES_MIN - 1, Some(0)));
     }
 
     #[test]

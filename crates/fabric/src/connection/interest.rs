@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
+use backhaul_shm::doorbell::Doorbell;
 use rustix::event::epoll::EventFlags;
 use rustix::net::RecvFlags;
 
-use crate::runtime::{Engine, SourceId, clear, lock, notify};
+use crate::runtime::{Engine, SourceId, lock};
 
 /// Descriptors of a connection and what they are watched for
 pub(crate) struct Interest {
@@ -22,7 +22,7 @@ pub(crate) struct Interest {
 struct Watched {
     socket: Arc<TcpStream>,
     /// Rung by the peer; `None` when frames come through the socket
-    doorbell: Option<OwnedFd>,
+    doorbell: Option<Doorbell>,
     /// The socket is watched for bytes (always, when it is the sentinel)
     read: bool,
     /// The socket is watched for room
@@ -34,7 +34,7 @@ impl Interest {
         engine: &Arc<Engine>,
         id: SourceId,
         socket: Arc<TcpStream>,
-        doorbell: Option<OwnedFd>,
+        doorbell: Option<Doorbell>,
     ) -> Arc<Self> {
         Arc::new(Self {
             engine: Arc::clone(engine),
@@ -100,7 +100,7 @@ impl Interest {
             ..
         }) = &*lock(&self.watched)
         {
-            notify(doorbell.as_fd());
+            doorbell.notify();
             return;
         }
         // There is room in the socket at most times, and when there is not, its end is awaited. A
@@ -114,7 +114,7 @@ impl Interest {
             ..
         }) = &*lock(&self.watched)
         {
-            clear(doorbell.as_fd());
+            doorbell.clear();
         }
     }
 
@@ -157,7 +157,7 @@ impl Watched {
 }
 
 /// Port of the socket among the descriptors of a connection
-pub(crate) const PORT_SOCKET: u8 = 0;
+pub(super) const PORT_SOCKET: u8 = 0;
 
 /// Port of the doorbell
 pub(crate) const PORT_DOORBELL: u8 = 1;

@@ -14,12 +14,12 @@ mod spin;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use backhaul_proto::{Hello, LaneKind};
+use backhaul_shm::doorbell::Doorbell;
 use rustix::event::epoll::EventFlags;
 
 use crate::carrier::{Carriers, WayStatistics};
@@ -31,7 +31,6 @@ use crate::request::{Completer, Operation, Progress, Request, WakeList};
 use crate::runtime::{Engine, Source, SourceId, lock};
 use crate::statistics::Counters;
 
-pub(crate) use interest::PORT_SOCKET;
 use interest::{Interest, PORT_DOORBELL};
 use port::{Command, Outcome, Work};
 pub(crate) use port::{Port, RecvToken, SendToken};
@@ -94,7 +93,7 @@ pub(crate) struct ConnParts {
     /// The first socket
     pub(crate) socket: Arc<TcpStream>,
     /// Rung by the peer, where the lane has a doorbell
-    pub(crate) doorbell: Option<OwnedFd>,
+    pub(crate) doorbell: Option<Doorbell>,
 }
 
 impl Conn {

@@ -170,7 +170,7 @@ impl Port {
     /// How the peer may fetch the segments of a message, if it may fetch all of them
     fn offers(&mut self, segments: &Segments) -> Sources {
         let mut sources = Sources::new();
-        if self.carriers.is_empty() || segments.bytes() < self.link.announce_bytes_min() {
+        if self.carriers.is_empty() || !self.link.wants_offers(segments.bytes()) {
             return sources;
         }
         for segment in segments.iter() {
@@ -200,6 +200,9 @@ impl Port {
         let Some(lane) = &mut self.lane else {
             return false;
         };
+        if !self.link.is_short(sizes.iter().sum()) {
+            return false;
+        }
         let Some(frame_bytes) = self.link.inline_frame_bytes(sizes) else {
             return false;
         };
@@ -251,6 +254,12 @@ impl Port {
 
     /// Handles the passing of time, returning when to call next
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Option<Instant> {
+        // Only now: it is a call of the system.
+        if self.link.is_answer_overdue(now)
+            && let Some(at) = self.lane.as_ref().and_then(|lane| lane.last_heard(now))
+        {
+            self.link.handle_heard(at);
+        }
         self.link.handle_timeout(now);
         self.link.poll_timeout()
     }
@@ -422,7 +431,7 @@ impl Port {
         let Incoming { request, payload } = &mut self.payloads[index];
         let id: TakeId = request.id;
         let read = {
-            match self.link.take_target(id, READ_BYTES_MAX) {
+            match self.link.take_target(id, TAKE_BYTES_MAX) {
                 TakeTarget::Host(mut targets) => Some(payload.read(&mut targets)),
                 TakeTarget::Device(memory) => Some(payload.read_to_device(&memory)),
                 TakeTarget::Nowhere => None,
@@ -510,5 +519,11 @@ impl Payload for Nothing {
 /// Bytes moved under the lock before others may have it
 const SLICE_BYTES: usize = 1 << 20;
 
+/// Bytes that a carrier brings at a time: each time may be a call of the system
+const TAKE_BYTES_MAX: usize = 1 << 20;
+
 /// Bytes taken from the lane before it is the writer's turn again
 const READ_BYTES_MAX: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests;

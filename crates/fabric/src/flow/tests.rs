@@ -167,7 +167,7 @@ fn counts(flow: &FlowStatistics) -> Vec<(u64, u64)> {
 }
 
 fn about(peer: u32, lane: LaneKind) -> About {
-    let identity = Identity::current();
+    let identity = Identity::current().expect("the kernel has random bytes");
     let mut process_token = [0; 16];
     process_token[..4].copy_from_slice(&peer.to_le_bytes());
     let address = SocketAddr::from(([127, 0, 0, 1], 4000));
@@ -184,11 +184,15 @@ fn about(peer: u32, lane: LaneKind) -> About {
             pid: peer,
             uid: 0,
             lanes: vec![lane],
+            lanes_unknown: Vec::new(),
             unix_name: String::new(),
             credit_bytes: 1,
             credit_messages: 1,
             message_bytes_max: 1,
             segments_max: 1,
+            carriers: Vec::new(),
+            carriers_unknown: Vec::new(),
+            data_chunk_bytes: 1,
         },
     }
 }

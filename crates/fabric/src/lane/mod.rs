@@ -8,6 +8,7 @@ mod ring;
 mod tcp;
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::time::Instant;
 
 use backhaul_proto::LaneKind;
 use backhaul_shm::ring::RingError;
@@ -63,6 +64,15 @@ pub trait Lane: Send {
 
     /// Asks not to be woken, while a caller looks by itself
     fn disarm_read(&mut self);
+
+    /// When the peer's host last showed that it is there, though its process may do nothing
+    ///
+    /// Asked when a peer has left a ping unanswered. It is `now` if the host owes no answer to
+    /// anything, and `None` if the lane cannot tell.
+    fn last_heard(&self, now: Instant) -> Option<Instant> {
+        let _ = now;
+        None
+    }
 }
 
 /// What a lane is good at

@@ -1,35 +1,34 @@
 //! The lanes over two rings, in shared or in private memory; the first socket is the sentinel.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
 
 use backhaul_proto::LaneKind;
 use backhaul_shm::channel::Duplex;
+use backhaul_shm::doorbell::Doorbell;
 
 use super::{Lane, LaneError, LaneTraits, Moved};
-use crate::runtime::notify;
 
 /// Two rings and the doorbell that wakes the peer
 pub(crate) struct RingLane {
     kind: LaneKind,
     rings: Duplex,
-    peer_doorbell: OwnedFd,
+    peer_doorbell: Doorbell,
     traits: LaneTraits,
 }
 
 impl RingLane {
     /// A lane between two processes of a host
-    pub(crate) fn shared(rings: Duplex, peer_doorbell: OwnedFd) -> Self {
+    pub(crate) fn shared(rings: Duplex, peer_doorbell: Doorbell) -> Self {
         Self::new(LaneKind::Shm, rings, peer_doorbell, true)
     }
 
     /// A lane between two contexts of this process
-    pub(crate) fn in_process(rings: Duplex, peer_doorbell: OwnedFd) -> Self {
+    pub(crate) fn in_process(rings: Duplex, peer_doorbell: Doorbell) -> Self {
         // The other end may wait for this very thread.
         Self::new(LaneKind::Inproc, rings, peer_doorbell, false)
     }
 
-    fn new(kind: LaneKind, rings: Duplex, peer_doorbell: OwnedFd, waits_awake: bool) -> Self {
+    fn new(kind: LaneKind, rings: Duplex, peer_doorbell: Doorbell, waits_awake: bool) -> Self {
         Self {
             kind,
             rings,
@@ -59,7 +58,7 @@ impl Lane for RingLane {
             return Ok(Moved::Blocked);
         }
         if self.rings.consumer.take_peer_waiting() {
-            notify(self.peer_doorbell.as_fd());
+            self.peer_doorbell.notify();
         }
         Ok(Moved::Bytes(read))
     }
@@ -70,7 +69,7 @@ impl Lane for RingLane {
             return Ok(Moved::Blocked);
         }
         if self.rings.producer.take_peer_waiting() {
-            notify(self.peer_doorbell.as_fd());
+            self.peer_doorbell.notify();
         }
         Ok(Moved::Bytes(written))
     }

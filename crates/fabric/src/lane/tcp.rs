@@ -2,9 +2,12 @@
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use backhaul_proto::LaneKind;
+use backhaul_sys::tcp_info;
 
 use super::{Lane, LaneError, LaneTraits, Moved, of_io};
 
@@ -79,4 +82,17 @@ impl Lane for TcpLane {
     }
 
     fn disarm_read(&mut self) {}
+
+    /// What the kernels of both hosts have said to each other
+    fn last_heard(&self, now: Instant) -> Option<Instant> {
+        match tcp_info::last_heard(self.socket.as_fd()) {
+            // The ping has been acknowledged, or waits with the rest for room at the peer.
+            Ok(heard) if !heard.owes_answer => Some(now),
+            Ok(heard) => now.checked_sub(heard.ago),
+            Err(error) => {
+                tracing::debug!(%error, "the system does not tell when the peer was heard");
+                None
+            }
+        }
+    }
 }

@@ -26,6 +26,8 @@ pub(super) struct Arrival {
     pub(super) next: Cursor,
     /// How its bytes come, and since when, if that is measured
     pub(super) way: Option<(Way, Instant)>,
+    /// It did not come unasked
+    pub(super) is_announced: bool,
 }
 
 pub(super) enum Memory {
@@ -165,22 +167,38 @@ impl Arrival {
 
     /// Makes the segments of the host that the next bytes go to, as many as one read fills
     fn make_room(&mut self, pool: &Pool, at: &Cursor, bytes: usize) -> Result<(), NoMemory> {
-        let Memory::Segments(segments) = &mut self.memory else {
+        let Memory::Segments(segments) = &self.memory else {
             return Ok(());
         };
         let mut room = 0;
         let wanted = at.within + bytes as u64;
-        let segments = segments.iter_mut().zip(&self.sizes).skip(at.segment);
-        for (segment, size) in segments.take(TARGETS_MAX) {
+        let mut missing: SmallVec<[u64; TARGETS_MAX]> = SmallVec::new();
+        let candidates = segments.iter().zip(&self.sizes).skip(at.segment);
+        for (segment, size) in candidates.take(TARGETS_MAX) {
             if room >= wanted {
                 break;
             }
             room += size;
             if segment.is_none() {
-                *segment = Some(SegmentMemory::Host(take(pool, *size)?));
+                missing.push(*size);
             }
         }
+        match &missing[..] {
+            [] => {}
+            [size] => self.fill_missing(at, [take(pool, *size)?]),
+            sizes => self.fill_missing(at, pool.take_many(sizes).map_err(|_| NoMemory)?),
+        }
         Ok(())
+    }
+
+    /// Puts memory in the places of the first segments from a place that have none
+    fn fill_missing(&mut self, at: &Cursor, made: impl IntoIterator<Item = PoolBuf>) {
+        if let Memory::Segments(segments) = &mut self.memory {
+            let places = segments.iter_mut().skip(at.segment);
+            for (place, memory) in places.filter(|place| place.is_none()).zip(made) {
+                *place = Some(SegmentMemory::Host(memory));
+            }
+        }
     }
 
     /// The memory of a device where the next `bytes` from a place go, if they go there

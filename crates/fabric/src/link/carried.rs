@@ -168,11 +168,13 @@ impl<S, R> Link<S, R> {
         if is_over {
             self.takes.live.remove(take.index);
         }
+        self.record_way(now, arrival_id);
         self.meter.stored(now, arrival_id, bytes, is_lent);
         if !is_fetch {
             self.core.handle_carried(self.time(now), arrival_id, bytes);
         } else if is_over && !self.is_fetching(arrival_id) {
-            self.core.handle_fetched(arrival_id);
+            let advice = self.advice_bytes();
+            self.core.handle_fetched(arrival_id, advice);
         } else {
             self.core.handle_activity(self.time(now));
         }
@@ -207,7 +209,7 @@ impl<S, R> Link<S, R> {
             arrival.way = None;
         }
         self.ways.forbid_fetch();
-        self.core.accept(arrival_id, 0);
+        self.core.accept(arrival_id, 0, 0);
     }
 
     /// Handles that a carrier's ticket is not what it must be, by the peer's fault

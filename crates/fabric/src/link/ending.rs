@@ -102,6 +102,19 @@ impl<S, R> Link<S, R> {
         }
     }
 
+    /// Whether [`handle_timeout`](Self::handle_timeout) is due with a ping unanswered
+    ///
+    /// A driver that can tell otherwise when the peer's host was last there says so first, by
+    /// [`handle_heard`](Self::handle_heard).
+    pub fn is_answer_overdue(&self, now: Instant) -> bool {
+        self.is_open() && self.core.is_answer_overdue(now)
+    }
+
+    /// Handles that the peer's host was there at that time, whatever the peer itself did
+    pub fn handle_heard(&mut self, at: Instant) {
+        self.core.handle_activity(at);
+    }
+
     /// When to call [`Link::handle_timeout`]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timeouts = [self.linger_until, self.core.poll_timeout()];

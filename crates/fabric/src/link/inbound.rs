@@ -265,6 +265,7 @@ impl<S, R> Link<S, R> {
     /// The payload of a frame is there
     fn finish_payload(&mut self, now: &Now) {
         if let Some(Payload { arrival, bytes, .. }) = self.inbound.payload.take() {
+            self.record_way(now, arrival);
             self.meter.stored(now, arrival, bytes, false);
             self.core.handle_payload(self.time(now), arrival);
             self.handle_events(now);
@@ -319,12 +320,13 @@ fn copied(
     sizes: &[u64],
     mut bytes: &[u8],
 ) -> Result<MessageMemory, Missing> {
-    let mut host = Vec::with_capacity(sizes.len());
-    for size in sizes {
-        let (now, rest) = bytes.split_at(to_usize(*size));
-        let mut memory = pool.take(now.len()).map_err(|_| Missing::OutOfMemory)?;
+    let mut host = match sizes {
+        [size] => vec![pool.take(to_usize(*size)).map_err(|_| Missing::OutOfMemory)?],
+        sizes => pool.take_many(sizes).map_err(|_| Missing::OutOfMemory)?,
+    };
+    for memory in &mut host {
+        let (now, rest) = bytes.split_at(memory.len());
         memory.copy_from_slice(now);
-        host.push(memory);
         bytes = rest;
     }
     Ok(MessageMemory {

@@ -37,7 +37,7 @@ use self::carried::Takes;
 use self::inbound::{Arrivals, Inbound};
 use self::operations::{RecvOperation, SendOperation};
 use self::outbound::Outbound;
-use crate::carrier::{Way, Ways};
+use crate::carrier::{Announcing, CHOICE_BYTES_MIN, Way, Ways};
 use crate::error::CloseReason;
 use crate::memory::{DeviceAllocator, RecvMemory};
 use crate::statistics::Counters;
@@ -65,6 +65,7 @@ pub struct Link<S, R> {
     recvs: Slab<RecvOperation<R>>,
     memory: LinkMemory,
     ways: Ways,
+    announcing: Announcing,
     events: VecDeque<LinkEvent<S, R>>,
     meter: Box<dyn Meter>,
     counters: Arc<Counters>,
@@ -156,6 +157,12 @@ impl LinkMemory {
         bytes >= self.give_bytes_min as u64 && kinds.any(|kind| kind != CarrierKind::SingleCopy)
     }
 
+    /// Whether a carrier lets the receiver fetch by itself
+    fn may_fetch(&self) -> bool {
+        let mut kinds = self.carriers.iter().map(|reach| reach.kind);
+        kinds.any(|kind| kind != CarrierKind::Lease)
+    }
+
     fn carriers_text(&self) -> String {
         if self.carriers.is_empty() {
             return "this lane has no carriers".to_owned();
@@ -184,6 +191,7 @@ impl<S, R> Link<S, R> {
             sends: Slab::new(),
             recvs: Slab::new(),
             ways: Ways::default(),
+            announcing: Announcing::default(),
             memory: parts.memory,
             limits: parts.limits,
             events: VecDeque::new(),
@@ -216,9 +224,18 @@ impl<S, R> Link<S, R> {
         !self.is_partial()
     }
 
-    /// From how many bytes on it pays to announce a message that the peer can fetch
-    pub fn announce_bytes_min(&self) -> u64 {
-        self.limits.eager_bytes_max + 1
+    /// Whether a message is to be announced with offers of its memory, if there are any to be had
+    pub fn wants_offers(&mut self, bytes: u64) -> bool {
+        if !self.memory.may_fetch() {
+            return false;
+        }
+        let advice = self.core.announce_advice_bytes();
+        bytes > self.limits.eager_bytes_max || self.announcing.choose(bytes, advice)
+    }
+
+    /// Whether a message goes on the inline path, if it can: longer ones may do better
+    pub fn is_short(&self, bytes: u64) -> bool {
+        bytes < CHOICE_BYTES_MIN || !self.memory.may_fetch()
     }
 
     /// By which ways long messages come, and how fast they were
@@ -263,13 +280,7 @@ impl<S, R> Link<S, R> {
                 } => {
                     self.meter.received(now, arrival, bytes);
                     let memory = match self.arrivals.take(arrival) {
-                        Some(arrival) => {
-                            if let Some((way, since)) = arrival.way {
-                                let took = now.get().saturating_duration_since(since);
-                                self.ways.record(way, bytes, took);
-                            }
-                            arrival.into_memory(&self.memory.pool)
-                        }
+                        Some(arrival) => arrival.into_memory(&self.memory.pool),
                         None => Err(Missing::OutOfMemory),
                     };
                     self.complete_recv(recv, kind, message, bytes, memory);
@@ -338,6 +349,7 @@ impl<S, R> Link<S, R> {
             filled_bytes: 0,
             next: Cursor::default(),
             way: None,
+            is_announced: asks,
         };
         if asks && let Some(missing) = self.without_place(&arrival) {
             arrival.memory = Memory::Missing(missing);
@@ -348,12 +360,15 @@ impl<S, R> Link<S, R> {
             self.meter.begin(now, id, bytes);
         }
         if !asks {
+            if bytes >= CHOICE_BYTES_MIN && self.memory.may_fetch() {
+                arrival.way = Some((Way::Lane, now.get()));
+            }
             self.arrivals.insert(id, arrival);
             return;
         }
         if !is_wanted {
             self.arrivals.insert(id, arrival);
-            self.core.accept(id, 0);
+            self.core.accept(id, 0, 0);
             return;
         }
         if matches!(arrival.memory, Memory::Missing(_)) {
@@ -366,11 +381,35 @@ impl<S, R> Link<S, R> {
             arrival.way = way.map(|way| (way, now.get()));
         }
         self.arrivals.insert(id, arrival);
+        let advice = self.advice_bytes();
         match way {
             Some(Way::Fetch) => self.begin_fetch(id),
-            Some(Way::CopyAndLend) => self.core.accept(id, CarrierKind::Lease.code()),
-            Some(Way::Lane) | None => self.core.accept(id, 0),
+            Some(Way::CopyAndLend) => self.core.accept(id, CarrierKind::Lease.code(), advice),
+            Some(Way::Lane) | None => self.core.accept(id, 0, advice),
         }
+    }
+
+    /// Notes how long the bytes of a message took, once the last of them is in its place
+    fn record_way(&mut self, now: &Now, arrival: ArrivalId) {
+        let Some(arrival) = self.arrivals.get_mut(arrival) else {
+            return;
+        };
+        if arrival.filled_bytes < arrival.bytes {
+            return;
+        }
+        if let Some((way, since)) = arrival.way.take() {
+            let took = now.get().saturating_duration_since(since);
+            if arrival.is_announced {
+                self.ways.record(way, arrival.bytes, took);
+            } else {
+                self.ways.record_eager(arrival.bytes, took);
+            }
+        }
+    }
+
+    /// What the peer is told about announcing messages; 0 is nothing
+    fn advice_bytes(&self) -> u64 {
+        self.ways.advice_bytes().unwrap_or(0)
     }
 
     /// Why a message that is announced has no place here, if it has none

@@ -207,6 +207,7 @@ impl<S, R> Link<S, R> {
                 filled_bytes: bytes,
                 next: Cursor::default(),
                 way: None,
+                is_announced: false,
             },
         );
         self.handle_events(now);

@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use backhaul_shm::doorbell::Doorbell;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::doorbell::{clear, new_doorbell, notify};
 use super::lock;
 use super::sources::{Source, SourceId, Sources};
 
@@ -28,7 +28,7 @@ use super::sources::{Source, SourceId, Sources};
 pub(crate) struct Engine {
     epoll: OwnedFd,
     /// Has the thread look at `stopping`, `busy_polled` and the deadlines
-    doorbell: OwnedFd,
+    doorbell: Doorbell,
     /// No other lock is taken, and nothing of a source called, while it is held
     sources: Mutex<Sources>,
     busy_polled: Mutex<Vec<SourceId>>,
@@ -60,7 +60,7 @@ impl Engine {
     fn new() -> io::Result<Self> {
         let engine = Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            doorbell: new_doorbell()?,
+            doorbell: Doorbell::new()?,
             sources: Mutex::default(),
             busy_polled: Mutex::default(),
             ticking: AtomicBool::new(false),
@@ -88,9 +88,9 @@ impl Engine {
         drop(source);
     }
 
-    /// The source registered under an id
-    pub(crate) fn source(&self, id: SourceId) -> Option<Arc<dyn Source>> {
-        lock(&self.sources).source(id)
+    /// Calls a source that something came for in another way than on a descriptor of its own
+    pub(crate) fn visit(&self, id: SourceId, port: u8) {
+        self.call(id, |source| source.on_ready(port, EventFlags::empty()));
     }
 
     /// Puts another source in the place of one, whose deadline is forgotten
@@ -147,7 +147,7 @@ impl Engine {
         // Pairs with the store in `tick`: either the thread sees the entry, or we see that it
         // went to sleep, and wake it.
         if !self.ticking.swap(true, Ordering::SeqCst) {
-            notify(self.doorbell.as_fd());
+            self.doorbell.notify();
         }
         true
     }
@@ -157,19 +157,24 @@ impl Engine {
         let is_earliest = lock(&self.sources).schedule(id, at);
         // The thread itself looks at the deadlines before it sleeps.
         if is_earliest && self.thread.get() != Some(&std::thread::current().id()) {
-            notify(self.doorbell.as_fd());
+            self.doorbell.notify();
         }
     }
 
     /// Ends the thread, and with it every source
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        notify(self.doorbell.as_fd());
+        self.doorbell.notify();
     }
 
     /// Whether sources registered from now on are never called
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// The source registered under an id
+    fn source(&self, id: SourceId) -> Option<Arc<dyn Source>> {
+        lock(&self.sources).source(id)
     }
 
     fn run(&self) {
@@ -207,7 +212,7 @@ impl Engine {
             for event in events.drain(..) {
                 let data = event.data.u64();
                 if data == DOORBELL {
-                    clear(self.doorbell.as_fd());
+                    self.doorbell.clear();
                 } else {
                     let (id, port) = SourceId::from_event_data(data);
                     self.call(id, |source| source.on_ready(port, event.flags));

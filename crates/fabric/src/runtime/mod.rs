@@ -1,6 +1,5 @@
 //! The runtime of a context: one thread, what it watches, and when it looks.
 
-mod doorbell;
 mod engine;
 mod sources;
 mod timers;
@@ -8,7 +7,6 @@ mod warning;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(crate) use doorbell::{clear, new_doorbell, notify};
 pub(crate) use engine::{Engine, EngineGuard};
 pub(crate) use sources::{Source, SourceId};
 pub(crate) use warning::RepeatedWarning;

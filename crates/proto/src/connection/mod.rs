@@ -131,13 +131,14 @@ impl Connection {
     /// Asks the peer for the bytes of a message, after an [`Event::Prepare`] that asks
     ///
     /// Also after [`fetch`](Self::fetch), if that came to nothing. `carrier` is the number of the
-    /// carrier that is preferred, or 0.
+    /// carrier that is preferred, or 0; `advice_bytes` tells the peer from how many bytes on to
+    /// announce messages that can be fetched, 0 tells it nothing.
     ///
     /// # Panics
     ///
     /// If the message does not wait for that.
-    pub fn accept(&mut self, arrival: ArrivalId, carrier: u8) {
-        self.receiving.accept(arrival, carrier);
+    pub fn accept(&mut self, arrival: ArrivalId, carrier: u8, advice_bytes: u64) {
+        self.receiving.accept(arrival, carrier, advice_bytes);
     }
 
     /// Says that there is no place for the bytes of a message, after an [`Event::Prepare`] that asks
@@ -162,11 +163,14 @@ impl Connection {
 
     /// Handles that all bytes of a message are there that [`fetch`](Self::fetch) was called for
     ///
+    /// `advice_bytes` as for [`accept`](Self::accept).
+    ///
     /// # Panics
     ///
     /// If it was not.
-    pub fn handle_fetched(&mut self, arrival: ArrivalId) {
-        self.receiving.handle_fetched(arrival, &mut self.events);
+    pub fn handle_fetched(&mut self, arrival: ArrivalId, advice_bytes: u64) {
+        self.receiving
+            .handle_fetched(arrival, advice_bytes, &mut self.events);
     }
 
     /// Takes back a send of which no frame was polled, returning whether it was one
@@ -204,13 +208,13 @@ impl Connection {
                 return self.receiving.handle_start(frame, &mut self.events);
             }
             FrameKind::Data | FrameKind::Carried => return self.receiving.handle_piece(&header),
-            FrameKind::Accept => self.sending.handle_accept(header.message, header.carrier)?,
+            FrameKind::Accept => self.sending.handle_accept(&header)?,
             FrameKind::Skip => {
                 let send = self.sending.handle_skip(header.message)?;
                 self.events.push_back(Event::SendComplete { send });
             }
             FrameKind::Fetched => {
-                let send = self.sending.handle_fetched(header.message)?;
+                let send = self.sending.handle_fetched(&header)?;
                 self.events.push_back(Event::SendComplete { send });
             }
             FrameKind::Credit => self.sending.handle_credit(header.message, header.tag),
@@ -245,12 +249,22 @@ impl Connection {
             .handle_stored(arrival, bytes, &mut self.events);
     }
 
-    /// Handles that bytes came which complete neither a frame nor a payload
+    /// Handles that bytes came which complete neither a frame nor a payload, or another sign that
+    /// the peer was there at that time
     ///
     /// Optional: it keeps a lane so slow that one payload takes longer than the keep-alive from
-    /// being given up.
-    pub fn handle_activity(&mut self, now: Instant) {
-        self.liveness.handle_heard(now);
+    /// being given up, and a peer that does not answer while its host does.
+    pub fn handle_activity(&mut self, at: Instant) {
+        self.liveness.handle_heard(at);
+    }
+
+    /// Whether [`handle_timeout`](Self::handle_timeout) is due with a ping unanswered
+    ///
+    /// A driver that can tell by other means when the peer was last there hands that to
+    /// [`handle_activity`](Self::handle_activity) first.
+    #[must_use]
+    pub fn is_answer_overdue(&self, now: Instant) -> bool {
+        self.liveness.is_answer_overdue(now)
     }
 
     /// Handles the passing of time; harmless when called early
@@ -294,6 +308,12 @@ impl Connection {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.liveness.poll_timeout()
+    }
+
+    /// From how many bytes on the peer wants messages announced that it can fetch, if it has said
+    #[must_use]
+    pub fn announce_advice_bytes(&self) -> Option<u64> {
+        self.sending.announce_advice_bytes()
     }
 
     /// Whether nothing is left to transmit, and every send is done
@@ -348,3 +368,6 @@ impl Connection {
         Some(FrameHeader::bare(FrameKind::Ping, token))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -312,7 +312,7 @@ impl RecvHalf {
     }
 
     /// The driver wants the bytes of a message in frames
-    pub(super) fn accept(&mut self, arrival: ArrivalId, carrier: u8) {
+    pub(super) fn accept(&mut self, arrival: ArrivalId, carrier: u8, advice_bytes: u64) {
         let state = &mut self.arrivals[arrival.0];
         assert!(
             matches!(state.stage, Stage::Asked | Stage::Fetching),
@@ -321,6 +321,7 @@ impl RecvHalf {
         state.stage = Stage::Accepted;
         self.answers.push_back(FrameHeader {
             carrier,
+            tag: advice_bytes,
             ..FrameHeader::bare(FrameKind::Accept, state.message)
         });
     }
@@ -353,7 +354,12 @@ impl RecvHalf {
     }
 
     /// The driver has fetched all bytes of a message
-    pub(super) fn handle_fetched(&mut self, arrival: ArrivalId, events: &mut VecDeque<Event>) {
+    pub(super) fn handle_fetched(
+        &mut self,
+        arrival: ArrivalId,
+        advice_bytes: u64,
+        events: &mut VecDeque<Event>,
+    ) {
         let state = &mut self.arrivals[arrival.0];
         assert!(
             matches!(state.stage, Stage::Fetching),
@@ -364,8 +370,10 @@ impl RecvHalf {
         state.missing_bytes = 0;
         let message = state.message;
         self.unfinished.remove(&message);
-        self.answers
-            .push_back(FrameHeader::bare(FrameKind::Fetched, message));
+        self.answers.push_back(FrameHeader {
+            tag: advice_bytes,
+            ..FrameHeader::bare(FrameKind::Fetched, message)
+        });
         self.finish_if_over(arrival, events);
     }
 

@@ -44,6 +44,8 @@ pub(super) struct SendHalf {
     /// Bytes of starts that may still go before the next piece of a long message
     start_budget_bytes: u64,
     close: Close,
+    /// From how many bytes on the peer wants messages announced that it can fetch
+    announce_advice_bytes: Option<u64>,
     eager_bytes_max: u64,
     message_bytes_max: u64,
     segments_max: u32,
@@ -114,6 +116,7 @@ impl SendHalf {
             next_message: 0,
             start_budget_bytes: chunk_bytes_max,
             close: Close::Open,
+            announce_advice_bytes: None,
             eager_bytes_max: limits.eager_bytes_max,
             message_bytes_max: limits.message_bytes_max.min(peer.message_bytes_max),
             segments_max: limits.segments_max.min(peer.segments_max),
@@ -181,8 +184,12 @@ impl SendHalf {
         self.credit.handle_grant(messages, bytes);
     }
 
-    pub(super) fn handle_accept(&mut self, message: u64, carrier: u8) -> Result<(), ProtocolError> {
+    pub(super) fn handle_accept(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        let FrameHeader {
+            message, carrier, ..
+        } = *header;
         let requested = self.take_requested(message, FrameKind::Accept)?;
+        self.handle_advice(header.tag);
         self.streaming.push_back(Streaming {
             message,
             send: requested.send,
@@ -203,7 +210,8 @@ impl SendHalf {
     }
 
     /// Handles that the peer has fetched a message, returning the send, which is done
-    pub(super) fn handle_fetched(&mut self, message: u64) -> Result<SendId, ProtocolError> {
+    pub(super) fn handle_fetched(&mut self, header: &FrameHeader) -> Result<SendId, ProtocolError> {
+        let message = header.message;
         let requested = self.take_requested(message, FrameKind::Fetched)?;
         if !requested.is_offered {
             return Err(ProtocolError::NotAwaited {
@@ -211,7 +219,18 @@ impl SendHalf {
                 message,
             });
         }
+        self.handle_advice(header.tag);
         Ok(requested.send)
+    }
+
+    fn handle_advice(&mut self, advice_bytes: u64) {
+        if advice_bytes > 0 {
+            self.announce_advice_bytes = Some(advice_bytes);
+        }
+    }
+
+    pub(super) const fn announce_advice_bytes(&self) -> Option<u64> {
+        self.announce_advice_bytes
     }
 
     /// The next frame of a message, or the Close after all of them

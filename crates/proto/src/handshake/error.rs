@@ -42,6 +42,9 @@ pub enum HandshakeError {
         /// Its first bytes, escaped
         found: String,
     },
+    /// The peer speaks Dask's own protocol for `tcp://` addresses
+    #[error("the peer speaks dask's tcp:// protocol, not backhaul://")]
+    SpeaksDask,
     /// The peer speaks another version
     #[error("the peer speaks version {peer}, supported is {supported}")]
     Version {
@@ -53,6 +56,12 @@ pub enum HandshakeError {
     /// The peer's Hello cannot be understood
     #[error("bad hello from the peer: {0}")]
     Hello(#[from] HelloError),
+    /// The peer takes nothing, so that it could never be talked to
+    #[error("the peer allows 0 {limit}, so nothing could ever be sent to it")]
+    ZeroLimit {
+        /// Name of the field of its Hello
+        limit: &'static str,
+    },
     /// A lane was selected that is not in both Hellos
     #[error("the peer selected lane {lane}, which is not offered by both sides")]
     LaneNotOffered {
@@ -80,6 +89,20 @@ pub enum HandshakeError {
         expected: u8,
         /// Type found
         found: u8,
+    },
+    /// The peer said hello again
+    #[error("a second hello came where a message of type {expected:#04x} was expected")]
+    RepeatedHello {
+        /// Type expected
+        expected: u8,
+    },
+    /// Bytes came while it was not the peer's turn
+    #[error("bytes came out of turn, beginning with {found:#04x}, in the phase: {phase}")]
+    OutOfTurn {
+        /// The first of them
+        found: u8,
+        /// How far the handshake was
+        phase: HandshakePhase,
     },
     /// The reason in a selection or answer is too long
     #[error("reason of {bytes} bytes, limit {max}")]

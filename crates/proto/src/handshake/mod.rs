@@ -1,13 +1,14 @@
 //! The first bytes on a connection: both sides say who they are and agree on a lane.
 //!
 //! ```text
-//! both       Hello (see `hello`)
+//! connector  Hello (see `hello`)
+//! acceptor   Hello, once the connector's has begun with the magic
 //! connector  Select:  u8 0x51 | u8 lane | u16 reason_bytes | reason, UTF-8
 //! acceptor   Answer:  u8 0x52 | u8 lane | u16 reason_bytes | reason, UTF-8
 //! ```
 //!
 //! The acceptor answers the lane selected, or falls back to Tcp, the socket that carries the
-//! handshake.
+//! handshake. Who is called by something that speaks another protocol says nothing.
 
 mod error;
 mod wire;
@@ -43,8 +44,10 @@ pub struct Handshake {
     phase: HandshakePhase,
     /// Lanes of our Hello; once the peer's is known, only those in both
     lanes: Vec<LaneKind>,
-    /// Lane selected, from [`HandshakePhase::Answer`] on
+    /// Lane selected, from [`HandshakePhase::Answer`] on, and in the end the lane agreed on
     selected: Option<LaneKind>,
+    /// Our Hello, until the connector has shown that it speaks our protocol
+    withheld: Option<Vec<u8>>,
     /// What has come of the message that is awaited; never longer than that message
     received: Vec<u8>,
     transmits: VecDeque<Vec<u8>>,
@@ -54,17 +57,23 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Starts: our Hello is ready to transmit, the peer's is awaited
+    /// Starts: the peer's Hello is awaited, and the connector's is ready to transmit
     ///
     /// # Panics
     ///
     /// If a field of `local` is longer than [`Hello`] allows.
     #[must_use]
     pub fn new(role: Role, local: Hello, now: Instant, timeout: Duration) -> Self {
+        let hello = local.encode();
+        let (transmits, withheld) = match role {
+            Role::Connector => (VecDeque::from([hello]), None),
+            Role::Acceptor => (VecDeque::new(), Some(hello)),
+        };
         Self {
             role,
             phase: HandshakePhase::Hello,
-            transmits: VecDeque::from([local.encode()]),
+            transmits,
+            withheld,
             lanes: local.lanes,
             selected: None,
             received: Vec::new(),
@@ -76,12 +85,13 @@ impl Handshake {
 
     /// Handles bytes from the peer, returning how many belong to the handshake
     ///
-    /// What is left over once the handshake is done are frames. While it is this side's turn to
-    /// decide, nothing is taken.
+    /// What is left over once the handshake is done on the socket itself are frames. While it is
+    /// this side's turn to decide, and once another lane is agreed on, nothing may come.
     ///
     /// # Errors
     ///
-    /// [`HandshakeError`]; the handshake has failed and must not be used further.
+    /// [`HandshakeError`]; the handshake has failed, and is of no further use but that
+    /// [`poll_transmit`](Self::poll_transmit) may have something to tell the peer.
     pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) -> Result<usize, HandshakeError> {
         self.handle_timeout(now)?;
         let mut used = 0;
@@ -92,7 +102,8 @@ impl Handshake {
             self.received.extend_from_slice(&rest[..count]);
             used += count;
             // Once more: the first bytes of a message say how long it is.
-            if self.received.len() < self.check_received()? {
+            let message_bytes = self.check_received()?;
+            if self.received.len() < message_bytes {
                 if used == bytes.len() {
                     break;
                 }
@@ -101,7 +112,15 @@ impl Handshake {
             let message = std::mem::take(&mut self.received);
             self.handle_message(&message)?;
         }
-        Ok(used)
+        let carries_frames =
+            self.phase == HandshakePhase::Done && self.selected == Some(LaneKind::Tcp);
+        match bytes.get(used) {
+            Some(&found) if !carries_frames => Err(HandshakeError::OutOfTurn {
+                found,
+                phase: self.phase,
+            }),
+            _ => Ok(used),
+        }
     }
 
     /// Handles the passing of time; harmless when called early
@@ -188,9 +207,21 @@ impl Handshake {
     /// Checks what has come of a message, returning how long the message is at least
     ///
     /// Exactly, once as many bytes have come.
-    fn check_received(&self) -> Result<usize, HandshakeError> {
+    fn check_received(&mut self) -> Result<usize, HandshakeError> {
         match self.phase {
-            HandshakePhase::Hello => hello_bytes(&self.received),
+            HandshakePhase::Hello => {
+                let outcome = hello_bytes(&self.received);
+                // Another version is told which one is spoken here; another protocol nothing.
+                let is_ours = self.received.len() >= PREFIX_BYTES
+                    && !matches!(
+                        outcome,
+                        Err(HandshakeError::NotBackhaul { .. } | HandshakeError::SpeaksDask)
+                    );
+                if is_ours {
+                    self.transmits.extend(self.withheld.take());
+                }
+                outcome
+            }
             HandshakePhase::Select => choice_bytes(&self.received, SELECT),
             HandshakePhase::Answer | HandshakePhase::Done => choice_bytes(&self.received, ANSWER),
         }
@@ -199,9 +230,18 @@ impl Handshake {
     fn handle_message(&mut self, message: &[u8]) -> Result<(), HandshakeError> {
         if self.phase == HandshakePhase::Hello {
             let hello = Hello::decode_body(&message[PREFIX_BYTES..])?;
+            for (limit, value) in [
+                ("credit_messages", hello.credit_messages),
+                ("data_chunk_bytes", hello.data_chunk_bytes),
+            ] {
+                if value == 0 {
+                    return Err(HandshakeError::ZeroLimit { limit });
+                }
+            }
             self.lanes.retain(|lane| hello.lanes.contains(lane));
             self.phase = HandshakePhase::Select;
-            self.events.push_back(HandshakeEvent::PeerHello(hello));
+            self.events
+                .push_back(HandshakeEvent::PeerHello(Box::new(hello)));
             return Ok(());
         }
         let (lane, reason) = decode_choice(message)?;
@@ -228,6 +268,7 @@ impl Handshake {
 
     fn finish(&mut self, lane: LaneKind, reason: String) {
         self.phase = HandshakePhase::Done;
+        self.selected = Some(lane);
         self.events.push_back(HandshakeEvent::Done { lane, reason });
     }
 
@@ -241,7 +282,7 @@ impl Handshake {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum HandshakeEvent {
     /// The peer said who it is; the connector now calls [`Handshake::select`]
-    PeerHello(Hello),
+    PeerHello(Box<Hello>),
     /// The connector selected a lane; the acceptor now calls [`Handshake::answer`]
     LaneSelected {
         /// Lane selected
@@ -331,16 +372,185 @@ mod tests {
     }
 
     #[test]
-    fn bytes_after_the_answer_are_left_for_the_frames() {
-        let (mut connector, mut acceptor) = selected(100);
-        acceptor.answer(LaneKind::Shm, "");
-        let mut bytes = acceptor.poll_transmit().unwrap();
-        let answer_bytes = bytes.len();
-        bytes.extend([7; 40]);
+    fn bytes_after_the_answer_are_frames_if_the_socket_carries_frames() {
+        for lane in [LaneKind::Tcp, LaneKind::Shm] {
+            let (mut connector, mut acceptor) = selected(100);
+            acceptor.answer(lane, "");
+            let mut bytes = acceptor.poll_transmit().unwrap();
+            let answer_bytes = bytes.len();
+            bytes.extend([7; 40]);
+            let now = connector.started;
+            let out_of_turn = HandshakeError::OutOfTurn {
+                found: 7,
+                phase: HandshakePhase::Done,
+            };
+            let [at_once, later] = match lane {
+                LaneKind::Tcp => [Ok(answer_bytes), Ok(0)],
+                LaneKind::Inproc | LaneKind::Shm => [Err(out_of_turn.clone()), Err(out_of_turn)],
+            };
+            assert_eq!(connector.handle_bytes(now, &bytes), at_once);
+            assert_eq!(connector.handle_bytes(now, &[7; 40]), later);
+            assert_eq!(acceptor.handle_bytes(now, &[7; 40]), later);
+        }
+    }
+
+    #[test]
+    fn who_is_called_is_silent_until_our_protocol_is_spoken() {
+        let now = Instant::now();
+        for stranger in [
+            &b"GET / HTTP/1.1\r\nHost: somebody\r\n\r\n"[..],
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            &[0x3a, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0],
+        ] {
+            let (_, mut acceptor) = pair(now);
+            assert_eq!(acceptor.poll_transmit(), None);
+            acceptor.handle_bytes(now, stranger).unwrap_err();
+            assert_eq!(acceptor.poll_transmit(), None);
+        }
+        let (_, mut acceptor) = pair(now);
+        let hello = sample().encode();
+        acceptor.handle_bytes(now, &hello[..19]).unwrap();
+        assert_eq!(acceptor.poll_transmit(), None);
+        acceptor.handle_bytes(now, &hello[19..20]).unwrap();
+        assert!(acceptor.poll_transmit().is_some());
+        acceptor.handle_bytes(now, &hello[20..]).unwrap();
+        assert_eq!(acceptor.poll_transmit(), None);
+    }
+
+    #[test]
+    fn another_version_is_told_which_one_is_spoken_here() {
+        let now = Instant::now();
+        let (_, mut acceptor) = pair(now);
+        let mut newer = sample().encode();
+        newer[16] = 99;
+        acceptor.handle_bytes(now, &newer).unwrap_err();
+        assert!(acceptor.poll_transmit().is_some());
+    }
+
+    #[test]
+    fn dasks_own_protocol_is_named_however_its_bytes_are_cut() {
+        // The beginning of what distributed 2026.8 writes on a new connection.
+        let greeting = [
+            0x3a, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0x2a, 0, 0, 0, 0, 0, 0, 0, 0x83,
+            0xab,
+        ];
+        for piece_bytes in 1..greeting.len() {
+            let (mut connector, _) = pair(Instant::now());
+            let now = connector.started;
+            let error = greeting
+                .chunks(piece_bytes)
+                .find_map(|piece| connector.handle_bytes(now, piece).err());
+            assert_eq!(error, Some(HandshakeError::SpeaksDask));
+        }
+    }
+
+    #[test]
+    fn dasks_own_protocol_reads_a_short_length() {
+        let hello = sample().encode();
+        let (length, rest) = hello.split_first_chunk().unwrap();
+        assert_eq!(u64::from_le_bytes(*length), rest.len() as u64);
+    }
+
+    #[test]
+    fn a_second_hello_is_named() {
+        let now = Instant::now();
+        for piece_bytes in [1, 7, 5000] {
+            let (mut connector, mut acceptor) = selected(piece_bytes);
+            let hello = sample().encode();
+            let feed = |to: &mut Handshake| {
+                hello
+                    .chunks(piece_bytes)
+                    .find_map(|piece| to.handle_bytes(now, piece).err())
+            };
+            let expected = ANSWER;
+            assert_eq!(
+                feed(&mut connector),
+                Some(HandshakeError::RepeatedHello { expected })
+            );
+            // It is the turn of this side.
+            let out_of_turn = HandshakeError::OutOfTurn {
+                found: hello[0],
+                phase: HandshakePhase::Answer,
+            };
+            assert_eq!(feed(&mut acceptor), Some(out_of_turn));
+            let (mut connector, mut acceptor) = pair(now);
+            carry(&mut connector, &mut acceptor, piece_bytes);
+            let expected = SELECT;
+            assert_eq!(
+                feed(&mut acceptor),
+                Some(HandshakeError::RepeatedHello { expected })
+            );
+        }
+    }
+
+    #[test]
+    fn steps_that_come_twice_or_too_early_are_refused() {
+        let now = Instant::now();
+        let select = encode_choice(SELECT, LaneKind::Shm, "");
+        let answer = encode_choice(ANSWER, LaneKind::Shm, "");
+        // Selected twice, at once and while the first is thought about.
+        let out_of_turn = |found, phase| Err(HandshakeError::OutOfTurn { found, phase });
+        let (_, mut acceptor) = selected(100);
+        assert_eq!(
+            acceptor.handle_bytes(now, &select),
+            out_of_turn(SELECT, HandshakePhase::Answer)
+        );
+        let (mut connector, mut acceptor) = pair(now);
+        carry(&mut connector, &mut acceptor, 100);
+        assert_eq!(
+            acceptor.handle_bytes(now, &[&select[..], &select].concat()),
+            out_of_turn(SELECT, HandshakePhase::Answer)
+        );
+        // An answer to what was not selected yet.
+        let (mut connector, mut acceptor) = pair(now);
+        carry(&mut connector, &mut acceptor, 100);
+        assert_eq!(
+            acceptor.handle_bytes(now, &answer),
+            Err(HandshakeError::UnexpectedMessage {
+                expected: SELECT,
+                found: ANSWER
+            })
+        );
+        let hello = acceptor.poll_transmit().unwrap();
+        assert_eq!(
+            connector.handle_bytes(now, &[&hello[..], &answer].concat()),
+            out_of_turn(ANSWER, HandshakePhase::Select)
+        );
+    }
+
+    #[test]
+    fn a_lane_without_a_name_here_is_refused_by_its_number() {
+        let unknown = Err(HandshakeError::UnknownLane { code: 7 });
+        let (mut connector, _) = selected(100);
         let now = connector.started;
-        assert_eq!(connector.handle_bytes(now, &bytes), Ok(answer_bytes));
-        assert_eq!(connector.handle_bytes(now, &[7; 40]), Ok(0));
-        assert_eq!(acceptor.handle_bytes(now, &[7; 40]), Ok(0));
+        assert_eq!(connector.handle_bytes(now, &[ANSWER, 7, 0, 0]), unknown);
+        let (mut connector, mut acceptor) = pair(now);
+        carry(&mut connector, &mut acceptor, 100);
+        assert_eq!(acceptor.handle_bytes(now, &[SELECT, 7, 0, 0]), unknown);
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_is_refused_by_the_limit() {
+        let now = Instant::now();
+        for (limit, hello) in [
+            (
+                "credit_messages",
+                Hello {
+                    credit_messages: 0,
+                    ..sample()
+                },
+            ),
+            (
+                "data_chunk_bytes",
+                Hello {
+                    data_chunk_bytes: 0,
+                    ..sample()
+                },
+            ),
+        ] {
+            let error = pair(now).1.handle_bytes(now, &hello.encode());
+            assert_eq!(error, Err(HandshakeError::ZeroLimit { limit }));
+        }
     }
 
     #[test]
@@ -350,10 +560,10 @@ mod tests {
         let error = connector
             .handle_bytes(now, b"HTTP/1.1 400\r\n")
             .unwrap_err();
-        let found = "HTTP/1.1".to_owned();
+        let found = "HTTP/1.1 400\\r\\n".to_owned();
         assert_eq!(error, HandshakeError::NotBackhaul { found });
         let (mut connector, _) = pair(now);
-        let error = connector.handle_bytes(now, b"b\x16").unwrap_err();
+        let error = connector.handle_bytes(now, b"b\x16!").unwrap_err();
         assert!(error.to_string().contains("b\\x16"), "{error}");
     }
 
@@ -361,18 +571,18 @@ mod tests {
     fn another_version_and_a_long_body_are_refused_at_the_prefix() {
         let now = Instant::now();
         let mut bytes = sample().encode();
-        bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        bytes[..2].copy_from_slice(&u16::MAX.to_le_bytes());
         let error = pair(now).1.handle_bytes(now, &bytes).unwrap_err();
         let too_long = HelloError::TooLong {
-            bytes: u32::MAX,
+            bytes: 65535 - 12,
             max: 4096,
         };
         assert_eq!(error, HandshakeError::Hello(too_long));
-        bytes[8] = 3;
-        let error = pair(now).1.handle_bytes(now, &bytes[..16]).unwrap_err();
+        bytes[16] = 4;
+        let error = pair(now).1.handle_bytes(now, &bytes[..20]).unwrap_err();
         let version = HandshakeError::Version {
-            peer: 3,
-            supported: 2,
+            peer: 4,
+            supported: 3,
         };
         assert_eq!(error, version);
     }

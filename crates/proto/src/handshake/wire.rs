@@ -4,28 +4,31 @@
 //! once, and no more is collected than a good message has.
 
 use super::error::HandshakeError;
-use crate::hello::{HELLO_BODY_BYTES_MAX, HelloError, MAGIC, PREFIX_BYTES, VERSION};
+use crate::hello::{HELLO_BODY_BYTES_MAX, HelloError, MAGIC, MAGIC_OFFSET, PREFIX_BYTES, VERSION};
 use crate::lane::LaneKind;
 
 /// How long a Hello is, going by its beginning
 pub(super) fn hello_bytes(received: &[u8]) -> Result<usize, HandshakeError> {
-    let magic_bytes = received.len().min(MAGIC.len());
-    if received[..magic_bytes] != MAGIC[..magic_bytes] {
-        return Err(HandshakeError::NotBackhaul {
-            found: received[..magic_bytes].escape_ascii().to_string(),
-        });
+    if !may_be_hello(received) {
+        return match may_be_dask(received) {
+            true if received.len() < DASK_BYTES => Ok(DASK_BYTES),
+            true => Err(HandshakeError::SpeaksDask),
+            false => Err(HandshakeError::NotBackhaul {
+                found: received.escape_ascii().to_string(),
+            }),
+        };
     }
     let Some(prefix) = received.first_chunk::<PREFIX_BYTES>() else {
         return Ok(PREFIX_BYTES);
     };
-    let peer = u16::from_le_bytes([prefix[8], prefix[9]]);
+    let peer = u16::from_le_bytes([prefix[16], prefix[17]]);
     if peer != VERSION {
         return Err(HandshakeError::Version {
             peer,
             supported: VERSION,
         });
     }
-    let bytes = u32::from_le_bytes([prefix[12], prefix[13], prefix[14], prefix[15]]);
+    let bytes = length(received).saturating_sub((PREFIX_BYTES - MAGIC_OFFSET) as u64);
     match usize::try_from(bytes) {
         Ok(body_bytes) if body_bytes <= HELLO_BODY_BYTES_MAX => Ok(PREFIX_BYTES + body_bytes),
         _ => Err(HandshakeError::Hello(HelloError::TooLong {
@@ -39,7 +42,15 @@ pub(super) fn hello_bytes(received: &[u8]) -> Result<usize, HandshakeError> {
 pub(super) fn choice_bytes(received: &[u8], expected: u8) -> Result<usize, HandshakeError> {
     match *received {
         [found, ..] if found != expected => {
-            Err(HandshakeError::UnexpectedMessage { expected, found })
+            // A Hello, which the peer has said already, is named; that takes a few bytes more.
+            let magic_end = MAGIC_OFFSET + MAGIC.len();
+            if found == SELECT || found == ANSWER || !may_be_hello(received) {
+                Err(HandshakeError::UnexpectedMessage { expected, found })
+            } else if received.len() < magic_end {
+                Ok(magic_end)
+            } else {
+                Err(HandshakeError::RepeatedHello { expected })
+            }
         }
         [_, _, low, high, ..] => {
             let bytes = usize::from(u16::from_le_bytes([low, high]));
@@ -53,6 +64,46 @@ pub(super) fn choice_bytes(received: &[u8], expected: u8) -> Result<usize, Hands
         }
         _ => Ok(CHOICE_BYTES),
     }
+}
+
+/// Whether bytes are how a Hello of some version begins, as far as they have come
+fn may_be_hello(received: &[u8]) -> bool {
+    // Its length is below 65,536, so that the text of other protocols is told at its third byte.
+    let magic = received.get(MAGIC_OFFSET..).unwrap_or_default();
+    let magic_bytes = magic.len().min(MAGIC.len());
+    let shortest = (PREFIX_BYTES - MAGIC_OFFSET) as u64;
+    received
+        .iter()
+        .take(MAGIC_OFFSET)
+        .skip(2)
+        .all(|byte| *byte == 0)
+        && (received.len() < 2 || length(received) >= shortest)
+        && magic[..magic_bytes] == MAGIC[..magic_bytes]
+}
+
+/// Whether bytes are how Dask's own protocol begins, as far as they have come
+///
+/// A u64 with the number of bytes that follow, and a u64 with the number of frames in them, which
+/// is one for what a connection begins with (`pack_frames` in `distributed.protocol.utils`).
+fn may_be_dask(received: &[u8]) -> bool {
+    let frames = received.get(MAGIC_OFFSET..).unwrap_or_default().iter();
+    received
+        .iter()
+        .take(MAGIC_OFFSET)
+        .skip(2)
+        .all(|byte| *byte == 0)
+        && (received.len() < 2 || length(received) > DASK_BYTES as u64)
+        && frames
+            .zip(&1_u64.to_le_bytes())
+            .all(|(found, expected)| found == expected)
+}
+
+/// The length that a Hello begins with, of which at least the two lower bytes have come
+fn length(received: &[u8]) -> u64 {
+    let mut bytes = [0; MAGIC_OFFSET];
+    let known = received.len().min(MAGIC_OFFSET);
+    bytes[..known].copy_from_slice(&received[..known]);
+    u64::from_le_bytes(bytes)
 }
 
 pub(super) fn decode_choice(message: &[u8]) -> Result<(LaneKind, String), HandshakeError> {
@@ -75,6 +126,8 @@ pub(super) fn encode_choice(message_type: u8, lane: LaneKind, reason: &str) -> V
     message
 }
 
+/// How much of Dask's protocol it takes to know it
+const DASK_BYTES: usize = 16;
 /// Type of a selection
 pub(super) const SELECT: u8 = 0x51;
 /// Type of an answer

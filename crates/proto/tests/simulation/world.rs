@@ -152,7 +152,7 @@ impl World {
     fn step(&mut self) {
         self.steps += 1;
         assert!(
-            self.steps < self.workload_steps + 200_000,
+            self.steps < self.workload_steps + STEPS_TO_END_MAX,
             "hangs: {:?}",
             self.nodes.each_ref().map(|n| n.connection.statistics())
         );
@@ -263,6 +263,10 @@ const ANY: Selector = Selector::Tagged {
     tag: Tag(0),
     mask: TagMask::ANY,
 };
+
+/// Far more than any workload takes to end: a lane of five bytes takes some 200,000 for tables of
+/// many segments
+const STEPS_TO_END_MAX: u64 = 2_000_000;
 
 const KEEP_ALIVE: KeepAlive = KeepAlive {
     interval: Duration::from_millis(1),

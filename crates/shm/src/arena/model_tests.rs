@@ -89,7 +89,7 @@ impl Model {
                 imported,
                 exported: peer,
             },
-        ) = table_in_process();
+        ) = table_in_process().unwrap();
         let (
             CompletionTable {
                 exported: other, ..
@@ -97,7 +97,7 @@ impl Model {
             CompletionTable {
                 imported: unknown, ..
             },
-        ) = table_in_process();
+        ) = table_in_process().unwrap();
         let exporter = Arc::new(Exporter(Mutex::new(exported)));
         let sweep: Weak<Exporter> = Arc::downgrade(&exporter);
         arena.on_shortage(sweep);

@@ -1,5 +1,6 @@
 //! The exporting side of a completion table
 
+use std::collections::TryReserveError;
 #[cfg(not(loom))]
 use std::fmt;
 
@@ -26,7 +27,8 @@ impl ExportedLeases {
     ///
     /// # Errors
     ///
-    /// The lease itself if no slot is free: the peer holds [`SLOTS`] leases of ours.
+    /// The lease itself if no slot is free, since the peer holds [`SLOTS`] leases of ours, or if
+    /// there is no memory for another slot.
     pub fn issue(&mut self, lease: impl Into<Export>) -> Result<Ticket, Export> {
         self.0.issue(lease.into())
     }
@@ -38,7 +40,8 @@ impl ExportedLeases {
 
     /// Takes out the leases that the peer has returned
     ///
-    /// Dropping them may take long: where a lock protects `self`, drop them after releasing it.
+    /// One that there is no memory to list here is taken out by a later call. Dropping them may
+    /// take long: where a lock protects `self`, drop them after releasing it.
     #[must_use = "a returned lease releases its block when it is dropped"]
     pub fn take_returned(&mut self) -> Vec<Export> {
         self.0.take_returned()
@@ -56,7 +59,7 @@ impl ExportedLeases {
 
     /// Returns every lease, for when the peer is gone and its mappings with it
     pub fn return_all(&mut self) {
-        drop(self.0.take_all());
+        self.0.return_all();
     }
 
     /// Abandons every lease that is not returned: the peer may still use the memory, but its return
@@ -65,9 +68,7 @@ impl ExportedLeases {
     /// Their slots are not used again, as the peer may still store into their words.
     pub fn abandon_all(&mut self) {
         self.sweep();
-        for lease in self.0.take_all_for_good() {
-            lease.abandon();
-        }
+        self.0.retire_all(Export::abandon);
     }
 }
 
@@ -104,6 +105,7 @@ pub(super) struct Exported<L> {
     words: Words,
     /// Slots used so far; more are added as needed
     slots: Vec<Slot<L>>,
+    /// Both have room for every slot, so that to return one takes no memory
     free: Vec<u32>,
     outstanding: Vec<u32>,
 }
@@ -128,7 +130,7 @@ impl<L> Exported<L> {
     pub(super) fn issue(&mut self, lease: L) -> Result<Ticket, L> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
-            None if self.slots.len() < SLOTS => {
+            None if self.slots.len() < SLOTS && self.reserve_slot().is_ok() => {
                 self.slots.push(Slot {
                     generation: 0,
                     lease: None,
@@ -164,7 +166,7 @@ impl<L> Exported<L> {
             // Acquire pairs with the stores in `Receipt::drop` and `ImportedLeases::close`: the peer's
             // last access to the bytes comes before whatever we do with them.
             let word = words.word(*slot as usize).load(Ordering::Acquire);
-            if word != entry.generation && word != CLOSED {
+            if (word != entry.generation && word != CLOSED) || returned.try_reserve(1).is_err() {
                 return true;
             }
             returned.extend(entry.lease.take());
@@ -174,19 +176,29 @@ impl<L> Exported<L> {
         returned
     }
 
-    /// Takes out every lease and frees its slot
-    fn take_all(&mut self) -> Vec<L> {
-        self.free.extend(&self.outstanding);
-        self.take_all_for_good()
+    /// Drops every lease and frees its slot
+    fn return_all(&mut self) {
+        for slot in self.outstanding.drain(..) {
+            drop(self.slots[slot as usize].lease.take());
+            self.free.push(slot);
+        }
     }
 
     /// Takes out every lease and retires its slot
-    fn take_all_for_good(&mut self) -> Vec<L> {
+    fn retire_all(&mut self, retire: impl FnMut(L)) {
         let slots = &mut self.slots;
-        let imported = self.outstanding.drain(..);
-        imported
+        let outstanding = self.outstanding.drain(..);
+        outstanding
             .filter_map(|slot| slots[slot as usize].lease.take())
-            .collect()
+            .for_each(retire);
+    }
+
+    /// Reserves memory for one more slot, free or outstanding
+    fn reserve_slot(&mut self) -> Result<(), TryReserveError> {
+        let slots = self.slots.len() + 1;
+        self.slots.try_reserve(1)?;
+        self.free.try_reserve(slots - self.free.len())?;
+        self.outstanding.try_reserve(slots - self.outstanding.len())
     }
 
     fn leases(&self) -> impl Iterator<Item = &L> {

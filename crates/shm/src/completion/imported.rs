@@ -1,6 +1,7 @@
 //! The importing side of a completion table
 
 use std::any::Any;
+use std::collections::TryReserveError;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,14 +17,17 @@ use crate::sync::{AtomicU32, Ordering, fence};
 pub struct ImportedLeases(Arc<Imported>);
 
 impl ImportedLeases {
-    pub(super) fn new(words: Words) -> Self {
-        let held = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
-        Self(Arc::new(Imported {
+    pub(super) fn new(words: Words) -> Result<Self, TryReserveError> {
+        let mut held = Vec::new();
+        held.try_reserve_exact(SLOTS)?;
+        held.resize_with(SLOTS, || AtomicU32::new(0));
+        let held = held.into_boxed_slice();
+        Ok(Self(Arc::new(Imported {
             words,
             held,
             closed: AtomicU32::new(0),
             origin: Origin::here(),
-        }))
+        })))
     }
 
     /// Imports a lease: it is returned when the receipt is dropped

@@ -21,7 +21,7 @@ type Block = Arc<UnsafeCell<u8>>;
 fn block_is_reused_only_after_its_last_read() {
     loom::model(|| {
         let words = Words::new();
-        let imported = ImportedLeases::new(words.clone());
+        let imported = ImportedLeases::new(words.clone()).unwrap();
         let (send, receive) = channel();
         let importer = thread::spawn(move || import(&imported, &receive, 2));
         export_to(Exported::new(words), &[send.clone(), send]);
@@ -35,7 +35,7 @@ fn slot_is_free_for_another_thread_once_the_exporter_reuses_it() {
     builder.preemption_bound = Some(3);
     builder.check(|| {
         let words = Words::new();
-        let imported = ImportedLeases::new(words.clone());
+        let imported = ImportedLeases::new(words.clone()).unwrap();
         let (sends, importers): (Vec<_>, Vec<_>) = (0..2)
             .map(|_| {
                 let (send, receive) = channel();
@@ -57,7 +57,7 @@ fn leases_returned_by_two_threads_release_each_its_own_block() {
     builder.check(|| {
         let words = Words::new();
         let mut exported = Exported::new(words.clone());
-        let imported = ImportedLeases::new(words);
+        let imported = ImportedLeases::new(words).unwrap();
         let importers: Vec<_> = (0..SLOTS as u8)
             .map(|mark| {
                 let block = block(mark);
@@ -86,7 +86,7 @@ fn leases_returned_by_two_threads_release_each_its_own_block() {
 fn lease_and_every_later_one_are_returned_however_the_drop_of_a_receipt_races_with_close() {
     loom::model(|| {
         let words = Words::new();
-        let imported = ImportedLeases::new(words.clone());
+        let imported = ImportedLeases::new(words.clone()).unwrap();
         let mut exported = Exported::new(words);
         let block = block(1);
         let ticket = exported.issue(Arc::clone(&block)).unwrap();

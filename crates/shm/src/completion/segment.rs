@@ -60,7 +60,7 @@ pub(super) fn map(file: BorrowedFd<'_>) -> Result<Arc<Mapping>, TableError> {
 }
 
 /// One end of the completion table in `mapping`
-pub(super) fn end(mapping: &Arc<Mapping>, creator: bool) -> CompletionTable {
+pub(super) fn end(mapping: &Arc<Mapping>, creator: bool) -> Result<CompletionTable, TableError> {
     // SAFETY: the layout of this module gives each array a place of its own, and nothing in this
     // process uses a completion table as anything else.
     let words = |offset| unsafe { Words::new(Arc::clone(mapping), offset) };
@@ -70,10 +70,12 @@ pub(super) fn end(mapping: &Arc<Mapping>, creator: bool) -> CompletionTable {
     } else {
         (theirs, ours)
     };
-    CompletionTable {
+    let imported = ImportedLeases::new(imported);
+    let imported = imported.map_err(|error| TableError::System(error.into()))?;
+    Ok(CompletionTable {
         exported: ExportedLeases::new(exported),
-        imported: ImportedLeases::new(imported),
-    }
+        imported,
+    })
 }
 
 /// Why a completion table was not created or attached to

@@ -27,7 +27,7 @@ fn lease_is_returned_once_its_receipt_is_dropped() {
 
 #[test]
 fn mapped_lease_shows_the_bytes_and_keeps_its_own_changes() {
-    let (mut exporter, mut importer) = table_in_process();
+    let (mut exporter, mut importer) = table_in_process().unwrap();
     let mut buffer = buffer();
     buffer.fill(5);
     let lease = buffer.lease().unwrap();
@@ -51,7 +51,7 @@ fn mapped_lease_shows_the_bytes_and_keeps_its_own_changes() {
 
 #[test]
 fn ticket_that_is_out_or_does_not_exist_is_refused() {
-    let (mut exporter, importer) = table_in_process();
+    let (mut exporter, importer) = table_in_process().unwrap();
     let buffer = buffer();
     let ticket = exporter.exported.issue(buffer.lease().unwrap()).unwrap();
     let _receipt = importer.imported.receipt(ticket, Arc::new(())).unwrap();
@@ -69,7 +69,7 @@ fn ticket_that_is_out_or_does_not_exist_is_refused() {
 
 #[test]
 fn peer_that_returns_nothing_holds_a_bounded_number_of_leases() {
-    let (mut exporter, _importer) = table_in_process();
+    let (mut exporter, _importer) = table_in_process().unwrap();
     let buffer = buffer();
     for _ in 0..SLOTS {
         exporter.exported.issue(buffer.lease().unwrap()).unwrap();
@@ -109,7 +109,7 @@ fn word_of_another_generation_is_ignored() {
 
 #[test]
 fn generation_wraps_past_the_two_reserved_values() {
-    let (mut exporter, importer) = table_in_process();
+    let (mut exporter, importer) = table_in_process().unwrap();
     let buffer = buffer();
     let export = |exporter: &mut CompletionTable| {
         let ticket = exporter.exported.issue(buffer.lease().unwrap()).unwrap();
@@ -125,7 +125,7 @@ fn generation_wraps_past_the_two_reserved_values() {
 
 #[test]
 fn leases_that_were_not_imported_are_returned_when_the_importer_closes() {
-    let (mut exporter, importer) = table_in_process();
+    let (mut exporter, importer) = table_in_process().unwrap();
     let buffer = buffer();
     let export =
         |exporter: &mut CompletionTable| exporter.exported.issue(buffer.lease().unwrap()).unwrap();
@@ -158,7 +158,7 @@ fn table_dropped_with_leases_out_abandons_them() {
     let arena = Arena::new(ArenaConfig::default());
     let first = arena.take(100_000).unwrap();
     let second = arena.take(100_000).unwrap();
-    let (mut exporter, importer) = table_in_process();
+    let (mut exporter, importer) = table_in_process().unwrap();
     let ticket = exporter.exported.issue(first.lease().unwrap()).unwrap();
     drop(exporter);
     drop(first);
@@ -173,7 +173,7 @@ fn table_dropped_with_leases_out_abandons_them() {
 
 #[test]
 fn slot_of_an_abandoned_lease_is_not_used_again() {
-    let (mut exporter, importer) = table_in_process();
+    let (mut exporter, importer) = table_in_process().unwrap();
     let buffer = buffer();
     let first = exporter.exported.issue(buffer.lease().unwrap()).unwrap();
     let receipt = importer.imported.receipt(first, Arc::new(())).unwrap();
@@ -196,7 +196,7 @@ fn receipt_returns_its_lease_before_it_drops_what_it_keeps() {
             self.1.send(self.0.lock().unwrap().sweep()).unwrap();
         }
     }
-    let (mut exporter, importer) = table_in_process();
+    let (mut exporter, importer) = table_in_process().unwrap();
     let buffer = buffer();
     let ticket = exporter.exported.issue(buffer.lease().unwrap()).unwrap();
     let (send, receive) = std::sync::mpsc::channel();

@@ -1,42 +1,59 @@
 //! A block of memory from the system
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use super::{ALIGNMENT_BYTES, SizeClass};
 use crate::mapping::Mapping;
 
 /// Memory of one size class, owned and initialised
+///
+/// Where it comes from follows from its class: the class of no bytes has none, the small ones are
+/// allocations of the heap, and the others are mappings, whose pages stay with the block.
 #[derive(Debug)]
 pub(super) struct Block {
+    address: NonNull<u8>,
     class: SizeClass,
-    memory: Memory,
 }
+
+// SAFETY: an allocation, or a mapping, may be used and freed by any thread.
+unsafe impl Send for Block {}
 
 impl Block {
     /// Asks the system for zeroed memory
     pub(super) fn allocate(class: SizeClass) -> Option<Self> {
-        let memory = match class.bytes() {
-            0 => Memory::Empty,
-            bytes @ ..=SMALL_BYTES_MAX => Memory::Small(Small::allocate(bytes)?),
+        let address = match class.bytes() {
+            0 => NonNull::<Line>::dangling().cast(),
+            1..=SMALL_BYTES_MAX => {
+                // SAFETY: the size is not 0.
+                NonNull::new(unsafe { alloc_zeroed(layout(class)?) })?
+            }
             bytes => {
                 let mapping = Mapping::anonymous(bytes).ok()?;
                 if bytes >= HUGE_BYTES_MIN {
                     mapping.advise_huge(bytes <= POPULATE_BYTES_MAX);
                 }
-                Memory::Large(mapping)
+                ManuallyDrop::new(mapping).address()
             }
         };
-        Some(Self { class, memory })
+        Some(Self { address, class })
     }
 
-    /// Start of `class().bytes()` initialised bytes that the owner of the block may use
-    pub(super) fn address(&self) -> NonNull<u8> {
-        match &self.memory {
-            Memory::Empty => NonNull::<Line>::dangling().cast(),
-            Memory::Small(small) => small.address,
-            Memory::Large(mapping) => mapping.address(),
-        }
+    /// Takes the block apart: it is kept until [`from_parts`](Self::from_parts) makes one again
+    pub(super) fn into_parts(self) -> (NonNull<u8>, SizeClass) {
+        let this = ManuallyDrop::new(self);
+        (this.address, this.class)
+    }
+
+    /// Makes a block of its parts
+    ///
+    /// # Safety
+    ///
+    /// - They are of one call of [`into_parts`](Self::into_parts), and are used once.
+    /// - Nobody uses the memory but through the block.
+    pub(super) unsafe fn from_parts(address: NonNull<u8>, class: SizeClass) -> Self {
+        Self { address, class }
     }
 
     pub(super) fn class(&self) -> SizeClass {
@@ -44,51 +61,39 @@ impl Block {
     }
 }
 
-/// Where a block comes from and returns to
-#[derive(Debug)]
-enum Memory {
-    /// No bytes, no address worth having
-    Empty,
-    Small(Small),
-    /// Pages of their own, that stay with the block
-    Large(Mapping),
-}
-
-/// An allocation of the heap, aligned to a line
-#[derive(Debug)]
-struct Small {
-    address: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: an allocation may be used and freed by any thread.
-unsafe impl Send for Small {}
-
-impl Small {
-    fn allocate(bytes: usize) -> Option<Self> {
-        assert!(bytes > 0);
-        let layout = Layout::from_size_align(bytes, ALIGNMENT_BYTES).ok()?;
-        // SAFETY: the size is not 0: asserted.
-        let address = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { address, layout })
-    }
-}
-
-impl Drop for Small {
+impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: `address` came from `alloc_zeroed` with this layout and is freed once.
-        unsafe { dealloc(self.address.as_ptr(), self.layout) };
+        match self.class.bytes() {
+            0 => (),
+            1..=SMALL_BYTES_MAX => {
+                if let Some(layout) = layout(self.class) {
+                    // SAFETY: came from `alloc_zeroed` with this layout (`allocate`, the class is
+                    // the same), and is freed once.
+                    unsafe { dealloc(self.address.as_ptr(), layout) };
+                }
+            }
+            bytes => {
+                // SAFETY: of a mapping of that length (`allocate`, the class is the same), which
+                // was not dropped there and is here.
+                drop(unsafe { Mapping::from_parts(self.address, bytes) });
+            }
+        }
     }
+}
+
+/// How a small block is allocated; there always is a layout for it
+fn layout(class: SizeClass) -> Option<Layout> {
+    Layout::from_size_align(class.bytes(), ALIGNMENT_BYTES).ok()
 }
 
 /// Gives the address of an empty block its alignment
 #[repr(align(64))]
-struct Line;
+pub(super) struct Line;
 
 const _: () = assert!(align_of::<Line>() == ALIGNMENT_BYTES);
 
 /// Above this, blocks are mapped: `malloc` would give pages back that we want to keep
-const SMALL_BYTES_MAX: usize = 64 * 1024;
+pub(super) const SMALL_BYTES_MAX: usize = 64 * 1024;
 
 /// From here on, blocks are made of huge pages where possible
 ///

@@ -36,6 +36,89 @@ fn empty_buffer_is_aligned_and_costs_nothing() {
 }
 
 #[test]
+fn many_small_buffers_share_few_blocks() {
+    let pool = Pool::new(usize::MAX);
+    let mut buffers = pool.take_many(&[1; 65_536]).unwrap();
+    assert_eq!(buffers.len(), 65_536);
+    let PoolStatistics {
+        live_bytes, misses, ..
+    } = pool.statistics();
+    // A line each, and nothing else.
+    assert_eq!((live_bytes, misses), (65_536 * 64, 16));
+    for (at, buffer) in buffers.iter_mut().enumerate() {
+        assert!(buffer.as_ptr().addr().is_multiple_of(ALIGNMENT_BYTES));
+        buffer.fill(at as u8);
+    }
+    let is_marked = |(at, buffer): (usize, &PoolBuf)| **buffer == [at as u8];
+    assert!(buffers.iter().enumerate().all(is_marked));
+    // One keeps the block that it shares, and no other.
+    buffers.truncate(1);
+    assert_eq!(pool.statistics().live_bytes, PARTED_BYTES_MAX);
+    drop(buffers);
+    let PoolStatistics {
+        live_bytes,
+        cached_bytes,
+        ..
+    } = pool.statistics();
+    assert_eq!((live_bytes, cached_bytes), (0, 65_536 * 64));
+}
+
+#[test]
+fn large_and_empty_ones_of_many_share_no_block() {
+    let arena = Arena::new(crate::arena::ArenaConfig::default());
+    let pool = Pool::with_arena(usize::MAX, Some(arena.clone()));
+    let part = PART_BYTES_MAX as u64;
+    let buffers = pool.take_many(&[0, 3, 100_000, part + 1, 0, 64]).unwrap();
+    let lengths: Vec<_> = buffers.iter().map(|buffer| buffer.len()).collect();
+    assert_eq!(lengths, [0, 3, 100_000, 4097, 0, 64]);
+    assert!(arena.holds(&buffers[2]));
+    let end = buffers[1].as_ptr().wrapping_add(ALIGNMENT_BYTES);
+    assert_eq!(buffers[5].as_ptr(), end, "two parts of a block");
+    assert_eq!(pool.statistics().live_bytes, 128 + 5 * 1024);
+    assert_eq!(pool.take_many(&[]).unwrap().len(), 0);
+    // Of one small one a block of its own is made.
+    let one = pool.take_many(&[0, 7, 1 << 20]).unwrap();
+    assert!(matches!(one[1].home, Home::Pool(..)));
+    drop((buffers, one));
+    assert_eq!(pool.statistics().live_bytes, 0);
+    assert_eq!(arena.statistics().live_bytes, 0);
+}
+
+#[test]
+fn refusal_of_one_of_many_gives_the_others_back() {
+    let pool = Pool::new(1 << 20);
+    for bytes in [u64::MAX, 1 << 60] {
+        let error = pool.take_many(&[5, 5, 1 << 16, bytes, 5]).unwrap_err();
+        assert_eq!(error.bytes, bytes as usize);
+        assert_eq!(pool.statistics().live_bytes, 0);
+    }
+}
+
+#[test]
+fn parts_outlive_their_pool_and_are_dropped_by_any_thread() {
+    let pool = Pool::new(1 << 20);
+    let mut buffers = pool.take_many(&[100, 1, 4096, 77]).unwrap();
+    drop(pool);
+    std::thread::scope(|scope| {
+        for (mark, mut buffer) in (1..).zip(buffers.drain(..)) {
+            scope.spawn(move || {
+                buffer.fill(mark);
+                assert!(buffer.iter().all(|byte| *byte == mark));
+            });
+        }
+    });
+}
+
+#[test]
+fn bound_of_the_cache_counts_what_the_heap_adds() {
+    let pool = Pool::new(1 << 20);
+    let buffers: Vec<_> = (0..10_000).map(|_| pool.take(1).unwrap()).collect();
+    drop(buffers);
+    let cached_bytes = pool.statistics().cached_bytes;
+    assert!((200_000..400_000).contains(&cached_bytes), "{cached_bytes}");
+}
+
+#[test]
 fn impossible_size_is_refused_and_not_counted() {
     let pool = Pool::new(1 << 20);
     for bytes in [usize::MAX, isize::MAX as usize, 1 << 60] {

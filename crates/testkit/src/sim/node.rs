@@ -87,7 +87,7 @@ impl Node {
     /// How the peer may fetch the segments, if it may fetch all of them
     pub(super) fn offers(&mut self, segments: &backhaul::Segments) -> Sources {
         let mut sources = Sources::new();
-        if self.carriers.is_empty() || segments.bytes() < self.link.announce_bytes_min() {
+        if self.carriers.is_empty() || !self.link.wants_offers(segments.bytes()) {
             return sources;
         }
         for segment in segments.iter() {

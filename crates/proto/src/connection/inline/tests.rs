@@ -133,7 +133,7 @@ impl Pair {
                         arrival,
                         asks: true,
                         ..
-                    } => self.ends[end].accept(arrival, 0),
+                    } => self.ends[end].accept(arrival, 0, 0),
                     Event::Prepare { .. } => {}
                     other => self.log.push(format!("{other:?}")),
                 }

@@ -87,7 +87,7 @@ impl Bench {
             {
                 stores.push(store);
                 if asks {
-                    self.half.accept(arrival, 0);
+                    self.half.accept(arrival, 0, 0);
                 }
             }
         }

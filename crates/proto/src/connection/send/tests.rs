@@ -39,6 +39,14 @@ fn frame(half: &mut SendHalf) -> Option<Transmit> {
     }
 }
 
+/// An accept that asks for a carrier
+fn accept(message: u64, carrier: u8) -> FrameHeader {
+    FrameHeader {
+        carrier,
+        ..FrameHeader::bare(FrameKind::Accept, message)
+    }
+}
+
 fn kind(transmit: &Transmit) -> FrameKind {
     let header = transmit.header.first_chunk().unwrap();
     FrameHeader::decode(header).unwrap().kind
@@ -128,8 +136,8 @@ fn long_messages_take_turns_and_short_ones_go_between() {
     half.send(SendId(0), TAGGED, &[300], &NOTHING).unwrap();
     half.send(SendId(1), TAGGED, &[300], &NOTHING).unwrap();
     while frame(&mut half).is_some() {}
-    half.handle_accept(0, 0).unwrap();
-    half.handle_accept(1, 0).unwrap();
+    half.handle_accept(&accept(0, 0)).unwrap();
+    half.handle_accept(&accept(1, 0)).unwrap();
     half.send(SendId(2), TAGGED, &[1], &NOTHING).unwrap();
     let mut order = Vec::new();
     while let Some(transmit) = frame(&mut half) {
@@ -154,7 +162,7 @@ fn many_short_messages_do_not_starve_a_long_one() {
     let mut half = half(1000, 100_000);
     half.send(SendId(0), TAGGED, &[400], &NOTHING).unwrap();
     frame(&mut half).unwrap();
-    half.handle_accept(0, 0).unwrap();
+    half.handle_accept(&accept(0, 0)).unwrap();
     let mut frames = 0;
     loop {
         half.send(SendId(1), TAGGED, &[68], &NOTHING).unwrap();
@@ -186,9 +194,9 @@ fn close_goes_out_after_the_last_send_is_done() {
 fn an_accept_that_is_not_awaited_is_refused() {
     let mut half = half(8, 1000);
     half.send(SendId(0), TAGGED, &[300], &NOTHING).unwrap();
-    half.handle_accept(0, 0).unwrap_err();
+    half.handle_accept(&accept(0, 0)).unwrap_err();
     frame(&mut half).unwrap();
-    half.handle_accept(0, 0).unwrap();
-    half.handle_accept(0, 0).unwrap_err();
+    half.handle_accept(&accept(0, 0)).unwrap();
+    half.handle_accept(&accept(0, 0)).unwrap_err();
     half.handle_skip(0).unwrap_err();
 }

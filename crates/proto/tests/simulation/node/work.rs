@@ -99,7 +99,7 @@ impl Node {
             self.works.push(Work::Fetch(arrival));
         } else {
             let carrier = self.rng.below(4) as u8;
-            self.connection.accept(arrival, carrier);
+            self.connection.accept(arrival, carrier, 0);
         }
     }
 
@@ -107,7 +107,7 @@ impl Node {
     fn finish_fetch(&mut self, arrival: ArrivalId) {
         if self.rng.chance(30) {
             self.tally.fell_back += 1;
-            self.connection.accept(arrival, 0);
+            self.connection.accept(arrival, 0, 0);
             return;
         }
         let state = &self.arrivals[&arrival];
@@ -120,7 +120,7 @@ impl Node {
         }
         self.store(arrival, 0, &fetched);
         self.tally.fetched += 1;
-        self.connection.handle_fetched(arrival);
+        self.connection.handle_fetched(arrival, 0);
     }
 
     /// Stores bytes of a message in their place

@@ -23,7 +23,7 @@ pub fn what_comes_is_counted_by_size(harness: &Harness) {
     }
     let flow = only_flow(&pair);
     assert_eq!(flow.lane, harness.lane);
-    assert_eq!(flow.peer_process, Some(process_token()));
+    assert_eq!(flow.peer_process, Some(process_token().unwrap()));
     assert_eq!(flow.peer_pid, std::process::id());
     assert!(flow.peer_host.is_loopback());
     assert_eq!(flow.connections, 1);

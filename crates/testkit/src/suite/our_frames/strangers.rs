@@ -5,17 +5,18 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use backhaul::{ConnectError, Context, HandshakeError, LaneKind, Listener, Tag, TagMask};
+use backhaul_proto::Hello;
 
 use crate::harness::LOOPBACK;
 use crate::random::Random;
-use crate::raw::{RawPeer, hello};
+use crate::raw::{HELLO_PREFIX_BYTES, RawPeer, hello};
 use crate::{Finish, Harness, assert_matches, wait_until};
 
 /// Bytes of all kinds
 pub fn random_bytes_are_rejected(harness: &Harness) {
     let host = Host::new(harness);
     let mut random = Random::new(1);
-    for bytes in [1, 16, 100, 100_000] {
+    for bytes in [3, 16, 100, 100_000] {
         let garbage = random.bytes(bytes);
         host.rejects("does not speak backhaul", |peer| peer.say(&garbage));
     }
@@ -44,7 +45,7 @@ pub fn connections_closed_at_once_are_rejected(harness: &Harness) {
 pub fn a_hello_that_breaks_off_is_rejected(harness: &Harness) {
     let host = Host::new(harness);
     let hello = hello(&[LaneKind::Tcp]).encode();
-    for bytes in [1, 8, 10, 15, 16, 17, hello.len() - 1] {
+    for bytes in [1, 7, 8, 10, 16, 19, 20, 21, hello.len() - 1] {
         host.rejects("", |peer| peer.say(&hello[..bytes]));
     }
     host.still_accepts(harness);
@@ -85,8 +86,12 @@ pub fn silent_peers_do_not_hold_up_others(harness: &Harness) {
 pub fn another_version_is_rejected_by_number(harness: &Harness) {
     let host = Host::new(harness);
     let mut hello = hello(&[LaneKind::Tcp]).encode();
-    hello[8..10].copy_from_slice(&77_u16.to_le_bytes());
-    host.rejects("version 77", |peer| peer.say(&hello));
+    hello[VERSION_OFFSET] = 77;
+    host.rejects("version 77", |peer| {
+        peer.say(&hello);
+        // It is told which version is spoken here.
+        peer.hear_hello();
+    });
     host.still_accepts(harness);
 }
 
@@ -94,7 +99,7 @@ pub fn another_version_is_rejected_by_number(harness: &Harness) {
 pub fn an_oversized_hello_is_rejected_at_once(harness: &Harness) {
     let host = Host::new(harness);
     let mut long = hello(&[LaneKind::Tcp]).encode();
-    long[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+    long[..2].copy_from_slice(&u16::MAX.to_le_bytes());
     // The connection stays open: only the length can be the reason.
     let mut peer = RawPeer::connect(host.listener.local_address());
     peer.say(&long);
@@ -110,18 +115,24 @@ pub fn a_malformed_hello_is_rejected(harness: &Harness) {
     let host = Host::new(harness);
     let good = hello(&[LaneKind::Tcp]).encode();
     let mut random = Random::new(2);
-    let prefix = 16;
-    let mut without_fields = good[..prefix].to_vec();
-    without_fields[12..16].fill(0);
-    host.rejects("", |peer| peer.say(&without_fields));
+    let prefix = HELLO_PREFIX_BYTES;
+    let with_length = |mut bytes: Vec<u8>| {
+        let length = bytes.len() as u64 - 8;
+        bytes[..8].copy_from_slice(&length.to_le_bytes());
+        bytes
+    };
+    let without_fields = with_length(good[..prefix].to_vec());
+    host.rejects("bad hello", |peer| peer.say(&without_fields));
     let mut noise = good.clone();
     noise[prefix..].copy_from_slice(&random.bytes(good.len() - prefix));
-    host.rejects("", |peer| peer.say(&noise));
-    let mut twice = good.clone();
-    twice.extend_from_slice(&good[prefix..]);
-    let body_bytes = u32::try_from(twice.len() - prefix).unwrap();
-    twice[12..16].copy_from_slice(&body_bytes.to_le_bytes());
-    host.rejects("", |peer| peer.say(&twice));
+    host.rejects("bad hello", |peer| peer.say(&noise));
+    let twice = with_length([&good[..], &good[prefix..]].concat());
+    host.rejects("twice", |peer| peer.say(&twice));
+    let takes_nothing = Hello {
+        credit_messages: 0,
+        ..hello(&[LaneKind::Tcp])
+    };
+    host.rejects("credit_messages", |peer| peer.say(&takes_nothing.encode()));
     host.still_accepts(harness);
 }
 
@@ -129,25 +140,91 @@ pub fn a_malformed_hello_is_rejected(harness: &Harness) {
 pub fn a_bad_selection_is_rejected(harness: &Harness) {
     let host = Host::new(harness);
     let hello = hello(&[LaneKind::Tcp]).encode();
-    for selection in [
-        // Not a selection at all.
-        &b"\x00\x00\x00\x00"[..],
-        // A lane that does not exist.
-        b"\x51\xee\x00\x00",
-        // A lane that our Hello did not offer.
-        b"\x51\x01\x00\x00",
-        b"\x51\x02\x00\x00",
-        // A reason that is too long.
-        b"\x51\x03\xff\xff",
-        // A reason that is no text.
-        b"\x51\x03\x02\x00\xff\xfe",
+    for (reason, selection) in [
+        ("expected a message of type 0x51", &b"\x00\x00\x00\x00"[..]),
+        ("lane 238, which is unknown here", b"\x51\xee\x00\x00"),
+        // Lanes that our Hello did not offer.
+        ("not offered by both sides", b"\x51\x01\x00\x00"),
+        ("not offered by both sides", b"\x51\x02\x00\x00"),
+        ("limit 512", b"\x51\x03\xff\xff"),
+        ("not UTF-8", b"\x51\x03\x02\x00\xff\xfe"),
     ] {
-        host.rejects("", |peer| {
+        host.rejects(reason, |peer| {
             peer.say(&hello);
             peer.say(selection);
         });
     }
     host.still_accepts(harness);
+}
+
+/// Steps of the handshake that come twice, or before their turn
+pub fn repeated_and_reordered_steps_are_rejected(harness: &Harness) {
+    let host = Host::new(harness);
+    let hello = hello(&[LaneKind::Tcp]).encode();
+    let select = b"\x51\x03\x00\x00";
+    let answer = b"\x52\x03\x00\x00";
+    for (reason, steps) in [
+        ("a second hello", [&hello[..], &hello].concat()),
+        ("got 0x52", [&hello[..], answer].concat()),
+        ("out of turn", [&hello[..], select, select].concat()),
+        ("out of turn", [&hello[..], select, answer].concat()),
+        ("out of turn", [&hello[..], select, &hello].concat()),
+        ("does not speak backhaul", [&select[..], &hello].concat()),
+    ] {
+        host.rejects(reason, |peer| peer.say(&steps));
+    }
+    host.still_accepts(harness);
+}
+
+/// Who does not speak our protocol hears nothing, and its socket is closed
+pub fn strangers_hear_nothing(harness: &Harness) {
+    let host = Host::new(harness);
+    for (reason, words) in [
+        ("does not speak backhaul", &b"GET / HTTP/1.1\r\n\r\n"[..]),
+        (
+            "does not speak backhaul",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        ),
+        ("dask's tcp://", DASK_GREETING),
+    ] {
+        host.rejects(reason, |peer| {
+            peer.say(words);
+            assert_eq!(peer.hear_out(), 0);
+        });
+    }
+    // Nor does who says nothing.
+    let mut peer = RawPeer::connect(host.listener.local_address());
+    host.still_accepts(harness);
+    host.listener.close();
+    host.context.close();
+    assert_eq!(peer.hear_out(), 0);
+}
+
+/// A lane of a newer version is passed over by its number
+pub fn a_lane_unknown_here_is_named_in_the_reason(harness: &Harness) {
+    let listener = TcpListener::bind(LOOPBACK).unwrap();
+    let context = harness.context();
+    let connect = context.connect(&listener.local_addr().unwrap().to_string());
+    let (socket, _) = listener.accept().unwrap();
+    let mut peer = RawPeer { socket, peer: None };
+    peer.hear_hello();
+    let newer = Hello {
+        lanes_unknown: vec![77],
+        ..hello(&[LaneKind::Tcp])
+    };
+    peer.say(&newer.encode());
+    let (lane, reason) = peer.hear_select();
+    assert_eq!(lane, LaneKind::Tcp.code());
+    assert!(reason.contains("lane 77: not known here"), "{reason}");
+    // And refused by it when it is answered.
+    peer.say(b"\x52\x4d\x00\x00");
+    assert_matches!(
+        connect.done().unwrap_err(),
+        ConnectError::Handshake {
+            source: HandshakeError::UnknownLane { code: 77 },
+            ..
+        }
+    );
 }
 
 /// Who promises shared memory and instead floods the socket is not listened to for ever
@@ -201,13 +278,24 @@ pub fn connecting_to_a_stranger_is_an_error_that_shows_its_words(harness: &Harne
     assert!(error.to_string().contains(&address), "{error}");
 
     let connect = context.connect(&address);
+    let (mut socket, _) = stranger.accept().unwrap();
+    socket.write_all(DASK_GREETING).unwrap();
+    assert_matches!(
+        connect.done().unwrap_err(),
+        ConnectError::Handshake {
+            source: HandshakeError::SpeaksDask,
+            ..
+        }
+    );
+
+    let connect = context.connect(&address);
     drop(stranger.accept().unwrap());
     assert_matches!(connect.done().unwrap_err(), ConnectError::Io { .. });
 
     let connect = context.connect(&address);
     let (mut socket, _) = stranger.accept().unwrap();
     let mut hello = hello(&[LaneKind::Tcp]).encode();
-    hello[8] = 9;
+    hello[VERSION_OFFSET] = 9;
     socket.write_all(&hello).unwrap();
     assert_matches!(
         connect.done().unwrap_err(),
@@ -232,6 +320,12 @@ pub fn connecting_to_silence_times_out(harness: &Harness) {
         }
     );
 }
+
+/// Where the version is in a Hello
+const VERSION_OFFSET: usize = 16;
+
+/// How a connection of Dask's own protocol begins
+const DASK_GREETING: &[u8] = b"\x3a\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2a\0\0\0\0\0\0\0";
 
 /// A listener and what it is put through
 struct Host {

@@ -67,7 +67,7 @@ fn carried_parts_may_finish_in_any_order() {
         for on_the_lane in 0..=3 {
             let mut bench = Bench::new();
             let arrival = bench.asked(5, 100);
-            bench.half.accept(arrival, 0);
+            bench.half.accept(arrival, 0, 0);
             assert_eq!(bench.carried(0, 10), Ok(0));
             assert_eq!(bench.carried(0, 20), Ok(10));
             assert_eq!(bench.carried(0, 30), Ok(30));
@@ -91,7 +91,7 @@ fn carried_parts_may_finish_in_any_order() {
 fn carried_bytes_come_in_parts_while_others_come_on_the_lane() {
     let mut bench = Bench::new();
     let arrival = bench.asked(5, 100);
-    bench.half.accept(arrival, 0);
+    bench.half.accept(arrival, 0, 0);
     bench.data(0, 10).unwrap();
     assert_eq!(bench.carried(0, 50), Ok(10));
     bench.half.handle_stored(arrival, 1, &mut bench.events);
@@ -112,7 +112,7 @@ fn carried_bytes_come_in_parts_while_others_come_on_the_lane() {
 fn carried_bytes_may_finish_after_the_peer_has_closed() {
     let mut bench = Bench::new();
     let arrival = bench.asked(5, 100);
-    bench.half.accept(arrival, 0);
+    bench.half.accept(arrival, 0, 0);
     bench.carried(0, 100).unwrap();
     bench.half.handle_close(&mut bench.events).unwrap();
     assert_eq!(bench.events.pop_front(), Some(Event::PeerClosed));
@@ -125,7 +125,7 @@ fn carried_bytes_may_finish_after_the_peer_has_closed() {
 fn bytes_that_were_not_announced_cannot_be_stored() {
     let mut bench = Bench::new();
     let arrival = bench.asked(5, 100);
-    bench.half.accept(arrival, 0);
+    bench.half.accept(arrival, 0, 0);
     bench.carried(0, 10).unwrap();
     bench.half.handle_stored(arrival, 11, &mut bench.events);
 }
@@ -140,7 +140,7 @@ fn carried_bytes_of_a_message_that_was_not_accepted_are_refused() {
     assert_eq!(bench.carried(0, 1), Err(not_awaited.clone()));
     let arrival = bench.asked(5, 100);
     assert_eq!(bench.carried(0, 1), Err(not_awaited.clone()));
-    bench.half.accept(arrival, 0);
+    bench.half.accept(arrival, 0, 0);
     let too_much = ProtocolError::TooMuchData {
         message: 0,
         bytes: 101,
@@ -155,7 +155,7 @@ fn carried_bytes_of_a_message_that_was_not_accepted_are_refused() {
 fn a_piece_on_the_lane_has_a_limit_and_one_by_a_carrier_has_none() {
     let mut bench = Bench::new();
     let arrival = bench.asked(5, 3000);
-    bench.half.accept(arrival, 0);
+    bench.half.accept(arrival, 0, 0);
     let too_large = ProtocolError::PieceTooLarge {
         message: 0,
         bytes: 1001,
@@ -171,7 +171,7 @@ fn the_carrier_that_the_driver_prefers_is_in_the_accept() {
     let mut bench = Bench::new();
     let arrival = bench.asked(5, 100);
     assert!(bench.half.poll_control().is_none());
-    bench.half.accept(arrival, 9);
+    bench.half.accept(arrival, 9, 0);
     let accept = FrameHeader {
         carrier: 9,
         ..FrameHeader::bare(FrameKind::Accept, 0)
@@ -216,7 +216,7 @@ fn a_message_that_the_driver_has_fetched_is_over_and_the_peer_is_told() {
     bench.carried(0, 100).unwrap_err();
     let close = bench.half.handle_close(&mut bench.events);
     assert_eq!(close, Err(ProtocolError::CloseTooEarly { unfinished: 1 }));
-    bench.half.handle_fetched(arrival, &mut bench.events);
+    bench.half.handle_fetched(arrival, 0, &mut bench.events);
     assert_eq!(bench.answers(), [(FrameKind::Fetched, 0)]);
     assert!(bench.is_complete(5));
     bench.data(0, 100).unwrap_err();
@@ -228,7 +228,7 @@ fn a_fetch_that_comes_to_nothing_falls_back_to_frames() {
     let mut bench = Bench::new();
     let arrival = bench.asked(5, 100);
     bench.half.fetch(arrival);
-    bench.half.accept(arrival, 0);
+    bench.half.accept(arrival, 0, 0);
     assert_eq!(bench.answers(), [(FrameKind::Accept, 0)]);
     bench.carried(0, 60).unwrap();
     bench.data(0, 40).unwrap();
@@ -250,7 +250,7 @@ fn an_untagged_message_may_be_fetched_before_its_receive_is_posted() {
         panic!("it may be fetched early");
     };
     bench.half.fetch(arrival);
-    bench.half.handle_fetched(arrival, &mut bench.events);
+    bench.half.handle_fetched(arrival, 0, &mut bench.events);
     assert_eq!(bench.answers(), [(FrameKind::Fetched, 0)]);
     assert_eq!(
         (bench.events.len(), bench.half.unexpected_bytes()),
@@ -266,8 +266,8 @@ fn an_untagged_message_may_be_fetched_before_its_receive_is_posted() {
 fn a_message_is_accepted_once() {
     let mut bench = Bench::new();
     let arrival = bench.asked(5, 100);
-    bench.half.accept(arrival, 0);
-    bench.half.accept(arrival, 0);
+    bench.half.accept(arrival, 0, 0);
+    bench.half.accept(arrival, 0, 0);
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn a_message_is_accepted_once() {
 fn a_message_that_was_accepted_is_not_fetched() {
     let mut bench = Bench::new();
     let arrival = bench.asked(5, 100);
-    bench.half.accept(arrival, 0);
+    bench.half.accept(arrival, 0, 0);
     bench.half.fetch(arrival);
 }
 
@@ -284,7 +284,7 @@ fn a_message_that_was_accepted_is_not_fetched() {
 fn a_fetch_that_was_not_begun_does_not_end() {
     let mut bench = Bench::new();
     let arrival = bench.asked(5, 100);
-    bench.half.handle_fetched(arrival, &mut bench.events);
+    bench.half.handle_fetched(arrival, 0, &mut bench.events);
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn advance(bench: &mut Bench, from: Progress, to: Progress) {
     for progress in LONG.into_iter().filter(|p| *p > from && *p <= to) {
         match progress {
             Progress::Asked => unreachable!("it is the first"),
-            Progress::Accepted => bench.half.accept(arrival, 0),
+            Progress::Accepted => bench.half.accept(arrival, 0, 0),
             Progress::Halfway => bench.data(0, 50).unwrap(),
             Progress::Carrying => {
                 let header = FrameHeader {
@@ -139,7 +139,7 @@ fn a_fetch_goes_on_when_its_receive_is_withdrawn() {
         if falls_back {
             advance(&mut bench, Progress::Asked, Progress::Over);
         } else {
-            bench.half.handle_fetched(arrival, &mut bench.events);
+            bench.half.handle_fetched(arrival, 0, &mut bench.events);
             assert_eq!(bench.answers(), [(FrameKind::Fetched, 0)]);
         }
         if over_before {
@@ -321,7 +321,7 @@ fn messages_that_are_given_up_each_time_do_not_pile_up() {
             };
             bench.half.fetch(arrival);
             if restores {
-                bench.half.handle_fetched(arrival, &mut bench.events);
+                bench.half.handle_fetched(arrival, 0, &mut bench.events);
                 let message = bench.next_message;
                 bench.half.restore(message, kind, 100, &mut bench.events);
                 bench.events.clear();

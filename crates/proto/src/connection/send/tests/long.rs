@@ -34,7 +34,7 @@ fn accepted(spans: &[Span]) -> SendHalf {
     half.send(SendId(0), TAGGED, &[50, 1000, 350], &long)
         .unwrap();
     frame(&mut half).unwrap();
-    half.handle_accept(0, 6).unwrap();
+    half.handle_accept(&accept(0, 6)).unwrap();
     half
 }
 
@@ -254,11 +254,20 @@ fn a_message_with_an_offer_may_be_fetched_once() {
         kind: FrameKind::Fetched.code(),
         message: 0,
     };
-    assert_eq!(half.handle_fetched(0), Err(not_awaited.clone()));
+    assert_eq!(
+        half.handle_fetched(&FrameHeader::bare(FrameKind::Fetched, 0)),
+        Err(not_awaited.clone())
+    );
     frame(&mut half).unwrap();
-    assert_eq!(half.handle_fetched(0), Ok(SendId(0)));
+    assert_eq!(
+        half.handle_fetched(&FrameHeader::bare(FrameKind::Fetched, 0)),
+        Ok(SendId(0))
+    );
     assert!(half.is_flushed());
-    assert_eq!(half.handle_fetched(0), Err(not_awaited));
+    assert_eq!(
+        half.handle_fetched(&FrameHeader::bare(FrameKind::Fetched, 0)),
+        Err(not_awaited)
+    );
 }
 
 #[test]
@@ -276,7 +285,10 @@ fn a_message_without_an_offer_may_not_be_fetched() {
             kind: FrameKind::Fetched.code(),
             message: 0,
         };
-        assert_eq!(half.handle_fetched(0), Err(not_awaited));
+        assert_eq!(
+            half.handle_fetched(&FrameHeader::bare(FrameKind::Fetched, 0)),
+            Err(not_awaited)
+        );
     }
 }
 
@@ -289,8 +301,9 @@ fn an_accepted_message_may_not_be_fetched() {
     };
     half.send(SendId(0), TAGGED, &[700], &long).unwrap();
     frame(&mut half).unwrap();
-    half.handle_accept(0, 0).unwrap();
-    half.handle_fetched(0).unwrap_err();
+    half.handle_accept(&accept(0, 0)).unwrap();
+    half.handle_fetched(&FrameHeader::bare(FrameKind::Fetched, 0))
+        .unwrap_err();
 }
 
 #[test]
@@ -307,7 +320,7 @@ fn pieces_are_no_longer_than_the_peer_takes() {
     let mut half = SendHalf::new(&limits, peer);
     half.send(SendId(0), TAGGED, &[200], &NOTHING).unwrap();
     frame(&mut half).unwrap();
-    half.handle_accept(0, 0).unwrap();
+    half.handle_accept(&accept(0, 0)).unwrap();
     let pieces = std::iter::from_fn(|| frame(&mut half));
     let pieces: Vec<u64> = pieces.map(|piece| piece.payload.unwrap().bytes).collect();
     assert_eq!(pieces, [90, 90, 20]);

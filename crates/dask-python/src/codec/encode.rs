@@ -3,6 +3,9 @@
 //! Types are told apart as the packer of the package msgpack does: exact types first, then their
 //! sub-classes, which are written as what they derive from.
 
+use backhaul_dask::codec::header;
+use backhaul_dask::codec::scalar::is_sent_as_it_is;
+use backhaul_dask::codec::task::pickle_around;
 use backhaul_dask::msgpack::{TooLong, Writer};
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
@@ -13,8 +16,7 @@ use pyo3::types::{
 };
 
 use super::scalars::{self, Stopwatch};
-use super::{Codec, is_class_of, spec_write};
-use crate::buffer;
+use super::{Codec, bytes, is_class_of, spec_write};
 
 /// One message, or one header, being written
 pub(super) struct Encoder<'a, 'py> {
@@ -199,8 +201,8 @@ impl<'a, 'py> Encoder<'a, 'py> {
                 self.pack(&item?, inner)?;
                 self.check_inline(0)?;
             }
-        } else if object.is_instance_of::<PyMemoryView>() {
-            self.bin(&buffer::copied_simply(object)?)?;
+        } else if let Ok(view) = object.cast::<PyMemoryView>() {
+            self.bin(bytes::of_memoryview(view)?.as_bytes())?;
         } else {
             return Ok(false);
         }
@@ -310,9 +312,9 @@ impl<'a, 'py> Encoder<'a, 'py> {
         }
         let items = set.iter().collect::<Vec<_>>();
         self.writer.map(2)?;
-        self.writer.str(SET)?;
+        self.writer.str(header::SET)?;
         self.writer.bool(true);
-        self.writer.str(SET_ITEMS)?;
+        self.writer.str(header::SET_ITEMS)?;
         self.writer.array(items.len())?;
         for item in items {
             self.pack(&item, inner - 1)?;
@@ -328,21 +330,12 @@ impl<'a, 'py> Encoder<'a, 'py> {
         if !spec_write::task(self.codec, &task, &mut payload)? {
             return Ok(false);
         }
-        let Some([head, tail]) = spec_write::pickle_around(payload.len()) else {
+        let Some((head, tail)) = pickle_around(payload.len()) else {
             return Ok(false);
         };
         let prefix = &self.codec.names.spec_prefix;
-        let mut header = Writer::with_capacity(payload.len() + HEADER_BYTES_USUAL);
-        header.map(3)?;
-        header.str(PICKLED_OBJECT)?;
-        header.bin_parts(&[prefix, &head, payload.as_bytes(), &tail])?;
-        header.str(COMPRESSION)?;
-        header.array(0)?;
-        header.str(SUB_FRAMES)?;
-        header.uint(0);
-        self.writer.map(1)?;
-        self.writer.str(PICKLED)?;
-        self.writer.uint(frames.len() as u64);
+        let header = header::of_pickle(&[prefix, &head, payload.as_bytes(), tail])?;
+        header::write_placeholder(&mut self.writer, header::PICKLED, frames.len())?;
         self.weighed_bytes += header.len();
         frames.append(PyBytes::new(self.py, header.as_bytes()))?;
         Ok(true)
@@ -370,12 +363,11 @@ impl<'a, 'py> Encoder<'a, 'py> {
             let pickled = names.dumps.bind(self.py).call1((scalar, protocol))?;
             Ok::<_, PyErr>(pickled.cast_into::<PyBytes>()?)
         })?;
-        if !scalars::is_sent_as_it_is(pickled.as_bytes()) {
+        if !is_sent_as_it_is(pickled.as_bytes()) {
             return Ok(false);
         }
-        self.writer.map(1)?;
-        self.writer.str(SERIALIZED)?;
-        self.writer.uint(frames.list.len() as u64);
+        let frame = frames.list.len();
+        header::write_placeholder(&mut self.writer, header::SERIALIZED, frame)?;
         let header = names.scalar_header.bind(self.py);
         self.weighed_bytes += header.as_bytes().len() + pickled.as_bytes().len();
         frames.list.append(header)?;
@@ -432,14 +424,6 @@ fn type_name(object: &Bound<'_, PyAny>) -> PyResult<String> {
     }
     Ok(format!("{module}.{}", class.name()?))
 }
-
-pub(super) const PICKLED_OBJECT: &str = "pickled-obj";
-pub(super) const COMPRESSION: &str = "compression";
-pub(super) const SUB_FRAMES: &str = "num-sub-frames";
-pub(super) const PICKLED: &str = "__Pickled__";
-pub(super) const SERIALIZED: &str = "__Serialized__";
-pub(super) const SET: &str = "__Set__";
-pub(super) const SET_ITEMS: &str = "as-list";
 
 /// As deep as the package msgpack nests (1.2.4)
 const NESTING_MAX: i32 = 1024;

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 
+use backhaul_dask::codec::task::tag;
 use backhaul_dask::msgpack::{TooLong, Writer};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -16,34 +17,6 @@ use pyo3::types::{
 };
 
 use super::{Codec, is_class_of};
-
-/// First items of the arrays that say what msgpack cannot
-pub(super) mod tag {
-    /// Items
-    pub(crate) const TUPLE: u64 = 0;
-    /// Items
-    pub(crate) const LIST: u64 = 1;
-    /// Keys and values in turn
-    pub(crate) const DICT: u64 = 2;
-    /// Items
-    pub(crate) const FROZEN_SET: u64 = 3;
-    /// Start, stop, step
-    pub(crate) const SLICE: u64 = 4;
-    /// Key
-    pub(crate) const TASK_REF: u64 = 5;
-    /// Number of the class, slots
-    pub(crate) const TASK: u64 = 6;
-    /// Key, target
-    pub(crate) const ALIAS: u64 = 7;
-    /// Key, value
-    pub(crate) const DATA_NODE: u64 = 8;
-    /// Module, name
-    pub(crate) const GLOBAL: u64 = 9;
-    /// Pickle
-    pub(crate) const FUNCTION: u64 = 10;
-    /// Function, arguments, named arguments
-    pub(crate) const PARTIAL: u64 = 11;
-}
 
 /// Writes a task; `false`, if it is not simple, in which case `payload` is of no use
 pub(super) fn task(codec: &Codec, task: &Bound<'_, PyAny>, payload: &mut Writer) -> PyResult<bool> {
@@ -65,16 +38,6 @@ pub(super) fn task(codec: &Codec, task: &Bound<'_, PyAny>, payload: &mut Writer)
         Err(Stop::NotSimple) => Ok(false),
         Err(Stop::Error(error)) => Err(error),
     }
-}
-
-/// The opcodes before and after a payload; `None`, if it is too long for one
-pub(super) fn pickle_around(payload_bytes: usize) -> Option<[Vec<u8>; 2]> {
-    let len = u32::try_from(payload_bytes).ok()?;
-    let head = match u8::try_from(len) {
-        Ok(len) => vec![SHORT_BINBYTES, len],
-        Err(_) => [&[BINBYTES][..], &len.to_le_bytes()].concat(),
-    };
-    Some([head, TAIL.to_vec()])
 }
 
 struct SpecWriter<'a> {
@@ -272,12 +235,6 @@ impl From<TooLong> for Stop {
         Self::NotSimple
     }
 }
-
-/// Opcodes of pickle, from the module `pickletools`
-pub(super) const SHORT_BINBYTES: u8 = b'C';
-pub(super) const BINBYTES: u8 = b'B';
-/// `TUPLE1`, `REDUCE`, `STOP`
-pub(super) const TAIL: &[u8] = b"\x85R.";
 
 /// Far more than tasks nest; the pickler has its own limit
 const NESTING_MAX: usize = 100;

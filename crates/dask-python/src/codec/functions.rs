@@ -6,26 +6,25 @@
 //! identity. Only functions whose parts cannot change in themselves are kept; which those are is
 //! up to `describe`. Entries keep their objects alive, so no id belongs to two of them.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use backhaul_dask::msgpack::Writer;
+use backhaul_dask::codec::task::tag;
+use backhaul_dask::codec::{Bounded, Limits};
+use backhaul_dask::msgpack::{TooLong, Writer};
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 
-use super::spec_write::tag;
 use super::{Codec, Names};
 
 /// Functions that were sent, by their address
-#[derive(Default)]
 pub(super) struct SentFunctions {
     entries: Mutex<Bounded<usize, Arc<Sent>>>,
 }
 
 /// Functions that were received by value, by their pickle
-#[derive(Default)]
 pub(super) struct LoadedFunctions {
     entries: Mutex<Loaded>,
 }
@@ -109,7 +108,7 @@ impl SentFunctions {
     }
 
     pub(super) fn clear(&self) {
-        let forgotten = std::mem::take(&mut *self.lock());
+        let forgotten = self.lock().clear();
         drop(forgotten);
     }
 
@@ -143,7 +142,7 @@ impl LoadedFunctions {
     }
 
     pub(super) fn clear(&self) {
-        let forgotten = std::mem::take(&mut *self.lock());
+        let forgotten = self.lock().clear();
         drop(forgotten);
     }
 
@@ -152,14 +151,28 @@ impl LoadedFunctions {
     }
 }
 
+impl Default for SentFunctions {
+    fn default() -> Self {
+        Self {
+            entries: Mutex::new(Bounded::new(LIMITS)),
+        }
+    }
+}
+
+impl Default for LoadedFunctions {
+    fn default() -> Self {
+        Self {
+            entries: Mutex::new(Bounded::new(LIMITS)),
+        }
+    }
+}
+
 impl Sent {
     /// From what `describe` says: `(module, name)` or `(pickle, parts)`
     fn new(function: &Bound<'_, PyAny>, described: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (first, second): (Bound<'_, PyAny>, Bound<'_, PyAny>) = described.extract()?;
         let mut writer = Writer::default();
-        let too_long = |error: backhaul_dask::msgpack::TooLong| {
-            pyo3::exceptions::PyValueError::new_err(error.to_string())
-        };
+        let too_long = |error: TooLong| PyValueError::new_err(error.to_string());
         let check = if let Ok(pickle) = first.cast::<PyBytes>() {
             writer.array(2).map_err(too_long)?;
             writer.uint(tag::FUNCTION);
@@ -311,68 +324,9 @@ pub(super) fn modules(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(modules.cast_into()?)
 }
 
-/// A map that forgets its oldest entries when it has too many, or too many bytes
-struct Bounded<K, V> {
-    entries: HashMap<K, (V, usize)>,
-    /// Keys in the order in which they came
-    order: VecDeque<K>,
-    bytes: usize,
-}
-
-impl<K, V> Default for Bounded<K, V> {
-    fn default() -> Self {
-        Self {
-            entries: HashMap::new(),
-            order: VecDeque::new(),
-            bytes: 0,
-        }
-    }
-}
-
-impl<K: Clone + Eq + std::hash::Hash, V> Bounded<K, V> {
-    fn get<Q: Eq + std::hash::Hash + ?Sized>(&self, key: &Q) -> Option<&V>
-    where
-        K: std::borrow::Borrow<Q>,
-    {
-        self.entries.get(key).map(|(value, _)| value)
-    }
-
-    /// Adds an entry, giving back what had to go, to be dropped without a lock
-    fn insert(&mut self, key: K, value: V, bytes: usize) -> Vec<V> {
-        let mut forgotten = Vec::new();
-        if bytes > ENTRY_BYTES_MAX {
-            return vec![value];
-        }
-        match self.entries.insert(key.clone(), (value, bytes)) {
-            Some((old, old_bytes)) => {
-                self.bytes -= old_bytes;
-                forgotten.push(old);
-            }
-            None => self.order.push_back(key),
-        }
-        self.bytes += bytes;
-        while self.entries.len() > ENTRIES_MAX || self.bytes > BYTES_MAX {
-            let Some(oldest) = self.order.pop_front() else {
-                break;
-            };
-            if let Some((old, old_bytes)) = self.entries.remove(&oldest) {
-                self.bytes -= old_bytes;
-                forgotten.push(old);
-            }
-        }
-        forgotten
-    }
-
-    fn usage(&self) -> (usize, usize) {
-        (self.entries.len(), self.bytes)
-    }
-}
-
-/// Functions that are remembered: more than a graph usually has different ones
-const ENTRIES_MAX: usize = 512;
-
-/// Bytes of all pickles that are remembered
-const BYTES_MAX: usize = 16 << 20;
-
-/// A larger pickle is not remembered: it would push out all others
-const ENTRY_BYTES_MAX: usize = 4 << 20;
+/// Of each of the two: the functions of more than one usual graph
+const LIMITS: Limits = Limits {
+    entries_max: 512,
+    bytes_max: 16 << 20,
+    entry_bytes_max: 4 << 20,
+};

@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use backhaul_dask::codec::scalar::PICKLED_BYTES_MAX;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
@@ -80,14 +81,3 @@ pub(super) fn is_scalar(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         || object.is_exact_instance_of::<PyFloat>()
         || object.is_exact_instance_of::<PyBool>())
 }
-
-/// Whether Dask sends a scalar as this pickle: neither compressed nor pickled once more
-pub(super) fn is_sent_as_it_is(pickled: &[u8]) -> bool {
-    // What seems to refer to the main module is left to cloudpickle.
-    pickled.len() <= PICKLED_BYTES_MAX && !pickled.windows(MAIN.len()).any(|part| part == MAIN)
-}
-
-/// Longer ones are rare and gain nothing; less than what Dask tries to compress
-const PICKLED_BYTES_MAX: usize = 1000;
-
-const MAIN: &[u8] = b"__main__";

@@ -3,16 +3,17 @@
 //! Arrays become tuples. What is refused, and with which exception, is what the package msgpack
 //! does under Dask's settings.
 
+use backhaul_dask::codec::header;
+use backhaul_dask::codec::task::payload_of;
 use backhaul_dask::msgpack::{ReadError, Reader, TIMESTAMP, Timestamp, Token};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyList, PySet, PyTuple};
 
-use super::encode::{COMPRESSION, PICKLED, PICKLED_OBJECT, SERIALIZED, SET, SET_ITEMS, SUB_FRAMES};
+use super::bytes::with_bytes;
 use super::keys::KeyCache;
 use super::scalars::{self, Reading, Stopwatch};
 use super::{Codec, spec_read};
-use crate::buffer;
 
 /// One message, or one header, being read
 pub(super) struct Decoder<'a, 'py> {
@@ -110,7 +111,7 @@ impl<'a, 'py> Decoder<'a, 'py> {
         for _ in 0..pairs {
             let key = match self.reader.token() {
                 Ok(Token::Str(text)) => {
-                    is_reserved |= text.starts_with(b"__") && RESERVED.contains(&text);
+                    is_reserved |= header::is_reserved(text);
                     self.keys.key(self.py, text)?.into_any()
                 }
                 Ok(token) => self.object_of(token, depth + 1)?,
@@ -128,8 +129,8 @@ impl<'a, 'py> Decoder<'a, 'py> {
     /// What a map with a reserved key stands for
     fn replaced(&self, dict: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
         if dict.len() == 2
-            && dict.contains(SET)?
-            && let Some(items) = dict.get_item(SET_ITEMS)?
+            && dict.contains(header::SET)?
+            && let Some(items) = dict.get_item(header::SET_ITEMS)?
             && let Ok(items) = items.cast_exact::<PyTuple>()
         {
             return Ok(PySet::new(self.py, items.iter())?.into_any());
@@ -154,8 +155,8 @@ impl<'a, 'py> Decoder<'a, 'py> {
         };
         let mut ahead = self.reader.clone();
         let read: Placeholder<'a, 'py> = match ahead.token() {
-            Ok(Token::Str(key)) if key == PICKLED.as_bytes() => Self::pickled,
-            Ok(Token::Str(key)) if key == SERIALIZED.as_bytes() => Self::scalar,
+            Ok(Token::Str(key)) if key == header::PICKLED.as_bytes() => Self::pickled,
+            Ok(Token::Str(key)) if key == header::SERIALIZED.as_bytes() => Self::scalar,
             _ => return Ok(None),
         };
         let (Ok(Token::Int(offset @ 1..)), Ok(frames)) =
@@ -183,11 +184,11 @@ impl<'a, 'py> Decoder<'a, 'py> {
         _: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         with_bytes(header, |bytes| {
-            let Some(pickle) = pickle_of(bytes) else {
+            let Some(pickle) = header::pickle_of(bytes) else {
                 return Ok(None);
             };
             let names = &self.codec.names;
-            if let Some(payload) = spec_read::payload_of(pickle, &names.spec_prefix) {
+            if let Some(payload) = payload_of(pickle, &names.spec_prefix) {
                 return spec_read::task(self.py, self.codec, self.keys, payload).map(Some);
             }
             let pickle = PyBytes::new(self.py, pickle);
@@ -272,47 +273,6 @@ type Placeholder<'a, 'py> = fn(
     Option<Bound<'py, PyAny>>,
     &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyAny>>>;
-
-/// Works on the bytes of a buffer: the object's own if they cannot change, otherwise a copy
-pub(super) fn with_bytes<T>(
-    data: &Bound<'_, PyAny>,
-    work: impl FnOnce(&[u8]) -> PyResult<T>,
-) -> PyResult<T> {
-    match data.cast_exact::<PyBytes>() {
-        Ok(bytes) => work(bytes.as_bytes()),
-        Err(_) => work(&buffer::copied(data)?),
-    }
-}
-
-/// The pickle in the header of a pickled object without buffers; `None`, if it is not that
-fn pickle_of(header: &[u8]) -> Option<&[u8]> {
-    let mut reader = Reader::new(header);
-    let Ok(Token::Map(pairs)) = reader.token() else {
-        return None;
-    };
-    let mut pickle = None;
-    let mut sub_frames = None;
-    for _ in 0..pairs {
-        let Ok(Token::Str(key)) = reader.token() else {
-            return None;
-        };
-        match (key, reader.token().ok()?) {
-            (key, Token::Bin(data)) if key == PICKLED_OBJECT.as_bytes() => pickle = Some(data),
-            (key, Token::Array(0)) if key == COMPRESSION.as_bytes() => {}
-            (key, Token::Int(count)) if key == SUB_FRAMES.as_bytes() => sub_frames = Some(count),
-            _ => return None,
-        }
-    }
-    pickle.filter(|_| sub_frames == Some(0) && reader.rest().is_empty())
-}
-
-/// Keys that make a map stand for something else
-const RESERVED: [&[u8]; 4] = [
-    SERIALIZED.as_bytes(),
-    PICKLED.as_bytes(),
-    SET.as_bytes(),
-    b"__Enum__",
-];
 
 /// As deep as the package msgpack nests (1.2.4)
 const NESTING_MAX: usize = 1024;

@@ -7,15 +7,14 @@ mod labels;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use backhaul_dask::order::{GraphBuilder, TaskKind};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use backhaul_dask::order::{GraphBuilder, OrderError, TaskKind};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFrozenSet, PyType};
 
 use self::keys::Keys;
 use self::labels::Labeller;
-use crate::errors::IntoException as _;
 
 /// Numbers the keys of a graph, in the order of the numbers
 ///
@@ -39,7 +38,7 @@ pub(crate) fn order<'py>(
         let hash = key.hash()?;
         let task = builder
             .add_task(kind, hash, labeller.label(&key)?)
-            .map_err(|error| error.into_exception(py))?;
+            .map_err(refusal)?;
         keys.add(task, key, hash);
         sets.push(set);
     }
@@ -56,7 +55,7 @@ pub(crate) fn order<'py>(
                         let label = labeller.label(&key)?;
                         let task = builder
                             .add_task(TaskKind::External, hash, label)
-                            .map_err(|error| error.into_exception(py))?;
+                            .map_err(refusal)?;
                         keys.add(task, key, hash);
                         task
                     }
@@ -70,12 +69,16 @@ pub(crate) fn order<'py>(
         py.detach(|| backhaul_dask::order::order(&builder.build()))
     }))
     .map_err(|_| PyRuntimeError::new_err("a defect in the order of tasks"))?
-    .map_err(|error| error.into_exception(py))?;
+    .map_err(refusal)?;
     let priorities = PyDict::new(py);
     for (priority, task) in numbered.into_iter().enumerate() {
         priorities.set_item(keys.key(task), priority)?;
     }
     Ok(priorities)
+}
+
+fn refusal(error: OrderError) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }
 
 /// How the model of a set lists members that were added one by one

@@ -1,5 +1,6 @@
 //! Tasks from the payloads that `spec_write` makes.
 
+use backhaul_dask::codec::task::tag;
 use backhaul_dask::msgpack::{Reader, Token};
 use pyo3::exceptions::{PyAttributeError, PyValueError};
 use pyo3::intern;
@@ -9,21 +10,6 @@ use pyo3::types::{PyBytes, PyDict, PyFloat, PyFrozenSet, PyList, PySlice, PyStri
 use super::Codec;
 use super::functions::modules;
 use super::keys::KeyCache;
-use super::spec_write::{BINBYTES, SHORT_BINBYTES, TAIL, tag};
-
-/// The payload in a pickle that `spec_write` made; `None`, if it is another one
-pub(super) fn payload_of<'a>(pickle: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
-    let rest = pickle.strip_prefix(prefix)?.strip_suffix(TAIL)?;
-    let (payload, len) = match *rest.first()? {
-        SHORT_BINBYTES => (rest.get(2..)?, usize::from(*rest.get(1)?)),
-        BINBYTES => {
-            let (len, payload) = rest[1..].split_first_chunk()?;
-            (payload, u32::from_le_bytes(*len) as usize)
-        }
-        _ => return None,
-    };
-    (payload.len() == len).then_some(payload)
-}
 
 /// Reads a task
 pub(super) fn task<'py>(

@@ -1,9 +1,10 @@
 //! Messages of Python objects to msgpack and back: `Codec`.
 //!
-//! The walk over a message is done here; whatever has a meaning beyond msgpack is asked of the
+//! The walk over a message is done here, what needs no Python of it in `backhaul_dask`; whatever has a meaning beyond msgpack is asked of the
 //! callables and classes given to the constructor, so nothing here knows Dask by name. A message
 //! without such objects never calls Python.
 
+mod bytes;
 mod decode;
 mod encode;
 mod functions;
@@ -14,6 +15,7 @@ mod spec_write;
 
 use std::sync::{Mutex, PoisonError};
 
+use backhaul_dask::codec::task::pickle_around;
 use backhaul_dask::msgpack::Writer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -150,8 +152,8 @@ impl Codec {
             Err(_) => frames.get_item(0)?,
         };
         self.with_keys(|keys| {
-            decode::with_bytes(&first, |bytes| {
-                Decoder::new(py, self, keys, bytes, Some((frames, options))).message()
+            bytes::with_bytes(&first, |data| {
+                Decoder::new(py, self, keys, data, Some((frames, options))).message()
             })
         })
     }
@@ -166,7 +168,7 @@ impl Codec {
     /// Reads one object, as headers are read
     fn unpack<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.with_keys(|keys| {
-            decode::with_bytes(data, |bytes| {
+            bytes::with_bytes(data, |bytes| {
                 Decoder::new(data.py(), self, keys, bytes, None).message()
             })
         })
@@ -184,15 +186,10 @@ impl Codec {
         if !spec_write::task(self, task, &mut payload)? {
             return Ok(None);
         }
-        let Some([head, tail]) = spec_write::pickle_around(payload.len()) else {
+        let Some((head, tail)) = pickle_around(payload.len()) else {
             return Ok(None);
         };
-        let parts = [
-            &self.names.spec_prefix[..],
-            &head,
-            payload.as_bytes(),
-            &tail,
-        ];
+        let parts = [&self.names.spec_prefix[..], &head, payload.as_bytes(), tail];
         Ok(Some(PyBytes::new(py, &parts.concat())))
     }
 
@@ -218,7 +215,7 @@ impl Codec {
 impl Codec {
     fn with_keys<T>(&self, work: impl FnOnce(&mut KeyCache) -> T) -> T {
         let taken = self.lock_keys().take();
-        let mut keys = taken.unwrap_or_else(KeyCache::new);
+        let mut keys = taken.unwrap_or_default();
         let outcome = work(&mut keys);
         let replaced = self.lock_keys().replace(keys);
         drop(replaced);

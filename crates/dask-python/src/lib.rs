@@ -1,0 +1,24 @@
+//! What Dask needs in Rust, as Python calls it: converts, and calls `backhaul_dask`.
+//!
+//! A library of `crates/python`, which builds the one module `backhaul._native` and lets [`add_to`]
+//! add its classes and functions there. Knows nothing of the fabric, and of Dask only the classes
+//! and callables that it is given.
+
+#![forbid(unsafe_code)]
+
+mod codec;
+mod order;
+
+use pyo3::prelude::*;
+
+/// Adds the classes and functions of this crate to a module
+///
+/// # Errors
+///
+/// Whatever Python raises when it adds them.
+pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<codec::Codec>()?;
+    module.add_function(wrap_pyfunction!(order::order, module)?)?;
+    module.add_function(wrap_pyfunction!(order::set_listing, module)?)?;
+    module.add_function(wrap_pyfunction!(order::difference_listing, module)?)
+}

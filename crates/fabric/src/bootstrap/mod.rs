@@ -1,0 +1,129 @@
+//! A connection before it is one: a stream between two peers, who they are, and the lane agreed
+//! on with all that it takes.
+//!
+//! A [`Handshaking`] runs on the engine thread and gives its outcome to a callback: what is made
+//! of an [`Established`] connection, and of a [`Failure`], is for its caller to know. The steps
+//! and their order are the protocol's ([`backhaul_proto::Handshake`]).
+
+mod connect;
+mod handshake;
+mod introduction;
+mod selection;
+mod stream;
+mod unix_socket;
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use backhaul_proto::{HandshakeError, Hello, LaneKind, Role};
+use backhaul_shm::channel::Duplex;
+use backhaul_shm::doorbell::Doorbell;
+use backhaul_shm::peer_memory::PeerMemory;
+use thiserror::Error;
+
+use crate::carrier::lease;
+use crate::runtime::SourceId;
+
+pub(crate) use connect::connect;
+pub(crate) use handshake::Handshaking;
+pub(crate) use stream::{PlainStream, Stream};
+pub(crate) use unix_socket::UnixSocket;
+
+/// What a handshake goes by
+pub(crate) struct Settings {
+    pub(crate) role: Role,
+    /// What this side says of itself; its lanes are those that may be selected, best first
+    pub(crate) hello: Hello,
+    /// Bytes of one ring
+    pub(crate) ring_bytes: usize,
+    /// How long all of it may take
+    pub(crate) timeout: Duration,
+    /// Where an acceptor gets offers of shared memory
+    pub(crate) unix_socket: Option<Arc<UnixSocket>>,
+}
+
+/// Gets the outcome of a handshake, once; no lock is held
+pub(crate) type Callback = Box<dyn FnOnce(Result<Established, Failure>) + Send>;
+
+/// Both sides agree: all that a connection is made of
+pub(crate) struct Established {
+    /// Under which the engine watches the socket, for whoever takes its place
+    pub(crate) id: SourceId,
+    pub(crate) socket: TcpStream,
+    pub(crate) peer_address: SocketAddr,
+    pub(crate) peer: Hello,
+    pub(crate) resources: LaneResources,
+    /// Why this lane
+    pub(crate) reason: String,
+    /// Bytes of frames that came behind the handshake
+    pub(crate) staged: Vec<u8>,
+}
+
+/// The lane agreed on, and what it takes
+pub(crate) enum LaneResources {
+    /// Frames travel on the socket itself
+    Socket,
+    /// Frames travel through rings
+    Rings {
+        kind: RingKind,
+        end: Box<ChannelEnd>,
+    },
+}
+
+/// Whose memory rings are in
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum RingKind {
+    Inproc,
+    Shm,
+}
+
+/// One end of a pair of rings, and what belongs to it
+pub(crate) struct ChannelEnd {
+    pub(crate) rings: Duplex,
+    /// Wakes the peer
+    pub(crate) their_doorbell: Doorbell,
+    /// Wakes this side
+    pub(crate) our_doorbell: Doorbell,
+    pub(crate) lease: lease::LeaseParts,
+    /// Whether the peer's private memory can be read; `None` if one of the two does not want that
+    pub(crate) reading: Option<Reading>,
+}
+
+/// Whether the private memory of a peer can be read
+pub(crate) enum Reading {
+    /// It has been tried
+    Works(Arc<PeerMemory>),
+    /// It does not, for this reason
+    Fails(String),
+}
+
+impl Reading {
+    fn of(opened: Result<Arc<PeerMemory>, String>) -> Self {
+        opened.map_or_else(Self::Fails, Self::Works)
+    }
+}
+
+impl From<RingKind> for LaneKind {
+    fn from(kind: RingKind) -> Self {
+        match kind {
+            RingKind::Inproc => Self::Inproc,
+            RingKind::Shm => Self::Shm,
+        }
+    }
+}
+
+/// Why a handshake ended without a connection
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    /// The stream was not made, or broke
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The peer does not speak our protocol, or breaks it
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// Given up here
+    #[error("cancelled")]
+    Cancelled,
+}

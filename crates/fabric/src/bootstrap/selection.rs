@@ -1,0 +1,248 @@
+//! Selects a lane with a peer and makes what it takes: rings in memory that both sides reach.
+//!
+//! Every lane is named in each match: one that is not known here is passed over, or refused, with
+//! its number.
+
+use std::error::Error;
+use std::io;
+use std::os::fd::AsFd;
+
+use backhaul_proto::{CarrierKind, Hello, LaneKind};
+use backhaul_shm::doorbell::Doorbell;
+use backhaul_shm::{channel, completion};
+
+use super::introduction::Introduction;
+use super::unix_socket::{self, Nonce, Offered, UnixSocket};
+use super::{ChannelEnd, LaneResources, Reading, RingKind};
+use crate::carrier::lease;
+
+/// What has been found of the lane so far
+pub(super) struct Selection {
+    ring_bytes: usize,
+    /// Rings, and what belongs to them
+    rings: Option<(RingKind, ChannelEnd)>,
+    /// What the connector asks of us, until we have answered
+    pub(super) selected: Option<(LaneKind, String)>,
+    /// Names an end left for a peer in this process, to be taken back if the handshake fails
+    left: Option<Nonce>,
+    /// The peer answers our introduction before it answers us
+    is_introduced: bool,
+}
+
+impl Selection {
+    pub(super) fn new(ring_bytes: usize) -> Self {
+        Self {
+            ring_bytes,
+            rings: None,
+            selected: None,
+            left: None,
+            is_introduced: false,
+        }
+    }
+
+    /// Chooses the best lane that both sides offer and that can be made, as the connector
+    ///
+    /// Returns the lane and why.
+    pub(super) fn choose(&mut self, local: &Hello, peer: &Hello) -> (LaneKind, String) {
+        let unknown = peer.lanes_unknown.iter();
+        let mut passed_over: Vec<_> = unknown
+            .map(|code| format!("lane {code}: not known here"))
+            .collect();
+        for &lane in &local.lanes {
+            if !peer.lanes.contains(&lane) {
+                passed_over.push(format!("{lane}: not offered by the peer"));
+                continue;
+            }
+            let offered = match lane {
+                LaneKind::Inproc => self.offer_inproc(local, peer),
+                LaneKind::Shm => self.offer_shm(local, peer),
+                LaneKind::Tcp => Ok("both sides have it".to_owned()),
+            };
+            match offered {
+                Ok(reason) => {
+                    passed_over.insert(0, reason);
+                    return (lane, passed_over.join("; "));
+                }
+                Err(why_not) => passed_over.push(format!("{lane}: {why_not}")),
+            }
+        }
+        // The socket on which the peers have met.
+        (LaneKind::Tcp, passed_over.join("; "))
+    }
+
+    /// Answers what the connector selected, as the acceptor: the lane and why
+    ///
+    /// `None` if nothing is to be answered, or the connector's offer is still under way.
+    pub(super) fn answer(
+        &mut self,
+        local: &Hello,
+        unix_socket: Option<&UnixSocket>,
+    ) -> Option<(LaneKind, String)> {
+        let (lane, reason) = self.selected.take()?;
+        let taken = match lane {
+            LaneKind::Inproc => unix_socket::take_end(&local.nonce)
+                .map(|end| Some((RingKind::Inproc, end)))
+                .ok_or_else(|| "the other end is not in this process".to_owned()),
+            LaneKind::Shm => match unix_socket.map(|socket| socket.take(&local.nonce)) {
+                None => Err("this side has no bootstrap socket".to_owned()),
+                Some(Offered::NotYet) => {
+                    self.selected = Some((lane, reason));
+                    return None;
+                }
+                Some(Offered::Failed(why)) => Err(why),
+                Some(Offered::Here(offer)) => offer
+                    .attach()
+                    .map(|end| Some((RingKind::Shm, end)))
+                    .map_err(in_words),
+            },
+            LaneKind::Tcp => Ok(None),
+        };
+        Some(match taken {
+            Ok(rings) => {
+                self.rings = rings;
+                (lane, reason)
+            }
+            Err(why) => (
+                LaneKind::Tcp,
+                format!("{lane} was selected but failed here: {why}"),
+            ),
+        })
+    }
+
+    /// What the lane agreed on takes
+    ///
+    /// # Errors
+    ///
+    /// If it has not been made, which the order of steps rules out.
+    pub(super) fn into_resources(mut self, agreed: LaneKind) -> io::Result<LaneResources> {
+        let made = self.rings.take();
+        match (agreed, made) {
+            (LaneKind::Tcp, _) => Ok(LaneResources::Socket),
+            (LaneKind::Inproc | LaneKind::Shm, Some((kind, mut end)))
+                if LaneKind::from(kind) == agreed =>
+            {
+                if self.is_introduced {
+                    let socket = end.lease.socket.as_fd();
+                    let theirs = Introduction::receive(socket)?;
+                    end.reading = Some(Reading::of(theirs.open(socket)));
+                }
+                Ok(LaneResources::Rings {
+                    kind,
+                    end: Box::new(end),
+                })
+            }
+            (LaneKind::Inproc | LaneKind::Shm, _) => Err(io::Error::other(format!(
+                "lane {agreed} was agreed on and never made"
+            ))),
+        }
+    }
+
+    fn offer_inproc(&mut self, local: &Hello, peer: &Hello) -> Result<String, String> {
+        if peer.process_token != local.process_token {
+            return Err("another process".to_owned());
+        }
+        let (ours, theirs) = make_pair(self.ring_bytes).map_err(in_words)?;
+        unix_socket::leave_end(peer.nonce, theirs);
+        self.left = Some(peer.nonce);
+        self.rings = Some((RingKind::Inproc, ours));
+        Ok("same process".to_owned())
+    }
+
+    fn offer_shm(&mut self, local: &Hello, peer: &Hello) -> Result<String, String> {
+        if peer.boot_id != local.boot_id {
+            return Err("another host".to_owned());
+        }
+        if peer.boot_id == [0; 16] {
+            return Err("the host has no boot id".to_owned());
+        }
+        if peer.host_token != local.host_token {
+            return Err("another network namespace".to_owned());
+        }
+        if peer.uid != local.uid {
+            return Err(format!("the peer is user {}, not {}", peer.uid, local.uid));
+        }
+        if peer.unix_name.is_empty() {
+            return Err("the peer has no bootstrap socket".to_owned());
+        }
+        let (rings, memory) = channel::create(self.ring_bytes).map_err(in_words)?;
+        let (table, table_memory) = completion::create_table().map_err(in_words)?;
+        let our_doorbell = Doorbell::new().map_err(in_words)?;
+        let their_doorbell = Doorbell::new().map_err(in_words)?;
+        let offered = [
+            memory.as_fd(),
+            table_memory.as_fd(),
+            their_doorbell.as_fd(),
+            our_doorbell.as_fd(),
+        ];
+        let wants = |hello: &Hello| hello.carriers.contains(&CarrierKind::SingleCopy);
+        let introduction = (wants(local) && wants(peer))
+            .then(Introduction::ours)
+            .transpose()
+            .map_err(in_words)?;
+        let socket =
+            unix_socket::make_offer(&peer.unix_name, &peer.nonce, introduction.as_ref(), offered)
+                .map_err(in_words)?;
+        self.is_introduced = introduction.is_some();
+        let end = ChannelEnd {
+            rings,
+            their_doorbell,
+            our_doorbell,
+            lease: lease::LeaseParts { socket, table },
+            reading: None,
+        };
+        self.rings = Some((RingKind::Shm, end));
+        Ok("same host and user, proved on a Unix socket".to_owned())
+    }
+}
+
+impl Drop for Selection {
+    fn drop(&mut self) {
+        if let Some(nonce) = &self.left {
+            unix_socket::take_end(nonce);
+        }
+    }
+}
+
+/// Both ends of a pair of rings in private memory
+fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
+    let (our_rings, their_rings) = channel::in_process(ring_bytes).map_err(io::Error::other)?;
+    let (our_doorbell, their_doorbell) = (Doorbell::new()?, Doorbell::new()?);
+    let (our_table, their_table) = completion::table_in_process().map_err(io::Error::other)?;
+    let (our_socket, their_socket) = lease::pair()?;
+    let theirs = ChannelEnd {
+        rings: their_rings,
+        our_doorbell: their_doorbell.try_clone()?,
+        their_doorbell: our_doorbell.try_clone()?,
+        lease: lease::LeaseParts {
+            socket: their_socket,
+            table: their_table,
+        },
+        reading: None,
+    };
+    let ours = ChannelEnd {
+        rings: our_rings,
+        our_doorbell,
+        their_doorbell,
+        lease: lease::LeaseParts {
+            socket: our_socket,
+            table: our_table,
+        },
+        reading: None,
+    };
+    Ok((ours, theirs))
+}
+
+/// An error and what caused it, in one line
+fn in_words(error: impl Error + 'static) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let cause = source.to_string();
+        // Some say their cause themselves.
+        if !words.ends_with(&cause) {
+            words = format!("{words}: {cause}");
+        }
+        next = source.source();
+    }
+    words
+}

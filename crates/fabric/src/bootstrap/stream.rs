@@ -1,0 +1,103 @@
+//! The stream that a handshake speaks to.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::event::epoll::EventFlags;
+
+/// Bytes to a peer and from it, in order, without waiting
+///
+/// Calls that cannot go on now fail with [`io::ErrorKind::WouldBlock`].
+pub(crate) trait Stream: Send {
+    /// Goes on with opening the stream; `true` once bytes can be exchanged
+    fn open(&mut self) -> io::Result<bool>;
+
+    /// Reads what is there; 0 bytes are the end of the stream
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes what there is room for
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// What its descriptor is to be watched for, with something to write or nothing
+    fn interest(&self, has_output: bool) -> EventFlags;
+
+    /// Ends the connection, whoever else holds a copy of the descriptor
+    fn shutdown(&self);
+
+    /// What is watched
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// The socket below it, for whoever takes the connection over
+    fn into_socket(self: Box<Self>) -> TcpStream;
+}
+
+/// A TCP socket that carries the bytes as they are
+pub(crate) struct PlainStream {
+    socket: TcpStream,
+    /// `connect` has not been answered yet
+    is_connecting: bool,
+}
+
+impl PlainStream {
+    /// A socket that is connected; it must not block
+    pub(crate) fn connected(socket: TcpStream) -> Self {
+        Self {
+            socket,
+            is_connecting: false,
+        }
+    }
+
+    /// A socket that is about to be connected; it must not block
+    pub(super) fn connecting(socket: TcpStream) -> Self {
+        Self {
+            socket,
+            is_connecting: true,
+        }
+    }
+}
+
+impl Stream for PlainStream {
+    fn open(&mut self) -> io::Result<bool> {
+        if !self.is_connecting {
+            return Ok(true);
+        }
+        rustix::net::sockopt::socket_error(self.socket.as_fd())??;
+        match self.socket.peer_addr() {
+            Ok(_) => {
+                self.socket.set_nodelay(true)?;
+                self.is_connecting = false;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.read(buffer)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.write(bytes)
+    }
+
+    fn interest(&self, has_output: bool) -> EventFlags {
+        let mut flags = EventFlags::IN;
+        flags.set(EventFlags::OUT, has_output || self.is_connecting);
+        flags
+    }
+
+    fn shutdown(&self) {
+        // An error means that it has ended already.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn into_socket(self: Box<Self>) -> TcpStream {
+        self.socket
+    }
+}

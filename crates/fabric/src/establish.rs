@@ -1,0 +1,129 @@
+//! From a handshake that succeeded to an endpoint.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use backhaul_proto::{CarrierKind, Connection, Hello};
+use backhaul_shm::doorbell::Doorbell;
+
+use crate::address::canonical;
+use crate::bootstrap::{ChannelEnd, Established, LaneResources, Reading, RingKind};
+use crate::carrier::Carriers;
+use crate::carrier::lease::LeaseCarrier;
+use crate::carrier::single_copy::SingleCopy;
+use crate::connection::{About, Conn, ConnParts};
+use crate::context::Core;
+use crate::endpoint::Endpoint;
+use crate::flow::Inflow;
+use crate::lane::{Lane, RingLane, TcpLane};
+use crate::link::{Link, LinkMemory, LinkParts};
+use crate::statistics::Counters;
+
+/// Makes an endpoint of an established connection, for either side
+///
+/// # Errors
+///
+/// What the system reports; the connection has ended then.
+pub(crate) fn establish(core: &Arc<Core>, established: Established) -> io::Result<Endpoint> {
+    let id = established.id;
+    try_establish(core, established).inspect_err(|_| core.engine().deregister(id))
+}
+
+fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpoint> {
+    let Established {
+        id,
+        socket,
+        peer_address,
+        peer,
+        resources,
+        mut reason,
+        staged,
+    } = established;
+    let socket = Arc::new(socket);
+    let made = match resources {
+        LaneResources::Socket => Made {
+            lane: Box::new(TcpLane::new(Arc::clone(&socket))),
+            doorbell: None,
+            carriers: Carriers::default(),
+        },
+        LaneResources::Rings { kind, end } => over_rings(core, kind, *end, &peer, &mut reason)?,
+    };
+    let mut limits = core.config.limits.clone();
+    limits.keep_alive = core
+        .config
+        .keep_alive
+        .filter(|_| !made.lane.traits().is_local);
+    let about = About {
+        local: canonical(socket.local_addr()?),
+        peer: canonical(peer_address),
+        lane: made.lane.kind(),
+        reason,
+        peer_hello: peer,
+    };
+    let now = Instant::now();
+    let counters = Arc::new(Counters::new());
+    let link = Link::new(LinkParts {
+        core: Connection::new(limits.clone(), about.peer_hello.peer_limits(), now),
+        limits,
+        peer: about.peer,
+        staged,
+        memory: LinkMemory {
+            pool: core.pool.clone(),
+            device_allocator: core.config.device_allocator.clone(),
+            carriers: made.carriers.reach(),
+            give_bytes_min: core.config.lease_bytes_min,
+        },
+        meter: Box::new(Inflow::open(&core.flows, &about)),
+        counters: Arc::clone(&counters),
+        now,
+    });
+    let parts = ConnParts {
+        about,
+        link,
+        lane: made.lane,
+        carriers: made.carriers,
+        counters,
+        socket,
+        doorbell: made.doorbell,
+    };
+    let conn = Conn::start(core.engine(), id, parts, &core.config)?;
+    Ok(Endpoint::new(conn, Arc::clone(core)))
+}
+
+/// A lane, and what belongs to it
+struct Made {
+    lane: Box<dyn Lane>,
+    doorbell: Option<Doorbell>,
+    carriers: Carriers,
+}
+
+fn over_rings(
+    core: &Arc<Core>,
+    kind: RingKind,
+    end: ChannelEnd,
+    peer: &Hello,
+    reason: &mut String,
+) -> io::Result<Made> {
+    let lane = match kind {
+        RingKind::Inproc => RingLane::in_process(end.rings, end.their_doorbell),
+        RingKind::Shm => RingLane::shared(end.rings, end.their_doorbell),
+    };
+    let arena = core.config.arena.as_ref();
+    let lease = LeaseCarrier::start(core.engine(), end.lease, arena, core.config.populate_leases)?;
+    let mut carriers = Carriers::default();
+    let both = |kind| peer.carriers.contains(&kind) && core.config.carriers.contains(&kind);
+    if both(CarrierKind::Lease) {
+        carriers.push(Box::new(lease));
+    }
+    match end.reading {
+        Some(Reading::Works(memory)) => carriers.push(Box::new(SingleCopy::new(memory))),
+        Some(Reading::Fails(why)) => reason.push_str(&format!("; single-copy: {why}")),
+        None => {}
+    }
+    Ok(Made {
+        lane: Box::new(lane),
+        doorbell: Some(end.our_doorbell),
+        carriers,
+    })
+}

@@ -38,8 +38,8 @@ mod connection;
 mod context;
 mod endpoint;
 mod error;
-mod experiments;
 mod establish;
+mod experiments;
 mod flow;
 mod identity;
 mod lane;
@@ -89,6 +89,6 @@ pub mod seams {
         MessageMemory, Meter, Now, ReadTargets, Recv, Send, TakeId, TakeRequest, TakeTarget,
     };
     pub use crate::statistics::Counters;
-    pub use backhaul_shm::doorbell::Doorbell;
     pub use backhaul_proto::Hello;
+    pub use backhaul_shm::doorbell::Doorbell;
 }

@@ -25,16 +25,14 @@ fn carried(spin: Spin) -> Harness {
 /// The toy lane alone, so narrow that every message is in pieces
 fn narrow(spin: Spin) -> Harness {
     Harness {
-        configure: |config| configure_lane(config, 1000),
+        configure: |config| configure_lane(config, 4096),
         ..carried(spin)
     }
 }
 
 mod carried {
     mod polling {
-        backhaul_testkit::conformance_of_any_lane!(crate::carried(
-            backhaul_testkit::Spin::Polling
-        ));
+        backhaul_testkit::conformance_of_any_lane!(crate::carried(backhaul_testkit::Spin::Polling));
     }
     mod sleeping {
         backhaul_testkit::conformance_of_any_lane!(crate::carried(
@@ -111,7 +109,10 @@ fn segments_of_host_and_device_arrive_where_they_came_from() {
     assert_eq!(moved, 2 * ((1 << 20) + 300_000 + 17));
     let statistics = pair.far.statistics();
     let bytes = 2 * sizes.iter().sum::<usize>() as u64;
-    assert_eq!((statistics.received_messages, statistics.received_bytes), (2, bytes));
+    assert_eq!(
+        (statistics.received_messages, statistics.received_bytes),
+        (2, bytes)
+    );
     assert_eq!(pair.near.statistics().sent_bytes, bytes);
     assert_eq!(theirs.blocks_held(), 0);
 }
@@ -141,7 +142,9 @@ fn a_receive_brings_memory_of_a_device() {
 
     // From the host to a device: nothing brings it there, and the next message is not in its way.
     for bytes in [100, 500_000] {
-        let posted = pair.far.recv(Tag(3), TagMask::FULL, device.upload(&vec![0; bytes]));
+        let posted = pair
+            .far
+            .recv(Tag(3), TagMask::FULL, device.upload(&vec![0; bytes]));
         pair.near.send(Tag(3), vec![1; bytes]).done().unwrap();
         let error = posted.done().map(drop).unwrap_err();
         assert_matches!(
@@ -177,8 +180,12 @@ fn without_memory_of_the_device_its_receive_is_told() {
     let error = posted.done().map(drop).unwrap_err().to_string();
     assert!(error.contains("the device is full"), "{error}");
     sent.done().unwrap();
-    pair.near.send(Tag(2), device.upload(&[1; 500])).done().unwrap();
-    let message = pair.far.recv_message(Tag(2), TagMask::FULL).done().unwrap();
+    let posted = pair.far.recv_message(Tag(2), TagMask::FULL);
+    pair.near
+        .send(Tag(2), device.upload(&[1; 500]))
+        .done()
+        .unwrap();
+    let message = posted.done().unwrap();
     assert_eq!(download(&message.device_segments[0].1), [1; 500]);
 }
 
@@ -222,8 +229,16 @@ fn what_no_carrier_takes_is_refused_before_anything_is_sent() {
     };
     let pair = harness.pair();
     let memory = DeviceMemory::new(other, 4096, 10, 0, Arc::new(()));
-    let error = pair.near.send(Tag(1), memory).done().unwrap_err().to_string();
-    assert!(error.contains("NVIDIA device 0") && error.contains("experimental"), "{error}");
+    let error = pair
+        .near
+        .send(Tag(1), memory)
+        .done()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("NVIDIA device 0") && error.contains("experimental"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -156,9 +156,9 @@ impl Selection {
                     end: Box::new(end),
                 })
             }
-            (LaneKind::Inproc | LaneKind::Shm | LaneKind::Experimental, _) => Err(io::Error::other(format!(
-                "lane {agreed} was agreed on and never made"
-            ))),
+            (LaneKind::Inproc | LaneKind::Shm | LaneKind::Experimental, _) => Err(
+                io::Error::other(format!("lane {agreed} was agreed on and never made")),
+            ),
         }
     }
 

@@ -3,7 +3,7 @@
 //! The holder of the link takes each [`TakeRequest`] to its carrier, and tells the link how it
 //! goes. Any number may be under way, and they may end in any order.
 
-use backhaul_proto::{ArrivalId, ProtocolError};
+use backhaul_proto::{ArrivalId, CarrierKind, ProtocolError};
 use backhaul_shm::pool::PoolBuf;
 use slab::Slab;
 
@@ -53,6 +53,7 @@ struct Take {
     bytes: u64,
     /// Part of a message that this side fetches, rather than of one that the peer gives
     is_fetch: bool,
+    /// Memory of the peer is used, or was read, in its place
     is_lent: bool,
 }
 
@@ -159,7 +160,7 @@ impl<S, R> Link<S, R> {
         };
         state.left -= bytes;
         let (arrival_id, is_fetch) = (state.arrival, state.is_fetch);
-        let is_lent = state.is_lent || !is_fetch;
+        let is_lent = state.is_lent;
         if let Some(arrival) = self.arrivals.get_mut(arrival_id) {
             arrival.filled_bytes += bytes;
             state.at.advance(&arrival.sizes, bytes);
@@ -274,7 +275,7 @@ impl<S, R> Link<S, R> {
             left: bytes,
             bytes,
             is_fetch,
-            is_lent: false,
+            is_lent: carrier == CarrierKind::Lease.code(),
         });
         self.takes.due.push_back(TakeRequest {
             id: TakeId { index, number },

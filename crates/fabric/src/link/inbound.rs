@@ -321,7 +321,10 @@ fn copied(
     mut bytes: &[u8],
 ) -> Result<MessageMemory, Missing> {
     let mut host = match sizes {
-        [size] => vec![pool.take(to_usize(*size)).map_err(|_| Missing::OutOfMemory)?],
+        [size] => vec![
+            pool.take(to_usize(*size))
+                .map_err(|_| Missing::OutOfMemory)?,
+        ],
         sizes => pool.take_many(sizes).map_err(|_| Missing::OutOfMemory)?,
     };
     for memory in &mut host {

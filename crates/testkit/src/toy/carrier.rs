@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use backhaul::seams::{Carrier, CarrierProvider, Hello, Payload, TakeError};
-use backhaul::{CarrierKind, Device, DeviceMemory, MemoryKind, Segment, Vendor};
+use backhaul::{Bytes, CarrierKind, Device, DeviceMemory, MemoryKind, Segment, Vendor};
 
 use super::device;
 
@@ -82,11 +82,17 @@ impl Carrier for ToyCarrier {
     }
 
     fn give(&mut self, segment: &Segment, _is_asked: bool) -> Option<u64> {
+        let segment = match segment {
+            // Its owner has it back when the send is over.
+            Segment::Private(bytes) | Segment::Exported(bytes) => {
+                Segment::from(Bytes::copy_from_slice(bytes))
+            }
+            Segment::Device(memory) => Segment::Device(memory.clone()),
+        };
         let mut given = lock(&self.table.0);
         let ticket = given.next;
         given.next += 1;
-        // As long as the peer may want it, whatever becomes of the message.
-        given.segments.insert(ticket, segment.clone());
+        given.segments.insert(ticket, segment);
         Some(ticket)
     }
 
@@ -157,7 +163,10 @@ impl Payload for ToyPayload {
 /// Segments that were given, and neither taken nor let go of
 pub fn segments_held() -> usize {
     let tables: Vec<_> = lock(&TABLES).values().filter_map(Weak::upgrade).collect();
-    tables.iter().map(|table| lock(&table.0).segments.len()).sum()
+    tables
+        .iter()
+        .map(|table| lock(&table.0).segments.len())
+        .sum()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,7 +1,7 @@
 //! A lane made outside the fabric: two queues of bytes in the memory of this process.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use backhaul::LaneKind;
@@ -121,11 +121,7 @@ impl Lane for ToyLane {
         let mut queue = lock(&self.incoming);
         let mut read = 0;
         for buffer in buffers {
-            let count = buffer.len().min(queue.bytes.len());
-            for (target, byte) in buffer.iter_mut().zip(queue.bytes.drain(..count)) {
-                *target = byte;
-            }
-            read += count;
+            read += queue.bytes.read(buffer)?;
         }
         if read == 0 {
             return Ok(Moved::Blocked);

@@ -79,6 +79,10 @@ check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes
 bench: build $(BENCH_VENV)/.peers ## Latency and bandwidth beside every peer that can be installed
 	$(BIN)/backhaul bench p2p --api both --lane shm,tcp --against all $(ARGS)
 
+.PHONY: benches
+benches: build ## Development benchmarks: make benches ARGS='shuffle --chunks 1,5'
+	$(BIN)/python -m benches.python $(ARGS)
+
 .PHONY: fmt
 fmt: $(VENV)/.dev ## Format Rust and Python, and mend what ruff can mend
 	cargo fmt --all
@@ -89,7 +93,7 @@ fmt: $(VENV)/.dev ## Format Rust and Python, and mend what ruff can mend
 clean: ## Remove environments, builds and caches
 	rm -rf $(VENV) $(BENCH_VENV) $(NEWEST_VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/backhaul/_native*.so
-	find python tests -name __pycache__ -prune -exec rm -rf {} +
+	find python tests benches -name __pycache__ -prune -exec rm -rf {} +
 
 # --- Steps, each with its stamp ---------------------------------------------------------------
 

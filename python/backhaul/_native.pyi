@@ -231,7 +231,8 @@ class Context:
         How long a peer may take to connect and agree on a lane, in seconds.
     keep_alive_interval_s, keep_alive_timeout_s : float, optional
         Silence after which a peer on the tcp lane is asked for a sign of life, and after which it
-        counts as dead, in seconds. An interval of 0 turns it off.
+        counts as dead, in seconds. A process that is stopped is not dead while its host answers.
+        An interval of 0 turns it off.
     linger_s : float, optional
         How long closing waits for the peer to take what was sent, in seconds.
     backlog : int, optional

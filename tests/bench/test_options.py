@@ -7,7 +7,8 @@ import signal
 import pytest
 from click.testing import CliRunner
 
-from backhaul.bench.p2p import peer_names, stream_window
+from backhaul.bench.contenders import peer_names
+from backhaul.bench.p2p import stream_window
 from backhaul.cli import main
 
 
@@ -49,3 +50,16 @@ def test_the_command_leaves_the_signal_handlers_of_its_caller() -> None:
     before = signal.getsignal(signal.SIGTERM)
     CliRunner().invoke(main, ["bench", "p2p", "--rounds", "0"])
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--interval", "0"], "0.0 is not in the range"),
+        (["--protocol", "smoke"], "Dask knows no protocol 'smoke'"),
+    ],
+)
+def test_a_bad_option_of_memory_is_named(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, ["bench", "memory", *arguments])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from backhaul.bench.configurations import Configuration
+from backhaul.bench.contenders import Configuration
 from backhaul.bench.dask_cluster import DaskCluster
+from backhaul.bench.interleaved import measure
 from backhaul.bench.profiles import Profiler, ProfilerFailed
-from backhaul.bench.turns import measure
 from backhaul.cli import main
 
 

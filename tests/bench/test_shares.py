@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from backhaul.bench.shares import GROUPS, OTHER, WAITING, group_of, parse_stacks, shares
+import backhaul
+from backhaul.bench.shares import _RULES, GROUPS, OTHER, WAITING, group_of, parse_stacks, shares
 
 LOOP = ("<module> (run.py:3)", "BaseEventLoop._run_once (asyncio/base_events.py:1922)")
 SENDING = (*LOOP, "BatchedSend._background_send (distributed/batched.py:110)")
@@ -30,6 +34,8 @@ WRITING = (*SENDING, "TCP.write (distributed/comm/tcp.py:280)")
         ((*LOOP, "EpollSelector.select (selectors.py:468)", "epoll_wait (libc.so.6)"), WAITING),
         (("run (threading.py:9)", "_worker (concurrent/futures/thread.py:81)"), WAITING),
         (("run (threading.py:9)", "increment (backhaul/bench/jobs.py:30)"), "executor"),
+        (("run (threading.py:9)", "make_left (benches/python/merge_job.py:30)"), "executor"),
+        ((*LOOP, "fill (backhaul/dask/in_flight.py:1)"), "state machine"),
         (("<module> (run.py:3)",), OTHER),
     ],
 )
@@ -58,3 +64,16 @@ def test_a_thread_without_frames_counts_for_no_group() -> None:
 def test_what_is_no_stack_is_refused() -> None:
     with pytest.raises(ValueError, match="not a folded stack"):
         parse_stacks("<svg>")
+
+
+def test_every_file_of_ours_that_is_named_exists() -> None:
+    folder = Path(backhaul.__file__).parent
+    named = {
+        name
+        for _, pattern in _RULES
+        for names in re.findall(r"backhaul/dask/\(\?:([\w|]+)\)", pattern.pattern)
+        for name in names.split("|")
+    }
+    assert len(named) > 5
+    for name in sorted(named):
+        assert (folder / "dask" / f"{name}.py").exists(), name

@@ -108,7 +108,7 @@ def test_saturations_and_functions_pickled_by_value_reach_the_cluster(tmp_path: 
     ("arguments", "message"),
     [
         (["--case", "map,fold"], "'fold' is not one of: map, chain, tree, all-to-all, submit"),
-        (["--case", ","], "name at least one case"),
+        (["--case", ","], "name at least one"),
         (["--tasks", "0"], "0 is not in the range"),
         (["--protocol", "carrier-pigeon"], "Dask knows no protocol 'carrier-pigeon'"),
         (["--protocol", ","], "name at least one protocol"),

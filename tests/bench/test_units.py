@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backhaul.bench.units import format_bytes, format_rate, format_us, parse_bytes, parse_sizes
+from backhaul._units import format_bytes, format_rate, format_us, parse_bytes, parse_sizes
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 from distributed.comm import connect, listen
 
 import dask
-from backhaul.dask import BackhaulComm, patches
+from backhaul.dask import BackhaulComm, activation
 
 #: Opens a comm and its peer; closes both in the end.
 CommPair: TypeAlias = Callable[..., AbstractAsyncContextManager[tuple[BackhaulComm, BackhaulComm]]]
@@ -166,7 +166,7 @@ def start() -> Iterator[Start]:
 @pytest.fixture
 def plain_dask() -> Iterator[None]:
     """Take back what Backhaul has put in the place of Dask's functions, until it is used again."""
-    patches.uninstall()
+    activation.uninstall()
     yield
-    patches.uninstall()
-    patches.install()
+    activation.uninstall()
+    activation.install()

@@ -37,7 +37,7 @@ from distributed.utils import thread_state
 from distributed.utils_test import gen_cluster
 
 import dask
-from backhaul.dask import execution, patches
+from backhaul.dask import activation, execution
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually, Start
@@ -94,8 +94,8 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pat
     """Run the test with our way, and with Dask's own."""
     path = Path(request.param == "backhaul")
     monkeypatch.setattr(execution, "start_execution", path.start)
-    patches.install()
-    assert "hot-path.execution" in {patch.switch for patch in patches.installed()}
+    activation.install()
+    assert "hot-path.execution" in {patch.switch for patch in activation.installed()}
     return path
 
 
@@ -330,7 +330,7 @@ async def test_a_task_can_ask_to_run_elsewhere(
 ENDS = """
 import asyncio, sys
 from distributed import Client, Scheduler, Worker
-from backhaul.dask import execution
+from backhaul.dask import activation, execution
 
 def end(kind):
     raise kind("the end")
@@ -739,7 +739,7 @@ async def test_a_retired_worker_hands_over_its_results(
 
 
 def installed_switches() -> set[str]:
-    return {patch.switch for patch in patches.installed()}
+    return {patch.switch for patch in activation.installed()}
 
 
 @gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny)

@@ -15,10 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from distributed import Client, Nanny, Scheduler
+from distributed.nanny import WorkerProcess
+from distributed.process import AsyncProcess
 from distributed.utils_test import gen_cluster, gen_test
 
 import dask
 from backhaul import ConfigError, _native
+from backhaul.dask import patches, patching
 from backhaul.dask.launch.nanny import PinnedNanny, pinned
 from backhaul.dask.launch.pinning import Pinning
 from backhaul.topology._json import cpu_list
@@ -88,6 +91,32 @@ async def test_every_thread_of_a_worker_runs_on_its_cpus(
     # Nothing of ours was moved, nor what multiprocessing started along the way.
     assert set(cpus_of_threads(os.getpid()).values()) == {cpu_list(CPUS)}
     assert os.sched_getaffinity(0) == set(CPUS)
+
+
+@needs_two_cpus
+@pytest.mark.parametrize("unknown", [WorkerProcess, AsyncProcess])
+def test_with_unknown_sources_a_worker_runs_unpinned_and_the_log_says_so(
+    unknown: type, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    digest = patching.source_digest
+
+    @gen_cluster(nthreads=[], client=True, scheduler_kwargs={"protocol": "backhaul"})
+    async def check(client: Client, scheduler: Scheduler) -> None:
+        monkeypatch.setattr(
+            patching, "source_digest", lambda source: "" if source is unknown else digest(source)
+        )
+        pinning = Pinning(owner="a", cpus=frozenset({CPUS[0]}))
+        async with PinnedNanny(scheduler.address, pinning=pinning, nthreads=1) as nanny:
+            assert await client.submit(sum, [1, 2]) == 3
+            assert nanny.pid is not None
+            assert os.sched_getaffinity(nanny.pid) == os.sched_getaffinity(0)
+
+    try:
+        check()
+    finally:
+        for patch in patches.INSTANCE_PATCHES:
+            patch._warned.clear()
+    assert "its worker is not pinned" in caplog.text
 
 
 @needs_two_cpus

@@ -18,7 +18,7 @@ from distributed.utils_test import gen_cluster
 
 import dask
 from backhaul import Arena, numpy_memory
-from backhaul.dask import memory, patches
+from backhaul.dask import activation, memory
 from backhaul.dask.context import shared_arena
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def test_arrays_of_every_kind_of_task_are_born_in_the_arena(execution: bool) -> 
         assert await actor.answer()
         assert await actor.answer_on_the_loop()
 
-    patches.uninstall()
+    activation.uninstall()
     try:
         check()
     finally:
-        patches.install()
+        activation.install()
 
 
 @cluster(config={"distributed.comm.backhaul.arena.allocate": False})
@@ -120,7 +120,7 @@ import types
 import numpy as np
 import psutil
 from backhaul import Arena, Context, numpy_memory
-from backhaul.dask import memory
+from backhaul.dask import activation, memory
 
 MIB = 1 << 20
 arena = Arena()
@@ -223,7 +223,7 @@ async def test_a_worker_reports_it_and_is_prepared_once(
 ) -> None:
     monitor = worker.periodic_callbacks["memory_monitor"].callback
     assert isinstance(monitor, memory.MemoryMonitor)
-    patches.install_for(worker)
+    activation.install_for(worker)
     assert worker.periodic_callbacks["memory_monitor"].callback is monitor
     arena = shared_arena(distributed_settings())
     assert arena is not None

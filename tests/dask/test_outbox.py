@@ -15,7 +15,7 @@ from distributed.client import ClosedClientError
 from distributed.utils_test import gen_cluster, gen_test
 from tornado.ioloop import IOLoop
 
-from backhaul.dask import patches
+from backhaul.dask import activation
 from backhaul.dask.outbox import Outbox, outbox_of
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def is_ours(request: pytest.FixtureRequest, plain_dask: None) -> bool:
     """Run the test our way and Dask's."""
     ours: bool = request.param == "backhaul"
     if ours:
-        patches.install()
+        activation.install()
     return ours
 
 
@@ -200,7 +200,7 @@ async def test_a_client_with_its_own_way_to_send_releases_as_dask_does(
     plain_dask: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patches.install()
+    activation.install()
     send: Any = client._send_to_scheduler
     monkeypatch.setattr(client, "_send_to_scheduler", lambda msg: send(msg))
     future = client.submit(increment, 1)

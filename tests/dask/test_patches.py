@@ -25,7 +25,7 @@ from distributed.core import Server
 from distributed.utils_test import gen_cluster, gen_test
 
 import dask
-from backhaul.dask import execution, patches, preload, streams, work_in_hand
+from backhaul.dask import activation, execution, in_flight, patches, patching, preload, streams
 from backhaul.dask.batching import AdaptiveBatchedSend
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ def fresh(plain_dask: None) -> None:
 
 
 def names() -> set[str]:
-    return {str(patch) for patch in patches.installed()}
+    return {str(patch) for patch in activation.installed()}
 
 
 def functions() -> list[Any]:
     return [found(patch) for patch in patches.PATCHES]
 
 
-def found(patch: patches.Patch) -> Any:
+def found(patch: patching.Patch) -> Any:
     """Get what the owner has, unbound; None if it has none."""
     return inspect.getattr_static(patch.owner, patch.name, None)
 
@@ -68,7 +68,7 @@ OF_FUNCTIONS = [
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "backhaul.dask.patches"]
+    return [r.getMessage() for r in caplog.records if r.name == "backhaul.dask.activation"]
 
 
 def add(*numbers: int) -> int:
@@ -91,7 +91,7 @@ async def compute() -> None:
 
 
 def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None:
-    patches.install()
+    activation.install()
     assert names() == {
         "BatchedSend.start",
         "SpillBuffer.__getitem__",
@@ -102,19 +102,20 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Worker._start_async_instruction",
         "Client._send_to_scheduler",
         "Future.release",
+        "FutureState._get_event",
         "FutureState.wait",
         "dask.order.order",
         "distributed.utils.All",
         "distributed.worker._run_actor",
     }, distributed.__version__
-    assert len(patches.installed()) == len(patches.PATCHES)
+    assert len(activation.installed()) == len(patches.PATCHES)
     assert {patch.switch for patch in patches.PATCHES} == SWITCHES
     assert warnings(caplog) == []
 
 
 def test_a_replacement_looks_like_what_it_replaces() -> None:
     originals = functions()
-    patches.install()
+    activation.install()
     replacements = functions()
     for number, (original, replacement) in enumerate(zip(originals, replacements, strict=True)):
         assert replacement is not original
@@ -131,9 +132,9 @@ def test_a_replacement_looks_like_what_it_replaces() -> None:
 
 
 def test_installing_again_changes_nothing() -> None:
-    patches.install()
+    activation.install()
     ours = functions()
-    patches.install()
+    activation.install()
     assert functions() == ours
 
 
@@ -143,54 +144,54 @@ def test_threads_that_install_at_once_install_once() -> None:
 
     def install() -> list[Any]:
         barrier.wait(60)
-        patches.install()
+        activation.install()
         return functions()
 
     with ThreadPoolExecutor(8) as pool:
         found = [future.result() for future in [pool.submit(install) for _ in range(8)]]
     assert all(seen == found[0] for seen in found)
-    patches.uninstall()
+    activation.uninstall()
     assert functions() == originals
 
 
 def test_uninstalling_restores_what_was_there() -> None:
     before = [dict(vars(patch.owner)) for patch in patches.PATCHES]
-    patches.install()
+    activation.install()
     assert "_start_async_instruction" in vars(Worker)
-    patches.uninstall()
+    activation.uninstall()
     assert [dict(vars(patch.owner)) for patch in patches.PATCHES] == before
     assert "_start_async_instruction" not in vars(Worker)
-    assert patches.installed() == []
+    assert activation.installed() == []
 
 
 def test_uninstalling_leaves_what_others_put_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     # Restored in the end, whatever happens meanwhile.
     monkeypatch.setattr(BatchedSend, "start", BatchedSend.start)
-    patches.install()
+    activation.install()
     theirs = passing_on(BatchedSend.start)
     BatchedSend.start = theirs  # type: ignore[method-assign]
-    patches.uninstall()
+    activation.uninstall()
     assert BatchedSend.start is theirs
-    assert patches.installed() == []
+    assert activation.installed() == []
 
 
 @pytest.mark.parametrize("switch", sorted(SWITCHES))
 def test_a_switch_keeps_dasks_own(switch: str) -> None:
     originals = functions()
     with dask.config.set({f"distributed.comm.backhaul.{switch}": False}):
-        patches.install()
-        assert {patch.switch for patch in patches.installed()} == SWITCHES - {switch}
+        activation.install()
+        assert {patch.switch for patch in activation.installed()} == SWITCHES - {switch}
         for patch, original, now in zip(patches.PATCHES, originals, functions(), strict=True):
             assert (now is original) == (patch.switch == switch)
     # Switched on later, it comes with the next comm.
-    patches.install()
-    assert {patch.switch for patch in patches.installed()} == SWITCHES
+    activation.install()
+    assert {patch.switch for patch in activation.installed()} == SWITCHES
 
 
 def test_a_switch_that_is_no_switch_is_refused() -> None:
     key = "distributed.comm.backhaul.hot-path.batching"
     with dask.config.set({key: "maybe"}), pytest.raises(ValueError, match=key):
-        patches.install()
+        activation.install()
 
 
 # Refusing
@@ -199,8 +200,8 @@ def test_a_switch_that_is_no_switch_is_refused() -> None:
 def are_left_alone(left_alone: set[str], caplog: pytest.LogCaptureFixture) -> None:
     """Check that some patches are refused, once, the rest is installed, and Dask works."""
     originals = {str(patch): found(patch) for patch in patches.PATCHES}
-    patches.install()
-    patches.install()
+    activation.install()
+    activation.install()
     asyncio.run(compute())
     assert names() == originals.keys() - left_alone
     for patch in patches.PATCHES:
@@ -217,9 +218,9 @@ def test_an_unknown_source_is_left_alone(
     number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     strange = next(iter(patches.PATCHES[number].read))
-    digest = patches.source_digest
+    digest = patching.source_digest
     monkeypatch.setattr(
-        patches, "source_digest", lambda source: "0" if source is strange else digest(source)
+        patching, "source_digest", lambda source: "0" if source is strange else digest(source)
     )
     are_left_alone({str(patch) for patch in patches.PATCHES if strange in patch.read}, caplog)
 
@@ -231,12 +232,12 @@ def test_without_sources_dask_runs_as_it_is(
         raise OSError("could not get source code")
 
     originals = functions()
-    patches.source_digest.cache_clear()
+    patching.source_digest.cache_clear()
     with monkeypatch.context() as context:
         context.setattr(inspect, "getsource", no_source)
         context.setattr(linecache, "getlines", lambda *_: [])
         asyncio.run(compute())
-    patches.source_digest.cache_clear()
+    patching.source_digest.cache_clear()
     assert names() == set()
     assert functions() == originals
     assert len(warnings(caplog)) == len(patches.PATCHES)
@@ -247,9 +248,9 @@ def test_the_source_of_a_class_is_found_as_inspect_finds_it() -> None:
     classes = {source for source in read if isinstance(source, type)}
     assert len(classes) > 5
     for each in (*classes, Worker, Client):
-        assert patches._class_source(each) == inspect.getsource(each)
-    assert patches.source_digest(type("Worker", (), {"__module__": "nowhere"})) == ""
-    assert patches._class_source(Client.__init__) == ""
+        assert patching.class_source(each) == inspect.getsource(each)
+    assert patching.source_digest(type("Worker", (), {"__module__": "nowhere"})) == ""
+    assert patching.class_source(Client.__init__) == ""
 
 
 def passing_on(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -282,9 +283,11 @@ def test_what_others_replaced_before_us_is_left_alone(
     patch = patches.PATCHES[number]
     theirs = replace(getattr(patch.owner, patch.name))
     monkeypatch.setattr(patch.owner, patch.name, theirs)
-    are_left_alone({str(patch)}, caplog)
+    # And what relies on the whole class or module that it belongs to.
+    relying = {str(other) for other in patches.PATCHES if patch.owner in other.read}
+    are_left_alone({str(patch)} | relying, caplog)
     assert getattr(patch.owner, patch.name) is theirs
-    patches.uninstall()
+    activation.uninstall()
     assert getattr(patch.owner, patch.name) is theirs
 
 
@@ -308,15 +311,15 @@ def test_an_execution_that_others_replaced_is_used(
 def test_a_class_of_which_others_replaced_a_part_is_not_pristine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert patches.is_pristine(BatchedSend)
-    assert patches.is_pristine(dask.order)
+    assert patching.is_pristine(BatchedSend)
+    assert patching.is_pristine(dask.order)
     with monkeypatch.context() as context:
         context.setattr(BatchedSend, "send", wrapping(BatchedSend.send))
-        assert not patches.is_pristine(BatchedSend)
+        assert not patching.is_pristine(BatchedSend)
     with monkeypatch.context() as context:
         context.setattr(FutureState, "cancel", passing_on(FutureState.cancel))
-        assert not patches.is_pristine(FutureState)
-    assert patches.is_pristine(BatchedSend)
+        assert not patching.is_pristine(FutureState)
+    assert patching.is_pristine(BatchedSend)
 
 
 # Plain Dask
@@ -324,7 +327,7 @@ def test_a_class_of_which_others_replaced_a_part_is_not_pristine(
 
 @gen_test()
 async def test_other_comms_keep_dasks_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    patches.install()
+    activation.install()
     handled: list[Any] = []
     monkeypatch.setattr(streams, "handle_stream", handled.append)
     got: list[int] = []
@@ -353,11 +356,11 @@ async def test_other_comms_keep_dasks_streams(monkeypatch: pytest.MonkeyPatch) -
 async def test_a_preload_helps_a_cluster_without_our_comms(
     client: Client, scheduler: Scheduler, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert patches.installed() == []
+    assert activation.installed() == []
     for server in (scheduler, worker, client):
         await preload.dask_setup(server)
-    assert {patch.switch for patch in patches.installed()} == SWITCHES
-    assert work_in_hand._installed(scheduler) is not None
+    assert {patch.switch for patch in activation.installed()} == SWITCHES
+    assert in_flight._installed(scheduler) is not None
     taken: list[Any] = []
     start = execution.start_execution
 
@@ -377,12 +380,12 @@ async def test_a_preload_helps_a_cluster_without_our_comms(
 REPORT = """
 import sys
 from distributed import Client
-from backhaul.dask import patches
+from backhaul.dask import activation
 
 def report(dask_scheduler):
-    from backhaul.dask import patches, work_in_hand
-    switches = sorted({patch.switch for patch in patches.installed()})
-    return switches, work_in_hand._installed(dask_scheduler) is not None
+    from backhaul.dask import activation, in_flight
+    switches = sorted({patch.switch for patch in activation.installed()})
+    return switches, in_flight._installed(dask_scheduler) is not None
 
 with Client(sys.argv[1]) as client:
     print("installed", *client.run_on_scheduler(report), flush=True)
@@ -399,3 +402,106 @@ def test_dasks_scheduler_takes_the_preload(start: Start) -> None:
     found = report.wait_for(r"^installed (.*)$")
     assert found == f"{sorted(SWITCHES)} True"
     assert scheduler.process.poll() is None
+
+
+# On single objects
+
+
+class Holder:
+    """Has things that may be replaced, as objects of Dask's have."""
+
+    def __init__(self) -> None:
+        self.own = "theirs"
+        self.items = {"known": "theirs"}
+        self.pages = ["status", "info"]
+
+    def inherited(self) -> str:
+        return "theirs"
+
+
+class Heir(Holder):
+    pass
+
+
+def instance_patch(**arguments: Any) -> patching.InstancePatch:
+    return patching.InstancePatch(
+        shown="Holder.x", without="nothing works", **{"read": {}, **arguments}
+    )
+
+
+def test_what_an_object_holds_is_replaced_and_put_back() -> None:
+    holder = Holder()
+    before = dict(vars(holder)), dict(holder.items), list(holder.pages)
+    ours = [
+        instance_patch(attribute="own").install(holder, "ours"),
+        instance_patch(item="known").install(holder.items, "ours"),
+        instance_patch(item="new").install(holder.items, "ours"),
+        instance_patch(item=slice(None)).install(holder.pages, ["ours", "too"]),
+        instance_patch(attribute="__class__").install(holder, Heir),
+    ]
+    assert holder.own == "ours"
+    assert holder.items == {"known": "ours", "new": "ours"}
+    assert holder.pages == ["ours", "too"]
+    assert type(holder) is Heir
+    assert [each and each.original for each in ours] == [
+        *("theirs", "theirs", None),
+        *(["status", "info"], Holder),
+    ]
+    assert all(each is not None and each.take_back() for each in ours)
+    assert (dict(vars(holder)), dict(holder.items), list(holder.pages)) == before
+    assert type(holder) is Holder
+
+
+def test_what_an_object_inherits_is_inherited_again() -> None:
+    holder = Holder()
+    patch = instance_patch(attribute="inherited", read={Holder: patching.source_digest(Holder)})
+    replaced = patch.install(holder, lambda: "ours")
+    assert holder.inherited() == "ours"
+    assert replaced is not None
+    assert replaced.original() == "theirs"
+    assert replaced.take_back()
+    assert "inherited" not in vars(holder)
+    assert holder.inherited() == "theirs"
+
+
+def test_what_others_put_over_ours_stays_on_an_object() -> None:
+    holder = Holder()
+    replaced = instance_patch(item="known").install(holder.items, "ours")
+    holder.items["known"] = "another's"
+    assert replaced is not None
+    assert not replaced.take_back()
+    assert holder.items == {"known": "another's"}
+
+
+def test_an_object_whose_source_is_not_known_is_left_alone_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    patch = instance_patch(attribute="own", read={Holder: "000000000000"})
+    for holder in (Holder(), Holder()):
+        assert patch.install(holder, "ours") is None
+        assert holder.own == "theirs"
+    assert [each.getMessage() for each in caplog.records] == [
+        "Backhaul leaves Holder.x as it is (nothing works): the source of Holder is none that it "
+        "was written for"
+    ]
+
+
+def test_an_object_on_which_others_replaced_the_function_is_left_alone() -> None:
+    holder = Holder()
+    patch = instance_patch(attribute="inherited", read={Server.handle_stream: "72ba087c9df7"})
+    assert not patch.fits(holder)
+
+
+@pytest.mark.parametrize("patch", patches.INSTANCE_PATCHES, ids=str)
+def test_every_patch_of_single_objects_fits_this_release(patch: patching.InstancePatch) -> None:
+    if any(isinstance(source, str) for source in patch.read):
+        pytest.importorskip("bokeh")
+    assert patching._refusal(patch.read, None) is None
+    assert patch in vars(patches).values()
+    assert patch.read
+
+
+def test_every_patch_of_single_objects_is_in_the_list() -> None:
+    named = {each for each in vars(patches).values() if isinstance(each, patching.InstancePatch)}
+    assert named == set(patches.INSTANCE_PATCHES)
+    assert all(patch.read for patch in patches.PATCHES)

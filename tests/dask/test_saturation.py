@@ -1,4 +1,4 @@
-"""The policy of what a worker may have in hand, on numbers alone."""
+"""The policy of what a worker may have in in_flight, on numbers alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from backhaul.dask.saturation import (
     TURNAROUND_S,
     Expectation,
-    Hand,
+    InFlight,
     Limits,
     excess_tasks,
     floor_tasks,
@@ -34,16 +34,16 @@ threads = st.integers(1, 256)
 
 def hand_of(
     tasks: int, expectation: Expectation, *, threads: int = 1, budget_bytes: float = 1e9
-) -> Hand:
-    hand = Hand(threads=threads, budget_bytes=budget_bytes)
-    hand.add(tasks, expectation)
-    return hand
+) -> InFlight:
+    in_flight = InFlight(threads=threads, budget_bytes=budget_bytes)
+    in_flight.add(tasks, expectation)
+    return in_flight
 
 
 def room(expectation: Expectation, tasks: int = 0, *, threads: int = 1, **changed: Any) -> int:
-    hand = hand_of(tasks, expectation, threads=threads)
+    in_flight = hand_of(tasks, expectation, threads=threads)
     floor = floor_tasks(threads, 1.1)
-    return room_tasks(LIMITS, hand, expectation, floor_tasks=floor, **{**STEADY, **changed})
+    return room_tasks(LIMITS, in_flight, expectation, floor_tasks=floor, **{**STEADY, **changed})
 
 
 @pytest.mark.parametrize(("threads", "tasks"), [(0, 1), (1, 2), (2, 3), (4, 5), (10, 11)])
@@ -158,12 +158,12 @@ def test_room_keeps_every_limit(
     threads_more: int,
 ) -> None:
     expectation = Expectation(duration_s, nbytes)
-    hand = hand_of(tasks, expectation, threads=threads, budget_bytes=budget_bytes)
+    in_flight = hand_of(tasks, expectation, threads=threads, budget_bytes=budget_bytes)
     floor = floor_tasks(threads, 1.1)
     threads_all = threads + threads_more
     number = room_tasks(
         LIMITS,
-        hand,
+        in_flight,
         expectation,
         floor_tasks=floor,
         confirmed=confirmed,
@@ -172,14 +172,14 @@ def test_room_keeps_every_limit(
     )
     assert number >= 0
     if number:
-        hand.add(number, expectation)
-        assert hand.tasks <= LIMITS.tasks_per_thread * threads
-        assert hand.seconds <= LIMITS.seconds * (1 + 1e-9)
-        assert hand.nbytes <= budget_bytes * (1 + 1e-9)
-        assert hand.tasks <= floor + confirmed * threads / threads_all
+        in_flight.add(number, expectation)
+        assert in_flight.tasks <= LIMITS.tasks_per_thread * threads
+        assert in_flight.seconds <= LIMITS.seconds * (1 + 1e-9)
+        assert in_flight.nbytes <= budget_bytes * (1 + 1e-9)
+        assert in_flight.tasks <= floor + confirmed * threads / threads_all
         assert number <= queued / 2
         # What was just found to fit is not taken back.
-        assert not excess_tasks(LIMITS, hand, expectation, floor_tasks=floor)
+        assert not excess_tasks(LIMITS, in_flight, expectation, floor_tasks=floor)
 
 
 @given(seconds, sizes, counts, threads, st.floats(0, 1e15))
@@ -187,9 +187,9 @@ def test_what_is_taken_back_leaves_the_floor(
     duration_s: float, nbytes: float, tasks: int, threads: int, budget_bytes: float
 ) -> None:
     expectation = Expectation(duration_s, nbytes)
-    hand = hand_of(tasks, expectation, threads=threads, budget_bytes=budget_bytes)
+    in_flight = hand_of(tasks, expectation, threads=threads, budget_bytes=budget_bytes)
     floor = floor_tasks(threads, 1.1)
-    number = excess_tasks(LIMITS, hand, expectation, floor_tasks=floor)
+    number = excess_tasks(LIMITS, in_flight, expectation, floor_tasks=floor)
     assert number >= 0
     if number:
         assert tasks - number >= floor
@@ -213,7 +213,7 @@ def test_an_expectation_lies_between_the_least_and_the_most_seen(
 def test_more_of_any_limit_never_means_less_room() -> None:
     expectation = Expectation(1e-3, 1e6)
     before = room(expectation)
-    hand = hand_of(0, expectation)
+    in_flight = hand_of(0, expectation)
     wider: list[tuple[str, Any]] = [
         ("seconds", 1.0),
         ("tasks_per_thread", 1000),
@@ -221,4 +221,4 @@ def test_more_of_any_limit_never_means_less_room() -> None:
     ]
     for field, value in wider:
         limits = dataclasses.replace(LIMITS, **{field: value})
-        assert room_tasks(limits, hand, expectation, floor_tasks=2, **STEADY) >= before
+        assert room_tasks(limits, in_flight, expectation, floor_tasks=2, **STEADY) >= before

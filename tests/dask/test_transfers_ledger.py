@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from backhaul._native import process_token
-from backhaul.dask.flows import SIZE_CLASSES, Counts, Flow, Reporter, Sizes
-from backhaul.dask.ledger import OTHERS, Ledger, Row, bandwidth_bytes_per_s
+from backhaul.dask.flows import OTHERS, SIZE_CLASSES, Counts, Flow, Reporter, Sizes
+from backhaul.dask.ledger import Ledger, Row, bandwidth_bytes_per_s
 from backhaul.dask.matrix import Matrix, Peer, amount, duration, matrix_of, size_rows
 
 MIB = 1 << 20

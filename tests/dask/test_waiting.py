@@ -14,7 +14,7 @@ from distributed import Client, LocalCluster, Scheduler, Worker, wait
 from distributed.client import FutureCancelledError
 from distributed.utils_test import gen_cluster, gen_test
 
-from backhaul.dask import patches, waiting
+from backhaul.dask import activation, waiting
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
@@ -36,11 +36,12 @@ def wait_for_all(request: pytest.FixtureRequest, plain_dask: None) -> All:
 @pytest.fixture(params=["backhaul", "dask"])
 def client_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let clients wait our way or Dask's, and record when they go ours."""
-    patches.uninstall()
+    activation.uninstall()
     dasks = distributed.utils.All
     dasks_wait = distributed.client.FutureState.wait
-    patches.install()
-    assert {str(p) for p in patches.installed() if p.switch == "hot-path.futures"} == {
+    activation.install()
+    assert {str(p) for p in activation.installed() if p.switch == "hot-path.futures"} == {
+        "FutureState._get_event",
         "Client._send_to_scheduler",
         "Future.release",
         "FutureState.wait",
@@ -320,7 +321,7 @@ def state_of(future: Any) -> Any:
 
 @pytest.fixture
 def ours(plain_dask: None) -> None:
-    patches.install()
+    activation.install()
 
 
 @cluster()
@@ -344,8 +345,8 @@ async def test_one_future_may_be_waited_for_in_many_ways(
     client: Client, scheduler: Scheduler
 ) -> None:
     early, late = client.map(add, range(2))
-    # Made before anybody waits our way.
-    assert isinstance(state_of(early)._get_event(), asyncio.Event)
+    # Dask's own, made before its functions were replaced.
+    state_of(early)._event = asyncio.Event()
     ways: list[Any] = [
         *(client.gather([early, late]) for _ in range(2)),
         *(wait([early, late]) for _ in range(2)),

@@ -42,7 +42,8 @@ pub struct Config {
     pub spin: Duration,
     /// How long a peer may take to say who it is and agree on a lane
     pub handshake_timeout: Duration,
-    /// Pings on lanes that cross hosts; on one host the kernel reports a dead peer at once
+    /// How long the peer's host may be silent, on lanes that cross hosts; on one host the kernel
+    /// reports a dead peer at once. A process that is stopped on a host that answers is not silent.
     pub keep_alive: Option<KeepAlive>,
     /// How long a closing endpoint waits for the peer to take what was sent
     pub linger: Duration,

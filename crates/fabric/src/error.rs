@@ -39,7 +39,7 @@ pub enum CloseReason {
         /// What it did
         source: Arc<ProtocolError>,
     },
-    /// The peer answered nothing for too long
+    /// The peer answered nothing for too long, nor did its host
     #[error("peer {peer} answered nothing for {waited:?}")]
     Silent {
         /// Address of the peer

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from backhaul.bench.configurations import RECYCLED_MEMORY, Configuration
+from backhaul.bench.contenders import RECYCLED_MEMORY, Configuration
 from backhaul.bench.control import Control, ControlClosed
 from backhaul.bench.pair import end_process
 

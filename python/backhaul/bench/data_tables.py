@@ -1,4 +1,4 @@
-"""The reports of the benchmarks that move data as tables on a terminal."""
+"""The reports of benchmarks that move data on clusters as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -9,129 +9,25 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from backhaul._units import format_bytes, format_rate
 from backhaul.bench.dask_cluster import ROLES
 from backhaul.bench.task_tables import format_lanes, profile_tables
-from backhaul.bench.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
-    from backhaul.bench import transpose_sum
-    from backhaul.bench.data_jobs import Report
+    from backhaul.bench.report import Report
 
-__all__ = [
-    "broadcast_tables",
-    "merge_tables",
-    "rechunk_tables",
-    "shuffle_tables",
-    "transpose_sum_tables",
-]
+__all__ = ["cases_tables", "transpose_sum_tables"]
 
 #: Header and cell of columns that only one benchmark has
 _Columns = Mapping[str, Callable[[Any], str]]
 
 
-def merge_tables(report: Report) -> Group:
-    """Lay out a report of ``bench merge``.
-
-    Parameters
-    ----------
-    report : data_jobs.Report
-        What was measured.
-
-    Returns
-    -------
-    rich.console.Group
-        One table for all, and where the time went.
-    """
-    options: Any = report.options
-    return _tables(
-        report,
-        f"left.merge(right), {options.shuffle} shuffle, {options.rows_per_worker} rows of "
-        "16 bytes for each worker on either side",
-        "chunks\na worker",
-        "Both dataframes are in memory before, the result after.",
-    )
-
-
-def shuffle_tables(report: Report) -> Group:
-    """Lay out a report of ``bench shuffle``.
-
-    Parameters
-    ----------
-    report : data_jobs.Report
-        What was measured.
-
-    Returns
-    -------
-    rich.console.Group
-        One table for all, and where the time went.
-    """
-    options: Any = report.options
-    return _tables(
-        report,
-        f"frame.shuffle(key), {options.rows_per_worker} rows of {8 * (1 + options.columns)} bytes "
-        "for each worker",
-        "method,\nchunks\na worker",
-        "The dataframe is in memory before, the result after.",
-    )
-
-
-def rechunk_tables(report: Report) -> Group:
-    """Lay out a report of ``bench rechunk``.
-
-    Parameters
-    ----------
-    report : data_jobs.Report
-        What was measured.
-
-    Returns
-    -------
-    rich.console.Group
-        One table for all, and where the time went.
-    """
-    options: Any = report.options
-    return _tables(
-        report,
-        f"rechunk of {options.size} × {options.size} float64 ({format_bytes(8 * options.size**2)})"
-        f", from {options.chunks} rows to {options.chunks} columns",
-        "method",
-        "The array is in memory before, the result after.",
-    )
-
-
-def broadcast_tables(report: Report) -> Group:
-    """Lay out a report of ``bench broadcast``.
-
-    Parameters
-    ----------
-    report : data_jobs.Report
-        What was measured.
-
-    Returns
-    -------
-    rich.console.Group
-        One table for all, and where the time went.
-    """
-    options: Any = report.options
-    return _tables(
-        report,
-        f"{format_bytes(options.nbytes)} to every worker",
-        "way",
-        "Until every worker has the array. Held: PSS of all processes once all workers have read "
-        "all of it, less what they held before the first one;\ncopies: that over the size of the "
-        "array. The first array counts: scatter has it in the client, the others on one worker.",
-        {
-            "held": lambda row: format_bytes(row.held_bytes.median),
-            "copies": lambda row: f"{row.copies.median:.2f}",
-        },
-    )
-
-
-def transpose_sum_tables(report: transpose_sum.Report) -> Group:
+def transpose_sum_tables(report: Report[Any, Any]) -> Group:
     """Lay out a report of ``bench transpose-sum``.
 
     Parameters
     ----------
-    report : transpose_sum.Report
+    report : Report
         What was measured.
 
     Returns
@@ -152,7 +48,7 @@ def transpose_sum_tables(report: transpose_sum.Report) -> Group:
     for row in report.rows:
         for pair in row.bandwidths:
             pairs.add_row(row.configuration, *pair.format_row())
-    times = _tables(
+    times = cases_tables(
         report,
         f"(x + x.T).sum(), x of {options.size} × {options.size} float64 "
         f"({format_bytes(8 * options.size**2)}), chunks of {options.chunks} × {options.chunks}",
@@ -165,8 +61,8 @@ def transpose_sum_tables(report: transpose_sum.Report) -> Group:
     return Group(times, pairs, _verdict(report))
 
 
-def _tables(
-    report: Report,
+def cases_tables(
+    report: Report[Any, Any],
     title: str,
     case_header: str | None,
     note: str,
@@ -174,7 +70,28 @@ def _tables(
     *,
     warmup: int = 1,
 ) -> Group:
-    """Lay out what all have in common."""
+    """Lay out what all of them have in common.
+
+    Parameters
+    ----------
+    report : Report
+        Of cases on clusters, with rows of `backhaul.bench.cases.Row`.
+    title : str
+        What was done.
+    case_header : str or None
+        What the cases differ in; None if there is but one.
+    note : str
+        What the figures mean.
+    more : mapping of str to callable, optional
+        Header and cell of further columns.
+    warmup : int
+        Repetitions that were not counted.
+
+    Returns
+    -------
+    rich.console.Group
+        One table for all, and where the time went.
+    """
     options = report.options
     table = Table(
         title=f"\n{title}, {options.workers} workers × {options.threads} threads",
@@ -209,17 +126,17 @@ def _tables(
     text = Text(
         f"Medians over {options.repetitions} repetitions, configurations in turn, {warmup} before "
         f"them not counted, results checked.\n{note}\n"
-        f"Lanes between workers: {format_lanes(report.lanes)}.",
+        f"Lanes between workers: {format_lanes(report.lanes or {})}.",
         style="dim",
     )
-    return Group(table, text, *profile_tables(report.profiles))
+    return Group(table, text, *profile_tables(report.profiles or []))
 
 
-def _verdict(report: transpose_sum.Report) -> Text:
+def _verdict(report: Report[Any, Any]) -> Text:
     if len(report.rows) < 2:
         return Text("One configuration: nothing to compare results with.", style="yellow")
-    if report.equal:
-        tolerance = report.relative_tolerance
+    if report.findings["equal"]:
+        tolerance = report.findings["relative_tolerance"]
         return Text(f"Results are equal (relative tolerance {tolerance:g}).", style="green")
     sums = "; ".join(f"{row.configuration}: {row.sums}" for row in report.rows)
     return Text(f"Results DIFFER: {sums}", style="bold red")

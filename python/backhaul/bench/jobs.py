@@ -206,14 +206,8 @@ _TINY_TASKS: dict[str, type[_TinyTasks]] = {
     "submit": _Submit,
 }
 
-#: Module and class of jobs that load what others do without, such as pandas
-_ELSEWHERE = {
-    "broadcast": ("backhaul.bench.broadcast_job", "Broadcast"),
-    "merge": ("backhaul.bench.merge_job", "Merge"),
-    "rechunk": ("backhaul.bench.rechunk_job", "Rechunk"),
-    "shuffle": ("backhaul.bench.shuffle_job", "Shuffle"),
-    "transpose-sum": ("backhaul.bench.transpose_sum_job", "TransposeSum"),
-}
+#: Module and class of jobs that load what others do without
+_ELSEWHERE = {"transpose-sum": "backhaul.bench.transpose_sum_job:TransposeSum"}
 
 
 def make_job(name: str, **parameters: Any) -> Job:
@@ -222,7 +216,8 @@ def make_job(name: str, **parameters: Any) -> Job:
     Parameters
     ----------
     name : str
-        One of the cases of ``backhaul bench tasks``, or the benchmark that has the job.
+        One of the cases of ``backhaul bench tasks``, ``transpose-sum``, or module and class, like
+        ``package.module:Class``.
     **parameters : Any
         What the job takes.
 
@@ -231,10 +226,6 @@ def make_job(name: str, **parameters: Any) -> Job:
     Job
         Not yet prepared.
     """
-    kind: Callable[..., Job]
-    if name in _ELSEWHERE:
-        module, name = _ELSEWHERE[name]
-        kind = getattr(importlib.import_module(module), name)
-    else:
-        kind = _TINY_TASKS[name]
+    module, colon, of_class = _ELSEWHERE.get(name, name).partition(":")
+    kind = getattr(importlib.import_module(module), of_class) if colon else _TINY_TASKS[name]
     return kind(**parameters)

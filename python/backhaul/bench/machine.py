@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from backhaul.bench.units import format_bytes
+from backhaul._units import format_bytes
 
 __all__ = ["Machine", "installed_versions"]
 

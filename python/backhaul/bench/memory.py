@@ -9,18 +9,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from backhaul.bench.configurations import ClusterOptions
+from backhaul.bench.cases import VERSIONS_OF
+from backhaul.bench.contenders import ClusterOptions
 from backhaul.bench.dask_cluster import BenchmarkFailed, DaskCluster
+from backhaul.bench.interleaved import Measured, Steps, lanes_between_workers, measure, open_all
 from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.pss import Memory, Sample, Sampler
+from backhaul.bench.report import Report
 from backhaul.bench.summary import Spread, spread
-from backhaul.bench.tasks import VERSIONS_OF
-from backhaul.bench.turns import Measured, Steps, lanes_between_workers, measure, open_all
 
-__all__ = ["Options", "Report", "Row", "Series", "mean_pss", "run"]
+__all__ = ["Options", "Row", "Series", "mean_pss", "run"]
 
 _JOB = "transpose-sum"
 #: Rows and chunks of an array that loads every module, and is not worth a figure
@@ -123,30 +123,7 @@ class Row:
     series: Series
 
 
-@dataclass(frozen=True)
-class Report:
-    """Everything that a run found."""
-
-    machine: Machine
-    versions: dict[str, str]
-    options: Options
-    rows: list[Row]
-    #: Lanes between the workers of each configuration
-    lanes: dict[str, list[str]]
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the report as plain JSON values.
-
-        Returns
-        -------
-        dict of str to Any
-            With ``schema`` naming this layout. A spread is median, minimum and maximum; a memory
-            is PSS, and of that anonymous and shared memory, then what is swapped out.
-        """
-        return {"schema": "backhaul.bench.memory/1", **asdict(self)}
-
-
-def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
+def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Options, Row]:
     """Run the job on one cluster after the other, sampling its memory.
 
     Parameters
@@ -185,7 +162,14 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
                 raise BenchmarkFailed(f"cannot read the memory of a process: {error}") from error
             lanes |= lanes_between_workers(clusters)
     steps.done()
-    return Report(machine, installed_versions(*VERSIONS_OF, "numpy"), options, rows, lanes)
+    return Report(
+        schema="backhaul.bench.memory/1",
+        machine=machine,
+        versions=installed_versions(*VERSIONS_OF, "numpy"),
+        options=options,
+        rows=rows,
+        lanes=lanes,
+    )
 
 
 def _watch(cluster: DaskCluster, options: Options, steps: Steps, *, first: Row | None) -> Row:

@@ -1,4 +1,4 @@
-"""The reports of the benchmarks of memory as tables on a terminal."""
+"""The report of ``bench memory`` as tables on a terminal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from backhaul.bench.summary import Spread
+from backhaul._units import format_bytes
 from backhaul.bench.task_tables import format_lanes
-from backhaul.bench.units import format_bytes
 
 if TYPE_CHECKING:
-    from backhaul.bench import alloc, memory
+    from backhaul.bench import memory
+    from backhaul.bench.report import Report
 
-__all__ = ["alloc_tables", "memory_tables"]
+__all__ = ["memory_tables"]
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COURSE_COLUMNS = 100
@@ -23,12 +23,12 @@ _COURSE_COLUMNS = 100
 _PHASES = {"prepare": "p", "run": "R", "check": "c", "release": "·", "rest": "·"}
 
 
-def memory_tables(report: memory.Report) -> Group:
+def memory_tables(report: Report[memory.Options, memory.Row]) -> Group:
     """Lay out a report of ``bench memory``.
 
     Parameters
     ----------
-    report : memory.Report
+    report : Report
         What was measured.
 
     Returns
@@ -99,7 +99,7 @@ def memory_tables(report: memory.Report) -> Group:
             "pages of files in memory that a process has open, mapped or not. Fresh: modules "
             f"loaded; after n: {options.settle_s:g} s after repetition n, all dropped.\n"
             f"Sampled from outside: {sampling}.\n"
-            f"Lanes between workers: {format_lanes(report.lanes)}.",
+            f"Lanes between workers: {format_lanes(report.lanes or {})}.",
             style="dim",
         )
     )
@@ -134,50 +134,6 @@ def course(series: memory.Series, most: float) -> tuple[str, str]:
         bars += _BARS[min(int(total / most * len(_BARS)), len(_BARS) - 1)]
         phases += _PHASES[phase]
     return bars, phases
-
-
-def alloc_tables(report: alloc.Report) -> Group:
-    """Lay out a report of ``bench alloc``.
-
-    Parameters
-    ----------
-    report : alloc.Report
-        What was measured.
-
-    Returns
-    -------
-    rich.console.Group
-        One table.
-    """
-    options = report.options
-    table = Table(
-        title=f"\nnp.empty of {format_bytes(options.nbytes)}, filled, dropped, and again",
-        title_justify="left",
-    )
-    table.add_column("allocator", no_wrap=True)
-    for which in ("first", "second"):
-        table.add_column(f"{which}, ms", justify="right")
-        table.add_column("min – max", justify="right", no_wrap=True)
-        table.add_column("page faults", justify="right")
-    table.add_column("second, times as fast", justify="right")
-    for row in report.rows:
-        table.add_row(
-            row.allocator,
-            *_fill(row.first_seconds, row.first_page_faults),
-            *_fill(row.second_seconds, row.second_page_faults),
-            f"{row.ratio:.2f}",
-        )
-    note = Text(
-        f"Medians over {options.repetitions} processes each, allocators in turn. Recycled: glibc "
-        "keeps freed memory.",
-        style="dim",
-    )
-    return Group(table, note)
-
-
-def _fill(seconds: Spread, page_faults: Spread) -> tuple[str, str, str]:
-    median, low, high = (f"{each * 1e3:.2f}" for each in seconds)
-    return median, f"{low} – {high}", f"{page_faults.median:.0f}"
 
 
 def _totals(series: memory.Series) -> list[int]:

@@ -11,15 +11,15 @@ import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.pair import Contender, ContenderFailed, Latency
 from backhaul.bench.peers import Interpreter, Peer, Variant, discover, interpreters, ours
+from backhaul.bench.report import Missing, Report
 from backhaul.bench.summary import spread
 
-__all__ = ["Missing", "Options", "Report", "Row", "peer_names", "run", "stream_window"]
+__all__ = ["Options", "Row", "run", "stream_window"]
 
 #: Distributions whose versions a reader needs to repeat a run
 _DISTRIBUTIONS = ("backhaul", "tornado", "uvloop", "mpi4py", "mpich", "ucxx-cu12", "libucx-cu12")
@@ -39,16 +39,6 @@ class Options:
     budget_s: float = 0.3
     #: Interpreters to look for peers in, the preferred one first
     pythons: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A peer that was asked for and is not installed, or failed."""
-
-    peer: str
-    reason: str
-    #: How to get it; empty if it is there and failed
-    install: str
 
 
 @dataclass(frozen=True)
@@ -73,27 +63,6 @@ class Row:
     stream_bytes_per_s_max: float
 
 
-@dataclass(frozen=True)
-class Report:
-    """Everything that a run found."""
-
-    machine: Machine
-    versions: dict[str, str]
-    options: Options
-    rows: list[Row]
-    missing: list[Missing]
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the report as plain JSON values.
-
-        Returns
-        -------
-        dict of str to Any
-            With ``schema`` naming this layout.
-        """
-        return {"schema": "backhaul.bench.p2p/1", **asdict(self)}
-
-
 @dataclass
 class _Entry:
     """A contender that runs, with what was measured of it."""
@@ -105,18 +74,7 @@ class _Entry:
     streams_bytes_per_s: dict[int, list[float]] = field(default_factory=dict)
 
 
-def peer_names() -> list[str]:
-    """List the peers that ``--against`` knows.
-
-    Returns
-    -------
-    list of str
-        Sorted.
-    """
-    return list(discover())
-
-
-def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
+def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Options, Row]:
     """Measure Backhaul and the peers that are installed.
 
     Parameters
@@ -163,7 +121,14 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report:
     versions = installed_versions(*_DISTRIBUTIONS)
     for interpreter in {interpreter.python: interpreter for _, interpreter in found}.values():
         versions.update(_versions_of(interpreter, versions))
-    return Report(machine, versions, options, rows, missing)
+    return Report(
+        schema="backhaul.bench.p2p/1",
+        machine=machine,
+        versions=versions,
+        options=options,
+        rows=rows,
+        missing=missing,
+    )
 
 
 def stream_window(nbytes: int) -> int:

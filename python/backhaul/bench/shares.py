@@ -61,14 +61,14 @@ _RULES = [
         (
             "executor",
             r"\((?:distributed/(?:threadpoolexecutor|_concurrent_futures_thread)\.py|concurrent/"
-            r"|dask/_task_spec\.py|backhaul/bench/|backhaul/dask/execution\.py)",
+            r"|dask/_task_spec\.py|backhaul/bench/|benches/python/|backhaul/dask/execution\.py)",
         ),
         ("serialization", r"\(backhaul/dask/(?:codec|specs)\.py"),
         ("batching", r"\((?:distributed/batched|backhaul/dask/batching)\.py"),
-        ("dispatch", r"\(backhaul/dask/(?:streams|patches|outbox)\.py"),
+        ("dispatch", r"\(backhaul/dask/(?:streams|outbox)\.py"),
         (
             "state machine",
-            r"\(backhaul/dask/(?:work_in_hand|saturation|recall|plumbing|waiting)\.py",
+            r"\(backhaul/dask/(?:in_flight|saturation|steal_back|fast_paths|waiting)\.py",
         ),
         ("task graphs", r"\(backhaul/dask/order\.py"),
         (

@@ -9,11 +9,12 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from backhaul.bench.units import format_bytes, format_us
+from backhaul._units import format_bytes, format_us
 
 if TYPE_CHECKING:
     from backhaul.bench import p2p
     from backhaul.bench.machine import Machine
+    from backhaul.bench.report import Report
 
 __all__ = ["open_console", "p2p_tables", "print_machine"]
 
@@ -51,12 +52,12 @@ def print_machine(console: Console, machine: Machine, versions: dict[str, str]) 
     console.print(f"Versions  {listed}", highlight=False)
 
 
-def p2p_tables(report: p2p.Report) -> Group:
+def p2p_tables(report: Report[p2p.Options, p2p.Row]) -> Group:
     """Lay out a report of ``bench p2p``.
 
     Parameters
     ----------
-    report : p2p.Report
+    report : Report
         What was measured.
 
     Returns
@@ -108,7 +109,7 @@ def p2p_tables(report: p2p.Report) -> Group:
             style="dim",
         )
     )
-    for missing in report.missing:
+    for missing in report.missing or []:
         how = f" To get it: {missing.install}." if missing.install else ""
         parts.append(Text(f"Not measured: {missing.peer}: {missing.reason}.{how}", style="yellow"))
     return Group(*parts)

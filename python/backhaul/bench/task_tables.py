@@ -9,23 +9,24 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from backhaul._units import format_us
 from backhaul.bench.dask_cluster import ROLES
 from backhaul.bench.shares import GROUPS
-from backhaul.bench.units import format_us
 
 if TYPE_CHECKING:
     from backhaul.bench import tasks
     from backhaul.bench.profiles import Profile
+    from backhaul.bench.report import Report
 
 __all__ = ["format_lanes", "profile_tables", "tasks_tables"]
 
 
-def tasks_tables(report: tasks.Report) -> Group:
+def tasks_tables(report: Report[tasks.Options, tasks.Row]) -> Group:
     """Lay out a report of ``bench tasks``.
 
     Parameters
     ----------
-    report : tasks.Report
+    report : Report
         What was measured.
 
     Returns
@@ -67,11 +68,12 @@ def tasks_tables(report: tasks.Report) -> Group:
             "not counted, results checked, keys never reused.\nFrom submission until the results "
             "are with the client. CPU time: user and system, all threads; workers: the sum of "
             "them.\nTimes as fast: the median of the first row over this one's. Switches: context "
-            f"switches, voluntary and not.\nLanes between workers: {format_lanes(report.lanes)}.",
+            "switches, voluntary and not.\nLanes between workers: "
+            f"{format_lanes(report.lanes or {})}.",
             style="dim",
         )
     )
-    return Group(*parts, *profile_tables(report.profiles))
+    return Group(*parts, *profile_tables(report.profiles or []))
 
 
 def profile_tables(profiles: Sequence[Profile]) -> list[Table | Text]:

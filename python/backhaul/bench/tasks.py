@@ -6,30 +6,21 @@ scheduler and workers, from the moment of submission until the results are there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from backhaul.bench.configurations import ClusterOptions
-from backhaul.bench.machine import Machine, installed_versions
-from backhaul.bench.profiles import Profile, Profiler
+from backhaul.bench import cases
+from backhaul.bench.contenders import ClusterOptions
+from backhaul.bench.interleaved import Measured, spread_by_role
+from backhaul.bench.profiles import Profiler
+from backhaul.bench.report import Report
 from backhaul.bench.summary import Spread, spread
-from backhaul.bench.turns import (
-    Measured,
-    Steps,
-    lanes_between_workers,
-    measure_in_turn,
-    open_all,
-    profile_in_turn,
-    spread_by_role,
-)
 
-__all__ = ["DEFAULT_TASKS", "VERSIONS_OF", "Options", "Report", "Row", "run"]
+__all__ = ["DEFAULT_TASKS", "Options", "Row", "run"]
 
 #: Cases, and how many tasks each has unless something else is asked for
 DEFAULT_TASKS = {"map": 5000, "chain": 300, "tree": 1023, "all-to-all": 100, "submit": 200}
-#: Distributions whose version is reported
-VERSIONS_OF = ("backhaul", "dask", "distributed", "cloudpickle", "msgpack", "tornado")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,78 +58,21 @@ class Row:
     context_switches: dict[str, Spread]
 
 
-@dataclass(frozen=True)
-class Report:
-    """Everything that a run found."""
-
-    machine: Machine
-    versions: dict[str, str]
-    options: Options
-    rows: list[Row]
-    #: Lanes between the workers of each configuration
-    lanes: dict[str, list[str]]
-    #: Where the time went, if that was asked for
-    profiles: list[Profile]
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the report as plain JSON values.
-
-        Returns
-        -------
-        dict of str to Any
-            With ``schema`` naming this layout. A spread is median, minimum and maximum.
-        """
-        return {"schema": "backhaul.bench.tasks/1", **asdict(self)}
-
-
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
-) -> Report:
-    """Run every case in every configuration, in turn.
-
-    Parameters
-    ----------
-    options : Options
-        What to run.
-    on_step : callable
-        Called before each step with what comes, and how many steps are left.
-    profiler : Profiler, optional
-        Profiles each case in each configuration once it is measured.
-
-    Returns
-    -------
-    Report
-        A row for each case and configuration.
-
-    Raises
-    ------
-    BenchmarkFailed
-        If a cluster does not start or does not answer, or a result is wrong.
-    ProfilerFailed
-        If the processes cannot be profiled.
-    """
-    machine = Machine.here()
-    configurations = options.configurations
-    repetitions = 1 + options.repetitions
-    total = len(configurations) * (1 + len(options.cases) * (repetitions + (profiler is not None)))
-    steps = Steps(on_step, total=total)
-    rows: list[Row] = []
-    profiles: list[Profile] = []
-    with open_all(
-        configurations, workers=options.workers, threads=options.threads, steps=steps
-    ) as clusters:
-        for case in options.cases:
-            parameters = _parameters(options, case)
-            found = measure_in_turn(
-                clusters, case, parameters, repetitions=options.repetitions, steps=steps
-            )
-            rows += _rows(case, found)
-            if profiler is not None:
-                profiles += profile_in_turn(clusters, case, parameters, profiler, steps=steps)
-        lanes = lanes_between_workers(clusters)
-    steps.done()
-    versions = installed_versions(*VERSIONS_OF)
-    return Report(machine, versions, options, rows, lanes, profiles)
+) -> Report[Options, Row]:
+    """Run every case in every configuration, interleaved; see `backhaul.bench.cases.run`."""
+    chosen = [
+        cases.Case(name, name, _parameters(options, name), label=name) for name in options.cases
+    ]
+    return cases.run(
+        "backhaul.bench.tasks/1",
+        chosen,
+        options,
+        rows_of=_rows,
+        on_step=on_step,
+        profiler=profiler,
+    )
 
 
 def _parameters(options: Options, case: str) -> dict[str, Any]:
@@ -146,7 +80,7 @@ def _parameters(options: Options, case: str) -> dict[str, Any]:
     return {"tasks": tasks, "function": options.function}
 
 
-def _rows(case: str, found: dict[str, list[Measured]]) -> list[Row]:
+def _rows(case: cases.Case, found: Mapping[str, Sequence[Measured]]) -> list[Row]:
     rows: list[Row] = []
     tasks = next(iter(found.values()))[0].tasks
     for label, repetitions in found.items():
@@ -156,5 +90,5 @@ def _rows(case: str, found: dict[str, list[Measured]]) -> list[Row]:
         switches = spread_by_role(repetitions, lambda used: used.context_switches / tasks)
         first = rows[0].us_median if rows else wall.median
         ratio = first / wall.median
-        rows.append(Row(case, label, tasks, us, *wall, ratio, cpu_us, switches))
+        rows.append(Row(case.name, label, tasks, us, *wall, ratio, cpu_us, switches))
     return rows

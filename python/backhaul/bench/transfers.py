@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from backhaul._units import format_bytes, format_rate
 from backhaul.bench.summary import quantile
-from backhaul.bench.units import format_bytes, format_rate
 
 __all__ = ["MIN_TOTAL_BYTES", "PairBandwidth", "pair_bandwidths"]
 

@@ -9,27 +9,22 @@ did.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backhaul.bench import data_jobs
-from backhaul.bench.configurations import ClusterOptions, Configuration
+from backhaul.bench import cases
+from backhaul.bench.contenders import ClusterOptions
+from backhaul.bench.interleaved import Measured
 from backhaul.bench.profiles import Profiler
+from backhaul.bench.report import Report
 from backhaul.bench.summary import spread
 from backhaul.bench.transfers import PairBandwidth, pair_bandwidths
 
-__all__ = ["AGAINST", "RELATIVE_TOLERANCE", "Options", "Report", "Row", "run"]
+__all__ = ["RELATIVE_TOLERANCE", "Options", "Row", "run"]
 
 #: Results may differ this much: the order of summation is Dask's choice
 RELATIVE_TOLERANCE = 1e-9
-
-#: What the protocols can be held against
-AGAINST = {
-    "one-process": Configuration("inproc"),
-    "one-process-recycled": Configuration("inproc", recycled=True),
-    "tcp-recycled": Configuration("tcp", recycled=True),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +41,10 @@ class Options(ClusterOptions):
     warmup: int = 1
     #: Seed of the first array; the next ones count up
     seed: int = 1
-    #: Some of :data:`AGAINST`
-    against: Sequence[str] = ()
-
-    @property
-    def configurations(self) -> list[Configuration]:
-        """What is compared; the first one is what the others are held to."""
-        return [*super().configurations, *(AGAINST[name] for name in self.against)]
 
 
 @dataclass(frozen=True)
-class Row(data_jobs.Row):
+class Row(cases.Row):
     """What one configuration took."""
 
     #: Bytes that workers fetched from each other, median over repetitions
@@ -66,58 +54,36 @@ class Row(data_jobs.Row):
     sums: list[float]
 
 
-@dataclass(frozen=True)
-class Report(data_jobs.Report):
-    """Everything that a run found."""
-
-    rows: Sequence[Row]
-    #: Whether all configurations computed the same sums
-    equal: bool
-    relative_tolerance: float = RELATIVE_TOLERANCE
-
-
 def run(
     options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
-) -> Report:
-    """Run the job in every configuration, in turn.
-
-    Parameters
-    ----------
-    options : Options
-        What to compute.
-    on_step : callable
-        Called before each step with what comes, and how many steps are left.
-    profiler : Profiler, optional
-        Profiles each configuration once it is measured.
-
-    Returns
-    -------
-    Report
-        Times, transfers, and whether the results are equal.
-
-    Raises
-    ------
-    BenchmarkFailed
-        If a cluster does not start or does not answer, or a result is wrong.
-    ProfilerFailed
-        If the processes cannot be profiled.
-    """
-    case = data_jobs.Case("", "transpose-sum", {"size": options.size, "chunks": options.chunks})
-    report = data_jobs.run(
+) -> Report[Options, Row]:
+    """Run the job in every configuration, interleaved; see `backhaul.bench.cases.run`."""
+    case = cases.Case(
+        "",
+        "transpose-sum",
+        {"size": options.size, "chunks": options.chunks},
+        label="transpose-sum",
+    )
+    report = cases.run(
         "backhaul.bench.transpose-sum/2",
         [case],
         options,
+        rows_of=_rows,
         on_step=on_step,
         profiler=profiler,
         versions_of=("numpy",),
         # As most clusters have it: workers look after their memory
-        turns=data_jobs.Turns(warmup=options.warmup, seed=options.seed, memory_limit="auto"),
+        turns=cases.Turns(warmup=options.warmup, seed=options.seed, memory_limit="auto"),
     )
-    rows = [_with_transfers(row) for row in report.rows]
-    return Report(**{**vars(report), "rows": rows}, equal=_all_equal([row.sums for row in rows]))
+    equal = _all_equal([row.sums for row in report.rows])
+    return replace(report, findings={"equal": equal, "relative_tolerance": RELATIVE_TOLERANCE})
 
 
-def _with_transfers(row: data_jobs.Row) -> Row:
+def _rows(case: cases.Case, measured: Mapping[str, Sequence[Measured]]) -> list[Row]:
+    return [_with_transfers(row) for row in cases.data_rows(case, measured)]
+
+
+def _with_transfers(row: cases.Row) -> Row:
     moved = []
     logs: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for facts in row.facts:

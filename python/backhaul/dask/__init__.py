@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from backhaul.dask.backend import BackhaulBackend, BackhaulConnector, BackhaulListener
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
-from backhaul.dask.lanes import lanes
-from backhaul.dask.transfers import transfers
 
 if TYPE_CHECKING:
+    from backhaul.dask.lane_map import lanes
     from backhaul.dask.launch.cluster import LocalCluster
     from backhaul.dask.launch.cuda import DGX, CUDACluster
+    from backhaul.dask.transfer_table import transfers
 
 __all__ = [
     "DGX",
@@ -40,15 +40,17 @@ __all__ = [
 #: What the entry point names: Dask calls it to get the backend.
 backend = BackhaulBackend
 
-#: Where the launcher's names are; workers, which import this package too, do without it.
-_LAUNCHER = {
+#: Where the names are that most processes do without
+_LAZY = {
     "CUDACluster": "backhaul.dask.launch.cuda",
     "DGX": "backhaul.dask.launch.cuda",
     "LocalCluster": "backhaul.dask.launch.cluster",
+    "lanes": "backhaul.dask.lane_map",
+    "transfers": "backhaul.dask.transfer_table",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAUNCHER:
-        return getattr(importlib.import_module(_LAUNCHER[name]), name)
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

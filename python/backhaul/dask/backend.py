@@ -31,7 +31,6 @@ from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_context
 from backhaul.dask.encryption import refuse_encryption
-from backhaul.dask.patches import install, install_for
 from backhaul.dask.private import (
     Backend,
     BaseListener,
@@ -181,7 +180,7 @@ class BackhaulListener(BaseListener):
         ip = "" if host == "" else (await _addresses(host))[0]
         self._natives = _bind(settings, ip, port)
         chosen_port = parse_location(self._natives[0].address).port
-        # Bound to everything, it is known by its IPv4 address, as more peers can use that.
+        # A listener on every interface is known by its IPv4 address, which more peers can use.
         self._bound = Location(ip or "0.0.0.0", chosen_port)
         self._contact = Location(
             contact_host(
@@ -246,7 +245,7 @@ class BackhaulListener(BaseListener):
     async def _handle(self, endpoint: Endpoint) -> None:
         if not self._natives:
             # Stopped since the peer was accepted. It waits for our side of Dask's handshake, which
-            # has no timeout, and `abort_handshaking_comms` has run: nobody else will tell it.
+            # has no timeout, and `abort_handshaking_comms` has run already.
             endpoint.abort()
             return
         assert self._settings is not None
@@ -289,7 +288,8 @@ class BackhaulBackend(Backend):
     _listener_class: ClassVar[type[BackhaulListener]] = BackhaulListener
 
     def get_connector(self) -> BackhaulConnector:
-        install()
+        """Make a connector; the first one of a process installs the patches, see `activation`."""
+        _activate()
         return self._connector_class()
 
     def get_listener(
@@ -299,8 +299,8 @@ class BackhaulBackend(Backend):
         deserialize: bool,
         **connection_args: Any,
     ) -> BackhaulListener:
-        install()
-        install_for(getattr(handle_comm, "__self__", None))
+        """Make a listener, and install what `activation` has for the process and the server."""
+        _activate(getattr(handle_comm, "__self__", None))
         return self._listener_class(loc, handle_comm, deserialize, **connection_args)
 
     def get_address_host(self, loc: str) -> str:
@@ -316,6 +316,14 @@ class BackhaulBackend(Backend):
 
     def get_local_address_for(self, loc: str) -> str:
         return bracketed(local_host_for(parse_location(loc, default_port=0).host))
+
+
+def _activate(server: object = None) -> None:
+    """Replace what is slow in Dask, where it is switched on; imported with the first comm only."""
+    from backhaul.dask import activation
+
+    activation.install()
+    activation.install_for(server)
 
 
 async def _addresses(host: str) -> list[str]:
@@ -337,7 +345,7 @@ async def _connect(settings: Settings, location: Location) -> Endpoint:
         _give_up(request)
         raise
     finally:
-        # It keeps its exception, whose traceback keeps this frame: no cycle.
+        # A request keeps its exception, whose traceback keeps this frame: a reference cycle.
         del request
 
 
@@ -364,8 +372,7 @@ def _bind(settings: Settings, ip: str, port: int) -> list[NativeListener]:
     try:
         return [everywhere, shared_context(settings).listen(f"0.0.0.0:{chosen_port}")]
     except OSError:
-        # The rule: the IPv6 wildcard takes IPv4 too, unless the system is told otherwise
-        # (net.ipv6.bindv6only).
+        # The IPv6 wildcard takes IPv4 as well, unless net.ipv6.bindv6only is set.
         return [everywhere]
 
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.patches import STREAM_CLASS
 from backhaul.dask.private import BatchedSend, CommClosedError
 
-__all__ = ["AdaptiveBatchedSend", "adopt"]
+__all__ = ["AdaptiveBatchedSend", "adaptive_start", "adopt"]
 
 #: Dask's own log, for what Dask logs there.
 logger = logging.getLogger("distributed.batched")
@@ -147,7 +148,7 @@ class AdaptiveBatchedSend(BatchedSend):
             self.abort()
             return
         except Exception:
-            # The peer may have part of it: nothing can be sent after that.
+            # The peer may have received a part of the batch: the stream cannot go on.
             logger.exception("Error in batched write")
             self.abort()
             return
@@ -219,6 +220,17 @@ def adopt(stream: BatchedSend, comm: Any) -> bool:
     """
     if type(stream) is not BatchedSend or not isinstance(comm, BackhaulComm):
         return False
-    stream.__class__ = AdaptiveBatchedSend
+    if STREAM_CLASS.install(stream, AdaptiveBatchedSend) is None:
+        return False
     stream.start(comm)
     return True
+
+
+def adaptive_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `BatchedSend.start` that adopts streams over our comms."""
+
+    def start(self: BatchedSend, comm: Any) -> None:
+        if not adopt(self, comm):
+            original(self, comm)
+
+    return start

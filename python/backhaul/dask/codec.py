@@ -105,7 +105,7 @@ def dumps(
         try:
             _encode(msg, frames, options)
         except TypeError as error:
-            frames = _told(error)
+            frames = _error_frames(error)
             _encode(msg, frames, options, True)
     except Exception:
         logger.critical("Failed to Serialize", exc_info=True)
@@ -149,7 +149,7 @@ def encode(
         try:
             size = _encode(msg, frames, options, False, inline_bytes_max)
         except TypeError as error:
-            frames = _told(error)
+            frames = _error_frames(error)
             size = _encode(msg, frames, options, True, inline_bytes_max)
     except Exception:
         logger.critical("Failed to Serialize", exc_info=True)
@@ -157,7 +157,7 @@ def encode(
     return Message(frames, size) if size >= 0 else None
 
 
-def _told(error: TypeError) -> list[Frame]:
+def _error_frames(error: TypeError) -> list[Frame]:
     """Log that the message needs another attempt, giving frames to start from."""
     text = "Failed to serialize (%s); falling back to pickle. Be aware that this may be slow."
     logger.info(text, error)

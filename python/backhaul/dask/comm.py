@@ -19,16 +19,20 @@ import weakref
 from collections import deque
 from typing import Any, NoReturn
 
-from backhaul import Arena, BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
-from backhaul._native import LEND_BYTES_MIN
+from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
 from backhaul.dask import codec
 from backhaul.dask.config import Settings
-from backhaul.dask.context import shared_arena
+from backhaul.dask.lending import (
+    arena_for_lane,
+    holds_results,
+    in_order,
+    move_to_arena,
+    nbytes_of,
+)
 from backhaul.dask.private import (
     Comm,
     CommClosedError,
     comm_utils,
-    ensure_memoryview,
     offload,
 )
 
@@ -44,9 +48,6 @@ _BUFFERS_SURE = 1024
 #: sender that never stops cannot keep the reader from anything else.
 _ARRIVED_MAX = 128
 _ARRIVED_BYTES_MAX = 1 << 20
-
-#: The keys of what `Worker.get_data` answers.
-_RESULTS_KEYS = {"status", "data"}
 
 
 class BackhaulComm(Comm):
@@ -89,7 +90,7 @@ class BackhaulComm(Comm):
         self._high_water_mark_bytes = settings.high_water_mark_bytes
         self._share_results = settings.share_results
         #: Where results are copied that lie elsewhere, to be lent; None if this lane lends nothing.
-        self._arena = None if endpoint.lane == "tcp" else shared_arena(settings)
+        self._arena = arena_for_lane(endpoint.lane, settings)
         #: Sends that were not done when `write` returned, oldest first; those that are done leave
         #: at the next write.
         self._unfinished: deque[Request[None]] = deque()
@@ -97,7 +98,7 @@ class BackhaulComm(Comm):
         self._posted: Request[list[memoryview]] | None = None
         #: A message that it received and left for the next read.
         self._kept: list[memoryview] | None = None
-        #: Most of them, low enough that the native queue, which fails when it is full, never is.
+        #: Most unfinished sends: the native queue holds twice as many, and fails when it is full.
         self._unfinished_max = max(1, settings.sends_max // 2)
         self._finalizer = weakref.finalize(
             self, _abort_dangling, endpoint, os.getpid(), f"{local_addr} -> {peer_addr}"
@@ -178,7 +179,7 @@ class BackhaulComm(Comm):
         if self._closed:
             self._refuse()
         try:
-            await self._send([_buffer(frame) for frame in message.frames], self._may_share(msg))
+            await self._send([in_order(frame) for frame in message.frames], self._may_lend(msg))
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
         except BaseException:
@@ -222,7 +223,7 @@ class BackhaulComm(Comm):
         try:
             self._forget_finished()
             request = self._endpoint.send_frames(
-                [_buffer(frame) for frame in message.frames], shared=self._may_share(msg)
+                [in_order(frame) for frame in message.frames], shared=self._may_lend(msg)
             )
             if request.done():
                 request.result()
@@ -252,7 +253,7 @@ class BackhaulComm(Comm):
         unfinished = self._unfinished
         try:
             while unfinished:
-                # It stays there meanwhile, for `congested`.
+                # Awaited before it is removed, as `congested` looks at it meanwhile.
                 await unfinished[0]
                 self._forget_finished()
         except (ConnectionFailed, TimedOut) as error:
@@ -311,17 +312,17 @@ class BackhaulComm(Comm):
             try:
                 frames = request.result()
             except (ConnectionFailed, TimedOut):
-                # What came before is good; the next read raises it.
+                # The messages before it are good; the next read raises this error.
                 self._posted = request
                 break
-            frames_bytes = sum(map(_nbytes, frames))
+            frames_bytes = sum(map(nbytes_of, frames))
             if frames_bytes > _ARRIVED_BYTES_MAX:
                 self._kept = frames
                 break
             try:
                 messages.append(codec.loads(frames, deserialize=self.deserialize))
             except Exception:
-                # The same: the next read decodes this one again, and raises.
+                # The messages before it are good: the next read decodes this one again, and raises.
                 self._kept = frames
                 break
             arrived_bytes += frames_bytes
@@ -395,7 +396,7 @@ class BackhaulComm(Comm):
             self.abort()
             raise
         finally:
-            # It keeps its exception, whose traceback keeps this frame: no cycle.
+            # A request keeps its exception, whose traceback keeps this frame: a reference cycle.
             del request
 
     def _inline_bytes_max(self) -> int | None:
@@ -407,15 +408,15 @@ class BackhaulComm(Comm):
     ) -> codec.Message:
         """Serialize a message, in another thread if it is large and the comm allows that."""
         arguments = (msg, serializers, on_error, self._context(), self.max_shard_size)
-        arena = self._arena if self._may_share(msg) else None
+        arena = self._arena if self._may_lend(msg) else None
         message = codec.encode(*arguments, inline_bytes_max=self._inline_bytes_max())
         if message is not None:
-            return _lendable(message, arena)
+            return move_to_arena(message, arena)
 
         def encode() -> codec.Message:
             message = codec.encode(*arguments)
             assert message is not None
-            return _lendable(message, arena)
+            return move_to_arena(message, arena)
 
         return await offload(encode)
 
@@ -424,7 +425,7 @@ class BackhaulComm(Comm):
     ) -> Any:
         """Deserialize a message, in another thread if it is large and the comm allows that."""
         limit = self.allow_offload and self.deserialize and comm_utils.OFFLOAD_THRESHOLD
-        if limit and sum(map(_nbytes, frames)) > limit:
+        if limit and sum(map(nbytes_of, frames)) > limit:
             return await offload(codec.loads, frames, self.deserialize, deserializers)
         return codec.loads(frames, self.deserialize, deserializers)
 
@@ -438,11 +439,9 @@ class BackhaulComm(Comm):
         while unfinished and unfinished[0].done():
             unfinished.popleft().result()
 
-    def _may_share(self, msg: object) -> bool:
-        """Tell whether nobody will write to the memory of a message: it has results of tasks."""
-        # Worker.get_data answers with just that, and so do no others: what an actor returns, for
-        # one, may change later.
-        return self._share_results and type(msg) is dict and msg.keys() == _RESULTS_KEYS
+    def _may_lend(self, msg: object) -> bool:
+        """Tell whether the buffers of a message may be lent, see `backhaul.dask.lending`."""
+        return self._share_results and holds_results(msg)
 
     async def _send(self, buffers: list[Any], shared: bool) -> None:
         unfinished = self._unfinished
@@ -460,7 +459,7 @@ class BackhaulComm(Comm):
             else:
                 unfinished.append(request)
         finally:
-            # It keeps its exception, whose traceback keeps this frame: no cycle with the buffers.
+            # As above: the cycle would keep the buffers, too.
             del request
 
     def _end(self, error: BackhaulError) -> NoReturn:
@@ -470,37 +469,6 @@ class BackhaulComm(Comm):
 
     def _refuse(self) -> NoReturn:
         raise CommClosedError(f"in {self}: comm is closed")
-
-
-def _buffer(frame: Any) -> Any:
-    """Give a frame as it is, unless it is a view whose items are out of order.
-
-    A view over a view, as `ensure_memoryview` makes of almost anything, is to be avoided: CPython
-    3.11 crashes when its garbage collector meets one (python/cpython#77894, mended in 3.12.7).
-    """
-    if isinstance(frame, memoryview) and not frame.c_contiguous:
-        return ensure_memoryview(frame)
-    return frame
-
-
-def _lendable(message: codec.Message, arena: Arena | None) -> codec.Message:
-    """Copy what is large into the arena, unless it lies there: it can be lent then.
-
-    That is one copy instead of two through a ring, which need both processes to run by turns: where
-    the processors have other work, that takes ten times as long.
-    """
-    if arena is not None:
-        frames = message.frames
-        for number, frame in enumerate(frames):
-            if _nbytes(frame) >= LEND_BYTES_MIN:
-                copy = arena.copy_to_lend(_buffer(frame))
-                if copy is not None:
-                    frames[number] = copy
-    return message
-
-
-def _nbytes(buffer: bytes | bytearray | memoryview) -> int:
-    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
 def _abort_dangling(endpoint: Endpoint, pid: int, text: str) -> None:

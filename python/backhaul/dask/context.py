@@ -44,7 +44,7 @@ def shared_context(settings: Settings) -> Context:
         context = _contexts.get(settings.native)
         if context is None:
             arena = shared_arena(settings)
-            # What a task asks for, it reads.
+            # A worker reads what it has asked for: map its pages when they arrive.
             context = Context(**dict(settings.native), arena=arena, populate_leases=True)
             _contexts[settings.native] = context
         return context

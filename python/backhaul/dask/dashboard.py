@@ -24,6 +24,7 @@ from tornado.ioloop import IOLoop
 from backhaul.dask.ledger import Ledger
 from backhaul.dask.matrix import Cell, Matrix, Peer, amount, duration, matrix_of
 from backhaul.dask.page_texts import TOOLTIP, head, sums
+from backhaul.dask.patches import DASHBOARD_PAGES
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -80,10 +81,11 @@ def install(scheduler: Scheduler, ledger: Callable[[], Ledger]) -> bool:
         logger.info("No page %s: the dashboard is switched off", PAGE)
         return False
     variables = template_variables(scheduler)
-    # The list that every page of this scheduler draws its navigation from.
+    # One list for all pages of this scheduler, which draw their navigation from it.
     pages = variables["pages"]
     if PAGE.strip("/") not in pages:
-        pages.insert(max(0, len(pages) - 1), PAGE.strip("/"))
+        at = max(0, len(pages) - 1)
+        DASHBOARD_PAGES.install(pages, [*pages[:at], PAGE.strip("/"), *pages[at:]])
     application = BokehApplication(
         {PAGE: functools.partial(_document, ledger)},
         scheduler,

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.memory import allocate_in_arena
+from backhaul.dask.patches import EXECUTOR_QUEUE
 from backhaul.dask.private import (
     WORKER_ANY_RUNNING,
     ExecuteFailureEvent,
@@ -48,7 +49,10 @@ from backhaul.dask.private import (
     worker_variable,
 )
 
-__all__ = ["start_execution"]
+__all__ = ["direct_start", "start_execution"]
+
+#: The one whose source was read, whoever replaces it later
+_EXECUTE = Worker.execute
 
 #: Dask's own log, for what Dask would log there.
 logger = logging.getLogger("distributed.worker")
@@ -103,6 +107,27 @@ def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_i
         return False
     execution.submit(executor)
     return True
+
+
+def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Worker._start_async_instruction` that starts tasks by `start_execution`."""
+
+    def _start_async_instruction(
+        self: Worker,
+        task_name: str,
+        func: Callable[..., Any],
+        /,
+        *args: Any,
+        span_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # A sub-class with an `execute` of its own keeps it.
+        if getattr(func, "__func__", None) is not _EXECUTE or not start_execution(
+            self, *args, span_id=span_id, **kwargs
+        ):
+            original(self, task_name, func, *args, span_id=span_id, **kwargs)
+
+    return _start_async_instruction
 
 
 _Method = TypeVar("_Method", bound=Callable[..., None])
@@ -161,7 +186,7 @@ class _Execution(asyncio.Future[None]):
         self._run_id = task_state.run_id
         self._run_spec = task_state.run_spec
         self._span_id = span_id
-        #: When the instruction began: what no other metric explains is "other".
+        #: When the instruction began: time that no other metric accounts for is "other".
         self._started_s = perf_counter()
         self._metrics: list[tuple[Any, float, str]] = []
         self._measured = _recorder(self._metrics)
@@ -182,10 +207,10 @@ class _Execution(asyncio.Future[None]):
                 dependency.key: data[dependency.key] for dependency in self._task_state.dependencies
             }
             stop = time()
-            #: Of what caused the instruction, as for a task of asyncio; the task has a copy of it.
+            #: A copy of the context that caused the instruction, as a task of asyncio has.
             self._context = contextvars.copy_context()
         except Exception:
-            # Dask's own way finds it again, and says what there is to say.
+            # Dask's own code meets the same error again, and reports it.
             return False
         finally:
             callbacks.reset(token)
@@ -234,12 +259,12 @@ class _Execution(asyncio.Future[None]):
             with executor._shutdown_lock:
                 if executor._shutdown:
                     raise RuntimeError("cannot schedule new futures after shutdown")
-                # First what may fail: then nothing is queued.
+                # Starting a thread may fail: then nothing has been queued yet.
                 executor._adjust_thread_count()
                 executor._work_queue.put(self)
         except RuntimeError as error:
             self._broken = error
-            # Not at once: the next task may end here, too, and the one after it.
+            # Later, as the state machine may start a task that ends here as well: no recursion.
             self.get_loop().call_soon(self._finish, context=self._context)
 
     def run(self) -> None:
@@ -254,7 +279,7 @@ class _Execution(asyncio.Future[None]):
         try:
             event_loop.call_soon_threadsafe(self._finish, context=self._context)
         except RuntimeError:
-            # With the event loop went whoever would want to know.
+            # The event loop has been closed, with the worker that would handle the result.
             if not event_loop.is_closed():
                 raise
 
@@ -288,7 +313,7 @@ class _Execution(asyncio.Future[None]):
             self._error = error
             self._outcome = error_message(error)
         finally:
-            # What the task itself measured counts for neither.
+            # Time that the task itself measured is neither CPU nor waiting time of the thread.
             metered_s = self._metered_s()
             spent_cpu_s = max(0.0, thread_time() - cpu_s - metered_s)
             stop_s = time()
@@ -395,7 +420,7 @@ class _Execution(asyncio.Future[None]):
         if self._task_state.state in ("executing", "long-running"):
             logger.error(f"Exception during execution of task {self._key!r}", exc_info=error)
         try:
-            # Its traceback is looked up where it is handled.
+            # `from_exception` reads the traceback of the exception being handled.
             raise error
         except Exception:
             return ExecuteFailureEvent.from_exception(
@@ -440,7 +465,7 @@ def _is_coroutine(run_spec: Any) -> bool:
         if (
             type(function) is FunctionType
             and not function.__code__.co_flags & inspect.CO_COROUTINE
-            # What marks a function as a coroutine although it is none stands there.
+            # A marker, as of `inspect.markcoroutinefunction`, would be in its attributes.
             and not function.__dict__
         ) or type(function) is BuiltinFunctionType:
             run_spec._is_coro = False
@@ -478,13 +503,13 @@ def _quicken(executor: ThreadPoolExecutor) -> None:
     """Give a thread pool that has no thread yet a queue written in C."""
     if isinstance(executor._work_queue, _WorkQueue) or executor._threads:
         return
-    # A thread that leaves the pool calls in another under this lock, and one that waits for the end
-    # of a pool holds it as long.
+    # This lock is held while a thread leaves its pool and starts another in its place, and for as
+    # long as somebody waits for the end of a pool: do not wait for it on the event loop.
     if not threads_lock.acquire(blocking=False):
         return
     try:
         with executor._shutdown_lock:
             if not executor._shutdown and not executor._threads and executor._work_queue.empty():
-                executor._work_queue = _WorkQueue()  # type: ignore[assignment]
+                EXECUTOR_QUEUE.install(executor, _WorkQueue())
     finally:
         threads_lock.release()

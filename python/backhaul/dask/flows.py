@@ -18,6 +18,7 @@ from backhaul._native import SIZE_CLASSES_BYTES_MIN, process_token
 from backhaul.dask.context import contexts
 
 __all__ = [
+    "OTHERS",
     "SIZE_CLASSES",
     "Counts",
     "Flow",
@@ -31,6 +32,8 @@ __all__ = [
     "totals_by_lane",
 ]
 
+#: The sender in whose name stands what is not listed apart
+OTHERS = "(others)"
 #: Flows that one heartbeat tells because they have changed; most bytes first, the others wait.
 CHANGED_MAX = 64
 #: Flows that it tells besides, in turn, should an earlier heartbeat have been lost.
@@ -169,8 +172,9 @@ class Reporter:
     """Says what a worker's heartbeats are to carry.
 
     Called, it gives a report: the ``process``, the ``totals`` of each lane, which are always right,
-    and those ``flows`` that have changed since they were told. A flow is ``[process, pid, host,
-    lane, sizes]``, and sizes are a list of ``[bytes_min, messages, nbytes, lent_bytes, seconds]``.
+    and those ``flows`` that have changed since they were last reported. A flow is ``[process, pid,
+    host, lane, sizes]``, and sizes are a list of ``[bytes_min, messages, nbytes, lent_bytes,
+    seconds]``.
 
     Parameters
     ----------
@@ -179,11 +183,11 @@ class Reporter:
     """
 
     read: Callable[[], list[Flow]] = process_flows
-    #: Messages of each flow when it was told last, in the order in which they are repeated.
-    _told: dict[tuple[str | None, str], int] = field(default_factory=dict)
+    #: Messages of each flow when it was last reported, in the order in which they are repeated.
+    _reported: dict[tuple[str | None, str], int] = field(default_factory=dict)
 
     def __call__(self, *, changed_max: int | None = CHANGED_MAX) -> Report:
-        """Make a report; it counts as told.
+        """Make a report; it counts as sent.
 
         Parameters
         ----------
@@ -194,18 +198,20 @@ class Reporter:
         known: dict[tuple[str | None, str], Flow] = {
             (flow.process, flow.lane): flow for flow in flows if flow.process
         }
-        told = self._told
-        for gone in told.keys() - known.keys():
-            del told[gone]
-        changed = [key for key, flow in known.items() if _messages(flow.sizes) != told.get(key, 0)]
+        reported = self._reported
+        for gone in reported.keys() - known.keys():
+            del reported[gone]
+        changed = [
+            key for key, flow in known.items() if _messages(flow.sizes) != reported.get(key, 0)
+        ]
         changed.sort(key=lambda key: -_bytes(known[key].sizes))
         chosen = dict.fromkeys(changed[:changed_max])
-        repeated = (key for key in told if key not in chosen)
+        repeated = (key for key in reported if key not in chosen)
         chosen |= dict.fromkeys(list(itertools.islice(repeated, REPEATED_MAX)))
         for key in chosen:
             # At the end: the others are repeated first.
-            told.pop(key, None)
-            told[key] = _messages(known[key].sizes)
+            reported.pop(key, None)
+            reported[key] = _messages(known[key].sizes)
         return {
             "process": process_token(),
             "totals": [[lane, _listed(sizes)] for lane, sizes in totals_by_lane(flows).items()],

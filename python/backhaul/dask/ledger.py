@@ -13,14 +13,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from backhaul.dask.flows import Counts, Report, Sizes, add_sizes, timed_bytes_min
+from backhaul.dask.flows import OTHERS, Counts, Report, Sizes, add_sizes, timed_bytes_min
 
-__all__ = ["OTHERS", "Ledger", "Link", "Row", "bandwidth_bytes_per_s"]
+__all__ = ["Ledger", "Link", "Row", "bandwidth_bytes_per_s"]
 
 #: Time over which `Link.recent_bytes_per_s` averages, in seconds.
 RECENT_S = 10.0
-#: The sender in whose name stands what is not told apart.
-OTHERS = "(others)"
 
 _LinkKey: TypeAlias = tuple[str, str, str]
 
@@ -104,7 +102,7 @@ class _Process:
     #: Addresses of its workers, or of the scheduler, that are there; in order.
     addresses: dict[str, None] = field(default_factory=dict)
     last_address: str = ""
-    #: By lane; always right, whatever links are told apart.
+    #: By lane; always right, whatever links are listed apart.
     totals: dict[str, Sizes] = field(default_factory=dict)
     first_s: float = 0.0
     last_s: float = 0.0
@@ -124,7 +122,7 @@ class Ledger:
     ----------
     links_max : int
         Most links. When there are more, those of processes that left are forgotten, oldest first;
-        if there are none, new links are not told apart.
+        if there are none, new links are not listed apart.
     left_max : int
         Most processes that left and are known still.
     """
@@ -220,12 +218,12 @@ class Ledger:
     def rows(self) -> Iterator[Row]:
         """Give everything that is known, by link and class of sizes.
 
-        What is not told apart comes with the sender `OTHERS`, so that the rows of a receiver add up
-        to what it received.
+        What is not listed apart comes with the sender `OTHERS`, so that the rows of a receiver add
+        up to what it received.
         """
-        told: dict[tuple[str, str], Sizes] = {}
+        listed: dict[tuple[str, str], Sizes] = {}
         for link in self._links.values():
-            add_sizes(told.setdefault((link.receiver, link.lane), {}), link.sizes)
+            add_sizes(listed.setdefault((link.receiver, link.lane), {}), link.sizes)
             sender = self._processes.get(link.sender)
             yield from _rows(
                 self._processes[link.receiver].name,
@@ -238,7 +236,7 @@ class Ledger:
             )
         for token, process in self._processes.items():
             for lane, sizes in process.totals.items():
-                rest = _less(sizes, told.get((token, lane), {}))
+                rest = _less(sizes, listed.get((token, lane), {}))
                 yield from _rows(
                     process.name, OTHERS, lane, rest, process.first_s, process.last_s, False
                 )
@@ -276,7 +274,7 @@ class Ledger:
             for key, link in self._links.items()
             if not (self._is_here(link.receiver) and self._is_here(link.sender))
         ]
-        # Some at once: to look for them takes a while.
+        # Several at once, as each search goes over all links.
         for _, key in sorted(old)[: max(1, self.links_max // 16)]:
             del self._links[key]
         return len(self._links) < self.links_max
@@ -311,11 +309,11 @@ def _total(sizes: Sizes) -> Counts:
     return total
 
 
-def _less(sizes: Sizes, told: Sizes) -> Sizes:
-    """Take away what is told apart; never less than nothing, as reports come one by one."""
+def _less(sizes: Sizes, listed: Sizes) -> Sizes:
+    """Take away what is listed apart; never less than nothing, as reports come one by one."""
     rest = {}
     for bytes_min, counts in sizes.items():
-        known = told.get(bytes_min, Counts(0, 0, 0, 0.0))
+        known = listed.get(bytes_min, Counts(0, 0, 0, 0.0))
         if counts.messages > known.messages:
             rest[bytes_min] = counts.less(known)
     return rest

@@ -1,7 +1,7 @@
 """What the dashboard's page shows: a matrix of workers, and sums over it; without Bokeh.
 
 Rows are receivers, columns are senders. Workers are in order of host and name, so that each host is
-a block on the diagonal. Where there are too many to be told apart, hosts take their place.
+a block on the diagonal. Where there are too many to be listed apart, hosts take their place.
 """
 
 from __future__ import annotations

@@ -25,17 +25,20 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic
+from typing import Any
 
 from distributed import Nanny, Worker
 
 from backhaul import Arena, _native
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_arena
+from backhaul.dask.patches import NANNY_MEMORY_MONITOR, WORKER_MEMORY, WORKER_MEMORY_MONITOR
 
 __all__ = [
     "MemoryMonitor",
     "NannyMonitor",
     "allocate_in_arena",
+    "arena_actor",
     "install",
     "install_for_nanny",
     "process_memory_bytes",
@@ -64,14 +67,12 @@ def install(worker: Worker) -> None:
     arena = shared_arena(settings, _bounds(worker))
     if arena is None:
         return
-    # Dask offers it to be replaced, by tests.
     if "get_process_memory" not in vars(worker.monitor):
-        worker.monitor.get_process_memory = functools.partial(  # type: ignore[method-assign]
-            process_memory_bytes, arena
-        )
+        WORKER_MEMORY.install(worker.monitor, functools.partial(process_memory_bytes, arena))
     monitor = worker.periodic_callbacks.get("memory_monitor")
     if monitor is not None and not isinstance(monitor.callback, MemoryMonitor):
-        monitor.callback = MemoryMonitor(worker, arena, monitor.callback)
+        ours = MemoryMonitor(worker, arena, monitor.callback)
+        WORKER_MEMORY_MONITOR.install(monitor, ours)
     _choose_handler(arena if settings.allocate else None)
 
 
@@ -79,7 +80,7 @@ def install_for_nanny(nanny: Nanny) -> None:
     """Have a nanny terminate its worker for what the worker holds only; again costs nothing."""
     monitor = nanny.periodic_callbacks.get("memory_monitor")
     if monitor is not None and not isinstance(monitor.callback, NannyMonitor):
-        monitor.callback = NannyMonitor(nanny, monitor.callback)
+        NANNY_MEMORY_MONITOR.install(monitor, NannyMonitor(nanny, monitor.callback))
 
 
 class MemoryMonitor:
@@ -101,7 +102,7 @@ class MemoryMonitor:
         self._worker = worker
         self._arena = arena
         self._original = original
-        #: The least free there was since then, which nobody needed meanwhile.
+        #: The least that was free since then: it was not needed all that time.
         self._idle_bytes = 0
         self._since_s = monotonic()
 
@@ -156,11 +157,11 @@ class NannyMonitor:
             most = manager.memory_limit * manager.memory_terminate_fraction
             try:
                 (resident,) = _status_bytes(pid, b"VmRSS:")
-                # What is borrowed takes long to find out.
+                # Counting what is borrowed takes long: only where it decides.
                 if resident > most >= resident - _borrowed_bytes(pid):
                     return
             except OSError:
-                # It has just ended.
+                # The process has ended meanwhile.
                 return
         self._original()
 
@@ -169,6 +170,27 @@ def allocate_in_arena() -> None:
     """Let arrays be born in the arena in the current context, if workers of this process do so."""
     if _handler is not None:
         _native.set_default_numpy_handler(_handler)
+
+
+def arena_actor(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `_run_actor` whose arrays lie in the arena."""
+
+    def _run_actor(
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        execution_state: dict[str, Any],
+        key: Any,
+        active_threads: dict[int, Any],
+        active_threads_lock: Any,
+    ) -> Any:
+        # Dask runs methods of actors without a copy of the worker's context.
+        allocate_in_arena()
+        return original(
+            func, args, kwargs, execution_state, key, active_threads, active_threads_lock
+        )
+
+    return _run_actor
 
 
 def process_memory_bytes(arena: Arena) -> int:
@@ -230,7 +252,7 @@ def _spill_bytes(worker: Worker) -> int | None:
 def _status_bytes(pid: int | str, *names: bytes) -> list[int]:
     with open(f"/proc/{pid}/status", "rb") as status:
         words = status.read().split()
-    # A process that has ended, but is not forgotten, has none.
+    # A zombie has no such lines.
     return [1024 * int(words[words.index(name) + 1]) if name in words else 0 for name in names]
 
 

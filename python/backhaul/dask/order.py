@@ -18,7 +18,7 @@ import dask.order
 from backhaul import _native
 from backhaul.dask.private import DataNode, GraphNode
 
-__all__ = ["order"]
+__all__ = ["native_order", "order"]
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def _set_is_as_modelled(values: list[int]) -> bool:
     for value in values:
         members.add(value)
     listing = _native.set_listing(values)
-    # A set made of a list grows as it goes, one made of a set at once.
+    # A set made of a list grows with each member; one made of a set has its final size at once.
     for whole in (frozenset(values), frozenset(members)):
         for share in (0, 1 / len(values), 0.2, 0.4, 1):
             other = values[: round(share * len(values))]
@@ -107,3 +107,8 @@ def _set_is_as_modelled(values: list[int]) -> bool:
             if list(whole - set(other)) != expected:
                 return False
     return list(members) == listing == [members.pop() for _ in values]
+
+
+def native_order(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `order`, which takes the place of Dask's function."""
+    return order

@@ -62,8 +62,8 @@ class Outbox:
             raise
 
     def _work_off(self) -> None:
-        # First this: what is added from here on is either among those counted below, or schedules
-        # another round.
+        # Before the calls are counted: one that is added from here on is either counted below, or
+        # schedules another round.
         self._is_scheduled = False
         try:
             for _ in range(len(self._calls)):
@@ -76,7 +76,7 @@ class Outbox:
                         "Exception in callback %r", partial(call, argument), exc_info=True
                     )
         finally:
-            # An interrupt leaves some.
+            # Some are left if a call was interrupted, as by KeyboardInterrupt.
             if self._calls:
                 self._schedule()
 
@@ -85,7 +85,7 @@ def collected_send(original: Callable[..., Any]) -> Callable[..., None]:
     """Make a `Client._send_to_scheduler` that uses the client's outbox."""
 
     def _send_to_scheduler(self: Client, msg: dict[str, Any]) -> None:
-        # The others are refused.
+        # In any other status Dask's own method refuses the message.
         if self.status in ("running", "closing", "connecting", "newly-created"):
             outbox_of(self).add(self._send_to_scheduler_safe, msg)
         else:
@@ -117,7 +117,7 @@ def outbox_of(client: Client) -> Outbox:
     attributes = vars(client)
     outbox: Outbox | None = attributes.get(_ATTRIBUTE)
     if outbox is None:
-        # Without a loop the first call raises what Dask's would.
+        # A client without a loop raises at the first call, as it would in Dask's own code.
         loop: Any = client.loop
         outbox = attributes.setdefault(_ATTRIBUTE, Outbox(loop))
     return outbox

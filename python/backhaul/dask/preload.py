@@ -8,15 +8,15 @@
       client: {preload: [backhaul.dask.preload]}
 
 A process that speaks ``backhaul://`` has done the same at its first comm and needs no preload. What
-replaces functions of comms applies to ours alone; a scheduler's order of tasks and the work that
-its workers have in hand do not depend on comms.
+replaces functions of comms applies to ours alone; a scheduler's order of tasks and
+the in-flight windows of its workers do not depend on comms.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from backhaul.dask.patches import install, install_for
+from backhaul.dask.activation import install, install_for
 
 __all__ = ["dask_setup"]
 

@@ -15,7 +15,7 @@ Besides the names below we depend on some facts that no import shows:
 - ``BaseListener`` keeps the comms that are still shaking hands, and ``Server`` aborts them through
   ``listener.abort_handshaking_comms()`` when it stops;
 - a worker calls each of ``Worker.metrics`` for a heartbeat, and ``Scheduler.handlers`` has the
-  handler that takes it, which `backhaul.dask.facts` looks at;
+  handler that takes it;
 - ``distributed.dashboard.scheduler.template_variables`` gives the same ``pages`` to all pages of a
   scheduler, ``distributed.dashboard.core.BokehApplication`` makes an application from functions,
   ``scheduler.http_application`` takes and stops any number of them, and ``simple.html`` shows what
@@ -37,6 +37,7 @@ from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 from distributed.batched import BatchedSend
 from distributed.client import Client, Future, FutureState
+from distributed.collections import HeapSet
 from distributed.comm import utils as comm_utils
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
@@ -46,7 +47,7 @@ from distributed.comm.utils import OFFLOAD_THRESHOLD, from_frames, to_frames
 from distributed.core import ConnectionPool, Server, coerce_to_address, error_message
 from distributed.deploy.utils import nprocesses_nthreads as processes_and_threads
 from distributed.metrics import DelayedMetricsLedger, context_meter, time
-from distributed.nanny import WorkerProcess
+from distributed.nanny import Nanny, WorkerProcess
 from distributed.process import AsyncProcess
 from distributed.protocol import pickle
 from distributed.protocol.compression import decompress, maybe_compress
@@ -67,6 +68,8 @@ from distributed.protocol.utils import msgpack_opts
 from distributed.scheduler import SchedulerState, TaskGroup, TaskState, WorkerState
 from distributed.sizeof import safe_sizeof
 from distributed.spill import SpillBuffer
+from distributed.stealing import WorkStealing
+from distributed.system_monitor import SystemMonitor
 from distributed.threadpoolexecutor import ThreadPoolExecutor, threads_lock
 from distributed.utils import All as wait_for_all
 from distributed.utils import (
@@ -77,6 +80,7 @@ from distributed.utils import (
     import_term,
     iscoroutinefunction,
     key_split,
+    log_errors,
     offload,
     thread_state,
     wait_for,
@@ -89,6 +93,7 @@ from distributed.worker import _run_actor as run_actor
 from distributed.worker import _run_task as run_task
 from distributed.worker import _run_task_simple as run_task_simple
 from distributed.worker import _worker_cvar as worker_variable
+from distributed.worker_memory import NannyMemoryManager, WorkerMemoryManager
 from distributed.worker_state_machine import (
     BaseWorker,
     ExecuteFailureEvent,
@@ -123,7 +128,10 @@ __all__ = [
     "Future",
     "FutureState",
     "GraphNode",
+    "HeapSet",
     "List",
+    "Nanny",
+    "NannyMemoryManager",
     "Pickled",
     "Reschedule",
     "RescheduleEvent",
@@ -134,6 +142,7 @@ __all__ = [
     "Set",
     "SpillBuffer",
     "StateMachineEvent",
+    "SystemMonitor",
     "Task",
     "TaskFinishedMsg",
     "TaskGroup",
@@ -142,7 +151,9 @@ __all__ = [
     "ThreadPoolExecutor",
     "ToPickle",
     "Tuple",
+    "WorkStealing",
     "Worker",
+    "WorkerMemoryManager",
     "WorkerProcess",
     "WorkerState",
     "WorkerStateMachine",
@@ -164,6 +175,7 @@ __all__ = [
     "iscoroutinefunction",
     "key_split",
     "loads",
+    "log_errors",
     "maybe_compress",
     "merge_and_deserialize",
     "msgpack_decode_default",
@@ -189,8 +201,6 @@ __all__ = [
     "wait_for_all",
     "worker_variable",
 ]
-
-containers = (List, Tuple, Set, Dict)
 
 containers = (List, Tuple, Set, Dict)
 

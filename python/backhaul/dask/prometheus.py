@@ -11,8 +11,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import dask
-from backhaul.dask.flows import Sizes, add_sizes, process_flows, size_class_name, timed_bytes_min
-from backhaul.dask.ledger import OTHERS
+from backhaul.dask.flows import (
+    OTHERS,
+    Sizes,
+    add_sizes,
+    process_flows,
+    size_class_name,
+    timed_bytes_min,
+)
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily

@@ -1,6 +1,6 @@
-"""How many tasks a Dask worker should have in hand: the policy alone.
+"""How many tasks may be in flight to one Dask worker: the policy alone.
 
-Numbers in, a number out. Nothing here knows Dask, a clock or a connection; `work_in_hand` reads
+Numbers in, a number out. Nothing here knows Dask, a clock or a connection; `in_flight` reads
 the numbers off the scheduler and acts on the answer.
 
 A worker that holds no more tasks than it has threads waits a round trip for each new one. One that
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 __all__ = [
     "TURNAROUND_S",
     "Expectation",
-    "Hand",
+    "InFlight",
     "Limits",
     "excess_tasks",
     "floor_tasks",
@@ -42,7 +42,7 @@ _BYTES_DOWN = 1 / 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a worker may have in hand.
+    """The in-flight window of a worker: the tasks that it may hold before it has to finish one.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Limits:
     tasks_per_thread : int
         Most tasks for each thread, however short.
     memory_share : float
-        Share of its free memory that the expected outputs of the tasks in hand may take, 0 to 1.
+        Share of its free memory that the expected outputs of the tasks in flight may take, 0 to 1.
     memory_budget_bytes : int
         The same in bytes, for a worker whose memory is not limited.
     """
@@ -62,7 +62,7 @@ class Limits:
     memory_budget_bytes: int
 
     def budget_bytes(self, *, memory_limit_bytes: int, memory_used_bytes: int) -> float:
-        """Bytes that the outputs of the tasks in hand may take on one worker.
+        """Bytes that the outputs of the tasks in flight may take on one worker.
 
         Parameters
         ----------
@@ -129,8 +129,8 @@ class Expectation:
 
 
 @dataclass(slots=True)
-class Hand:
-    """What one worker has in hand.
+class InFlight:
+    """The tasks in flight to one worker: sent, and not known to have finished.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def floor_tasks(threads: int, saturation: float) -> int:
 
 def room_tasks(
     limits: Limits,
-    hand: Hand,
+    in_flight: InFlight,
     expectation: Expectation,
     *,
     floor_tasks: int,
@@ -195,9 +195,9 @@ def room_tasks(
     Parameters
     ----------
     limits : Limits
-        What it may have in hand.
-    hand : Hand
-        What it has in hand.
+        Its in-flight window.
+    in_flight : InFlight
+        What it has in flight.
     expectation : Expectation
         What each further task is expected to take.
     floor_tasks : int
@@ -216,33 +216,35 @@ def room_tasks(
 
     Notes
     -----
-    The number in hand beyond the floor never exceeds, over the whole cluster, the number of tasks
+    The number in flight beyond the floor never exceeds, over the whole cluster, the number of tasks
     that have confirmed the guess: it may double with each round, like the window of a TCP
     connection that starts (RFC 5681, section 3.1). And no worker is given more than half of its
     share of what is left, so that the workers end together: Factoring, S. F. Hummel, E. Schonberg
     and L. E. Flynn, Communications of the ACM 35(8) (1992) 90-101.
     """
-    if hand.budget_bytes < HEAVY_FLOORS * floor_tasks * expectation.nbytes:
+    if in_flight.budget_bytes < HEAVY_FLOORS * floor_tasks * expectation.nbytes:
         return 0
-    part = hand.threads / max(threads_all, hand.threads)
+    part = in_flight.threads / max(threads_all, in_flight.threads)
     room = min(
-        limits.tasks_per_thread * hand.threads - hand.tasks,
-        floor_tasks + confirmed * part - hand.tasks,
+        limits.tasks_per_thread * in_flight.threads - in_flight.tasks,
+        floor_tasks + confirmed * part - in_flight.tasks,
         queued * part / 2,
-        _room_by_cost(limits, hand, expectation),
+        _room_by_cost(limits, in_flight, expectation),
     )
     return max(0, math.floor(room))
 
 
-def excess_tasks(limits: Limits, hand: Hand, expectation: Expectation, *, floor_tasks: int) -> int:
-    """How many tasks of one kind a worker has in hand that it should not.
+def excess_tasks(
+    limits: Limits, in_flight: InFlight, expectation: Expectation, *, floor_tasks: int
+) -> int:
+    """How many tasks of one kind a worker has in flight that it should not.
 
     Parameters
     ----------
     limits : Limits
-        What it may have in hand.
-    hand : Hand
-        What it has in hand.
+        Its in-flight window.
+    in_flight : InFlight
+        What it has in flight.
     expectation : Expectation
         What each of the tasks is now expected to take.
     floor_tasks : int
@@ -254,15 +256,17 @@ def excess_tasks(limits: Limits, hand: Hand, expectation: Expectation, *, floor_
         Tasks to take back; 0 if that is not worth the trouble, because they are less than half of
         what it has.
     """
-    excess = min(math.ceil(-_room_by_cost(limits, hand, expectation)), hand.tasks - floor_tasks)
-    return excess if 2 * excess >= hand.tasks and excess > 0 else 0
+    excess = min(
+        math.ceil(-_room_by_cost(limits, in_flight, expectation)), in_flight.tasks - floor_tasks
+    )
+    return excess if 2 * excess >= in_flight.tasks and excess > 0 else 0
 
 
-def _room_by_cost(limits: Limits, hand: Hand, expectation: Expectation) -> float:
+def _room_by_cost(limits: Limits, in_flight: InFlight, expectation: Expectation) -> float:
     """Room for tasks of one kind by time and by bytes; negative if there are too many."""
-    tasks_max = limits.tasks_per_thread * hand.threads
-    by_time = (limits.seconds - hand.seconds) / _turn_s(hand, expectation)
-    left_bytes = hand.budget_bytes - hand.nbytes
+    tasks_max = limits.tasks_per_thread * in_flight.threads
+    by_time = (limits.seconds - in_flight.seconds) / _turn_s(in_flight, expectation)
+    left_bytes = in_flight.budget_bytes - in_flight.nbytes
     if expectation.nbytes > 0:
         by_bytes = left_bytes / expectation.nbytes
     else:
@@ -270,6 +274,6 @@ def _room_by_cost(limits: Limits, hand: Hand, expectation: Expectation) -> float
     return max(-tasks_max, min(by_time, by_bytes, tasks_max))
 
 
-def _turn_s(hand: Hand, expectation: Expectation) -> float:
+def _turn_s(in_flight: InFlight, expectation: Expectation) -> float:
     """Time from one task's end to the next one's, in seconds, while all threads are busy."""
-    return max(expectation.seconds / hand.threads, TURNAROUND_S)
+    return max(expectation.seconds / in_flight.threads, TURNAROUND_S)

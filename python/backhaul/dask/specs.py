@@ -128,7 +128,7 @@ def describe(function: Any) -> tuple[str, str] | tuple[bytes, list[Parts]] | Non
     try:
         pickled = cloudpickle.dumps(function, protocol=dask_pickle.HIGHEST_PROTOCOL)
     except Exception:
-        # Let the pickling of the whole task fail, and tell.
+        # The whole task is pickled next, which fails with the message for the user.
         return None
     return pickled, parts
 
@@ -143,7 +143,8 @@ def _importable(found: Any) -> tuple[str, str] | None:
     name = getattr(found, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
         return None
-    # The names of some differ from where they are found; pickle knows better.
+    # Some objects have another module and name than those they are found by; a pickle of the object
+    # has the right ones.
     for candidate in ((module, name), (_module_in(pickled), name)):
         if candidate[0] and _pickle_of_name(*candidate) == pickled:
             return candidate
@@ -206,7 +207,7 @@ def _is_fixed_function(function: FunctionType, parts: list[Parts], seen: set[int
     try:
         cells = [(cell, cell.cell_contents) for cell in function.__closure__ or ()]
     except ValueError:
-        # Not filled yet.
+        # A cell of the closure has no value yet.
         return False
     captured = [
         *(function.__defaults__ or ()),
@@ -215,7 +216,7 @@ def _is_fixed_function(function: FunctionType, parts: list[Parts], seen: set[int
         *function.__dict__.values(),
         *(value[1] for value in values if len(value) == 2),
     ]
-    # A dictionary could change without being another one.
+    # It is compared by identity, which would not show a change of the dictionary.
     if function.__kwdefaults__:
         return False
     if not all(_is_fixed(value, parts, seen) for value in captured):

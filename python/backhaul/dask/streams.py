@@ -17,7 +17,7 @@ from typing import Any
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.private import CommClosedError, Worker, iscoroutinefunction
 
-__all__ = ["handle_stream"]
+__all__ = ["draining_handle_stream", "handle_stream"]
 
 #: Dask's own log, for what Dask logs there.
 logger = logging.getLogger("distributed.core")
@@ -51,12 +51,12 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
                 return
             for batch in batches:
                 if comm.given_up():
-                    # By a handler: the next read will say so, and the rest is not for us.
+                    # A handler closed it: the next read raises, and later messages are dropped.
                     break
                 if not await stream.handle(batch):
                     return
             if comm.readable():
-                # The next read would not leave the event loop to others.
+                # The next read would return at once: let other callbacks of the event loop run.
                 await asyncio.sleep(0)
     finally:
         await comm.close()
@@ -157,3 +157,19 @@ _STIMULUS_CODES = frozenset(
     ).co_consts
     if isinstance(code, CodeType) and code.co_name == "_"
 )
+
+
+def draining_handle_stream(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Server.handle_stream` that handles streams over our comms by `handle_stream`."""
+    ours = handle_stream
+
+    def make() -> Callable[..., Any]:
+        async def handle_stream(self: Any, comm: Any, extra: dict[str, Any] | None = None) -> None:
+            if isinstance(comm, BackhaulComm):
+                await ours(self, comm, extra)
+            else:
+                await original(self, comm, extra)
+
+        return handle_stream
+
+    return make()

@@ -99,8 +99,7 @@ def wait_for_state(state: FutureState) -> Generator[Any, Any]:
     """Wait until a future is finished, failed or cancelled."""
     event: Any = state._event
     if event is None:
-        event = StateEvent()
-        state._event = event
+        event = state._get_event()
     if event.is_set():
         return
     step = getattr(_current, "step", None)
@@ -167,11 +166,24 @@ class _Gathering:
             self._outcome.set_exception(error)
         else:
             if awaited is not None:
-                # An event of asyncio's: somebody waited for the state before we were there.
+                # A future of asyncio's: its event was made before Dask's method was replaced.
                 awaited._asyncio_future_blocking = False
                 awaited.add_done_callback(step.wake)
         finally:
             _current.step = None
+
+
+def shared_event(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `FutureState._get_event` whose events are `StateEvent`."""
+
+    def _get_event(self: FutureState) -> Any:
+        event: Any = self._event
+        if event is None:
+            event = StateEvent()
+            self._event = event
+        return event
+
+    return _get_event
 
 
 def untimed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,20 +199,29 @@ def untimed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _codes_within(function: Any, name: str) -> list[CodeType]:
-    """Find the code of functions that are defined in another one."""
-    codes: Iterable[Any] = getattr(function, "__code__", untimed_wait.__code__).co_consts
-    return [code for code in codes if isinstance(code, CodeType) and code.co_name == name]
+    """Find the code of functions of one name that are defined in another function."""
+    # Without a code, as when somebody has put an object in its place, none is found.
+    constants: Iterable[Any] = getattr(getattr(function, "__code__", None), "co_consts", ())
+    return [code for code in constants if isinstance(code, CodeType) and code.co_name == name]
 
 
+# `_Gathering` may resume only coroutines of which it is known that they wait for one state and for
+# nothing else. A coroutine does not name its function, but it has its code, and a function that is
+# defined in another one has the same code object each time it is made: a constant of the outer one.
+# So a coroutine is recognised by that object. There are two such functions: ours in `untimed_wait`,
+# and the one in `Client._gather` that awaits it, whose source `backhaul.dask.patches` checks.
+
+#: Code of what `untimed_wait` makes
 (_WAIT_CODE,) = _codes_within(untimed_wait, "wait")
-#: The code of the coroutines that wait for one state and for nothing else.
-_KNOWN: Final = frozenset({_WAIT_CODE, *_codes_within(Client._gather, "wait")})
+#: Code of all coroutines that wait for one state and for nothing else
+_STATE_WAIT_CODES: Final = frozenset({_WAIT_CODE, *_codes_within(Client._gather, "wait")})
 
 
-def _is_known(waiting: object) -> TypeGuard[Coroutine[Any, Any, Any]]:
+def _waits_for_a_state(waiting: object) -> TypeGuard[Coroutine[Any, Any, Any]]:
+    """Tell whether an awaitable is a coroutine that waits for one state, and has not begun."""
     return (
         type(waiting) is CoroutineType
-        and waiting.cr_code in _KNOWN
+        and waiting.cr_code in _STATE_WAIT_CODES
         and inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED
     )
 
@@ -224,9 +245,9 @@ async def wait_for_all(args: Iterable[Awaitable[Any]], quiet_exceptions: _Quiet 
     args = list(args)
     if not args:
         return []
-    # Of these coroutines, one comes from Dask and calls the other, if that is still ours.
+    # Dask's coroutine awaits `FutureState.wait`: only while that is ours is it one of these.
     if getattr(FutureState.wait, "__code__", None) is _WAIT_CODE:
-        known = [arg for arg in args if _is_known(arg)]
+        known = [arg for arg in args if _waits_for_a_state(arg)]
         if len(known) == len(args):
             return await _Gathering(known).wait()
     return await _wait_for_tasks(args, quiet_exceptions)
@@ -258,3 +279,8 @@ async def _wait_for_tasks(args: list[Awaitable[Any]], quiet_exceptions: _Quiet) 
         task.add_done_callback(finished)
     await outcome
     return [task.result() for task in tasks]
+
+
+def light_all(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `wait_for_all`, which takes the place of `distributed.utils.All`."""
+    return wait_for_all

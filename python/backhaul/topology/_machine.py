@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
 from backhaul import _native
-from backhaul.bench.units import parse_bytes
+from backhaul._units import parse_bytes
 from backhaul.errors import ConfigError, MachineError
 from backhaul.topology._cached import CachesNative, native_of, with_native
 from backhaul.topology._json import to_json

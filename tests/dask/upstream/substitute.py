@@ -9,7 +9,7 @@ variable ``BACKHAUL_SUBSTITUTE`` names them:
 ``backhaul``
     Ours.
 ``work-in-hand``
-    Dask's own, with `backhaul.dask.work_in_hand` installed in every scheduler.
+    Dask's own, with `backhaul.dask.in_flight` installed in every scheduler.
 
 With this folder on ``PYTHONPATH``, ``sitecustomize`` beside this file arranges it in every process:
 pytest's own and the children that a test starts, as the environment is passed on.
@@ -55,7 +55,7 @@ def _keep_workers_filled() -> None:
     from distributed.scheduler import Scheduler
 
     # Now, as upstream's tests put the configuration back to what it was when they began.
-    from backhaul.dask.work_in_hand import install as install_work_in_hand
+    from backhaul.dask.in_flight import install as install_work_in_hand
 
     initialize = Scheduler.__init__
 

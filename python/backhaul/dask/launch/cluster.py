@@ -18,7 +18,7 @@ from backhaul.dask.launch.planning import (
     read_plan,
     specs_that_can_start,
 )
-from backhaul.dask.launch.specs import Spec
+from backhaul.dask.launch.worker_specs import Spec
 from backhaul.errors import ConfigError
 from backhaul.topology import Machine, Plan, Policy
 

@@ -2,7 +2,9 @@
 
 A nanny makes a ``WorkerProcess`` whenever it starts or restarts its worker, that makes an
 ``AsyncProcess``, and that a process of ``multiprocessing`` which a thread of its own starts. None
-of the three can be told which class to use, so each is given ours as it is handed over.
+of the three takes a class to use: `worker_class` is what runs in the process, whose
+interpreter has started by then, with its threads. So each is given our class as it is handed over,
+as `backhaul.dask.patches` lists.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 from distributed import Nanny, Status
 
 from backhaul.dask.launch.pinning import PinnedProcess, Pinning
+from backhaul.dask.patches import ASYNC_PROCESS_CLASS, WORKER_PROCESS_CLASS
 from backhaul.dask.private import AsyncProcess, WorkerProcess, process_of, starting_method
 from backhaul.errors import ConfigError
 
@@ -38,9 +41,9 @@ class PinnedWorkerProcess(WorkerProcess):
     @process.setter
     def process(self, process: AsyncProcess | None) -> None:
         if process is not None:
-            started_by_us = process_of(process)
-            started_by_us.__class__ = PinnedProcess
-            started_by_us.pinning = self.pinning
+            spawned = process_of(process)
+            if ASYNC_PROCESS_CLASS.install(spawned, PinnedProcess) is not None:
+                spawned.pinning = self.pinning
         vars(self)["process"] = process
 
     async def start(self) -> Any:
@@ -48,13 +51,15 @@ class PinnedWorkerProcess(WorkerProcess):
         try:
             status = await super().start()
         except ConfigError:
-            # There is no process that the nanny could end; its queues have threads.
+            # No process was started that the nanny could end, but its queues have threads to end.
             self.child_stop_q.close()
             if self.process is not None:
                 self.process.close()
             self.status = Status.stopped
             raise
-        if self.process is not None and (refusal := process_of(self.process).refusal):
+        if self.process is not None and (
+            refusal := getattr(process_of(self.process), "refusal", None)
+        ):
             logger.warning(refusal)
         return status
 
@@ -95,8 +100,7 @@ class PinnedNanny(Nanny):
 
     @process.setter
     def process(self, process: Any) -> None:
-        if process is not None:
-            process.__class__ = PinnedWorkerProcess
+        if process is not None and WORKER_PROCESS_CLASS.install(process, PinnedWorkerProcess):
             process.pinning = self.pinning
         vars(self)["process"] = process
 

@@ -1,4 +1,4 @@
-"""What users say of a cluster on this machine, sorted by who is told."""
+"""What users say of a cluster on this machine, sorted by what takes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distributed import Nanny, Worker
 from distributed.security import Security
 
 from backhaul.dask.launch.announce import Announcement
-from backhaul.dask.launch.specs import WorkerOptions
+from backhaul.dask.launch.worker_specs import WorkerOptions
 from backhaul.errors import ConfigError
 from backhaul.topology import Plan
 

@@ -120,7 +120,7 @@ class Pinning:
         if not self.cpus:
             return
         before = os.sched_getaffinity(0)
-        # An OverflowError is a number that no CPU can have.
+        # OverflowError: a number that is too large for any CPU.
         with contextlib.suppress(OSError, OverflowError):
             os.sched_setaffinity(0, self.cpus)
         # The kernel leaves out, without a word, what the cpuset forbids and what does not exist.
@@ -201,7 +201,7 @@ class PinnedProcess(SpawnProcess):
         ConfigError
             If a CPU may not be used here; nothing is started.
         """
-        # Started on demand by the first spawn, it would be pinned with it.
+        # The first spawn would start it, and it would be pinned as that process is.
         resource_tracker.ensure_running()
         with self.pinning.on_this_thread() as refusal:
             self.refusal = refusal

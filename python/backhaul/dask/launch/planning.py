@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from backhaul.dask.launch.specs import Spec, WorkerOptions, worker_specs
+from backhaul.dask.launch.worker_specs import Spec, WorkerOptions, worker_specs
 from backhaul.dask.private import processes_and_threads
 from backhaul.errors import ConfigError
 from backhaul.topology import Machine, Plan, Policy, discover, load

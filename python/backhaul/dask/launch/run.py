@@ -1,4 +1,4 @@
-"""Workers that belong to a command: started together, told of, and ended together."""
+"""Workers that belong to a command: started, reported and ended together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import Nanny
 
-from backhaul.dask.launch.specs import Spec
+from backhaul.dask.launch.worker_specs import Spec
 from backhaul.dask.private import process_of
 from backhaul.dask.private_commands import wait_for_signals
 from backhaul.topology._json import cpu_list
@@ -37,7 +37,7 @@ async def run_workers(
     specs : mapping of str to dict
         As `worker_specs` returns them.
     say : callable
-        Told of progress, a line at a time.
+        Called with each line of progress.
 
     Raises
     ------
@@ -48,7 +48,7 @@ async def run_workers(
     nannies: dict[str, Nanny] = {}
     working: asyncio.Task[None] | None = None
     try:
-        # Signals are heard from here on.
+        # Signals are handled from here on.
         await asyncio.sleep(0)
         for name, spec in specs.items():
             nannies[name] = spec["cls"](address, **spec["options"])

@@ -33,7 +33,7 @@ from backhaul.dask.launch.planning import (
     specs_that_can_start,
 )
 from backhaul.dask.launch.run import run_workers
-from backhaul.dask.launch.specs import Spec, WorkerOptions
+from backhaul.dask.launch.worker_specs import Spec, WorkerOptions
 from backhaul.dask.private import (
     coerce_to_address,
     import_term,

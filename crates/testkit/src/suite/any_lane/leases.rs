@@ -2,7 +2,9 @@
 //!
 //! On a lane that lends none the same messages arrive as copies.
 
-use backhaul::{Arena, ArenaConfig, Bytes, Message, RecvError, Segments, Tag, TagMask};
+use backhaul::{
+    Arena, ArenaConfig, Bytes, CarrierKind, Message, RecvError, Segments, Tag, TagMask,
+};
 
 use crate::lending::{BLOCK_BYTES, block, blocks, deliver};
 use crate::{Finish, Harness, assert_matches, pattern};
@@ -343,7 +345,8 @@ pub fn segments_below_the_threshold_are_copied(harness: &Harness) {
 
 /// Only who says so lends: the memory may be written to once the send is complete
 pub fn what_is_not_sent_as_shared_is_copied(harness: &Harness) {
-    let lending = harness.lending();
+    // Without a choice: else a copy of it may be lent.
+    let lending = harness.lending_with(|config| config.carriers = vec![CarrierKind::Lease]);
     let (near, far) = (&lending.pair.near, &lending.pair.far);
     let lent = lending.block(1);
     let segments = || Segments::from_iter([lent.clone()]);

@@ -341,7 +341,7 @@ pub fn a_lease_on_the_tcp_lane_is_a_violation(harness: &Harness) {
     assert_matches!(
         posted.done().unwrap_err(),
         RecvError::Closed(CloseReason::Violation { ref source, .. })
-            if matches!(**source, ProtocolError::BadTicket { .. })
+            if matches!(**source, ProtocolError::UnknownCarrier { carrier: 1, .. })
     );
     still_accepts(harness, &listener);
 }

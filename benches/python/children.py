@@ -1,0 +1,93 @@
+"""Measured processes that are started anew for each repetition, one contender after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from backhaul.bench.dask_cluster import BenchmarkFailed
+
+__all__ = ["in_turn", "run_child"]
+
+_TIMEOUT_S = 120.0
+
+T = TypeVar("T")
+
+
+def in_turn(
+    names: Sequence[str],
+    measure: Callable[[str], T],
+    *,
+    repetitions: int,
+    on_step: Callable[[str, int], None],
+) -> dict[str, list[T]]:
+    """Measure each contender once in every round.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The contenders.
+    measure : callable
+        Measures the one of that name once.
+    repetitions : int
+        Rounds.
+    on_step : callable
+        Called before each step with what comes, and how many steps are left.
+
+    Returns
+    -------
+    dict of str to list
+        What was measured, by name.
+    """
+    left = len(names) * repetitions
+    found: dict[str, list[T]] = {name: [] for name in names}
+    for number in range(1, repetitions + 1):
+        for name in names:
+            on_step(f"{name}: {number}/{repetitions}", left)
+            left -= 1
+            found[name].append(measure(name))
+    on_step("done", 0)
+    return found
+
+
+def run_child(
+    what: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Any:
+    """Run a measured process, and read what it prints as JSON.
+
+    Parameters
+    ----------
+    what : str
+        What it does, for messages.
+    module : str
+        Its program.
+    *arguments : str
+        Its arguments.
+    environment : mapping of str to str, optional
+        Variables to add to those of this process.
+
+    Raises
+    ------
+    BenchmarkFailed
+        If it fails or takes too long.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+        )
+    except subprocess.TimeoutExpired:
+        raise BenchmarkFailed(f"{what} took more than {_TIMEOUT_S:.0f} s") from None
+    except subprocess.CalledProcessError as error:
+        said = "\n".join(error.stderr.strip().splitlines()[-6:])
+        raise BenchmarkFailed(f"{what} ended with {error.returncode}:\n{said}") from None
+    return json.loads(done.stdout)

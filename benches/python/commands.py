@@ -1,0 +1,242 @@
+"""The commands of the development benchmarks: ``python -m benches.python`` in a checkout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from backhaul.bench.command_options import (
+    cluster_options,
+    json_option,
+    named,
+    profile_options,
+    run_benchmark,
+    saturation,
+)
+from backhaul.bench.option_types import ListType, NumbersType, SizeType
+from benches.python import tables
+
+__all__ = ["COMMANDS"]
+
+_METHODS = ("p2p", "tasks")
+_WAYS = ("scatter", "replicate", "fetch")
+_LAUNCHERS = ("dask-tcp", "dask-backhaul", "backhaul", "backhaul-unpinned")
+_ALLOCATORS = ("stock", "recycled", "backhaul")
+
+
+@click.command()
+@click.option(
+    "--chunks",
+    type=NumbersType(whole=True),
+    default="1,5,20",
+    show_default=True,
+    help="Comma-separated: partitions of each dataframe for each worker.",
+)
+@click.option(
+    "--rows-per-worker",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="Rows of each dataframe for each worker, whatever the chunks.",
+)
+@click.option(
+    "--shuffle",
+    type=click.Choice(_METHODS),
+    default="p2p",
+    show_default=True,
+    help="How Dask brings equal keys together.",
+)
+@saturation("1.1")
+@cluster_options(repetitions=3)
+@profile_options
+def merge(**chosen: Any) -> None:
+    """Join two Dask dataframes, the same rows in few or many partitions.
+
+    Time grows with the square of the partitions: a hundred chunks take minutes.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from benches.python import merge as job
+
+    run_benchmark(job, tables.merge_tables, chosen)
+
+
+@click.command()
+@click.option(
+    "--method",
+    "methods",
+    type=ListType(_METHODS, all=_METHODS),
+    default="p2p",
+    show_default=True,
+    help="Comma-separated: p2p, tasks.",
+)
+@click.option(
+    "--chunks",
+    type=NumbersType(whole=True),
+    default="5",
+    show_default=True,
+    help="Comma-separated: partitions for each worker.",
+)
+@click.option(
+    "--rows-per-worker",
+    type=click.IntRange(1),
+    default=2_000_000,
+    show_default=True,
+    help="Rows for each worker, whatever the chunks.",
+)
+@click.option(
+    "--columns",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Of 8 bytes, beside the key.",
+)
+@saturation("1.1")
+@cluster_options(repetitions=3)
+@profile_options
+def shuffle(**chosen: Any) -> None:
+    """Shuffle a Dask dataframe: rows with equal keys come into one partition.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from benches.python import shuffle as job
+
+    named(chosen, "methods", "--method")
+    run_benchmark(job, tables.shuffle_tables, chosen)
+
+
+@click.command()
+@click.option(
+    "--method",
+    "methods",
+    type=ListType(_METHODS, all=_METHODS),
+    default="all",
+    show_default=True,
+    help="Comma-separated: p2p, tasks.",
+)
+@click.option(
+    "--size",
+    type=click.IntRange(1),
+    default=8000,
+    show_default=True,
+    help="Rows and columns of the array.",
+)
+@click.option(
+    "--chunks",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Rows of a chunk before, columns of one after.",
+)
+@saturation("1.1")
+@cluster_options(repetitions=3)
+@profile_options
+def rechunk(**chosen: Any) -> None:
+    """Rechunk a Dask array, from chunks of rows to chunks of columns.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from benches.python import rechunk as job
+
+    named(chosen, "methods", "--method")
+    run_benchmark(job, tables.rechunk_tables, chosen)
+
+
+@click.command()
+@click.option(
+    "--way",
+    "ways",
+    type=ListType(_WAYS, all=_WAYS),
+    default="all",
+    show_default=True,
+    help="Comma-separated: scatter (client.scatter with broadcast), replicate (the result of a "
+    "task, with client.replicate), fetch (the same, because tasks on every worker need it).",
+)
+@click.option(
+    "--size",
+    "nbytes",
+    type=SizeType(),
+    default="256MiB",
+    show_default=True,
+    help="Of the array.",
+)
+@cluster_options(repetitions=3, workers=4)
+@profile_options
+def broadcast(**chosen: Any) -> None:
+    """Bring one array to every worker; measure time, and memory in copies of the array.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from benches.python import broadcast as job
+
+    named(chosen, "ways", "--way")
+    run_benchmark(job, tables.broadcast_tables, chosen)
+
+
+@click.command()
+@click.option(
+    "--size",
+    "nbytes",
+    type=SizeType(),
+    default="128MiB",
+    show_default=True,
+    help="Of the array.",
+)
+@click.option(
+    "--repetitions",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Processes for each allocator.",
+)
+@click.option(
+    "--allocator",
+    "allocators",
+    type=ListType(_ALLOCATORS, all=_ALLOCATORS),
+    default="all",
+    show_default=True,
+    help="Comma-separated: stock (NumPy on glibc), recycled (glibc keeps freed memory), "
+    "backhaul (an arena).",
+)
+@json_option
+def alloc(**chosen: Any) -> None:
+    """Make and fill a large NumPy array, drop it, and make it again. Needs numpy."""
+    from benches.python import alloc as job
+
+    named(chosen, "allocators", "--allocator")
+    run_benchmark(job, tables.alloc_tables, chosen)
+
+
+@click.command()
+@click.option(
+    "--launcher",
+    "launchers",
+    type=ListType(_LAUNCHERS, all=_LAUNCHERS),
+    default="dask-tcp,dask-backhaul,backhaul",
+    show_default=True,
+    help=f"Comma-separated: {', '.join(_LAUNCHERS)}.",
+)
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each.")
+@click.option(
+    "--repetitions",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Starts of each.",
+)
+@json_option
+def start(**chosen: Any) -> None:
+    """Start a cluster on this machine, with Dask's launcher and with ours.
+
+    Needs the extra `dask`.
+    """
+    from benches.python import start as job
+
+    named(chosen, "launchers", "--launcher")
+    run_benchmark(job, tables.start_tables, chosen)
+
+
+#: All of them
+COMMANDS = (merge, shuffle, rechunk, broadcast, alloc, start)

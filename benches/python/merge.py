@@ -1,0 +1,58 @@
+"""``merge``: a join of two dataframes, cut into few or many partitions.
+
+The rows stay the same, only their partitions get smaller: what Dask does for each of them takes
+over. The question is that of https://github.com/dask/distributed/issues/6899, where a join on GPUs
+fell from 20 GiB/s with one chunk for each worker to 0.13 GiB/s with a hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from backhaul.bench import cases
+from backhaul.bench.contenders import ClusterOptions
+from backhaul.bench.profiles import Profiler
+from backhaul.bench.report import Report
+
+__all__ = ["Options", "run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ClusterOptions):
+    """What to run."""
+
+    #: Partitions of each dataframe, for each worker
+    chunks: Sequence[int] = (1, 5, 20)
+    #: Rows of each dataframe, for each worker, over all its partitions
+    rows_per_worker: int = 1_000_000
+    #: Dask's ``shuffle_method``
+    shuffle: str = "p2p"
+
+
+def run(
+    options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
+) -> Report[Options, cases.Row]:
+    """Run the join with every number of chunks; see `backhaul.bench.cases.run`."""
+    chosen = [
+        cases.Case(
+            str(chunks),
+            "benches.python.merge_job:Merge",
+            {
+                "partitions": chunks * options.workers,
+                "rows": max(1, options.rows_per_worker // chunks),
+                "shuffle": options.shuffle,
+            },
+            label=f"merge-{chunks}",
+        )
+        for chunks in options.chunks
+    ]
+    return cases.run(
+        "backhaul.benches.merge/2",
+        chosen,
+        options,
+        rows_of=cases.data_rows,
+        on_step=on_step,
+        profiler=profiler,
+        versions_of=("pandas", "pyarrow"),
+    )

@@ -1,0 +1,102 @@
+"""The job of ``merge``: join two dataframes whose rows are in the wrong places."""
+
+from __future__ import annotations
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+from distributed import Client, wait
+
+from backhaul.bench.jobs import Job
+
+__all__ = ["MATCHING", "Merge"]
+
+#: Fraction of the rows on the right that have a partner on the left
+MATCHING = 0.3
+
+_ROW_BYTES = 16
+
+
+class Merge(Job):
+    """Join two persisted dataframes on a column, each output partition from all inputs.
+
+    Parameters
+    ----------
+    partitions : int
+        Of each dataframe.
+    rows : int
+        Rows of each partition.
+    shuffle : str
+        Dask's ``shuffle_method``.
+    seed : int
+        Differs between repetitions.
+
+    Notes
+    -----
+    Like dask-cuda's ``local_cudf_merge`` in its arguments and its data: a unique key and a payload
+    on the left, a key of which three in ten match on the right, both of 8 bytes, in random order.
+    """
+
+    def __init__(self, *, partitions: int, rows: int, shuffle: str, seed: int) -> None:
+        super().__init__()
+        self._partitions = partitions
+        self._rows = rows
+        self._shuffle = shuffle
+        self._seed = seed
+
+    @property
+    def input_bytes(self) -> int:
+        return 2 * self._partitions * self._rows * _ROW_BYTES
+
+    @property
+    def timeout_s(self) -> float:
+        # Every input partition has a piece for every output partition.
+        return super().timeout_s + 2 * self._partitions**2 * 0.02
+
+    def prepare(self, client: Client) -> None:
+        self._left, self._right = (
+            dd.from_map(
+                make,
+                range(self._partitions),
+                partitions=self._partitions,
+                rows=self._rows,
+                seed=self._seed,
+                meta=make(0, partitions=1, rows=1, seed=0).iloc[:0],
+            ).persist()
+            for make in (make_left, make_right)
+        )
+        wait([self._left, self._right])
+
+    def run(self, client: Client) -> None:
+        merged = self._left.merge(
+            self._right, on="key", shuffle_method=self._shuffle, broadcast=False
+        )
+        self.result = merged.persist()
+        wait(self.result)
+
+    def check(self, client: Client) -> None:
+        partners = self._partitions * matching_rows(self._rows)
+        pairs = self.result["key"] + self.result["left"] + self.result["right"]
+        found, wrong = len(self.result), int((pairs != 0).sum().compute())
+        if found != partners or wrong:
+            raise ValueError(
+                f"wrong result: {found} rows instead of {partners}, {wrong} of them no pair"
+            )
+
+
+def matching_rows(rows: int) -> int:
+    """Count the rows of a partition on the right that have a partner."""
+    return round(rows * MATCHING)
+
+
+def make_left(index: int, *, partitions: int, rows: int, seed: int) -> pd.DataFrame:
+    """Make a partition on the left: keys that lie evenly, and what cancels two of each."""
+    key = index + partitions * np.random.default_rng([seed, index, 0]).permutation(rows)
+    return pd.DataFrame({"key": key, "left": -2 * key})
+
+
+def make_right(index: int, *, partitions: int, rows: int, seed: int) -> pd.DataFrame:
+    """Make a partition on the right: some keys of the left, the others beyond all of them."""
+    number = np.random.default_rng([seed, index, 1]).permutation(rows)
+    key = index + partitions * np.where(number < matching_rows(rows), number, number + rows)
+    return pd.DataFrame({"key": key, "right": key})

@@ -1,0 +1,55 @@
+"""``rechunk``: an array in chunks of rows becomes one in chunks of columns.
+
+Every chunk has a piece for every new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from backhaul.bench import cases
+from backhaul.bench.contenders import ClusterOptions
+from backhaul.bench.profiles import Profiler
+from backhaul.bench.report import Report
+
+__all__ = ["METHODS", "Options", "run"]
+
+#: Dask's ways to do it
+METHODS = ("p2p", "tasks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ClusterOptions):
+    """What to run."""
+
+    #: Some of :data:`METHODS`
+    methods: Sequence[str] = METHODS
+    #: Rows and columns of the array of float64
+    size: int = 8000
+    #: Rows of a chunk before, columns of one after
+    chunks: int = 1000
+
+
+def run(
+    options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
+) -> Report[Options, cases.Row]:
+    """Rechunk an array each way; see `backhaul.bench.cases.run`."""
+    chosen = [
+        cases.Case(
+            method,
+            "benches.python.rechunk_job:Rechunk",
+            {"method": method, "size": options.size, "chunks": options.chunks},
+            label=f"rechunk-{method}",
+        )
+        for method in options.methods
+    ]
+    return cases.run(
+        "backhaul.benches.rechunk/1",
+        chosen,
+        options,
+        rows_of=cases.data_rows,
+        on_step=on_step,
+        profiler=profiler,
+        versions_of=("numpy",),
+    )

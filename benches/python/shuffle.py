@@ -1,0 +1,63 @@
+"""``shuffle``: bring equal keys of a dataframe together, every partition to all.
+
+The rows stay the same, whatever the number of partitions that they are cut into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from backhaul.bench import cases
+from backhaul.bench.contenders import ClusterOptions
+from backhaul.bench.profiles import Profiler
+from backhaul.bench.report import Report
+
+__all__ = ["METHODS", "Options", "run"]
+
+#: Dask's ways to do it between processes
+METHODS = ("p2p", "tasks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ClusterOptions):
+    """What to run."""
+
+    #: Some of :data:`METHODS`
+    methods: Sequence[str] = ("p2p",)
+    #: Partitions for each worker
+    chunks: Sequence[int] = (5,)
+    #: Rows for each worker, over all its partitions
+    rows_per_worker: int = 2_000_000
+    #: Columns of 8 bytes beside the key
+    columns: int = 4
+
+
+def run(
+    options: Options, *, on_step: Callable[[str, int], None], profiler: Profiler | None = None
+) -> Report[Options, cases.Row]:
+    """Run the shuffle each way, with every number of chunks; see `backhaul.bench.cases.run`."""
+    chosen = [
+        cases.Case(
+            f"{method}, {chunks}",
+            "benches.python.shuffle_job:Shuffle",
+            {
+                "method": method,
+                "partitions": chunks * options.workers,
+                "rows": max(1, options.rows_per_worker // chunks),
+                "columns": options.columns,
+            },
+            label=f"shuffle-{method}, {chunks}",
+        )
+        for method in options.methods
+        for chunks in options.chunks
+    ]
+    return cases.run(
+        "backhaul.benches.shuffle/1",
+        chosen,
+        options,
+        rows_of=cases.data_rows,
+        on_step=on_step,
+        profiler=profiler,
+        versions_of=("pandas", "pyarrow"),
+    )

@@ -1,0 +1,196 @@
+"""What the commands of the benchmarks share: options, and the way to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from backhaul.bench.option_types import JsonTargetType, NumbersType, ProtocolsType
+from backhaul.bench.output import show_progress, write_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = [
+    "cluster_options",
+    "json_option",
+    "named",
+    "profile_options",
+    "run_benchmark",
+    "saturation",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def cluster_options(*, repetitions: int, workers: int = 2) -> Callable[[_F], _F]:
+    """Add the options that every command with clusters has.
+
+    Parameters
+    ----------
+    repetitions : int
+        Unless the user wants others, as all defaults.
+    workers : int
+        Worker processes.
+
+    Returns
+    -------
+    callable
+        Decorates a command.
+    """
+    options: list[Callable[[_F], _F]] = [
+        click.option(
+            "--repetitions",
+            "--repeats",
+            "repetitions",
+            type=click.IntRange(1),
+            default=repetitions,
+            show_default=True,
+            help="Timed ones.",
+        ),
+        click.option(
+            "--protocol",
+            "--protocols",
+            "protocols",
+            type=ProtocolsType(),
+            default="tcp,backhaul",
+            show_default=True,
+            help="Comma-separated; any that Dask knows.",
+        ),
+        click.option("--workers", type=click.IntRange(1), default=workers, show_default=True),
+        click.option(
+            "--threads",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            help="Of each worker.",
+        ),
+    ]
+    return lambda command: _add(json_option(command), options)
+
+
+def saturation(default: str) -> Callable[[_F], _F]:
+    """Add the option of how many tasks are sent ahead.
+
+    Parameters
+    ----------
+    default : str
+        Numbers, separated by commas.
+
+    Returns
+    -------
+    callable
+        Decorates a command.
+    """
+    return click.option(
+        "--saturation",
+        "saturations",
+        type=NumbersType(),
+        default=default,
+        show_default=True,
+        help="Comma-separated: tasks sent to a worker for each thread. 1.1 is Dask's default.",
+    )
+
+
+def json_option(command: _F) -> _F:
+    """Add the option of where JSON goes."""
+    option = click.option(
+        "--json",
+        "json_target",
+        type=JsonTargetType(),
+        metavar="[FILE]",
+        is_flag=False,
+        flag_value="-",
+        help="Write JSON to a file, or print it instead of tables.",
+    )
+    return option(command)
+
+
+def profile_options(command: _F) -> _F:
+    """Add the options of flame graphs."""
+    options: list[Callable[[_F], _F]] = [
+        click.option(
+            "--profile",
+            "profile_folder",
+            metavar="DIR",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Write flame graphs of every process there; needs py-spy.",
+        ),
+        click.option(
+            "--profile-native", is_flag=True, help="Have them show compiled extensions too (slow)."
+        ),
+    ]
+    return _add(command, options)
+
+
+def run_benchmark(job: Any, tables: Callable[[Any], RenderableType], chosen: dict[str, Any]) -> Any:
+    """Run a benchmark and write its report; what the user can mend is an error of one line.
+
+    Parameters
+    ----------
+    job : module
+        With ``Options`` and ``run``.
+    tables : callable
+        Lays out the report.
+    chosen : dict of str to Any
+        What the command was given: options of the job, and those of this module.
+
+    Returns
+    -------
+    Any
+        The report.
+
+    Raises
+    ------
+    click.ClickException
+        If a process failed, a result is wrong, or py-spy is missing.
+    """
+    from backhaul.bench.dask_cluster import BenchmarkFailed
+    from backhaul.bench.pair import ContenderFailed
+    from backhaul.bench.profiles import Profiler, ProfilerFailed
+    from backhaul.bench.tables import open_console, print_machine
+
+    json_target = chosen.pop("json_target")
+    folder, native = chosen.pop("profile_folder", None), chosen.pop("profile_native", False)
+    options = job.Options(**chosen)
+    try:
+        more = {"profiler": Profiler(folder, native=native)} if folder else {}
+        with show_progress() as on_step:
+            report = job.run(options, on_step=on_step, **more)
+    except (BenchmarkFailed, ContenderFailed, ProfilerFailed) as error:
+        raise click.ClickException(str(error)) from error
+    if json_target is not None:
+        write_json(report.to_json(), json_target)
+    if json_target != "-":
+        console = open_console()
+        print_machine(console, report.machine, report.versions)
+        console.print(tables(report))
+    return report
+
+
+def named(chosen: dict[str, Any], name: str, option: str) -> None:
+    """Refuse a list without names.
+
+    Parameters
+    ----------
+    chosen : dict of str to Any
+        What the command was given.
+    name, option : str
+        The parameter, and the option that sets it.
+
+    Raises
+    ------
+    click.BadParameter
+        If the list is empty.
+    """
+    if not chosen[name]:
+        raise click.BadParameter("name at least one", param_hint=option)
+
+
+def _add(command: _F, options: list[Callable[[_F], _F]]) -> _F:
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,198 @@
+"""The commands of ``backhaul bench``: what a user measures. Developers have ``benches`` besides."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from backhaul.bench.command_options import (
+    cluster_options,
+    json_option,
+    named,
+    profile_options,
+    run_benchmark,
+    saturation,
+)
+from backhaul.bench.option_types import ChunkType, ListType, PeersType, SizesType
+
+__all__ = ["COMMANDS"]
+
+_APIS = ("async", "blocking")
+_LANES = ("auto", "shm", "tcp", "inproc")
+_CASES = ("map", "chain", "tree", "all-to-all", "submit")
+_AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _array_options(*, size: int, chunks: int) -> Callable[[_F], _F]:
+    """Add the options of a square array of float64, with their defaults."""
+    of_size = click.option(
+        "--size", type=click.IntRange(1), default=size, show_default=True, help="Rows of x."
+    )
+    of_chunks = click.option(
+        "--chunks",
+        type=ChunkType(),
+        default=chunks,
+        show_default=True,
+        help="Rows of a chunk, or its size, such as 128MiB.",
+    )
+    return lambda command: of_size(of_chunks(command))
+
+
+@click.command()
+@click.option(
+    "--sizes",
+    type=SizesType(),
+    default="8,1KiB,64KiB,1MiB,16MiB",
+    show_default=True,
+    help="Comma-separated message sizes.",
+)
+@click.option(
+    "--api",
+    "apis",
+    type=ListType(_APIS, both=_APIS),
+    default="both",
+    show_default=True,
+    help="async, blocking or both.",
+)
+@click.option(
+    "--lane",
+    "lanes",
+    type=ListType(_LANES),
+    default="auto",
+    show_default=True,
+    help="Comma-separated: auto, shm, tcp, inproc (two threads of one process).",
+)
+@click.option(
+    "--against",
+    type=PeersType(),
+    default="none",
+    show_default=True,
+    help="Comma-separated peers, or all.",
+)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(0.01, 60),
+    default=0.3,
+    show_default=True,
+    help="Seconds for one contender at one size in one round.",
+)
+@click.option(
+    "--peer-python",
+    "peer_pythons",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Interpreter with peers; default: the one that `make bench` fills.",
+)
+@json_option
+def p2p(*, peer_pythons: tuple[str, ...], **chosen: Any) -> None:
+    """Measure latency and bandwidth between two processes."""
+    from backhaul.bench import p2p as job
+    from backhaul.bench.peers import default_pythons
+    from backhaul.bench.tables import p2p_tables
+
+    pythons = [sys.executable, *peer_pythons] if peer_pythons else default_pythons()
+    run_benchmark(job, p2p_tables, {**chosen, "pythons": pythons})
+
+
+@click.command()
+@click.option(
+    "--case",
+    "cases",
+    type=ListType(_CASES, all=_CASES),
+    default="all",
+    show_default=True,
+    help=f"Comma-separated: {', '.join(_CASES)}.",
+)
+@click.option(
+    "--tasks",
+    type=click.IntRange(1),
+    help="Tasks of every case [default: 5000, 300, 1023, 100, 200].",
+)
+@click.option(
+    "--function",
+    type=click.Choice(["module", "lambda"]),
+    default="module",
+    show_default=True,
+    help="What tasks call: a function that workers import, or one pickled by value.",
+)
+@saturation("1.1,20")
+@cluster_options(repetitions=5)
+@profile_options
+def tasks(**chosen: Any) -> None:
+    """Measure what a trivial Dask task costs: wall-clock, CPU and context switches.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import tasks as job
+    from backhaul.bench.task_tables import tasks_tables
+
+    named(chosen, "cases", "--case")
+    run_benchmark(job, tasks_tables, chosen)
+
+
+@click.command("transpose-sum")
+@_array_options(size=8000, chunks=1000)
+@click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Not counted.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the arrays.")
+@click.option(
+    "--against",
+    type=ListType(_AGAINST, all=_AGAINST, none=()),
+    default="none",
+    show_default=True,
+    help="Comma-separated: one-process (as many threads, nothing is moved), one-process-recycled "
+    "(and glibc keeps freed memory), tcp-recycled, or all.",
+)
+@cluster_options(repetitions=5)
+@profile_options
+def transpose_sum(**chosen: Any) -> None:
+    """Sum x + x.T on Dask workers over each protocol, and compare.
+
+    Exits with 1 if the results differ. Needs the extra `dask`.
+    """
+    from backhaul.bench import transpose_sum as job
+    from backhaul.bench.data_tables import transpose_sum_tables
+
+    report = run_benchmark(job, transpose_sum_tables, chosen)
+    if not report.findings["equal"]:
+        sys.exit(1)
+
+
+@click.command()
+@_array_options(size=12_000, chunks=2000)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.001),
+    default=0.05,
+    show_default=True,
+    help="Seconds between samples; more where sampling would take a tenth of a CPU.",
+)
+@click.option(
+    "--settle",
+    "settle_s",
+    type=click.FloatRange(0),
+    default=0.5,
+    show_default=True,
+    help="Seconds from the end of a repetition to the sample at rest.",
+)
+@cluster_options(repetitions=5)
+def memory(**chosen: Any) -> None:
+    """Sample the memory of all processes of a cluster while it sums x + x.T.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import memory as job
+    from backhaul.bench.memory_tables import memory_tables
+
+    run_benchmark(job, memory_tables, chosen)
+
+
+#: All of them
+COMMANDS = (p2p, tasks, transpose_sum, memory)

@@ -1,0 +1,88 @@
+"""When Dask is changed: the one place that installs what `backhaul.dask.patches` lists.
+
+Importing Backhaul changes nothing. What a process shares is replaced
+
+- when it asks for its first connector or listener of ``backhaul://``, which is when Dask first
+  means to use Backhaul there (`backhaul.dask.backend`); and
+- by the preload `backhaul.dask.preload`, for a process that speaks ``tcp://`` only.
+
+What concerns one scheduler, worker or nanny is replaced on that object, at its first listener or by
+the same preload. Each replacement has a switch in the configuration, read at that moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from distributed import Nanny, Scheduler, Worker
+
+from backhaul.dask.config import switched_on
+from backhaul.dask.patches import PATCHES
+from backhaul.dask.patching import Patch, Replacement
+
+__all__ = ["install", "install_for", "installed", "uninstall"]
+
+logger = logging.getLogger(__name__)
+
+_lock = threading.Lock()
+_installed: dict[Patch, Replacement] = {}
+_refused: set[Patch] = set()
+
+
+def install() -> None:
+    """Install every patch that is switched on and fits; calling it again costs little."""
+    with _lock:
+        for patch in PATCHES:
+            if patch in _installed or patch in _refused or not switched_on(patch.switch):
+                continue
+            refusal = patch.refusal()
+            if refusal is None:
+                _installed[patch] = patch.install()
+            else:
+                _refused.add(patch)
+                logger.warning("Backhaul leaves %s as it is, which is slower: %s", patch, refusal)
+
+
+def install_for(server: Any) -> None:
+    """Replace what concerns one server; again costs nothing.
+
+    Parameters
+    ----------
+    server : object
+        Anything that a preload or a listener may belong to. Schedulers, workers and nannies have
+        such matters; a worker's are those of the context that starts it.
+    """
+    # Each imports what it needs: a worker does without the scheduler's part.
+    if isinstance(server, Scheduler):
+        from backhaul.dask import account, in_flight
+
+        in_flight.install(server)
+        account.install(server)
+    elif isinstance(server, Worker):
+        from backhaul.dask import memory, reports
+
+        memory.install(server)
+        reports.install(server)
+    elif isinstance(server, Nanny):
+        from backhaul.dask import memory
+
+        memory.install_for_nanny(server)
+
+
+def uninstall() -> None:
+    """Put Dask's own functions back, where nobody has replaced ours; for tests.
+
+    What was replaced on single objects stays there, as long as these live.
+    """
+    with _lock:
+        for replacement in _installed.values():
+            replacement.take_back()
+        _installed.clear()
+        _refused.clear()
+
+
+def installed() -> list[Patch]:
+    """List the patches of the process that are in force, in the order of `PATCHES`."""
+    return [patch for patch in PATCHES if patch in _installed]

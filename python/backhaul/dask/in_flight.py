@@ -1,0 +1,292 @@
+"""The in-flight window of each worker: queued tasks that are sent before they are needed.
+
+The scheduler holds root tasks back in a queue and gives a worker 1.1 times as many as it has
+threads, so each short task waits for a round trip. `install` lets it send more, several at once:
+whenever a worker is down to half of what it was sent, it is filled up to what `saturation` allows.
+All that upstream's queue does stays as it is, and comes first; what is sent here comes on top.
+
+Tasks that were sent on a wrong guess are stolen back: see `steal_back`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from distributed import Scheduler
+
+from backhaul.dask.config import work_in_hand_limits
+from backhaul.dask.patches import QUEUED_TASK_DECISION, STEAL_RESPONSE, TASK_FINISHED
+from backhaul.dask.patching import Replacement
+from backhaul.dask.private import TaskGroup, TaskState, WorkerState
+from backhaul.dask.saturation import (
+    Expectation,
+    InFlight,
+    Limits,
+    excess_tasks,
+    floor_tasks,
+    room_tasks,
+)
+from backhaul.dask.steal_back import StealBack
+
+__all__ = ["UPSTREAM_SATURATION", "InFlightWindow", "install", "uninstall"]
+
+#: The default of ``distributed.scheduler.worker-saturation``. Another value was chosen by someone.
+UPSTREAM_SATURATION = 1.1
+
+#: Groups whose finished tasks are counted; when there are more, all counts start again.
+GROUPS_MAX = 10_000
+
+
+def install(scheduler: Scheduler) -> bool:
+    """Keep the workers of a scheduler filled.
+
+    Does nothing if ``distributed.comm.backhaul.work-in-hand.enabled`` is false, if
+    ``distributed.scheduler.worker-saturation`` has been set to something other than its default,
+    or, with a warning in the log, if the scheduler does not look like one we know.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        Before or after it has started.
+
+    Returns
+    -------
+    bool
+        Whether it is in force now.
+
+    Raises
+    ------
+    ValueError
+        If the configuration cannot be understood.
+    """
+    if _installed(scheduler) is not None:
+        return True
+    limits = work_in_hand_limits()
+    if limits is None or scheduler.WORKER_SATURATION != UPSTREAM_SATURATION:
+        return False
+    fits = (
+        TASK_FINISHED.fits(scheduler.stream_handlers),
+        STEAL_RESPONSE.fits(scheduler.stream_handlers),
+        QUEUED_TASK_DECISION.fits(scheduler),
+    )
+    if not all(fits):
+        return False
+    InFlightWindow(scheduler, limits).attach()
+    return True
+
+
+def uninstall(scheduler: Scheduler) -> None:
+    """Leave the scheduler as upstream made it; does nothing if we are not installed.
+
+    Tasks that have been sent stay where they are.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The one that was given to `install`.
+    """
+    installed = _installed(scheduler)
+    if installed is not None:
+        installed.detach()
+
+
+class InFlightWindow:
+    """Watches tasks finish on one scheduler, and sends out more of them.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    limits : Limits
+        How far the window of a worker opens.
+
+    Notes
+    -----
+    Two things are replaced on the instance: the handler of ``task-finished``, which calls
+    upstream's before it looks at the worker, and the choice of a worker for a queued task, which
+    is upstream's unless a worker is being filled. ``idle_task_count`` keeps upstream's meaning, and
+    with it all that upstream asserts about the queue.
+    """
+
+    def __init__(self, scheduler: Scheduler, limits: Limits) -> None:
+        self.scheduler = scheduler
+        self.limits = limits
+        #: By name of the prefix
+        self.expectations: dict[str, Expectation] = {}
+        #: Tasks that have finished, by name of the group
+        self.confirmed: dict[str, int] = {}
+        #: A worker is filled again when it has no more tasks in flight than this; by address
+        self.low_tasks: dict[str, int] = {}
+        self.steal_back = StealBack(scheduler)
+        self._target: WorkerState | None = None
+        self._upstream_finished: Callable[..., None] = scheduler.handle_task_finished
+        self._upstream_decide: Callable[[], WorkerState | None] = (
+            scheduler.decide_worker_rootish_queuing_enabled
+        )
+        self._replaced: list[Replacement] = []
+
+    def attach(self) -> None:
+        """Take our place on the scheduler."""
+        finished = TASK_FINISHED.install(self.scheduler.stream_handlers, self.handle_task_finished)
+        decision = QUEUED_TASK_DECISION.install(self.scheduler, self.decide_worker)
+        assert finished is not None
+        assert decision is not None
+        self._upstream_finished = finished.original
+        self._replaced = [finished, decision]
+        self.steal_back.attach()
+
+    def detach(self) -> None:
+        """Give it up again."""
+        for replacement in self._replaced:
+            replacement.take_back()
+        self.steal_back.detach()
+
+    def decide_worker(self) -> WorkerState | None:
+        """Choose a worker for a task that leaves the queue."""
+        target, self._target = self._target, None
+        return self._upstream_decide() if target is None else target
+
+    def handle_task_finished(self, key: Any, worker: str, stimulus_id: str, **message: Any) -> None:
+        """Handle the message; takes the place of `distributed.Scheduler.handle_task_finished`."""
+        scheduler = self.scheduler
+        ts = scheduler.tasks.get(key)
+        ws = scheduler.workers.get(worker)
+        if ts is None or ws is None or ts.processing_on is not ws:
+            self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
+            return
+        surprised = self._observe(ts, message)
+        self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
+        if surprised:
+            self._steal_back(ts.prefix.name)
+        tasks = len(ws.processing) - len(ws.long_running)
+        if tasks <= self.low_tasks.get(worker, tasks) and scheduler.queued:
+            self.fill(ws, stimulus_id)
+
+    def fill(self, ws: WorkerState, stimulus_id: str) -> int:
+        """Send a worker as many tasks from the front of the queue as it has room for.
+
+        Parameters
+        ----------
+        ws : distributed.scheduler.WorkerState
+            The worker.
+        stimulus_id : str
+            What led to this.
+
+        Returns
+        -------
+        int
+            Number of tasks sent.
+        """
+        scheduler = self.scheduler
+        queued = scheduler.queued
+        sent = 0
+        client_msgs: dict[str, list[Any]] = {}
+        worker_msgs: dict[str, list[Any]] = {}
+        try:
+            while queued and ws in scheduler.running:
+                group = queued.peek().group
+                room = self._room(ws, group)
+                if not room:
+                    break
+                while room and queued and (ts := queued.peek()).group is group:
+                    self._target = ws
+                    recommendations: Any = {ts.key: "processing"}
+                    scheduler._transitions(recommendations, client_msgs, worker_msgs, stimulus_id)
+                    room -= 1
+                    sent += 1
+                if not room:
+                    break
+        finally:
+            self._target = None
+            # As `Scheduler.transitions` after each: here one message for all of them.
+            scheduler.send_all(client_msgs, worker_msgs)
+        tasks = len(ws.processing) - len(ws.long_running)
+        if len(self.low_tasks) > 2 * len(scheduler.workers):
+            self.low_tasks = {
+                worker: low for worker, low in self.low_tasks.items() if worker in scheduler.workers
+            }
+        self.low_tasks[ws.address] = max(tasks // 2, self._floor_tasks(ws))
+        return sent
+
+    def in_flight(self, ws: WorkerState) -> InFlight | None:
+        """Sum up what is in flight to a worker; None if it is not known what that will take."""
+        used_bytes = max(ws.metrics.get("memory", 0), ws.nbytes)
+        in_flight = InFlight(
+            threads=max(1, ws.nthreads),
+            budget_bytes=self.limits.budget_bytes(
+                memory_limit_bytes=ws.memory_limit, memory_used_bytes=used_bytes
+            ),
+        )
+        for prefix, tasks in ws.task_prefix_count.items():
+            expectation = self.expectations.get(prefix)
+            if expectation is None:
+                return None
+            in_flight.add(tasks, expectation)
+        return in_flight
+
+    def _observe(self, ts: TaskState, message: dict[str, Any]) -> bool:
+        """Learn from a task, and return whether what we thought of it was wrong."""
+        seconds = 0.0
+        for startstop in message["startstops"]:
+            if startstop["action"] == "compute":
+                seconds += startstop["stop"] - startstop["start"]
+        group = ts.group.name
+        confirmed = self.confirmed.get(group)
+        if confirmed is None:
+            confirmed = 0
+            if len(self.confirmed) >= GROUPS_MAX:
+                self.confirmed.clear()
+        self.confirmed[group] = confirmed + 1
+        nbytes = message["nbytes"] or 0
+        expectation = self.expectations.get(ts.prefix.name)
+        if expectation is None:
+            self.expectations[ts.prefix.name] = Expectation(seconds, nbytes)
+            return False
+        return expectation.observe(seconds, nbytes)
+
+    def _room(self, ws: WorkerState, group: TaskGroup) -> int:
+        """Room for tasks of the group at the front of the queue."""
+        confirmed = self.confirmed.get(group.name, 0)
+        expectation = self.expectations.get(group.prefix.name)
+        # A negative average: upstream has forgotten it, as a task has been running for far
+        # longer than that.
+        if expectation is None or not confirmed or group.prefix.duration_average < 0:
+            return 0
+        in_flight = self.in_flight(ws)
+        if in_flight is None:
+            return 0
+        expectation.act()
+        return room_tasks(
+            self.limits,
+            in_flight,
+            expectation,
+            floor_tasks=self._floor_tasks(ws),
+            confirmed=confirmed,
+            queued=len(self.scheduler.queued),
+            threads_all=self.scheduler.total_nthreads,
+        )
+
+    def _steal_back(self, prefix: str) -> None:
+        """Steal tasks of one kind back from every worker that has too many."""
+        expectation = self.expectations[prefix]
+        expectation.act()
+        for ws in self.scheduler.workers.values():
+            floor = self._floor_tasks(ws)
+            if ws.task_prefix_count.get(prefix, 0) <= floor:
+                continue
+            in_flight = self.in_flight(ws)
+            if in_flight is None:
+                continue
+            excess = excess_tasks(self.limits, in_flight, expectation, floor_tasks=floor)
+            if excess:
+                self.steal_back.ask(ws, prefix, excess)
+
+    def _floor_tasks(self, ws: WorkerState) -> int:
+        return floor_tasks(ws.nthreads, self.scheduler.WORKER_SATURATION)
+
+
+def _installed(scheduler: Scheduler) -> InFlightWindow | None:
+    method = vars(scheduler).get(str(QUEUED_TASK_DECISION.attribute))
+    owner = getattr(method, "__self__", None)
+    return owner if isinstance(owner, InFlightWindow) else None

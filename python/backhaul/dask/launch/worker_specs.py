@@ -1,0 +1,157 @@
+"""From a plan of a machine to the workers that Dask is asked for: a pure function.
+
+Nothing here looks at the machine, so what a DGX would run can be read, and tested, on a laptop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from distributed import Nanny, Worker
+
+from backhaul.dask.launch.nanny import pinned
+from backhaul.dask.launch.pinning import MemoryPolicy, Pinning
+from backhaul.errors import ConfigError
+from backhaul.topology import Plan, WorkerPlan
+
+__all__ = ["Spec", "WorkerOptions", "worker_specs"]
+
+#: How `distributed.SpecCluster` takes the description of one worker: ``{"cls": …, "options": {…}}``
+Spec = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerOptions:
+    """What all workers of a cluster have in common, beside what the plan says for each.
+
+    Parameters
+    ----------
+    protocol : str
+        What workers speak to each other, without ``://``.
+    host : str, optional
+        Host or address to listen on.
+    interface : str, optional
+        Network interface to listen on, the same for all.
+    planned_interfaces : bool
+        Whether each worker listens on the interface that the plan gives it, if it gives one; those
+        without fall back on `host` and `interface`.
+    memory_limit : str, float, int or None
+        As for `distributed.Worker`; ``"auto"`` is what the plan says.
+    memory_policy : {"prefer", "bind", "none"}
+        How strictly memory comes from the plan's NUMA nodes.
+    pin : bool
+        Whether workers are kept on the plan's CPUs and NUMA nodes.
+    env : mapping of str to str
+        Environment variables for all; they win over the plan's.
+    resources : mapping of str to float
+        Dask resources for all; they win over the plan's.
+    worker_class : type, optional
+        A class of nannies, or the class of workers that nannies make.
+    nanny : mapping of str to object
+        Any further arguments of `distributed.Nanny` and of its worker.
+    by_name : mapping of str to mapping
+        Arguments for single workers, by name; they win over everything else.
+    """
+
+    protocol: str = "backhaul"
+    host: str | None = None
+    interface: str | None = None
+    planned_interfaces: bool = False
+    memory_limit: str | float | None = "auto"
+    memory_policy: MemoryPolicy = "prefer"
+    pin: bool = True
+    env: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    worker_class: type[Nanny] | type[Worker] | None = None
+    nanny: Mapping[str, Any] = field(default_factory=dict)
+    by_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def worker_specs(plan: Plan, options: WorkerOptions) -> dict[str, Spec]:
+    """Say what to start, and where, for each worker of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the machine that they will run on.
+    options : WorkerOptions
+        What they have in common.
+
+    Returns
+    -------
+    dict of str to dict
+        A spec of `distributed.SpecCluster` for each worker, by name, in the plan's order.
+
+    Raises
+    ------
+    ConfigError
+        If `options` name a worker that the plan has not.
+    """
+    names = [worker.name for worker in plan.workers]
+    unknown = sorted(set(options.by_name) - set(names))
+    if unknown:
+        raise ConfigError(
+            f"worker_options has {unknown[0]!r}, which is no worker of the plan; it has "
+            f"{_listed(names)}"
+        )
+    return {worker.name: _spec(worker, options) for worker in plan.workers}
+
+
+def _spec(worker: WorkerPlan, options: WorkerOptions) -> Spec:
+    env: dict[str, str] = {}
+    resources: dict[str, float] = {}
+    devices = worker.cuda_visible_devices
+    if devices is not None:
+        # Numbers are NVML's, which are those of the PCI bus; CUDA's own come by speed.
+        env |= {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        resources["GPU"] = 1
+    memory_limit = options.memory_limit
+    if memory_limit == "auto" and worker.memory_bytes:
+        memory_limit = worker.memory_bytes
+    arguments: dict[str, Any] = {
+        **options.nanny,
+        "name": worker.name,
+        "nthreads": worker.threads,
+        "memory_limit": memory_limit,
+        "protocol": options.protocol,
+        "env": {**env, **options.env},
+        "resources": {**resources, **options.resources} or None,
+        "pinning": _pinning(worker, options),
+        **_contact(worker, options),
+    }
+    nanny_class: type[Nanny] = Nanny
+    if options.worker_class is not None and issubclass(options.worker_class, Nanny):
+        nanny_class = options.worker_class
+    elif options.worker_class is not None:
+        arguments["worker_class"] = options.worker_class
+    own = dict(options.by_name.get(worker.name, {}))
+    for key in ("env", "resources"):
+        if own.get(key):
+            own[key] = {**(arguments[key] or {}), **own[key]}
+    if "interface" in own:
+        arguments.pop("host", None)
+    if "host" in own:
+        arguments.pop("interface", None)
+    return {"cls": pinned(nanny_class), "options": arguments | own}
+
+
+def _pinning(worker: WorkerPlan, options: WorkerOptions) -> Pinning:
+    everywhere = Pinning(owner=worker.name, memory_policy=options.memory_policy)
+    if not options.pin:
+        return everywhere
+    return replace(everywhere, cpus=frozenset(worker.cpus), memory_nodes=tuple(worker.memory_nodes))
+
+
+def _contact(worker: WorkerPlan, options: WorkerOptions) -> dict[str, str]:
+    """Where a worker listens, which is where its peers reach it."""
+    if options.planned_interfaces and worker.nic:
+        return {"interface": worker.nic}
+    if options.interface:
+        return {"interface": options.interface}
+    return {"host": options.host} if options.host else {}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

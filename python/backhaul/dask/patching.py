@@ -1,0 +1,332 @@
+"""How something of Dask's is replaced, when that is refused, and how it is put back.
+
+A replacement rests on the source of what it replaces or relies upon. It is made only where that
+source is, to the letter, one that was read; in any other release of ``distributed``, or if somebody
+else has replaced the function before us, Dask runs as it is, and the log says so once. What is
+replaced is listed in `backhaul.dask.patches`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib
+import inspect
+import linecache
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType, MethodType
+from typing import Any, Final
+
+import tornado.gen
+
+__all__ = ["InstancePatch", "Patch", "Replacement", "is_pristine", "source_digest"]
+
+logger = logging.getLogger(__name__)
+
+#: Decorators that Dask uses, and the code that `dataclass` makes
+_DECORATORS = {
+    contextlib.__file__,
+    dataclasses.__file__,
+    functools.__file__,
+    tornado.gen.__file__,
+    "<string>",
+}
+
+#: Stands for what was not there
+_ABSENT: Final = object()
+
+#: Functions of Dask's by the function of ours that is in their place now
+_originals: dict[Any, Any] = {}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Patch:
+    """One replacement of a function of a class or module, for the whole process.
+
+    Parameters
+    ----------
+    switch : str
+        The key under ``distributed.comm.backhaul`` that switches it on.
+    owner : type or module
+        What has the function.
+    name : str
+        Its name there.
+    replace : str
+        Makes our function from Dask's, or from None if there is none: module and function under
+        `backhaul.dask`. A name, so that nothing is imported before it is installed.
+    read : mapping of source to digests
+        Digests of the source of the function, and of each other one, class or module that ours
+        relies upon to behave as it did when it was read. A source is a function, class or module,
+        or the name of a module; one with several digests differs between releases that were read.
+    """
+
+    switch: str
+    owner: Any
+    name: str
+    replace: str
+    read: Mapping[Any, str | tuple[str, ...]]
+
+    def __str__(self) -> str:
+        return f"{_name(self.owner)}.{self.name}"
+
+    def current(self) -> Any:
+        """Get what the owner has now, unbound; None if it has nothing of that name."""
+        return inspect.getattr_static(self.owner, self.name, None)
+
+    def refusal(self) -> str | None:
+        """Say why it cannot be installed; None if it can."""
+        return _refusal(self.read, self.current())
+
+    def install(self) -> Replacement:
+        """Put our function in the place of Dask's; to be asked only if there is no `refusal`."""
+        module, function = self.replace.split(".")
+        make: Callable[[Any], Any] = getattr(
+            importlib.import_module(f"backhaul.dask.{module}"), function
+        )
+        original = self.current()
+        ours = make(original)
+        for attribute in ("__name__", "__qualname__", "__doc__"):
+            if (value := getattr(original, attribute, None)) is not None:
+                setattr(ours, attribute, value)
+        return _replace_attribute(self.owner, self.name, ours, original)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InstancePatch:
+    """One replacement on single objects of Dask's, in the place of something they hold.
+
+    Parameters
+    ----------
+    shown : str
+        What is replaced, for people.
+    without : str
+        What does not work where it is refused, for people.
+    read : mapping of source to digests
+        As for `Patch`.
+    attribute : str, optional
+        Name of the attribute that is replaced; ``__class__`` for the class of the object.
+    item : object, optional
+        Where there is no `attribute`: the key of the dictionary, or the slice of the list, that is
+        given in the place of the object.
+    """
+
+    shown: str
+    without: str
+    read: Mapping[Any, str | tuple[str, ...]]
+    attribute: str | None = None
+    item: Any = None
+    _warned: set[str] = field(default_factory=set, init=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.shown
+
+    def fits(self, place: Any) -> bool:
+        """Tell whether it can be installed; if not, the log says why, once in a process."""
+        refusal = _refusal(self.read, self._current(place))
+        if refusal is not None and refusal not in self._warned:
+            self._warned.add(refusal)
+            logger.warning("Backhaul leaves %s as it is (%s): %s", self, self.without, refusal)
+        return refusal is None
+
+    def install(self, place: Any, ours: Any) -> Replacement | None:
+        """Put something of ours on one object.
+
+        Parameters
+        ----------
+        place : object
+            The object, or the dictionary or list that has the item.
+        ours : object
+            What it is to have.
+
+        Returns
+        -------
+        Replacement or None
+            What takes it back; None if it was refused, and nothing was changed.
+        """
+        if not self.fits(place):
+            return None
+        original = self._current(place)
+        if self.attribute is not None:
+            return _replace_attribute(place, self.attribute, ours, original)
+        place[self.item] = ours
+        return Replacement(ours, original, functools.partial(self._restore_item, place))
+
+    def _current(self, place: Any) -> Any:
+        if self.attribute is not None:
+            return getattr(place, self.attribute)
+        if isinstance(place, dict):
+            return place.get(self.item, _ABSENT)
+        return place[self.item]
+
+    def _restore_item(self, place: Any, ours: Any, original: Any) -> bool:
+        found = self._current(place)
+        # Of a list it is a copy.
+        if found != ours if isinstance(self.item, slice) else found is not ours:
+            return False
+        if original is _ABSENT:
+            del place[self.item]
+        else:
+            place[self.item] = original
+        return True
+
+
+class Replacement:
+    """Something of Dask's that was replaced, and how it is put back.
+
+    Parameters
+    ----------
+    ours : object
+        What is there now.
+    original : object
+        What was there.
+    restore : callable
+        Puts the latter back, if the former is still there, and tells whether it was.
+    """
+
+    __slots__ = ("_original", "_restore", "ours")
+
+    def __init__(self, ours: Any, original: Any, restore: Callable[[Any, Any], bool]) -> None:
+        self.ours = ours
+        self._original = original
+        self._restore = restore
+
+    @property
+    def original(self) -> Any:
+        """What was there before; None if there was nothing."""
+        return None if self._original is _ABSENT else self._original
+
+    def take_back(self) -> bool:
+        """Put back what was there, unless somebody has replaced ours; tell whether it is back."""
+        return self._restore(self.ours, self._original)
+
+
+def _replace_attribute(owner: Any, name: str, ours: Any, original: Any) -> Replacement:
+    # A name that was inherited, from a base class or from the class of an object, is inherited
+    # again once ours is deleted.
+    is_own = name == "__class__" or name in getattr(owner, "__dict__", ())
+
+    def restore(ours: Any, original: Any) -> bool:
+        found = inspect.getattr_static(owner, name, None) if name != "__class__" else type(owner)
+        if found is not ours:
+            return False
+        if is_own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
+        if isinstance(ours, FunctionType):
+            _originals.pop(ours, None)
+        return True
+
+    setattr(owner, name, ours)
+    if isinstance(ours, FunctionType):
+        _originals[ours] = original
+    return Replacement(ours, original, restore)
+
+
+def _refusal(read: Mapping[Any, str | tuple[str, ...]], original: Any) -> str | None:
+    """Say which source is none that was read, or has been replaced by somebody else."""
+    strange: list[Any] = []
+    known: list[Any] = []
+    for named, digests in read.items():
+        source = importlib.import_module(named) if isinstance(named, str) else named
+        known.append(source)
+        if source_digest(source) not in _tuple(digests) or not is_pristine(source):
+            strange.append(source)
+    if not strange and not _belongs(original, known):
+        strange.append(original)
+    if not strange:
+        return None
+    names = ", ".join(map(_name, strange))
+    return f"the source of {names} is none that it was written for"
+
+
+def _tuple(digests: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (digests,) if isinstance(digests, str) else digests
+
+
+def _belongs(original: Any, known: Iterable[Any]) -> bool:
+    """Tell whether what is replaced comes from where the sources that were read come from.
+
+    What is no function is not asked: nobody has read it, and nothing of ours calls it.
+    """
+    if isinstance(original, functools.partial):
+        original = original.func
+    original = original.__func__ if isinstance(original, MethodType) else original
+    original = getattr(original, "func", original)
+    if not callable(original) or isinstance(original, type):
+        return True
+    homes = (inspect.getsourcefile(source) for source in known)
+    return isinstance(original, FunctionType) and _files(original) <= set(filter(None, homes))
+
+
+def _name(source: Any) -> str:
+    return str(getattr(source, "__qualname__", None) or getattr(source, "__name__", source))
+
+
+@functools.cache
+def source_digest(source: Any) -> str:
+    """Digest the source of a function, class or module: 12 hexadecimal digits; ``""`` if none."""
+    try:
+        text = class_source(source) or inspect.getsource(source)
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def class_source(source: Any) -> str:
+    """Give what `inspect.getsource` does for a class, but find it by its line; ``""`` if not so.
+
+    Until Python 3.13 the latter parses the whole module: 0.1 s for that of the client.
+    """
+    if not isinstance(source, type):
+        return ""
+    lines = linecache.getlines(inspect.getsourcefile(source) or "")
+    start = re.compile(rf"class {re.escape(source.__qualname__)}\b")
+    found = [number for number, line in enumerate(lines) if start.match(line)]
+    if len(found) != 1:
+        return ""
+    (first,) = found
+    while first > 0 and lines[first - 1].startswith("@"):
+        first -= 1
+    return "".join(inspect.getblock(lines[first:]))
+
+
+def _files(function: Any) -> set[str | None]:
+    """Collect the files that a function, its decorators and what they wrap were compiled from."""
+    if isinstance(function, (classmethod, staticmethod)):
+        function = function.__func__
+    elif isinstance(function, property):
+        function = function.fget
+    files: set[str | None] = set()
+    while isinstance(function, FunctionType):
+        if function in _originals:
+            # A function of ours counts as the one in whose place it is.
+            function = _originals[function]
+            continue
+        files.add(function.__code__.co_filename)
+        function = getattr(function, "__wrapped__", None)
+    return files - _DECORATORS
+
+
+def is_pristine(source: Any) -> bool:
+    """Tell whether nobody but us has replaced or wrapped a function, or one of a class or module.
+
+    A wrapper shows the source of what it wraps, and a class that of the file that it came from, so
+    a digest alone would not tell.
+    """
+    if isinstance(source, FunctionType):
+        return len(_files(source)) == 1
+    parts = list(vars(source).values())
+    if isinstance(source, type):
+        home = sys.modules[source.__module__].__file__
+    else:
+        home = source.__file__
+        # What a module has imported belongs to others.
+        parts = [part for part in parts if getattr(part, "__module__", None) == source.__name__]
+    return all(_files(part) <= {home} for part in parts)

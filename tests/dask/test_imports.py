@@ -1,0 +1,61 @@
+"""What a process imports, and that importing changes nothing of Dask's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+LISTED = """
+import json, sys
+import distributed
+before = set(sys.modules)
+{}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def imported_by(statements: str) -> set[str]:
+    """List the modules that statements import, in a process that has imported `distributed`."""
+    command = [sys.executable, "-c", LISTED.format(statements)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found: list[str] = json.loads(done.stdout)
+    return set(found)
+
+
+def tops(modules: set[str]) -> set[str]:
+    return {module.partition(".")[0] for module in modules}
+
+
+def test_the_package_alone_imports_nothing_heavy_and_replaces_nothing() -> None:
+    found = imported_by("import backhaul.dask")
+    assert "backhaul.dask.backend" in found
+    assert not tops(found) & {"bokeh", "click", "numpy", "pandas", "pyarrow", "rich"}
+    # Installing is asked for elsewhere, and brings what it needs.
+    for name in ("activation", "patches", "patching", "execution", "in_flight", "dashboard"):
+        assert f"backhaul.dask.{name}" not in found
+
+
+def test_dask_finds_the_backend_by_its_entry_point_without_being_changed() -> None:
+    found = imported_by(
+        "from distributed.comm.registry import get_backend\n"
+        "execute = vars(distributed.Worker).copy()\n"
+        "print(type(get_backend('backhaul')).__name__, file=sys.stderr)\n"
+        "assert vars(distributed.Worker) == execute"
+    )
+    assert "backhaul.dask.backend" in found
+    assert "backhaul.dask.patches" not in found
+
+
+def test_names_that_most_processes_do_without_come_when_asked_for() -> None:
+    found = imported_by("from backhaul.dask import lanes, transfers")
+    assert {"backhaul.dask.lane_map", "backhaul.dask.transfer_table"} <= found
+    assert "pandas" not in found
+    found = imported_by("from backhaul.dask import LocalCluster")
+    assert "backhaul.dask.launch.cluster" in found
+
+
+def test_a_worker_does_without_what_only_a_scheduler_needs() -> None:
+    found = imported_by("from backhaul.dask import activation, memory, reports")
+    assert not {"backhaul.dask.ledger", "backhaul.dask.dashboard"} & found
+    assert not tops(found) & {"bokeh", "pandas", "rich"}

@@ -1,0 +1,172 @@
+"""Only what `backhaul.dask.patches` lists assigns to anything of Dask's: read in the sources.
+
+The reader knows names, not types. So every assignment to an attribute or item of something that is
+not the object itself has to be known here, either as one of our own or as state that Dask's own
+function would write at the same place. A new one fails until somebody has looked at it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import backhaul.dask
+
+ROOM = Path(backhaul.dask.__file__).parent
+
+#: Does what the list says.
+MECHANISM = {"patching.py"}
+
+#: Ours, or an object of a library that we made: the name that the target begins with.
+OURS = {
+    "activation.py": {"_installed"},
+    "backend.py": {"comm"},
+    "codec.py": {"compression", "frames", "header"},
+    "comm.py": {"self._finalizer"},
+    "context.py": {"_contexts"},
+    # Bokeh's, of a page that we made
+    "dashboard.py": {"doc", "grid", "hosts", "page", "plot", "self"},
+    "execution.py": {"_current", "ours", "stream"},
+    "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
+    "flows.py": {"found", "names", "reported", "total"},
+    "launch/cluster.py": {"kwargs"},
+    "launch/command.py": {"described", "parameters"},
+    "launch/cuda.py": {"left"},
+    # Of a class of ours, or a process whose class is ours since the line before
+    "launch/nanny.py": {"process", "spawned", "vars(self)"},
+    "launch/run.py": {"nannies"},
+    "launch/worker.py": {"found", "spec"},
+    "launch/worker_specs.py": {"arguments", "own", "resources"},
+    "lending.py": {"frames"},
+    "ledger.py": {"link", "process", "listed", "rest"},
+    "matrix.py": {"by_name", "cell", "found", "total"},
+    "prometheus.py": {"found"},
+    # A pandas frame
+    "transfer_table.py": {"frame"},
+    # A future of asyncio's that a coroutine gave us to wait for
+    "waiting.py": {"_current", "awaited"},
+}
+
+#: Of Dask's, and state: what stands there is what Dask would have written.
+STATE = {
+    # As Worker.execute, _run_task and GraphNode.is_coro
+    "execution.py": {
+        "run_spec._is_coro",
+        "self._task_state.start_time",
+        "thread_state.execution_state",
+        "thread_state.key",
+        "thread_state.start_time",
+        "worker.active_threads[thread]",
+        "worker.threads[self._key]",
+    },
+    # As SpillBuffer.__getitem__
+    "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
+    # A name of ours in the attributes of a client, that Dask does not have
+    "outbox.py": {"attributes"},
+}
+
+#: Methods that change what they are called on.
+CHANGING = {
+    *("__delattr__", "__delitem__", "__setattr__", "__setitem__"),
+    *("add_handlers", "insert", "setdefault", "update"),
+}
+
+
+def is_own(target: ast.expr) -> bool:
+    """Tell whether a target is an attribute of `self`, or an item of one."""
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    return (
+        isinstance(target, ast.Attribute)
+        and isinstance(target.value, ast.Name)
+        and target.value.id in ("self", "cls")
+    )
+
+
+def flat(target: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for element in target.elts:
+            yield from flat(element)
+    elif isinstance(target, ast.Starred):
+        yield from flat(target.value)
+    else:
+        yield target
+
+
+def targets(node: ast.AST) -> Iterator[ast.expr]:
+    match node:
+        case ast.Assign(targets=found) | ast.Delete(targets=found):
+            yield from found
+        case ast.AugAssign(target=one) | ast.AnnAssign(target=one):
+            yield one
+        case ast.For(target=one) | ast.AsyncFor(target=one) | ast.comprehension(target=one):
+            yield one
+        case ast.withitem(optional_vars=ast.expr() as one):
+            yield one
+
+
+def changes(source: str) -> Iterator[str]:
+    """List what a module assigns to that is not an attribute of an object by its own method."""
+    for node in ast.walk(ast.parse(source)):
+        for target in targets(node):
+            for each in flat(target):
+                if isinstance(each, (ast.Attribute, ast.Subscript)) and not is_own(each):
+                    yield ast.unparse(each)
+        match node:
+            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[changed, *_]):
+                yield ast.unparse(changed)
+            case ast.Call(func=ast.Attribute(value=changed, attr=name)) if (
+                name in CHANGING and not is_own(changed)
+            ):
+                yield ast.unparse(changed)
+
+
+def is_known(changed: str, file: str) -> bool:
+    if changed in STATE.get(file, ()):
+        return True
+    return any(
+        changed == name or changed.startswith((f"{name}.", f"{name}["))
+        for name in OURS.get(file, ())
+    )
+
+
+FILES = sorted(str(path.relative_to(ROOM)) for path in ROOM.rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file not in MECHANISM])
+def test_only_the_list_changes_what_is_dasks(file: str) -> None:
+    unknown = {each for each in changes((ROOM / file).read_text()) if not is_known(each, file)}
+    assert unknown == set(), "put it into backhaul.dask.patches"
+
+
+def test_what_is_known_is_there() -> None:
+    for known in (OURS, STATE):
+        for file, names in known.items():
+            found = list(changes((ROOM / file).read_text()))
+            for name in names:
+                assert any(each.startswith(name) for each in found), f"{file}: {name}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "scheduler.handlers['heartbeat_worker'] = ours",
+        "self.scheduler.stream_handlers[OP] = ours",
+        "handlers = scheduler.handlers\nhandlers[OP] = ours",
+        "setattr(scheduler, NAME, ours)",
+        "del Worker.execute",
+        "worker.monitor.get_process_memory, other = ours",
+        "stream.__class__ = Ours",
+        "vars(worker).update(execute=ours)",
+        "worker.__dict__['execute'] = ours",
+        "with opened() as worker.data: pass",
+        "pages.insert(0, ours)",
+        "object.__setattr__(state, '_event', ours)",
+    ],
+)
+def test_a_new_place_is_found(source: str) -> None:
+    assert not all(is_known(each, "new.py") for each in changes(source))
+    assert list(changes(source))

@@ -7,6 +7,7 @@ use backhaul_proto::{CarrierKind, KeepAlive, LaneKind, Limits};
 use backhaul_shm::arena::Arena;
 use thiserror::Error;
 
+use crate::experiments::Experiments;
 use crate::memory::DeviceAllocator;
 
 /// Settings of a [`Context`](crate::Context)
@@ -50,6 +51,9 @@ pub struct Config {
     pub backlog: u32,
     /// Handshakes a listener has open at once; more wait in the kernel's queue
     pub handshakes_max: usize,
+    /// A lane and a carrier from outside, which may change with any release
+    #[doc(hidden)]
+    pub experiments: Experiments,
 }
 
 impl Config {
@@ -155,6 +159,7 @@ impl Default for Config {
             linger: Duration::from_secs(5),
             backlog: 2048,
             handshakes_max: 1024,
+            experiments: Experiments::default(),
         }
     }
 }

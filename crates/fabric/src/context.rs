@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use backhaul_proto::{Hello, LaneKind, Role};
+use backhaul_proto::{CarrierKind, Hello, LaneKind, Role};
 use backhaul_shm::pool::{Pool, PoolStatistics};
 
 use crate::address::Address;
@@ -162,6 +162,7 @@ impl Core {
             role,
             hello,
             ring_bytes: self.config.ring_bytes,
+            experiment: self.config.experiments.lane.clone(),
             timeout: self.config.handshake_timeout,
             unix_socket: match role {
                 Role::Connector => None,
@@ -194,17 +195,35 @@ impl Core {
             nonce: random()?,
             pid: identity.pid,
             uid: identity.uid,
-            lanes: lanes.to_vec(),
+            lanes: self.available_lanes(lanes),
             lanes_unknown: Vec::new(),
             unix_name: unix_socket.map_or_else(String::new, |socket| socket.name().to_owned()),
             credit_bytes: limits.credit_bytes,
             credit_messages: limits.credit_messages,
             message_bytes_max: limits.message_bytes_max,
             segments_max: limits.segments_max,
-            carriers: self.config.carriers.clone(),
+            carriers: self.available_carriers(),
             carriers_unknown: Vec::new(),
             data_chunk_bytes: limits.data_chunk_bytes,
         })
+    }
+
+    /// Lanes that can be offered: that from outside only where there is one
+    fn available_lanes(&self, lanes: &[LaneKind]) -> Vec<LaneKind> {
+        let has_experiment = self.config.experiments.lane.is_some();
+        let lanes = lanes.iter().copied();
+        lanes
+            .filter(|lane| *lane != LaneKind::Experimental || has_experiment)
+            .collect()
+    }
+
+    /// As [`Core::available_lanes`], for carriers
+    fn available_carriers(&self) -> Vec<CarrierKind> {
+        let has_experiment = self.config.experiments.carrier.is_some();
+        let carriers = self.config.carriers.iter().copied();
+        carriers
+            .filter(|carrier| *carrier != CarrierKind::Experimental || has_experiment)
+            .collect()
     }
 
     pub(crate) fn check_open(&self) -> io::Result<()> {

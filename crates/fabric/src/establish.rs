@@ -35,20 +35,34 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
         id,
         socket,
         peer_address,
+        local,
         peer,
         resources,
         mut reason,
         staged,
     } = established;
     let socket = Arc::new(socket);
-    let made = match resources {
+    let mut made = match resources {
         LaneResources::Socket => Made {
             lane: Box::new(TcpLane::new(Arc::clone(&socket))),
             doorbell: None,
             carriers: Carriers::default(),
         },
         LaneResources::Rings { kind, end } => over_rings(core, kind, *end, &peer, &mut reason)?,
+        LaneResources::Experiment(end) => Made {
+            lane: end.lane,
+            doorbell: end.doorbell,
+            carriers: Carriers::default(),
+        },
     };
+    if let Some(experiment) = &core.config.experiments.carrier
+        && have_both(core, &peer, CarrierKind::Experimental)
+    {
+        match experiment.connect(&local, &peer) {
+            Ok(carrier) => made.carriers.push(carrier),
+            Err(why) => reason.push_str(&format!("; {}: {why}", CarrierKind::Experimental)),
+        }
+    }
     let mut limits = core.config.limits.clone();
     limits.keep_alive = core
         .config
@@ -98,6 +112,11 @@ struct Made {
     carriers: Carriers,
 }
 
+/// Whether both sides want a carrier
+fn have_both(core: &Core, peer: &Hello, kind: CarrierKind) -> bool {
+    peer.carriers.contains(&kind) && core.config.carriers.contains(&kind)
+}
+
 fn over_rings(
     core: &Arc<Core>,
     kind: RingKind,
@@ -112,8 +131,7 @@ fn over_rings(
     let arena = core.config.arena.as_ref();
     let lease = LeaseCarrier::start(core.engine(), end.lease, arena, core.config.populate_leases)?;
     let mut carriers = Carriers::default();
-    let both = |kind| peer.carriers.contains(&kind) && core.config.carriers.contains(&kind);
-    if both(CarrierKind::Lease) {
+    if have_both(core, peer, CarrierKind::Lease) {
         carriers.push(Box::new(lease));
     }
     match end.reading {

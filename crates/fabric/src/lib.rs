@@ -39,6 +39,7 @@ mod context;
 mod endpoint;
 mod error;
 mod establish;
+mod experiments;
 mod flow;
 mod identity;
 mod lane;
@@ -82,10 +83,13 @@ pub use statistics::EndpointStatistics;
 /// For experiments and tests: it may change with any release.
 pub mod seams {
     pub use crate::carrier::{Carrier, Carriers, Payload, TakeError, Ways};
+    pub use crate::experiments::{CarrierProvider, Experiments, LaneEnd, LaneProvider};
     pub use crate::lane::{Lane, LaneError, LaneTraits, Moved};
     pub use crate::link::{
-        CarrierReach, Content, Delivery, GiveRequest, Link, LinkEvent, LinkMemory, LinkParts,
+        CarrierReach, Content, Delivery, GiveRequest, Held, Link, LinkEvent, LinkMemory, LinkParts,
         MessageMemory, Meter, Now, ReadTargets, Recv, Send, TakeId, TakeRequest, TakeTarget,
     };
     pub use crate::statistics::Counters;
+    pub use backhaul_proto::Hello;
+    pub use backhaul_shm::doorbell::Doorbell;
 }

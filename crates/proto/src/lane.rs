@@ -14,10 +14,12 @@ pub enum LaneKind {
     Shm,
     /// The socket on which the peers met; always possible
     Tcp,
+    /// A lane from outside, for experiments and tests
+    Experimental,
 }
 
 impl LaneKind {
-    /// All lanes, fastest first
+    /// All lanes that are not experimental, fastest first
     pub const ALL: [Self; 3] = [Self::Inproc, Self::Shm, Self::Tcp];
 
     /// The name in addresses, settings and reports
@@ -27,6 +29,7 @@ impl LaneKind {
             Self::Inproc => "inproc",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Experimental => "experimental",
         }
     }
 
@@ -37,13 +40,15 @@ impl LaneKind {
             Self::Inproc => 1,
             Self::Shm => 2,
             Self::Tcp => 3,
+            Self::Experimental => 240,
         }
     }
 
     /// The lane with this number, unless a newer version invented it
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|lane| lane.code() == code)
+        let mut all = Self::ALL.into_iter().chain([Self::Experimental]);
+        all.find(|lane| lane.code() == code)
     }
 }
 
@@ -83,6 +88,14 @@ mod tests {
             assert_eq!(LaneKind::from_code(lane.code()), Some(lane));
         }
         assert_eq!(LaneKind::from_code(0), None);
+    }
+
+    #[test]
+    fn the_experimental_lane_is_found_by_its_code_alone() {
+        let lane = LaneKind::Experimental;
+        assert_eq!(LaneKind::from_code(lane.code()), Some(lane));
+        assert!(lane.name().parse::<LaneKind>().is_err());
+        assert!(!LaneKind::ALL.contains(&lane));
     }
 
     #[test]

@@ -67,10 +67,11 @@ impl Harness {
             LaneKind::Inproc => |config| config.lanes = vec![LaneKind::Inproc],
             LaneKind::Shm => |config| config.lanes = vec![LaneKind::Shm],
             LaneKind::Tcp => |config| config.lanes = vec![LaneKind::Tcp],
+            LaneKind::Experimental => crate::toy::configure,
         };
         let leases_max = match lane {
             LaneKind::Inproc | LaneKind::Shm => SLOTS,
-            LaneKind::Tcp => 0,
+            LaneKind::Tcp | LaneKind::Experimental => 0,
         };
         Self {
             lane,

@@ -34,7 +34,9 @@ pub mod process;
 pub mod random;
 pub mod raw;
 pub mod resources;
+pub mod sim;
 pub mod suite;
+pub mod toy;
 pub mod watchdog;
 
 pub use backhaul::LaneKind;

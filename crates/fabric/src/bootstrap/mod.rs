@@ -24,6 +24,7 @@ use backhaul_shm::peer_memory::PeerMemory;
 use thiserror::Error;
 
 use crate::carrier::lease;
+use crate::experiments::{LaneEnd, LaneProvider};
 use crate::runtime::SourceId;
 
 pub(crate) use connect::connect;
@@ -38,6 +39,8 @@ pub(crate) struct Settings {
     pub(crate) hello: Hello,
     /// Bytes of one ring
     pub(crate) ring_bytes: usize,
+    /// Makes lanes from outside
+    pub(crate) experiment: Option<Arc<dyn LaneProvider>>,
     /// How long all of it may take
     pub(crate) timeout: Duration,
     /// Where an acceptor gets offers of shared memory
@@ -53,6 +56,8 @@ pub(crate) struct Established {
     pub(crate) id: SourceId,
     pub(crate) socket: TcpStream,
     pub(crate) peer_address: SocketAddr,
+    /// What this side has said of itself
+    pub(crate) local: Hello,
     pub(crate) peer: Hello,
     pub(crate) resources: LaneResources,
     /// Why this lane
@@ -70,6 +75,8 @@ pub(crate) enum LaneResources {
         kind: RingKind,
         end: Box<ChannelEnd>,
     },
+    /// Frames travel in a way from outside
+    Experiment(LaneEnd),
 }
 
 /// Whose memory rings are in

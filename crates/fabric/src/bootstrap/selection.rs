@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use backhaul_proto::{CarrierKind, Hello, LaneKind};
 use backhaul_shm::doorbell::Doorbell;
@@ -15,12 +16,17 @@ use super::introduction::Introduction;
 use super::unix_socket::{self, Nonce, Offered, UnixSocket};
 use super::{ChannelEnd, LaneResources, Reading, RingKind};
 use crate::carrier::lease;
+use crate::experiments::{LaneEnd, LaneProvider};
 
 /// What has been found of the lane so far
 pub(super) struct Selection {
     ring_bytes: usize,
     /// Rings, and what belongs to them
     rings: Option<(RingKind, ChannelEnd)>,
+    /// Makes lanes from outside
+    experiment: Option<Arc<dyn LaneProvider>>,
+    /// A lane that it has made
+    experimental: Option<LaneEnd>,
     /// What the connector asks of us, until we have answered
     pub(super) selected: Option<(LaneKind, String)>,
     /// Names an end left for a peer in this process, to be taken back if the handshake fails
@@ -30,10 +36,12 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub(super) fn new(ring_bytes: usize) -> Self {
+    pub(super) fn new(ring_bytes: usize, experiment: Option<Arc<dyn LaneProvider>>) -> Self {
         Self {
             ring_bytes,
             rings: None,
+            experiment,
+            experimental: None,
             selected: None,
             left: None,
             is_introduced: false,
@@ -57,6 +65,13 @@ impl Selection {
                 LaneKind::Inproc => self.offer_inproc(local, peer),
                 LaneKind::Shm => self.offer_shm(local, peer),
                 LaneKind::Tcp => Ok("both sides have it".to_owned()),
+                LaneKind::Experimental => self
+                    .experiment()
+                    .and_then(|experiment| experiment.offer(local, peer))
+                    .map(|end| {
+                        self.experimental = Some(end);
+                        "both sides have it from outside".to_owned()
+                    }),
             };
             match offered {
                 Ok(reason) => {
@@ -96,6 +111,13 @@ impl Selection {
                     .map_err(in_words),
             },
             LaneKind::Tcp => Ok(None),
+            LaneKind::Experimental => self
+                .experiment()
+                .and_then(|experiment| experiment.take(local))
+                .map(|end| {
+                    self.experimental = Some(end);
+                    None
+                }),
         };
         Some(match taken {
             Ok(rings) => {
@@ -116,6 +138,9 @@ impl Selection {
     /// If it has not been made, which the order of steps rules out.
     pub(super) fn into_resources(mut self, agreed: LaneKind) -> io::Result<LaneResources> {
         let made = self.rings.take();
+        if let (LaneKind::Experimental, Some(end)) = (agreed, self.experimental.take()) {
+            return Ok(LaneResources::Experiment(end));
+        }
         match (agreed, made) {
             (LaneKind::Tcp, _) => Ok(LaneResources::Socket),
             (LaneKind::Inproc | LaneKind::Shm, Some((kind, mut end)))
@@ -131,10 +156,15 @@ impl Selection {
                     end: Box::new(end),
                 })
             }
-            (LaneKind::Inproc | LaneKind::Shm, _) => Err(io::Error::other(format!(
-                "lane {agreed} was agreed on and never made"
-            ))),
+            (LaneKind::Inproc | LaneKind::Shm | LaneKind::Experimental, _) => Err(
+                io::Error::other(format!("lane {agreed} was agreed on and never made")),
+            ),
         }
+    }
+
+    fn experiment(&self) -> Result<&dyn LaneProvider, String> {
+        let experiment = self.experiment.as_deref();
+        experiment.ok_or_else(|| "this side has none".to_owned())
     }
 
     fn offer_inproc(&mut self, local: &Hello, peer: &Hello) -> Result<String, String> {

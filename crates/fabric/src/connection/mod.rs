@@ -279,7 +279,7 @@ impl Conn {
         work: Work,
     ) -> Outcome {
         let mut wakes = WakeList::new();
-        self.take_commands(&mut port);
+        self.take_commands(&mut port, &mut wakes);
         if let Some(command) = command {
             port.handle(command);
         }
@@ -383,7 +383,10 @@ impl Conn {
     }
 
     /// Takes what callers have left in the inbox
-    fn take_commands(&self, port: &mut Port) {
+    ///
+    /// What one of them has completed is told before the next: a receive that was given up gives its
+    /// message back before a later one is posted.
+    fn take_commands(&self, port: &mut Port, wakes: &mut WakeList) {
         // Who sets it after this look has it seen after the hold.
         if self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst) {
             let commands = std::mem::take(&mut *lock(&self.inbox));
@@ -397,6 +400,7 @@ impl Conn {
                 } else {
                     port.handle(command);
                 }
+                self.dispatch(port, wakes);
             }
         }
     }

@@ -93,8 +93,7 @@ impl Conn {
         };
         // Most are over when the lane has taken them: only the others need what outlives this call.
         let mut wakes = WakeList::new();
-        self.take_commands(&mut port);
-        self.dispatch(&mut port, &mut wakes);
+        self.take_commands(&mut port, &mut wakes);
         let id = port.post_send(send);
         let outcome = port.work(Work::SUBMIT);
         let over = self.dispatch_posted(&mut port, &mut wakes);
@@ -178,7 +177,7 @@ impl Conn {
             return;
         };
         let mut wakes = WakeList::new();
-        self.take_commands(&mut port);
+        self.take_commands(&mut port, &mut wakes);
         let waits = port.link.post_recv(&Now::lazy(), recv);
         // It works on the link only if that led to anything.
         let outcome = if waits {

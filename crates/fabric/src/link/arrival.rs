@@ -53,6 +53,16 @@ pub(super) enum Missing {
     NoPlace { memory: MemoryKind, detail: String },
 }
 
+impl Missing {
+    /// A message in memory of the host does not go to memory of a device
+    pub(super) fn host_message(target: &DeviceMemory) -> Self {
+        Self::NoPlace {
+            memory: MemoryKind::Device(target.device()),
+            detail: "the message lies in memory of the host".to_owned(),
+        }
+    }
+}
+
 /// A place in a message
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cursor {
@@ -209,13 +219,14 @@ impl Arrival {
                 }
             }
             Memory::Segments(segments) => {
-                let source = self.sources.as_ref()?.get(at.segment)?;
+                let index = first_with_bytes(&self.sizes, at.segment);
+                let source = self.sources.as_ref()?.get(index)?;
                 let MemoryKind::Device(device) = source.memory else {
                     return None;
                 };
-                let segment = segments.get_mut(at.segment)?;
+                let segment = segments.get_mut(index)?;
                 if segment.is_none() {
-                    let size = to_usize(self.sizes[at.segment]);
+                    let size = to_usize(self.sizes[index]);
                     match allocator?.allocate(device, size) {
                         Ok(memory) => *segment = Some(SegmentMemory::Device(memory)),
                         Err(error) => {
@@ -324,8 +335,11 @@ pub(super) fn copy_into(
     let host = match target {
         RecvMemory::Host(host) => host,
         RecvMemory::Device(device) => {
-            let detail = "the message came before the receive was posted".to_owned();
-            return Err((MemoryKind::Device(device.device()), detail));
+            let detail = match memory.device.is_empty() {
+                true => "the message lies in memory of the host",
+                false => "the message came before the receive was posted",
+            };
+            return Err((MemoryKind::Device(device.device()), detail.to_owned()));
         }
     };
     if let Some((_, device)) = memory.device.first() {

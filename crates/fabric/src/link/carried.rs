@@ -3,7 +3,7 @@
 //! The holder of the link takes each [`TakeRequest`] to its carrier, and tells the link how it
 //! goes. Any number may be under way, and they may end in any order.
 
-use backhaul_proto::{ArrivalId, ProtocolError};
+use backhaul_proto::{ArrivalId, CarrierKind, ProtocolError};
 use backhaul_shm::pool::PoolBuf;
 use slab::Slab;
 
@@ -27,8 +27,13 @@ pub struct TakeRequest {
 }
 
 /// Payload that is being taken, as the link calls it
+///
+/// It is not used again: what a carrier still has of a take that is over goes nowhere.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct TakeId(usize);
+pub struct TakeId {
+    index: usize,
+    number: u64,
+}
 
 /// What is being taken
 #[derive(Default)]
@@ -36,15 +41,19 @@ pub(super) struct Takes {
     live: Slab<Take>,
     /// Those that the holder has not been told of
     due: std::collections::VecDeque<TakeRequest>,
+    /// Number of the next one
+    next: u64,
 }
 
 struct Take {
+    number: u64,
     arrival: ArrivalId,
     at: Cursor,
     left: u64,
     bytes: u64,
     /// Part of a message that this side fetches, rather than of one that the peer gives
     is_fetch: bool,
+    /// Memory of the peer is used, or was read, in its place
     is_lent: bool,
 }
 
@@ -52,6 +61,21 @@ impl Takes {
     pub(super) fn clear(&mut self) {
         self.live.clear();
         self.due.clear();
+    }
+
+    fn get(&self, id: TakeId) -> Option<&Take> {
+        let take = self.live.get(id.index);
+        take.filter(|take| take.number == id.number)
+    }
+
+    fn get_mut(&mut self, id: TakeId) -> Option<&mut Take> {
+        let take = self.live.get_mut(id.index);
+        take.filter(|take| take.number == id.number)
+    }
+
+    /// How much is being taken
+    pub(super) fn len(&self) -> usize {
+        self.live.len()
     }
 
     /// Whether nothing is being taken
@@ -78,7 +102,7 @@ impl<S, R> Link<S, R> {
 
     /// Whether a carrier may hand over its own memory for all that is to be taken
     pub fn wants_whole(&self, take: TakeId) -> bool {
-        self.takes.live.get(take.0).is_some_and(|take| {
+        self.takes.get(take).is_some_and(|take| {
             let arrival = self.arrivals.get(take.arrival);
             take.left == take.bytes
                 && arrival.is_some_and(|arrival| arrival.wants_whole(&take.at, take.bytes))
@@ -87,7 +111,7 @@ impl<S, R> Link<S, R> {
 
     /// Handles that a carrier has handed over its own memory for all that is to be taken
     pub fn handle_adopted(&mut self, now: &Now, take: TakeId, memory: PoolBuf) {
-        if let Some(state) = self.takes.live.get_mut(take.0) {
+        if let Some(state) = self.takes.get_mut(take) {
             state.is_lent = true;
             if let Some(arrival) = self.arrivals.get_mut(state.arrival) {
                 arrival.adopt(&state.at, memory);
@@ -99,17 +123,17 @@ impl<S, R> Link<S, R> {
 
     /// How many bytes are still to be taken
     pub fn take_left(&self, take: TakeId) -> u64 {
-        self.takes.live.get(take.0).map_or(0, |take| take.left)
+        self.takes.get(take).map_or(0, |take| take.left)
     }
 
     /// Whether there is still something to be taken
     pub fn is_taking_it(&self, take: TakeId) -> bool {
-        self.takes.live.contains(take.0)
+        self.takes.get(take).is_some()
     }
 
     /// Where the next bytes go, at most `bytes_max` of them
     pub fn take_target(&mut self, take: TakeId, bytes_max: usize) -> TakeTarget<'_> {
-        let Some(take) = self.takes.live.get(take.0) else {
+        let Some(take) = self.takes.get(take) else {
             return TakeTarget::Nowhere;
         };
         let Some(arrival) = self.arrivals.get_mut(take.arrival) else {
@@ -131,19 +155,19 @@ impl<S, R> Link<S, R> {
 
     /// Handles that so many bytes are in their place, or, for [`TakeTarget::Nowhere`], dropped
     pub fn handle_taken(&mut self, now: &Now, take: TakeId, bytes: u64) {
-        let Some(state) = self.takes.live.get_mut(take.0) else {
+        let Some(state) = self.takes.get_mut(take) else {
             return;
         };
         state.left -= bytes;
         let (arrival_id, is_fetch) = (state.arrival, state.is_fetch);
-        let is_lent = state.is_lent || !is_fetch;
+        let is_lent = state.is_lent;
         if let Some(arrival) = self.arrivals.get_mut(arrival_id) {
             arrival.filled_bytes += bytes;
             state.at.advance(&arrival.sizes, bytes);
         }
         let is_over = state.left == 0;
         if is_over {
-            self.takes.live.remove(take.0);
+            self.takes.live.remove(take.index);
         }
         self.record_way(now, arrival_id);
         self.meter.stored(now, arrival_id, bytes, is_lent);
@@ -156,6 +180,7 @@ impl<S, R> Link<S, R> {
             self.core.handle_activity(self.time(now));
         }
         self.handle_events(now);
+        self.finish_peer_close();
     }
 
     /// Handles that a carrier cannot bring the bytes, for want of something on this side
@@ -163,7 +188,7 @@ impl<S, R> Link<S, R> {
     /// What was to be fetched is asked for on the lane instead; what the peer gave is lost, and the
     /// receive fails.
     pub fn handle_take_failed(&mut self, now: &Now, take: TakeId) {
-        let Some(state) = self.takes.live.get(take.0) else {
+        let Some(state) = self.takes.get(take) else {
             return;
         };
         let (arrival_id, left, is_fetch) = (state.arrival, state.left, state.is_fetch);
@@ -178,7 +203,7 @@ impl<S, R> Link<S, R> {
             .live
             .retain(|_, other| other.arrival != arrival_id);
         let live = &self.takes.live;
-        self.takes.due.retain(|due| live.contains(due.id.0));
+        self.takes.due.retain(|due| live.contains(due.id.index));
         if let Some(arrival) = self.arrivals.get_mut(arrival_id) {
             arrival.filled_bytes = 0;
             arrival.next = Cursor::default();
@@ -241,16 +266,19 @@ impl<S, R> Link<S, R> {
         (carrier, ticket): (u8, u64),
         is_fetch: bool,
     ) {
-        let id = self.takes.live.insert(Take {
+        let number = self.takes.next;
+        self.takes.next += 1;
+        let index = self.takes.live.insert(Take {
+            number,
             arrival,
             at,
             left: bytes,
             bytes,
             is_fetch,
-            is_lent: false,
+            is_lent: carrier == CarrierKind::Lease.code(),
         });
         self.takes.due.push_back(TakeRequest {
-            id: TakeId(id),
+            id: TakeId { index, number },
             carrier,
             ticket,
             bytes,

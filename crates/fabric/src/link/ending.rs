@@ -38,7 +38,11 @@ impl<S, R> Link<S, R> {
 
     /// Why the link has ended; before that, what an operation is told that comes too late
     pub(super) fn close_reason(&self) -> CloseReason {
-        self.ended.clone().unwrap_or(CloseReason::Local)
+        match &self.ended {
+            Some(reason) => reason.clone(),
+            None if self.is_closed_by_peer() => CloseReason::Peer { peer: self.peer },
+            None => CloseReason::Local,
+        }
     }
 
     /// Ends a graceful close when everything is out and the peer knows
@@ -55,16 +59,23 @@ impl<S, R> Link<S, R> {
 
     /// Handles that the lane's stream has ended
     pub fn handle_end(&mut self) {
-        self.handle_error(LinkError::End);
+        if !self.is_closed_by_peer() {
+            self.handle_error(LinkError::End);
+        }
     }
 
     /// Handles that the lane is broken; what could still be read from it was handed in before
     pub fn handle_lane_error(&mut self, error: LaneError) {
-        self.handle_error(LinkError::Lane(error));
+        if !self.is_closed_by_peer() {
+            self.handle_error(LinkError::Lane(error));
+        }
     }
 
     /// Handles that the connection to the peer has ended beside the lane
     pub fn handle_peer_ended(&mut self, detail: &str) {
+        if self.is_closed_by_peer() {
+            return;
+        }
         let reason = if self.is_closing() && self.is_flushed() {
             CloseReason::Local
         } else {
@@ -114,9 +125,19 @@ impl<S, R> Link<S, R> {
             .filter(|_| self.is_open())
     }
 
-    /// Handles that the peer has said that it sends nothing further
-    pub(super) fn handle_peer_closed(&mut self) {
-        self.end(CloseReason::Peer { peer: self.peer });
+    /// Ends the link once the peer has said that it sends nothing further, and all is here
+    pub(super) fn finish_peer_close(&mut self) {
+        if self.is_closed_by_peer() && self.takes.is_empty() {
+            self.end(CloseReason::Peer { peer: self.peer });
+        }
+    }
+
+    /// Whether the peer has said that it sends nothing further, and this side has not
+    ///
+    /// Then the link ends when carriers have brought what the peer gave before; the lane matters no
+    /// more.
+    fn is_closed_by_peer(&self) -> bool {
+        self.is_open() && !self.is_closing() && self.core.peer_closed()
     }
 
     /// Ends the link because the system, or a carrier, refused what it needs

@@ -8,7 +8,7 @@ use std::io::IoSliceMut;
 use backhaul_proto::{ArrivalId, Frame, HEADER_BYTES, Incoming, Inline};
 
 use super::Link;
-use super::arrival::{Arrival, Cursor, Targets, to_usize};
+use super::arrival::{Arrival, Cursor, Missing, Targets, to_usize};
 use super::ending::LinkError;
 use super::event::{MessageMemory, Now};
 use crate::memory::RecvMemory;
@@ -56,6 +56,11 @@ impl Arrivals {
 
     pub(super) fn take(&mut self, id: ArrivalId) -> Option<Arrival> {
         self.0.get_mut(id.0).and_then(Option::take)
+    }
+
+    /// How many there are
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().flatten().count()
     }
 
     /// Drops what is not complete: the rest never comes
@@ -282,26 +287,20 @@ impl<S, R> Link<S, R> {
         };
         let start = self.inbound.staged.start;
         let staged = &self.inbound.staging[start..start + to_usize(bytes)];
-        let mut memory = None;
-        match &mut self.recvs[recv.0].buffer {
+        let memory = match &mut self.recvs[recv.0].buffer {
             Some(buffer) => match buffer.memory() {
-                RecvMemory::Host(host) => host[..staged.len()].copy_from_slice(staged),
-                RecvMemory::Device(_) => memory = Some(Err(())),
+                RecvMemory::Host(host) => {
+                    host[..staged.len()].copy_from_slice(staged);
+                    Ok(None)
+                }
+                RecvMemory::Device(device) => Err(Missing::host_message(device)),
             },
-            None => memory = Some(copied(&self.memory.pool, &frame.segment_bytes, staged)),
-        }
+            None => copied(&self.memory.pool, &frame.segment_bytes, staged).map(Some),
+        };
         self.inbound.staged.start += to_usize(bytes);
         self.meter.received_inline(bytes);
         let kind = frame.header.message_kind();
-        match memory.transpose() {
-            Ok(memory) => self.finish_recv(recv, kind, message, bytes, memory),
-            Err(()) => {
-                let error = crate::error::RecvError::OutOfMemory {
-                    message_bytes: bytes,
-                };
-                self.fail_recv(recv.0, error);
-            }
-        }
+        self.complete_recv(recv, kind, message, bytes, memory);
         Ok(true)
     }
 
@@ -320,10 +319,13 @@ fn copied(
     pool: &backhaul_shm::pool::Pool,
     sizes: &[u64],
     mut bytes: &[u8],
-) -> Result<MessageMemory, ()> {
+) -> Result<MessageMemory, Missing> {
     let mut host = match sizes {
-        [size] => vec![pool.take(to_usize(*size)).map_err(|_| ())?],
-        sizes => pool.take_many(sizes).map_err(|_| ())?,
+        [size] => vec![
+            pool.take(to_usize(*size))
+                .map_err(|_| Missing::OutOfMemory)?,
+        ],
+        sizes => pool.take_many(sizes).map_err(|_| Missing::OutOfMemory)?,
     };
     for memory in &mut host {
         let (now, rest) = bytes.split_at(memory.len());

@@ -76,6 +76,26 @@ pub struct Link<S, R> {
     started: Instant,
 }
 
+/// How much a link holds
+///
+/// Once it has ended and its events are polled, all of it is zero but the arrivals: messages that
+/// came whole before the end can still be received.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Held {
+    /// Sends that are not over
+    pub sends: usize,
+    /// Receives that are not over
+    pub recvs: usize,
+    /// Messages that have come, or are coming, and that no receive has
+    pub arrivals: usize,
+    /// Payload that carriers are to bring
+    pub takes: usize,
+    /// Frames that the lane has not taken
+    pub frames: usize,
+    /// Events that were not polled
+    pub events: usize,
+}
+
 /// What a link is made of
 pub struct LinkParts {
     /// The protocol core, both sides with their credit
@@ -223,6 +243,18 @@ impl<S, R> Link<S, R> {
         &self.ways
     }
 
+    /// How much the link holds, for tests and reports
+    pub fn held(&self) -> Held {
+        Held {
+            sends: self.sends.len(),
+            recvs: self.recvs.len(),
+            arrivals: self.arrivals.len(),
+            takes: self.takes.len(),
+            frames: self.outbound.len(),
+            events: self.events.len(),
+        }
+    }
+
     /// A snapshot for reports
     pub fn statistics(&self) -> ConnectionStatistics {
         self.core.statistics()
@@ -268,13 +300,15 @@ impl<S, R> Link<S, R> {
                     self.fail_recv(recv.0, error);
                 }
                 Event::SendComplete { send } => self.complete_send(send),
+                // The others fail with the link, which ends next.
+                Event::RecvClosed { .. } if !self.is_closing() => {}
                 Event::RecvClosed { recv } => {
                     let reason = CloseReason::Peer { peer: self.peer };
                     self.fail_recv(recv.0, reason.into());
                 }
                 // A close of ours goes on until what was sent before it is out.
                 Event::PeerClosed if self.is_closing() => {}
-                Event::PeerClosed => self.handle_peer_closed(),
+                Event::PeerClosed => self.finish_peer_close(),
             }
         }
     }
@@ -299,10 +333,11 @@ impl<S, R> Link<S, R> {
                     RecvMemory::Device(_) if is_all_on_devices(sources.as_ref()) => {
                         Memory::Into(recv)
                     }
-                    RecvMemory::Device(device) => Memory::Missing(Missing::NoPlace {
-                        memory: MemoryKind::Device(device.device()),
-                        detail: "the message lies in memory of the host".to_owned(),
-                    }),
+                    RecvMemory::Device(device) if asks => {
+                        Memory::Missing(Missing::host_message(device))
+                    }
+                    // Its receive is told in the end: until then it may go to another.
+                    RecvMemory::Device(_) => Arrival::segments(sizes.len()),
                 },
             },
         };

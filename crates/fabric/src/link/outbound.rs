@@ -40,6 +40,10 @@ impl Outbound {
         self.frames.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

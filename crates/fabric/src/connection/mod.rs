@@ -376,10 +376,14 @@ impl Conn {
         }
     }
 
-    /// Takes what callers have left in the inbox
-    fn take_commands(&self, port: &mut Port) {
+    /// Takes what callers have left in the inbox, returning whether there was anything
+    ///
+    /// Then the holder must work on the link: nobody else is called for it.
+    fn take_commands(&self, port: &mut Port) -> bool {
         // Who sets it after this look has it seen after the hold.
-        if self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst) {
+        let is_dirty =
+            self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst);
+        if is_dirty {
             let commands = std::mem::take(&mut *lock(&self.inbox));
             for command in commands {
                 if let Command::Send(send) = &command {
@@ -393,6 +397,7 @@ impl Conn {
                 }
             }
         }
+        is_dirty
     }
 
     /// Completes what the link says is over

@@ -382,13 +382,16 @@ impl Conn {
         }
     }
 
-    /// Takes what callers have left in the inbox
+    /// Takes what callers have left in the inbox, returning whether there was anything
     ///
-    /// What one of them has completed is told before the next: a receive that was given up gives its
-    /// message back before a later one is posted.
-    fn take_commands(&self, port: &mut Port, wakes: &mut WakeList) {
+    /// Then the holder must work on the link: nobody else is called for it. What one command has
+    /// completed is told before the next: a receive that was given up gives its message back before a
+    /// later one is posted.
+    fn take_commands(&self, port: &mut Port, wakes: &mut WakeList) -> bool {
         // Who sets it after this look has it seen after the hold.
-        if self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst) {
+        let is_dirty =
+            self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst);
+        if is_dirty {
             let commands = std::mem::take(&mut *lock(&self.inbox));
             for command in commands {
                 if let Command::Send(send) = &command {
@@ -403,6 +406,7 @@ impl Conn {
                 self.dispatch(port, wakes);
             }
         }
+        is_dirty
     }
 
     /// Completes what the link says is over

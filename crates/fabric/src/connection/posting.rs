@@ -177,10 +177,10 @@ impl Conn {
             return;
         };
         let mut wakes = WakeList::new();
-        self.take_commands(&mut port, &mut wakes);
+        let took_any = self.take_commands(&mut port, &mut wakes);
         let waits = port.link.post_recv(&Now::lazy(), recv);
-        // It works on the link only if that led to anything.
-        let outcome = if waits {
+        // It works on the link only if that led to anything, or what others left there may have.
+        let outcome = if waits && !took_any {
             Outcome::default()
         } else {
             port.work(Work::SUBMIT)

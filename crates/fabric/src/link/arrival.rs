@@ -75,6 +75,15 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
+    /// The first byte of a message of segments of these sizes
+    ///
+    /// As everywhere, behind empty segments: where bytes go is looked for from there.
+    pub(super) fn begin(sizes: &[u64]) -> Self {
+        let mut begin = Self::default();
+        begin.advance(sizes, 0);
+        begin
+    }
+
     /// Moves on
     pub(super) fn advance(&mut self, sizes: &[u64], bytes: u64) {
         self.offset += bytes;

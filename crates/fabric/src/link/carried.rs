@@ -206,7 +206,7 @@ impl<S, R> Link<S, R> {
         self.takes.due.retain(|due| live.contains(due.id.index));
         if let Some(arrival) = self.arrivals.get_mut(arrival_id) {
             arrival.filled_bytes = 0;
-            arrival.next = Cursor::default();
+            arrival.next = Cursor::begin(&arrival.sizes);
             arrival.way = None;
         }
         self.ways.forbid_fetch();

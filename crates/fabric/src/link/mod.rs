@@ -341,13 +341,14 @@ impl<S, R> Link<S, R> {
                 },
             },
         };
+        let next = Cursor::begin(&sizes);
         let mut arrival = Arrival {
             memory,
             sizes,
             sources,
             bytes,
             filled_bytes: 0,
-            next: Cursor::default(),
+            next,
             way: None,
             is_announced: asks,
         };

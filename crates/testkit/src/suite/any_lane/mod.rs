@@ -190,6 +190,7 @@ macro_rules! conformance_of_any_lane {
                 a_message_of_no_segments_arrives
                 a_message_of_one_segment_arrives
                 a_message_of_a_thousand_mixed_segments_arrives
+                bytes_behind_many_empty_segments_arrive
                 long_segments_keep_their_bounds
                 segments_land_one_behind_the_other_in_a_buffer
                 a_table_longer_than_the_ring_arrives

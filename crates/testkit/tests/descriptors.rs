@@ -269,11 +269,8 @@ fn on_lanes(name: &str, lanes: &[LaneKind], case: fn(&Harness)) {
     let _turn = turn();
     for &lane in lanes {
         for spin in [Spin::Polling, Spin::Sleeping] {
-            let harness = Harness {
-                lane,
-                spin,
-                peer_program: env!("CARGO_BIN_EXE_backhaul-testkit-peer"),
-            };
+            let harness = Harness::of_lane(lane, spin)
+                .with_peer_program(env!("CARGO_BIN_EXE_backhaul-testkit-peer"));
             let _limit = Limit::lower();
             run(name, &harness, case);
         }

@@ -2,7 +2,9 @@
 //!
 //! On a lane that lends none the same messages arrive as copies.
 
-use backhaul::{Arena, ArenaConfig, Bytes, CarrierKind, Message, RecvError, Segments, Tag, TagMask};
+use backhaul::{
+    Arena, ArenaConfig, Bytes, CarrierKind, Message, RecvError, Segments, Tag, TagMask,
+};
 
 use crate::lending::{BLOCK_BYTES, block, blocks, deliver};
 use crate::{Finish, Harness, assert_matches, pattern};

@@ -32,7 +32,7 @@ macro_rules! conformance_of_our_frames {
                 peers_without_a_common_lane_fall_back_to_tcp
             }
             lease_neglect {
-                lifelines_are_open_as_long_as_what_came_with_them
+                keep_alive_descriptors_are_open_as_long_as_what_came_with_them
                 a_message_that_breaks_off_returns_what_was_lent_of_it
                 what_an_endpoint_had_not_taken_at_its_end_is_back
                 messages_lent_by_a_peer_that_dies_with_unread_packets_arrive
@@ -40,7 +40,7 @@ macro_rules! conformance_of_our_frames {
                 a_peer_that_returns_nothing_holds_a_bounded_amount_until_its_end
                 garbage_in_the_completion_table_does_no_harm
                 a_flood_of_packets_does_not_grow_and_ends_with_the_endpoint
-                a_peer_that_ends_its_half_early_gets_copies
+                a_peer_that_ends_its_direction_early_gets_copies
             }
             lease_strangers {
                 memory_lent_by_hand_arrives

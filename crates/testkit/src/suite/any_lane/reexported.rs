@@ -7,7 +7,7 @@ use backhaul::{Bytes, Message};
 use crate::lending::{BLOCK_BYTES, Lending, blocks, deliver};
 use crate::{Harness, Pair, pattern, wait_until};
 
-/// The third context maps the owner's memory, which stays lent until the last of all has given it back
+/// The third context maps the owner's memory, which stays lent until the last has given it back
 pub fn borrowed_memory_that_is_sent_on_stays_lent_until_the_last_drops_it(harness: &Harness) {
     let lending = harness.lending();
     let on = onward(harness, &lending.pair);

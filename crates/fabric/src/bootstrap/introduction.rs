@@ -1,4 +1,4 @@
-//! What two processes of one host tell each other so that each may read the other's memory.
+//! What two processes of one host exchange so that each may read the other's memory.
 //!
 //! Each says where in its memory a random token lies. Who can read it there, in the process that the
 //! kernel says is at the other end of the socket, may read that process, and has the right one:

@@ -34,7 +34,7 @@ pub struct TakeId(usize);
 #[derive(Default)]
 pub(super) struct Takes {
     live: Slab<Take>,
-    /// Those that the holder has not been told of
+    /// Those that the holder has not polled
     due: std::collections::VecDeque<TakeRequest>,
 }
 
@@ -71,7 +71,7 @@ pub enum TakeTarget<'a> {
 }
 
 impl<S, R> Link<S, R> {
-    /// Payload that a carrier is to bring, not told of before
+    /// Payload that a carrier is to bring, each once
     pub fn poll_take(&mut self) -> Option<TakeRequest> {
         self.takes.due.pop_front()
     }

@@ -211,7 +211,7 @@ impl Handshake {
         match self.phase {
             HandshakePhase::Hello => {
                 let outcome = hello_bytes(&self.received);
-                // A peer of another version gets our Hello, which says ours; another protocol gets nothing.
+                // A peer of another version gets our Hello; one of another protocol gets nothing.
                 let is_ours = self.received.len() >= PREFIX_BYTES
                     && !matches!(
                         outcome,

@@ -57,7 +57,7 @@ macro_rules! conformance_of_our_frames {
             shared_memory {
                 memory_offered_by_hand_is_a_lane
                 memory_that_is_none_falls_back_to_tcp
-                nonsense_on_the_meeting_socket_is_ignored
+                garbage_on_the_bootstrap_socket_is_ignored
                 ruined_indices_end_the_endpoint
                 garbage_in_the_ring_is_a_violation
                 bytes_on_the_sentinel_are_ignored_until_it_ends
@@ -73,6 +73,9 @@ macro_rules! conformance_of_our_frames {
                 an_oversized_hello_is_rejected_at_once
                 a_malformed_hello_is_rejected
                 a_bad_selection_is_rejected
+                repeated_and_reordered_steps_are_rejected
+                strangers_hear_nothing
+                a_lane_unknown_here_is_named_in_the_reason
                 a_flood_before_the_handshake_is_over_is_not_stored
                 connecting_to_a_stranger_is_an_error_that_shows_its_words
                 connecting_to_silence_times_out

@@ -61,7 +61,7 @@ pub fn memory_that_is_none_falls_back_to_tcp(harness: &Harness) {
 }
 
 /// Callers of the Unix socket that hand over nonsense are ignored, and others are served
-pub fn nonsense_on_the_meeting_socket_is_ignored(harness: &Harness) {
+pub fn garbage_on_the_bootstrap_socket_is_ignored(harness: &Harness) {
     if harness.lane != LaneKind::Shm {
         return;
     }

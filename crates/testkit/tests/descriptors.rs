@@ -131,7 +131,8 @@ fn too_few_descriptors_for_shared_memory_fall_back_to_tcp_at_once() {
             let taken = take_all_but(free);
             let pair = connect_anyhow(&near, &listener);
             let [info, far_info] = [pair.0.info(), pair.1.info()];
-            assert_eq!((info.lane, &info.reason), (far_info.lane, &far_info.reason));
+            assert_eq!(info.lane, far_info.lane);
+            assert_eq!(why_this_lane(&info.reason), why_this_lane(&far_info.reason));
             exchange(&pair);
             drop((pair, taken));
             lanes.push(info.lane);
@@ -188,6 +189,11 @@ fn an_acceptor_without_descriptors_for_an_offer_answers_tcp_with_the_reason() {
             exchange(&connect_on_shm(&harness.context(), &listener));
         }
     });
+}
+
+/// The part of a reason that both sides share: each adds why it cannot read the other's memory
+fn why_this_lane(reason: &str) -> &str {
+    reason.split("; single-copy: ").next().unwrap_or_default()
 }
 
 /// Connects, on whatever lane

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use backhaul_shm::peer_memory::{PeerMemory, Probe, TOKEN_BYTES};
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::selection::in_words;
 use crate::runtime::lock;
 
 /// Where a process keeps its token, and what that is
@@ -82,7 +83,7 @@ impl Introduction {
             return Ok(memory);
         }
         let memory = PeerMemory::open(pid, self.address, &self.token);
-        let memory = Arc::new(memory.map_err(|error| error.to_string())?);
+        let memory = Arc::new(memory.map_err(in_words)?);
         opened.retain(|_, memory| memory.strong_count() > 0);
         opened.insert(key, Arc::downgrade(&memory));
         Ok(memory)

@@ -64,7 +64,7 @@ async def test_the_greeting_is_a_short_message_to_dask(caplog: pytest.LogCapture
 
 
 async def hear_greeting() -> bytes:
-    """What `backhaul` says first, as somebody who listens hears it."""
+    """Return what `backhaul` says first, as somebody who listens hears it."""
     heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

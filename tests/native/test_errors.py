@@ -195,15 +195,21 @@ def test_addresses_of_every_form_are_listened_on(address: str, context: Context)
     listener.close()
 
 
+#: How a connection begins: how many bytes follow, and the magic; then comes the version.
+GREETING = (12).to_bytes(8, "little") + b"backhaul"
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4,
-            'does not speak backhaul: it began with "HTTP/1.1"',
+            'does not speak backhaul: it began with "HTTP/1.1 400',
         ),
-        (b"backhaul\xff\x7f" + bytes(100), "the peer speaks version 32767, supported is 2"),
-        (b"backhaul\2\0\0\0\xff\xff\xff\xff" + bytes(100), "body of 4294967295 bytes, limit 4096"),
+        (GREETING + b"\xff\x7f" + bytes(100), "the peer speaks version 32767, supported is 3"),
+        (b"\xff\xff" + GREETING[2:] + b"\3\0\0\0", "body of 65523 bytes, limit 4096"),
+        # A length of a message, and the number of its frames.
+        (b"\x3a" + bytes(7) + b"\1" + bytes(7), "speaks dask's tcp:// protocol, not backhaul://"),
     ],
 )
 def test_a_peer_that_speaks_something_else_is_refused(
@@ -511,10 +517,10 @@ def test_a_peer_that_breaks_the_protocol_ends_that_endpoint(
         b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600),
         b"\xff" * 100_000,
-        b"backhaul",
-        b"backhaul\1\0\0\0\xff\xff\xff\xff",
-        b"backhaul\1\0\0\0\0\0\0\0",
-        b"backhaul\2\0\0\0\0\0\0\0",
+        GREETING,
+        b"\xff\xff" + GREETING[2:] + b"\3\0\0\0",
+        GREETING + b"\1\0\0\0",
+        GREETING + b"\3\0\0\0",
     ],
 )
 def test_strangers_are_logged_once_and_harm_nobody(

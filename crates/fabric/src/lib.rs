@@ -74,6 +74,7 @@ pub use memory::{
     Segment, Segments,
 };
 pub use request::Request;
+pub use runtime::LoopWatch;
 pub use statistics::EndpointStatistics;
 
 /// The seams of the fabric: what a lane, a carrier or a driver from outside is made of

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use crate::runtime::LoopWatch;
+
 /// Wakers to call once the locks that completed their requests are released
 pub(crate) type WakeList = SmallVec<[Waker; 4]>;
 
@@ -164,10 +166,25 @@ impl<T, E> Request<T, E> {
     /// As [`Request::wait`], but leaves the result for [`Request::take`]
     pub fn wait_done(&self, timeout: Option<Duration>) -> bool {
         self.poll_inline()
-            || match &self.state {
-                Held::Slot(slot) => slot.block(timeout),
-                Held::Here(_) => true,
+            || match (&self.state, &self.operation) {
+                (Held::Slot(slot), Some(operation)) => {
+                    operation.driver.begin_block();
+                    let is_done = slot.block(timeout);
+                    operation.driver.end_block();
+                    is_done
+                }
+                (Held::Slot(slot), None) => slot.block(timeout),
+                (Held::Here(_), _) => true,
             }
+    }
+
+    /// Has an event loop, which is about to wait for this, watch the connection itself
+    ///
+    /// Where that is possible and pays; else the engine goes on.
+    pub fn join_loop(&self, watch: &Arc<LoopWatch>) {
+        if let Some(operation) = &self.operation {
+            Arc::clone(&operation.driver).join_loop(watch);
+        }
     }
 
     /// Asks to cancel; the request still completes, as cancelled or with its result
@@ -200,6 +217,11 @@ impl<T, E> Request<T, E> {
             }
             State::Taken | State::Withdrawn => false,
         }
+    }
+
+    /// Whether a result that nobody takes goes back to where it came from: so does a message
+    pub fn gives_back(&self) -> bool {
+        self.give_back.is_some()
     }
 
     /// Has `waker` called when the result is there, in place of any earlier one
@@ -320,6 +342,14 @@ pub(crate) trait Progress: std::fmt::Debug + Send + Sync {
     fn step(&self) {}
     /// Asks to cancel an operation, which still completes
     fn cancel(&self, operation: u64);
+    /// An event loop is about to wait: it may watch the connection itself
+    fn join_loop(self: Arc<Self>, watch: &Arc<LoopWatch>) {
+        let _ = watch;
+    }
+    /// A thread is about to sleep until an operation is over
+    fn begin_block(&self) {}
+    /// It sleeps no more
+    fn end_block(&self) {}
     /// Takes back a message that a receive has got and nobody has looked at
     fn restore(&self, delivery: crate::link::Delivery) {
         drop(delivery);

@@ -22,11 +22,11 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyMemoryView};
 use pyo3::{PyTraverseError, PyVisit, ffi};
 
-use crate::attention;
+use crate::deferred;
 use crate::errors;
 
 /// Pins dropped by threads that must not run Python
-static BURIED: Mutex<Vec<View>> = Mutex::new(Vec::new());
+static PENDING_RELEASES: Mutex<Vec<View>> = Mutex::new(Vec::new());
 
 /// A view of the memory of a Python object, which is pinned until [`View::release`]
 ///
@@ -114,14 +114,14 @@ impl<R: DerefMut<Target = ffi::Py_buffer>> View<R> {
 
 /// Contiguous memory of a Python object that an operation works on
 struct Pinned {
-    /// `None` once it is buried
+    /// `None` once its release is pending
     view: Option<View>,
     start: *mut u8,
     bytes: usize,
 }
 
 // SAFETY: the pointer is valid in any thread while the view is pinned, and the pin is released
-// only by `release_buried`, attached to the interpreter.
+// only by `release_pending`, attached to the interpreter.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
@@ -158,18 +158,22 @@ impl RecvBuffer for Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        BURIED
+        PENDING_RELEASES
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .extend(self.view.take());
-        attention::ask();
+        deferred::ask();
     }
 }
 
 /// Releases the pins that were dropped; the caller is attached to the interpreter
-pub(crate) fn release_buried(py: Python<'_>) {
-    let buried = std::mem::take(&mut *BURIED.lock().unwrap_or_else(PoisonError::into_inner));
-    for view in buried {
+pub(crate) fn release_pending(py: Python<'_>) {
+    let pending = std::mem::take(
+        &mut *PENDING_RELEASES
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner),
+    );
+    for view in pending {
         view.release(py);
     }
 }
@@ -233,13 +237,13 @@ pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     })
 }
 
-/// Releases the pin of a receive that is over, now rather than when somebody tends to it
+/// Releases the pin of a receive that is over, now rather than when deferred work is run
 pub(crate) fn release_received(py: Python<'_>, received: Received) {
     if let Some(mut pinned) = received.into_buffer::<Pinned>()
         && let Some(view) = pinned.view.take()
     {
         view.release(py);
-        // Nothing is left to bury.
+        // Nothing is left to release.
         std::mem::forget(pinned);
     }
 }

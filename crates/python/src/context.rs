@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
 use crate::arena::Arena;
-use crate::attention;
+use crate::deferred;
 use crate::endpoint::Endpoint;
 use crate::errors::{self, IntoException, set};
 use crate::listener::{self, Listener};
@@ -144,7 +144,7 @@ impl Context {
     ) -> PyResult<Request> {
         let context = self.context.check(py)?;
         let lanes = lanes.map(|lanes| parse_lanes(py, &lanes)).transpose()?;
-        let request = attention::call(py, || match lanes {
+        let request = deferred::call(py, || match lanes {
             Some(lanes) => context.connect_over(address, &lanes),
             None => context.connect(address),
         });
@@ -175,7 +175,7 @@ impl Context {
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Ordering::Release);
         if !self.context.is_foreign() {
-            attention::call(py, || self.context.close());
+            deferred::call(py, || self.context.close());
         }
     }
 

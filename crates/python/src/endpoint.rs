@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString};
 
-use crate::attention;
 use crate::buffer::{self, ReceivedBuffer, Source};
+use crate::deferred;
 use crate::loops::LoopBridge;
 use crate::owned::Owned;
 use crate::request::Request;
@@ -38,7 +38,7 @@ impl Endpoint {
 
     /// Posts a send, without the interpreter if much is to be copied
     fn post<T: Send>(py: Python<'_>, bytes: usize, post: impl FnOnce() -> T + Send) -> T {
-        attention::call(py, || {
+        deferred::call(py, || {
             if bytes > DETACH_BYTES {
                 py.detach(post)
             } else {
@@ -75,7 +75,7 @@ impl Endpoint {
     ) -> PyResult<Request> {
         let endpoint = self.endpoint.check(py)?;
         let sent = buffer::source_with(buffer, |bytes| {
-            attention::call(py, || endpoint.send_copy(Tag(tag), bytes))
+            deferred::call(py, || endpoint.send_copy(Tag(tag), bytes))
         })?;
         let request = match sent {
             Source::Short(request) => request,
@@ -100,7 +100,7 @@ impl Endpoint {
     ) -> PyResult<Request> {
         let endpoint = self.endpoint.check(py)?;
         let target = buffer::target(buffer)?;
-        let request = attention::call(py, || endpoint.recv_boxed(Tag(tag), TagMask(mask), target));
+        let request = deferred::call(py, || endpoint.recv_boxed(Tag(tag), TagMask(mask), target));
         Ok(Request::new(request, |py, received| {
             static RECEIVED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
             let make = RECEIVED.import(py, "backhaul._buffers", "make_received")?;
@@ -144,7 +144,7 @@ impl Endpoint {
 
     fn recv_frames(&self, py: Python<'_>) -> PyResult<Request> {
         let endpoint = self.endpoint.check(py)?;
-        let request = attention::call(py, || endpoint.recv_frames());
+        let request = deferred::call(py, || endpoint.recv_frames());
         Ok(Request::new(request, |py, message| {
             let views = message
                 .segments
@@ -157,13 +157,13 @@ impl Endpoint {
 
     fn close(&self, py: Python<'_>) -> PyResult<Request> {
         let endpoint = self.endpoint.check(py)?;
-        let request = attention::call(py, || endpoint.close());
+        let request = deferred::call(py, || endpoint.close());
         Ok(Request::new(request, |py, ()| Ok(py.None())))
     }
 
     fn abort(&self, py: Python<'_>) {
         if !self.endpoint.is_foreign() {
-            attention::call(py, || self.endpoint.abort());
+            deferred::call(py, || self.endpoint.abort());
         }
     }
 

@@ -5,12 +5,12 @@
 //! NUMA policy for Python.
 //!
 //! The engine's threads never run Python. What Python must do for them (complete futures, release
-//! buffers, write logs) waits until a thread of Python comes by, called by a bell if need be.
+//! buffers, write logs) waits until a thread of Python comes by, called by its event loop's descriptor if need be.
 
 mod arena;
-mod attention;
 mod buffer;
 mod context;
+mod deferred;
 mod endpoint;
 mod errors;
 mod listener;

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::attention;
+use crate::deferred;
 use crate::endpoint::Endpoint;
 use crate::errors::IntoException;
 use crate::owned::Owned;
@@ -38,12 +38,12 @@ impl Listener {
 
     fn accept(&self, py: Python<'_>) -> PyResult<Request> {
         let listener = self.listener.check(py)?;
-        let request = attention::call(py, || listener.accept());
+        let request = deferred::call(py, || listener.accept());
         Ok(Request::new(request, Endpoint::object))
     }
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        attention::tend(py);
+        deferred::run(py);
         let statistics = self.listener.statistics();
         let dict = PyDict::new(py);
         dict.set_item("accepted", statistics.accepted)?;
@@ -57,7 +57,7 @@ impl Listener {
     fn close(&self, py: Python<'_>) {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
         if !self.listener.is_foreign() {
-            attention::call(py, || self.listener.close());
+            deferred::call(py, || self.listener.close());
         }
     }
 
@@ -100,7 +100,7 @@ impl Listener {
 
     fn __anext__(&self, py: Python<'_>) -> PyResult<Request> {
         let listener = self.listener.check(py)?;
-        let request = attention::call(py, || listener.accept());
+        let request = deferred::call(py, || listener.accept());
         Ok(Request::raising(
             request,
             Endpoint::object,

@@ -13,7 +13,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::attention;
+use crate::deferred;
 
 static QUEUE: Mutex<Queue> = Mutex::new(Queue {
     lines: VecDeque::new(),
@@ -86,7 +86,7 @@ impl Subscriber for Sink {
             }
             queue.lines.push_back((level, line.message + &line.fields));
         }
-        attention::ask();
+        deferred::ask();
     }
 
     fn enter(&self, _span: &Id) {}

@@ -1,55 +1,56 @@
-//! The bridge to an asyncio event loop: one bell that wakes it for any number of completions.
+//! The bridge to an asyncio event loop: one descriptor that wakes it for any number of completions.
 //!
-//! Completing a request pushes a number and rings an eventfd; the loop, which watches that with
-//! `add_reader`, then settles all futures that are due. No thread but the loop's runs Python.
+//! The loop watches it with `add_reader`. It is readable when news have come for a connection that
+//! the loop has taken over ([`backhaul::LoopWatch`]), and when another thread has completed a
+//! request: that pushes a number and notifies once, and the loop then settles all futures that are
+//! due. No thread but the loop's runs Python.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
+use backhaul::LoopWatch;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::{PyTraverseError, PyVisit};
-use rustix::event::{EventfdFlags, eventfd};
 
-use crate::attention;
+use crate::deferred;
 
-/// Completions that an event loop has not seen, and the bell that calls it
-pub(crate) struct Bell {
-    fd: OwnedFd,
+/// Completions that an event loop has not seen, and what calls it
+pub(crate) struct Completions {
+    watch: Arc<LoopWatch>,
     due: Mutex<Due>,
 }
 
 #[derive(Default)]
 struct Due {
     tickets: Vec<u64>,
-    /// Rung, and not yet answered
-    rung: bool,
+    /// The loop was called, or is here
+    is_called: bool,
 }
 
-impl Bell {
+impl Completions {
     /// Calls the loop
-    pub(crate) fn ring(&self) {
+    pub(crate) fn call(&self) {
         self.push(None);
     }
 
     fn push(&self, ticket: Option<u64>) {
         let mut due = self.lock();
         due.tickets.extend(ticket);
-        if !std::mem::replace(&mut due.rung, true) {
-            // The only error of a valid eventfd is a full counter, and then it is ringing.
-            let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+        if !std::mem::replace(&mut due.is_called, true) {
+            self.watch.notify();
         }
     }
 
-    /// Silences the bell and takes what is due
-    fn answer(&self) -> Vec<u64> {
+    /// Moves along what the loop has taken over, and takes what is due
+    fn progress(&self) -> Vec<u64> {
+        // What completes meanwhile need not call the loop.
+        self.lock().is_called = true;
+        self.watch.progress();
         let mut due = self.lock();
-        due.rung = false;
-        let mut count = [0; 8];
-        // An error means that it was silent.
-        let _ = rustix::io::read(self.fd.as_fd(), &mut count);
+        due.is_called = false;
         std::mem::take(&mut due.tickets)
     }
 
@@ -60,7 +61,7 @@ impl Bell {
 
 /// Calls the loop for one waiting future or callback
 struct Ticket {
-    bell: Arc<Bell>,
+    completions: Arc<Completions>,
     number: u64,
 }
 
@@ -70,14 +71,14 @@ impl Wake for Ticket {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.bell.push(Some(self.number));
+        self.completions.push(Some(self.number));
     }
 }
 
 /// The futures of one event loop that wait for the engine
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct LoopBridge {
-    bell: Arc<Bell>,
+    completions: Arc<Completions>,
     waiting: Mutex<Waiting>,
 }
 
@@ -114,7 +115,7 @@ impl LoopBridge {
             number
         };
         let ticket = Ticket {
-            bell: Arc::clone(&self.bell),
+            completions: Arc::clone(&self.completions),
             number,
         };
         (Waker::from(Arc::new(ticket)), number)
@@ -122,7 +123,12 @@ impl LoopBridge {
 
     /// Has the callback of a ticket called at the loop's next turn
     pub(crate) fn due(&self, number: u64) {
-        self.bell.push(Some(number));
+        self.completions.push(Some(number));
+    }
+
+    /// What the loop watches
+    pub(crate) fn watch(&self) -> &Arc<LoopWatch> {
+        &self.completions.watch
     }
 
     /// Forgets what [`LoopBridge::waker`] began
@@ -141,28 +147,27 @@ impl LoopBridge {
 impl LoopBridge {
     #[new]
     fn new() -> PyResult<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let fd = eventfd(0, flags).map_err(std::io::Error::from)?;
-        let bell = Arc::new(Bell {
-            fd,
+        let completions = Arc::new(Completions {
+            watch: LoopWatch::new()?,
             due: Mutex::default(),
         });
-        attention::add_bell(Arc::downgrade(&bell));
+        deferred::add_loop(Arc::downgrade(&completions));
         Ok(Self {
-            bell,
+            completions,
             waiting: Mutex::default(),
         })
     }
 
     /// The descriptor to watch for reading
     fn fileno(&self) -> i32 {
-        self.bell.fd.as_raw_fd()
+        self.completions.watch.as_fd().as_raw_fd()
     }
 
     /// Settles what is due; to be called on the loop when the descriptor is readable
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         let mut outcome = Ok(());
-        for number in self.bell.answer() {
+        let due = deferred::call(py, || self.completions.progress());
+        for number in due {
             let callback = self.lock().callbacks.remove(&number);
             if let Some(callback) = callback
                 && let Err(error) = callback.call0(py)
@@ -170,7 +175,7 @@ impl LoopBridge {
                 outcome = Err(error);
             }
         }
-        attention::tend(py);
+        deferred::run(py);
         outcome
     }
 

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
+use backhaul::LoopWatch;
 use pyo3::exceptions::{PyBaseException, PyStopIteration, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::{OnceLockExt, PyOnceLock};
 use pyo3::{PyTraverseError, PyVisit};
 
-use crate::attention;
+use crate::deferred;
 use crate::errors::{self, IntoException};
 use crate::loops::LoopBridge;
 use crate::owned::Owned;
@@ -72,7 +73,11 @@ trait Pending: Send + Sync {
     fn poll_inline(&self) -> bool;
     fn wait_done(&self, timeout: Duration) -> bool;
     fn set_waker(&self, waker: &Waker) -> bool;
+    /// The loop is about to wait: it may watch the connection itself
+    fn join_loop(&self, watch: &Arc<LoopWatch>);
     fn cancel(&self);
+    /// Gives a receive up, so that its message is there for others; `false` if it is none
+    fn give_up(&self) -> bool;
     /// The result, once
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
     /// Logs an error that nobody has looked at, in place of [`Pending::take`]
@@ -121,8 +126,16 @@ where
         self.request.set_waker(waker)
     }
 
+    fn join_loop(&self, watch: &Arc<LoopWatch>) {
+        self.request.join_loop(watch);
+    }
+
     fn cancel(&self) {
         self.request.cancel();
+    }
+
+    fn give_up(&self) -> bool {
+        self.request.gives_back() && self.request.withdraw()
     }
 
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -146,8 +159,11 @@ where
 
 impl<T, E, F> Drop for Typed<T, E, F> {
     fn drop(&mut self) {
-        // In Python, an operation that nobody looks at goes on.
-        if let Some(request) = self.request.give_up() {
+        // In Python, a send that nobody looks at goes on; a receive would take a message that
+        // nobody gets.
+        if let Some(request) = self.request.give_up()
+            && !request.gives_back()
+        {
             request.detach();
         }
     }
@@ -217,7 +233,7 @@ impl Request {
         }
         let outcome = self.outcome.get_or_init_py_attached(py, || {
             // The engine may have let go of the operation's memory, which the caller wants back.
-            attention::call(py, || Outcome::new(py, self.pending.take(py)))
+            deferred::call(py, || Outcome::new(py, self.pending.take(py)))
         });
         outcome.repeat(py)
     }
@@ -240,17 +256,32 @@ impl Request {
             return Ok(true);
         }
         self.pending.check(py)?;
-        Ok(attention::call(py, || {
+        Ok(deferred::call(py, || {
             self.pending.poll_briefly()
                 || self.pending.step()
                 || py.detach(|| self.pending.poll_inline())
         }))
     }
 
+    /// Whoever awaited the operation is gone: a receive leaves its message for others
+    fn abandon(&self, py: Python<'_>) {
+        if self.outcome.get().is_some() || self.pending.check(py).is_err() {
+            return;
+        }
+        let is_given_up = deferred::call(py, || self.pending.give_up());
+        if is_given_up {
+            let cancelled = backhaul::RecvError::Cancelled.into_exception(py);
+            // Set already only if somebody else has got it meanwhile.
+            let _ = self.outcome.set(Outcome::new(py, Err(cancelled)));
+        } else {
+            self.cancel(py);
+        }
+    }
+
     /// Polls with the interpreter held, for less than it costs to give it away and take it back
     fn poll_attached(&self, py: Python<'_>) -> PyResult<bool> {
         self.pending.check(py)?;
-        Ok(attention::call(py, || self.pending.poll_briefly()))
+        Ok(deferred::call(py, || self.pending.poll_briefly()))
     }
 }
 
@@ -289,7 +320,7 @@ impl Request {
                     .saturating_duration_since(Instant::now())
                     .min(SIGNALS_EACH)
             });
-            let done = attention::call(py, || py.detach(|| self.pending.wait_done(left)));
+            let done = deferred::call(py, || py.detach(|| self.pending.wait_done(left)));
             if done {
                 break;
             }
@@ -305,7 +336,7 @@ impl Request {
     fn cancel(&self, py: Python<'_>) -> bool {
         let possible = !self.pending.is_done() && self.pending.check(py).is_ok();
         if possible {
-            attention::call(py, || self.pending.cancel());
+            deferred::call(py, || self.pending.cancel());
         }
         possible
     }
@@ -381,6 +412,7 @@ impl Awaiter {
             .import(py, "backhaul._loops", "settle")?
             .call1((&future,))?;
         let (waker, ticket) = bridge.get().waker(settle.unbind());
+        self.request.get().pending.join_loop(bridge.get().watch());
         if !self.request.get().add_waker(waker) {
             bridge.get().forget(ticket);
             return Ok(None);
@@ -443,7 +475,7 @@ impl Awaiter {
         let sleeping = self.lock().take();
         if let Some(sleeping) = sleeping {
             sleeping.bridge.get().forget(sleeping.ticket);
-            self.request.get().cancel(py);
+            self.request.get().abandon(py);
         }
     }
 
@@ -492,7 +524,13 @@ impl Pending for Ready {
         false
     }
 
+    fn join_loop(&self, _watch: &Arc<LoopWatch>) {}
+
     fn cancel(&self) {}
+
+    fn give_up(&self) -> bool {
+        false
+    }
 
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(py.None())

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use backhaul_shm::doorbell::Doorbell;
 use rustix::event::epoll::EventFlags;
 use rustix::net::RecvFlags;
 
-use crate::runtime::{Engine, SourceId, lock};
+use crate::runtime::{Engine, LoopWatch, Member, MemberId, SourceId, lock};
 
 /// Descriptors of a connection and what they are watched for
 pub(crate) struct Interest {
@@ -17,6 +18,8 @@ pub(crate) struct Interest {
     /// Frames do not come through the socket, which is the sentinel then
     has_doorbell: bool,
     watched: Mutex<Option<Watched>>,
+    /// An event loop watches the doorbell
+    is_with_loop: AtomicBool,
 }
 
 struct Watched {
@@ -27,6 +30,8 @@ struct Watched {
     read: bool,
     /// The socket is watched for room
     write: bool,
+    /// The event loop that watches the doorbell in the engine's place
+    by_loop: Option<(Weak<LoopWatch>, MemberId)>,
 }
 
 impl Interest {
@@ -45,7 +50,9 @@ impl Interest {
                 doorbell,
                 read: true,
                 write: false,
+                by_loop: None,
             })),
+            is_with_loop: AtomicBool::new(false),
         })
     }
 
@@ -93,16 +100,80 @@ impl Interest {
         }
     }
 
-    /// Has the engine come back to this connection soon
-    pub(super) fn call_engine(&self) {
-        if let Some(Watched {
-            doorbell: Some(doorbell),
-            ..
-        }) = &*lock(&self.watched)
+    /// Whether an event loop watches the doorbell, as far as that can be known without a lock
+    pub(super) fn is_with_loop(&self) -> bool {
+        self.is_with_loop.load(Ordering::Relaxed)
+    }
+
+    /// Has an event loop watch the doorbell from now on, if there is one
+    pub(super) fn join_loop(&self, watch: &Arc<LoopWatch>, member: Weak<dyn Member>) {
+        let mut watched = lock(&self.watched);
+        let Some(watched) = watched.as_mut() else {
+            return;
+        };
+        if let Some((by, _)) = &watched.by_loop
+            && std::ptr::eq(by.as_ptr(), Arc::as_ptr(watch))
         {
-            doorbell.notify();
             return;
         }
+        self.leave_loop_of(watched);
+        let Some(doorbell) = &watched.doorbell else {
+            return;
+        };
+        // It stays readable until it is cleared, so nothing is lost in between.
+        self.engine.unwatch(doorbell);
+        match watch.add(member, doorbell) {
+            Ok(id) => {
+                watched.by_loop = Some((Arc::downgrade(watch), id));
+                self.is_with_loop.store(true, Ordering::Relaxed);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "an event loop cannot watch a doorbell");
+                self.watch_doorbell(doorbell);
+            }
+        }
+    }
+
+    /// Has the engine watch the doorbell again
+    pub(super) fn leave_loop(&self) {
+        if let Some(watched) = lock(&self.watched).as_mut() {
+            self.leave_loop_of(watched);
+        }
+    }
+
+    fn leave_loop_of(&self, watched: &mut Watched) {
+        let (Some((by, id)), Some(doorbell)) = (watched.by_loop.take(), &watched.doorbell) else {
+            return;
+        };
+        if let Some(watch) = by.upgrade() {
+            watch.remove(id, doorbell);
+        }
+        self.is_with_loop.store(false, Ordering::Relaxed);
+        self.watch_doorbell(doorbell);
+    }
+
+    fn watch_doorbell(&self, doorbell: &Doorbell) {
+        let outcome = self
+            .engine
+            .watch(self.id, PORT_DOORBELL, doorbell, EventFlags::IN);
+        if let Err(error) = outcome {
+            tracing::error!(%error, "cannot watch a doorbell");
+        }
+    }
+
+    /// Has the engine come back to this connection soon
+    pub(super) fn call_engine(&self) {
+        let mut watched = lock(&self.watched);
+        if let Some(watched) = watched.as_mut()
+            && watched.doorbell.is_some()
+        {
+            self.leave_loop_of(watched);
+            if let Some(doorbell) = &watched.doorbell {
+                doorbell.notify();
+            }
+            return;
+        }
+        drop(watched);
         // The socket has room at most times, so this calls the engine soon; when it has none, there
         // is nothing to do but wait for it. A caller that polled may have masked reading.
         self.set(Some(true), Some(true));
@@ -141,7 +212,13 @@ impl Interest {
             // that the connection has ended already.
             let _ = watched.socket.shutdown(Shutdown::Both);
             if let Some(doorbell) = &watched.doorbell {
-                self.engine.unwatch(doorbell);
+                match watched
+                    .by_loop
+                    .and_then(|(by, id)| Some((by.upgrade()?, id)))
+                {
+                    Some((watch, id)) => watch.remove(id, doorbell),
+                    None => self.engine.unwatch(doorbell),
+                }
             }
         }
     }

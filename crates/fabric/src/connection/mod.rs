@@ -15,7 +15,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use backhaul_proto::{Hello, LaneKind};
@@ -28,7 +28,7 @@ use crate::error::{CloseReason, RecvError};
 use crate::lane::{Lane, LaneTraits};
 use crate::link::{Delivery, Link, LinkEvent};
 use crate::request::{Completer, Operation, Progress, Request, WakeList};
-use crate::runtime::{Engine, Source, SourceId, lock};
+use crate::runtime::{Engine, LoopWatch, Member, Source, SourceId, lock};
 use crate::statistics::Counters;
 
 use interest::{Interest, PORT_DOORBELL};
@@ -61,6 +61,10 @@ pub(crate) struct Conn {
     /// Callers poll: news do not wake the engine, which looks each tick
     masked: AtomicBool,
     spin: SpinPolicy,
+    /// Threads that sleep until an operation is over: the engine moves it along then
+    blocked: AtomicU32,
+    /// Waits to let pass before an event loop may take the connection over again
+    loop_pause: AtomicU32,
     /// Set before `closed`, when a graceful close has begun
     closing: AtomicBool,
     /// Set once, when the link has ended
@@ -129,6 +133,8 @@ impl Conn {
             busy_polled: AtomicBool::new(false),
             masked: AtomicBool::new(false),
             spin: SpinPolicy::new(config.spin),
+            blocked: AtomicU32::new(0),
+            loop_pause: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             closed: OnceLock::new(),
             watchers: Mutex::default(),
@@ -574,6 +580,55 @@ impl Progress for Conn {
     fn restore(&self, delivery: Delivery) {
         self.submit(Command::Restore(delivery));
     }
+
+    fn join_loop(self: Arc<Self>, watch: &Arc<LoopWatch>) {
+        if !self.traits.has_doorbell || self.blocked.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        // It steers effort and orders nothing, hence `Relaxed`.
+        let pause = self.loop_pause.load(Ordering::Relaxed);
+        if pause > 0 {
+            self.loop_pause.store(pause - 1, Ordering::Relaxed);
+            return;
+        }
+        let member: Weak<dyn Member> = Arc::downgrade(&(Arc::clone(&self) as Arc<dyn Member>));
+        self.interest.join_loop(watch, member);
+        // One that blocks meanwhile has seen it with the loop, or is seen here.
+        if self.blocked.load(Ordering::SeqCst) > 0 {
+            self.interest.leave_loop();
+        }
+    }
+
+    fn begin_block(&self) {
+        self.blocked.fetch_add(1, Ordering::SeqCst);
+        if self.interest.is_with_loop() {
+            self.interest.leave_loop();
+        }
+    }
+
+    fn end_block(&self) {
+        self.blocked.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Member for Conn {
+    fn on_news(self: Arc<Self>) {
+        self.counters.wakeups.add(1);
+        self.interest.clear_doorbell();
+        if self.inline.load(Ordering::SeqCst) > 0 {
+            return;
+        }
+        self.masked.store(false, Ordering::SeqCst);
+        let outcome = self.progress(Work::ARM);
+        if outcome.more || outcome.partial {
+            self.loop_pause.store(LOOP_PAUSE, Ordering::Relaxed);
+            self.interest.call_engine();
+        }
+    }
+
+    fn leave(&self) {
+        self.interest.leave_loop();
+    }
 }
 
 impl Source for Conn {
@@ -649,6 +704,10 @@ const BRIEFLY: Duration = Duration::from_micros(3);
 
 /// Looks at the lane while the port is held
 const LOOKS_PER_HOLD: u32 = 64;
+
+/// Waits after a long message before an event loop takes the connection over again: where one is,
+/// there are more, which the engine moves without the interpreter
+const LOOP_PAUSE: u32 = 64;
 
 /// Slices of data that the engine moves on one connection before it looks after the others
 const SLICES_MAX: u32 = 8;

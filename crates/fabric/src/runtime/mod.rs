@@ -4,12 +4,15 @@ mod engine;
 mod sources;
 mod timers;
 mod warning;
+mod watch;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) use engine::{Engine, EngineGuard};
 pub(crate) use sources::{Source, SourceId};
 pub(crate) use warning::RepeatedWarning;
+pub use watch::LoopWatch;
+pub(crate) use watch::{Member, MemberId};
 
 /// Locks a mutex whose data is valid even if a holder panicked
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,0 +1,145 @@
+//! Connections that an event loop watches itself, in the place of the engine.
+//!
+//! An event loop that waits for short messages is woken twice for each if the engine is woken first:
+//! the engine reads, and wakes the loop. A [`LoopWatch`] is a descriptor for the loop to watch: it is
+//! readable when news have come for a connection that the loop has taken over, or when the loop is
+//! called. The loop then moves these connections along by itself.
+//!
+//! A loop can be kept from its work for long, so a connection is the loop's only while nothing is in
+//! the middle of anything: what takes longer than one look goes back to the engine, and so does what
+//! a thread blocks on. Its sentinel is the engine's always.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use backhaul_shm::doorbell::Doorbell;
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::lock;
+
+/// What an event loop watches for the connections that it has taken over
+#[derive(Debug)]
+pub struct LoopWatch {
+    epoll: OwnedFd,
+    doorbell: Doorbell,
+    members: Mutex<HashMap<u64, Weak<dyn Member>>>,
+    next_member: AtomicU64,
+}
+
+/// A connection that may be taken over
+pub(crate) trait Member: std::fmt::Debug + Send + Sync {
+    /// News have come: moves the connection along
+    fn on_news(self: Arc<Self>);
+    /// The loop is gone: the connection goes back to the engine
+    fn leave(&self);
+}
+
+/// Names a connection to the loop that has taken it over; never 0
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct MemberId(u64);
+
+impl LoopWatch {
+    /// Makes what one event loop watches
+    ///
+    /// # Errors
+    ///
+    /// What the system reports, when it has no descriptors left.
+    pub fn new() -> io::Result<Arc<Self>> {
+        let watch = Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            doorbell: Doorbell::new()?,
+            members: Mutex::default(),
+            next_member: AtomicU64::new(1),
+        };
+        let data = EventData::new_u64(DOORBELL);
+        epoll::add(&watch.epoll, &watch.doorbell, data, EventFlags::IN)?;
+        Ok(Arc::new(watch))
+    }
+
+    /// Calls the loop
+    pub fn notify(&self) {
+        self.doorbell.notify();
+    }
+
+    /// Moves the connections along for which news have come
+    ///
+    /// To be called on the loop, when the descriptor is readable. Returns whether the loop was called.
+    pub fn progress(&self) -> bool {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        // An error would leave the descriptor readable, and this would be called again.
+        let _ = epoll::wait(
+            &self.epoll,
+            spare_capacity(&mut events),
+            Some(&Timespec::default()),
+        );
+        let mut is_called = false;
+        for event in events {
+            let data = event.data.u64();
+            if data == DOORBELL {
+                self.doorbell.clear();
+                is_called = true;
+                continue;
+            }
+            let member = lock(&self.members).get(&data).and_then(Weak::upgrade);
+            if let Some(member) = member {
+                member.on_news();
+            }
+        }
+        is_called
+    }
+
+    /// Takes over the doorbell of a connection
+    pub(crate) fn add(
+        &self,
+        member: Weak<dyn Member>,
+        doorbell: &Doorbell,
+    ) -> io::Result<MemberId> {
+        // Only uniqueness matters.
+        let id = self.next_member.fetch_add(1, Ordering::Relaxed);
+        lock(&self.members).insert(id, member);
+        let added = epoll::add(
+            &self.epoll,
+            doorbell,
+            EventData::new_u64(id),
+            EventFlags::IN,
+        );
+        if let Err(error) = added {
+            lock(&self.members).remove(&id);
+            return Err(error.into());
+        }
+        Ok(MemberId(id))
+    }
+
+    /// Gives it back
+    pub(crate) fn remove(&self, id: MemberId, doorbell: &Doorbell) {
+        // An error means that it was not watched, as it is to be.
+        let _ = epoll::delete(&self.epoll, doorbell);
+        lock(&self.members).remove(&id.0);
+    }
+}
+
+impl AsFd for LoopWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Drop for LoopWatch {
+    fn drop(&mut self) {
+        let members = std::mem::take(&mut *lock(&self.members));
+        for member in members.into_values().filter_map(|member| member.upgrade()) {
+            member.leave();
+        }
+    }
+}
+
+/// Marks the loop's own doorbell among events; no connection has this id
+const DOORBELL: u64 = 0;
+
+/// Events taken from the kernel at once
+const EVENTS_MAX: usize = 64;

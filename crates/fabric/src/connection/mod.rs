@@ -384,7 +384,7 @@ impl Conn {
 
     /// Takes what callers have left in the inbox
     fn take_commands(&self, port: &mut Port) {
-        // If it is set after this look, the look after the hold sees it.
+        // Who sets it after this look has it seen after the hold.
         if self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst) {
             let commands = std::mem::take(&mut *lock(&self.inbox));
             for command in commands {

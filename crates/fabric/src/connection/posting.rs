@@ -180,7 +180,7 @@ impl Conn {
         let mut wakes = WakeList::new();
         self.take_commands(&mut port);
         let waits = port.link.post_recv(&Now::lazy(), recv);
-        // There is something to move only if the receive has met a message.
+        // It works on the link only if that led to anything.
         let outcome = if waits {
             Outcome::default()
         } else {

@@ -31,7 +31,7 @@ fn the_engine_looks_after_a_brief_poll_that_the_tick_overtook() {
         let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let poll = scope.spawn(|| {
-                // As a poll leaves it that has found something.
+                // The state after a poll that has found something.
                 conn.masked.store(true, Ordering::SeqCst);
                 conn.become_busy_polled();
                 begun.store(true, Ordering::SeqCst);
@@ -49,8 +49,8 @@ fn the_engine_looks_after_a_brief_poll_that_the_tick_overtook() {
                 std::thread::yield_now();
             }
             done.store(true, Ordering::SeqCst);
-            // It is hot for a tick or two only, in which a busy machine may not let us look, or
-            // not even let the poll begin.
+            // It is busy-polled for a tick or two only, in which a busy machine may run
+            // neither this thread nor the poll.
             poll.join().unwrap() == (true, true)
         })
     });

@@ -17,7 +17,7 @@ use crate::memory::{DeviceAllocator, DeviceMemory, RecvMemory};
 pub(super) struct Arrival {
     pub(super) memory: Memory,
     pub(super) sizes: SegmentBytes,
-    /// Where each segment lies at the sender, if it told
+    /// Where each segment lies at the sender, if it said
     pub(super) sources: Option<Sources>,
     pub(super) bytes: u64,
     /// Bytes that are in their place

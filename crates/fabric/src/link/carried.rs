@@ -39,7 +39,7 @@ pub struct TakeId {
 #[derive(Default)]
 pub(super) struct Takes {
     live: Slab<Take>,
-    /// Those that the holder has not been told of
+    /// Those that the holder has not polled
     due: std::collections::VecDeque<TakeRequest>,
     /// Number of the next one
     next: u64,
@@ -95,7 +95,7 @@ pub enum TakeTarget<'a> {
 }
 
 impl<S, R> Link<S, R> {
-    /// Payload that a carrier is to bring, not told of before
+    /// Payload that a carrier is to bring, each once
     pub fn poll_take(&mut self) -> Option<TakeRequest> {
         self.takes.due.pop_front()
     }

@@ -214,7 +214,7 @@ def test_a_shielded_request_outlives_its_task(run: Run, connected: Connected) ->
         run(main())
 
 
-def test_a_request_that_nobody_holds_is_done_all_the_same(
+def test_a_receive_that_nobody_holds_any_more_leaves_its_message(
     lane: str, run: Run, connected: Connected
 ) -> None:
     async def main() -> None:
@@ -227,6 +227,8 @@ def test_a_request_that_nobody_holds_is_done_all_the_same(
         a.send(b"abc")
         await a.send_frames([b"end"])
         await b.recv_frames()
+        assert buffer == bytes(3)
+        await b.recv(buffer)
         assert buffer == b"abc"
 
     with connected(lane) as (a, b):

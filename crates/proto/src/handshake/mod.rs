@@ -386,7 +386,9 @@ mod tests {
             };
             let [at_once, later] = match lane {
                 LaneKind::Tcp => [Ok(answer_bytes), Ok(0)],
-                LaneKind::Inproc | LaneKind::Shm => [Err(out_of_turn.clone()), Err(out_of_turn)],
+                LaneKind::Inproc | LaneKind::Shm | LaneKind::Experimental => {
+                    [Err(out_of_turn.clone()), Err(out_of_turn)]
+                }
             };
             assert_eq!(connector.handle_bytes(now, &bytes), at_once);
             assert_eq!(connector.handle_bytes(now, &[7; 40]), later);

@@ -14,7 +14,7 @@ use crate::memory::DeviceAllocator;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Lanes that may be used, best first. Tcp is always possible: it is where peers meet.
+    /// Lanes that may be used, best first. Tcp is always possible: it is the first socket.
     pub lanes: Vec<LaneKind>,
     /// Carriers that may move the payload of accepted messages beside the lane. Without any, all
     /// of it travels on the lane.

@@ -72,7 +72,7 @@ impl SizeClass {
 #[non_exhaustive]
 pub struct FlowStatistics {
     /// The token of the peer process; `None` for the sum over processes of a host that are too
-    /// long gone to be told apart
+    /// long gone to be kept apart
     pub peer_process: Option<[u8; 16]>,
     /// Process id of the peer, in its own namespace; 0 for such a sum
     pub peer_pid: u32,
@@ -120,7 +120,7 @@ fn add_all(totals: &mut Totals, others: &Totals) {
 
 /// The flows of one context
 ///
-/// Bounded: of peers that have gone the last [`ENDED_FLOWS_MAX`] are told apart, the others are
+/// Bounded: of peers that have gone the last [`ENDED_FLOWS_MAX`] are kept apart, the others are
 /// summed up by host. Lock order: the table, then the state of a flow.
 #[derive(Default)]
 pub(crate) struct Flows {
@@ -157,7 +157,7 @@ struct FlowState {
 }
 
 impl Flows {
-    /// What there is to tell of each flow
+    /// The state of each flow
     pub(crate) fn snapshot(&self) -> Vec<FlowStatistics> {
         let table = lock(&self.table);
         let told_apart = table.flows.values().map(|flow| {
@@ -464,7 +464,7 @@ const TIMED_BYTES_MIN: u64 = 64 << 10;
 /// Peers, those that are connected among them, up to which none is forgotten: about 2 MB
 const ENDED_FLOWS_MAX: usize = 4096;
 
-/// Hosts, for each lane, of which forgotten peers are told apart
+/// Hosts, for each lane, of which forgotten peers are kept apart
 const HOSTS_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -189,7 +189,7 @@ impl ListenerShared {
             if queue.closed {
                 return;
             }
-            // One that was given up gives it back.
+            // A waiter that was given up returns the endpoint.
             let mut left = Some(endpoint);
             while let Some(endpoint) = left.take() {
                 match queue.waiters.pop_front() {
@@ -284,7 +284,7 @@ impl ListenerShared {
     }
 
     /// Stops or starts watching; the flag and what is watched change under one lock, so that they
-    /// agree however pauses and resumes meet
+    /// agree in whatever order pauses and resumes come
     fn set_paused(&self, pause: bool) {
         let socket = lock(&self.socket);
         if self.paused.swap(pause, Ordering::SeqCst) == pause {

@@ -148,6 +148,17 @@ impl<T, E> Request<T, E> {
         }
     }
 
+    /// Takes the error if the operation has failed; a result stays
+    pub fn take_error(&self) -> Option<E> {
+        match &self.state {
+            Held::Slot(slot) => slot.take_error(),
+            Held::Here(result) => {
+                let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
+                result.take_if(|result| result.is_err())?.err()
+            }
+        }
+    }
+
     /// Blocks until the operation is done or `timeout` has passed
     ///
     /// `None` means that time ran out: the operation goes on, and may be waited for again.
@@ -199,14 +210,22 @@ impl<T, E> Request<T, E> {
     /// Gives the operation up: nobody will ask for its result
     ///
     /// As dropping the request: a receive leaves its message for others, if it has one that nobody
-    /// has taken. Returns whether there was something to give up; from then on there is no result.
+    /// has taken. Returns whether there was something to give up; from then on there is no result, and
+    /// threads that wait for it return without one.
     pub fn withdraw(&self) -> bool {
         let (Held::Slot(slot), Some(operation)) = (&self.state, &self.operation) else {
             return false;
         };
         match slot.withdraw() {
-            State::Pending { .. } => {
+            State::Pending { waker, is_slept_on } => {
                 operation.driver.cancel(operation.id);
+                // Others may wait for it too: for them it is over.
+                if is_slept_on {
+                    slot.blocked.notify_all();
+                }
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
                 true
             }
             State::Done(result) => {
@@ -409,6 +428,17 @@ impl<T, E> Slot<T, E> {
         }
     }
 
+    fn take_error(&self) -> Option<E> {
+        let mut state = self.lock();
+        if !matches!(*state, State::Done(Err(_))) {
+            return None;
+        }
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Done(result) => result.err(),
+            _ => None,
+        }
+    }
+
     /// Gives the result up, returning how things stood
     fn withdraw(&self) -> State<T, E> {
         let mut state = self.lock();
@@ -470,5 +500,47 @@ pub(crate) fn finish<T, E>(completer: Completer<T, E>, result: Result<T, E>) {
     completer.complete(result, &mut wakes);
     for waker in wakes {
         waker.wake();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Progress for Nobody {
+        fn cancel(&self, _operation: u64) {}
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_what_is_given_up_returns() {
+        let driver = Arc::new(Nobody);
+        let (request, _completer) = Request::<u32, ()>::pending(Operation { driver, id: 0 });
+        let request = Arc::new(request);
+        let (said, heard) = mpsc::channel();
+        let waits = {
+            let request = Arc::clone(&request);
+            move || said.send(request.wait(None))
+        };
+        let waiter = std::thread::spawn(waits);
+        let is_slept_on = || match &request.state {
+            Held::Slot(slot) => {
+                let state = slot.lock();
+                matches!(&*state, State::Pending { is_slept_on, .. } if *is_slept_on)
+            }
+            Held::Here(_) => false,
+        };
+        while !is_slept_on() {
+            std::thread::yield_now();
+        }
+        assert!(request.withdraw());
+        let heard = heard.recv_timeout(Duration::from_secs(20));
+        assert_eq!(heard.expect("it returns"), None);
+        waiter.join().unwrap().unwrap();
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Totals since the start of the connection, so a repeated or late grant is harmless (the scheme
 //! of RFC 9000, section 4.1). A message takes credit when it starts and gives it back when it
-//! meets its receive, and takes it again if that is withdrawn. What it takes is its [`Cost`]: a message of many segments costs more than
-//! one, as each of them takes memory at the receiver.
+//! meets its receive, and takes it again if that is withdrawn. What it takes is its [`Cost`]: a
+//! message of many segments costs more than one, as each of them takes memory at the receiver.
 
 use crate::error::ProtocolError;
 
@@ -410,7 +410,7 @@ mod tests {
                     if sender.allows(cost) {
                         break;
                     }
-                    // Nobody waits while there is room; and in the end there is.
+                    // No message waits while there is room, and all have room in the end.
                     let held: u64 = unmet.iter().map(|cost: &Cost| cost.messages).sum();
                     prop_assert!(held + cost.messages > window);
                     prop_assert!(!unmet.is_empty());

@@ -20,7 +20,7 @@ pub struct Frame {
     pub header: FrameHeader,
     /// Sizes of the segments if a message starts here, else empty; they add up to the message
     pub segment_bytes: SegmentBytes,
-    /// Where each of them lies, if the frame tells
+    /// Where each of them lies, if the frame says
     pub sources: Option<Sources>,
 }
 
@@ -254,7 +254,7 @@ mod tests {
         }
     }
 
-    /// A request that tells where each segment lies, as it goes on the wire
+    /// A request that says where each segment lies, as it goes on the wire
     fn request(segment_bytes: &[u64], sources: &[SegmentSource]) -> Vec<u8> {
         let header = FrameHeader {
             has_sources: true,
@@ -442,7 +442,7 @@ mod tests {
             plain in any::<bool>(),
             piece_bytes in 1_usize..80,
         ) {
-            // A plausible beginning gets further than noise.
+            // A plausible beginning is decoded further than random bytes.
             if plain && bytes.len() >= HEADER_BYTES {
                 let (flags, segments) = (bytes[1] & 3, bytes[4] & 15);
                 bytes[..8].copy_from_slice(&[kind, flags, 0, 0, segments, 0, 0, 0]);

@@ -16,7 +16,7 @@ pub const HEADER_BYTES: usize = 32;
 /// Flag: the message belongs to the untagged stream
 const FLAG_UNTAGGED: u8 = 1;
 
-/// Flag of a request: its segment table tells where each segment lies
+/// Flag of a request: its segment table says where each segment lies
 const FLAG_SOURCES: u8 = 2;
 
 /// What a frame is about
@@ -91,7 +91,7 @@ pub struct FrameHeader {
     pub kind: FrameKind,
     /// Whether the message belongs to the untagged stream
     pub untagged: bool,
-    /// Whether the segment table of a request tells where each segment lies
+    /// Whether the segment table of a request says where each segment lies
     pub has_sources: bool,
     /// Number of the carrier that brings the bytes; in an Accept, of the one asked for, or 0
     pub carrier: u8,

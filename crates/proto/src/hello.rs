@@ -20,7 +20,7 @@ pub const HELLO_BODY_BYTES_MAX: usize = 4096;
 /// Where the magic begins, behind the length
 pub(crate) const MAGIC_OFFSET: usize = 8;
 
-/// What tells a Hello from anything else
+/// What distinguishes a Hello from anything else
 pub(crate) const MAGIC: &[u8; 8] = b"backhaul";
 
 /// The version spoken here
@@ -34,7 +34,7 @@ pub(crate) const PREFIX_BYTES: usize = 20;
 pub struct Hello {
     /// The kernel's id of this boot of the host
     pub boot_id: [u8; 16],
-    /// Identity of the namespaces that decide who can be met; at most 64 bytes
+    /// Identity of the namespaces that decide who can be reached; at most 64 bytes
     pub host_token: Vec<u8>,
     /// Random, one per process
     pub process_token: [u8; 16],

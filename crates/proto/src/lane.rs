@@ -12,7 +12,7 @@ pub enum LaneKind {
     Inproc,
     /// Rings in memory that two processes of one host share
     Shm,
-    /// The socket on which the peers met; always possible
+    /// The first socket; always possible
     Tcp,
     /// A lane from outside, for experiments and tests
     Experimental,

@@ -52,7 +52,7 @@ impl Default for Limits {
             // Bookkeeping of a message of few segments is about 100 bytes, so about 400 KiB; one of
             // many segments costs more than one (see `credit`).
             credit_messages: 4096,
-            // Far above a sensible message, far below what breaks arithmetic on lengths.
+            // More than messages have, and far below what overflows arithmetic on lengths.
             message_bytes_max: 64 << 30,
             // A table of 512 KiB; a Dask message has a few segments per array it carries.
             segments_max: 1 << 16,

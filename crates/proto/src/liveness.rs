@@ -50,7 +50,7 @@ impl Liveness {
 
     /// Whether the next step is due with a question unanswered
     ///
-    /// Whoever can hear the peer in another way than by its answer is to look there first.
+    /// A driver that can hear of the peer in another way than by its answer looks there first.
     pub(crate) fn is_answer_overdue(&self, now: Instant) -> bool {
         self.asked.is_some() && self.poll_timeout().is_some_and(|at| now >= at)
     }
@@ -108,7 +108,7 @@ impl Liveness {
 
 /// How long to wait for a sign of life before the next step
 fn patience(policy: KeepAlive) -> Duration {
-    // Not zero: that would be a question in every turn.
+    // Not zero: each call would ask again.
     let interval = policy.interval.max(Duration::from_millis(1));
     interval.min(policy.timeout)
 }

@@ -127,7 +127,7 @@ pub struct Offer {
 /// One entry for each segment of a message
 pub type Sources = SmallVec<[SegmentSource; 1]>;
 
-/// Bytes of an entry of a segment table that tells of memory
+/// Bytes of an entry of a segment table with memory kinds
 pub(crate) const SOURCE_ENTRY_BYTES: usize = 24;
 
 impl SegmentSource {

@@ -1,5 +1,6 @@
 //! `Request`: one operation in flight, to await or to block on.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -90,6 +91,8 @@ struct Typed<T, E, F> {
     convert: F,
     /// Makes the exception
     raise: fn(Python<'_>, E) -> PyErr,
+    /// Somebody has waited for it, or looked whether it is done
+    is_waited_for: AtomicBool,
 }
 
 impl<T, E, F> Pending for Typed<T, E, F>
@@ -103,6 +106,8 @@ where
     }
 
     fn is_done(&self) -> bool {
+        // It orders nothing: whoever drops the request has it alone.
+        self.is_waited_for.store(true, Ordering::Relaxed);
         self.request.is_done()
     }
 
@@ -149,7 +154,7 @@ where
     fn report(&self) {
         // In a forked child, taking the result would drop what is its parent's.
         if !self.request.is_foreign()
-            && let Some(Err(error)) = self.request.take()
+            && let Some(error) = self.request.take_error()
             && let Some(reason) = error.unseen()
         {
             tracing::warn!("{reason}, and nobody has looked at its request");
@@ -159,10 +164,10 @@ where
 
 impl<T, E, F> Drop for Typed<T, E, F> {
     fn drop(&mut self) {
-        // In Python, a send that nobody looks at goes on; a receive would take a message that
-        // nobody gets.
+        // In Python, an operation that nobody looks at goes on; but a receive that somebody has
+        // waited for in vain would take a message that nobody gets.
         if let Some(request) = self.request.give_up()
-            && !request.gives_back()
+            && !(request.gives_back() && *self.is_waited_for.get_mut())
         {
             request.detach();
         }
@@ -195,6 +200,7 @@ impl Request {
                 request: Owned::new(request),
                 convert,
                 raise,
+                is_waited_for: AtomicBool::new(false),
             }),
             outcome: OnceLock::new(),
             wakers: Mutex::default(),
@@ -287,7 +293,7 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if self.outcome.get().is_none() && self.pending.is_done() {
+        if self.outcome.get().is_none() {
             self.pending.report();
         }
     }

@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use self::blocks::{Blocks, Chores, Cold, Fresh, Trim};
+use self::blocks::{Blocks, Cold, DeferredWork, Fresh, Trim};
 pub use self::fork::ForkGuard;
 pub use self::lease::Lease;
 use self::memory::Memory;
@@ -376,9 +376,9 @@ impl Shared {
         if let Some(start) = recycled {
             return Some((start, false));
         }
-        let mut chores = Chores::default();
-        let cold = self.allocate_cold(class, &mut chores);
-        self.finish(chores);
+        let mut deferred = DeferredWork::default();
+        let cold = self.allocate_cold(class, &mut deferred);
+        self.finish(deferred);
         let Fresh {
             start,
             ahead_bytes,
@@ -397,16 +397,16 @@ impl Shared {
         };
         *self.refusal() = populated.err();
         if populated.is_err() {
-            let mut chores = Chores::default();
-            self.lock()?.discard(start.as_ptr().addr(), &mut chores);
-            self.finish(chores);
+            let mut deferred = DeferredWork::default();
+            self.lock()?.discard(start.as_ptr().addr(), &mut deferred);
+            self.finish(deferred);
             return None;
         }
         Some((start, true))
     }
 
-    fn allocate_cold(&self, class: SizeClass, chores: &mut Chores) -> Option<Fresh> {
-        let cold = self.lock()?.take_cold(class, chores);
+    fn allocate_cold(&self, class: SizeClass, deferred: &mut DeferredWork) -> Option<Fresh> {
+        let cold = self.lock()?.take_cold(class, deferred);
         let segment_bytes = match cold {
             Cold::Taken(fresh) => return Some(fresh),
             Cold::NeedsSegment { bytes } => bytes,
@@ -431,7 +431,7 @@ impl Shared {
             return None;
         };
         // What is left over, if another thread has reached the bound, is dropped after the lock.
-        let adopted = self.lock()?.adopt(class, memory, chores);
+        let adopted = self.lock()?.adopt(class, memory, deferred);
         adopted.ok()
     }
 
@@ -444,10 +444,10 @@ impl Shared {
         if !self.origin.is_here() {
             return blocks.usable_bytes(start.as_ptr().addr()).is_some();
         }
-        let mut chores = Chores::default();
-        let freed = blocks.free(start.as_ptr().addr(), &mut chores);
+        let mut deferred = DeferredWork::default();
+        let freed = blocks.free(start.as_ptr().addr(), &mut deferred);
         drop(blocks);
-        self.finish(chores);
+        self.finish(deferred);
         freed
     }
 
@@ -455,11 +455,11 @@ impl Shared {
         if !self.origin.is_here() {
             return;
         }
-        let mut chores = Chores::default();
+        let mut deferred = DeferredWork::default();
         if let Some(mut blocks) = self.lock() {
-            blocks.shrink(cached_bytes, &mut chores);
+            blocks.shrink(cached_bytes, &mut deferred);
         }
-        self.finish(chores);
+        self.finish(deferred);
     }
 
     /// Ends a lease
@@ -467,16 +467,16 @@ impl Shared {
         if !self.origin.is_here() {
             return;
         }
-        let mut chores = Chores::default();
+        let mut deferred = DeferredWork::default();
         if let Some(mut blocks) = self.lock() {
-            blocks.unpin(block, abandon, &mut chores);
+            blocks.unpin(block, abandon, &mut deferred);
         }
-        self.finish(chores);
+        self.finish(deferred);
     }
 
     /// Does what is better done without the lock
-    fn finish(&self, chores: Chores) {
-        let Chores { mut trims, emptied } = chores;
+    fn finish(&self, deferred: DeferredWork) {
+        let DeferredWork { mut trims, emptied } = deferred;
         drop(emptied);
         if !self.origin.is_here() {
             // The pages are the parent's to give back.
@@ -490,7 +490,7 @@ impl Shared {
             // SAFETY: the blocks are free and nobody gets them before `trimmed`; no peer has a
             // lease.
             let removed = unsafe { memory.mapping().remove(*offset, bytes) };
-            let mut more = Chores::default();
+            let mut more = DeferredWork::default();
             if let Some(mut blocks) = self.lock() {
                 for trim in run {
                     blocks.trimmed(trim.block, removed.is_ok(), &mut more);

@@ -25,7 +25,7 @@ pub struct Player<'a> {
     /// Contexts that have had the place of `near`
     nears: usize,
     links: Vec<Link>,
-    /// Over which what was borrowed is lent on
+    /// Over which what was borrowed is exported again
     onward: Pair,
     /// To look there what is back
     onward_arena: Arena,
@@ -74,7 +74,7 @@ struct Part {
     bytes: usize,
     /// What is lent for it
     lent: Option<Lent>,
-    /// It has pages that are not the lender's
+    /// It has pages that are not the exporter's
     is_written: bool,
 }
 
@@ -83,7 +83,7 @@ struct Lent {
     block: u64,
     /// Which of the contexts of the player lent it
     near: usize,
-    /// How often it has been lent on
+    /// How often it has been exported again
     hops: usize,
 }
 
@@ -431,7 +431,7 @@ impl<'a> Player<'a> {
         // What an aborted connection had on its way comes back when the engine gets to it.
         let mut looks = 0;
         wait_until(|| {
-            // What was lent on is back from there first, hop by hop.
+            // What was exported again is back from there first, hop by hop.
             self.onward_arena.statistics();
             let found = self.arena.statistics();
             looks += 1;
@@ -502,7 +502,7 @@ fn context(harness: &Harness, arena: &Arena) -> Context {
 /// Peers of a player
 const LINKS: usize = 3;
 
-/// How often something is lent on
+/// How often something is exported again
 const HOPS_MAX: usize = 7;
 
 /// Messages that a player holds

@@ -9,7 +9,7 @@
 //!   those that need a second process, which runs the peer program of this crate. Both are given
 //!   an expression that makes a harness, so a lane that is made elsewhere can be held to them.
 //! - [`suite::our_frames`]: what concerns our frames, handshake, rings and leases, which peers
-//!   speak by hand ([`raw`], [`meeting`]), and the choice among the lanes of this crate.
+//!   speak by hand ([`raw`], [`manual_peer`]), and the choice among the lanes of this crate.
 //!   [`conformance_of_our_frames!`] makes a test of each.
 //!
 //! [`conformance!`] makes both parts for a lane of this crate. Each is tried twice: with callers
@@ -26,7 +26,7 @@ pub mod executor;
 pub mod harness;
 pub mod lease_model;
 pub mod lending;
-pub mod meeting;
+pub mod manual_peer;
 pub mod model;
 pub mod pattern;
 pub mod peer;
@@ -69,7 +69,7 @@ impl<T, E> Finish<T, E> for Request<T, E> {
     }
 }
 
-/// Waits for something that no request tells of
+/// Waits for something that no request reports
 pub fn wait_until(mut condition: impl FnMut() -> bool) {
     while !condition() {
         std::thread::sleep(Duration::from_micros(200));

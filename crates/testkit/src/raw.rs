@@ -15,7 +15,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-/// A socket that does as it is told
+/// A socket whose bytes the test writes
 #[derive(Debug)]
 pub struct RawPeer {
     /// The socket

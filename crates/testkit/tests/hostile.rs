@@ -16,7 +16,7 @@ use backhaul::{
 use backhaul_proto::{FrameHeader, FrameKind};
 use backhaul_shm::{channel, completion};
 use backhaul_testkit::harness::LOOPBACK;
-use backhaul_testkit::meeting::bell;
+use backhaul_testkit::manual_peer::doorbell;
 use backhaul_testkit::peer::{Scenario, TINY_MESSAGES, TINY_SEGMENTS};
 use backhaul_testkit::raw::{RawPeer, hand_over};
 use backhaul_testkit::resources::{descriptors, resident_bytes};
@@ -188,18 +188,18 @@ fn a_dead_doorbell_costs_no_time() {
                     let context = harness.context();
                     let listener = context.listen(LOOPBACK).unwrap();
                     let (_rings, memory) = channel::create(1 << 16).unwrap();
-                    let (_board, board_memory) = completion::create_table().unwrap();
-                    let bells = if is_theirs {
-                        [make(), bell()]
+                    let (_table, table_memory) = completion::create_table().unwrap();
+                    let doorbells = if is_theirs {
+                        [make(), doorbell()]
                     } else {
-                        [bell(), make()]
+                        [doorbell(), make()]
                     };
                     let accept = listener.accept();
                     let (_peer, ..) = RawPeer::shake_hands_over(
                         listener.local_address(),
                         LaneKind::Shm,
                         |hello| {
-                            let all = [&memory, &board_memory, &bells[0], &bells[1]];
+                            let all = [&memory, &table_memory, &doorbells[0], &doorbells[1]];
                             hand_over(&hello.unix_name, &hello.nonce, &all.map(AsFd::as_fd));
                         },
                     );

@@ -93,7 +93,7 @@ fn peers_that_break_the_rules_of_leases_leave_nothing() {
             lease_neglect::a_message_that_breaks_off_returns_what_was_lent_of_it(harness);
             lease_neglect::a_peer_that_takes_no_packets_gets_copies(harness);
             lease_neglect::a_flood_of_packets_does_not_grow_and_ends_with_the_endpoint(harness);
-            lease_neglect::a_peer_that_ends_its_half_early_gets_copies(harness);
+            lease_neglect::a_peer_that_ends_its_direction_early_gets_copies(harness);
         });
         wait_until(|| arena_mappings() == 0);
     });

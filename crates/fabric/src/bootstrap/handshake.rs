@@ -188,7 +188,7 @@ impl Handshaking {
             self.engine.unwatch(state.stream.descriptor());
             self.engine.deregister(*id);
         }
-        // A peer of another version is told ours, if there is room for it.
+        // A peer of another version gets our Hello, if there is room for it.
         if matches!(failure, Failure::Handshake(_)) {
             let _ = state.flush();
         }
@@ -196,8 +196,8 @@ impl Handshaking {
             stream, callback, ..
         } = state;
         callback(Err(failure));
-        // Last, so that who sees the end finds the reason recorded; and not by dropping it, as a
-        // forked child may hold a copy.
+        // After the callback, so that a peer that sees the end finds the reason recorded. By a
+        // shutdown, as a forked child may hold a copy.
         stream.shutdown();
     }
 

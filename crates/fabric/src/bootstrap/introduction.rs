@@ -1,4 +1,4 @@
-//! What two processes of one host tell each other so that each may read the other's memory.
+//! What two processes of one host exchange so that each may read the other's memory.
 //!
 //! Each says where in its memory a random token lies. Who can read it there, in the process that the
 //! kernel says is at the other end of the socket, may read that process, and has the right one:
@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use backhaul_shm::peer_memory::{PeerMemory, Probe, TOKEN_BYTES};
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::selection::in_words;
 use crate::runtime::lock;
 
 /// Where a process keeps its token, and what that is
@@ -82,7 +83,7 @@ impl Introduction {
             return Ok(memory);
         }
         let memory = PeerMemory::open(pid, self.address, &self.token);
-        let memory = Arc::new(memory.map_err(|error| error.to_string())?);
+        let memory = Arc::new(memory.map_err(in_words)?);
         opened.retain(|_, memory| memory.strong_count() > 0);
         opened.insert(key, Arc::downgrade(&memory));
         Ok(memory)

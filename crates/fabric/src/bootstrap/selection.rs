@@ -263,7 +263,7 @@ fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
 }
 
 /// An error and what caused it, in one line
-fn in_words(error: impl Error + 'static) -> String {
+pub(super) fn in_words(error: impl Error + 'static) -> String {
     let mut words = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {

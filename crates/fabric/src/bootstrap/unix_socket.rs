@@ -134,7 +134,7 @@ impl UnixSocket {
             .get_mut(nonce)
             .map(|expected| std::mem::replace(&mut expected.offered, Offered::NotYet));
         match (offered, &*lock(&self.resting)) {
-            // It lies in the kernel's queue, perhaps, where it cannot be fetched from now.
+            // The offer may lie in the kernel's queue, from which it cannot be accepted now.
             (None | Some(Offered::NotYet), Some(Resting { error, .. })) => Offered::Failed(
                 format!("the socket for its offer cannot be accepted: {error}"),
             ),
@@ -159,7 +159,7 @@ impl UnixSocket {
         let until = now + ACCEPT_PAUSE;
         *lock(&self.resting) = Some(Resting { until, error });
         if let Some(id) = self.id.get() {
-            // An error would mean that it is not watched, which is what is asked for.
+            // An error means that it is not watched, as it is to be.
             let _ = engine.rewatch(*id, 0, &self.socket, EventFlags::empty());
             engine.schedule(*id, until);
         }
@@ -205,7 +205,7 @@ impl Offer {
         }
         let rings = channel::attach(self.memory).map_err(io::Error::other)?;
         let table = completion::attach_table(self.table).map_err(io::Error::other)?;
-        // Both are the peer's, and what is no eventfd could hang the engine.
+        // Both come from the peer: a descriptor that is no eventfd could block the engine.
         let their_doorbell = Doorbell::from_peer(self.their_doorbell).map_err(io::Error::other)?;
         let our_doorbell = Doorbell::from_peer(self.our_doorbell).map_err(io::Error::other)?;
         Ok(ChannelEnd {

@@ -24,7 +24,7 @@ pub(crate) struct Interest {
 
 struct Watched {
     socket: Arc<TcpStream>,
-    /// Rung by the peer; `None` when frames come through the socket
+    /// Notified by the peer; `None` when frames come through the socket
     doorbell: Option<Doorbell>,
     /// The socket is watched for bytes (always, when it is the sentinel)
     read: bool,
@@ -174,8 +174,8 @@ impl Interest {
             return;
         }
         drop(watched);
-        // There is room in the socket at most times, and when there is not, its end is awaited. A
-        // caller that polled may have had reading masked.
+        // The socket has room at most times, so this calls the engine soon; when it has none, there
+        // is nothing to do but wait for it. A caller that polled may have masked reading.
         self.set(Some(true), Some(true));
     }
 
@@ -197,8 +197,8 @@ impl Interest {
         let watched = lock(&self.watched);
         let socket = &watched.as_ref()?.socket;
         match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => Some("connection ended without a goodbye".to_owned()),
-            // More of them is told again, after the others had their turn.
+            Ok((_, 0)) => Some("connection ended without a Close frame".to_owned()),
+            // If there is more, epoll reports it again, after other sources had their turn.
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
             Err(error) => Some(error.to_string()),
         }
@@ -208,8 +208,8 @@ impl Interest {
     pub(super) fn end(&self) {
         if let Some(watched) = lock(&self.watched).take() {
             self.engine.unwatch(&watched.socket);
-            // Dropping it would not do: a forked child may hold a copy. An error means that the
-            // connection has ended already.
+            // Dropping it does not end the connection if a forked child holds a copy. An error means
+            // that the connection has ended already.
             let _ = watched.socket.shutdown(Shutdown::Both);
             if let Some(doorbell) = &watched.doorbell {
                 match watched

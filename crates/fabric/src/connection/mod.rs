@@ -54,7 +54,7 @@ pub(crate) struct Conn {
     wanted: AtomicU32,
     /// Callers that poll now
     inline: AtomicU32,
-    /// Polls that had found what they waited for at the last tick: tells whether busy-polling pays
+    /// Polls that had found what they waited for at the last tick: shows whether busy-polling pays
     inline_hits_seen: AtomicU64,
     /// The engine looks at this connection each tick
     busy_polled: AtomicBool,
@@ -69,7 +69,7 @@ pub(crate) struct Conn {
     closing: AtomicBool,
     /// Set once, when the link has ended
     closed: OnceLock<CloseReason>,
-    /// Told when the link has ended
+    /// Completed when the link has ended
     watchers: Mutex<Vec<Completer<CloseReason, Infallible>>>,
     closers: Mutex<Vec<Completer<(), CloseReason>>>,
     next_operation: AtomicU64,
@@ -96,7 +96,7 @@ pub(crate) struct ConnParts {
     pub(crate) counters: Arc<Counters>,
     /// The first socket
     pub(crate) socket: Arc<TcpStream>,
-    /// Rung by the peer, where the lane has a doorbell
+    /// Notified by the peer, where the lane has a doorbell
     pub(crate) doorbell: Option<Doorbell>,
 }
 
@@ -331,7 +331,7 @@ impl Conn {
     }
 
     fn wait_for_port(&self) -> MutexGuard<'_, Port> {
-        // Steers who lets go when; the lock itself orders.
+        // A hint for the holder; the lock itself orders, hence `Relaxed`.
         self.wanted.fetch_add(1, Ordering::Relaxed);
         let port = lock(&self.port);
         self.wanted.fetch_sub(1, Ordering::Relaxed);
@@ -382,18 +382,20 @@ impl Conn {
         }
     }
 
-    /// Takes what callers have left in the inbox
+    /// Takes what callers have left in the inbox, returning whether there was anything
     ///
-    /// What one of them has completed is told before the next: a receive that was given up gives its
-    /// message back before a later one is posted.
-    fn take_commands(&self, port: &mut Port, wakes: &mut WakeList) {
+    /// Then the holder must work on the link: nobody else is called for it. What one command has
+    /// completed is told before the next: a receive that was given up gives its message back before a
+    /// later one is posted.
+    fn take_commands(&self, port: &mut Port, wakes: &mut WakeList) -> bool {
         // Who sets it after this look has it seen after the hold.
-        if self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst) {
+        let is_dirty =
+            self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst);
+        if is_dirty {
             let commands = std::mem::take(&mut *lock(&self.inbox));
             for command in commands {
                 if let Command::Send(send) = &command {
-                    // The link counts it from now on. Counted twice for a moment, rather than not
-                    // at all.
+                    // The link counts it from now on: for a moment it is counted twice.
                     let bytes = send.segments.bytes();
                     port.handle(command);
                     self.counters.posted_bytes.sub(bytes);
@@ -403,6 +405,7 @@ impl Conn {
                 self.dispatch(port, wakes);
             }
         }
+        is_dirty
     }
 
     /// Completes what the link says is over
@@ -433,7 +436,7 @@ impl Conn {
         }
     }
 
-    /// Tells whoever waits for it that the link has ended, and lets go of the engine
+    /// Completes the watchers of the end of the link, and leaves the engine
     fn handle_closed(&self, port: &mut Port, reason: &CloseReason, wakes: &mut WakeList) {
         port.end();
         // The link ends once, so this is the only call that sets it.
@@ -468,10 +471,10 @@ impl Conn {
         loop {
             self.watch();
             if done.load(Ordering::Acquire) {
-                // Also tells the tick that there was one.
+                // The tick sees by it that there was one.
                 self.counters.spins_hit.add(1);
                 // The tick may have armed the link before our last look at it, which may have left
-                // something to write that nobody is called for.
+                // something to write without a wake-up for it.
                 self.become_busy_polled();
                 return true;
             }
@@ -554,7 +557,7 @@ impl Progress for Conn {
         });
         let last = self.inline.fetch_sub(1, Ordering::SeqCst) == 1;
         if found {
-            // Also tells the tick that there was one.
+            // The tick sees by it that there was one.
             self.counters.spins_hit.add(1);
             if last {
                 self.become_busy_polled();
@@ -675,7 +678,7 @@ impl Source for Conn {
         if used || self.inline.load(Ordering::SeqCst) > 0 {
             return true;
         }
-        // In this order: a caller that found it busy-polled was here before we arm.
+        // Before arming: a caller that still finds it busy-polled has polled before that.
         self.busy_polled.store(false, Ordering::SeqCst);
         self.drive();
         false

@@ -254,7 +254,7 @@ impl Port {
 
     /// Handles the passing of time, returning when to call next
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Option<Instant> {
-        // Only now: it is a call of the system.
+        // Asked only when an answer is overdue: it is a system call.
         if self.link.is_answer_overdue(now)
             && let Some(at) = self.lane.as_ref().and_then(|lane| lane.last_heard(now))
         {
@@ -438,7 +438,7 @@ impl Port {
             }
         };
         let Some(read) = read else {
-            // Whoever wanted it is gone: what is not read is given back.
+            // Its receive is gone: what is not read is given back.
             let left = self.link.take_left(id);
             self.link.handle_taken(&Now::lazy(), id, left);
             return (usize::try_from(left).unwrap_or(usize::MAX).max(1), true);
@@ -447,7 +447,7 @@ impl Port {
             Ok(bytes) => {
                 let is_over = self.link.take_left(id) == bytes as u64;
                 if is_over {
-                    // First: who sees the message complete may ask whether what was lent is back.
+                    // Before the event: its receiver may ask whether the lease has been returned.
                     *payload = Box::new(Nothing);
                 }
                 self.link.handle_taken(&Now::lazy(), id, bytes as u64);

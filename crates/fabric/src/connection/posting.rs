@@ -28,7 +28,7 @@ impl Conn {
         self.post_send(kind, segments)
     }
 
-    /// Posts a send of one segment, which is copied unless it goes at once
+    /// Posts a send of one segment, which is copied unless it goes by the inline path
     pub(crate) fn send_copy(
         self: &Arc<Self>,
         kind: MessageKind,
@@ -62,8 +62,8 @@ impl Conn {
             return false;
         };
         let sizes: SmallVec<[u64; 4]> = parts.iter().map(|part| part.len() as u64).collect();
-        // What lies in the inbox comes first. Who leaves something there after this look comes
-        // after us.
+        // What lies in the inbox comes first. What is left there after this look comes after this
+        // message.
         let is_out = !self.dirty.load(Ordering::Relaxed) && port.send_inline(kind, &sizes, parts);
         drop(port);
         self.settle(Outcome::default());
@@ -91,7 +91,7 @@ impl Conn {
             self.leave(Command::Send(send));
             return request;
         };
-        // Most are over when the lane has taken them: only the others need what outlives this call.
+        // Most are over when the lane has taken them: only the others need a completer.
         let mut wakes = WakeList::new();
         self.take_commands(&mut port, &mut wakes);
         let id = port.post_send(send);
@@ -177,10 +177,10 @@ impl Conn {
             return;
         };
         let mut wakes = WakeList::new();
-        self.take_commands(&mut port, &mut wakes);
+        let took_any = self.take_commands(&mut port, &mut wakes);
         let waits = port.link.post_recv(&Now::lazy(), recv);
-        // It works on the link only if that led to anything.
-        let outcome = if waits {
+        // It works on the link only if that led to anything, or what others left there may have.
+        let outcome = if waits && !took_any {
             Outcome::default()
         } else {
             port.work(Work::SUBMIT)
@@ -197,7 +197,7 @@ impl Conn {
 /// Shorter messages are not timed: to read a clock twice takes longer than to move them
 const TIMED_BYTES_MIN: u64 = 4096;
 
-/// A message of more segments is not tried to be sent at once
+/// A message of more segments does not take the inline path
 const INLINE_SEGMENTS_MAX: usize = 16;
 
 /// Nor a longer one: to copy it under the lock keeps others waiting

@@ -48,7 +48,7 @@ impl SpinPolicy {
 
     /// Polls until `step` says `(done, _)` or nothing has moved for the budget
     pub(super) fn until(&self, mut step: impl FnMut() -> (bool, bool)) -> bool {
-        // Read first when the first step was in vain: many are not.
+        // The clock is first read when the first step was in vain: most steps are not.
         let mut times = None;
         loop {
             let (done, moved_any) = step();

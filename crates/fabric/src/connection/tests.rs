@@ -1,12 +1,17 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use backhaul_proto::{MessageKind, Tag, TagMask};
+
 use super::*;
 use crate::context::Context;
+use crate::memory::Segments;
 
 /// Two connected endpoints over TCP, and what keeps them
 fn pair() -> (crate::Endpoint, crate::Endpoint, Context) {
     let config = Config {
         lanes: vec![LaneKind::Tcp],
+        // Its pings would send on what nobody was called for.
+        keep_alive: None,
         ..Config::default()
     };
     let context = Context::new(config).unwrap();
@@ -26,7 +31,7 @@ fn the_engine_looks_after_a_brief_poll_that_the_tick_overtook() {
         let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let poll = scope.spawn(|| {
-                // As a poll leaves it that has found something.
+                // The state after a poll that has found something.
                 conn.masked.store(true, Ordering::SeqCst);
                 conn.become_busy_polled();
                 begun.store(true, Ordering::SeqCst);
@@ -44,12 +49,36 @@ fn the_engine_looks_after_a_brief_poll_that_the_tick_overtook() {
                 std::thread::yield_now();
             }
             done.store(true, Ordering::SeqCst);
-            // It is hot for a tick or two only, in which a busy machine may not let us look, or
-            // not even let the poll begin.
+            // It is busy-polled for a tick or two only, in which a busy machine may run
+            // neither this thread nor the poll.
             poll.join().unwrap() == (true, true)
         })
     });
     assert!(looked_after);
+}
+
+#[test]
+fn a_send_that_a_receive_finds_in_the_inbox_goes_out() {
+    let (near, far, _context) = pair();
+    let conn = near.conn();
+    for _ in 0..3 {
+        // As a caller leaves it whose attempt at the port comes while the other holds it.
+        let (send, completer) = Request::pending(conn.operation(conn.next_operation()));
+        lock(&conn.inbox).push(Command::Send(crate::link::Send {
+            operation: conn.next_operation(),
+            kind: MessageKind::Tagged(Tag(1)),
+            segments: Segments::from_iter([&b"left"[..]]),
+            token: Some(completer),
+            started: None,
+        }));
+        conn.counters.posted_bytes.add(4);
+        conn.dirty.store(true, Ordering::SeqCst);
+        let posted = near.recv_message(Tag(9), TagMask::FULL);
+        let arrived = far.recv_message(Tag(1), TagMask::FULL);
+        let arrived = arrived.wait(Some(PATIENCE)).expect("it went out").unwrap();
+        assert_eq!(arrived.segments[0][..], *b"left");
+        drop((posted, send));
+    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
 //! Lanes: ordered ways to move the bytes of frames to one peer.
 //!
 //! A lane is a byte stream in each direction that never blocks, and a way to wake who sleeps until
-//! something comes. What the bytes mean is the business of the protocol. What a lane is good at it
-//! tells by [`LaneTraits`]: nothing outside this folder asks which lane it is.
+//! something comes. What the bytes mean is the business of the protocol. What a lane is good at is in
+//! its [`LaneTraits`]: nothing outside this folder asks which lane it is.
 
 mod ring;
 mod tcp;
@@ -68,7 +68,7 @@ pub trait Lane: Send {
     /// When the peer's host last showed that it is there, though its process may do nothing
     ///
     /// Asked when a peer has left a ping unanswered. It is `now` if the host owes no answer to
-    /// anything, and `None` if the lane cannot tell.
+    /// anything, and `None` if the lane does not know.
     fn last_heard(&self, now: Instant) -> Option<Instant> {
         let _ = now;
         None
@@ -107,7 +107,7 @@ pub enum LaneError {
     /// The system reported an error on the socket
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The peer wrote nonsense into the ring's indices
+    /// The indices that the peer wrote into the ring are impossible
     #[error(transparent)]
     Ring(#[from] RingError),
 }

@@ -24,7 +24,7 @@ impl RingLane {
 
     /// A lane between two contexts of this process
     pub(crate) fn in_process(rings: Duplex, peer_doorbell: Doorbell) -> Self {
-        // The other end may wait for this very thread.
+        // The other end may be driven by the thread that would wait.
         Self::new(LaneKind::Inproc, rings, peer_doorbell, false)
     }
 

@@ -17,7 +17,7 @@ use crate::memory::{DeviceAllocator, DeviceMemory, RecvMemory};
 pub(super) struct Arrival {
     pub(super) memory: Memory,
     pub(super) sizes: SegmentBytes,
-    /// Where each segment lies at the sender, if it told
+    /// Where each segment lies at the sender, if it said
     pub(super) sources: Option<Sources>,
     pub(super) bytes: u64,
     /// Bytes that are in their place
@@ -75,6 +75,15 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
+    /// The first byte of a message of segments of these sizes
+    ///
+    /// As everywhere, behind empty segments: where bytes go is looked for from there.
+    pub(super) fn begin(sizes: &[u64]) -> Self {
+        let mut begin = Self::default();
+        begin.advance(sizes, 0);
+        begin
+    }
+
     /// Moves on
     pub(super) fn advance(&mut self, sizes: &[u64], bytes: u64) {
         self.offset += bytes;

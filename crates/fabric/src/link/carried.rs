@@ -39,7 +39,7 @@ pub struct TakeId {
 #[derive(Default)]
 pub(super) struct Takes {
     live: Slab<Take>,
-    /// Those that the holder has not been told of
+    /// Those that the holder has not polled
     due: std::collections::VecDeque<TakeRequest>,
     /// Number of the next one
     next: u64,
@@ -96,7 +96,7 @@ pub enum TakeTarget<'a> {
 }
 
 impl<S, R> Link<S, R> {
-    /// Payload that a carrier is to bring, not told of before
+    /// Payload that a carrier is to bring, each once
     pub fn poll_take(&mut self) -> Option<TakeRequest> {
         self.takes.due.pop_front()
     }
@@ -207,7 +207,7 @@ impl<S, R> Link<S, R> {
         self.takes.due.retain(|due| live.contains(due.id.index));
         if let Some(arrival) = self.arrivals.get_mut(arrival_id) {
             arrival.filled_bytes = 0;
-            arrival.next = Cursor::default();
+            arrival.next = Cursor::begin(&arrival.sizes);
             arrival.way = None;
         }
         self.ways.forbid_fetch();

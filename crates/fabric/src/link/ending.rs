@@ -168,7 +168,7 @@ impl<S, R> Link<S, R> {
             }
             LinkError::End => CloseReason::PeerGone {
                 peer,
-                detail: Arc::from("connection ended without a goodbye"),
+                detail: Arc::from("connection ended without a Close frame"),
             },
             LinkError::Lane(error) => CloseReason::PeerGone {
                 peer,
@@ -190,7 +190,7 @@ impl<S, R> Link<S, R> {
             other => tracing::info!(peer = %self.peer, reason = %other, "link ended"),
         }
         self.ended = Some(reason.clone());
-        // First: who sees an operation fail may ask why.
+        // Before the operations: the holder of a failed one may ask for the reason.
         self.events.push_back(LinkEvent::Closed(reason.clone()));
         self.outbound.clear();
         self.inbound.stop();

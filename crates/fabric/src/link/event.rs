@@ -1,4 +1,4 @@
-//! What is asked of a link, and what it tells.
+//! What is asked of a link, and what it reports.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -194,7 +194,7 @@ impl Now {
     }
 }
 
-/// Measures what comes, for reports; told by the link, which knows no clock and no lock
+/// Measures what comes, for reports; called by the link, which has no clock and no lock
 pub trait Meter: std::marker::Send {
     /// There is a place for a message, whose bytes will come
     fn begin(&mut self, now: &Now, arrival: ArrivalId, bytes: u64);
@@ -204,7 +204,7 @@ pub trait Meter: std::marker::Send {
     fn received(&mut self, now: &Now, arrival: ArrivalId, bytes: u64);
     /// A receive has a message that came whole and was never called by an id
     fn received_inline(&mut self, bytes: u64);
-    /// It goes to nobody
+    /// No receive gets it
     fn discard(&mut self, now: &Now, arrival: ArrivalId);
     /// Nothing more comes
     fn stop(&mut self, now: &Now);

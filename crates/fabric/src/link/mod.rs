@@ -341,20 +341,21 @@ impl<S, R> Link<S, R> {
                 },
             },
         };
+        let next = Cursor::begin(&sizes);
         let mut arrival = Arrival {
             memory,
             sizes,
             sources,
             bytes,
             filled_bytes: 0,
-            next: Cursor::default(),
+            next,
             way: None,
             is_announced: asks,
         };
         if asks && let Some(missing) = self.without_place(&arrival) {
             arrival.memory = Memory::Missing(missing);
         }
-        // What a receive meets after the end never comes.
+        // After the end no bytes come.
         let is_wanted = self.is_open();
         if is_wanted {
             self.meter.begin(now, id, bytes);
@@ -407,7 +408,7 @@ impl<S, R> Link<S, R> {
         }
     }
 
-    /// What the peer is told about announcing messages; 0 is nothing
+    /// What the peer is advised about announcing messages; 0 is nothing
     fn advice_bytes(&self) -> u64 {
         self.ways.advice_bytes().unwrap_or(0)
     }

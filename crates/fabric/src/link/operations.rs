@@ -164,7 +164,7 @@ impl<S, R> Link<S, R> {
         }
     }
 
-    /// Takes back a message that nobody has looked at: another receive gets it, in its order
+    /// Takes back a message that was not looked at: another receive gets it, in its order
     pub fn restore(&mut self, now: &Now, delivery: Delivery) {
         let Delivery {
             kind,
@@ -272,7 +272,7 @@ impl<S, R> Link<S, R> {
 
     pub(super) fn fail_recv(&mut self, id: usize, error: RecvError) {
         let recv = self.recvs.remove(id);
-        // First: who sees the receive fail may use the memory.
+        // Before the event: its receiver may use the memory again.
         drop(recv.buffer);
         self.events.push_back(LinkEvent::Received {
             token: recv.token,
@@ -294,7 +294,7 @@ impl<S, R> Link<S, R> {
     /// Says what has become of a send
     pub(super) fn finish_send(&mut self, send: SendOperation<S>, result: Result<(), SendError>) {
         self.counters.queued_bytes.lower(send.bytes);
-        // First: who sees the send over may use the memory.
+        // Before the event: its receiver may use the memory again.
         drop(send.segments);
         self.events.push_back(LinkEvent::Sent {
             token: send.token,

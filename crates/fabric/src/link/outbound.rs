@@ -137,7 +137,7 @@ impl<S, R> Link<S, R> {
                 return;
             }
             let completes = frame.completes;
-            // With its hold on the memory of the message.
+            // This drops its reference to the memory of the message, before the send completes.
             self.outbound.frames.pop_front();
             if let Some(send) = completes {
                 self.complete_send(send);

@@ -84,7 +84,7 @@ impl Engine {
     /// Forgets a source and its deadline; its descriptors must be unwatched or closed
     pub(crate) fn deregister(&self, id: SourceId) {
         let source = lock(&self.sources).remove(id);
-        // Only now, without the lock: what a source owns may deregister others as it goes.
+        // Without the lock: dropping a source may deregister others.
         drop(source);
     }
 
@@ -132,7 +132,7 @@ impl Engine {
 
     /// Stops watching a descriptor
     pub(crate) fn unwatch(&self, fd: impl AsFd) {
-        // An error means that it was not watched, which is what is asked for.
+        // An error means that it was not watched, as it is to be.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
@@ -327,10 +327,10 @@ const DOORBELL: u64 = u64::MAX;
 /// Events taken from the kernel at once
 const EVENTS_MAX: usize = 128;
 
-/// How often the engine looks at links that their callers drive
+/// How often the engine looks at busy-polled connections
 ///
-/// It bounds how late a message is noticed that nobody waits for; a caller that goes to sleep
-/// hands its link back at once.
+/// It bounds how late a message is noticed without a caller that waits; a caller that goes to sleep
+/// arms its connection itself.
 const TICK: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
@@ -403,17 +403,17 @@ mod tests {
         let guard = Engine::start().unwrap();
         let engine = guard.engine();
         let (heard, hears) = mpsc::channel();
-        let id = engine.register(Arc::new(Telling(heard)));
+        let id = engine.register(Arc::new(Reporting(heard)));
         engine.schedule(id, Instant::now() + Duration::from_secs(3600));
         let at = Instant::now() + Duration::from_millis(5);
         engine.schedule(id, at);
         assert!(hears.recv().unwrap() >= at);
     }
 
-    /// Tells when its deadline passed
-    struct Telling(mpsc::Sender<Instant>);
+    /// Reports when its deadline passed
+    struct Reporting(mpsc::Sender<Instant>);
 
-    impl Source for Telling {
+    impl Source for Reporting {
         fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {}
 
         fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {

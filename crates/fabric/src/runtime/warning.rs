@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::lock;
 
-/// Tells which of the warnings of one kind are written
+/// Says which of the warnings of one kind are written
 #[derive(Debug, Default)]
 pub(crate) struct RepeatedWarning(Mutex<Count>);
 

@@ -117,7 +117,7 @@ impl LoopWatch {
 
     /// Gives it back
     pub(crate) fn remove(&self, id: MemberId, doorbell: &Doorbell) {
-        // An error means that it was not watched, which is what is asked for.
+        // An error means that it was not watched, as it is to be.
         let _ = epoll::delete(&self.epoll, doorbell);
         lock(&self.members).remove(&id.0);
     }

@@ -1,4 +1,4 @@
-//! What a connection tells its driver.
+//! What a connection reports to its driver.
 
 use smallvec::SmallVec;
 
@@ -159,13 +159,13 @@ pub enum Event {
     /// Bytes of a message will come: have a place for them
     ///
     /// Once per arrival that has bytes to store, before its first payload is announced or in the
-    /// same turn. Also for an empty message, whose layout is told here.
+    /// same turn. Also for an empty message, whose layout is given here.
     Prepare {
         /// The message
         arrival: ArrivalId,
         /// Sizes of its segments, in bytes
         segment_bytes: SegmentBytes,
-        /// Where each of them lies, if the sender told
+        /// Where each of them lies, if the sender said
         sources: Option<Sources>,
         /// Where they go
         store: Store,

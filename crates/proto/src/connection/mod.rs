@@ -1,7 +1,7 @@
 //! One connection: commands and frames in, events and frames out.
 //!
 //! Split by direction: [`send`] starts messages and streams long ones, [`recv`] matches what
-//! arrives. They share nothing but the lane, so this file only tells them apart and adds what
+//! arrives. They share nothing but the lane, so this file only separates them and adds what
 //! belongs to both: liveness and the order of control frames.
 
 mod early;
@@ -122,7 +122,7 @@ impl Connection {
     /// Takes back a message that a receive has got, to be received by another in its order
     ///
     /// `message` is the number that came with it. Returns what it is called from now on; the driver
-    /// has its bytes, and is told as for every other when a receive has it.
+    /// has its bytes, and gets the same events as for every other when a receive has it.
     pub fn restore(&mut self, message: u64, kind: MessageKind, bytes: u64) -> ArrivalId {
         self.receiving
             .restore(message, kind, bytes, &mut self.events)
@@ -131,8 +131,8 @@ impl Connection {
     /// Asks the peer for the bytes of a message, after an [`Event::Prepare`] that asks
     ///
     /// Also after [`fetch`](Self::fetch), if that came to nothing. `carrier` is the number of the
-    /// carrier that is preferred, or 0; `advice_bytes` tells the peer from how many bytes on to
-    /// announce messages that can be fetched, 0 tells it nothing.
+    /// carrier that is preferred, or 0; `advice_bytes` is from how many bytes on the peer is to
+    /// announce messages that can be fetched; 0 says nothing.
     ///
     /// # Panics
     ///
@@ -180,11 +180,11 @@ impl Connection {
         self.sending.cancel(id)
     }
 
-    /// Refuses further sends; once the earlier ones are done, the peer is told
+    /// Refuses further sends; once the earlier ones are done, Close goes out
     ///
-    /// Receives go on. [`is_flushed`](Self::is_flushed) tells when it has happened.
+    /// Receives go on. [`is_flushed`](Self::is_flushed) says when that has happened.
     pub fn close(&mut self, now: Instant) {
-        // Time is taken as everywhere, though nothing hangs on it today.
+        // Every input takes the time, so that a later version may use it without a new signature.
         let _ = now;
         self.sending.close();
     }
@@ -260,7 +260,7 @@ impl Connection {
 
     /// Whether [`handle_timeout`](Self::handle_timeout) is due with a ping unanswered
     ///
-    /// A driver that can tell by other means when the peer was last there hands that to
+    /// A driver that knows by other means when the peer was last there hands that to
     /// [`handle_activity`](Self::handle_activity) first.
     #[must_use]
     pub fn is_answer_overdue(&self, now: Instant) -> bool {
@@ -318,7 +318,7 @@ impl Connection {
 
     /// Whether nothing is left to transmit, and every send is done
     ///
-    /// After [`close`](Self::close), also that the peer was told. Frames polled but not written
+    /// After [`close`](Self::close), also that Close was transmitted. Frames polled but not written
     /// are the driver's to count.
     #[must_use]
     pub fn is_flushed(&self) -> bool {

@@ -76,7 +76,7 @@ enum Stage {
     Eager,
     /// Nowhere yet: it was announced, with the sizes and places of its segments
     Requested(SegmentBytes, Option<Sources>),
-    /// The driver has been told, and not said how it wants them
+    /// The driver has an event, and has not said how it wants them
     Asked,
     /// The driver fetches them
     Fetching,
@@ -158,7 +158,7 @@ impl RecvHalf {
         events: &mut VecDeque<Event>,
     ) -> ArrivalId {
         // How many segments it has, and whether it came eagerly, is forgotten: it counts as a short
-        // one, so that the messages that wait are counted at least.
+        // one, so that at least the number of messages that wait is bounded.
         let cost = self.credit.cost_of_request(1);
         let arrival = ArrivalId(self.arrivals.insert(Arrival {
             message,

@@ -303,7 +303,7 @@ impl SendHalf {
     fn start_of(&self, queued: &Queued) -> (FrameKind, Cost) {
         let segments = segment_count(&queued.segment_bytes);
         let cost = self.credit.cost_of_eager(queued.bytes, segments);
-        // An empty message has nothing that could be asked for.
+        // A request of no bytes is not allowed on the wire.
         let may_go = queued.bytes == 0
             || (!queued.announce
                 && queued.bytes <= self.eager_bytes_max
@@ -501,7 +501,7 @@ pub(crate) fn encode_start(header: &FrameHeader, segment_bytes: &[u64]) -> Heade
     encoded
 }
 
-/// A header with a segment table that tells where each segment lies
+/// A header with a segment table that says where each segment lies
 pub(crate) fn encode_sources(
     header: &FrameHeader,
     segment_bytes: &[u64],

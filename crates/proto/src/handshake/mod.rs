@@ -91,7 +91,7 @@ impl Handshake {
     /// # Errors
     ///
     /// [`HandshakeError`]; the handshake has failed, and is of no further use but that
-    /// [`poll_transmit`](Self::poll_transmit) may have something to tell the peer.
+    /// [`poll_transmit`](Self::poll_transmit) may have something for the peer.
     pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) -> Result<usize, HandshakeError> {
         self.handle_timeout(now)?;
         let mut used = 0;
@@ -101,7 +101,7 @@ impl Handshake {
             let count = rest.len().min(message_bytes - self.received.len());
             self.received.extend_from_slice(&rest[..count]);
             used += count;
-            // Once more: the first bytes of a message say how long it is.
+            // Again with the rest: the first bytes of a message say how long it is.
             let message_bytes = self.check_received()?;
             if self.received.len() < message_bytes {
                 if used == bytes.len() {
@@ -211,7 +211,7 @@ impl Handshake {
         match self.phase {
             HandshakePhase::Hello => {
                 let outcome = hello_bytes(&self.received);
-                // Another version is told which one is spoken here; another protocol nothing.
+                // A peer of another version gets our Hello; one of another protocol gets nothing.
                 let is_ours = self.received.len() >= PREFIX_BYTES
                     && !matches!(
                         outcome,
@@ -273,7 +273,7 @@ impl Handshake {
     }
 
     fn allows(&self, lane: LaneKind) -> bool {
-        // Tcp is where the peers met, so it works whether or not they offer it.
+        // Tcp is the first socket, so it works whether or not they offer it.
         lane == LaneKind::Tcp || self.lanes.contains(&lane)
     }
 }
@@ -384,13 +384,13 @@ mod tests {
                 found: 7,
                 phase: HandshakePhase::Done,
             };
-            let [at_once, later] = match lane {
+            let [used, later] = match lane {
                 LaneKind::Tcp => [Ok(answer_bytes), Ok(0)],
                 LaneKind::Inproc | LaneKind::Shm | LaneKind::Experimental => {
                     [Err(out_of_turn.clone()), Err(out_of_turn)]
                 }
             };
-            assert_eq!(connector.handle_bytes(now, &bytes), at_once);
+            assert_eq!(connector.handle_bytes(now, &bytes), used);
             assert_eq!(connector.handle_bytes(now, &[7; 40]), later);
             assert_eq!(acceptor.handle_bytes(now, &[7; 40]), later);
         }
@@ -469,7 +469,7 @@ mod tests {
                 feed(&mut connector),
                 Some(HandshakeError::RepeatedHello { expected })
             );
-            // It is the turn of this side.
+            // The next step is due from this side.
             let out_of_turn = HandshakeError::OutOfTurn {
                 found: hello[0],
                 phase: HandshakePhase::Answer,
@@ -490,7 +490,7 @@ mod tests {
         let now = Instant::now();
         let select = encode_choice(SELECT, LaneKind::Shm, "");
         let answer = encode_choice(ANSWER, LaneKind::Shm, "");
-        // Selected twice, at once and while the first is thought about.
+        // Selected twice: in one read, and before the first is answered.
         let out_of_turn = |found, phase| Err(HandshakeError::OutOfTurn { found, phase });
         let (_, mut acceptor) = selected(100);
         assert_eq!(

@@ -42,7 +42,7 @@ pub(super) fn hello_bytes(received: &[u8]) -> Result<usize, HandshakeError> {
 pub(super) fn choice_bytes(received: &[u8], expected: u8) -> Result<usize, HandshakeError> {
     match *received {
         [found, ..] if found != expected => {
-            // A Hello, which the peer has said already, is named; that takes a few bytes more.
+            // To name a second Hello in the error, a few bytes more are waited for.
             let magic_end = MAGIC_OFFSET + MAGIC.len();
             if found == SELECT || found == ANSWER || !may_be_hello(received) {
                 Err(HandshakeError::UnexpectedMessage { expected, found })
@@ -68,7 +68,7 @@ pub(super) fn choice_bytes(received: &[u8], expected: u8) -> Result<usize, Hands
 
 /// Whether bytes are how a Hello of some version begins, as far as they have come
 fn may_be_hello(received: &[u8]) -> bool {
-    // Its length is below 65,536, so that the text of other protocols is told at its third byte.
+    // Its length is below 65,536, so the third byte is 0, which it is not in text.
     let magic = received.get(MAGIC_OFFSET..).unwrap_or_default();
     let magic_bytes = magic.len().min(MAGIC.len());
     let shortest = (PREFIX_BYTES - MAGIC_OFFSET) as u64;

@@ -20,9 +20,9 @@ pub(crate) struct Lane {
 pub(crate) enum Fate {
     /// They come
     Arrive,
-    /// The lane is gone, and both ends are told after what was under way
+    /// The lane is gone, which both ends notice after what was under way
     Cut,
-    /// They vanish, and nobody is told
+    /// They vanish without a notice
     Vanish,
 }
 

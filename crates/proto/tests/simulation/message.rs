@@ -11,7 +11,7 @@ use crate::rng::Rng;
 pub(crate) type Journal = Rc<RefCell<Vec<Message>>>;
 
 /// Bytes that one side lets the other have beside the lane, by ticket or token
-pub(crate) type Loans = Rc<RefCell<Vec<Vec<u8>>>>;
+pub(crate) type Shared = Rc<RefCell<Vec<Vec<u8>>>>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
@@ -20,14 +20,14 @@ pub(crate) struct Message {
     pub(crate) content: Vec<u8>,
     /// Parts that a carrier may bring
     pub(crate) spans: Vec<Span>,
-    /// Where the segments lie, if the receiver is told
+    /// Where the segments lie, if that is sent
     pub(crate) sources: Vec<SegmentSource>,
     pub(crate) announce: bool,
 }
 
 impl Message {
-    /// A message of any layout; what is offered of it goes to `loans`
-    pub(crate) fn any(rng: &mut Rng, bytes: u64, seed: u64, loans: &Loans) -> Self {
+    /// A message of any layout; what is offered of it goes to `shared`
+    pub(crate) fn any(rng: &mut Rng, bytes: u64, seed: u64, shared: &Shared) -> Self {
         let mut noise = Rng::new(seed);
         let content = (0..bytes).map(|_| noise.next() as u8).collect();
         let kind = if rng.chance(40) {
@@ -46,7 +46,7 @@ impl Message {
         message.spans = every_other_segment(&message.segment_bytes);
         let offer_percent = rng.pick(&[100, 50, 0]);
         if rng.chance(50) {
-            message.tell_sources(rng, offer_percent, loans);
+            message.add_sources(rng, offer_percent, shared);
         }
         message
     }
@@ -57,14 +57,14 @@ impl Message {
         !sources.is_empty() && segments.all(|(bytes, source)| *bytes == 0 || source.offer.is_some())
     }
 
-    fn tell_sources(&mut self, rng: &mut Rng, offer_percent: u64, loans: &Loans) {
+    fn add_sources(&mut self, rng: &mut Rng, offer_percent: u64, shared: &Shared) {
         let mut offset = 0;
         for &bytes in &self.segment_bytes {
             let end = offset + bytes as usize;
             let offer = rng.chance(offer_percent).then(|| {
-                let mut loans = loans.borrow_mut();
-                loans.push(self.content[offset..end].to_vec());
-                let token = loans.len() as u64 - 1;
+                let mut shared = shared.borrow_mut();
+                shared.push(self.content[offset..end].to_vec());
+                let token = shared.len() as u64 - 1;
                 Offer {
                     carrier: carrier_of(token),
                     token,

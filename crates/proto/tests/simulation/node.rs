@@ -16,7 +16,7 @@ use slab::Slab;
 
 use self::work::Work;
 use crate::lane::Lane;
-use crate::message::{Journal, Loans, Message, carrier_of};
+use crate::message::{Journal, Message, Shared, carrier_of};
 use crate::model::{Model, Waiting};
 use crate::rng::Rng;
 
@@ -45,9 +45,9 @@ pub(crate) struct Node {
     /// What the peer has started
     pub(crate) incoming: Journal,
     /// What this side lets the other have: memory that both sides reach
-    pub(crate) lent: Loans,
+    pub(crate) lent: Shared,
     /// What the peer lets this side have
-    pub(crate) borrowed: Loans,
+    pub(crate) borrowed: Shared,
     /// Messages of the peer of which the start has come
     arrived: usize,
     pub(crate) model: Model,
@@ -126,7 +126,7 @@ impl Node {
         peer: PeerLimits,
         sent: Journal,
         incoming: Journal,
-        [lent, borrowed]: [Loans; 2],
+        [lent, borrowed]: [Shared; 2],
         seed: u64,
         now: Instant,
     ) -> Self {

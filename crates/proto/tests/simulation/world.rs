@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use backhaul_proto::{Capacity, KeepAlive, Limits, RecvRefused, Selector, Tag, TagMask};
 
 use crate::lane::{Fate, Lane};
-use crate::message::{Journal, Loans, Message};
+use crate::message::{Journal, Message, Shared};
 use crate::node::{Node, Tally};
 use crate::rng::Rng;
 
@@ -42,14 +42,14 @@ impl World {
             }
         }
         let journals = [Journal::default(), Journal::default()];
-        let loans = [Loans::default(), Loans::default()];
+        let shared = [Shared::default(), Shared::default()];
         let node = |this: usize, other: usize| {
             Node::new(
                 limits[this].clone(),
                 limits[other].announced(),
                 journals[this].clone(),
                 journals[other].clone(),
-                [loans[this].clone(), loans[other].clone()],
+                [shared[this].clone(), shared[other].clone()],
                 seed ^ (1 + this as u64) << 32,
                 start,
             )

@@ -1,6 +1,6 @@
 //! Which blocks there are, and who uses each
 //!
-//! Only bookkeeping: it maps, unmaps and gives back nothing, but says in [`Chores`] what is to be
+//! Only bookkeeping: it maps, unmaps and gives back nothing, but says in [`DeferredWork`] what is to be
 //! done once the lock is released.
 
 #[cfg(test)]
@@ -60,8 +60,8 @@ impl Blocks {
 
     /// Takes a cold block of a class, for which other classes give up their cached blocks if the
     /// bound demands it
-    pub(super) fn take_cold(&mut self, class: SizeClass, chores: &mut Chores) -> Cold {
-        if !self.make_room(class.bytes(), chores) {
+    pub(super) fn take_cold(&mut self, class: SizeClass, deferred: &mut DeferredWork) -> Cold {
+        if !self.make_room(class.bytes(), deferred) {
             self.statistics.refused += 1;
             return Cold::Refused;
         }
@@ -80,9 +80,9 @@ impl Blocks {
         &mut self,
         class: SizeClass,
         memory: Memory,
-        chores: &mut Chores,
+        deferred: &mut DeferredWork,
     ) -> Result<Fresh, Memory> {
-        if !self.make_room(class.bytes(), chores) {
+        if !self.make_room(class.bytes(), deferred) {
             self.statistics.refused += 1;
             return Err(memory);
         }
@@ -104,7 +104,7 @@ impl Blocks {
     }
 
     /// Ends the use of a live block by its owner, if there is one that starts at `address`
-    pub(super) fn free(&mut self, address: usize, chores: &mut Chores) -> bool {
+    pub(super) fn free(&mut self, address: usize, deferred: &mut DeferredWork) -> bool {
         let Some(block) = self.live_block_at(address) else {
             return false;
         };
@@ -115,7 +115,7 @@ impl Blocks {
         if entry.leases > 0 {
             self.statistics.orphaned_bytes += bytes;
         } else {
-            self.settle(block, chores);
+            self.settle(block, deferred);
         }
         true
     }
@@ -143,7 +143,7 @@ impl Blocks {
     }
 
     /// Ends a lease; for good if `abandon`, so that the block is never used again
-    pub(super) fn unpin(&mut self, block: BlockId, abandon: bool, chores: &mut Chores) {
+    pub(super) fn unpin(&mut self, block: BlockId, abandon: bool, deferred: &mut DeferredWork) {
         let bytes = self.bytes(block);
         let entry = self.entry(block);
         entry.abandoned |= abandon;
@@ -153,16 +153,16 @@ impl Blocks {
             self.statistics.leased_bytes -= bytes;
         }
         if abandon {
-            self.drain(block.base, chores);
+            self.drain(block.base, deferred);
         }
         if leases == 0 && usage == Usage::Freed {
             self.statistics.orphaned_bytes -= bytes;
-            self.settle(block, chores);
+            self.settle(block, deferred);
         }
     }
 
     /// Marks every live block so that it is never used again once it is freed
-    pub(super) fn abandon_live(&mut self, chores: &mut Chores) {
+    pub(super) fn abandon_live(&mut self, deferred: &mut DeferredWork) {
         let mut bases = Vec::new();
         for (base, segment) in &mut self.segments {
             let live = segment
@@ -175,7 +175,7 @@ impl Blocks {
             }
         }
         for base in bases {
-            self.drain(base, chores);
+            self.drain(base, deferred);
         }
     }
 
@@ -185,7 +185,7 @@ impl Blocks {
     }
 
     /// Notes that a block's pages have been given back, or could not be
-    pub(super) fn trimmed(&mut self, block: BlockId, done: bool, chores: &mut Chores) {
+    pub(super) fn trimmed(&mut self, block: BlockId, done: bool, deferred: &mut DeferredWork) {
         let segment = self.segment(block.base);
         if done {
             segment.entry(block.index).usage = Usage::Cold;
@@ -197,27 +197,27 @@ impl Blocks {
             if !draining {
                 of_class.cold.insert(block.base);
             }
-            self.remove_if_idle(block.base, chores);
+            self.remove_if_idle(block.base, deferred);
         } else {
             // Its pages stay, so they count; they go with the segment.
             segment.entry(block.index).abandoned = true;
-            self.drain(block.base, chores);
-            self.settle(block, chores);
+            self.drain(block.base, deferred);
+            self.settle(block, deferred);
         }
     }
 
     /// Undoes the allocation of a block whose pages the system has not
-    pub(super) fn discard(&mut self, address: usize, chores: &mut Chores) {
+    pub(super) fn discard(&mut self, address: usize, deferred: &mut DeferredWork) {
         let block = self.live_block_at(address).expect("just allocated");
         self.statistics.live_bytes -= self.bytes(block);
         self.statistics.refused += 1;
-        self.trim(block, chores);
+        self.trim(block, deferred);
     }
 
     /// Gives up the blocks cached for longest, until at most `cached_bytes` are left
-    pub(super) fn shrink(&mut self, cached_bytes: usize, chores: &mut Chores) {
+    pub(super) fn shrink(&mut self, cached_bytes: usize, deferred: &mut DeferredWork) {
         while self.statistics.cached_bytes > cached_bytes {
-            self.evict(chores);
+            self.evict(deferred);
         }
     }
 
@@ -293,21 +293,21 @@ impl Blocks {
     }
 
     /// Decides what becomes of a block that nobody uses any more
-    fn settle(&mut self, block: BlockId, chores: &mut Chores) {
+    fn settle(&mut self, block: BlockId, deferred: &mut DeferredWork) {
         let segment = self.segment(block.base);
         let (class, draining) = (segment.class, segment.draining);
         if segment.entry(block.index).abandoned {
             segment.entry(block.index).usage = Usage::Retired;
             segment.idle += 1;
             self.statistics.abandoned_bytes += class.bytes();
-            self.remove_if_idle(block.base, chores);
+            self.remove_if_idle(block.base, deferred);
         } else if draining || class.bytes() > self.config.cached_bytes_max {
             // One above the bound gives way itself, rather than displace all the others.
-            self.trim(block, chores);
+            self.trim(block, deferred);
         } else {
             self.statistics.cached_bytes += class.bytes();
             self.cache(block);
-            self.shrink(self.config.cached_bytes_max, chores);
+            self.shrink(self.config.cached_bytes_max, deferred);
         }
     }
 
@@ -336,19 +336,19 @@ impl Blocks {
 
     /// Evicts cached blocks until one of `bytes` bytes keeps within the bound, returning whether it
     /// does
-    fn make_room(&mut self, bytes: usize, chores: &mut Chores) -> bool {
+    fn make_room(&mut self, bytes: usize, deferred: &mut DeferredWork) -> bool {
         let kept_bytes = self.committed_bytes() - self.statistics.cached_bytes;
         if bytes > self.config.bytes_max.saturating_sub(kept_bytes) {
             return false;
         }
         while self.committed_bytes() > self.config.bytes_max - bytes {
-            self.evict(chores);
+            self.evict(deferred);
         }
         true
     }
 
     /// Gives up the block that has been cached for longest
-    fn evict(&mut self, chores: &mut Chores) {
+    fn evict(&mut self, deferred: &mut DeferredWork) {
         // The fronts are the oldest of each class. Linear in the classes, and followed by a system
         // call, which takes longer.
         let oldest = self
@@ -359,15 +359,15 @@ impl Blocks {
             .and_then(|class| class.cached.pop_front())
             .expect("cached bytes are those of the cached blocks");
         self.statistics.cached_bytes -= self.bytes(oldest.block);
-        self.trim(oldest.block, chores);
+        self.trim(oldest.block, deferred);
     }
 
     /// Starts to give a block's pages back to the system; it is not handed out meanwhile
-    fn trim(&mut self, block: BlockId, chores: &mut Chores) {
+    fn trim(&mut self, block: BlockId, deferred: &mut DeferredWork) {
         let segment = self.segment(block.base);
         segment.entry(block.index).usage = Usage::Trimming;
         let bytes = segment.class.bytes();
-        chores.trims.push(Trim {
+        deferred.trims.push(Trim {
             block,
             memory: Arc::clone(&segment.memory),
             offset: block.index * bytes,
@@ -376,7 +376,7 @@ impl Blocks {
     }
 
     /// Hands out no block of a segment any more, so that it goes once all are free
-    fn drain(&mut self, base: usize, chores: &mut Chores) {
+    fn drain(&mut self, base: usize, deferred: &mut DeferredWork) {
         let segment = self.segment(base);
         if segment.draining {
             return;
@@ -392,11 +392,11 @@ impl Blocks {
         of_class.cached = kept;
         for cached in drained {
             self.statistics.cached_bytes -= class.bytes();
-            self.trim(cached.block, chores);
+            self.trim(cached.block, deferred);
         }
     }
 
-    fn remove_if_idle(&mut self, base: usize, chores: &mut Chores) {
+    fn remove_if_idle(&mut self, base: usize, deferred: &mut DeferredWork) {
         let segment = &self.segments[&base];
         if segment.idle < segment.count {
             return;
@@ -410,7 +410,7 @@ impl Blocks {
         class.resident_bytes -= retired;
         self.statistics.mapped_bytes -= bytes;
         self.statistics.abandoned_bytes -= retired;
-        chores.emptied.push(segment.memory);
+        deferred.emptied.push(segment.memory);
     }
 
     /// How large the next segment of a class is to be
@@ -489,7 +489,7 @@ pub(super) struct Fresh {
 /// What is to be done once the lock is released
 #[derive(Debug, Default)]
 #[must_use = "blocks stay unusable until their pages have been given back"]
-pub(super) struct Chores {
+pub(super) struct DeferredWork {
     /// Pages to give back, then [`Blocks::trimmed`]
     pub(super) trims: Vec<Trim>,
     /// To be dropped

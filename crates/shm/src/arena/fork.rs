@@ -7,7 +7,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use super::blocks::{Blocks, Chores};
+use super::blocks::{Blocks, DeferredWork};
 use super::{Arena, Shared};
 
 impl Arena {
@@ -19,10 +19,10 @@ impl Arena {
     /// Live blocks are abandoned to the child, so that they are not handed out again once they are
     /// freed. The next blocks need pages from the system: forking costs what was saved.
     pub fn before_fork(&self) -> ForkGuard {
-        let mut chores = Chores::default();
+        let mut deferred = DeferredWork::default();
         let mut blocks = self.shared.lock();
         if let Some(blocks) = &mut blocks {
-            blocks.abandon_live(&mut chores);
+            blocks.abandon_live(&mut deferred);
         }
         ForkGuard {
             // SAFETY: only the lifetime changes. `shared` keeps the mutex where it is for longer
@@ -32,7 +32,7 @@ impl Arena {
                     blocks,
                 )
             }),
-            chores,
+            deferred,
             shared: Arc::clone(&self.shared),
         }
     }
@@ -116,7 +116,7 @@ pub struct ForkGuard {
     /// Points into `shared`
     blocks: ManuallyDrop<Option<MutexGuard<'static, Blocks>>>,
     /// What is to be done once the lock is released, in the parent
-    chores: Chores,
+    deferred: DeferredWork,
     shared: Arc<Shared>,
 }
 
@@ -145,7 +145,7 @@ impl Drop for ForkGuard {
     fn drop(&mut self) {
         // SAFETY: dropped once, here, before `shared` that it points into.
         unsafe { ManuallyDrop::drop(&mut self.blocks) };
-        self.shared.finish(std::mem::take(&mut self.chores));
+        self.shared.finish(std::mem::take(&mut self.deferred));
     }
 }
 

@@ -77,7 +77,7 @@ mod tests {
                 "backhaul_proto",
                 "backhaul_shm",
                 "raw::",
-                "meeting::",
+                "manual_peer::",
             ] {
                 assert!(!text.contains(word), "{subject} knows {word}");
             }

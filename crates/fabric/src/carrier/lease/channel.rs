@@ -70,7 +70,8 @@ pub(super) fn receive(socket: &OwnedFd) -> io::Result<(Packet, Option<Vec<OwnedF
         );
         match outcome {
             Err(Errno::INTR) => {}
-            // Said once, if the peer died with packets of ours unread; its own are here.
+            // Reported once, if the peer died with packets of ours unread; its packets can still be
+            // received.
             Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             outcome => break outcome?,
         }

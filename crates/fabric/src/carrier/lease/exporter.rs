@@ -30,7 +30,7 @@ pub(super) struct Exporter {
 /// What the peer has of ours
 struct Exported {
     leases: ExportedLeases,
-    /// Nothing more is exported: nobody would notice that it is back
+    /// Nothing more is exported: returns are not noticed any more
     ended: bool,
     /// When to look what is back; set while something is out
     sweep_at: Option<Instant>,
@@ -93,7 +93,7 @@ impl Exporter {
 
     /// Sends a lease to the peer, unless it has ended, has too many, or takes no packets
     fn export(&self, export: Export) -> Option<u64> {
-        // To the end of this: what is exported after the end of the peer would never come back.
+        // Held until the ticket is issued: what is exported after the end of the peer never returns.
         let mut exported = lock(&self.exported);
         let is_full =
             exported.leases.outstanding() == completion::SLOTS && exported.leases.sweep() == 0;
@@ -160,7 +160,7 @@ impl Exporter {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // An error would leave the event pending, and this would be asked again.
+        // After an error the event is still pending, so this is called again.
         poll(&mut polled, Some(&now)) == Ok(1)
     }
 }
@@ -195,7 +195,7 @@ impl Source for Exporter {
     }
 
     fn on_stop(self: Arc<Self>) {
-        // Nobody listens any more, and the peer may have it mapped for as long as it lives.
+        // The end of the peer will not be noticed, and it may keep the memory mapped until then.
         let mut exported = lock(&self.exported);
         exported.ended = true;
         if self.peer_has_ended() {

@@ -81,7 +81,7 @@ impl Importer {
         );
         match handle {
             Ok(handle) => drop(kept.handle.set(handle)),
-            // Without what keeps it alive it would not stay what it is.
+            // Without its keep-alive descriptors the owner may reuse the memory.
             Err(error) if is_reexported => return Err(broken(error.to_string())),
             Err(error) => tracing::debug!(%error, "a lease cannot be exported again"),
         }
@@ -101,8 +101,8 @@ impl Importer {
 
 impl Drop for Importer {
     fn drop(&mut self) {
-        // Not by dropping the socket: the exporter of this side may still need it, and a forked
-        // child may hold a copy. An error means that the peer has gone first.
+        // Dropping the socket would not do: the exporter of this side may still need it, and a
+        // forked child may hold a copy. An error means that the peer has gone first.
         if std::process::id() == self.pid {
             let _ = rustix::net::shutdown(&*self.socket, Shutdown::Write);
         }

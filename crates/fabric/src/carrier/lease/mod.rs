@@ -1,11 +1,11 @@
 //! The lease carrier: memory that nobody writes to any more is mapped by the receiver.
 //!
-//! Two peers on one host keep the Unix socket on which they met, the *lease channel*, and a
+//! Two peers on one host keep the Unix socket of the bootstrap, the *lease channel*, and a
 //! completion table in shared memory. The exporter sends the descriptor of the memory over the
 //! channel, then the frame that says so on the lane; the importer writes into the table when it needs
 //! the memory no more, which takes no call of the system. All this outlives the connection: what was
 //! imported stays valid after it, so the exporter goes on listening until the importer shuts its
-//! direction of the channel down, by hand or by dying.
+//! direction of the channel down, or dies.
 //!
 //! What was imported may be exported again: [`reexport`].
 

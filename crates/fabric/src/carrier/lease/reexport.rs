@@ -31,7 +31,7 @@ pub(super) struct ReexportHandle {
 pub(super) type Descriptors<'a> = SmallVec<[BorrowedFd<'a>; 4]>;
 
 impl ReexportHandle {
-    /// Makes it of what came with a lease, and the socket to who lent it
+    /// Makes it of what came with a lease, and the socket to its exporter
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl DescriptorCache {
     }
 
     fn keep_copy(&mut self, memory: &OwnedFd) -> io::Result<Arc<OwnedFd>> {
-        // Only a file in memory has seals; as above. Which they are is looked at when it is mapped.
+        // Only a memfd has seals; other files are not asked, as above. They are checked on mapping.
         fcntl_get_seals(memory)?;
         self.keep(&fstat(memory)?, || memory.try_clone())
     }

@@ -12,13 +12,13 @@ use crate::error::CloseReason;
 use crate::lane::LaneError;
 
 /// A lane to a process that does nothing, on a host that may
-struct Mute {
+struct Unresponsive {
     /// When the host vanishes; `None` if the lane cannot tell
     vanishes: Option<Instant>,
     asked: Arc<AtomicU32>,
 }
 
-impl Lane for Mute {
+impl Lane for Unresponsive {
     fn kind(&self) -> LaneKind {
         LaneKind::Tcp
     }
@@ -86,7 +86,7 @@ fn patience_with(vanishes_after: Option<Duration>) -> (Duration, u32) {
     let asked = Arc::new(AtomicU32::new(0));
     let mut next = conn.with_port(|port| {
         let next = port.link.poll_timeout()?;
-        port.lane = Some(Box::new(Mute {
+        port.lane = Some(Box::new(Unresponsive {
             vanishes: vanishes_after.map(|after| next - KEEP_ALIVE.interval + after),
             asked: Arc::clone(&asked),
         }));

@@ -140,7 +140,7 @@ fn an_unexpected_message_that_meets_its_receive_halfway_completes_at_its_end() {
 }
 
 #[test]
-fn an_empty_message_is_over_at_once() {
+fn an_empty_message_is_over_immediately() {
     let mut bench = Bench::new();
     assert_eq!(bench.start(FrameKind::Eager, false, 0), Incoming::Control);
     assert_eq!(bench.stores(), [Store::Allocate]);

@@ -1,4 +1,4 @@
-//! What a connection tells its driver, held against the model.
+//! What a connection reports to its driver, held against the model.
 
 use backhaul_proto::{ArrivalId, Capacity, Event, RecvId, SegmentBytes, Sources, Store};
 
@@ -93,7 +93,7 @@ impl Node {
         if let Store::Into(recv) = store {
             assert!(self.model.matched.contains_key(&recv));
         }
-        assert!(asks || sources.is_none(), "only a request tells");
+        assert!(asks || sources.is_none(), "only a request has sources");
         let bytes = segment_bytes.iter().sum::<u64>() as usize;
         let state = Arrival {
             segment_bytes: segment_bytes.to_vec(),
@@ -145,7 +145,7 @@ impl Arrival {
         assert_eq!(self.missing, 0, "is over, but not complete");
         assert_eq!(self.segment_bytes, message.segment_bytes);
         assert!(self.content == message.content, "content differs");
-        let told = (self.asks && !message.sources.is_empty()).then_some(&message.sources);
-        assert_eq!(self.sources.as_ref(), told);
+        let sent = (self.asks && !message.sources.is_empty()).then_some(&message.sources);
+        assert_eq!(self.sources.as_ref(), sent);
     }
 }

@@ -6,7 +6,7 @@ use backhaul::{CloseReason, Endpoint, RecvError, SendError, Tag, TagMask};
 
 use crate::{Finish, Harness, assert_matches, pattern, wait_until};
 
-/// Messages sent before a close are received, then the reason is told
+/// Messages sent before a close are received, then the reason is given
 pub fn what_was_sent_before_a_close_arrives(harness: &Harness) {
     const COUNT: u64 = 50;
     for bytes in [10, 300_000] {
@@ -315,7 +315,7 @@ pub fn unexpected_messages_outlive_an_abort_of_the_peer(harness: &Harness) {
     );
 }
 
-/// Everybody who asked is told
+/// Each watcher of the close gets the reason
 pub fn every_watcher_hears_of_the_end(harness: &Harness) {
     let pair = harness.pair();
     let watchers: Vec<_> = (0..10).map(|_| pair.far.watch_close()).collect();

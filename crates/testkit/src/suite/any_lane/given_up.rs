@@ -261,7 +261,7 @@ pub fn lent_messages_that_are_left_stay_lent_until_they_are_received(harness: &H
     }
 }
 
-/// Nobody takes them, so they go back to their lender
+/// Nobody takes them, so they go back to their exporter
 pub fn lent_messages_that_are_left_and_never_received_return_with_the_endpoint(harness: &Harness) {
     for way in Way::ALL {
         let lending = harness.lending();

@@ -215,7 +215,7 @@ pub fn an_end_in_the_middle_of_lent_messages_loses_no_block(harness: &Harness) {
 }
 
 /// The peer ends at any moment of a stream of messages that callers move along
-pub fn a_lender_that_is_cut_off_at_any_moment_loses_no_block(harness: &Harness) {
+pub fn an_exporter_that_is_cut_off_at_any_moment_loses_no_block(harness: &Harness) {
     for round in 0..300 {
         let lending = harness.lending();
         let (near, far) = (&lending.pair.near, &lending.pair.far);

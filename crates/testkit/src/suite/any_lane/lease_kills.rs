@@ -11,7 +11,7 @@ use crate::{Finish, Harness, pattern, wait_until};
 
 /// Killed with everything it was lent in its hands: all of it is back, and reused
 pub fn what_a_killed_receiver_held_comes_back(harness: &Harness) {
-    let (context, arena) = lender(harness);
+    let (context, arena) = exporter(harness);
     let lent = usize::from(harness.lends());
     let (mut process, endpoint) = harness.peer_process(&context, Scenario::Borrow);
     for seed in 0..2 * HELD as u64 {
@@ -37,7 +37,7 @@ pub fn what_a_killed_receiver_held_comes_back(harness: &Harness) {
 /// Killed with messages on the way, of which it has seen some, all or none
 pub fn what_is_on_its_way_to_a_killed_receiver_comes_back(harness: &Harness) {
     for wait_for in [0, 1, 5] {
-        let (context, arena) = lender(harness);
+        let (context, arena) = exporter(harness);
         let (mut process, endpoint) = harness.peer_process(&context, Scenario::Borrow);
         let sends: Vec<_> = (0..20).map(|seed| lend(&endpoint, &arena, seed)).collect();
         for send in &sends[..wait_for] {
@@ -93,7 +93,7 @@ pub fn two_hundred_kills_at_random_moments_lose_no_block(harness: &Harness) {
 fn kill_at_random_moments(harness: &Harness, seed: u64, kills: usize) {
     println!("seed {seed}");
     let mut random = Random::new(seed);
-    let (context, arena) = lender(harness);
+    let (context, arena) = exporter(harness);
     // Else a block that is used no more would go unseen, with its segment.
     let _kept = block(&arena, 0, BLOCK_BYTES);
     let scenarios = [Scenario::Borrow, Scenario::Lend, Scenario::Trade];
@@ -123,7 +123,7 @@ fn kill_at_random_moments(harness: &Harness, seed: u64, kills: usize) {
             let Some(borrower) = borrower else {
                 return;
             };
-            // It has everything as it was lent, though the lender is dead.
+            // It has everything as it was lent, though the exporter is dead.
             for (seed, message) in borrower.join().unwrap() {
                 pattern::check(seed, &message.segments[0]);
             }
@@ -163,7 +163,7 @@ fn keep_borrowing(endpoint: &Endpoint) -> VecDeque<(u64, Message)> {
 }
 
 /// A context with an arena
-fn lender(harness: &Harness) -> (Context, Arena) {
+fn exporter(harness: &Harness) -> (Context, Arena) {
     let arena = Arena::new(ArenaConfig::default());
     let context = harness.context_with(|config| config.arena = Some(arena.clone()));
     (context, arena)

@@ -13,7 +13,6 @@ pub mod given_up;
 pub mod lease_ends;
 pub mod lease_kills;
 pub mod leases;
-pub mod lent_again;
 pub mod listening;
 pub mod liveness;
 pub mod matching;
@@ -21,6 +20,7 @@ pub mod order;
 pub mod pressure;
 pub mod processes;
 pub mod random;
+pub mod reexported;
 pub mod segments;
 pub mod sizes;
 pub mod threads;
@@ -105,7 +105,7 @@ macro_rules! conformance_of_any_lane {
                 lent_messages_that_are_never_received_return_with_the_endpoint
                 lent_messages_outlive_an_abort_of_their_sender
                 an_end_in_the_middle_of_lent_messages_loses_no_block
-                a_lender_that_is_cut_off_at_any_moment_loses_no_block
+                an_exporter_that_is_cut_off_at_any_moment_loses_no_block
             }
             leases {
                 lent_memory_arrives_and_what_is_written_there_stays_the_receivers
@@ -128,12 +128,12 @@ macro_rules! conformance_of_any_lane {
                 both_sides_lend_at_once
                 past_the_bound_of_an_arena_memory_is_private
             }
-            lent_again {
+            reexported {
                 borrowed_memory_that_is_sent_on_stays_lent_until_the_last_drops_it
                 borrowed_memory_may_come_back_and_go_on
                 borrowed_memory_that_was_changed_is_sent_on_as_it_is
-                parts_of_borrowed_memory_are_lent_on
-                borrowed_memory_outlives_the_one_who_lent_it_on
+                parts_of_borrowed_memory_are_exported_again
+                borrowed_memory_outlives_the_one_who_exported_it_again
             }
             listening {
                 many_accepts_at_once_get_a_peer_each
@@ -190,6 +190,7 @@ macro_rules! conformance_of_any_lane {
                 a_message_of_no_segments_arrives
                 a_message_of_one_segment_arrives
                 a_message_of_a_thousand_mixed_segments_arrives
+                bytes_behind_many_empty_segments_arrive
                 long_segments_keep_their_bounds
                 segments_land_one_behind_the_other_in_a_buffer
                 a_table_longer_than_the_ring_arrives

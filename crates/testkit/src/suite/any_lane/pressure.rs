@@ -80,7 +80,7 @@ pub fn a_full_send_queue_refuses(harness: &Harness) {
         let request = pair
             .near
             .send(Tag(1), pattern::make(sends.len() as u64, 100));
-        // A refusal is told at once; others complete or wait.
+        // A refusal comes immediately; others complete or wait.
         request.step();
         if request.is_done() {
             match request.take().unwrap() {

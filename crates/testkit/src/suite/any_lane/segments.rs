@@ -29,6 +29,15 @@ pub fn a_message_of_a_thousand_mixed_segments_arrives(harness: &Harness) {
     round_trips(harness, &edges, |_| {});
 }
 
+/// More of them in front than one read fills, in messages of any way to come
+pub fn bytes_behind_many_empty_segments_arrive(harness: &Harness) {
+    for bytes in [100, 30_000, 300_000] {
+        let mut layout = [0; 100];
+        layout[99] = bytes;
+        round_trips(harness, &layout, |_| {});
+    }
+}
+
 /// Pieces that are longer than a chunk, a ring, and the threshold
 pub fn long_segments_keep_their_bounds(harness: &Harness) {
     let long = [1 << 20, 0, 3, (1 << 20) + 1, 65_537, 0, 300_001];

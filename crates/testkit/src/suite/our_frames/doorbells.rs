@@ -1,4 +1,4 @@
-//! Peers that hand over a doorbell which is none, or which would block who rings it: they stay on
+//! Peers that hand over what is no doorbell, or one that would block a notification: they stay on
 //! TCP, or harm only themselves, and the engine goes on.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::pipe::pipe;
 
 use super::still_accepts;
 use crate::harness::LOOPBACK;
-use crate::meeting::{bell, memfd};
+use crate::manual_peer::{doorbell, memfd};
 use crate::raw::{RawPeer, hand_over};
 use crate::{Finish, Harness};
 
@@ -37,14 +37,14 @@ pub fn a_doorbell_that_is_none_falls_back_to_tcp(harness: &Harness) {
     ];
     for make in kinds {
         for is_theirs in [true, false] {
-            let (bad, good) = (make(), bell());
-            let bells = if is_theirs { [bad, good] } else { [good, bad] };
-            let Met {
+            let (bad, good) = (make(), doorbell());
+            let doorbells = if is_theirs { [bad, good] } else { [good, bad] };
+            let Connected {
                 peer,
                 endpoint,
                 listener,
                 ..
-            } = meet(harness, &bells);
+            } = connect(harness, &doorbells);
             assert_eq!(endpoint.lane(), LaneKind::Tcp, "{}", endpoint.info().reason);
             drop((peer, endpoint));
             still_accepts(harness, &listener);
@@ -64,27 +64,27 @@ pub fn a_doorbell_that_blocks_holds_nobody_up(harness: &Harness) {
                 let most = u64::MAX - 1;
                 rustix::io::write(&blocking, &most.to_ne_bytes()).unwrap();
             }
-            let good = bell();
-            let bells = if is_theirs {
+            let good = doorbell();
+            let doorbells = if is_theirs {
                 [blocking, good]
             } else {
                 [good, blocking]
             };
-            let mut met = meet(harness, &bells);
+            let mut connected = connect(harness, &doorbells);
             let mut sends = Vec::new();
             for seed in 0..10 {
-                // Sleeping, so that there is somebody to ring for.
-                met.rings.consumer.arm().unwrap();
-                met.rings.producer.arm().unwrap();
-                sends.push(met.endpoint.send(Tag(seed), vec![1; 10_000]));
-                still_accepts(harness, &met.listener);
+                // Sleeping, so that the endpoint notifies.
+                connected.rings.consumer.arm().unwrap();
+                connected.rings.producer.arm().unwrap();
+                sends.push(connected.endpoint.send(Tag(seed), vec![1; 10_000]));
+                still_accepts(harness, &connected.listener);
             }
-            let Met {
+            let Connected {
                 peer: _peer,
                 endpoint,
                 listener,
                 ..
-            } = met;
+            } = connected;
             let posted = endpoint.recv_message(Tag(1), TagMask::FULL);
             drop(endpoint);
             posted.done().unwrap_err();
@@ -94,8 +94,8 @@ pub fn a_doorbell_that_blocks_holds_nobody_up(harness: &Harness) {
     }
 }
 
-/// A peer by hand and the endpoint it met, on whichever lane
-struct Met {
+/// A peer by hand and the endpoint it is connected to, on whichever lane
+struct Connected {
     peer: RawPeer,
     endpoint: Endpoint,
     listener: Listener,
@@ -103,19 +103,20 @@ struct Met {
 }
 
 /// Offers good memory with these doorbells: that of the endpoint, and that of the peer by hand
-fn meet(harness: &Harness, bells: &[OwnedFd; 2]) -> Met {
+fn connect(harness: &Harness, doorbells: &[OwnedFd; 2]) -> Connected {
     let listener = harness.context().listen(LOOPBACK).unwrap();
     let (rings, memory) = channel::create(1 << 16).unwrap();
-    let (_, board_memory) = completion::create_table().unwrap();
+    let (_, table_memory) = completion::create_table().unwrap();
     let accept = listener.accept();
     let (peer, lane, _) =
         RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
-            let descriptors = [&memory, &board_memory, &bells[0], &bells[1]].map(AsFd::as_fd);
+            let descriptors =
+                [&memory, &table_memory, &doorbells[0], &doorbells[1]].map(AsFd::as_fd);
             hand_over(&hello.unix_name, &hello.nonce, &descriptors);
         });
     let endpoint = accept.done().unwrap();
     assert_eq!(endpoint.lane(), lane);
-    Met {
+    Connected {
         peer,
         endpoint,
         listener,

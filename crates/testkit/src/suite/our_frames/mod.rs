@@ -32,7 +32,7 @@ macro_rules! conformance_of_our_frames {
                 peers_without_a_common_lane_fall_back_to_tcp
             }
             lease_neglect {
-                lifelines_are_open_as_long_as_what_came_with_them
+                keep_alive_descriptors_are_open_as_long_as_what_came_with_them
                 a_message_that_breaks_off_returns_what_was_lent_of_it
                 what_an_endpoint_had_not_taken_at_its_end_is_back
                 messages_lent_by_a_peer_that_dies_with_unread_packets_arrive
@@ -40,7 +40,7 @@ macro_rules! conformance_of_our_frames {
                 a_peer_that_returns_nothing_holds_a_bounded_amount_until_its_end
                 garbage_in_the_completion_table_does_no_harm
                 a_flood_of_packets_does_not_grow_and_ends_with_the_endpoint
-                a_peer_that_ends_its_half_early_gets_copies
+                a_peer_that_ends_its_direction_early_gets_copies
             }
             lease_strangers {
                 memory_lent_by_hand_arrives
@@ -57,7 +57,7 @@ macro_rules! conformance_of_our_frames {
             shared_memory {
                 memory_offered_by_hand_is_a_lane
                 memory_that_is_none_falls_back_to_tcp
-                nonsense_on_the_meeting_socket_is_ignored
+                garbage_on_the_bootstrap_socket_is_ignored
                 ruined_indices_end_the_endpoint
                 garbage_in_the_ring_is_a_violation
                 bytes_on_the_sentinel_are_ignored_until_it_ends
@@ -73,6 +73,9 @@ macro_rules! conformance_of_our_frames {
                 an_oversized_hello_is_rejected_at_once
                 a_malformed_hello_is_rejected
                 a_bad_selection_is_rejected
+                repeated_and_reordered_steps_are_rejected
+                strangers_hear_nothing
+                a_lane_unknown_here_is_named_in_the_reason
                 a_flood_before_the_handshake_is_over_is_not_stored
                 connecting_to_a_stranger_is_an_error_that_shows_its_words
                 connecting_to_silence_times_out

@@ -7,28 +7,28 @@ use backhaul_proto::{FrameHeader, FrameKind, Hello};
 
 use super::still_accepts;
 use crate::harness::LOOPBACK;
-use crate::meeting::{Meeting, bell};
+use crate::manual_peer::{ManualPeer, doorbell};
 use crate::raw::{RawPeer, hand_over, hello};
 use crate::{Finish, Harness, assert_matches, pattern, wait_until};
 
 /// The peer by hand can do what an honest one does
 pub fn memory_offered_by_hand_is_a_lane(harness: &Harness) {
-    let Some(mut meeting) = Meeting::new(harness) else {
+    let Some(mut manual) = ManualPeer::new(harness) else {
         return;
     };
-    let posted = meeting.endpoint.recv_message(Tag(3), TagMask::FULL);
+    let posted = manual.endpoint.recv_message(Tag(3), TagMask::FULL);
     let header = FrameHeader {
         segment_count: 1,
         tag: 3,
         payload_bytes: 500,
         ..FrameHeader::bare(FrameKind::Eager, 0)
     };
-    meeting.write(&header.encode());
-    meeting.write(&pattern::make(1, 500));
+    manual.write(&header.encode());
+    manual.write(&pattern::make(1, 500));
     pattern::check(1, &posted.done().unwrap().segments[0]);
-    drop(meeting.peer);
+    drop(manual.peer);
     assert_matches!(
-        meeting.endpoint.watch_close().done().unwrap(),
+        manual.endpoint.watch_close().done().unwrap(),
         CloseReason::PeerGone { .. }
     );
 }
@@ -41,11 +41,16 @@ pub fn memory_that_is_none_falls_back_to_tcp(harness: &Harness) {
     let context = harness.context();
     let listener = context.listen(LOOPBACK).unwrap();
     let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
-    let bell = bell();
+    let doorbell = doorbell();
     let accept = listener.accept();
     let (peer, lane, reason) =
         RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
-            let descriptors = [file.as_fd(), file.as_fd(), bell.as_fd(), bell.as_fd()];
+            let descriptors = [
+                file.as_fd(),
+                file.as_fd(),
+                doorbell.as_fd(),
+                doorbell.as_fd(),
+            ];
             hand_over(&hello.unix_name, &hello.nonce, &descriptors);
         });
     assert_eq!(lane, LaneKind::Tcp);
@@ -56,18 +61,22 @@ pub fn memory_that_is_none_falls_back_to_tcp(harness: &Harness) {
 }
 
 /// Callers of the Unix socket that hand over nonsense are ignored, and others are served
-pub fn nonsense_on_the_meeting_socket_is_ignored(harness: &Harness) {
+pub fn garbage_on_the_bootstrap_socket_is_ignored(harness: &Harness) {
     if harness.lane != LaneKind::Shm {
         return;
     }
     let context = harness.context();
     let listener = context.listen(LOOPBACK).unwrap();
-    let bell = bell();
+    let doorbell = doorbell();
     let talk = |nonce: &dyn Fn(&Hello) -> Vec<u8>, count: usize| {
         let mut peer = RawPeer::connect(listener.local_address());
         peer.say(&hello(&[LaneKind::Shm]).encode());
         let hello = peer.hear_hello();
-        hand_over(&hello.unix_name, &nonce(&hello), &vec![bell.as_fd(); count]);
+        hand_over(
+            &hello.unix_name,
+            &nonce(&hello),
+            &vec![doorbell.as_fd(); count],
+        );
     };
     talk(&|_| vec![0; 16], 4);
     talk(&|_| vec![0; 1], 4);
@@ -83,13 +92,13 @@ pub fn nonsense_on_the_meeting_socket_is_ignored(harness: &Harness) {
 /// Indices overwritten while the lane is in use end this endpoint, with an error
 pub fn ruined_indices_end_the_endpoint(harness: &Harness) {
     for fill in [0xff, 0x55, 0x01] {
-        let Some(meeting) = Meeting::new(harness) else {
+        let Some(manual) = ManualPeer::new(harness) else {
             return;
         };
-        let posted = meeting.endpoint.recv_message(Tag(3), TagMask::FULL);
-        rustix::io::pwrite(&meeting.memory, &[fill; 4096], 0).unwrap();
-        meeting.ring();
-        let send = meeting.endpoint.send(Tag(1), vec![1; 4 << 20]);
+        let posted = manual.endpoint.recv_message(Tag(3), TagMask::FULL);
+        rustix::io::pwrite(&manual.memory, &[fill; 4096], 0).unwrap();
+        manual.notify();
+        let send = manual.endpoint.send(Tag(1), vec![1; 4 << 20]);
         assert_matches!(
             posted.done().unwrap_err(),
             RecvError::Closed(CloseReason::PeerGone { .. } | CloseReason::Violation { .. })
@@ -98,21 +107,21 @@ pub fn ruined_indices_end_the_endpoint(harness: &Harness) {
             send.done().unwrap_err(),
             SendError::Closed(CloseReason::PeerGone { .. } | CloseReason::Violation { .. })
         );
-        still_accepts(harness, &meeting.listener);
+        still_accepts(harness, &manual.listener);
     }
 }
 
 /// Garbage in the ring is a violation, as it is on a socket
 pub fn garbage_in_the_ring_is_a_violation(harness: &Harness) {
-    let Some(mut meeting) = Meeting::new(harness) else {
+    let Some(mut manual) = ManualPeer::new(harness) else {
         return;
     };
-    meeting.write(&[0xee; 200]);
+    manual.write(&[0xee; 200]);
     assert_matches!(
-        meeting.endpoint.watch_close().done().unwrap(),
+        manual.endpoint.watch_close().done().unwrap(),
         CloseReason::Violation { .. }
     );
-    still_accepts(harness, &meeting.listener);
+    still_accepts(harness, &manual.listener);
 }
 
 /// The socket is there to end: what it says is not looked at, only its end is
@@ -120,29 +129,29 @@ pub fn bytes_on_the_sentinel_are_ignored_until_it_ends(harness: &Harness) {
     let ping = FrameHeader::bare(FrameKind::Ping, 1).encode();
     let speeches: [&[u8]; 4] = [&[0], &ping, &[0xff; 1000], &[0x16; 1 << 20]];
     for says in speeches {
-        let Some(mut meeting) = Meeting::new(harness) else {
+        let Some(mut manual) = ManualPeer::new(harness) else {
             return;
         };
-        meeting.peer.say(says);
+        manual.peer.say(says);
         for message in 0..3 {
-            let posted = meeting.endpoint.recv_message(Tag(3), TagMask::FULL);
+            let posted = manual.endpoint.recv_message(Tag(3), TagMask::FULL);
             let header = FrameHeader {
                 segment_count: 1,
                 tag: 3,
                 payload_bytes: 500,
                 ..FrameHeader::bare(FrameKind::Eager, message)
             };
-            meeting.write_frame(header);
-            meeting.write(&pattern::make(message, 500));
+            manual.write_frame(header);
+            manual.write(&pattern::make(message, 500));
             pattern::check(message, &posted.done().unwrap().segments[0]);
-            meeting.peer.say(&[0]);
+            manual.peer.say(&[0]);
         }
-        assert!(meeting.endpoint.close_reason().is_none());
-        drop(meeting.peer);
+        assert!(manual.endpoint.close_reason().is_none());
+        drop(manual.peer);
         assert_matches!(
-            meeting.endpoint.watch_close().done().unwrap(),
+            manual.endpoint.watch_close().done().unwrap(),
             CloseReason::PeerGone { .. }
         );
-        still_accepts(harness, &meeting.listener);
+        still_accepts(harness, &manual.listener);
     }
 }

@@ -89,7 +89,7 @@ pub fn another_version_is_rejected_by_number(harness: &Harness) {
     hello[VERSION_OFFSET] = 77;
     host.rejects("version 77", |peer| {
         peer.say(&hello);
-        // It is told which version is spoken here.
+        // It gets our version.
         peer.hear_hello();
     });
     host.still_accepts(harness);
@@ -356,9 +356,15 @@ impl Host {
         assert_eq!(after.rejected, before.rejected + 1);
         assert_eq!(after.accepted, before.accepted);
         assert_eq!(after.handshakes, 0);
-        let told = after.last_rejection.unwrap();
-        assert!(told.contains(reason), "{told} does not say {reason:?}");
-        assert!(told.contains(&address), "{told} does not name {address}");
+        let rejection = after.last_rejection.unwrap();
+        assert!(
+            rejection.contains(reason),
+            "{rejection} does not say {reason:?}"
+        );
+        assert!(
+            rejection.contains(&address),
+            "{rejection} does not name {address}"
+        );
     }
 
     fn still_accepts(&self, harness: &Harness) {

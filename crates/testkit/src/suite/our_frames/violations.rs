@@ -124,7 +124,7 @@ pub fn exceeding_the_credit_is_a_violation(harness: &Harness) {
 /// A piece of a long message has a bound too, however long the message: it is what others wait for
 pub fn a_data_frame_longer_than_any_chunk_is_a_violation(harness: &Harness) {
     const BYTES: u64 = 64 << 20;
-    let (mut peer, endpoint, listener) = meet(harness);
+    let (mut peer, endpoint, listener) = connect(harness);
     let posted = endpoint.recv_message(Tag(1), TagMask::FULL);
     peer.say_frame(FrameHeader {
         segment_count: 1,
@@ -146,7 +146,7 @@ pub fn a_data_frame_longer_than_any_chunk_is_a_violation(harness: &Harness) {
 
 /// Messages after the one that was to be the last
 pub fn messages_after_a_close_do_no_harm(harness: &Harness) {
-    let (mut peer, endpoint, listener) = meet(harness);
+    let (mut peer, endpoint, listener) = connect(harness);
     peer.say_frame(FrameHeader::bare(FrameKind::Close, 0));
     let late = FrameHeader {
         segment_count: 1,
@@ -174,7 +174,7 @@ pub fn a_stream_that_breaks_off_is_a_peer_gone(harness: &Harness) {
     message.extend_from_slice(&[7; 900]);
     for bytes in [0, 1, 31, 32, 40, 55, 56, 57, message.len() - 1] {
         for early in [true, false] {
-            let (mut peer, endpoint, _listener) = meet(harness);
+            let (mut peer, endpoint, _listener) = connect(harness);
             let post = || endpoint.recv(Tag(0), TagMask::FULL, vec![0; 900]);
             let posted = early.then(post);
             peer.say(&message[..bytes]);
@@ -191,7 +191,7 @@ pub fn a_stream_that_breaks_off_is_a_peer_gone(harness: &Harness) {
 
 /// What came whole before the violation is still there
 pub fn messages_before_a_violation_are_received(harness: &Harness) {
-    let (mut peer, endpoint, listener) = meet(harness);
+    let (mut peer, endpoint, listener) = connect(harness);
     for message in 0..3 {
         let header = FrameHeader {
             segment_count: 1,
@@ -225,7 +225,7 @@ pub fn messages_before_a_violation_are_received(harness: &Harness) {
 
 /// A peer that dribbles its frames byte by byte is slow, not wrong
 pub fn frames_that_come_byte_by_byte_are_understood(harness: &Harness) {
-    let (mut peer, endpoint, _listener) = meet(harness);
+    let (mut peer, endpoint, _listener) = connect(harness);
     let header = FrameHeader {
         segment_count: 2,
         payload_bytes: 20,
@@ -248,7 +248,7 @@ pub fn frames_that_come_byte_by_byte_are_understood(harness: &Harness) {
 
 /// The conversation, frame by frame, is the documented one
 pub fn a_peer_by_hand_and_an_endpoint_understand_each_other(harness: &Harness) {
-    let (mut peer, endpoint, _listener) = meet(harness);
+    let (mut peer, endpoint, _listener) = connect(harness);
     let payload = pattern::make(1, 300_000);
     let send = endpoint.send(Tag(6), payload.clone());
     let request = peer.hear_frame();
@@ -297,7 +297,7 @@ fn assert_violates(
     talk: impl FnOnce(&mut RawPeer),
     expected: impl FnOnce(&ProtocolError) -> bool,
 ) {
-    let (mut peer, endpoint, listener) = meet(harness);
+    let (mut peer, endpoint, listener) = connect(harness);
     let posted = endpoint.recv_message(Tag(77), TagMask::FULL);
     let stuck = endpoint.send(Tag(1), vec![0; 1 << 20]);
     talk(&mut peer);
@@ -323,7 +323,7 @@ fn assert_violates(
 }
 
 /// A peer by hand, on TCP whatever the lane of the harness, and the endpoint it talks to
-fn meet(harness: &Harness) -> (RawPeer, Endpoint, Listener) {
+fn connect(harness: &Harness) -> (RawPeer, Endpoint, Listener) {
     let listener = harness.context().listen(LOOPBACK).unwrap();
     let accept = listener.accept();
     let peer = RawPeer::shake_hands(listener.local_address());

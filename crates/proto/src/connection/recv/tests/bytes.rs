@@ -180,7 +180,7 @@ fn the_carrier_that_the_driver_prefers_is_in_the_accept() {
 }
 
 #[test]
-fn the_driver_is_told_where_segments_lie() {
+fn the_event_says_where_segments_lie() {
     let mut bench = Bench::new();
     bench.post(5, ANY, Capacity::Allocate);
     let header = FrameHeader {
@@ -189,17 +189,17 @@ fn the_driver_is_told_where_segments_lie() {
         payload_bytes: 30,
         ..FrameHeader::bare(FrameKind::Request, 0)
     };
-    let told: Sources = smallvec![OFFERED, SegmentSource::default()];
+    let sent: Sources = smallvec![OFFERED, SegmentSource::default()];
     let frame = Frame {
         header,
         segment_bytes: smallvec![10, 20],
-        sources: Some(told.clone()),
+        sources: Some(sent.clone()),
     };
     bench.half.handle_start(frame, &mut bench.events).unwrap();
     let prepare = Event::Prepare {
         arrival: ArrivalId(0),
         segment_bytes: smallvec![10, 20],
-        sources: Some(told),
+        sources: Some(sent),
         store: Store::Into(RecvId(5)),
         asks: true,
     };
@@ -207,7 +207,7 @@ fn the_driver_is_told_where_segments_lie() {
 }
 
 #[test]
-fn a_message_that_the_driver_has_fetched_is_over_and_the_peer_is_told() {
+fn a_message_that_the_driver_has_fetched_is_over_and_the_peer_gets_fetched() {
     let mut bench = Bench::new();
     let arrival = bench.asked(5, 100);
     bench.half.fetch(arrival);

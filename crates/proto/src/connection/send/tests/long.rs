@@ -220,7 +220,7 @@ fn a_table_of_sources_has_the_documented_bytes() {
 }
 
 #[test]
-fn one_segment_has_a_table_too_where_its_source_is_told() {
+fn one_segment_has_a_table_too_where_its_source_is_sent() {
     let mut half = half(8, 1000);
     let long = Long {
         sources: &[OFFERED],
@@ -233,7 +233,7 @@ fn one_segment_has_a_table_too_where_its_source_is_told() {
 }
 
 #[test]
-fn sources_of_an_eager_message_are_not_told() {
+fn sources_of_an_eager_message_are_not_sent() {
     let mut half = half(8, 1000);
     let long = Long {
         sources: &[OFFERED],

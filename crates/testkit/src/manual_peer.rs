@@ -1,5 +1,5 @@
-//! A peer by hand on the lane of shared memory: it has the rings, the completion table and the courier's
-//! socket, and does with them what no honest peer would.
+//! A peer by hand on the lane of shared memory: it has the rings, the completion table and the lease
+//! channel, and does with them what no honest peer would.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -25,7 +25,7 @@ use crate::{Finish, Harness};
 
 /// A peer by hand on the lane of shared memory
 #[derive(Debug)]
-pub struct Meeting {
+pub struct ManualPeer {
     /// The first socket, which is the sentinel
     pub peer: RawPeer,
     /// The other end of it all
@@ -37,22 +37,22 @@ pub struct Meeting {
     /// Memory of the rings
     pub memory: OwnedFd,
     /// Wakes the endpoint
-    pub their_bell: OwnedFd,
+    pub their_doorbell: OwnedFd,
     /// The side of the peer
     pub table: CompletionTable,
     /// Memory of the completion table
     pub table_memory: OwnedFd,
-    /// Carries descriptors; who ends its half has given back what it had
-    pub courier: OwnedFd,
+    /// Carries descriptors; a side that ends its direction has given back what it had
+    pub lease_channel: OwnedFd,
 }
 
-impl Meeting {
-    /// Meets an endpoint of a context of its own; `None` on other lanes
+impl ManualPeer {
+    /// Connects to an endpoint of a context of its own; `None` on other lanes
     pub fn new(harness: &Harness) -> Option<Self> {
         Self::with(harness, &harness.context())
     }
 
-    /// Meets an endpoint of `context`; `None` on other lanes
+    /// Connects to an endpoint of `context`; `None` on other lanes
     pub fn with(harness: &Harness, context: &Context) -> Option<Self> {
         if harness.lane != LaneKind::Shm {
             return None;
@@ -60,13 +60,14 @@ impl Meeting {
         let listener = context.listen(LOOPBACK).unwrap();
         let (rings, memory) = channel::create(1 << 16).unwrap();
         let (table, table_memory) = completion::create_table().unwrap();
-        let (their_bell, our_bell) = (bell(), bell());
-        let mut courier = None;
+        let (their_doorbell, our_doorbell) = (doorbell(), doorbell());
+        let mut lease_channel = None;
         let accept = listener.accept();
         let (peer, lane, reason) =
             RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
-                let descriptors = [&memory, &table_memory, &their_bell, &our_bell].map(AsFd::as_fd);
-                courier = Some(hand_over(&hello.unix_name, &hello.nonce, &descriptors));
+                let descriptors =
+                    [&memory, &table_memory, &their_doorbell, &our_doorbell].map(AsFd::as_fd);
+                lease_channel = Some(hand_over(&hello.unix_name, &hello.nonce, &descriptors));
             });
         assert_eq!(lane, LaneKind::Shm, "{reason}");
         Some(Self {
@@ -75,17 +76,17 @@ impl Meeting {
             listener,
             rings,
             memory,
-            their_bell,
+            their_doorbell,
             table,
             table_memory,
-            courier: courier.unwrap(),
+            lease_channel: lease_channel.unwrap(),
         })
     }
 
     /// Writes bytes, for which there must be room
     pub fn write(&mut self, bytes: &[u8]) {
         assert_eq!(self.rings.producer.write(bytes).unwrap(), bytes.len());
-        self.ring();
+        self.notify();
     }
 
     /// Writes a header
@@ -125,7 +126,7 @@ impl Meeting {
             if read == 0 {
                 std::thread::yield_now();
             } else {
-                self.ring();
+                self.notify();
             }
             target = &mut target[read..];
         }
@@ -151,23 +152,29 @@ impl Meeting {
     }
 
     /// Sends what belongs to a lease, or something like it; an error is that of the system
-    pub fn hand_in(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    pub fn send_packet(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::sendmsg(&self.courier, &[IoSlice::new(packet)], &mut control, flags).map(drop)
+        rustix::net::sendmsg(
+            &self.lease_channel,
+            &[IoSlice::new(packet)],
+            &mut control,
+            flags,
+        )
+        .map(drop)
     }
 
     /// Receives what belongs to a lease of the endpoint: offset, bytes, memory
-    pub fn hand_out(&self) -> (u64, u64, OwnedFd) {
+    pub fn receive_packet(&self) -> (u64, u64, OwnedFd) {
         let mut packet = [0; 16];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::net::recvmsg(
-            &self.courier,
+            &self.lease_channel,
             &mut [std::io::IoSliceMut::new(&mut packet)],
             &mut control,
             RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
@@ -183,20 +190,20 @@ impl Meeting {
         (offset, bytes, memory.unwrap())
     }
 
-    /// Rings the endpoint's bell
-    pub fn ring(&self) {
-        rustix::io::write(&self.their_bell, &1_u64.to_ne_bytes()).unwrap();
+    /// Notifies the endpoint's doorbell
+    pub fn notify(&self) {
+        rustix::io::write(&self.their_doorbell, &1_u64.to_ne_bytes()).unwrap();
     }
 }
 
-/// What a peer by hand lends, each message in one block
+/// What a peer by hand exports, each message in one block
 #[derive(Debug)]
-pub struct Lender {
+pub struct ManualExporter {
     arena: Arena,
     memory: Bytes,
 }
 
-impl Lender {
+impl ManualExporter {
     /// Makes a block of a pattern
     pub fn new(seed: u64) -> Self {
         let arena = Arena::new(ArenaConfig::default());
@@ -211,17 +218,17 @@ impl Lender {
     }
 
     /// Sends the packet of a lease of a part
-    pub fn hand_in(&self, meeting: &mut Meeting, offset: u64, bytes: u64) -> Ticket {
+    pub fn send_packet(&self, manual: &mut ManualPeer, offset: u64, bytes: u64) -> Ticket {
         let lease = self.lease(offset, bytes);
         let said = packet(lease.offset(), bytes);
-        meeting.hand_in(&said, &[lease.descriptor()]).unwrap();
-        meeting.table.exported.issue(lease).unwrap()
+        manual.send_packet(&said, &[lease.descriptor()]).unwrap();
+        manual.table.exported.issue(lease).unwrap()
     }
 
-    /// Lends a part
-    pub fn lend(&self, meeting: &mut Meeting, message: u64, offset: u64, bytes: u64) -> Ticket {
-        let ticket = self.hand_in(meeting, offset, bytes);
-        meeting.write_lease(message, ticket.into(), bytes);
+    /// Exports a part: the packet, and the frame
+    pub fn export(&self, manual: &mut ManualPeer, message: u64, offset: u64, bytes: u64) -> Ticket {
+        let ticket = self.send_packet(manual, offset, bytes);
+        manual.write_lease(message, ticket.into(), bytes);
         ticket
     }
 }
@@ -234,8 +241,8 @@ pub fn packet(offset: u64, bytes: u64) -> [u8; 16] {
     packet
 }
 
-/// A bell
-pub fn bell() -> OwnedFd {
+/// A doorbell
+pub fn doorbell() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
 }
 

@@ -1,4 +1,4 @@
-//! Memory that was borrowed and is lent on to a third.
+//! Memory that was borrowed and is exported again, to a third context.
 //!
 //! On a lane that lends none the same messages arrive as copies.
 
@@ -7,7 +7,7 @@ use backhaul::{Bytes, Message};
 use crate::lending::{BLOCK_BYTES, Lending, blocks, deliver};
 use crate::{Harness, Pair, pattern, wait_until};
 
-/// The third maps the owner's memory, which stays lent until the last of all has given it back
+/// The third context maps the owner's memory, which stays lent until the last has given it back
 pub fn borrowed_memory_that_is_sent_on_stays_lent_until_the_last_drops_it(harness: &Harness) {
     let lending = harness.lending();
     let on = onward(harness, &lending.pair);
@@ -23,13 +23,13 @@ pub fn borrowed_memory_that_is_sent_on_stays_lent_until_the_last_drops_it(harnes
     wait_until(|| blocks(&lending.arena) == (0, 0, 0));
 }
 
-/// To the one who lent it, or over and over
+/// Back to its owner, or to and fro
 pub fn borrowed_memory_may_come_back_and_go_on(harness: &Harness) {
     let lending = harness.lending();
     let pair = &lending.pair;
     let mut memory = lending.block(1);
     let mut all = Vec::new();
-    // Farther than it is lent on.
+    // More often than a lease is exported again.
     for round in 0..12 {
         let (from, to) = if round % 2 == 0 {
             (&pair.near, &pair.far)
@@ -44,7 +44,7 @@ pub fn borrowed_memory_may_come_back_and_go_on(harness: &Harness) {
     wait_until(|| blocks(&lending.arena) == (0, 0, 0));
 }
 
-/// What the one in between wrote there is what the third gets, and the owner keeps its own
+/// What the second context wrote is what the third gets, and the owner keeps its own
 pub fn borrowed_memory_that_was_changed_is_sent_on_as_it_is(harness: &Harness) {
     let lending = harness.lending();
     let on = onward(harness, &lending.pair);
@@ -62,7 +62,7 @@ pub fn borrowed_memory_that_was_changed_is_sent_on_as_it_is(harness: &Harness) {
 }
 
 /// Parts at places that are those of pages, or not
-pub fn parts_of_borrowed_memory_are_lent_on(harness: &Harness) {
+pub fn parts_of_borrowed_memory_are_exported_again(harness: &Harness) {
     let lending = harness.lending_with(|config| config.lease_bytes_min = 64);
     let on = onward(harness, &lending.pair);
     let received = memory_of(lending.deliver([lending.block(1).slice(128..)]));
@@ -79,8 +79,8 @@ pub fn parts_of_borrowed_memory_are_lent_on(harness: &Harness) {
     wait_until(|| blocks(&lending.arena) == (0, 0, 0));
 }
 
-/// With the end of the one in between nothing changes for the others
-pub fn borrowed_memory_outlives_the_one_who_lent_it_on(harness: &Harness) {
+/// The end of the second context changes nothing for the others
+pub fn borrowed_memory_outlives_the_one_who_exported_it_again(harness: &Harness) {
     for closes in [false, true] {
         let lending = harness.lending();
         let on = onward(harness, &lending.pair);
@@ -95,7 +95,7 @@ pub fn borrowed_memory_outlives_the_one_who_lent_it_on(harness: &Harness) {
         drop((near, near_context));
         still_lent_or_copied(&lending, &received);
         drop(received);
-        // Closed, it was told of nothing any more; that its process ends is another test.
+        // A closed context is not asked any more; that its process ends is another test.
         if !closes {
             wait_until(|| blocks(&lending.arena) == (0, 0, 0));
         }

@@ -492,7 +492,7 @@ pub(crate) mod tests {
                     lanes_unknown: host_token
                         .iter()
                         .take(5)
-                        .filter(|code| **code > 100)
+                        .filter(|code| **code > 100 && LaneKind::from_code(**code).is_none())
                         .copied()
                         .collect::<std::collections::BTreeSet<_>>()
                         .into_iter()

@@ -17,13 +17,10 @@ fn every_run_is_as_the_model_says() {
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        return;
-                    }
-                    let _watchdog = (seed % 64 == 0).then(|| Watchdog::start("simulation"));
-                    sim::run(seed);
+                let take = || next.fetch_add(BATCH, Ordering::Relaxed);
+                while let Some(first) = Some(take()).filter(|first| *first < seeds) {
+                    let _watchdog = Watchdog::start("simulation");
+                    (first..seeds.min(first + BATCH)).for_each(sim::run);
                 }
             });
         }
@@ -39,3 +36,6 @@ fn number(name: &str) -> Option<u64> {
 }
 
 const SEEDS: u64 = 400;
+
+/// Runs under one watchdog
+const BATCH: u64 = 50;

@@ -124,11 +124,12 @@ impl Carriers {
 
     /// What the link is to know of them
     pub fn reach(&self) -> SmallVec<[CarrierReach; 2]> {
-        let reach = |carrier: &Box<dyn Carrier>| CarrierReach {
+        let carriers = self.0.iter();
+        let reach = carriers.map(|carrier| CarrierReach {
             kind: carrier.kind(),
             takes: carrier.takes(),
-        };
-        self.0.iter().map(reach).collect()
+        });
+        reach.collect()
     }
 
     /// Whether there are none

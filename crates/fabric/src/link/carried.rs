@@ -85,6 +85,7 @@ impl Takes {
 }
 
 /// Where the next bytes go that a carrier brings
+#[expect(clippy::large_enum_variant, reason = "made for one read, on the stack")]
 pub enum TakeTarget<'a> {
     /// To memory of the host
     Host(Targets<'a>),

@@ -528,12 +528,15 @@ class Endpoint:
 class Request(Generic[_T_co]):
     """One operation in flight: ``await`` it, or ``wait()`` for it.
 
-    Cancelling the task that awaits it cancels the operation. A request that nobody waits for goes
-    on until it is done; that a message was refused or lost is then logged.
+    Cancelling the task that awaits it, or dropping a request that was waited for in vain, gives the
+    operation up. A receive that is given up loses nothing: a message that it has met already is
+    there for the next receive that wants it, whole and in its place in the order. A send that is
+    given up is withdrawn if nothing of it has left. A request that nobody ever waits for goes on
+    until it is done; that a message was refused is then logged.
 
     It may be waited for as often as wanted, by several tasks and threads at once; all get the same
-    result. A receive that is cancelled just as its message comes has the message as its result all
-    the same: where none may be lost, keep the request, and ``wait()`` for it after the cancel.
+    result. After `cancel` the request
+    is over with `Cancelled`, unless its operation was done before: then it has the result.
     """
 
     def done(self) -> bool:

@@ -212,6 +212,9 @@ class Context:
     lanes : sequence of str, optional
         Lanes that may be used, best first; by default ``["inproc", "shm", "tcp"]``. TCP is where
         peers meet and is used if no other lane can be.
+    carriers : sequence of str, optional
+        Ways for payload beside the lane, on lanes within a host: ``"lease"`` and ``"single-copy"``,
+        which are both used by default where both sides can.
     eager_bytes_max : int, optional
         Longest message sent without asking the peer for room first, in bytes.
     credit_bytes, credit_messages : int, optional
@@ -256,6 +259,7 @@ class Context:
         cls,
         *,
         lanes: Sequence[str] | None = None,
+        carriers: Sequence[str] | None = None,
         eager_bytes_max: int | None = None,
         credit_bytes: int | None = None,
         credit_messages: int | None = None,
@@ -502,7 +506,13 @@ class Endpoint:
         """Payload bytes of sends that are not done."""
 
     def info(self) -> dict[str, Any]:
-        """Lane and why it was chosen, addresses, and who the peer is."""
+        """Lane and why it was chosen, addresses, and who the peer is.
+
+        ``carriers`` are the names of those that both sides have. ``ways`` has a tuple for each way by
+        which long private messages came, and each class of sizes: smallest size in bytes, name of
+        the way, median bandwidth in bytes per second, messages timed, and whether it is the one
+        chosen.
+        """
 
     def statistics(self) -> dict[str, Any]:
         """Messages, bytes and time spent, by direction."""

@@ -4,7 +4,9 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use backhaul_proto::{ConnectionStatistics, LaneKind, MessageKind, Selector, Tag, TagMask};
+use backhaul_proto::{
+    CarrierKind, ConnectionStatistics, LaneKind, MessageKind, Selector, Tag, TagMask,
+};
 
 use crate::carrier::WayStatistics;
 use crate::connection::Conn;
@@ -50,6 +52,8 @@ pub struct EndpointInfo {
     pub closed: Option<String>,
     /// State of the protocol; `None` while data is being moved
     pub protocol: Option<ConnectionStatistics>,
+    /// Carriers that both sides have on this lane
+    pub carriers: Vec<CarrierKind>,
     /// By which ways long private messages came, and how fast; empty while data is being moved
     pub ways: Vec<WayStatistics>,
 }
@@ -198,6 +202,7 @@ impl Endpoint {
                 && Identity::current().is_ok_and(|identity| identity.boot_id == peer.boot_id),
             closed: self.close_reason().map(|reason| reason.to_string()),
             protocol: self.conn.protocol_statistics(),
+            carriers: about.carriers.clone(),
             ways: self.conn.ways(),
         }
     }

@@ -73,6 +73,12 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
         peer: canonical(peer_address),
         lane: made.lane.kind(),
         reason,
+        carriers: made
+            .carriers
+            .reach()
+            .iter()
+            .map(|reach| reach.kind)
+            .collect(),
         peer_hello: peer,
     };
     let now = Instant::now();

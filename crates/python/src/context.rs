@@ -1,9 +1,11 @@
 //! `Context`: configuration, buffers and the engine.
 
+use std::fmt::Display;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use backhaul::{Config, FlowStatistics, KeepAlive, LaneKind, SizeClass};
+use backhaul::{Config, FlowStatistics, KeepAlive, SizeClass};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
@@ -28,6 +30,7 @@ impl Context {
     #[pyo3(signature = (
         *,
         lanes = None,
+        carriers = None,
         eager_bytes_max = None,
         credit_bytes = None,
         credit_messages = None,
@@ -50,6 +53,7 @@ impl Context {
     fn new(
         py: Python<'_>,
         lanes: Option<Vec<String>>,
+        carriers: Option<Vec<String>>,
         eager_bytes_max: Option<Bound<'_, PyAny>>,
         credit_bytes: Option<Bound<'_, PyAny>>,
         credit_messages: Option<Bound<'_, PyAny>>,
@@ -70,7 +74,10 @@ impl Context {
     ) -> PyResult<Self> {
         let mut config = Config::default();
         if let Some(lanes) = lanes {
-            config.lanes = parse_lanes(py, &lanes)?;
+            config.lanes = parse_names(py, &lanes)?;
+        }
+        if let Some(carriers) = carriers {
+            config.carriers = parse_names(py, &carriers)?;
         }
         let limits = &mut config.limits;
         set(
@@ -143,7 +150,7 @@ impl Context {
         lanes: Option<Vec<String>>,
     ) -> PyResult<Request> {
         let context = self.context.check(py)?;
-        let lanes = lanes.map(|lanes| parse_lanes(py, &lanes)).transpose()?;
+        let lanes = lanes.map(|lanes| parse_names(py, &lanes)).transpose()?;
         let request = deferred::call(py, || match lanes {
             Some(lanes) => context.connect_over(address, &lanes),
             None => context.connect(address),
@@ -235,11 +242,12 @@ fn hexadecimal(token: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*token))
 }
 
-fn parse_lanes(py: Python<'_>, names: &[String]) -> PyResult<Vec<LaneKind>> {
+/// Lanes or carriers by their names
+fn parse_names<K: FromStr<Err: Display>>(py: Python<'_>, names: &[String]) -> PyResult<Vec<K>> {
     names
         .iter()
         .map(|name| {
-            name.parse::<LaneKind>()
+            name.parse::<K>()
                 .map_err(|error| errors::config_error(py, error.to_string()))
         })
         .collect()

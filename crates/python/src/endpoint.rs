@@ -201,6 +201,22 @@ impl Endpoint {
         dict.set_item("peer_uid", info.peer_uid)?;
         dict.set_item("same_host", info.same_host)?;
         dict.set_item("closed", info.closed)?;
+        let carriers: Vec<_> = info.carriers.iter().map(|kind| kind.name()).collect();
+        dict.set_item("carriers", carriers)?;
+        let ways: Vec<_> = info
+            .ways
+            .iter()
+            .map(|way| {
+                (
+                    way.bytes_min,
+                    way.way.name(),
+                    way.bytes_per_second,
+                    way.samples,
+                    way.is_chosen,
+                )
+            })
+            .collect();
+        dict.set_item("ways", ways)?;
         Ok(dict)
     }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-use backhaul_proto::{Hello, LaneKind};
+use backhaul_proto::{CarrierKind, Hello, LaneKind};
 use backhaul_shm::doorbell::Doorbell;
 use rustix::event::epoll::EventFlags;
 
@@ -85,6 +85,8 @@ pub(crate) struct About {
     /// Why this lane
     pub(crate) reason: String,
     pub(crate) peer_hello: Hello,
+    /// Carriers that both sides have on this lane
+    pub(crate) carriers: Vec<CarrierKind>,
 }
 
 /// What a connection is made of

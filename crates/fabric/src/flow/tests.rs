@@ -175,6 +175,7 @@ fn about(peer: u32, lane: LaneKind) -> About {
         local: address,
         peer: address,
         lane,
+        carriers: Vec::new(),
         reason: String::new(),
         peer_hello: backhaul_proto::Hello {
             boot_id: identity.boot_id,

@@ -38,13 +38,27 @@ impl<S, R> Link<S, R> {
 
     /// Why the link has ended; before that, what an operation is told that comes too late
     pub(super) fn close_reason(&self) -> CloseReason {
-        self.ended.clone().unwrap_or(CloseReason::Local)
+        self.ended.clone().unwrap_or_else(|| self.graceful_reason())
     }
 
-    /// Ends a graceful close when everything is out and the peer knows
+    /// Why the link ends if it ends gracefully
+    fn graceful_reason(&self) -> CloseReason {
+        if self.core.peer_closed() && !self.is_closing() {
+            CloseReason::Peer { peer: self.peer }
+        } else {
+            CloseReason::Local
+        }
+    }
+
+    /// Ends the link when the peer sends nothing further, all that it gave has been taken, and a
+    /// graceful close of ours, if there is one, has everything out
+    ///
+    /// The peer says that it has closed as soon as carriers have what it sent; they bring it in their
+    /// own time.
     pub fn finish_close(&mut self) {
-        if self.is_closing() && self.core.peer_closed() && self.is_flushed() {
-            self.end(CloseReason::Local);
+        let is_said = !self.is_closing() || self.is_flushed();
+        if self.core.peer_closed() && is_said && self.takes.is_empty() {
+            self.end(self.graceful_reason());
         }
     }
 
@@ -65,8 +79,8 @@ impl<S, R> Link<S, R> {
 
     /// Handles that the connection to the peer has ended beside the lane
     pub fn handle_peer_ended(&mut self, detail: &str) {
-        let reason = if self.is_closing() && self.is_flushed() {
-            CloseReason::Local
+        let reason = if self.core.peer_closed() || (self.is_closing() && self.is_flushed()) {
+            self.graceful_reason()
         } else {
             CloseReason::PeerGone {
                 peer: self.peer,
@@ -112,11 +126,6 @@ impl<S, R> Link<S, R> {
             .flatten()
             .min()
             .filter(|_| self.is_open())
-    }
-
-    /// Handles that the peer has said that it sends nothing further
-    pub(super) fn handle_peer_closed(&mut self) {
-        self.end(CloseReason::Peer { peer: self.peer });
     }
 
     /// Ends the link because the system, or a carrier, refused what it needs

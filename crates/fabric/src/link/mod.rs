@@ -274,7 +274,7 @@ impl<S, R> Link<S, R> {
                 }
                 // A close of ours goes on until what was sent before it is out.
                 Event::PeerClosed if self.is_closing() => {}
-                Event::PeerClosed => self.handle_peer_closed(),
+                Event::PeerClosed => self.finish_close(),
             }
         }
     }

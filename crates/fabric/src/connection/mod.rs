@@ -273,7 +273,7 @@ impl Conn {
         work: Work,
     ) -> Outcome {
         let mut wakes = WakeList::new();
-        self.take_commands(&mut port);
+        self.take_commands(&mut port, &mut wakes);
         if let Some(command) = command {
             port.handle(command);
         }
@@ -379,7 +379,7 @@ impl Conn {
     /// Takes what callers have left in the inbox, returning whether there was anything
     ///
     /// Then the holder must work on the link: nobody else is called for it.
-    fn take_commands(&self, port: &mut Port) -> bool {
+    fn take_commands(&self, port: &mut Port, wakes: &mut WakeList) -> bool {
         // Who sets it after this look has it seen after the hold.
         let is_dirty =
             self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst);
@@ -395,6 +395,9 @@ impl Conn {
                 } else {
                     port.handle(command);
                 }
+                // Before the next: a message whose receive was given up meanwhile goes back, and the
+                // receive that was posted then is to find it.
+                self.dispatch(port, wakes);
             }
         }
         is_dirty

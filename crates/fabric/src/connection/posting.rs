@@ -93,8 +93,7 @@ impl Conn {
         };
         // Most are over when the lane has taken them: only the others need what outlives this call.
         let mut wakes = WakeList::new();
-        self.take_commands(&mut port);
-        self.dispatch(&mut port, &mut wakes);
+        self.take_commands(&mut port, &mut wakes);
         let id = port.post_send(send);
         let outcome = port.work(Work::SUBMIT);
         let over = self.dispatch_posted(&mut port, &mut wakes);
@@ -178,7 +177,7 @@ impl Conn {
             return;
         };
         let mut wakes = WakeList::new();
-        let took_any = self.take_commands(&mut port);
+        let took_any = self.take_commands(&mut port, &mut wakes);
         let waits = port.link.post_recv(&Now::lazy(), recv);
         // It works on the link only if that led to anything, or what others left there may have.
         let outcome = if waits && !took_any {

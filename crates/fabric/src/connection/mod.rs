@@ -433,6 +433,8 @@ impl Conn {
 
     /// Tells whoever waits for it that the link has ended, and lets go of the engine
     fn handle_closed(&self, port: &mut Port, reason: &CloseReason, wakes: &mut WakeList) {
+        // First: the memory of sends that the end has overtaken is let go of when the peer can see it.
+        self.interest.end();
         port.end();
         // The link ends once, so this is the only call that sets it.
         self.closed.get_or_init(|| reason.clone());
@@ -442,7 +444,6 @@ impl Conn {
         for closer in lock(&self.closers).drain(..) {
             closer.complete(Ok(()), wakes);
         }
-        self.interest.end();
         self.engine.deregister(self.id);
     }
 

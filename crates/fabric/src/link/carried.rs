@@ -24,6 +24,9 @@ pub struct TakeRequest {
     pub ticket: u64,
     /// How many bytes
     pub bytes: u64,
+    /// The peer has not given them away, and keeps them only while it is connected: what is read when
+    /// it has ended may be anything
+    pub is_fetch: bool,
 }
 
 /// Payload that is being taken, as the link calls it
@@ -254,6 +257,7 @@ impl<S, R> Link<S, R> {
             carrier,
             ticket,
             bytes,
+            is_fetch,
         });
     }
 

@@ -186,7 +186,8 @@ impl<S, R> Link<S, R> {
         self.arrivals.drop_incomplete();
         self.meter.stop(&Now::lazy());
         let sends: Vec<_> = self.sends.drain().collect();
-        for send in sends {
+        for mut send in sends {
+            self.overtaken.push(std::mem::take(&mut send.segments));
             self.finish_send(send, Err(reason.clone().into()));
         }
         let posted: Vec<usize> = self.recvs.iter().map(|(id, _)| id).collect();

@@ -466,16 +466,16 @@ impl Conn {
         let started = Instant::now();
         loop {
             self.watch();
-            if done.load(Ordering::Acquire) {
-                // Also tells the tick that there was one.
-                self.counters.spins_hit.add(1);
+            let is_done = done.load(Ordering::Acquire);
+            if is_done || started.elapsed() >= patience || self.closed.get().is_some() {
+                if is_done {
+                    // Also tells the tick that there was one.
+                    self.counters.spins_hit.add(1);
+                }
                 // The tick may have armed the link before our last look at it, which may have left
                 // something to write that nobody is called for.
                 self.become_busy_polled();
-                return true;
-            }
-            if started.elapsed() >= patience || self.closed.get().is_some() {
-                return false;
+                return is_done;
             }
         }
     }

@@ -10,6 +10,7 @@ use backhaul_proto::{FrameHeader, FrameKind, HEADER_BYTES};
 use backhaul_shm::arena::Lease;
 use backhaul_shm::channel::{self, Duplex};
 use backhaul_shm::completion::{self, CompletionTable, Ticket};
+use backhaul_shm::peer_memory::Probe;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -54,6 +55,17 @@ impl ManualPeer {
 
     /// Connects to an endpoint of `context`; `None` on other lanes
     pub fn with(harness: &Harness, context: &Context) -> Option<Self> {
+        Self::introduced(harness, context, &[])
+    }
+
+    /// As [`ManualPeer::new`], with memory of this process that the endpoint may read
+    pub fn readable(harness: &Harness) -> Option<Self> {
+        let probe = Probe::of_this_process().unwrap();
+        let introduction = [&probe.address().to_le_bytes()[..], &probe.token()].concat();
+        Self::introduced(harness, &harness.context(), &introduction)
+    }
+
+    fn introduced(harness: &Harness, context: &Context, introduction: &[u8]) -> Option<Self> {
         if harness.lane != LaneKind::Shm {
             return None;
         }
@@ -67,7 +79,8 @@ impl ManualPeer {
             RawPeer::shake_hands_over(listener.local_address(), LaneKind::Shm, |hello| {
                 let descriptors =
                     [&memory, &table_memory, &their_doorbell, &our_doorbell].map(AsFd::as_fd);
-                lease_channel = Some(hand_over(&hello.unix_name, &hello.nonce, &descriptors));
+                let packet = [&hello.nonce[..], introduction].concat();
+                lease_channel = Some(hand_over(&hello.unix_name, &packet, &descriptors));
             });
         assert_eq!(lane, LaneKind::Shm, "{reason}");
         Some(Self {

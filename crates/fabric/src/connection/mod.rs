@@ -440,6 +440,8 @@ impl Conn {
 
     /// Completes the watchers of the end of the link, and leaves the engine
     fn handle_closed(&self, port: &mut Port, reason: &CloseReason, wakes: &mut WakeList) {
+        // First: the memory of sends that the end has overtaken is let go of when the peer can see it.
+        self.interest.end();
         port.end();
         // The link ends once, so this is the only call that sets it.
         self.closed.get_or_init(|| reason.clone());
@@ -449,7 +451,6 @@ impl Conn {
         for closer in lock(&self.closers).drain(..) {
             closer.complete(Ok(()), wakes);
         }
-        self.interest.end();
         self.engine.deregister(self.id);
     }
 
@@ -472,16 +473,16 @@ impl Conn {
         let started = Instant::now();
         loop {
             self.watch();
-            if done.load(Ordering::Acquire) {
-                // The tick sees by it that there was one.
-                self.counters.spins_hit.add(1);
+            let is_done = done.load(Ordering::Acquire);
+            if is_done || started.elapsed() >= patience || self.closed.get().is_some() {
+                if is_done {
+                    // Also tells the tick that there was one.
+                    self.counters.spins_hit.add(1);
+                }
                 // The tick may have armed the link before our last look at it, which may have left
                 // something to write without a wake-up for it.
                 self.become_busy_polled();
-                return true;
-            }
-            if started.elapsed() >= patience || self.closed.get().is_some() {
-                return false;
+                return is_done;
             }
         }
     }

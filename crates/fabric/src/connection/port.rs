@@ -269,13 +269,15 @@ impl Port {
         self.link.poll_event()
     }
 
-    /// Lets go of the lane and the carriers: the link has ended
+    /// Lets go of the lane, the carriers and what was being sent: the link has ended, and the peer can
+    /// see it
     ///
     /// What was imported stays valid: it keeps the carrier's importing side.
     pub(super) fn end(&mut self) {
         self.lane = None;
         self.payloads.clear();
         self.carriers.clear();
+        self.link.release_overtaken();
     }
 
     /// By which ways long messages come, and how fast they were
@@ -446,6 +448,14 @@ impl Port {
         match read {
             Ok(bytes) => {
                 let is_over = self.link.take_left(id) == bytes as u64;
+                if is_over
+                    && request.is_fetch
+                    && let Some(detail) = self.interest.sentinel_ended()
+                {
+                    let request = *request;
+                    self.handle_take_error(&request, TakeError::OutOfReach { detail });
+                    return (1, true);
+                }
                 if is_over {
                     // Before the event: its receiver may ask whether the lease has been returned.
                     *payload = Box::new(Nothing);

@@ -81,4 +81,29 @@ fn a_send_that_a_receive_finds_in_the_inbox_goes_out() {
     }
 }
 
+#[test]
+fn a_receive_given_up_in_the_inbox_leaves_its_message_to_the_next_there() {
+    let (near, far, _context) = pair();
+    for number in *b"12" {
+        near.send_copy(Tag(1), &[number])
+            .wait(Some(PATIENCE))
+            .unwrap()
+            .unwrap();
+    }
+    // Behind both, so that they are here when it is.
+    near.send_copy(Tag(2), b"last").detach();
+    let last = far.recv_message(Tag(2), TagMask::FULL);
+    last.wait(Some(PATIENCE)).unwrap().unwrap();
+
+    let post = || far.recv_message(Tag(1), TagMask::FULL);
+    let port = lock(&far.conn().port);
+    drop(post());
+    let next = [post(), post()];
+    drop(port);
+    for (number, next) in b"12".iter().zip(next) {
+        let message = next.wait(Some(PATIENCE)).unwrap().unwrap();
+        assert_eq!(message.segments[0][..], [*number]);
+    }
+}
+
 const PATIENCE: Duration = Duration::from_secs(20);

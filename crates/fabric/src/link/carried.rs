@@ -24,6 +24,9 @@ pub struct TakeRequest {
     pub ticket: u64,
     /// How many bytes
     pub bytes: u64,
+    /// The peer has not given them away, and keeps them only while it is connected: what is read when
+    /// it has ended may be anything
+    pub is_fetch: bool,
 }
 
 /// Payload that is being taken, as the link calls it
@@ -181,7 +184,7 @@ impl<S, R> Link<S, R> {
             self.core.handle_activity(self.time(now));
         }
         self.handle_events(now);
-        self.finish_peer_close();
+        self.finish_close();
     }
 
     /// Handles that a carrier cannot bring the bytes, for want of something on this side
@@ -283,6 +286,7 @@ impl<S, R> Link<S, R> {
             carrier,
             ticket,
             bytes,
+            is_fetch,
         });
     }
 

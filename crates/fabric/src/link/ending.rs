@@ -38,17 +38,27 @@ impl<S, R> Link<S, R> {
 
     /// Why the link has ended; before that, what an operation is told that comes too late
     pub(super) fn close_reason(&self) -> CloseReason {
-        match &self.ended {
-            Some(reason) => reason.clone(),
-            None if self.is_closed_by_peer() => CloseReason::Peer { peer: self.peer },
-            None => CloseReason::Local,
+        self.ended.clone().unwrap_or_else(|| self.graceful_reason())
+    }
+
+    /// Why the link ends if it ends gracefully
+    fn graceful_reason(&self) -> CloseReason {
+        if self.core.peer_closed() && !self.is_closing() {
+            CloseReason::Peer { peer: self.peer }
+        } else {
+            CloseReason::Local
         }
     }
 
-    /// Ends a graceful close when everything is out and the peer knows
+    /// Ends the link when the peer sends nothing further, all that it gave has been taken, and a
+    /// graceful close of ours, if there is one, has everything out
+    ///
+    /// The peer says that it has closed as soon as carriers have what it sent; they bring it in their
+    /// own time.
     pub fn finish_close(&mut self) {
-        if self.is_closing() && self.core.peer_closed() && self.is_flushed() {
-            self.end(CloseReason::Local);
+        let is_said = !self.is_closing() || self.is_flushed();
+        if self.core.peer_closed() && is_said && self.takes.is_empty() {
+            self.end(self.graceful_reason());
         }
     }
 
@@ -125,13 +135,6 @@ impl<S, R> Link<S, R> {
             .filter(|_| self.is_open())
     }
 
-    /// Ends the link once the peer has said that it sends nothing further, and all is here
-    pub(super) fn finish_peer_close(&mut self) {
-        if self.is_closed_by_peer() && self.takes.is_empty() {
-            self.end(CloseReason::Peer { peer: self.peer });
-        }
-    }
-
     /// Whether the peer has said that it sends nothing further, and this side has not
     ///
     /// Then the link ends when carriers have brought what the peer gave before; the lane matters no
@@ -198,7 +201,8 @@ impl<S, R> Link<S, R> {
         self.arrivals.drop_incomplete();
         self.meter.stop(&Now::lazy());
         let sends: Vec<_> = self.sends.drain().collect();
-        for send in sends {
+        for mut send in sends {
+            self.overtaken.push(std::mem::take(&mut send.segments));
             self.finish_send(send, Err(reason.clone().into()));
         }
         let posted: Vec<usize> = self.recvs.iter().map(|(id, _)| id).collect();

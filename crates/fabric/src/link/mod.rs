@@ -39,7 +39,7 @@ use self::operations::{RecvOperation, SendOperation};
 use self::outbound::Outbound;
 use crate::carrier::{Announcing, CHOICE_BYTES_MIN, Way, Ways};
 use crate::error::CloseReason;
-use crate::memory::{DeviceAllocator, RecvMemory};
+use crate::memory::{DeviceAllocator, RecvMemory, Segments};
 use crate::statistics::Counters;
 
 pub use self::carried::{TakeId, TakeRequest, TakeTarget};
@@ -73,6 +73,9 @@ pub struct Link<S, R> {
     linger_until: Option<Instant>,
     /// Why the link has ended
     ended: Option<CloseReason>,
+    /// Memory of the sends that the end has overtaken: the peer may be reading it until the holder,
+    /// who is told of the end first, has let go of the connection
+    overtaken: Vec<Segments>,
     started: Instant,
 }
 
@@ -199,6 +202,7 @@ impl<S, R> Link<S, R> {
             counters: parts.counters,
             linger_until: None,
             ended: None,
+            overtaken: Vec::new(),
             started: parts.now,
         }
     }
@@ -206,6 +210,15 @@ impl<S, R> Link<S, R> {
     /// What happened
     pub fn poll_event(&mut self) -> Option<LinkEvent<S, R>> {
         self.events.pop_front()
+    }
+
+    /// Lets go of the memory of sends that the end of the link has overtaken
+    ///
+    /// To be called on [`LinkEvent::Closed`], before further events are polled and after the peer can
+    /// see that the connection has ended: until then it may be reading that memory by itself, and
+    /// would take what it finds there for the message.
+    pub fn release_overtaken(&mut self) {
+        self.overtaken = Vec::new();
     }
 
     /// Whether a message is half sent or half received
@@ -308,7 +321,7 @@ impl<S, R> Link<S, R> {
                 }
                 // A close of ours goes on until what was sent before it is out.
                 Event::PeerClosed if self.is_closing() => {}
-                Event::PeerClosed => self.finish_peer_close(),
+                Event::PeerClosed => self.finish_close(),
             }
         }
     }

@@ -5,6 +5,32 @@ use backhaul::{Message, Segments, Tag, TagMask};
 use crate::lending::{BLOCK_BYTES, Lending, block, blocks, deliver};
 use crate::{Finish, Harness, pattern, wait_until};
 
+/// The end is said right behind what is lent
+pub fn what_was_lent_before_a_close_arrives(harness: &Harness) {
+    const COUNT: u64 = 4;
+    for _ in 0..20 {
+        let lending = harness.lending();
+        let posted: Vec<_> = (0..COUNT)
+            .map(|_| lending.pair.far.recv_message(Tag(1), TagMask::FULL))
+            .collect();
+        let sends: Vec<_> = (0..COUNT)
+            .map(|seed| {
+                let segments = Segments::from_iter([lending.block(seed), lending.block(seed)]);
+                lending.pair.near.send_segments_shared(Tag(1), segments)
+            })
+            .collect();
+        lending.pair.near.close().done().unwrap();
+        for send in sends {
+            send.done().unwrap();
+        }
+        for (seed, request) in (0..).zip(posted) {
+            for segment in request.done().unwrap().segments {
+                pattern::check(seed, &segment);
+            }
+        }
+    }
+}
+
 /// However the connection ends, from either side
 pub fn a_block_stays_lent_after_the_end_of_the_connection_until_the_receiver_drops_it(
     harness: &Harness,

@@ -104,6 +104,7 @@ macro_rules! conformance_of_any_lane {
                 a_block_that_is_back_when_the_context_of_its_sender_is_closed_is_reused
                 lent_messages_that_are_never_received_return_with_the_endpoint
                 lent_messages_outlive_an_abort_of_their_sender
+                what_was_lent_before_a_close_arrives
                 an_end_in_the_middle_of_lent_messages_loses_no_block
                 an_exporter_that_is_cut_off_at_any_moment_loses_no_block
             }

@@ -61,6 +61,8 @@ macro_rules! conformance_of_our_frames {
                 ruined_indices_end_the_endpoint
                 garbage_in_the_ring_is_a_violation
                 bytes_on_the_sentinel_are_ignored_until_it_ends
+                what_is_read_of_a_peer_that_has_ended_is_no_message
+                memory_of_a_send_is_kept_until_the_peer_can_see_the_end
             }
             strangers {
                 random_bytes_are_rejected

@@ -1,8 +1,10 @@
 //! Peers that offer memory which is none, or ruin it later; only the lane of shared memory.
 
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc;
 
-use backhaul::{CloseReason, LaneKind, RecvError, SendError, Tag, TagMask};
+use backhaul::{Bytes, CarrierKind, CloseReason, LaneKind, RecvError, SendError, Tag, TagMask};
 use backhaul_proto::{FrameHeader, FrameKind, Hello};
 
 use super::still_accepts;
@@ -154,4 +156,90 @@ pub fn bytes_on_the_sentinel_are_ignored_until_it_ends(harness: &Harness) {
         );
         still_accepts(harness, &manual.listener);
     }
+}
+
+/// Its memory may hold anything by then; what it sent in the ring is as it was
+pub fn what_is_read_of_a_peer_that_has_ended_is_no_message(harness: &Harness) {
+    let Some(mut meeting) = ManualPeer::readable(harness) else {
+        return;
+    };
+    let memory = pattern::make(1, 30_000);
+    let bytes = memory.len() as u64;
+    let mut source = [0; 24];
+    source[..8].copy_from_slice(&bytes.to_le_bytes());
+    source[12] = CarrierKind::SingleCopy.code();
+    source[16..].copy_from_slice(&memory.as_ptr().addr().to_le_bytes());
+    let offer = |message| {
+        let header = FrameHeader {
+            has_sources: true,
+            segment_count: 1,
+            tag: 3,
+            payload_bytes: bytes,
+            ..FrameHeader::bare(FrameKind::Request, message)
+        };
+        [&header.encode()[..], &source].concat()
+    };
+
+    // The first is asked for in the ring, the next is tried by reading.
+    let asked = meeting.endpoint.recv_message(Tag(3), TagMask::FULL);
+    meeting.write(&offer(0));
+    meeting.read_frame_of(FrameKind::Accept);
+    meeting.write_frame(FrameHeader {
+        payload_bytes: bytes,
+        ..FrameHeader::bare(FrameKind::Data, 0)
+    });
+    meeting.write(&memory);
+    pattern::check(1, &asked.done().unwrap().segments[0]);
+    let in_ring = FrameHeader {
+        segment_count: 1,
+        tag: 4,
+        payload_bytes: 500,
+        ..FrameHeader::bare(FrameKind::Eager, 2)
+    };
+    let read = meeting.endpoint.recv_message(Tag(3), TagMask::FULL);
+    let sent = meeting.endpoint.recv_message(Tag(4), TagMask::FULL);
+    let frames = [&offer(1)[..], &in_ring.encode(), &pattern::make(2, 500)].concat();
+    // Without a ring of the bell: it is looked at when the peer has ended.
+    assert_eq!(meeting.rings.producer.write(&frames).unwrap(), frames.len());
+    meeting.peer.socket.shutdown(Shutdown::Both).unwrap();
+    assert_matches!(
+        read.done().unwrap_err(),
+        RecvError::Closed(CloseReason::PeerGone { .. })
+    );
+    pattern::check(2, &sent.done().unwrap().segments[0]);
+}
+
+/// Until then it may be reading it
+pub fn memory_of_a_send_is_kept_until_the_peer_can_see_the_end(harness: &Harness) {
+    /// Memory that notes whether the peer saw the end when it went
+    struct Watched(Vec<u8>, TcpStream, mpsc::Sender<bool>);
+
+    impl AsRef<[u8]> for Watched {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            let ended = matches!(self.1.peek(&mut [0]), Ok(0));
+            // The test may have failed before.
+            let _ = self.2.send(ended);
+        }
+    }
+
+    let Some(meeting) = ManualPeer::new(harness) else {
+        return;
+    };
+    let socket = meeting.peer.socket.try_clone().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let (said, heard) = mpsc::channel();
+    let memory = Bytes::from_owner(Watched(vec![7; 300_000], socket, said));
+    let send = meeting.endpoint.send(Tag(1), memory);
+    meeting.endpoint.abort();
+    assert_matches!(
+        send.done().unwrap_err(),
+        SendError::Closed(CloseReason::Local)
+    );
+    assert_eq!(heard.recv(), Ok(true));
 }

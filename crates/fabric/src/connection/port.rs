@@ -390,14 +390,16 @@ impl Port {
             if self.payloads.is_empty() || total >= READ_BYTES_MAX {
                 return total;
             }
+            // Oldest first: what is there at once comes in the order in which it was asked for.
             let mut moved = 0;
             let mut index = 0;
-            while index < self.payloads.len() {
+            while index < self.payloads.len() && moved < TAKE_BYTES_MAX {
                 let (bytes, is_over) = self.take_from(index);
                 moved += bytes;
                 if is_over {
-                    self.payloads.swap_remove(index);
-                } else {
+                    self.payloads.remove(index);
+                } else if bytes == 0 {
+                    // It is under way by itself: others may be ready.
                     index += 1;
                 }
             }

@@ -63,16 +63,14 @@ pub fn a_peer_killed_while_sending_long_messages_is_noticed(harness: &Harness) {
             pattern::check(seed as u64, &received.into_buffer::<Vec<u8>>().unwrap());
         }
         process.kill();
-        let mut seed = kill_after as u64;
-        let mut is_over = false;
-        for request in rest {
+        // Each has its own message or none: a later one may have been fetched before the end, where
+        // an earlier one was on its way through the lane.
+        for (seed, request) in (kill_after as u64..).zip(rest) {
             match request.done() {
                 Ok(received) => {
-                    assert!(!is_over, "messages are received in order");
                     pattern::check(seed, &received.into_buffer::<Vec<u8>>().unwrap());
-                    seed += 1;
                 }
-                Err(RecvError::Closed(CloseReason::PeerGone { .. })) => is_over = true,
+                Err(RecvError::Closed(CloseReason::PeerGone { .. })) => {}
                 Err(error) => panic!("{error}"),
             }
         }

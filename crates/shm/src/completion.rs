@@ -39,7 +39,7 @@ use std::sync::Arc;
 pub use self::export::Export;
 #[cfg(not(loom))]
 pub use self::exported::ExportedLeases;
-pub use self::imported::{BadTicket, ImportedLeases, Receipt};
+pub use self::imported::{BadTicket, ImportedLeases, Keep, Receipt};
 #[cfg(not(loom))]
 pub use self::segment::TableError;
 #[cfg(not(loom))]

@@ -12,6 +12,7 @@
 //! them is not checked, and cannot be: code that parses them must tolerate that, as for any shared
 //! memory.
 
+mod handle;
 mod reexport;
 
 use std::fmt;
@@ -26,6 +27,7 @@ use rustix::io::{Errno, pread};
 use rustix::param::page_size;
 use thiserror::Error;
 
+pub use self::handle::ReexportHandle;
 use self::reexport::Entry;
 pub use self::reexport::{Reexport, is_leased, reexport};
 use crate::completion::Receipt;

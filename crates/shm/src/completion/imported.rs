@@ -1,6 +1,5 @@
 //! The importing side of a completion table
 
-use std::any::Any;
 use std::collections::TryReserveError;
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +9,20 @@ use thiserror::Error;
 use super::words::Words;
 use super::{CLOSED, SLOTS, Ticket};
 use crate::fork::Origin;
+#[cfg(not(loom))]
+use crate::leased::ReexportHandle;
 use crate::sync::{AtomicU32, Ordering, fence};
+
+/// What stays as long as an imported lease does
+pub trait Keep: Send + Sync {
+    /// What it takes to export the lease again, if that is possible
+    #[cfg(not(loom))]
+    fn reexport_handle(&self) -> Option<&ReexportHandle> {
+        None
+    }
+}
+
+impl Keep for () {}
 
 /// Leases imported from a peer; clones share their state
 #[derive(Clone)]
@@ -37,11 +49,7 @@ impl ImportedLeases {
     /// # Errors
     ///
     /// [`BadTicket`], which no honest peer sends: nothing is returned.
-    pub fn receipt(
-        &self,
-        ticket: Ticket,
-        keep: Arc<dyn Any + Send + Sync>,
-    ) -> Result<Receipt, BadTicket> {
+    pub fn receipt(&self, ticket: Ticket, keep: Arc<dyn Keep>) -> Result<Receipt, BadTicket> {
         let Ticket { slot, generation } = ticket;
         let bad = BadTicket { slot, generation };
         let held = self.0.held.get(slot as usize).ok_or(bad)?;
@@ -107,12 +115,12 @@ pub struct Receipt {
     imported: Arc<Imported>,
     ticket: Ticket,
     /// Dropped after `drop` has run
-    keep: Arc<dyn Any + Send + Sync>,
+    keep: Arc<dyn Keep>,
 }
 
 impl Receipt {
     /// The value passed as `keep`
-    pub fn keep(&self) -> &(dyn Any + Send + Sync) {
+    pub fn keep(&self) -> &dyn Keep {
         &*self.keep
     }
 }

@@ -191,6 +191,8 @@ fn receipt_returns_its_lease_before_it_drops_what_it_keeps() {
         std::sync::Mutex<ExportedLeases>,
         std::sync::mpsc::Sender<usize>,
     );
+    impl super::Keep for Keep {}
+
     impl Drop for Keep {
         fn drop(&mut self) {
             self.1.send(self.0.lock().unwrap().sweep()).unwrap();

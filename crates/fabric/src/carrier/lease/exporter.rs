@@ -14,8 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::smallvec;
 
 use super::channel::{Packet, send};
-use super::importer::handle_of;
-use super::reexport::Descriptors;
+use super::reexport::{Descriptors, descriptors_of};
 use crate::runtime::{Engine, Source, SourceId, lock};
 
 /// Exports memory of ours
@@ -122,8 +121,9 @@ impl Exporter {
         let (offset, descriptors): (_, Descriptors<'_>) = match export {
             Export::Own(lease) => (lease.offset(), smallvec![lease.descriptor()]),
             Export::Reexport(reexport) => {
-                let handle = handle_of(reexport).ok_or(io::ErrorKind::Unsupported)?;
-                let descriptors = handle.descriptors().ok_or(io::ErrorKind::Unsupported)?;
+                let handle = reexport.receipt().keep().reexport_handle();
+                let handle = handle.ok_or(io::ErrorKind::Unsupported)?;
+                let descriptors = descriptors_of(handle).ok_or(io::ErrorKind::Unsupported)?;
                 (handle.offset() + reexport.offset() as u64, descriptors)
             }
         };

@@ -1,17 +1,16 @@
 //! The importer: memory of the peer that is mapped here, or copied.
 
-use std::any::Any;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use backhaul_shm::completion::{ImportedLeases, Receipt, Ticket};
-use backhaul_shm::leased::{Leased, MapError, ReadError, Reexport, read_leased};
+use backhaul_shm::completion::{ImportedLeases, Keep, Receipt, Ticket};
+use backhaul_shm::leased::{Leased, MapError, ReadError, ReexportHandle, read_leased};
 use backhaul_shm::pool::PoolBuf;
 use rustix::net::Shutdown;
 
 use super::channel::receive;
-use super::reexport::{DescriptorCache, ReexportHandle};
+use super::reexport::{DescriptorCache, handle_of_lease};
 use crate::carrier::{Payload, TakeError};
 use crate::runtime::lock;
 
@@ -30,6 +29,12 @@ struct Kept {
     _importer: Arc<Importer>,
     /// Set once the lease has come, if it can be exported again
     handle: OnceLock<ReexportHandle>,
+}
+
+impl Keep for Kept {
+    fn reexport_handle(&self) -> Option<&ReexportHandle> {
+        self.handle.get()
+    }
 }
 
 impl Importer {
@@ -56,10 +61,7 @@ impl Importer {
         });
         let receipt = self
             .imported
-            .receipt(
-                Ticket::from(ticket),
-                Arc::clone(&kept) as Arc<dyn Any + Send + Sync>,
-            )
+            .receipt(Ticket::from(ticket), Arc::clone(&kept) as Arc<dyn Keep>)
             .map_err(|error| broken(error.to_string()))?;
         let (packet, descriptors) = receive(&self.socket)
             .map_err(|error| broken(format!("no descriptor as said: {error}")))?;
@@ -72,7 +74,7 @@ impl Importer {
         })?;
         let memory = descriptors.remove(0);
         let is_reexported = !descriptors.is_empty();
-        let handle = ReexportHandle::new(
+        let handle = handle_of_lease(
             &mut lock(&self.cache),
             &memory,
             packet.offset,
@@ -107,12 +109,6 @@ impl Drop for Importer {
             let _ = rustix::net::shutdown(&*self.socket, Shutdown::Write);
         }
     }
-}
-
-/// What it takes to export a lease again, if that is possible
-pub(super) fn handle_of(reexport: &Reexport) -> Option<&ReexportHandle> {
-    let kept = reexport.receipt().keep().downcast_ref::<Kept>()?;
-    kept.handle.get()
 }
 
 /// Memory that the peer has leased to us

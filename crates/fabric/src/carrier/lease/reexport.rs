@@ -11,60 +11,41 @@
 //! bootstrap socket checks that), who can do so anyhow.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
+use backhaul_shm::leased::ReexportHandle;
 use rustix::fs::{Stat, fcntl_get_seals, fstat};
 use rustix::net::sockopt::socket_type;
 use smallvec::SmallVec;
 
-/// What a third peer needs to import what we have imported
-pub(super) struct ReexportHandle {
-    memory: Arc<OwnedFd>,
-    /// Where the lease begins in `memory`, in bytes
-    offset: u64,
-    /// Those that came with the lease, and our own
-    keep_alives: SmallVec<[Arc<OwnedFd>; 2]>,
-}
-
 /// Descriptors to be sent: of memory, then those that keep it alive
 pub(super) type Descriptors<'a> = SmallVec<[BorrowedFd<'a>; 4]>;
 
-impl ReexportHandle {
-    /// Makes it of what came with a lease, and the socket to its exporter
-    ///
-    /// # Errors
-    ///
-    /// Nothing may be kept: what came as a keep-alive descriptor is none, or it is too much.
-    pub(super) fn new(
-        cache: &mut DescriptorCache,
-        memory: &OwnedFd,
-        offset: u64,
-        keep_alives: Vec<OwnedFd>,
-        socket: &Arc<OwnedFd>,
-    ) -> io::Result<Self> {
-        let mut kept = SmallVec::new();
-        for keep_alive in keep_alives {
-            kept.push(cache.keep_socket(keep_alive)?);
-        }
-        kept.push(Arc::clone(socket));
-        Ok(Self {
-            memory: cache.keep_copy(memory)?,
-            offset,
-            keep_alives: kept,
-        })
+/// Makes a handle of what came with a lease, and the socket to who lent it
+///
+/// # Errors
+///
+/// Nothing may be kept: what came as a keep-alive descriptor is none, or it is too much.
+pub(super) fn handle_of_lease(
+    cache: &mut DescriptorCache,
+    memory: &OwnedFd,
+    offset: u64,
+    keep_alives: Vec<OwnedFd>,
+    socket: &Arc<OwnedFd>,
+) -> io::Result<ReexportHandle> {
+    let mut kept = Vec::with_capacity(keep_alives.len() + 1);
+    for keep_alive in keep_alives {
+        kept.push(cache.keep_socket(keep_alive)?);
     }
+    kept.push(Arc::clone(socket));
+    Ok(ReexportHandle::new(cache.keep_copy(memory)?, offset, kept))
+}
 
-    /// Where the memory begins in its file, in bytes
-    pub(super) fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// What is to be sent along; none if it has come too far already
-    pub(super) fn descriptors(&self) -> Option<Descriptors<'_>> {
-        let all = [&self.memory].into_iter().chain(&self.keep_alives);
-        (self.keep_alives.len() < DESCRIPTORS_MAX).then(|| all.map(AsFd::as_fd).collect())
-    }
+/// What is to be sent along; none if it has come too far already
+pub(super) fn descriptors_of(handle: &ReexportHandle) -> Option<Descriptors<'_>> {
+    let descriptors: Descriptors<'_> = handle.descriptors().collect();
+    (descriptors.len() <= DESCRIPTORS_MAX).then_some(descriptors)
 }
 
 /// Descriptors of a peer, one for each file, as the same come again and again

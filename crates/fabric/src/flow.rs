@@ -371,12 +371,12 @@ impl Meter for Inflow {
         self.forget(now, arrival);
     }
 
-    fn stop(&mut self, now: &Now) {
-        let flow = &self.flow;
+    fn stop(&mut self) {
+        let (flow, now) = (&self.flow, Instant::now());
         self.timed.retain(|timed| match timed.time {
             Time::Took(_) => true,
             Time::Since(began) => {
-                lock(&flow.state).clock.end(now.get(), began);
+                lock(&flow.state).clock.end(now, began);
                 false
             }
         });
@@ -403,7 +403,7 @@ impl Inflow {
 
 impl Drop for Inflow {
     fn drop(&mut self) {
-        self.stop(&Now::lazy());
+        self.stop();
         self.flows.close(&self.flow, &self.tally);
     }
 }

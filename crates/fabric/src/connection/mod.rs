@@ -24,7 +24,7 @@ use rustix::event::epoll::EventFlags;
 
 use crate::carrier::{Carriers, WayStatistics};
 use crate::config::Config;
-use crate::error::{CloseReason, RecvError};
+use crate::error::{CloseReason, RecvError, SendError};
 use crate::lane::{Lane, LaneTraits};
 use crate::link::{Delivery, Link, LinkEvent};
 use crate::request::{Completer, Operation, Progress, Request, WakeList};
@@ -32,7 +32,7 @@ use crate::runtime::{Engine, LoopWatch, Member, Source, SourceId, lock};
 use crate::statistics::Counters;
 
 use interest::{Interest, PORT_DOORBELL};
-use port::{Command, Outcome, Work};
+use port::{Command, Outcome, RecvCompleter, Work};
 pub(crate) use port::{Port, RecvToken, SendToken};
 use spin::SpinPolicy;
 
@@ -425,12 +425,16 @@ impl Conn {
     ) {
         match event {
             LinkEvent::Sent { token, result } => {
-                if let Some(completer) = token {
+                self.count_sent(&token, &result);
+                if let Some(completer) = token.completer {
                     completer.complete(result, wakes);
                 }
             }
             LinkEvent::Received { token, result } => {
-                if let Some(delivery) = complete_recv(token, result, wakes) {
+                if let (Some(started), Ok(_)) = (token.started, &result) {
+                    self.counters.recv_time_ns.bump(nanos_since(started));
+                }
+                if let Some(delivery) = complete_recv(token.completer, result, wakes) {
                     port.handle(Command::Restore(delivery));
                 }
             }
@@ -452,6 +456,13 @@ impl Conn {
             closer.complete(Ok(()), wakes);
         }
         self.engine.deregister(self.id);
+    }
+
+    /// Counts how long a send took that is over
+    fn count_sent(&self, token: &SendToken, result: &Result<(), SendError>) {
+        if let (Some(started), Ok(())) = (token.started, result) {
+            self.counters.send_time_ns.bump(nanos_since(started));
+        }
     }
 
     /// Has the engine look at the connection each tick, while callers poll it
@@ -528,17 +539,21 @@ impl Conn {
     }
 }
 
+fn nanos_since(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Completes a receive, returning its message if the receive was given up meanwhile
 fn complete_recv(
-    token: RecvToken,
+    completer: RecvCompleter,
     result: Result<Delivery, RecvError>,
     wakes: &mut WakeList,
 ) -> Option<Delivery> {
-    match token {
-        RecvToken::Into(completer) => completer
+    match completer {
+        RecvCompleter::Into(completer) => completer
             .complete(result.map(Delivery::into_received), wakes)
             .map(Delivery::from),
-        RecvToken::Allocate(completer) => completer
+        RecvCompleter::Allocate(completer) => completer
             .complete(result.map(Delivery::into_message), wakes)
             .map(Delivery::from),
     }

@@ -18,11 +18,24 @@ use crate::link::{Link, LinkEvent, Now, ReadTargets, Recv, Send, TakeId, TakeReq
 use crate::memory::{Message, Received, Segments};
 use crate::request::Completer;
 
-/// Completes a send; `None` while it is being posted: most sends are over by the end of that
-pub(crate) type SendToken = Option<Completer<(), SendError>>;
+/// What is to be done when a send is over
+#[derive(Debug, Default)]
+pub(crate) struct SendToken {
+    /// `None` while it is being posted: most sends are over by the end of that
+    pub(super) completer: Option<Completer<(), SendError>>,
+    /// When it was posted, if it is timed
+    pub(super) started: Option<Instant>,
+}
+
+/// What is to be done when a receive is over
+pub(crate) struct RecvToken {
+    pub(super) completer: RecvCompleter,
+    /// When it was posted, if it is timed
+    pub(super) started: Option<Instant>,
+}
 
 /// Completes a receive
-pub(crate) enum RecvToken {
+pub(super) enum RecvCompleter {
     /// Into a buffer
     Into(Completer<Received, RecvError>),
     /// Into memory of its own

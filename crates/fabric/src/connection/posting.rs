@@ -9,7 +9,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::Conn;
-use super::port::{Command, Outcome, RecvToken, Work};
+use super::port::{Command, Outcome, RecvCompleter, RecvToken, SendToken, Work};
 use crate::error::{RecvError, SendError};
 use crate::link::{Delivery, LinkEvent, Now, Recv, Send};
 use crate::memory::{Message, Received, RecvBuffer, Segment, Segments};
@@ -80,13 +80,15 @@ impl Conn {
             operation: 0,
             kind,
             segments,
-            token: None,
-            started: (bytes >= TIMED_BYTES_MIN).then(Instant::now),
+            token: SendToken {
+                completer: None,
+                started: (bytes >= TIMED_BYTES_MIN).then(Instant::now),
+            },
         };
         let Some(mut port) = self.try_port() else {
             send.operation = self.next_operation();
             let (request, completer) = Request::pending(self.operation(send.operation));
-            send.token = Some(completer);
+            send.token.completer = Some(completer);
             self.counters.posted_bytes.add(bytes);
             self.leave(Command::Send(send));
             return request;
@@ -103,7 +105,7 @@ impl Conn {
                 let operation = self.next_operation();
                 let (request, completer) = Request::pending(self.operation(operation));
                 *port.link.send_token_mut(id).0 = operation;
-                *port.link.send_token_mut(id).1 = Some(completer);
+                port.link.send_token_mut(id).1.completer = Some(completer);
                 request
             },
             Request::over,
@@ -125,10 +127,10 @@ impl Conn {
         let mut over = None;
         while let Some(event) = port.poll_event() {
             match event {
-                LinkEvent::Sent {
-                    token: None,
-                    result,
-                } => over = Some(result),
+                LinkEvent::Sent { token, result } if token.completer.is_none() => {
+                    self.count_sent(&token, &result);
+                    over = Some(result);
+                }
                 other => self.dispatch_one(port, other, wakes),
             }
         }
@@ -148,8 +150,10 @@ impl Conn {
             operation,
             selector,
             buffer: Some(buffer),
-            token: RecvToken::Into(completer),
-            started: (bytes >= TIMED_BYTES_MIN).then(Instant::now),
+            token: RecvToken {
+                completer: RecvCompleter::Into(completer),
+                started: (bytes >= TIMED_BYTES_MIN).then(Instant::now),
+            },
         });
         request.giving_back(|driver, received| driver.restore(Delivery::from(received)))
     }
@@ -165,8 +169,10 @@ impl Conn {
             operation,
             selector,
             buffer: None,
-            token: RecvToken::Allocate(completer),
-            started: Some(Instant::now()),
+            token: RecvToken {
+                completer: RecvCompleter::Allocate(completer),
+                started: Some(Instant::now()),
+            },
         });
         request.giving_back(|driver, message| driver.restore(Delivery::from(message)))
     }

@@ -68,8 +68,10 @@ fn a_send_that_a_receive_finds_in_the_inbox_goes_out() {
             operation: conn.next_operation(),
             kind: MessageKind::Tagged(Tag(1)),
             segments: Segments::from_iter([&b"left"[..]]),
-            token: Some(completer),
-            started: None,
+            token: SendToken {
+                completer: Some(completer),
+                started: None,
+            },
         }));
         conn.counters.posted_bytes.add(4);
         conn.dirty.store(true, Ordering::SeqCst);

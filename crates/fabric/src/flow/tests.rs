@@ -98,7 +98,7 @@ fn a_message_that_never_came_is_not_counted_and_stops_no_clock() {
     let mut inflow = Inflow::open(&flows, &about(1, LaneKind::Tcp));
     inflow.begin(&Now::lazy(), ArrivalId(3), 1 << 20);
     inflow.stored(&Now::lazy(), ArrivalId(3), 1 << 19, false);
-    inflow.stop(&Now::lazy());
+    inflow.stop();
     assert_eq!(lock(&inflow.flow.state).clock.active, 0);
     assert_eq!(counts(&only(&flows, LaneKind::Tcp))[3], (0, 0));
 }

@@ -199,7 +199,7 @@ impl<S, R> Link<S, R> {
         self.inbound.stop();
         self.takes.clear();
         self.arrivals.drop_incomplete();
-        self.meter.stop(&Now::lazy());
+        self.meter.stop();
         let sends: Vec<_> = self.sends.drain().collect();
         for mut send in sends {
             self.overtaken.push(std::mem::take(&mut send.segments));

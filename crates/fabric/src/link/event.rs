@@ -22,8 +22,6 @@ pub struct Send<S> {
     pub segments: Segments,
     /// Given back with the outcome
     pub token: S,
-    /// When it was posted, if it is timed
-    pub started: Option<Instant>,
 }
 
 /// A receive
@@ -38,8 +36,6 @@ pub struct Recv<R> {
     pub buffer: Option<Box<dyn RecvBuffer>>,
     /// Given back with the outcome
     pub token: R,
-    /// When it was posted, if it is timed
-    pub started: Option<Instant>,
 }
 
 /// What happened on a link
@@ -207,5 +203,5 @@ pub trait Meter: std::marker::Send {
     /// No receive gets it
     fn discard(&mut self, now: &Now, arrival: ArrivalId);
     /// Nothing more comes
-    fn stop(&mut self, now: &Now);
+    fn stop(&mut self);
 }

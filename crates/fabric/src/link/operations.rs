@@ -1,7 +1,5 @@
 //! Sends and receives: how they are posted, withdrawn and what becomes of them.
 
-use std::time::Instant;
-
 use backhaul_proto::{
     Capacity, Long, MemoryKind, MessageKind, Posted, RecvId, RecvRefused, SegmentSource, SendId,
     SendRefused, Sources, Span, Withdrawn,
@@ -21,7 +19,6 @@ pub(super) struct SendOperation<S> {
     pub(super) segments: Segments,
     bytes: u64,
     token: S,
-    started: Option<Instant>,
 }
 
 /// A receive that is not over
@@ -29,7 +26,6 @@ pub(super) struct RecvOperation<R> {
     operation: u64,
     pub(super) buffer: Option<Box<dyn RecvBuffer>>,
     token: R,
-    started: Option<Instant>,
 }
 
 impl<S, R> Link<S, R> {
@@ -45,7 +41,6 @@ impl<S, R> Link<S, R> {
             segments: send.segments,
             bytes,
             token: send.token,
-            started: send.started,
         };
         if !self.is_open() || self.is_closing() {
             let reason = self.close_reason();
@@ -94,7 +89,6 @@ impl<S, R> Link<S, R> {
             selector,
             mut buffer,
             token,
-            started,
         } = recv;
         let (mut capacity, mut kind) = (Capacity::Allocate, MemoryKind::Host);
         if let Some(buffer) = &mut buffer {
@@ -105,7 +99,6 @@ impl<S, R> Link<S, R> {
             operation,
             buffer,
             token,
-            started,
         });
         if !self.memory.reaches(kind) {
             let detail = self.memory.carriers_text();
@@ -256,9 +249,6 @@ impl<S, R> Link<S, R> {
         };
         self.counters.received_messages.bump(1);
         self.counters.received_bytes.bump(bytes);
-        if let Some(started) = recv.started {
-            self.counters.recv_time_ns.bump(nanos_since(started));
-        }
         self.events.push_back(LinkEvent::Received {
             token: recv.token,
             result: Ok(Delivery {
@@ -285,9 +275,6 @@ impl<S, R> Link<S, R> {
         let send = self.sends.remove(send.0);
         self.counters.sent_messages.bump(1);
         self.counters.sent_bytes.bump(send.bytes);
-        if let Some(started) = send.started {
-            self.counters.send_time_ns.bump(nanos_since(started));
-        }
         self.finish_send(send, Ok(()));
     }
 
@@ -376,8 +363,4 @@ fn segment_bytes(segment: &Option<SegmentMemory>) -> u64 {
         Some(SegmentMemory::Device(memory)) => memory.len() as u64,
         None => 0,
     }
-}
-
-fn nanos_since(started: Instant) -> u64 {
-    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

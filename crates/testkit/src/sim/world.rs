@@ -258,7 +258,6 @@ impl World {
                     kind,
                     segments,
                     token: operation,
-                    started: None,
                 },
                 sources,
             );
@@ -311,7 +310,6 @@ impl World {
                     selector,
                     buffer,
                     token: operation,
-                    started: None,
                 },
             );
             node.settle_with(around, Some(operation));
@@ -689,7 +687,7 @@ impl Meter for NoMeter {
     fn received(&mut self, _now: &Now, _arrival: ArrivalId, _bytes: u64) {}
     fn received_inline(&mut self, _bytes: u64) {}
     fn discard(&mut self, _now: &Now, _arrival: ArrivalId) {}
-    fn stop(&mut self, _now: &Now) {}
+    fn stop(&mut self) {}
 }
 
 /// As often as they are chosen

@@ -61,6 +61,10 @@ miri: ## The unsafe code of the rings under Miri (needs a nightly toolchain with
 	CARGO_TARGET_DIR=$(TARGET)/miri PROPTEST_CASES=3 MIRIFLAGS='-Zmiri-disable-isolation -Zmiri-permissive-provenance' \
 	  cargo +nightly miri test -p backhaul-shm --lib -- ring:: size_class::
 
+.PHONY: simulate
+simulate: ## 100,000 runs of two simulated peers, with faults at every step (SEEDS=1000); half a minute
+	BACKHAUL_SIM_SEEDS=$(or $(SEEDS),100000) cargo test -p backhaul-testkit --test simulation
+
 .PHONY: soak
 soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')
 	$(BIN)/python tests/soak/soak.py $(ARGS)

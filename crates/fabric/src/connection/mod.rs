@@ -6,33 +6,35 @@
 //! caller that polls; the two take turns by *arming*: an armed connection wakes the engine, one that
 //! a caller polls does not (it is then *busy-polled*, see [`crate::runtime`]).
 
+mod dispatch;
 mod interest;
+mod polling;
 mod port;
 mod posting;
 mod spin;
+mod visits;
 
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use backhaul_proto::{CarrierKind, Hello, LaneKind};
 use backhaul_shm::doorbell::Doorbell;
-use rustix::event::epoll::EventFlags;
 
 use crate::carrier::{Carriers, WayStatistics};
 use crate::config::Config;
-use crate::error::{CloseReason, RecvError, SendError};
+use crate::error::CloseReason;
 use crate::lane::{Lane, LaneTraits};
-use crate::link::{Delivery, Link, LinkEvent};
+use crate::link::Link;
 use crate::request::{Completer, Operation, Progress, Request, WakeList};
-use crate::runtime::{Engine, LoopWatch, Member, Source, SourceId, lock};
+use crate::runtime::{Engine, Source, SourceId, lock};
 use crate::statistics::Counters;
 
-use interest::{Interest, PORT_DOORBELL};
-use port::{Command, Outcome, RecvCompleter, Work};
+use interest::Interest;
+use port::{Command, Outcome, Work};
 pub(crate) use port::{Port, RecvToken, SendToken};
 use spin::SpinPolicy;
 
@@ -340,31 +342,6 @@ impl Conn {
         port
     }
 
-    /// Holds the port while nothing happens, for a moment, then works on it
-    ///
-    /// To hold it saves taking it for each look: what comes is seen when it comes. Whoever wants
-    /// the port meanwhile is seen too.
-    fn watch(&self) -> bool {
-        let Some(port) = self.try_port() else {
-            return false;
-        };
-        for _ in 1..LOOKS_PER_HOLD {
-            if port.is_stalled {
-                std::hint::spin_loop();
-            } else if !port.is_at_rest() {
-                break;
-            }
-            // The inbox is looked at, too, by whoever works on the link.
-            if self.dirty.load(Ordering::Relaxed) || self.wanted.load(Ordering::Relaxed) > 0 {
-                break;
-            }
-        }
-        let outcome = self.work_on(port, None, Work::POLL);
-        // Pairs with the fence in `settle`.
-        fence(Ordering::SeqCst);
-        outcome.moved | (self.dirty.load(Ordering::SeqCst) && self.progress(Work::POLL).moved)
-    }
-
     /// Works through the inbox if a caller left something there while we held the port
     ///
     /// Whoever has held the port must end with this, or with a look at `dirty` of its own.
@@ -372,14 +349,6 @@ impl Conn {
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
         if self.dirty.load(Ordering::SeqCst) && self.progress(Work::SUBMIT).more {
-            self.interest.call_engine();
-        }
-    }
-
-    /// Hands the connection to the engine: from now on news wake it
-    fn arm(&self) {
-        self.masked.store(false, Ordering::SeqCst);
-        if self.progress(Work::ARM).more {
             self.interest.call_engine();
         }
     }
@@ -409,311 +378,6 @@ impl Conn {
         }
         is_dirty
     }
-
-    /// Completes what the link says is over
-    fn dispatch(&self, port: &mut Port, wakes: &mut WakeList) {
-        while let Some(event) = port.poll_event() {
-            self.dispatch_one(port, event, wakes);
-        }
-    }
-
-    fn dispatch_one(
-        &self,
-        port: &mut Port,
-        event: LinkEvent<SendToken, RecvToken>,
-        wakes: &mut WakeList,
-    ) {
-        match event {
-            LinkEvent::Sent { token, result } => {
-                self.count_sent(&token, &result);
-                if let Some(completer) = token.completer {
-                    completer.complete(result, wakes);
-                }
-            }
-            LinkEvent::Received { token, result } => {
-                if let (Some(started), Ok(_)) = (token.started, &result) {
-                    self.counters.recv_time_ns.bump(nanos_since(started));
-                }
-                if let Some(delivery) = complete_recv(token.completer, result, wakes) {
-                    port.handle(Command::Restore(delivery));
-                }
-            }
-            LinkEvent::Closed(reason) => self.handle_closed(port, &reason, wakes),
-        }
-    }
-
-    /// Completes the watchers of the end of the link, and leaves the engine
-    fn handle_closed(&self, port: &mut Port, reason: &CloseReason, wakes: &mut WakeList) {
-        // First: the memory of sends that the end has overtaken is let go of when the peer can see it.
-        self.interest.end();
-        port.end();
-        // The link ends once, so this is the only call that sets it.
-        self.closed.get_or_init(|| reason.clone());
-        for watcher in lock(&self.watchers).drain(..) {
-            watcher.complete(Ok(reason.clone()), wakes);
-        }
-        for closer in lock(&self.closers).drain(..) {
-            closer.complete(Ok(()), wakes);
-        }
-        self.engine.deregister(self.id);
-    }
-
-    /// Counts how long a send took that is over
-    fn count_sent(&self, token: &SendToken, result: &Result<(), SendError>) {
-        if let (Some(started), Ok(())) = (token.started, result) {
-            self.counters.send_time_ns.bump(nanos_since(started));
-        }
-    }
-
-    /// Has the engine look at the connection each tick, while callers poll it
-    fn become_busy_polled(&self) {
-        if !self.busy_polled.load(Ordering::SeqCst)
-            && !self.busy_polled.swap(true, Ordering::SeqCst)
-            && !self.engine.busy_poll(self.id)
-        {
-            self.busy_polled.store(false, Ordering::SeqCst);
-        }
-    }
-
-    /// Polls for a moment where callers poll anyway, returning whether `done` is set
-    fn poll_for(&self, patience: Duration, done: &AtomicBool) -> bool {
-        // Else nobody polls it, and the peer would notify for each message.
-        if !self.busy_polled.load(Ordering::Relaxed) || !self.masked.load(Ordering::Relaxed) {
-            return false;
-        }
-        let started = Instant::now();
-        loop {
-            self.watch();
-            let is_done = done.load(Ordering::Acquire);
-            if is_done || started.elapsed() >= patience || self.closed.get().is_some() {
-                if is_done {
-                    // Also tells the tick that there was one.
-                    self.counters.spins_hit.add(1);
-                }
-                // The tick may have armed the link before our last look at it, which may have left
-                // something to write without a wake-up for it.
-                self.become_busy_polled();
-                return is_done;
-            }
-        }
-    }
-
-    /// How long the engine polls in the middle of a transfer: the peer is at it, on another CPU
-    fn partial_budget(&self) -> Duration {
-        if self.traits.waits_awake {
-            self.spin.budget()
-        } else {
-            Duration::ZERO
-        }
-    }
-
-    /// Moves what can be moved, as the engine: for a bounded amount, then after the others again
-    fn drive(&self) {
-        let patience = self.partial_budget();
-        let work = if patience.is_zero() {
-            Work::ARM
-        } else {
-            Work::DRIVE
-        };
-        self.masked.store(false, Ordering::SeqCst);
-        let mut slices = 0;
-        let mut moved_at = Instant::now();
-        loop {
-            let outcome = self.progress(work);
-            if outcome.more || (outcome.moved && !patience.is_zero()) {
-                slices += 1;
-                if slices == SLICES_MAX {
-                    self.interest.call_engine();
-                    return;
-                }
-                moved_at = Instant::now();
-            } else if outcome.partial && moved_at.elapsed() < patience {
-                std::thread::yield_now();
-            } else {
-                break;
-            }
-        }
-        if !patience.is_zero() {
-            self.arm();
-        }
-    }
-}
-
-fn nanos_since(started: Instant) -> u64 {
-    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Completes a receive, returning its message if the receive was given up meanwhile
-fn complete_recv(
-    completer: RecvCompleter,
-    result: Result<Delivery, RecvError>,
-    wakes: &mut WakeList,
-) -> Option<Delivery> {
-    match completer {
-        RecvCompleter::Into(completer) => completer
-            .complete(result.map(Delivery::into_received), wakes)
-            .map(Delivery::from),
-        RecvCompleter::Allocate(completer) => completer
-            .complete(result.map(Delivery::into_message), wakes)
-            .map(Delivery::from),
-    }
-}
-
-impl Progress for Conn {
-    fn poll_inline(&self, done: &AtomicBool) -> bool {
-        self.step();
-        if done.load(Ordering::Acquire) || self.closed.get().is_some() || !self.spin.allows() {
-            return done.load(Ordering::Acquire);
-        }
-        self.inline.fetch_add(1, Ordering::SeqCst);
-        if !self.masked.swap(true, Ordering::SeqCst) {
-            self.progress(Work::MASK);
-        }
-        let found = self.spin.until(|| {
-            let moved = self.watch();
-            (done.load(Ordering::Acquire), moved)
-        });
-        let last = self.inline.fetch_sub(1, Ordering::SeqCst) == 1;
-        if found {
-            // The tick sees by it that there was one.
-            self.counters.spins_hit.add(1);
-            if last {
-                self.become_busy_polled();
-            }
-        } else {
-            self.counters.spins_missed.add(1);
-            if last {
-                self.arm();
-            }
-        }
-        done.load(Ordering::Acquire)
-    }
-
-    fn poll_briefly(&self, done: &AtomicBool) -> bool {
-        self.poll_for(BRIEFLY, done)
-    }
-
-    fn step(&self) {
-        if self.progress(Work::STEP).more {
-            self.interest.call_engine();
-        }
-    }
-
-    fn cancel(&self, operation: u64) {
-        self.submit(Command::Cancel(operation));
-    }
-
-    fn restore(&self, delivery: Delivery) {
-        self.submit(Command::Restore(delivery));
-    }
-
-    fn join_loop(self: Arc<Self>, watch: &Arc<LoopWatch>) {
-        if !self.traits.has_doorbell || self.blocked.load(Ordering::Relaxed) > 0 {
-            return;
-        }
-        // It steers effort and orders nothing, hence `Relaxed`.
-        let pause = self.loop_pause.load(Ordering::Relaxed);
-        if pause > 0 {
-            self.loop_pause.store(pause - 1, Ordering::Relaxed);
-            return;
-        }
-        let member: Weak<dyn Member> = Arc::downgrade(&(Arc::clone(&self) as Arc<dyn Member>));
-        self.interest.join_loop(watch, member);
-        // One that blocks meanwhile has seen it with the loop, or is seen here.
-        if self.blocked.load(Ordering::SeqCst) > 0 {
-            self.interest.leave_loop();
-        }
-    }
-
-    fn begin_block(&self) {
-        self.blocked.fetch_add(1, Ordering::SeqCst);
-        if self.interest.is_with_loop() {
-            self.interest.leave_loop();
-        }
-    }
-
-    fn end_block(&self) {
-        self.blocked.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Member for Conn {
-    fn on_news(self: Arc<Self>) {
-        self.counters.wakeups.add(1);
-        self.interest.clear_doorbell();
-        if self.inline.load(Ordering::SeqCst) > 0 {
-            return;
-        }
-        self.masked.store(false, Ordering::SeqCst);
-        let outcome = self.progress(Work::ARM);
-        if outcome.more || outcome.partial {
-            self.loop_pause.store(LOOP_PAUSE, Ordering::Relaxed);
-            self.interest.call_engine();
-        }
-    }
-
-    fn leave(&self) {
-        self.interest.leave_loop();
-    }
-}
-
-impl Source for Conn {
-    fn on_ready(self: Arc<Self>, port: u8, flags: EventFlags) {
-        self.counters.wakeups.add(1);
-        if port == PORT_DOORBELL {
-            self.interest.clear_doorbell();
-            if self.inline.load(Ordering::SeqCst) == 0 {
-                self.drive();
-            }
-        } else if !self.interest.has_sentinel() {
-            let is_usual = (EventFlags::IN | EventFlags::OUT).contains(flags);
-            // What is to be written waits for a caller only while one polls.
-            let gives_way = || {
-                self.masked.load(Ordering::SeqCst)
-                    && (flags == EventFlags::IN || self.inline.load(Ordering::SeqCst) > 0)
-            };
-            if is_usual && gives_way() {
-                self.interest.set(Some(false), Some(false));
-                // A caller that armed the link meanwhile has found it watched still.
-                if gives_way() {
-                    return;
-                }
-            }
-            self.drive();
-        } else if let Some(detail) = self.interest.sentinel_ended() {
-            // What the peer wrote before it ended is still in the ring.
-            while self.progress(Work::DRIVE).moved {}
-            self.with_port(|port| port.handle_peer_ended(&detail));
-        }
-    }
-
-    fn on_tick(self: Arc<Self>) -> bool {
-        if self.closed.get().is_some() {
-            return false;
-        }
-        let hits = self.counters.spins_hit.value();
-        let used = self.inline_hits_seen.swap(hits, Ordering::Relaxed) != hits;
-        if used || self.inline.load(Ordering::SeqCst) > 0 {
-            return true;
-        }
-        // Before arming: a caller that still finds it busy-polled has polled before that.
-        self.busy_polled.store(false, Ordering::SeqCst);
-        self.drive();
-        false
-    }
-
-    fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
-        if self.closed.get().is_some() {
-            return None;
-        }
-        let next = self.with_port(|port| port.handle_timeout(now));
-        self.drive();
-        next
-    }
-
-    fn on_stop(self: Arc<Self>) {
-        self.abort();
-    }
 }
 
 impl fmt::Debug for Conn {
@@ -724,19 +388,6 @@ impl fmt::Debug for Conn {
             .finish_non_exhaustive()
     }
 }
-
-/// A few times what a short message takes to a peer that polls, and back
-const BRIEFLY: Duration = Duration::from_micros(3);
-
-/// Looks at the lane while the port is held
-const LOOKS_PER_HOLD: u32 = 64;
-
-/// Waits after a long message before an event loop takes the connection over again: where one is,
-/// there are more, which the engine moves without the interpreter
-const LOOP_PAUSE: u32 = 64;
-
-/// Slices of data that the engine moves on one connection before it looks after the others
-const SLICES_MAX: u32 = 8;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,206 @@
+//! How a caller that waits moves its own connection along, and when the engine does.
+
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::Conn;
+use super::port::{Command, Work};
+use crate::link::Delivery;
+use crate::request::Progress;
+use crate::runtime::{LoopWatch, Member};
+
+impl Conn {
+    /// Holds the port while nothing happens, for a moment, then works on it
+    ///
+    /// To hold it saves taking it for each look: what comes is seen when it comes. Whoever wants
+    /// the port meanwhile is seen too.
+    pub(super) fn watch(&self) -> bool {
+        let Some(port) = self.try_port() else {
+            return false;
+        };
+        for _ in 1..LOOKS_PER_HOLD {
+            if port.is_stalled {
+                std::hint::spin_loop();
+            } else if !port.is_at_rest() {
+                break;
+            }
+            // The inbox is looked at, too, by whoever works on the link.
+            if self.dirty.load(Ordering::Relaxed) || self.wanted.load(Ordering::Relaxed) > 0 {
+                break;
+            }
+        }
+        let outcome = self.work_on(port, None, Work::POLL);
+        // Pairs with the fence in `settle`.
+        fence(Ordering::SeqCst);
+        outcome.moved | (self.dirty.load(Ordering::SeqCst) && self.progress(Work::POLL).moved)
+    }
+
+    /// Hands the connection to the engine: from now on news wake it
+    pub(super) fn arm(&self) {
+        self.masked.store(false, Ordering::SeqCst);
+        if self.progress(Work::ARM).more {
+            self.interest.call_engine();
+        }
+    }
+
+    /// Has the engine look at the connection each tick, while callers poll it
+    pub(super) fn become_busy_polled(&self) {
+        if !self.busy_polled.load(Ordering::SeqCst)
+            && !self.busy_polled.swap(true, Ordering::SeqCst)
+            && !self.engine.busy_poll(self.id)
+        {
+            self.busy_polled.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Polls for a moment where callers poll anyway, returning whether `done` is set
+    pub(super) fn poll_for(&self, patience: Duration, done: &AtomicBool) -> bool {
+        // Else nobody polls it, and the peer would notify for each message.
+        if !self.busy_polled.load(Ordering::Relaxed) || !self.masked.load(Ordering::Relaxed) {
+            return false;
+        }
+        let started = Instant::now();
+        loop {
+            self.watch();
+            let is_done = done.load(Ordering::Acquire);
+            if is_done || started.elapsed() >= patience || self.closed.get().is_some() {
+                if is_done {
+                    // Also tells the tick that there was one.
+                    self.counters.spins_hit.add(1);
+                }
+                // The tick may have armed the link before our last look at it, which may have left
+                // something to write without a wake-up for it.
+                self.become_busy_polled();
+                return is_done;
+            }
+        }
+    }
+
+    /// How long the engine polls in the middle of a transfer: the peer is at it, on another CPU
+    pub(super) fn partial_budget(&self) -> Duration {
+        if self.traits.waits_awake {
+            self.spin.budget()
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Moves what can be moved, as the engine: for a bounded amount, then after the others again
+    pub(super) fn drive(&self) {
+        let patience = self.partial_budget();
+        let work = if patience.is_zero() {
+            Work::ARM
+        } else {
+            Work::DRIVE
+        };
+        self.masked.store(false, Ordering::SeqCst);
+        let mut slices = 0;
+        let mut moved_at = Instant::now();
+        loop {
+            let outcome = self.progress(work);
+            if outcome.more || (outcome.moved && !patience.is_zero()) {
+                slices += 1;
+                if slices == SLICES_MAX {
+                    self.interest.call_engine();
+                    return;
+                }
+                moved_at = Instant::now();
+            } else if outcome.partial && moved_at.elapsed() < patience {
+                std::thread::yield_now();
+            } else {
+                break;
+            }
+        }
+        if !patience.is_zero() {
+            self.arm();
+        }
+    }
+}
+
+impl Progress for Conn {
+    fn poll_inline(&self, done: &AtomicBool) -> bool {
+        self.step();
+        if done.load(Ordering::Acquire) || self.closed.get().is_some() || !self.spin.allows() {
+            return done.load(Ordering::Acquire);
+        }
+        self.inline.fetch_add(1, Ordering::SeqCst);
+        if !self.masked.swap(true, Ordering::SeqCst) {
+            self.progress(Work::MASK);
+        }
+        let found = self.spin.until(|| {
+            let moved = self.watch();
+            (done.load(Ordering::Acquire), moved)
+        });
+        let last = self.inline.fetch_sub(1, Ordering::SeqCst) == 1;
+        if found {
+            // The tick sees by it that there was one.
+            self.counters.spins_hit.add(1);
+            if last {
+                self.become_busy_polled();
+            }
+        } else {
+            self.counters.spins_missed.add(1);
+            if last {
+                self.arm();
+            }
+        }
+        done.load(Ordering::Acquire)
+    }
+
+    fn poll_briefly(&self, done: &AtomicBool) -> bool {
+        self.poll_for(BRIEFLY, done)
+    }
+
+    fn step(&self) {
+        if self.progress(Work::STEP).more {
+            self.interest.call_engine();
+        }
+    }
+
+    fn cancel(&self, operation: u64) {
+        self.submit(Command::Cancel(operation));
+    }
+
+    fn restore(&self, delivery: Delivery) {
+        self.submit(Command::Restore(delivery));
+    }
+
+    fn join_loop(self: Arc<Self>, watch: &Arc<LoopWatch>) {
+        if !self.traits.has_doorbell || self.blocked.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        // It steers effort and orders nothing, hence `Relaxed`.
+        let pause = self.loop_pause.load(Ordering::Relaxed);
+        if pause > 0 {
+            self.loop_pause.store(pause - 1, Ordering::Relaxed);
+            return;
+        }
+        let member: Weak<dyn Member> = Arc::downgrade(&(Arc::clone(&self) as Arc<dyn Member>));
+        self.interest.join_loop(watch, member);
+        // One that blocks meanwhile has seen it with the loop, or is seen here.
+        if self.blocked.load(Ordering::SeqCst) > 0 {
+            self.interest.leave_loop();
+        }
+    }
+
+    fn begin_block(&self) {
+        self.blocked.fetch_add(1, Ordering::SeqCst);
+        if self.interest.is_with_loop() {
+            self.interest.leave_loop();
+        }
+    }
+
+    fn end_block(&self) {
+        self.blocked.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A few times what a short message takes to a peer that polls, and back
+const BRIEFLY: Duration = Duration::from_micros(3);
+
+/// Looks at the lane while the port is held
+const LOOKS_PER_HOLD: u32 = 64;
+
+/// Slices of data that the engine moves on one connection before it looks after the others
+const SLICES_MAX: u32 = 8;

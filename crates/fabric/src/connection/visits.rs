@@ -1,0 +1,95 @@
+//! Visits to a connection: by the engine, and by an event loop that has taken it over.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use rustix::event::epoll::EventFlags;
+
+use super::Conn;
+use super::interest::PORT_DOORBELL;
+use super::port::Work;
+use crate::runtime::{Member, Source};
+
+impl Source for Conn {
+    fn on_ready(self: Arc<Self>, port: u8, flags: EventFlags) {
+        self.counters.wakeups.add(1);
+        if port == PORT_DOORBELL {
+            self.interest.clear_doorbell();
+            if self.inline.load(Ordering::SeqCst) == 0 {
+                self.drive();
+            }
+        } else if !self.interest.has_sentinel() {
+            let is_usual = (EventFlags::IN | EventFlags::OUT).contains(flags);
+            // What is to be written waits for a caller only while one polls.
+            let gives_way = || {
+                self.masked.load(Ordering::SeqCst)
+                    && (flags == EventFlags::IN || self.inline.load(Ordering::SeqCst) > 0)
+            };
+            if is_usual && gives_way() {
+                self.interest.set(Some(false), Some(false));
+                // A caller that armed the link meanwhile has found it watched still.
+                if gives_way() {
+                    return;
+                }
+            }
+            self.drive();
+        } else if let Some(detail) = self.interest.sentinel_ended() {
+            // What the peer wrote before it ended is still in the ring.
+            while self.progress(Work::DRIVE).moved {}
+            self.with_port(|port| port.handle_peer_ended(&detail));
+        }
+    }
+
+    fn on_tick(self: Arc<Self>) -> bool {
+        if self.closed.get().is_some() {
+            return false;
+        }
+        let hits = self.counters.spins_hit.value();
+        let used = self.inline_hits_seen.swap(hits, Ordering::Relaxed) != hits;
+        if used || self.inline.load(Ordering::SeqCst) > 0 {
+            return true;
+        }
+        // Before arming: a caller that still finds it busy-polled has polled before that.
+        self.busy_polled.store(false, Ordering::SeqCst);
+        self.drive();
+        false
+    }
+
+    fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
+        if self.closed.get().is_some() {
+            return None;
+        }
+        let next = self.with_port(|port| port.handle_timeout(now));
+        self.drive();
+        next
+    }
+
+    fn on_stop(self: Arc<Self>) {
+        self.abort();
+    }
+}
+
+impl Member for Conn {
+    fn on_news(self: Arc<Self>) {
+        self.counters.wakeups.add(1);
+        self.interest.clear_doorbell();
+        if self.inline.load(Ordering::SeqCst) > 0 {
+            return;
+        }
+        self.masked.store(false, Ordering::SeqCst);
+        let outcome = self.progress(Work::ARM);
+        if outcome.more || outcome.partial {
+            self.loop_pause.store(LOOP_PAUSE, Ordering::Relaxed);
+            self.interest.call_engine();
+        }
+    }
+
+    fn leave(&self) {
+        self.interest.leave_loop();
+    }
+}
+
+/// Waits after a long message before an event loop takes the connection over again: where one is,
+/// there are more, which the engine moves without the interpreter
+const LOOP_PAUSE: u32 = 64;

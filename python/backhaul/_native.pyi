@@ -508,9 +508,9 @@ class Endpoint:
     def info(self) -> dict[str, Any]:
         """Lane and why it was chosen, addresses, and who the peer is.
 
-        ``carriers`` are the names of those that both sides have. ``ways`` has a tuple for each way by
-        which long private messages came, and each class of sizes: smallest size in bytes, name of
-        the way, median bandwidth in bytes per second, messages timed, and whether it is the one
+        ``carriers`` are the names of those that both sides have. ``ways`` has a tuple for each way
+        by which long private messages came, and each class of sizes: smallest size in bytes, name
+        of the way, median bandwidth in bytes per second, messages timed, and whether it is the one
         chosen.
         """
 

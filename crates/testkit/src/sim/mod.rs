@@ -3,7 +3,7 @@
 //!
 //! A [`run`] is decided by its seed alone: sizes and limits, commands of both sides, how much each
 //! read and write moves, how long bytes and payloads take, and the fault that strikes in the middle.
-//! Everything is checked against a naive model ([`model`]): content and order of what is received,
+//! Everything is checked against a naive model (`model`): content and order of what is received,
 //! that nothing is lost or doubled, also when receives are cancelled and deliveries go back, that
 //! each operation ends once, that an end is said before what fails for it and leaves nothing behind,
 //! that credit is kept to, and that what does not move waits for a caller.

@@ -19,6 +19,10 @@ pub struct EndpointStatistics {
     pub received_messages: u64,
     /// Payload bytes of these messages
     pub received_bytes: u64,
+    /// The part of `sent_bytes` that lay in memory of a device
+    pub sent_device_bytes: u64,
+    /// The part of `received_bytes` that lies in memory of a device
+    pub received_device_bytes: u64,
     /// Payload bytes of sends that are not complete
     pub queued_bytes: u64,
     /// Total time from posting a send to its completion, over all complete sends of 4 KiB or more
@@ -45,6 +49,8 @@ pub struct Counters {
     pub(crate) sent_bytes: Count,
     pub(crate) received_messages: Count,
     pub(crate) received_bytes: Count,
+    pub(crate) sent_device_bytes: Count,
+    pub(crate) received_device_bytes: Count,
     /// Of sends that the link has
     pub(crate) queued_bytes: Count,
     /// Of sends in the inbox
@@ -72,6 +78,8 @@ impl Counters {
             sent_bytes: Count::default(),
             received_messages: Count::default(),
             received_bytes: Count::default(),
+            sent_device_bytes: Count::default(),
+            received_device_bytes: Count::default(),
             queued_bytes: Count::default(),
             posted_bytes: Count::default(),
             send_time_ns: Count::default(),
@@ -95,6 +103,8 @@ impl Counters {
             sent_bytes: self.sent_bytes.value(),
             received_messages: self.received_messages.value(),
             received_bytes: self.received_bytes.value(),
+            sent_device_bytes: self.sent_device_bytes.value(),
+            received_device_bytes: self.received_device_bytes.value(),
             queued_bytes: self.queued_bytes(),
             send_time: Duration::from_nanos(self.send_time_ns.value()),
             recv_time: Duration::from_nanos(self.recv_time_ns.value()),

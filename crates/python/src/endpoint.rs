@@ -229,6 +229,8 @@ impl Endpoint {
             ("sent_bytes", statistics.sent_bytes),
             ("received_messages", statistics.received_messages),
             ("received_bytes", statistics.received_bytes),
+            ("sent_device_bytes", statistics.sent_device_bytes),
+            ("received_device_bytes", statistics.received_device_bytes),
             ("queued_bytes", statistics.queued_bytes),
             ("wakeups", statistics.wakeups),
             ("spins_hit", statistics.spins_hit),

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use backhaul_proto::{ArrivalId, MessageKind, Tag};
+use backhaul_proto::{ArrivalId, MemoryKind, MessageKind, Tag};
 use backhaul_shm::pool::PoolBuf;
 
 use crate::error::{CloseReason, RecvError, SendError};
@@ -88,6 +88,20 @@ pub struct MessageMemory {
 }
 
 impl Delivery {
+    /// How many of its bytes lie in memory of a device
+    pub fn device_bytes(&mut self) -> u64 {
+        match &mut self.content {
+            Content::Into(buffer) => match buffer.memory().kind() {
+                MemoryKind::Device(_) => self.bytes,
+                MemoryKind::Host => 0,
+            },
+            Content::Segments(memory) => {
+                let device = memory.device.iter();
+                device.map(|(_, memory)| memory.len() as u64).sum()
+            }
+        }
+    }
+
     /// The tag, if there is one
     pub fn tag(&self) -> Option<Tag> {
         match self.kind {

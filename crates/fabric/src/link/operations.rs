@@ -158,7 +158,9 @@ impl<S, R> Link<S, R> {
     }
 
     /// Takes back a message that was not looked at: another receive gets it, in its order
-    pub fn restore(&mut self, now: &Now, delivery: Delivery) {
+    pub fn restore(&mut self, now: &Now, mut delivery: Delivery) {
+        let device_bytes = delivery.device_bytes();
+        self.counters.received_device_bytes.lower(device_bytes);
         let Delivery {
             kind,
             message,
@@ -249,14 +251,17 @@ impl<S, R> Link<S, R> {
         };
         self.counters.received_messages.bump(1);
         self.counters.received_bytes.bump(bytes);
+        let mut delivery = Delivery {
+            kind,
+            message,
+            bytes,
+            content,
+        };
+        let device_bytes = delivery.device_bytes();
+        self.counters.received_device_bytes.bump(device_bytes);
         self.events.push_back(LinkEvent::Received {
             token: recv.token,
-            result: Ok(Delivery {
-                kind,
-                message,
-                bytes,
-                content,
-            }),
+            result: Ok(delivery),
         });
     }
 
@@ -275,6 +280,8 @@ impl<S, R> Link<S, R> {
         let send = self.sends.remove(send.0);
         self.counters.sent_messages.bump(1);
         self.counters.sent_bytes.bump(send.bytes);
+        let device_bytes = send.segments.device_bytes();
+        self.counters.sent_device_bytes.bump(device_bytes);
         self.finish_send(send, Ok(()));
     }
 

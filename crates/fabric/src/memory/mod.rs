@@ -100,6 +100,12 @@ impl Segments {
         self.0.iter().map(|segment| segment.len() as u64).sum()
     }
 
+    /// How many of them lie in memory of a device
+    pub fn device_bytes(&self) -> u64 {
+        let device = self.0.iter().filter(|segment| segment.kind().is_device());
+        device.map(|segment| segment.len() as u64).sum()
+    }
+
     /// The same memory, which nobody will write to any more
     #[must_use]
     pub fn exported(self) -> Self {

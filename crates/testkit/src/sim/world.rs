@@ -1,20 +1,20 @@
 //! One run: two sides, what lies between them, and what is done to them, from one seed.
 
+mod act;
+mod fault;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backhaul::seams::{
-    Carriers, Counters, Held, Link, LinkMemory, LinkParts, Meter, Now, Recv, Send,
-};
-use backhaul::{
-    Bytes, CarrierKind, CloseReason, KeepAlive, Limits, RecvBuffer, Segment, Segments, Tag, TagMask,
-};
-use backhaul_proto::{ArrivalId, Connection, MessageKind, Selector};
+use backhaul::seams::{Carriers, Counters, Held, Link, LinkMemory, LinkParts, Meter, Now};
+use backhaul::{CarrierKind, CloseReason, KeepAlive, Limits, Tag, TagMask};
+use backhaul_proto::{ArrivalId, Connection, Selector};
 use backhaul_shm::pool::Pool;
 
+use self::fault::{FAULTS, Fault};
 use super::carrier::{Exchange, SimCarrier};
 use super::lane::Wire;
-use super::model::{Direction, Part, content, is_said};
+use super::model::{Direction, is_said};
 use super::node::{Node, Surroundings};
 use crate::random::Random;
 use crate::toy::ToyDevice;
@@ -37,28 +37,6 @@ pub(super) struct World {
     /// Something was done that ends the connection, or may
     is_faulty: bool,
     fault: Option<(usize, Fault)>,
-}
-
-/// What is done to the connection in the middle of a run
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Fault {
-    None,
-    /// Reads and writes of a side fail
-    LaneError,
-    /// What a side has written ends, without a goodbye
-    End,
-    /// The peer is gone, as the sentinel tells
-    PeerGone,
-    /// Bytes change on their way
-    Garbage,
-    /// A ticket is not what it must be
-    BrokenTicket,
-    /// Nothing arrives any more
-    Silence,
-    /// No carrier takes what was announced
-    Refusal,
-    Abort,
-    Close,
 }
 
 impl World {
@@ -162,39 +140,6 @@ impl World {
         self.check_ended();
     }
 
-    /// Does something random
-    fn act(&mut self) {
-        let side = self.random.below(2);
-        match self.random.below(20) {
-            0..4 => self.send(side),
-            4..7 => {
-                let selector = self.some_selector();
-                let buffer = self.some_buffer();
-                self.post(side, selector, buffer);
-            }
-            7 => self.cancel(side),
-            8 => self.restore(side),
-            9 => self.advance(),
-            10..13 => {
-                let bytes = self.some_bytes();
-                self.with(side, |node, around| node.write(bytes, around));
-            }
-            13..16 => {
-                let bytes = self.some_bytes();
-                self.with(side, |node, around| node.read(bytes, around));
-            }
-            16..18 => {
-                self.with(side, |node, around| node.take(around));
-            }
-            _ => {
-                self.pump();
-            }
-        }
-        if !self.is_faulty {
-            self.check_credit();
-        }
-    }
-
     /// Runs a step of one side
     fn with<T>(
         &mut self,
@@ -222,182 +167,6 @@ impl World {
             is_corrupt,
         };
         step(&mut self.nodes[side], &mut around)
-    }
-
-    fn send(&mut self, side: usize) {
-        let kind = match self.random.below(4) {
-            0 => MessageKind::Untagged,
-            _ => MessageKind::Tagged(Tag(self.random.below(3) as u64)),
-        };
-        let parts = self.some_parts();
-        let seed = self.directions[side].next_seed();
-        let bytes: usize = parts.iter().map(|part| part.bytes).sum();
-        let content = content(seed, 0, bytes);
-        let operation = self.nodes[side].operation();
-        self.directions[side].send(operation, kind, parts.clone());
-        let is_host = parts.iter().all(|part| !part.is_device);
-        if is_host && self.random.below(2) == 0 {
-            let sizes: Vec<u64> = parts.iter().map(|part| part.bytes as u64).collect();
-            let is_out = self.with(side, |node, around| {
-                let is_out = node.send_inline(kind, &sizes, &content, around);
-                if is_out {
-                    around.sends.sent(operation, &Ok(()), true);
-                }
-                is_out
-            });
-            if is_out {
-                return;
-            }
-        }
-        let segments = self.segments(side, &parts, &content);
-        self.with(side, |node, around| {
-            let sources = node.offers(&segments);
-            node.link.post_send(
-                Send {
-                    operation,
-                    kind,
-                    segments,
-                    token: operation,
-                },
-                sources,
-            );
-            node.settle_with(around, Some(operation));
-        });
-    }
-
-    fn segments(&mut self, side: usize, parts: &[Part], content: &[u8]) -> Segments {
-        let mut at = 0;
-        parts
-            .iter()
-            .map(|part| {
-                let bytes = &content[at..at + part.bytes];
-                at += part.bytes;
-                if part.is_device {
-                    return Segment::Device(self.device.upload(bytes));
-                }
-                let memory = match self.random.below(2) {
-                    0 => self.nodes[side].exchange.lend(bytes.to_vec()),
-                    _ => Bytes::copy_from_slice(bytes),
-                };
-                match self.random.below(2) {
-                    0 => Segment::Private(memory),
-                    _ => Segment::Exported(memory),
-                }
-            })
-            .collect()
-    }
-
-    fn post(&mut self, side: usize, selector: Selector, buffer: Option<Box<dyn RecvBuffer>>) {
-        let mut buffer = buffer;
-        let (mut capacity, mut is_device) = (None, false);
-        if let Some(buffer) = &mut buffer {
-            let memory = buffer.memory();
-            capacity = Some(memory.len());
-            is_device = memory.kind().is_device();
-        }
-        let has_device_carrier = self.has_device_carrier;
-        let operation = self.nodes[side].operation();
-        self.with(side, |node, around| {
-            if is_device && !has_device_carrier {
-                around.recvs.post_refused(operation, selector, capacity);
-            } else {
-                around.recvs.post(operation, selector, capacity, is_device);
-            }
-            node.link.post_recv(
-                &around.now(),
-                Recv {
-                    operation,
-                    selector,
-                    buffer,
-                    token: operation,
-                },
-            );
-            node.settle_with(around, Some(operation));
-        });
-    }
-
-    fn cancel(&mut self, side: usize) {
-        let nth = self.random.below(100);
-        let operation = if self.random.below(3) == 0 {
-            self.directions[side].some_send(nth)
-        } else {
-            let recv = self.directions[1 - side].some_recv(nth);
-            let fills = recv.is_some_and(|recv| self.directions[1 - side].fills_device(recv));
-            self.directions[1 - side].losses += usize::from(fills);
-            recv
-        };
-        if let Some(operation) = operation {
-            self.with(side, |node, around| {
-                node.link.cancel(&around.now(), operation);
-                node.settle(around);
-            });
-        }
-    }
-
-    fn restore(&mut self, side: usize) {
-        let count = self.nodes[side].deliveries.len();
-        if count == 0 || self.wires.iter().any(|wire| wire.is_corrupt) {
-            return;
-        }
-        let index = self.random.below(count);
-        self.with(side, |node, around| {
-            let delivery = node.deliveries.swap_remove(index);
-            around.recvs.restore(delivery.message);
-            node.link.restore(&around.now(), delivery);
-            node.settle(around);
-        });
-    }
-
-    fn do_fault(&mut self, fault: Fault) {
-        let side = self.random.below(2);
-        match fault {
-            Fault::None => return,
-            Fault::LaneError => {
-                let which = self.random.below(3);
-                for (index, wire) in self.wires.iter_mut().enumerate() {
-                    wire.is_broken |= which == index || which == 2;
-                }
-            }
-            Fault::End => {
-                self.wires[side].is_written_off = true;
-                self.wires[1 - side].is_read_off = true;
-                self.with(side, |node, around| {
-                    node.link.handle_lane_error(
-                        std::io::Error::from(std::io::ErrorKind::BrokenPipe).into(),
-                    );
-                    node.settle(around);
-                });
-            }
-            Fault::PeerGone => {
-                self.wires[1 - side].lose();
-                self.with(side, |node, around| {
-                    node.link
-                        .handle_peer_ended("connection ended without a goodbye");
-                    node.settle(around);
-                });
-            }
-            Fault::Garbage => {
-                if !self.wires[side].corrupt(&mut self.random) {
-                    return;
-                }
-            }
-            Fault::BrokenTicket => self.nodes[side].exchange.break_next(),
-            Fault::Refusal => self.nodes[side].exchange.refuse_devices(),
-            Fault::Silence if !self.keeps_alive => return,
-            Fault::Silence => self.wires[side].is_silent = true,
-            Fault::Abort => {
-                self.with(side, |node, around| {
-                    node.link.abort();
-                    node.settle(around);
-                });
-            }
-            Fault::Close => {
-                let linger = *self.random.choose(&[0, 500, LINGER]);
-                self.close(side, linger);
-            }
-        }
-        self.is_faulty = true;
-        self.fault = Some((side, fault));
     }
 
     fn close(&mut self, side: usize, linger: u64) {
@@ -613,49 +382,6 @@ impl World {
     fn is_corrupt(&self) -> bool {
         self.wires.iter().any(|wire| wire.is_corrupt)
     }
-
-    fn some_bytes(&mut self) -> usize {
-        let most = *self.random.choose(&[1, 40, 1000, 1 << 20]);
-        1 + self.random.below(most)
-    }
-
-    fn some_parts(&mut self) -> Vec<Part> {
-        let count = *self.random.choose(&[1, 1, 1, 0, 2, 5]);
-        let has_devices = self.random.below(4) == 0;
-        let is_device = |random: &mut Random| has_devices && random.below(3) > 0;
-        (0..count)
-            .map(|_| Part {
-                bytes: match self.random.below(6) {
-                    0 => 0,
-                    1 => self.random.below(6000),
-                    2 => 300 + self.random.below(4),
-                    _ => self.random.below(200),
-                },
-                is_device: is_device(&mut self.random),
-            })
-            .collect()
-    }
-
-    fn some_selector(&mut self) -> Selector {
-        if self.random.below(4) == 0 {
-            return Selector::Untagged;
-        }
-        Selector::Tagged {
-            tag: Tag(self.random.below(3) as u64),
-            mask: *self
-                .random
-                .choose(&[TagMask::FULL, TagMask::ANY, TagMask(1)]),
-        }
-    }
-
-    fn some_buffer(&mut self) -> Option<Box<dyn RecvBuffer>> {
-        let bytes = *self.random.choose(&[0, 100, 310, 10_000, 40_000]);
-        match self.random.below(8) {
-            0..4 => None,
-            4 => Some(Box::new(self.device.upload(&vec![0; bytes]))),
-            _ => Some(Box::new(vec![0; bytes])),
-        }
-    }
 }
 
 impl std::fmt::Debug for World {
@@ -689,24 +415,6 @@ impl Meter for NoMeter {
     fn discard(&mut self, _now: &Now, _arrival: ArrivalId) {}
     fn stop(&mut self) {}
 }
-
-/// As often as they are chosen
-const FAULTS: [Fault; 14] = [
-    Fault::None,
-    Fault::None,
-    Fault::None,
-    Fault::LaneError,
-    Fault::End,
-    Fault::PeerGone,
-    Fault::Garbage,
-    Fault::Garbage,
-    Fault::BrokenTicket,
-    Fault::Silence,
-    Fault::Refusal,
-    Fault::Abort,
-    Fault::Close,
-    Fault::Close,
-];
 
 /// Any tagged message
 const ANY: Selector = Selector::Tagged {

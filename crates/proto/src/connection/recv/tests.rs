@@ -5,6 +5,7 @@
 use smallvec::smallvec;
 
 use super::*;
+use crate::connection::Withdrawn;
 
 mod bytes;
 mod withdraw;

@@ -114,6 +114,8 @@ fn segments_of_host_and_device_arrive_where_they_came_from() {
         (2, bytes)
     );
     assert_eq!(pair.near.statistics().sent_bytes, bytes);
+    assert_eq!(pair.near.statistics().sent_device_bytes, moved);
+    assert_eq!(statistics.received_device_bytes, moved);
     assert_eq!(theirs.blocks_held(), 0);
 }
 

@@ -3,6 +3,7 @@
 //! Whoever holds the connection's lock has this. It decides nothing about the protocol: it reads,
 //! hands in, drains and writes, for a bounded amount, and says what is left to do.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,9 @@ use super::interest::Interest;
 use crate::carrier::{Carriers, Payload, TakeError, WayStatistics};
 use crate::error::{RecvError, SendError};
 use crate::lane::{Lane, LaneTraits, Moved};
-use crate::link::{Link, LinkEvent, Now, ReadTargets, Recv, Send, TakeId, TakeRequest, TakeTarget};
+use crate::link::{
+    Link, LinkEvent, Now, OFFERS_MAX, ReadTargets, Recv, Send, TakeId, TakeRequest, TakeTarget,
+};
 use crate::memory::{Message, Received, Segments};
 use crate::request::Completer;
 
@@ -49,7 +52,7 @@ pub(crate) struct Port {
     lane: Option<Box<dyn Lane>>,
     carriers: Carriers,
     /// What carriers are bringing
-    payloads: Vec<Incoming>,
+    payloads: VecDeque<Incoming>,
     interest: Arc<Interest>,
     traits: LaneTraits,
     /// The last look in the middle of a long message found the lane not ready
@@ -152,7 +155,7 @@ impl Port {
             traits: lane.traits(),
             lane: Some(lane),
             carriers,
-            payloads: Vec::new(),
+            payloads: VecDeque::new(),
             interest,
             is_stalled: false,
         }
@@ -183,7 +186,10 @@ impl Port {
     /// How the peer may fetch the segments of a message, if it may fetch all of them
     fn offers(&mut self, segments: &Segments) -> Sources {
         let mut sources = Sources::new();
-        if self.carriers.is_empty() || !self.link.wants_offers(segments.bytes()) {
+        if self.carriers.is_empty()
+            || segments.len() > OFFERS_MAX
+            || !self.link.wants_offers(segments.bytes())
+        {
             return sources;
         }
         for segment in segments.iter() {
@@ -440,7 +446,7 @@ impl Port {
                 Err(error) => return self.handle_take_error(&request, error),
             }
         }
-        self.payloads.push(Incoming { request, payload });
+        self.payloads.push_back(Incoming { request, payload });
     }
 
     /// Moves one payload on, returning how many bytes and whether it is over

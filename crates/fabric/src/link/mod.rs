@@ -453,6 +453,9 @@ impl<S, R> Link<S, R> {
                 .filter(|offer| self.memory.knows(offer.carrier));
             offer.is_some() && !source.memory.is_device()
         };
+        if arrival.sizes.len() > OFFERS_MAX {
+            return None;
+        }
         let mut pieces = arrival.sizes.iter().zip(sources);
         if !pieces.all(|(size, source)| *size == 0 || known(source)) {
             return None;
@@ -463,6 +466,9 @@ impl<S, R> Link<S, R> {
         Some(self.ways.choose(arrival.bytes, may_lend))
     }
 }
+
+/// Segments of a message that are offered, or fetched: each is a call of the system
+pub(crate) const OFFERS_MAX: usize = 64;
 
 fn is_all_on_devices(sources: Option<&Sources>) -> bool {
     sources.is_some_and(|sources| sources.iter().all(|source| source.memory.is_device()))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from distributed import (
     Client,
+    KilledWorker,
     Nanny,
     Reschedule,
     Scheduler,
@@ -754,6 +755,27 @@ async def test_a_restarted_worker_runs_tasks_again(
     assert await client.submit(add, 1, 2, 3) == 6
     (switches,) = (await client.run(installed_switches)).values()
     assert "hot-path.execution" in switches
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_worker_that_a_task_ends_is_restarted(kind: type[BaseException]) -> None:
+    @gen_cluster(
+        client=True,
+        scheduler=HOST,
+        nthreads=[(HOST, 1)],
+        Worker=Nanny,
+        config={"distributed.scheduler.allowed-failures": 0},
+    )
+    async def ends_and_restarts(client: Client, scheduler: Scheduler, nanny: Nanny) -> None:
+        (switches,) = (await client.run(installed_switches)).values()
+        assert "hot-path.execution" in switches
+        with pytest.raises(KilledWorker):
+            await client.submit(throw, kind)
+        await client.wait_for_workers(1)
+        assert nanny.status is Status.running
+        assert await client.submit(add, 1, 2) == 3
+
+    ends_and_restarts()
 
 
 # What is left to Dask

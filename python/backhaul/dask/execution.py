@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable
 from time import perf_counter, thread_time
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.memory import allocate_in_arena
@@ -416,6 +416,10 @@ class _Execution(asyncio.Future[None]):
                 exc_info=error,
             )
             self._drop()
+            # Dask raises it twice, in the step of its task and in the callback of that. The second
+            # breaks off the cancellation of what runs, in which the worker would close itself and
+            # have its nanny close too, which is to restart it.
+            self.get_loop().call_soon(_raise, error)
             raise error
         if self._task_state.state in ("executing", "long-running"):
             logger.error(f"Exception during execution of task {self._key!r}", exc_info=error)
@@ -456,6 +460,10 @@ class _Execution(asyncio.Future[None]):
                 spent_s -= value
         name = "execute", self._span_id, prefix, coarse or "other", "seconds"
         digest(name, max(0.0, spent_s))
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 def _is_coroutine(run_spec: Any) -> bool:

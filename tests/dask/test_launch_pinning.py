@@ -38,7 +38,10 @@ def cpus_of_threads(pid: int) -> dict[str, str]:
     """Read the CPUs of every thread of a process, by thread id, as the kernel writes them."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
-        lines = (task / "status").read_text().splitlines()
+        try:
+            lines = (task / "status").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):  # It has ended since it was listed.
+            continue
         name, cpus = (
             next(line.split(":", 1)[1].strip() for line in lines if line.startswith(field))
             for field in ("Name:", "Cpus_allowed_list:")

@@ -249,6 +249,8 @@ impl Port {
             return outcome;
         }
         self.pump(work, &mut outcome);
+        // A receive that meets a message may fetch it: that is a read, too long for who only posts.
+        outcome.more |= !work.read && self.link.has_takes_due();
         outcome.partial = self.link.is_partial();
         self.is_stalled = outcome.partial && !outcome.moved && !self.traits.looks_are_free;
         self.link.finish_close();

@@ -104,6 +104,11 @@ impl<S, R> Link<S, R> {
         self.takes.due.pop_front()
     }
 
+    /// Whether there is payload that no carrier has been asked for
+    pub fn has_takes_due(&self) -> bool {
+        !self.takes.due.is_empty()
+    }
+
     /// Whether a carrier may hand over its own memory for all that is to be taken
     pub fn wants_whole(&self, take: TakeId) -> bool {
         self.takes.get(take).is_some_and(|take| {

@@ -65,6 +65,8 @@ pub struct Link<S, R> {
     recvs: Slab<RecvOperation<R>>,
     memory: LinkMemory,
     ways: Ways,
+    /// When the last message whose way is timed was in its place
+    last_in_place: Option<Instant>,
     announcing: Announcing,
     events: VecDeque<LinkEvent<S, R>>,
     meter: Box<dyn Meter>,
@@ -194,6 +196,7 @@ impl<S, R> Link<S, R> {
             sends: Slab::new(),
             recvs: Slab::new(),
             ways: Ways::default(),
+            last_in_place: None,
             announcing: Announcing::default(),
             memory: parts.memory,
             limits: parts.limits,
@@ -412,7 +415,10 @@ impl<S, R> Link<S, R> {
             return;
         }
         if let Some((way, since)) = arrival.way.take() {
+            // What came before it kept it waiting, whichever way that came.
+            let since = self.last_in_place.map_or(since, |last| since.max(last));
             let took = now.get().saturating_duration_since(since);
+            self.last_in_place = Some(now.get());
             if arrival.is_announced {
                 self.ways.record(way, arrival.bytes, took);
             } else {

@@ -136,6 +136,24 @@ pub fn the_engine_completes_what_nobody_waits_for(harness: &Harness) {
     }
 }
 
+/// Nor need anybody wait for one that was announced before its receive was posted
+///
+/// Several, so that every way of bringing it has its turn.
+pub fn the_engine_brings_what_was_announced_before(harness: &Harness) {
+    let pair = harness.pair();
+    for round in 0..8 {
+        let send = pair.near.send(Tag(1), pattern::make(round, 1 << 20));
+        // What comes after it says that it was announced.
+        pair.near.send(Tag(2), &b"x"[..]).done().unwrap();
+        let marker = pair.far.recv_message(Tag(2), TagMask::FULL);
+        marker.done().unwrap();
+        let request = pair.far.recv(Tag(1), TagMask::FULL, vec![0; 1 << 20]);
+        wait_until(|| request.is_done() && send.is_done());
+        let received = request.take().unwrap().unwrap();
+        pattern::check(round, &received.into_buffer::<Vec<u8>>().unwrap());
+    }
+}
+
 /// Detached operations finish
 pub fn a_detached_send_arrives(harness: &Harness) {
     let pair = harness.pair();

@@ -75,6 +75,7 @@ macro_rules! conformance_of_any_lane {
                 waiting_again_after_a_timeout_gets_the_result
                 stepping_completes_a_request
                 the_engine_completes_what_nobody_waits_for
+                the_engine_brings_what_was_announced_before
                 a_detached_send_arrives
             }
             flows {

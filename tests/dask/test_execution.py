@@ -771,8 +771,8 @@ def test_a_worker_that_a_task_ends_is_restarted(kind: type[BaseException]) -> No
         assert "hot-path.execution" in switches
         with pytest.raises(KilledWorker):
             await client.submit(throw, kind)
-        waited: Any = client.wait_for_workers(1)
-        await waited
+        asynchronous: Any = client
+        await asynchronous.wait_for_workers(1)
         assert nanny.status is Status.running
         assert await client.submit(add, 1, 2) == 3
 

@@ -379,6 +379,8 @@ pub(crate) trait Progress: std::fmt::Debug + Send + Sync {
 struct Slot<T, E> {
     /// Set once, after `state` holds the result
     done: AtomicBool,
+    /// The result was taken: who drops the request need not look. It orders nothing.
+    is_taken: AtomicBool,
     state: Mutex<State<T, E>>,
     blocked: Condvar,
 }
@@ -400,6 +402,7 @@ impl<T, E> Default for Slot<T, E> {
     fn default() -> Self {
         Self {
             done: AtomicBool::new(false),
+            is_taken: AtomicBool::new(false),
             state: Mutex::new(State::Pending {
                 waker: None,
                 is_slept_on: false,
@@ -418,7 +421,10 @@ impl<T, E> Slot<T, E> {
     fn take(&self) -> Option<Result<T, E>> {
         let mut state = self.lock();
         match std::mem::replace(&mut *state, State::Taken) {
-            State::Done(result) => Some(result),
+            State::Done(result) => {
+                self.is_taken.store(true, Ordering::Relaxed);
+                Some(result)
+            }
             State::Withdrawn => {
                 *state = State::Withdrawn;
                 None
@@ -441,6 +447,9 @@ impl<T, E> Slot<T, E> {
 
     /// Gives the result up, returning how things stood
     fn withdraw(&self) -> State<T, E> {
+        if self.is_taken.load(Ordering::Relaxed) {
+            return State::Taken;
+        }
         let mut state = self.lock();
         match &*state {
             State::Taken | State::Withdrawn => State::Taken,

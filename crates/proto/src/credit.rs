@@ -173,6 +173,7 @@ impl RecvCredit {
     }
 
     /// Whether a grant is worth a frame
+    #[inline]
     pub(crate) fn has_grant(&self) -> bool {
         // Without the last condition, a peer that lacks credit for its next message, which costs a
         // quarter of the window at most, could wait for a grant that is not worth a frame, while we

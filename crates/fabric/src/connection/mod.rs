@@ -358,25 +358,30 @@ impl Conn {
     /// Then the holder must work on the link: nobody else is called for it. What one command has
     /// completed is told before the next: a receive that was given up gives its message back before a
     /// later one is posted.
+    #[inline]
     fn take_commands(&self, port: &mut Port, wakes: &mut WakeList) -> bool {
         // Who sets it after this look has it seen after the hold.
         let is_dirty =
             self.dirty.load(Ordering::Relaxed) && self.dirty.swap(false, Ordering::SeqCst);
         if is_dirty {
-            let commands = std::mem::take(&mut *lock(&self.inbox));
-            for command in commands {
-                if let Command::Send(send) = &command {
-                    // The link counts it from now on: for a moment it is counted twice.
-                    let bytes = send.segments.bytes();
-                    port.handle(command);
-                    self.counters.posted_bytes.sub(bytes);
-                } else {
-                    port.handle(command);
-                }
-                self.dispatch(port, wakes);
-            }
+            self.empty_inbox(port, wakes);
         }
         is_dirty
+    }
+
+    fn empty_inbox(&self, port: &mut Port, wakes: &mut WakeList) {
+        let commands = std::mem::take(&mut *lock(&self.inbox));
+        for command in commands {
+            if let Command::Send(send) = &command {
+                // The link counts it from now on: for a moment it is counted twice.
+                let bytes = send.segments.bytes();
+                port.handle(command);
+                self.counters.posted_bytes.sub(bytes);
+            } else {
+                port.handle(command);
+            }
+            self.dispatch(port, wakes);
+        }
     }
 }
 

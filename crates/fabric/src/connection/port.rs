@@ -219,10 +219,11 @@ impl Port {
         let Some(lane) = &mut self.lane else {
             return false;
         };
-        if !self.link.is_short(sizes.iter().sum()) {
+        let payload_bytes = sizes.iter().sum();
+        if !self.link.is_short(payload_bytes) {
             return false;
         }
-        let Some(frame_bytes) = self.link.inline_frame_bytes(sizes) else {
+        let Some(frame_bytes) = self.link.inline_frame_bytes(sizes.len(), payload_bytes) else {
             return false;
         };
         if !lane.has_room(frame_bytes) {
@@ -231,10 +232,14 @@ impl Port {
         let Some(header) = self.link.send_inline(kind, sizes) else {
             return false;
         };
-        let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
-        slices.push(IoSlice::new(&header));
-        slices.extend(parts.iter().map(|part| IoSlice::new(part)));
-        let written = lane.write(&slices);
+        let written = if let [part] = parts {
+            lane.write(&[IoSlice::new(&header), IoSlice::new(part)])
+        } else {
+            let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
+            slices.push(IoSlice::new(&header));
+            slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+            lane.write(&slices)
+        };
         assert!(
             matches!(written, Ok(Moved::Bytes(bytes)) if bytes == frame_bytes),
             "there was room for {frame_bytes} bytes, but {written:?}"
@@ -402,7 +407,15 @@ impl Port {
     }
 
     /// Has carriers bring some of what they are to bring, returning how many bytes
+    #[inline]
     fn take_some(&mut self) -> usize {
+        if self.payloads.is_empty() && !self.link.has_takes_due() {
+            return 0;
+        }
+        self.take_due()
+    }
+
+    fn take_due(&mut self) -> usize {
         let mut total = 0;
         loop {
             while let Some(request) = self.link.poll_take() {
@@ -506,6 +519,9 @@ impl Port {
 
     /// Writes what the lane takes, returning how much that was
     fn write_some(&mut self) -> usize {
+        if !self.link.may_write() {
+            return 0;
+        }
         while let Some(request) = self.link.poll_give() {
             let given = self.carriers.give(request.segment, request.carrier);
             let given = given.map(|(carrier, ticket)| Given { carrier, ticket });

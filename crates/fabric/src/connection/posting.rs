@@ -61,10 +61,16 @@ impl Conn {
         let Some(mut port) = self.try_port() else {
             return false;
         };
-        let sizes: SmallVec<[u64; 4]> = parts.iter().map(|part| part.len() as u64).collect();
         // What lies in the inbox comes first. What is left there after this look comes after this
         // message.
-        let is_out = !self.dirty.load(Ordering::Relaxed) && port.send_inline(kind, &sizes, parts);
+        let is_out = !self.dirty.load(Ordering::Relaxed)
+            && if let [part] = parts {
+                port.send_inline(kind, &[part.len() as u64], parts)
+            } else {
+                let sizes: SmallVec<[u64; 4]> =
+                    parts.iter().map(|part| part.len() as u64).collect();
+                port.send_inline(kind, &sizes, parts)
+            };
         drop(port);
         self.settle(Outcome::default());
         is_out

@@ -87,6 +87,14 @@ pub struct MessageMemory {
     pub device: Vec<(usize, DeviceMemory)>,
 }
 
+impl Content {
+    /// Whether some of its own memory is memory of a device
+    #[inline]
+    pub fn has_device_segments(&self) -> bool {
+        matches!(self, Self::Segments(memory) if !memory.device.is_empty())
+    }
+}
+
 impl Delivery {
     /// How many of its bytes lie in memory of a device
     pub fn device_bytes(&mut self) -> u64 {

@@ -25,6 +25,8 @@ pub(super) struct SendOperation<S> {
 pub(super) struct RecvOperation<R> {
     operation: u64,
     pub(super) buffer: Option<Box<dyn RecvBuffer>>,
+    /// What kind of memory `buffer` is
+    kind: MemoryKind,
     token: R,
 }
 
@@ -98,6 +100,7 @@ impl<S, R> Link<S, R> {
         let id = self.recvs.insert(RecvOperation {
             operation,
             buffer,
+            kind,
             token,
         });
         if !self.memory.reaches(kind) {
@@ -257,8 +260,10 @@ impl<S, R> Link<S, R> {
             bytes,
             content,
         };
-        let device_bytes = delivery.device_bytes();
-        self.counters.received_device_bytes.bump(device_bytes);
+        if recv.kind.is_device() || delivery.content.has_device_segments() {
+            let device_bytes = delivery.device_bytes();
+            self.counters.received_device_bytes.bump(device_bytes);
+        }
         self.events.push_back(LinkEvent::Received {
             token: recv.token,
             result: Ok(delivery),

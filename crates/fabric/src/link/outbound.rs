@@ -36,6 +36,7 @@ struct OutgoingFrame {
 }
 
 impl Outbound {
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
@@ -73,17 +74,21 @@ impl<S, R> Link<S, R> {
     }
 
     /// How many bytes the first frame of such a message has; `None` if it cannot go that way
-    pub fn inline_frame_bytes(&self, segment_bytes: &[u64]) -> Option<usize> {
+    pub fn inline_frame_bytes(&self, segments: usize, payload_bytes: u64) -> Option<usize> {
         if self.is_closing() || !self.is_open() || !self.outbound.is_empty() {
             return None;
         }
-        let table = if segment_bytes.len() == 1 {
-            0
-        } else {
-            size_of_val(segment_bytes)
+        let table = match segments {
+            1 => 0,
+            _ => segments * size_of::<u64>(),
         };
-        let payload: u64 = segment_bytes.iter().sum();
-        Some(HEADER_BYTES + table + usize::try_from(payload).ok()?)
+        Some(HEADER_BYTES + table + usize::try_from(payload_bytes).ok()?)
+    }
+
+    /// Whether there may be something for the lane or for a carrier; `false` is certain
+    #[inline]
+    pub fn may_write(&self) -> bool {
+        !self.outbound.is_empty() || self.core.may_transmit()
     }
 
     /// A segment to be handed to a carrier; [`Link::handle_given`] is due next

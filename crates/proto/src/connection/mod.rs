@@ -288,6 +288,13 @@ impl Connection {
         self.sending.poll_transmit()
     }
 
+    /// Whether [`poll_transmit`](Self::poll_transmit) may have something; `false` is certain
+    #[inline]
+    #[must_use]
+    pub fn may_transmit(&self) -> bool {
+        self.has_control() || self.sending.may_transmit()
+    }
+
     /// Says what came of the last [`Outgoing::Give`]; with `None` the part goes on the lane
     ///
     /// # Panics
@@ -352,6 +359,7 @@ impl Connection {
         );
     }
 
+    #[inline]
     fn has_control(&self) -> bool {
         self.pong_due.is_some() || self.liveness.has_ping() || self.receiving.has_control()
     }

@@ -352,6 +352,7 @@ impl RecvHalf {
         self.answers.pop_front()
     }
 
+    #[inline]
     pub(super) fn has_control(&self) -> bool {
         self.credit.has_grant() || !self.answers.is_empty()
     }

@@ -255,6 +255,12 @@ impl SendHalf {
         None
     }
 
+    /// Whether anything waits that credit, or an answer, may let go; `false` is certain
+    #[inline]
+    pub(super) fn may_transmit(&self) -> bool {
+        !self.queued.is_empty() || !self.streaming.is_empty() || self.close == Close::Asked
+    }
+
     /// Says what came of the last [`Outgoing::Give`]
     pub(super) fn given(&mut self, given: Option<Given>) {
         assert!(
@@ -489,6 +495,7 @@ fn segment_count(segment_bytes: &[u64]) -> u32 {
 }
 
 /// A header with its segment table, which a single segment does not need
+#[inline]
 pub(crate) fn encode_start(header: &FrameHeader, segment_bytes: &[u64]) -> HeaderBytes {
     let mut encoded = HeaderBytes::from_slice(&header.encode());
     if segment_bytes.len() != 1 {

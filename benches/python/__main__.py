@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from benches.python import codec, imports, order, overproduction
+from benches.python import codec, idle, imports, order, overproduction, versus
 from benches.python.commands import COMMANDS
 
 __all__ = ["main"]
@@ -27,7 +27,15 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
-for command in (*COMMANDS, codec.main, imports.main, order.main, overproduction.main):
+for command in (
+    *COMMANDS,
+    codec.main,
+    idle.main,
+    imports.main,
+    order.main,
+    overproduction.main,
+    versus.main,
+):
     main.add_command(command)
 
 

@@ -260,10 +260,22 @@ impl Conn {
         // holder sees `dirty` after it has let go. And it is the look at `dirty` after our own
         // hold.
         fence(Ordering::SeqCst);
-        let more = self.dirty.load(Ordering::SeqCst) && self.progress(Work::SUBMIT).more;
-        if outcome.more || more {
+        let more = self.dirty.load(Ordering::SeqCst) && self.has_work_left(Work::SUBMIT);
+        if more || self.is_left_to_engine(outcome) {
             self.interest.call_engine();
         }
+    }
+
+    /// Works on the link, returning whether the engine is to go on
+    fn has_work_left(&self, work: Work) -> bool {
+        let outcome = self.progress(work);
+        self.is_left_to_engine(outcome)
+    }
+
+    /// Whether the engine is to go on at once after a caller's work
+    fn is_left_to_engine(&self, outcome: Outcome) -> bool {
+        // Where callers poll, they bring what is due; or else the tick, which looks whether they do.
+        outcome.more || (outcome.has_takes_due && !self.busy_polled.load(Ordering::SeqCst))
     }
 
     /// Takes the port unless somebody holds it
@@ -312,6 +324,8 @@ impl Conn {
             total.moved |= outcome.moved;
             total.more = outcome.more;
             total.partial = outcome.partial;
+            total.offered_bytes = outcome.offered_bytes;
+            total.has_takes_due = outcome.has_takes_due;
             // Pairs with the fence in `settle`.
             fence(Ordering::SeqCst);
             if !self.dirty.load(Ordering::SeqCst) {
@@ -348,7 +362,7 @@ impl Conn {
     fn take_over(&self) {
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
-        if self.dirty.load(Ordering::SeqCst) && self.progress(Work::SUBMIT).more {
+        if self.dirty.load(Ordering::SeqCst) && self.has_work_left(Work::SUBMIT) {
             self.interest.call_engine();
         }
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Conn;
 use super::port::{Command, Work};
+use super::spin::Look;
 use crate::link::Delivery;
 use crate::request::Progress;
 use crate::runtime::{LoopWatch, Member};
@@ -15,9 +16,9 @@ impl Conn {
     ///
     /// To hold it saves taking it for each look: what comes is seen when it comes. Whoever wants
     /// the port meanwhile is seen too.
-    pub(super) fn watch(&self) -> bool {
+    pub(super) fn watch(&self) -> Look {
         let Some(port) = self.try_port() else {
-            return false;
+            return Look::default();
         };
         for _ in 1..LOOKS_PER_HOLD {
             if port.is_stalled {
@@ -33,7 +34,12 @@ impl Conn {
         let outcome = self.work_on(port, None, Work::POLL);
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
-        outcome.moved | (self.dirty.load(Ordering::SeqCst) && self.progress(Work::POLL).moved)
+        let moved =
+            outcome.moved | (self.dirty.load(Ordering::SeqCst) && self.progress(Work::POLL).moved);
+        Look {
+            moved,
+            awaits: Duration::from_nanos(outcome.offered_bytes / FETCHED_BYTES_PER_NANO),
+        }
     }
 
     /// Hands the connection to the engine: from now on news wake it
@@ -129,8 +135,8 @@ impl Progress for Conn {
             self.progress(Work::MASK);
         }
         let found = self.spin.until(|| {
-            let moved = self.watch();
-            (done.load(Ordering::Acquire), moved)
+            let look = self.watch();
+            (done.load(Ordering::Acquire), look)
         });
         let last = self.inline.fetch_sub(1, Ordering::SeqCst) == 1;
         if found {
@@ -195,6 +201,9 @@ impl Progress for Conn {
         self.blocked.fetch_sub(1, Ordering::SeqCst);
     }
 }
+
+/// How fast a peer fetches what it was offered, at least: it is waited for awake so long
+const FETCHED_BYTES_PER_NANO: u64 = 2;
 
 /// A few times what a short message takes to a peer that polls, and back
 const BRIEFLY: Duration = Duration::from_micros(3);

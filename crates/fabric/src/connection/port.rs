@@ -101,6 +101,10 @@ pub(super) struct Outcome {
     pub(super) more: bool,
     /// A message is half sent or half received
     pub(super) partial: bool,
+    /// Bytes that the peer may be fetching by itself
+    pub(super) offered_bytes: u64,
+    /// Carriers have something to bring, too much for who only posts
+    pub(super) has_takes_due: bool,
 }
 
 impl Work {
@@ -220,7 +224,7 @@ impl Port {
             return false;
         };
         let payload_bytes = sizes.iter().sum();
-        if !self.link.is_short(payload_bytes) {
+        if self.link.would_offer(payload_bytes) {
             return false;
         }
         let Some(frame_bytes) = self.link.inline_frame_bytes(sizes.len(), payload_bytes) else {
@@ -244,6 +248,7 @@ impl Port {
             matches!(written, Ok(Moved::Bytes(bytes)) if bytes == frame_bytes),
             "there was room for {frame_bytes} bytes, but {written:?}"
         );
+        self.link.handle_not_offered(payload_bytes);
         true
     }
 
@@ -253,10 +258,17 @@ impl Port {
         if self.lane.is_none() {
             return outcome;
         }
+        // A receive that meets a message may fetch it: that is a read.
+        if !work.read && self.link.has_takes_due() {
+            if self.link.takes_due_bytes() <= POSTER_BYTES_MAX {
+                self.take_due();
+            } else {
+                outcome.has_takes_due = true;
+            }
+        }
         self.pump(work, &mut outcome);
-        // A receive that meets a message may fetch it: that is a read, too long for who only posts.
-        outcome.more |= !work.read && self.link.has_takes_due();
         outcome.partial = self.link.is_partial();
+        outcome.offered_bytes = self.link.offered_bytes();
         self.is_stalled = outcome.partial && !outcome.moved && !self.traits.looks_are_free;
         self.link.finish_close();
         outcome
@@ -570,6 +582,9 @@ const SLICE_BYTES: usize = 1 << 20;
 
 /// Bytes that a carrier brings at a time: each time may be a call of the system
 const TAKE_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes that carriers bring for a caller who only posts: about what a wake-up takes
+const POSTER_BYTES_MAX: u64 = 128 << 10;
 
 /// Bytes taken from the lane before it is the writer's turn again
 const READ_BYTES_MAX: usize = 256 << 10;

@@ -16,6 +16,15 @@ pub(super) struct SpinPolicy {
     pause: AtomicU32,
 }
 
+/// What a look at a connection came to
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Look {
+    /// Bytes moved
+    pub(super) moved: bool,
+    /// The peer may be at work for so long without anything moving here
+    pub(super) awaits: Duration,
+}
+
 impl SpinPolicy {
     pub(super) fn new(budget: Duration) -> Self {
         Self {
@@ -46,12 +55,12 @@ impl SpinPolicy {
         }
     }
 
-    /// Polls until `step` says `(done, _)` or nothing has moved for the budget
-    pub(super) fn until(&self, mut step: impl FnMut() -> (bool, bool)) -> bool {
+    /// Polls until `step` says that it is done, or nothing has moved for the budget
+    pub(super) fn until(&self, mut step: impl FnMut() -> (bool, Look)) -> bool {
         // The clock is first read when the first step was in vain: most steps are not.
         let mut times = None;
         loop {
-            let (done, moved_any) = step();
+            let (done, look) = step();
             if done {
                 self.misses.store(0, Ordering::Relaxed);
                 return true;
@@ -59,14 +68,14 @@ impl SpinPolicy {
             std::hint::spin_loop();
             let now = Instant::now();
             let (started, idle_since) = times.get_or_insert((now, now));
-            if moved_any {
+            if look.moved {
                 *idle_since = now;
             }
             if now - *idle_since >= YIELD_AFTER {
                 // The peer may have been woken on this very CPU, and wait for us to leave it.
                 std::thread::yield_now();
             }
-            if now - *idle_since >= self.budget || now - *started >= TRANSFER_MAX {
+            if now - *idle_since >= self.budget + look.awaits || now - *started >= TRANSFER_MAX {
                 self.miss();
                 return false;
             }

@@ -24,10 +24,19 @@ pub(super) struct Arrival {
     pub(super) filled_bytes: u64,
     /// Where the next bytes go that a frame announces
     pub(super) next: Cursor,
-    /// How its bytes come, and since when, if that is measured
-    pub(super) way: Option<(Way, Instant)>,
+    /// How its bytes come, if that is timed
+    pub(super) way: Option<Timed>,
     /// It did not come unasked
     pub(super) is_announced: bool,
+}
+
+/// How the bytes of a message come, and since when
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timed {
+    pub(super) way: Way,
+    pub(super) since: Instant,
+    /// Bytes that had been read before
+    pub(super) untimed_bytes: u64,
 }
 
 pub(super) enum Memory {

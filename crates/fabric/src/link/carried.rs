@@ -109,6 +109,11 @@ impl<S, R> Link<S, R> {
         !self.takes.due.is_empty()
     }
 
+    /// Bytes of the payload that no carrier has been asked for
+    pub fn takes_due_bytes(&self) -> u64 {
+        self.takes.due.iter().map(|due| due.bytes).sum()
+    }
+
     /// Whether a carrier may hand over its own memory for all that is to be taken
     pub fn wants_whole(&self, take: TakeId) -> bool {
         self.takes.get(take).is_some_and(|take| {

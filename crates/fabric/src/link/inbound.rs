@@ -89,6 +89,11 @@ impl Inbound {
         self.payload.is_some()
     }
 
+    /// How many bytes have been read ahead
+    pub(super) fn staged_bytes(&self) -> u64 {
+        self.staged.len() as u64
+    }
+
     /// Nothing more comes
     pub(super) fn stop(&mut self) {
         self.payload = None;

@@ -32,7 +32,7 @@ use backhaul_shm::pool::Pool;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use self::arrival::{Arrival, Cursor, Memory, Missing};
+use self::arrival::{Arrival, Cursor, Memory, Missing, Timed};
 use self::carried::Takes;
 use self::inbound::{Arrivals, Inbound};
 use self::operations::{RecvOperation, SendOperation};
@@ -62,6 +62,8 @@ pub struct Link<S, R> {
     takes: Takes,
     outbound: Outbound,
     sends: Slab<SendOperation<S>>,
+    /// Bytes of the sends that the peer may be fetching
+    offered_bytes: u64,
     recvs: Slab<RecvOperation<R>>,
     memory: LinkMemory,
     ways: Ways,
@@ -194,6 +196,7 @@ impl<S, R> Link<S, R> {
             takes: Takes::default(),
             outbound: Outbound::default(),
             sends: Slab::new(),
+            offered_bytes: 0,
             recvs: Slab::new(),
             ways: Ways::default(),
             last_in_place: None,
@@ -240,6 +243,12 @@ impl<S, R> Link<S, R> {
         !self.is_partial()
     }
 
+    /// Bytes of sends that the peer may be fetching by itself: nothing moves here meanwhile
+    #[inline]
+    pub fn offered_bytes(&self) -> u64 {
+        self.offered_bytes
+    }
+
     /// Whether a message is to be announced with offers of its memory, if there are any to be had
     pub fn wants_offers(&mut self, bytes: u64) -> bool {
         if !self.memory.may_fetch() {
@@ -249,9 +258,22 @@ impl<S, R> Link<S, R> {
         bytes > self.limits.eager_bytes_max || self.announcing.choose(bytes, advice)
     }
 
-    /// Whether a message goes on the inline path, if it can: longer ones may do better
-    pub fn is_short(&self, bytes: u64) -> bool {
-        bytes < CHOICE_BYTES_MIN || !self.memory.may_fetch()
+    /// Whether the next message is one to announce, if it has so many bytes: then it does not go on
+    /// the inline path
+    #[inline]
+    pub fn would_offer(&self, bytes: u64) -> bool {
+        bytes >= CHOICE_BYTES_MIN && self.memory.may_fetch() && {
+            let advice = self.core.announce_advice_bytes();
+            bytes > self.limits.eager_bytes_max || self.announcing.peek(bytes, advice)
+        }
+    }
+
+    /// Handles that a message of so many bytes went on the inline path
+    #[inline]
+    pub fn handle_not_offered(&mut self, bytes: u64) {
+        if bytes >= CHOICE_BYTES_MIN {
+            self.wants_offers(bytes);
+        }
     }
 
     /// By which ways long messages come, and how fast they were
@@ -378,7 +400,11 @@ impl<S, R> Link<S, R> {
         }
         if !asks {
             if bytes >= CHOICE_BYTES_MIN && self.memory.may_fetch() {
-                arrival.way = Some((Way::Lane, now.get()));
+                arrival.way = Some(Timed {
+                    way: Way::Lane,
+                    since: now.get(),
+                    untimed_bytes: self.inbound.staged_bytes(),
+                });
             }
             self.arrivals.insert(id, arrival);
             return;
@@ -394,9 +420,11 @@ impl<S, R> Link<S, R> {
             return;
         }
         let way = self.choose_way(&arrival);
-        if way.is_some() {
-            arrival.way = way.map(|way| (way, now.get()));
-        }
+        arrival.way = way.map(|way| Timed {
+            way,
+            since: now.get(),
+            untimed_bytes: 0,
+        });
         self.arrivals.insert(id, arrival);
         let advice = self.advice_bytes();
         match way {
@@ -414,15 +442,17 @@ impl<S, R> Link<S, R> {
         if arrival.filled_bytes < arrival.bytes {
             return;
         }
-        if let Some((way, since)) = arrival.way.take() {
+        if let Some(timed) = arrival.way.take() {
             // What came before it kept it waiting, whichever way that came.
-            let since = self.last_in_place.map_or(since, |last| since.max(last));
+            let last = self.last_in_place;
+            let since = last.map_or(timed.since, |last| timed.since.max(last));
             let took = now.get().saturating_duration_since(since);
             self.last_in_place = Some(now.get());
             if arrival.is_announced {
-                self.ways.record(way, arrival.bytes, took);
+                self.ways.record(timed.way, arrival.bytes, took);
             } else {
-                self.ways.record_eager(arrival.bytes, took);
+                let timed_bytes = arrival.bytes.saturating_sub(timed.untimed_bytes);
+                self.ways.record_eager(arrival.bytes, timed_bytes, took);
             }
         }
     }

@@ -18,6 +18,8 @@ pub(super) struct SendOperation<S> {
     operation: u64,
     pub(super) segments: Segments,
     bytes: u64,
+    /// Part of `bytes` that the peer may fetch by itself
+    offered_bytes: u64,
     token: S,
 }
 
@@ -38,10 +40,11 @@ impl<S, R> Link<S, R> {
         let kind = send.kind;
         let bytes = send.segments.bytes();
         self.counters.queued_bytes.bump(bytes);
-        let send = SendOperation {
+        let mut send = SendOperation {
             operation: send.operation,
             segments: send.segments,
             bytes,
+            offered_bytes: 0,
             token: send.token,
         };
         if !self.is_open() || self.is_closing() {
@@ -63,6 +66,10 @@ impl<S, R> Link<S, R> {
             sources: &sources,
             announce: !sources.is_empty(),
         };
+        if sources.iter().any(|source| source.offer.is_some()) {
+            send.offered_bytes = bytes;
+            self.offered_bytes += bytes;
+        }
         let id = self.sends.insert(send);
         match self.core.send_long(SendId(id), kind, &sizes, &long) {
             Ok(()) => Some(id),
@@ -293,6 +300,7 @@ impl<S, R> Link<S, R> {
     /// Says what has become of a send
     pub(super) fn finish_send(&mut self, send: SendOperation<S>, result: Result<(), SendError>) {
         self.counters.queued_bytes.lower(send.bytes);
+        self.offered_bytes -= send.offered_bytes;
         // Before the event: its receiver may use the memory again.
         drop(send.segments);
         self.events.push_back(LinkEvent::Sent {

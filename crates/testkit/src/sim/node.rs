@@ -114,7 +114,11 @@ impl Node {
         bytes: &[u8],
         around: &mut Surroundings<'_>,
     ) -> bool {
-        let Some(frame_bytes) = self.link.inline_frame_bytes(sizes) else {
+        let payload_bytes = sizes.iter().sum();
+        if self.link.would_offer(payload_bytes) {
+            return false;
+        }
+        let Some(frame_bytes) = self.link.inline_frame_bytes(sizes.len(), payload_bytes) else {
             return false;
         };
         let room = around.outgoing.room();
@@ -133,6 +137,7 @@ impl Node {
             .outgoing
             .write(around.now, around.random, &slices, usize::MAX);
         assert_eq!(written, Moved::Bytes(frame_bytes));
+        self.link.handle_not_offered(payload_bytes);
         true
     }
 

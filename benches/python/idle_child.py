@@ -1,0 +1,69 @@
+"""The listening process of ``idle``; it starts the other one itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import backhaul
+from backhaul.bench.pss import read_memory
+
+_CONNECT_TIMEOUT_S = 60.0
+
+
+def main() -> None:
+    """Listen, or connect if the first argument is an address."""
+    raise_descriptor_limit()
+    if sys.argv[1] == "connect":
+        connect(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        return
+    lane, peers, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    with backhaul.Context(lanes=[lane]) as context, context.listen("127.0.0.1:0") as listener:
+        other = subprocess.Popen(
+            [sys.executable, "-m", __spec__.name, "connect", listener.address, lane, f"{peers}"],
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            # One connection is there before: what the first one costs is not of interest.
+            endpoints = [listener.accept().wait(_CONNECT_TIMEOUT_S)]
+            endpoints[0].recv_frames().wait(_CONNECT_TIMEOUT_S)
+            before = [read_memory(pid).pss for pid in (os.getpid(), other.pid)]
+            endpoints[0].send_frames([b"go"]).wait(_CONNECT_TIMEOUT_S)
+            endpoints += [listener.accept().wait(_CONNECT_TIMEOUT_S) for _ in range(peers)]
+            endpoints[0].recv_frames().wait(_CONNECT_TIMEOUT_S)
+            time.sleep(1)
+            began_s, cpu_began_s = time.monotonic(), time.process_time()
+            time.sleep(seconds)
+            used = (time.process_time() - cpu_began_s) / (time.monotonic() - began_s)
+            after = [read_memory(pid).pss for pid in (os.getpid(), other.pid)]
+        finally:
+            other.communicate("over\n", timeout=_CONNECT_TIMEOUT_S)
+    grown_bytes = sum(after) - sum(before)
+    print(json.dumps({"core_percent": 100 * used, "kb_each": grown_bytes / 2 / peers / 1e3}))
+
+
+def connect(address: str, lane: str, peers: int) -> None:
+    """Open the endpoints, and hold them until told otherwise."""
+    with backhaul.Context(lanes=[lane]) as context:
+        first = context.connect(address).wait(_CONNECT_TIMEOUT_S)
+        first.send_frames([b"here"]).wait(_CONNECT_TIMEOUT_S)
+        first.recv_frames().wait(_CONNECT_TIMEOUT_S)
+        endpoints = [context.connect(address).wait(_CONNECT_TIMEOUT_S) for _ in range(peers)]
+        first.send_frames([b"all"]).wait(_CONNECT_TIMEOUT_S)
+        sys.stdin.readline()
+        del endpoints
+
+
+def raise_descriptor_limit() -> None:
+    """Peers need a handful of descriptors each."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    main()

@@ -49,7 +49,17 @@ class Array(Generic[_T]):
         If its interface contradicts itself.
     """
 
-    __slots__ = ("_ptr", "cuda", "itemsize", "nbytes", "ndim", "obj", "readonly", "shape", "strides")
+    __slots__ = (
+        "_ptr",
+        "cuda",
+        "itemsize",
+        "nbytes",
+        "ndim",
+        "obj",
+        "readonly",
+        "shape",
+        "strides",
+    )
 
     def __init__(self, obj: Any) -> None:
         interface = getattr(obj, "__cuda_array_interface__", None)
@@ -179,7 +189,7 @@ def flat(buffer: Any, *, writable: bool = False) -> Any:
         import numpy as np
 
         # The elements in the order in which they lie, which is how UCX-Py sends them.
-        view = memoryview(np.asarray(view).T)
+        view = memoryview(np.asarray(view).T)  # type: ignore[arg-type]
     if not view.c_contiguous:
         raise InvalidBuffer(
             f"memory must be C or F contiguous, got {type(buffer)!r} of shape {view.shape} "

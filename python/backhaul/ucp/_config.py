@@ -20,23 +20,21 @@ TRANSPORT_OF_LANE = {"inproc": "self", "shm": "posix", "tcp": "tcp"}
 _LANES = ("inproc", "shm", "tcp")
 _WITHIN_HOST = frozenset({"inproc", "shm"})
 _BETWEEN_HOSTS = frozenset({"tcp"})
+_OF_HOSTS = "sm shm mm posix sysv xpmem cma knem"
+_OF_NETWORKS = (
+    "tcp ib rc rc_v rc_x rc_mlx5 rc_verbs dc dc_x dc_mlx5 ud ud_v ud_x ud_mlx5 ud_verbs gga srd "
+    "ugni cm"
+)
+_OF_NONE = "cuda cuda_copy cuda_ipc gdr_copy rocm rocm_copy rocm_ipc ze_copy rdmacm sockcm"
 #: Lanes that stand for the transports of UCX. Those of network cards are all served by the lane for
 #: other hosts; those that move memory of GPUs, or only connect, by none.
 _LANES_OF_TRANSPORT: dict[str, frozenset[str]] = {
     "all": frozenset(_LANES),
     "self": frozenset({"inproc"}),
     "loopback": frozenset({"inproc"}),
-    **dict.fromkeys(("sm", "shm", "mm", "posix", "sysv", "xpmem", "cma", "knem"), _WITHIN_HOST),
-    **dict.fromkeys(
-        ("tcp", "ib", "rc", "rc_v", "rc_x", "rc_mlx5", "rc_verbs", "dc", "dc_x", "dc_mlx5")
-        + ("ud", "ud_v", "ud_x", "ud_mlx5", "ud_verbs", "gga", "srd", "ugni", "cm"),
-        _BETWEEN_HOSTS,
-    ),
-    **dict.fromkeys(
-        ("cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "rocm", "rocm_copy", "rocm_ipc", "ze_copy")
-        + ("rdmacm", "sockcm"),
-        frozenset[str](),
-    ),
+    **dict.fromkeys(_OF_HOSTS.split(), _WITHIN_HOST),
+    **dict.fromkeys(_OF_NETWORKS.split(), _BETWEEN_HOSTS),
+    **dict.fromkeys(_OF_NONE.split(), frozenset[str]()),
 }
 
 #: Options that are told without being set, with the values that UCX-Py chose where it did.

@@ -8,6 +8,7 @@ as a tagged message under a number of its own, straight into the memory of its r
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import struct
@@ -243,10 +244,9 @@ class Connection(Source):
         """Have a callback called once, when the connection ends or nobody has it any more."""
         self._close_callback = callback
         if callback is not None:
-            try:
+            # Where no event loop runs, it is left to the end of the endpoint.
+            with contextlib.suppress(RuntimeError):
                 self.native.on_close(self.run_close_callback)
-            except RuntimeError:  # no event loop runs here
-                pass
 
     def run_close_callback(self) -> None:
         """Call the callback, if it has not been called."""
@@ -276,7 +276,5 @@ def wait_for_lingering(timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while _lingering:
         _, request = _lingering.pop()
-        try:
+        with contextlib.suppress(BackhaulError):
             request.wait(max(0.0, deadline - time.monotonic()))
-        except BackhaulError:
-            pass

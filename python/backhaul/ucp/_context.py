@@ -104,12 +104,12 @@ class ApplicationContext:
 
     @property
     def worker(self) -> ApplicationContext:
-        """This, as UCX-Py's context had a worker."""
+        """Itself, as UCX-Py's context had a worker."""
         return self
 
     @property
     def context(self) -> ApplicationContext:
-        """This, as UCX-Py's context had one of UCX."""
+        """Itself, as UCX-Py's context had one of UCX."""
         return self
 
     @property
@@ -419,7 +419,9 @@ class ApplicationContext:
         lines = ["#", "# Backhaul context", "#"]
         for number, lane in enumerate(self.settings.lanes):
             transport = _config.TRANSPORT_OF_LANE[lane]
-            lines.append(f"#  resource {number}  :  md 0  dev {number}  flags -- {transport}/{lane}")
+            lines.append(
+                f"#  resource {number}  :  md 0  dev {number}  flags -- {transport}/{lane}"
+            )
         return "\n".join([*lines, "#", ""])
 
     def worker_info(self) -> str:
@@ -435,6 +437,9 @@ class ApplicationContext:
     def close(self) -> None:
         """End everything at once, but for what was sent by endpoints that are closed."""
         self.matcher.end(None, UCXCanceled("UCX was reset"))
+        for source in self.sources():
+            # Peers that have connected to the worker, and that no loop has seen, are told too.
+            source.drain()
         for source in self.sources():
             if isinstance(source, Connection):
                 source.abort()

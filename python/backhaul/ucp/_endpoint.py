@@ -67,9 +67,7 @@ class Endpoint:
 
     # Messages
 
-    async def send(
-        self, buffer: Any, tag: Hashable | None = None, force_tag: bool = False
-    ) -> bool:
+    async def send(self, buffer: Any, tag: Hashable | None = None, force_tag: bool = False) -> bool:
         """Send a buffer to the peer.
 
         Parameters
@@ -110,9 +108,7 @@ class Endpoint:
             raise self._failed_send(error, buffer, tag) from error
         return True
 
-    async def recv(
-        self, buffer: Any, tag: Hashable | None = None, force_tag: bool = False
-    ) -> bool:
+    async def recv(self, buffer: Any, tag: Hashable | None = None, force_tag: bool = False) -> bool:
         """Receive a message into a buffer.
 
         Parameters
@@ -174,7 +170,7 @@ class Endpoint:
         connection.drain()
         key = connection.active_key
         if not context.matcher.has(key):
-            self._check_open()
+            self._check_open_to_receive()
         self._recv_count += 1
         is_wide = connection.peer is not None
         arrival = await context.arrival(key, of=connection, is_wide=is_wide)
@@ -269,8 +265,9 @@ class Endpoint:
         if self._is_closing:
             return
         self._is_closing = True
-        if self._connection.farewell is not None:
-            # Nothing is awaited of a peer that has closed; what it has sent is not wanted.
+        farewell = self._connection.farewell
+        if farewell is not None and farewell.in_order:
+            # The peer has closed too; what it has sent and was not received is not wanted.
             self.abort()
             return
         try:
@@ -483,6 +480,9 @@ class Endpoint:
 
     async def _announce(self, tag: int | None, buffer: Any) -> bool:
         native = self._native
+        if self._connection.peer is not None:
+            # No receive of an endpoint would show that a worker has gone.
+            self._connection.look()
         if native is None or native.closed():
             self._check_open()
         view = flat(buffer)
@@ -502,7 +502,7 @@ class Endpoint:
         for source in context.sources():
             source.drain()
         if not context.matcher.has(tag):
-            self._check_open()
+            self._check_open_to_receive()
         self._recv_count += 1
         arrival = await context.arrival(tag, of=connection)
         await context.fetch(tag, arrival, view, self._recv_name(buffer, tag))
@@ -517,6 +517,16 @@ class Endpoint:
         if native.closed() and self._error_handling:
             raise self._gone()
         return native
+
+    def _check_open_to_receive(self) -> None:
+        """Raise what a receive on a closed endpoint raises.
+
+        A worker that is gone is noticed in UCX only by what waits for it, which is then cancelled.
+        """
+        try:
+            self._check_open()
+        except UCXError as error:
+            raise UCXCanceled(f"while waiting for am_recv or a forced tag: {error}") from None
 
     def _gone(self) -> UCXBaseException:
         """Make the error of a peer that is not there any more."""
@@ -551,7 +561,8 @@ class Endpoint:
         name = f"{self._name('Send', self._connection.sent)}, tag: {tag!r}, type: {type(buffer)}"
         if self._native is None:
             return UCXCanceled(f"<{name}>: {error}")
-        return UCXError(f"<{name}>: {error}")
+        timeout = "Endpoint timeout: " if self._connection.peer is not None else ""
+        return UCXError(f"<{name}>: {timeout}{error}")
 
     def _failed_recv(self, error: Exception, buffer: Any, tag: object) -> UCXBaseException:
         name = self._recv_name(buffer, tag)

@@ -9,6 +9,7 @@ done first takes what it brought.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -75,10 +76,9 @@ class Source:
         request = self.drain()
         if request is None:
             return
-        try:
+        # Not yet, or the end, which `drain` sees.
+        with contextlib.suppress(BackhaulError):
             request.wait(0)
-        except BackhaulError:
-            pass  # not yet, or the end, which `drain` sees
         self.drain()
 
 

@@ -18,9 +18,9 @@ from typing import Any
 __all__ = [
     "DEFAULT_TAG",
     "PAYLOAD_TAG",
+    "endpoint_tag",
     "forced_tag",
     "hash64bits",
-    "endpoint_tag",
 ]
 
 #: Tag of messages sent without one. Above all that `endpoint_tag` makes, like those of payloads.
@@ -138,13 +138,13 @@ def _canonical(tag: Any) -> bytes:
         return _part(b"t", b"".join(map(_canonical, tag)))
     if isinstance(tag, frozenset):
         return _part(b"f", b"".join(sorted(map(_canonical, tag))))
-    if isinstance(tag, type) or callable(tag) and hasattr(tag, "__qualname__"):
+    if isinstance(tag, type) or (callable(tag) and hasattr(tag, "__qualname__")):
         return _part(b"n", _name_of(tag))
     if dataclasses.is_dataclass(tag):
         fields = [field for field in dataclasses.fields(tag) if field.compare]
         values = b"".join(_canonical(getattr(tag, field.name)) for field in fields)
         return _part(b"d", _part(b"n", _name_of(type(tag))) + values)
-    if (type(tag).__module__) in _REDUCED_MODULES:
+    if type(tag).__module__ in _REDUCED_MODULES:
         _, arguments = tag.__reduce_ex__(2)[:2]
         return _part(b"r", _part(b"n", _name_of(type(tag))) + _canonical(tuple(arguments)))
     # What is left has a hash of its own making. It may be equal to a number and know it, as NumPy's

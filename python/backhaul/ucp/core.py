@@ -106,8 +106,13 @@ def init(
         in_environment = os.environ.get(f"UCX_{name}")
         if in_environment is not None and in_environment != value:
             taken = in_environment if env_takes_precedence else value
-            logger.debug("of %r and the environment's %r for UCX_%s %r is used", value,
-                         in_environment, name, taken)
+            logger.debug(
+                "of %r and the environment's %r for UCX_%s %r is used",
+                value,
+                in_environment,
+                name,
+                taken,
+            )
             chosen[name] = taken
     _ctx = ApplicationContext(chosen, blocking_progress_mode, connect_timeout)
 

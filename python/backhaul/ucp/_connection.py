@@ -109,8 +109,6 @@ class Connection(Source):
         self.received = 0
         #: Closed from here.
         self.is_closed = False
-        #: How many receives wait for untagged messages of this connection in particular.
-        self.waiters = 0
         self._on_greeting = on_greeting
         self._close_callback: Callable[[], object] | None = None
         self._numbers = itertools.count(1)
@@ -131,8 +129,8 @@ class Connection(Source):
         return self.native.recv_frames()
 
     def is_wanted(self) -> bool:
-        """Tell whether a greeting or a message for this connection's endpoint is waited for."""
-        return self._on_greeting is not None or self.waiters > 0
+        """Tell whether a greeting or an active message is waited for."""
+        return self._on_greeting is not None or self.context.matcher.is_awaited(self.active_key)
 
     def handle(self, result: list[memoryview]) -> None:
         """Do what an untagged message says; one that makes no sense ends the connection."""

@@ -132,7 +132,7 @@ class ApplicationContext:
         """Keep a source, and have the loops that watch everything watch it."""
         with self._lock:
             self._sources.add(source)
-            pumps = list(self._pumps.items())
+            pumps = list(self._pumps.items()) if self.matcher.is_awaited_anywhere() else []
         for loop, pump in pumps:
             if pump.is_wide and not pump.watch_soon(source):
                 self._forget_loop(loop)
@@ -155,7 +155,9 @@ class ApplicationContext:
             with self._lock:
                 for known in [known for known in self._pumps if known.is_closed()]:
                     del self._pumps[known]
-                pump = self._pumps.setdefault(loop, Pump(loop, self.sources))
+                pump = self._pumps.setdefault(
+                    loop, Pump(loop, self.sources, self.matcher.is_awaited_anywhere)
+                )
         return pump
 
     def _forget_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -163,9 +165,9 @@ class ApplicationContext:
             self._pumps.pop(loop, None)
 
     def continuous_ucx_progress(self, event_loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Have an event loop look after new peers and messages that belong to no endpoint.
+        """Have an event loop look after what other loops wait for, too.
 
-        Called by what needs it; calling it is of use only for a loop that does not run yet.
+        Each loop looks after what it waits for itself, so no program needs this.
 
         Parameters
         ----------
@@ -297,16 +299,14 @@ class ApplicationContext:
         UCXCanceled
             If the connection or the context ends.
         """
-        pump = self.pump()
-        waiter = Waiter(key, of)
+        waiter = Waiter(key, of, is_wide or of is None)
         arrival = self.matcher.post(waiter)
         if arrival is not None:
             return arrival
-        if of is not None:
-            of.waiters += 1
         try:
             # After the receive is posted: what comes meanwhile finds it.
-            if is_wide or of is None:
+            pump = self.pump()
+            if waiter.is_wide or of is None:
                 pump.widen()
             else:
                 pump.watch(of)
@@ -314,9 +314,6 @@ class ApplicationContext:
         except BaseException:
             self.matcher.withdraw(waiter)
             raise
-        finally:
-            if of is not None:
-                of.waiters -= 1
 
     async def fetch(self, key: Hashable, arrival: Arrival, view: memoryview, name: str) -> None:
         """Bring a message to its place.

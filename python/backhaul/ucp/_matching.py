@@ -49,13 +49,16 @@ class Waiter:
         What it waits for.
     connection : Connection or None
         Whose end ends it; None if only that of the context does.
+    is_wide : bool
+        The arrival may come over any connection.
     """
 
-    __slots__ = ("_future", "_loop", "arrival", "connection", "error", "key")
+    __slots__ = ("_future", "_loop", "arrival", "connection", "error", "is_wide", "key")
 
-    def __init__(self, key: Hashable, connection: Connection | None) -> None:
+    def __init__(self, key: Hashable, connection: Connection | None, is_wide: bool) -> None:
         self.key = key
         self.connection = connection
+        self.is_wide = is_wide
         self.arrival: Arrival | None = None
         self.error: BaseException | None = None
         self._loop = asyncio.get_running_loop()
@@ -96,6 +99,15 @@ class Matcher:
         self._lock = threading.RLock()
         self._waiting: dict[Hashable, deque[Waiter]] = {}
         self._arrived: dict[Hashable, deque[Arrival]] = {}
+        self._wide_waiting = 0
+
+    def is_awaited(self, key: Hashable) -> bool:
+        """Tell whether a receive waits for something."""
+        return key in self._waiting
+
+    def is_awaited_anywhere(self) -> bool:
+        """Tell whether a receive waits for what any connection may bring."""
+        return self._wide_waiting > 0
 
     def arrive(self, key: Hashable, arrival: Arrival, *, again: bool = False) -> None:
         """Hand an arrival to whom has waited longest, or keep it.
@@ -115,6 +127,7 @@ class Matcher:
                 waiter = waiting.popleft()
                 if not waiting:
                     del self._waiting[key]
+                self._wide_waiting -= waiter.is_wide
                 waiter.arrival = arrival
                 if waiter.wake():
                     return
@@ -146,6 +159,7 @@ class Matcher:
             arrival = self.take(waiter.key)
             if arrival is None:
                 self._waiting.setdefault(waiter.key, deque()).append(waiter)
+                self._wide_waiting += waiter.is_wide
             return arrival
 
     def withdraw(self, waiter: Waiter) -> None:
@@ -158,6 +172,7 @@ class Matcher:
             waiting = self._waiting.get(waiter.key)
             if waiting is not None and waiter in waiting:
                 waiting.remove(waiter)
+                self._wide_waiting -= waiter.is_wide
                 if not waiting:
                     del self._waiting[waiter.key]
 
@@ -170,6 +185,7 @@ class Matcher:
                     if connection is not None and waiter.connection is not connection:
                         kept.append(waiter)
                     else:
+                        self._wide_waiting -= waiter.is_wide
                         waiter.error = error
                         waiter.wake()
                 if kept:

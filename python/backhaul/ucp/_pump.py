@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from backhaul._native import Request
@@ -91,19 +91,25 @@ class Pump:
         The loop.
     sources : callable
         Gives all sources that there are.
+    wants_all : callable
+        Tells whether something waits that any source may bring.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, sources: Callable[[], Iterable[Source]]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sources: Callable[[], Iterable[Source]],
+        wants_all: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._sources = sources
-        self._watched: dict[Source, Awaitable[Any]] = {}
-        #: It watches all sources, those to come too.
+        self._wants_all = wants_all
+        self._watched: dict[Source, Request[Any]] = {}
+        #: Somebody has waited here for what any source may bring.
         self.is_wide = False
 
     def widen(self) -> None:
-        """Watch all sources from now on; on the loop."""
+        """Watch all sources, as long as something waits that any may bring; on the loop."""
         self.is_wide = True
         for source in self._sources():
             self.watch(source)
@@ -124,29 +130,23 @@ class Pump:
         return self.call_soon(self.watch, source)
 
     def watch(self, source: Source) -> None:
-        """Watch a source; on the loop. Once is enough."""
+        """Watch a source as long as it is wanted; on the loop. Once is enough."""
         if source not in self._watched:
             self._watch(source)
 
     def _watch(self, source: Source) -> None:
-        while (request := source.drain()) is not None:
-            awaiter = request.__await__()
+        # A source is looked at no longer than it is wanted: to begin a wait polls for a while.
+        while (request := source.drain()) is not None and self._is_wanted(source):
             # Held already now, for what `drain` leads to may ask for the source to be watched.
             self._watched[source] = request
             try:
-                future = next(awaiter)
-            except StopIteration:
+                future = next(request.__await__())
+            except (StopIteration, BackhaulError):
                 continue
-            except BackhaulError:
-                continue
-            future.add_done_callback(lambda _: self._look_again(source))
+            future.add_done_callback(lambda _: self._watch(source))
             return
+        # The next request stays posted; whoever wants the source looks at it again.
         self._watched.pop(source, None)
 
-    def _look_again(self, source: Source) -> None:
-        source.drain()
-        if self.is_wide or source.is_wanted():
-            self._watch(source)
-        else:
-            # The next request stays posted; whoever wants the source looks at it again.
-            self._watched.pop(source, None)
+    def _is_wanted(self, source: Source) -> bool:
+        return source.is_wanted() or (self.is_wide and self._wants_all())

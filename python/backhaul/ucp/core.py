@@ -269,7 +269,7 @@ async def create_endpoint_from_worker_address(
 
 
 def continuous_ucx_progress(event_loop: asyncio.AbstractEventLoop | None = None) -> None:
-    """Have an event loop look after new peers and forced tags also while nothing waits for them.
+    """Have an event loop look after what other loops wait for, too; no program needs it.
 
     Parameters
     ----------

@@ -193,6 +193,14 @@ class Matcher:
                 else:
                     del self._waiting[key]
 
+    def end_key(self, key: Hashable, error: BaseException) -> None:
+        """Raise an error in all that wait for something."""
+        with self._lock:
+            for waiter in self._waiting.pop(key, ()):
+                self._wide_waiting -= waiter.is_wide
+                waiter.error = error
+                waiter.wake()
+
     def forget(self, connection: Connection) -> None:
         """Drop what a connection brought that can no longer be received."""
         with self._lock:

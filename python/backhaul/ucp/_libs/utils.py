@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 
+from backhaul._units import format_bytes, parse_bytes
 from backhaul.ucp._address import get_address
 
 __all__ = [
@@ -13,25 +14,11 @@ __all__ = [
     "format_time",
     "get_address",
     "nvtx_annotate",
+    "parse_bytes",
     "print_key_value",
     "print_multi",
     "print_separator",
 ]
-
-
-def format_bytes(nbytes: float) -> str:
-    """Write a size in bytes with a unit of 1024s.
-
-    Parameters
-    ----------
-    nbytes : float
-        Size, in bytes.
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.2f} {unit}" if unit != "B" else f"{nbytes:.0f} B"
-        nbytes /= 1024
-    return f"{nbytes:.2f} TiB"
 
 
 def format_time(seconds: float) -> str:

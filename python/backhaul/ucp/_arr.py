@@ -166,7 +166,7 @@ def flat(buffer: Any, *, writable: bool = False) -> Any:
     TypeError
         If the object offers no memory.
     InvalidBuffer
-        If it is read-only but written to, has gaps, or is memory of a GPU.
+        If it is read-only but written to, has gaps, holds objects, or is memory of a GPU.
     """
     if isinstance(buffer, Array):
         buffer = buffer.obj
@@ -183,6 +183,8 @@ def flat(buffer: Any, *, writable: bool = False) -> Any:
                 f"need the buffer protocol or __array_interface__, got {type(buffer)!r}"
             ) from None
         view = memoryview(other)
+    if "O" in view.format:
+        raise InvalidBuffer(f"references to Python objects cannot be sent, got {type(buffer)!r}")
     if writable and view.readonly:
         raise InvalidBuffer(f"cannot receive into read-only memory, got {type(buffer)!r}")
     if not view.c_contiguous and view.f_contiguous:

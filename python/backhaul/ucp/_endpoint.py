@@ -205,8 +205,10 @@ class Endpoint:
         tag : hashable, optional
             As for `send`.
         """
-        await self.send(_OBJECT_SIZE.pack(nbytes_of(_object(obj))), tag=tag)
-        await self.send(obj, tag=tag)
+        # Before the size is sent: what cannot be sent must not be announced.
+        view = flat(obj)
+        await self.send(_OBJECT_SIZE.pack(view.nbytes), tag=tag)
+        await self.send(view, tag=tag)
 
     async def recv_obj(
         self, tag: Hashable | None = None, allocator: Callable[[int], Any] = bytearray
@@ -567,6 +569,7 @@ class Endpoint:
     def _failed_recv(self, error: Exception, buffer: Any, tag: object) -> UCXBaseException:
         name = self._recv_name(buffer, tag)
         if isinstance(error, TruncatedError):
+            self._connection.received += 1
             return UCXError(f"<{name}>: Message truncated: {error}")
         return UCXCanceled(f"<{name}>: {error}")
 
@@ -577,7 +580,3 @@ class Endpoint:
 
     def _name(self, what: str, number: int) -> str:
         return f"[{what} #{number:03}] ep: {self._uid:#x}"
-
-
-def _object(obj: Any) -> Any:
-    return obj.obj if isinstance(obj, Array) else obj

@@ -73,12 +73,13 @@ def test_every_kind_of_message(transport: str, nbytes: int) -> None:
             lambda: a.send_obj(message),
         ),
     ):
-        for receive in (
-            lambda: b.recv(buffer, timeout=DEADLINE_S),
-            lambda: b.recv(buffer, tag="t"),
-            lambda: b.recv(buffer, tag=3, force_tag=True),
-            lambda: blocking.recv(buffer, tag=4, timeout=DEADLINE_S),
-        ):
+        receives: list[Callable[[], None]] = [
+            partial(b.recv, buffer, timeout=DEADLINE_S),
+            partial(b.recv, buffer, tag="t"),
+            partial(b.recv, buffer, tag=3, force_tag=True),
+            partial(blocking.recv, buffer, tag=4, timeout=DEADLINE_S),
+        ]
+        for receive in receives:
             buffer[:] = bytes(nbytes)
             receive()
             assert buffer == message

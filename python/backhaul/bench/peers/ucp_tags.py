@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from backhaul.bench.driver import AsyncDriver, BlockingDriver
-from backhaul.bench.peers import Peer, Variant
+from backhaul.bench.pair import Contender, ProcessPair
+from backhaul.bench.peers import Interpreter, Peer, Variant
 
 __all__ = ["PEER", "AsyncUcp", "BlockingUcp", "make_driver"]
 
 #: Names of UCX for our lanes
 _TRANSPORTS = {"shm": "posix", "tcp": "tcp"}
+
+
+def _start(variant: Variant, _: Interpreter) -> Contender:
+    # Our own interpreter, as those of peers need not have the native module.
+    return ProcessPair(
+        __name__, variant.options, python=sys.executable, environment=variant.environment
+    )
+
 
 PEER = Peer(
     "ucp",
@@ -23,8 +33,8 @@ PEER = Peer(
         for lane, transport in _TRANSPORTS.items()
         for api in ("async", "blocking")
     ],
-    packages=["backhaul"],
     install="it comes with backhaul",
+    start_variant=_start,
 )
 
 

@@ -155,6 +155,19 @@ async def test_the_end_of_an_endpoint_cancels_what_waits_for_it_and_nothing_else
 
 
 @pytest.mark.asyncio
+async def test_a_message_that_has_come_outlives_its_endpoint(connected: Connected) -> None:
+    async with connected() as (a, b):
+        await a.send(b"forced", 1, True)
+        await a.am_send(b"active")
+        await until(b.am_probe)
+        await b.close()
+        await a.close()
+    await ucp.recv(buffer := bytearray(6), tag=1)
+    assert buffer == b"forced"
+    assert not ucp.core._get_ctx().matcher._arrived
+
+
+@pytest.mark.asyncio
 async def test_a_reset_cancels_what_waits(connected: Connected) -> None:
     waiting = asyncio.create_task(ucp.recv(bytearray(1), tag=1))
     await asyncio.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -91,6 +92,7 @@ def test_endpoints_outlive_the_loop_they_were_made_on() -> None:
 
 def test_threads_have_loops_of_their_own() -> None:
     failures: list[BaseException] = []
+    tags = itertools.count(1)
 
     def run() -> None:
         try:
@@ -101,7 +103,7 @@ def test_threads_have_loops_of_their_own() -> None:
 
     async def talk_apart() -> None:
         # Forced tags are matched across all threads, so each has one of its own.
-        mine = threading.get_ident() & 0xFFFF
+        mine = next(tags)
         peers: list[ucp.Endpoint] = []
         listener = ucp.create_listener(peers.append)
         ep = await ucp.create_endpoint("127.0.0.1", listener.port)

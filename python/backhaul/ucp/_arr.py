@@ -133,13 +133,18 @@ def asarray(obj: Any) -> Array[Any]:
 def nbytes_of(buffer: Any) -> int:
     """Give the size of an object's memory, in bytes.
 
+    Parameters
+    ----------
+    buffer : object
+        An `Array`, or what it takes, of the host.
+
     Raises
     ------
     TypeError
         If the object offers no memory.
-    InvalidBuffer
-        If it is that of a GPU, which no lane reaches.
     """
+    if isinstance(buffer, Array):
+        return buffer.nbytes
     try:
         return memoryview(buffer).nbytes
     except (TypeError, ValueError, BufferError):

@@ -103,10 +103,9 @@ class Connection(Source):
         self.native = native
         self.peer = peer
         self.farewell: Farewell | None = None
-        #: Messages for the peer's endpoint that the program has sent, and those for ours that it
-        #: has received. Those with forced tags are not for an endpoint.
+        #: Messages for the peer's endpoint that the program has sent. Those with forced tags are
+        #: for no endpoint.
         self.sent = 0
-        self.received = 0
         #: Closed from here.
         self.is_closed = False
         self._on_greeting = on_greeting

@@ -13,7 +13,7 @@ from backhaul import _native
 from backhaul._buffers import Received
 from backhaul._native import Request
 from backhaul.errors import BackhaulError, ConnectionFailed, InvalidBuffer, TruncatedError
-from backhaul.ucp._arr import Array, flat, nbytes_of
+from backhaul.ucp._arr import flat, nbytes_of
 from backhaul.ucp._tags import DEFAULT_TAG, endpoint_tag, forced_tag, hash64bits
 from backhaul.ucp.exceptions import (
     UCXBaseException,
@@ -60,6 +60,9 @@ class Endpoint:
         self._uid = connection.context.new_uid()
         self._recv_count = 0
         self._finished_recv_count = 0
+        #: Receives that were finished less messages that the peer has sent to this endpoint: those
+        #: with forced tags are not sent to it, and what is too long is received and not finished.
+        self._beyond_sent = 0
         self._close_after_n_recv: int | None = None
         self._is_closing = False
         connection.context.open.add(self)
@@ -185,7 +188,6 @@ class Endpoint:
         except BaseException:
             context.matcher.arrive(key, arrival, again=True)
             raise
-        connection.received += 1
         await context.fetch(key, arrival, view, self._name("AM Recv", self._recv_count - 1))
         self._count_recv()
         return message
@@ -416,7 +418,7 @@ class Endpoint:
             return False
         self._connection.drain()
         farewell = self._connection.farewell
-        return farewell is not None and farewell.sent > self._connection.received
+        return farewell is not None and farewell.sent > self._received()
 
     # How it is done; `backhaul.ucp.blocking` uses these too
 
@@ -428,12 +430,10 @@ class Endpoint:
         connection = self._connection
         if connection.peer is not None:
             raise self._without_tag(tag)
-        if type(buffer) is Array:
-            buffer = buffer.obj
         try:
             request = native.send(buffer, tag=number)
         except (TypeError, InvalidBuffer):
-            # Fortran order, or an error that says more.
+            # An `Array`, Fortran order, or an error that says more.
             request = native.send(flat(buffer), tag=number)
         connection.sent += 1
         return request
@@ -446,12 +446,11 @@ class Endpoint:
         if self._connection.peer is not None:
             raise self._without_tag(tag)
         was_closed = native.closed()
-        if type(buffer) is Array:
-            buffer = buffer.obj
         try:
             request = native.recv(buffer, tag=number)
         except (TypeError, InvalidBuffer):
             request = native.recv(flat(buffer, writable=True), tag=number)
+        self._recv_count += 1
         if was_closed and request.done():
             try:
                 request.result()
@@ -459,14 +458,15 @@ class Endpoint:
                 raise self._gone() from None
             except TruncatedError:
                 pass  # for who waits
-        self._recv_count += 1
         return request
 
     def _finish_recv(self, received: Received, buffer: Any, tag: Hashable | None) -> bool:
-        self._connection.received += 1
-        self._count_recv()
+        self._finished_recv_count += 1
+        if self._close_after_n_recv is not None:
+            self._close_if_enough()
         got = received[0]
-        expected = buffer.nbytes if type(buffer) is Array else nbytes_of(buffer)
+        # Most are of this type, and the general way takes as long as the rest of this.
+        expected = len(buffer) if type(buffer) is bytearray else nbytes_of(buffer)
         if got != expected:
             raise UCXMsgTruncated(
                 f"<{self._recv_name(buffer, tag)}>: length mismatch: {got} (got) != "
@@ -476,9 +476,16 @@ class Endpoint:
 
     def _count_recv(self) -> None:
         self._finished_recv_count += 1
+        self._close_if_enough()
+
+    def _close_if_enough(self) -> None:
         after = self._close_after_n_recv
         if after is not None and self._finished_recv_count >= after:
             self.abort()
+
+    def _received(self) -> int:
+        """Give how many messages to this endpoint were received, however that went."""
+        return self._finished_recv_count - self._beyond_sent
 
     async def _announce(self, tag: int | None, buffer: Any) -> bool:
         native = self._native
@@ -508,6 +515,7 @@ class Endpoint:
         self._recv_count += 1
         arrival = await context.arrival(tag, of=connection)
         await context.fetch(tag, arrival, view, self._recv_name(buffer, tag))
+        self._beyond_sent += 1
         self._count_recv()
         return True
 
@@ -550,7 +558,7 @@ class Endpoint:
         connection.drain()
         farewell = connection.farewell
         if farewell is not None and farewell.in_order:
-            return connection.received >= farewell.sent
+            return self._received() >= farewell.sent
         return self._error_handling
 
     def _without_tag(self, tag: Hashable | None) -> UCXError:
@@ -569,12 +577,12 @@ class Endpoint:
     def _failed_recv(self, error: Exception, buffer: Any, tag: object) -> UCXBaseException:
         name = self._recv_name(buffer, tag)
         if isinstance(error, TruncatedError):
-            self._connection.received += 1
+            self._beyond_sent -= 1
             return UCXError(f"<{name}>: Message truncated: {error}")
         return UCXCanceled(f"<{name}>: {error}")
 
     def _recv_name(self, buffer: Any, tag: object) -> str:
-        nbytes = buffer.nbytes if type(buffer) is Array else nbytes_of(buffer)
+        nbytes = nbytes_of(buffer)
         head = self._name("Recv", self._recv_count - 1)
         return f"{head}, tag: {tag!r}, nbytes: {nbytes}, type: {type(buffer)}"
 

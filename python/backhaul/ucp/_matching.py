@@ -202,10 +202,19 @@ class Matcher:
                 waiter.wake()
 
     def forget(self, connection: Connection) -> None:
-        """Drop what a connection brought that can no longer be received."""
+        """Drop what a connection that was closed here brought and nobody can receive any more.
+
+        A message with a forced tag that is here whole is not its endpoint's, and stays.
+        """
         with self._lock:
+            if connection.peer is None:
+                self._arrived.pop(connection.active_key, None)
             for key, arrived in list(self._arrived.items()):
-                kept = deque(one for one in arrived if one.connection is not connection)
+                kept = deque(
+                    one
+                    for one in arrived
+                    if one.connection is not connection or one.payload is not None
+                )
                 if kept:
                     self._arrived[key] = kept
                 else:

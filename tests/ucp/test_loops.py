@@ -128,6 +128,23 @@ def test_threads_have_loops_of_their_own() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
+def test_threads_that_begin_together_share_a_context() -> None:
+    for _ in range(20):
+        barrier, workers = threading.Barrier(4), set[int]()
+
+        def begin(barrier: threading.Barrier = barrier, workers: set[int] = workers) -> None:
+            barrier.wait(DEADLINE_S)
+            workers.add(ucp.get_ucp_worker())
+
+        threads = [threading.Thread(target=begin) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert workers == {ucp.get_ucp_worker()}
+        ucp.reset()
+
+
 def test_a_message_that_one_loop_takes_in_wakes_who_waits_on_another() -> None:
     ready = threading.Event()
     received: list[bytes] = []

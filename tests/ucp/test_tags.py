@@ -52,11 +52,10 @@ def test_equal_numbers_make_equal_tags(number: float) -> None:
     same: list[Any] = [number, np.float64(number)]
     if isinstance(number, int) or number.is_integer():
         same += [int(number), decimal.Decimal(int(number)), fractions.Fraction(int(number))]
-    tags = {endpoint_tag(one) for one in same if one == number}
-    assert len(tags) == 1
-    assert {endpoint_tag(("in a tuple", one)) for one in same if one == number} == {
-        endpoint_tag(("in a tuple", number))
-    }
+    # NumPy rounds before it compares: it calls equal what has another hash.
+    same = [one for one in same if one == number and hash(one) == hash(number)]
+    assert len({endpoint_tag(one) for one in same}) == 1
+    assert len({endpoint_tag(("in a tuple", one)) for one in same}) == 1
 
 
 @given(

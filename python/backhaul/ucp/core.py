@@ -7,6 +7,7 @@ import atexit
 import gc
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,16 +56,22 @@ _UCX_VERSION = (1, 18, 0)
 _EXIT_LINGER_S = 2.0
 
 _ctx: ApplicationContext | None = None
+#: Threads that begin at the same time must not end up with a context each.
+_making = threading.Lock()
 
 atexit.register(wait_for_lingering, _EXIT_LINGER_S)
 
 
 def _get_ctx() -> ApplicationContext:
     global _ctx
+    context = _ctx
     # One made before a fork counts as closed after it.
-    if _ctx is None or _ctx.native.closed():
-        _ctx = ApplicationContext()
-    return _ctx
+    if context is None or context.native.closed():
+        with _making:
+            context = _ctx
+            if context is None or context.native.closed():
+                context = _ctx = ApplicationContext()
+    return context
 
 
 def init(

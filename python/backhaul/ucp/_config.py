@@ -66,9 +66,10 @@ _DEFAULTS = {
 _SIZES = frozenset({"RNDV_THRESH", "SEG_SIZE"})
 _TIMES = frozenset({"KEEPALIVE_INTERVAL", "UD_TIMEOUT"})
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+# Compiled when they are needed.
+_SIZE = r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?"
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(m?s|us|ns|m|)", re.IGNORECASE)
+_TIME = r"(\d+(?:\.\d+)?)\s*(m?s|us|ns|m|)"
 _TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0}
 
 #: Longest payload that travels within its announcement, however large the threshold is set: a
@@ -171,7 +172,7 @@ def _size(name: str, text: str) -> int:
     if text in {"auto", "inf"}:
         return _INLINE_BYTES_MAX
     # A threshold may be given for intra- and inter-host messages apart, as ``intra:64k,inter:8k``.
-    match = _SIZE.fullmatch(text.rpartition(":")[2].strip())
+    match = re.fullmatch(_SIZE, text.rpartition(":")[2].strip(), re.IGNORECASE)
     if match is None:
         raise UCXConfigError(f"Couldn't set option {name} to {text}: no size such as 8192 or 64K")
     return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
@@ -180,7 +181,7 @@ def _size(name: str, text: str) -> int:
 def _seconds(name: str, text: str) -> float:
     if text == "inf":
         return 0.0
-    match = _TIME.fullmatch(text.strip())
+    match = re.fullmatch(_TIME, text.strip(), re.IGNORECASE)
     if match is None:
         raise UCXConfigError(f"Couldn't set option {name} to {text}: no time such as 20s or 100ms")
     return float(match[1]) * _TIME_UNITS[match[2].lower()]

@@ -7,10 +7,8 @@ salted: for what is equal to a number, and for classes of the program, which may
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
-import numbers
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -124,6 +122,10 @@ _REMEMBERED = frozenset({str, int, bytes, float, bool})
 
 def _canonical(tag: Any) -> bytes:
     """Write an object as bytes that equal objects share, the kind first and then the length."""
+    # Here, as most programs send without such tags.
+    import dataclasses
+    import numbers
+
     if tag is None or tag is Ellipsis or tag is NotImplemented:
         return _part(b"c", repr(tag).encode())
     if isinstance(tag, enum.Enum) and not isinstance(tag, numbers.Number):

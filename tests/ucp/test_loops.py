@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -233,20 +232,61 @@ def test_a_program_that_ends_with_everything_open_ends_without_a_word(start: Sta
     program.end()
 
 
-def test_a_fork_begins_anew() -> None:
-    async def before() -> int:
-        await talk()
-        return ucp.get_ucp_worker()
+FORKS = """
+import asyncio, gc, os
+import backhaul.ucp as ucp
 
-    worker = asyncio.run(before())
-    assert ucp.get_ucp_worker() == worker
-    child = os.fork()
-    if child == 0:
-        status = 1
+async def connect():
+    peers = []
+    listener = ucp.create_listener(peers.append)
+    ep = await ucp.create_endpoint("127.0.0.1", listener.port)
+    while not peers:
+        await asyncio.sleep(0)
+    return listener, ep, peers.pop()
+
+async def talk(a, b):
+    await a.send(b"x")
+    await b.recv(bytearray(1))
+    await a.am_send(b"y")
+    assert await b.am_recv() == b"y"
+
+def in_child(a, b, listener):
+    for use in (a.send(b"x"), a.recv(bytearray(1)), a.am_recv(), a.send(b"x", 1, True)):
         try:
-            asyncio.run(asyncio.wait_for(talk(), DEADLINE_S))
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    asyncio.run(talk())
+            asyncio.run(use)
+        except ucp.exceptions.UCXBaseException:
+            continue
+        raise AssertionError("used in a child")
+    assert a.closed() and listener.closed()
+    asyncio.run(a.close())
+    b.abort()
+    # The new process has a context of its own.
+    mine = asyncio.run(connect())
+    asyncio.run(talk(*mine[1:]))
+
+loop = asyncio.new_event_loop()
+listener, a, b = loop.run_until_complete(connect())
+child = os.fork()
+if child == 0:
+    status = 1
+    try:
+        in_child(a, b, listener)
+        del a, b, listener
+        gc.collect()
+        ucp.reset()
+        status = 0
+    finally:
+        # The loop is the parent's too, and must not be closed.
+        os._exit(status)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+# What the child did is nothing to the connection of its parent.
+loop.run_until_complete(talk(a, b))
+print("talked", flush=True)
+loop.close()
+"""
+
+
+def test_a_fork_begins_anew_and_leaves_its_parent_alone(start: Start) -> None:
+    program = start(FORKS)
+    assert program.read() == "talked"
+    program.end()

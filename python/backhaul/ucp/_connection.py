@@ -225,7 +225,10 @@ class Connection(Source):
             return None
         self.is_closed = True
         self.context.end_of(self, EndpointClosed("closed here"))
-        request = self.native.close()
+        try:
+            request = self.native.close()
+        except EndpointClosed:  # it is another process's, which has forked this one
+            return None
         _linger(self.native, request)
         return request
 

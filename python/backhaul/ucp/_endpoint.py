@@ -435,6 +435,8 @@ class Endpoint:
         except (TypeError, InvalidBuffer):
             # An `Array`, Fortran order, or an error that says more.
             request = native.send(flat(buffer), tag=number)
+        except ConnectionFailed as error:  # it is another process's, which has forked this one
+            raise self._gone() from error
         connection.sent += 1
         return request
 
@@ -450,6 +452,8 @@ class Endpoint:
             request = native.recv(buffer, tag=number)
         except (TypeError, InvalidBuffer):
             request = native.recv(flat(buffer, writable=True), tag=number)
+        except ConnectionFailed as error:  # it is another process's, which has forked this one
+            raise self._gone() from error
         self._recv_count += 1
         if was_closed and request.done():
             try:

@@ -55,16 +55,17 @@ class Source:
         """
         with self._lock:
             while not self._is_over:
-                if self._request is None:
-                    self._request = self.post()
-                if not self._request.done():
-                    return self._request
-                request, self._request = self._request, None
                 try:
+                    if self._request is None:
+                        self._request = self.post()
+                    if not self._request.done():
+                        return self._request
+                    request, self._request = self._request, None
                     result = request.result()
                 except Cancelled:  # whoever awaited it is gone: it is asked for again
                     continue
                 except BackhaulError as error:
+                    # Also of a request that could not be posted, in a process forked from its own.
                     self._is_over = True
                     self.handle_end(error)
                 else:

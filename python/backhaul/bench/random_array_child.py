@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import dask.array as da
 
-
 #: Rows of the array and of a chunk, seed, and mean of the numbers
 What: TypeAlias = tuple[int, int, int, float]
 

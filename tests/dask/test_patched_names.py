@@ -66,6 +66,8 @@ STATE = {
     "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
     # A name of ours in the attributes of a client, that Dask does not have
     "outbox.py": {"attributes"},
+    # The registry of comms, as distributed.comm.ucx and distributed-ucxx at their import
+    "ucx_scheme.py": {"backends[scheme]"},
 }
 
 #: Methods that change what they are called on.

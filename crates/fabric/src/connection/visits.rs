@@ -35,6 +35,12 @@ impl Source for Conn {
             }
             self.drive();
         } else if let Some(detail) = self.interest.sentinel_ended() {
+            let farewell = self.interest.farewell();
+            if self.with_port(|port| port.handle_sentinel_end(farewell)) {
+                // It would be reported again and again until the lane has ended.
+                self.interest.unwatch_sentinel();
+                return self.drive();
+            }
             // What the peer wrote before it ended is still in the ring.
             while self.progress(Work::DRIVE).moved {}
             self.with_port(|port| port.handle_peer_ended(&detail));

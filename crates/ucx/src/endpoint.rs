@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ use crate::worker::{Core, MESSAGE_ID};
 pub struct Endpoint {
     core: Arc<Core>,
     shared: Arc<Shared>,
+    /// Offers that are not over
+    offers: Arc<AtomicUsize>,
     /// `None` once closed; held over calls into libucp, and so never taken in a callback; before the
     /// lock of the worker
     open: Mutex<Option<Open>>,
@@ -80,6 +82,7 @@ impl Endpoint {
         Ok(Self {
             core: Arc::clone(core),
             shared,
+            offers: Arc::default(),
             open: Mutex::new(Some(Open(handle))),
         })
     }
@@ -151,7 +154,7 @@ impl Endpoint {
             header,
             memory,
             done,
-            under_way: self.core.count(),
+            under_way: self.core.count().and(&self.offers),
         });
         let open = self.lock();
         let Some(Open(handle)) = &*open else {
@@ -225,7 +228,14 @@ impl Endpoint {
         is_flushed.load(Ordering::Relaxed)
     }
 
-    /// Closes by force: all that is under way ends now, with an error
+    /// Whether the peer has none of our memory: all that was offered has been fetched, refused or
+    /// cancelled
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.offers.load(Ordering::Acquire) == 0
+    }
+
+    /// Closes by force: all that is under way ends, with an error, as the worker makes progress
     ///
     /// To be called once the peer is known to be gone, or when nothing matters any more. Closing
     /// again is harmless.

@@ -188,7 +188,7 @@ impl Core {
     pub(crate) fn count(&self) -> UnderWay {
         // What is counted is told apart from nothing only when nobody else is left, hence `Relaxed`.
         self.under_way.fetch_add(1, Ordering::Relaxed);
-        UnderWay(Arc::clone(&self.under_way))
+        UnderWay(Arc::clone(&self.under_way), None)
     }
 
     /// Notes that an endpoint is made
@@ -401,12 +401,24 @@ pub(crate) struct Call<'a>(#[expect(dead_code, reason = "kept, and let go")] Mut
 
 /// An operation that libucp has
 #[derive(Debug)]
-pub(crate) struct UnderWay(Arc<AtomicUsize>);
+pub(crate) struct UnderWay(Arc<AtomicUsize>, Option<Arc<AtomicUsize>>);
+
+impl UnderWay {
+    /// Counts it elsewhere too
+    pub(crate) fn and(mut self, count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        self.1 = Some(Arc::clone(count));
+        self
+    }
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        // Pairs with the load of `Core::drop`.
+        // Pairs with the loads of `Core::drop` and `Endpoint::is_over`.
         self.0.fetch_sub(1, Ordering::Release);
+        if let Some(count) = &self.1 {
+            count.fetch_sub(1, Ordering::Release);
+        }
     }
 }
 

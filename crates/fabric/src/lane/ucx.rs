@@ -284,7 +284,8 @@ impl Lane for UcxLane {
             while idle < IDLE_LOOKS {
                 idle = if self.end.hub.progress() { 0 } else { idle + 1 };
             }
-            self.end.peer.kill("the process at the other end has died");
+            let why = "the process at the other end has died";
+            self.end.hub.kill(&self.end.peer, why);
         }
         true
     }

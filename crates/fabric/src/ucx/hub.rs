@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
+use std::time::{Duration, Instant};
 
 use backhaul_proto::{Hello, UCX_ADDRESS_BYTES_MAX};
 use backhaul_shm::doorbell::Doorbell;
@@ -36,6 +37,8 @@ pub(crate) struct Hub {
     awake: AtomicUsize,
     /// The engine is woken when there is something to do
     is_armed: AtomicBool,
+    /// Times that the engine still makes progress unasked
+    draining_ticks: AtomicU32,
     /// Held while that is brought about
     arming: Mutex<()>,
 }
@@ -77,6 +80,7 @@ impl Hub {
             lanes: AtomicUsize::new(0),
             awake: AtomicUsize::new(0),
             is_armed: AtomicBool::new(false),
+            draining_ticks: AtomicU32::new(0),
             arming: Mutex::default(),
         });
         let id = engine.register(Arc::clone(&hub) as Arc<dyn Source>);
@@ -156,8 +160,31 @@ impl Hub {
             }
             is_kept
         });
-        for peer in failed {
-            peer.endpoint().close();
+        if !failed.is_empty() {
+            for peer in &failed {
+                peer.endpoint().close();
+            }
+            self.drain();
+        }
+    }
+
+    /// Ends all that is under way to a peer that is known to be dead
+    ///
+    /// What it could have fetched is back when this returns, or soon after.
+    pub(crate) fn kill(&self, peer: &PeerEnd, why: &str) {
+        peer.kill(why);
+        let until = Instant::now() + KILL_MAX;
+        while !peer.endpoint().is_over() && Instant::now() < until {
+            self.worker.progress();
+        }
+        self.drain();
+    }
+
+    /// Has the engine make progress for a while: what is closed ends in steps that ring nothing
+    fn drain(&self) {
+        let is_draining = self.draining_ticks.swap(DRAIN_TICKS, Ordering::SeqCst) > 0;
+        if !is_draining && let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
+            engine.busy_poll(*id);
         }
     }
 
@@ -239,6 +266,11 @@ impl Source for Hub {
         self.arm();
     }
 
+    fn on_tick(self: Arc<Self>) -> bool {
+        while self.worker.progress() {}
+        self.draining_ticks.fetch_sub(1, Ordering::SeqCst) > 1
+    }
+
     // Connections end by themselves, and with the last of them, the worker.
     fn on_stop(self: Arc<Self>) {}
 }
@@ -307,6 +339,12 @@ impl Receiver for Inboxes {
         }
     }
 }
+
+/// How long a connection waits for what a dead peer had to be back
+const KILL_MAX: Duration = Duration::from_millis(20);
+
+/// Ticks of the engine until what was closed has ended
+const DRAIN_TICKS: u32 = 100;
 
 impl Drop for UcxEnd {
     fn drop(&mut self) {

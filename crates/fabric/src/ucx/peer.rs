@@ -73,10 +73,8 @@ impl PeerEnd {
         }
     }
 
-    /// Ends everything over it: the peer is known to be dead
-    ///
-    /// Its sends end, with an error, and what was lent to it is back when this returns.
-    pub(crate) fn kill(&self, why: &str) {
+    /// Ends everything over it; what is under way ends as the worker makes progress
+    pub(super) fn kill(&self, why: &str) {
         self.connections.fail(why);
         self.endpoint().close();
     }

@@ -194,6 +194,15 @@ impl Hub {
         self.worker.progress()
     }
 
+    /// Makes progress until nothing moves, or for a good while: the engine has others to look after
+    fn progress_some(&self) {
+        for _ in 0..PROGRESS_MAX {
+            if !self.worker.progress() {
+                break;
+            }
+        }
+    }
+
     /// A lane begins, asleep
     pub(crate) fn add_lane(&self) {
         self.lanes.fetch_add(1, Ordering::SeqCst);
@@ -237,16 +246,25 @@ impl Hub {
         if self.is_armed.load(Ordering::SeqCst) {
             return;
         }
-        loop {
-            while self.worker.progress() {}
+        let mut is_armed = false;
+        for _ in 0..ARM_ATTEMPTS {
+            self.progress_some();
             match self.worker.arm() {
                 Ok(Armed::Busy) => {}
-                Ok(Armed::Yes) => break,
+                Ok(Armed::Yes) => {
+                    is_armed = true;
+                    break;
+                }
                 Err(error) => {
                     tracing::error!(%error, "UCX cannot be watched");
                     break;
                 }
             }
+        }
+        if !is_armed {
+            // What waits for a dead peer keeps it busy with nothing (posix of 1.21): the engine looks
+            // each tick instead.
+            return self.drain();
         }
         self.is_armed.store(true, Ordering::SeqCst);
         if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
@@ -261,14 +279,19 @@ impl Hub {
 impl Source for Hub {
     fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {
         self.is_armed.store(false, Ordering::SeqCst);
-        while self.worker.progress() {}
+        self.progress_some();
         self.reap();
         self.arm();
     }
 
     fn on_tick(self: Arc<Self>) -> bool {
-        while self.worker.progress() {}
-        self.draining_ticks.fetch_sub(1, Ordering::SeqCst) > 1
+        self.progress_some();
+        if self.draining_ticks.fetch_sub(1, Ordering::SeqCst) > 1 {
+            return true;
+        }
+        // Again for a while, if it is still not to be had.
+        self.arm();
+        false
     }
 
     // Connections end by themselves, and with the last of them, the worker.
@@ -342,6 +365,12 @@ impl Receiver for Inboxes {
 
 /// How long a connection waits for what a dead peer had to be back
 const KILL_MAX: Duration = Duration::from_millis(20);
+
+/// Times that arming is tried while there is something to do
+const ARM_ATTEMPTS: u32 = 32;
+
+/// Steps of progress before others have their turn
+const PROGRESS_MAX: u32 = 1000;
 
 /// Ticks of the engine until what was closed has ended
 const DRAIN_TICKS: u32 = 100;

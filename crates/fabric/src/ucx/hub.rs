@@ -209,8 +209,35 @@ impl Hub {
         self.arm();
     }
 
+    /// Looks later whether an endpoint that no connection has any more is over
+    fn look_at_unused(&self) {
+        if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
+            engine.schedule(*id, Instant::now() + UNUSED_MAX);
+        }
+    }
+
+    /// Closes endpoints whose peer does not answer what it was offered, and that no connection has
+    ///
+    /// The worker at the other end is gone, though its process is not: a context was closed there.
+    fn close_unused(&self) {
+        let mut unused = Vec::new();
+        lock(&self.peers).retain(|_, peer| {
+            let is_kept = peer.is_in_use() || peer.endpoint().is_over();
+            if !is_kept {
+                unused.push(Arc::clone(peer));
+            }
+            is_kept
+        });
+        for peer in unused {
+            self.kill(&peer, "the worker at the other end is gone");
+        }
+    }
+
     /// A lane ends
-    pub(crate) fn remove_lane(&self, was_awake: bool) {
+    pub(crate) fn remove_lane(&self, peer: &PeerEnd, was_awake: bool) {
+        if !peer.endpoint().is_over() {
+            self.look_at_unused();
+        }
         self.lanes.fetch_sub(1, Ordering::SeqCst);
         if was_awake {
             self.awake.fetch_sub(1, Ordering::SeqCst);
@@ -294,8 +321,35 @@ impl Source for Hub {
         false
     }
 
+    fn on_deadline(self: Arc<Self>, _now: Instant) -> Option<Instant> {
+        self.close_unused();
+        None
+    }
+
     // Connections end by themselves, and with the last of them, the worker.
     fn on_stop(self: Arc<Self>) {}
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        // What peers have offered is refused while there is a way to say so, and what was sent before
+        // the last connection ended has yet to leave; then the endpoints close.
+        let until = Instant::now() + FLUSH_MAX;
+        let mut moved_at = Instant::now();
+        while moved_at.elapsed() < QUIET && Instant::now() < until {
+            if self.worker.progress() {
+                moved_at = Instant::now();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        for peer in lock(&self.peers).values() {
+            let patience = until.saturating_duration_since(Instant::now());
+            if peer.is_usable() && !peer.endpoint().flush(patience) {
+                tracing::debug!("not all that was sent over UCX has left");
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Hub {
@@ -365,6 +419,15 @@ impl Receiver for Inboxes {
 
 /// How long a connection waits for what a dead peer had to be back
 const KILL_MAX: Duration = Duration::from_millis(20);
+
+/// How long a peer may take to answer what it was offered once the last connection to it has ended
+const UNUSED_MAX: Duration = Duration::from_millis(250);
+
+/// How long nothing must have moved before the endpoints of a context close
+const QUIET: Duration = Duration::from_millis(2);
+
+/// How long the end of a context waits for what was sent to leave
+const FLUSH_MAX: Duration = Duration::from_millis(100);
 
 /// Times that arming is tried while there is something to do
 const ARM_ATTEMPTS: u32 = 32;

@@ -46,6 +46,12 @@ impl PeerEnd {
         self.connections.failure.get().is_none()
     }
 
+    /// Whether a connection has it
+    pub(super) fn is_in_use(&self) -> bool {
+        let inboxes = lock(&self.connections.inboxes);
+        inboxes.iter().any(|inbox| inbox.strong_count() > 0)
+    }
+
     /// Has a connection told when the endpoint fails
     pub(super) fn join(&self, inbox: &Arc<Inbox>) {
         let mut inboxes = lock(&self.connections.inboxes);

@@ -43,8 +43,9 @@ fn main() {
     let (p50, p99) = latency(&endpoint);
     let mut rates: Vec<f64> = (0..ROUNDS).map(|_| send(&endpoint)).collect();
     rates.sort_unstable_by(f64::total_cmp);
+    let mut out = std::io::stdout();
     writeln!(
-        std::io::stdout(),
+        out,
         "8 B: one-way p50 {p50:.2} us, p99 {p99:.2} us; 1 MiB: median {:.2} GB/s ({:.2} to {:.2})",
         rates[ROUNDS / 2],
         rates[0],
@@ -118,7 +119,11 @@ fn receive(endpoint: &Endpoint) {
             posted.push_back(endpoint.recv_message(TAG, TagMask::FULL));
         }
     }
-    endpoint.send(TAG, &b"received"[..]).wait(None).unwrap().unwrap();
+    endpoint
+        .send(TAG, &b"received"[..])
+        .wait(None)
+        .unwrap()
+        .unwrap();
 }
 
 const TAG: Tag = Tag(1);

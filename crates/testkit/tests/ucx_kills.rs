@@ -64,7 +64,10 @@ fn kill_with_offers_out(transport: Transport) {
         );
     }
     wait_until(|| held.load(Ordering::SeqCst) == 0);
-    println!("{transport:?}: all back {:?} after the end was told", ended.elapsed());
+    println!(
+        "{transport:?}: all back {:?} after the end was told",
+        ended.elapsed()
+    );
 }
 
 #[test]

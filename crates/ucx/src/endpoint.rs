@@ -183,7 +183,7 @@ impl Endpoint {
         if let Begun::Over(outcome) = Begun::of(returned) {
             drop(open);
             // SAFETY: as in `send_short`.
-            unsafe { Box::from_raw(operation) }.finish(outcome);
+            unsafe { *Box::from_raw(operation) }.finish(outcome);
         }
     }
 
@@ -211,7 +211,7 @@ impl Endpoint {
             drop(call);
             if let Begun::Over(outcome) = Begun::of(returned) {
                 // SAFETY: as in `send_short`.
-                unsafe { Box::from_raw(operation) }.finish(outcome);
+                unsafe { *Box::from_raw(operation) }.finish(outcome);
             }
         }
         let mut since = None;
@@ -263,7 +263,7 @@ impl Endpoint {
         drop(call);
         if let Begun::Over(outcome) = Begun::of(returned) {
             // SAFETY: as in `send_short`.
-            unsafe { Box::from_raw(operation) }.finish(outcome);
+            unsafe { *Box::from_raw(operation) }.finish(outcome);
         }
     }
 

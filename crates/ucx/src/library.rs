@@ -235,9 +235,10 @@ fn libucp_beside(present: &[PathBuf], loaded: &Path) -> PathBuf {
     }
     // The same form of name: it is the one that the other's loader would open.
     let name = loaded.file_name().and_then(|name| name.to_str());
-    let name = name.map_or(SYSTEM_NAME.to_owned(), |name| {
-        format!("libucp{}", &name[6..])
-    });
+    let name = name.map_or_else(
+        || SYSTEM_NAME.to_owned(),
+        |name| format!("libucp{}", &name[6..]),
+    );
     loaded.with_file_name(name)
 }
 

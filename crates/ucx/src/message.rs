@@ -87,7 +87,7 @@ impl Offer {
         drop(call);
         if let Begun::Over(outcome) = Begun::of(returned) {
             // SAFETY: an operation that is over has no callback: the box is ours again.
-            unsafe { Box::from_raw(operation) }.finish(outcome);
+            unsafe { *Box::from_raw(operation) }.finish(outcome);
         }
     }
 }

@@ -60,13 +60,13 @@ where
     }
 
     /// Ends an operation
-    pub(crate) fn finish(self: Box<Self>, outcome: Result<(), Status>) {
+    pub(crate) fn finish(self, outcome: Result<(), Status>) {
         let Self {
             memory,
             done,
             under_way,
             ..
-        } = *self;
+        } = self;
         done(memory, outcome);
         drop(under_way);
     }
@@ -104,12 +104,12 @@ where
     }
 
     /// Ends an operation
-    pub(crate) fn finish(self: Box<Self>, outcome: Result<(), Status>) {
+    pub(crate) fn finish(self, outcome: Result<(), Status>) {
         let Self {
             memory,
             done,
             under_way,
-        } = *self;
+        } = self;
         done(outcome.map(|()| memory));
         drop(under_way);
     }
@@ -142,7 +142,7 @@ impl<F: FnOnce(Result<(), Status>) + Send + 'static> PlainOperation<F> {
         parameters
     }
 
-    pub(crate) fn finish(self: Box<Self>, outcome: Result<(), Status>) {
+    pub(crate) fn finish(self, outcome: Result<(), Status>) {
         (self.0)(outcome);
     }
 

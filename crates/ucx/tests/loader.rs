@@ -11,7 +11,12 @@ use backhaul_ucx::{LoadError, Search};
 fn run(scenario: &str, change: impl FnOnce(&mut Command)) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--ignored", "--exact", "a_process_of_its_own", "--nocapture"])
+        .args([
+            "--ignored",
+            "--exact",
+            "a_process_of_its_own",
+            "--nocapture",
+        ])
         .env("LOADER_SCENARIO", scenario)
         .env_remove("BACKHAUL_LIBUCP")
         .env_remove("UCX_MEM_MMAP_HOOK_MODE");

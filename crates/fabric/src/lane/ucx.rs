@@ -203,11 +203,9 @@ impl Lane for UcxLane {
                 break;
             }
             room -= bytes;
-            if !self.send(piece) {
-                if !is_promised {
-                    self.uncounted_bytes = bytes;
-                    break;
-                }
+            if !self.send(piece) && !is_promised {
+                self.uncounted_bytes = bytes;
+                break;
             }
             total += bytes;
         }

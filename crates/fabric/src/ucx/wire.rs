@@ -1,4 +1,4 @@
-//! The headers of our active messages: docs/design/wire-format.md, section 7.
+//! The headers of our active messages: docs/design/wire-format.md, section 5.
 
 use backhaul_ucx::{HEADER_BYTES, Header};
 

@@ -42,8 +42,9 @@ def connect(
     address : str
         ``host:port`` or ``[ipv6]:port``, with or without ``backhaul://`` before it.
     lanes : sequence of str, optional
-        Lanes that may be used, best first: some of ``"inproc"``, ``"shm"``, ``"ucx"`` and ``"tcp"``.
-        TCP is used if none of them can be, unless ``"ucx"`` is named and ``"tcp"`` is not.
+        Lanes that may be used, best first: some of ``"inproc"``, ``"shm"``, ``"ucx"`` and
+        ``"tcp"``. TCP is used if none of them can be, unless ``"ucx"`` is named and ``"tcp"`` is
+        not.
     context : Context, optional
         By default that of the process.
 

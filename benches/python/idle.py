@@ -16,10 +16,12 @@ from benches.python.children import run_child
 
 __all__ = ["main"]
 
+_LANES = ("shm", "tcp")
+
 
 @click.command("idle")
 @click.option("--peers", type=click.IntRange(1), default=1000, show_default=True)
-@click.option("--lane", "lanes", type=ListType(("shm", "tcp"), all=("shm", "tcp")), default="shm,tcp")
+@click.option("--lane", "lanes", type=ListType(_LANES, all=_LANES), default="shm,tcp")
 @click.option("--seconds", type=float, default=10.0, show_default=True)
 def main(peers: int, lanes: tuple[str, ...], seconds: float) -> None:
     """Measure CPU time and memory of peers that are idle."""

@@ -1,8 +1,8 @@
 """``versus``: this build of Backhaul and another one, in turn.
 
-Is a change faster, or is the machine? ``backhaul bench p2p`` of two interpreters runs in alternation,
-so that what else happens here meets both. A copy of a worktree of the commit before, built into an
-environment of its own, is the other one.
+Is a change faster, or is the machine? ``backhaul bench p2p`` of two interpreters runs in
+alternation, so that what else happens here meets both. The commit before, built into an environment
+of its own, is the other one.
 """
 
 from __future__ import annotations

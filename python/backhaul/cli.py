@@ -9,6 +9,7 @@ import click
 
 from backhaul.bench.commands import COMMANDS
 from backhaul.bench.output import print_json
+from backhaul.doctor.command import doctor
 from backhaul.topology.command import topology
 
 __all__ = ["main"]
@@ -56,6 +57,7 @@ def bench() -> None:
     """Measure Backhaul on this machine, with peers in the same run."""
 
 
+main.add_command(doctor)
 main.add_command(topology)
 for command in COMMANDS:
     bench.add_command(command)

@@ -35,7 +35,7 @@ def test_a_job_without_protocols_is_refused() -> None:
 
 
 def test_every_peer_of_the_design_is_known() -> None:
-    expected = {"asyncio", "socket", "tornado", "uvloop", "ucxx", "mpi4py", "ucx_perftest"}
+    expected = {"asyncio", "socket", "tornado", "uvloop", "ucp", "ucxx", "mpi4py", "ucx_perftest"}
     assert set(peer_names()) == expected
 
 

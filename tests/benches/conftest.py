@@ -12,20 +12,31 @@ from typing import Any
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
+Run = Callable[..., str]
 RunJson = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def run_json() -> RunJson:
-    """Run ``python -m benches.python … --json``, and read its standard output."""
+def run() -> Run:
+    """Run ``python -m benches.python …``, and read its standard output."""
 
-    def run(*arguments: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", "benches.python", *arguments, "--json"]
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "benches.python", *arguments]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=100, check=False, cwd=CHECKOUT
         )
         assert done.returncode == 0, done.stderr
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
+        return done.stdout
 
     return run
+
+
+@pytest.fixture
+def run_json(run: Run) -> RunJson:
+    """As `run`, with ``--json``, and read what it prints."""
+
+    def run_json(*arguments: str) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(run(*arguments, "--json"))
+        return answer
+
+    return run_json

@@ -23,6 +23,7 @@ __all__ = ["COMMANDS"]
 _APIS = ("async", "blocking")
 _LANES = ("auto", "shm", "ucx", "tcp", "inproc")
 _CASES = ("map", "chain", "tree", "all-to-all", "submit")
+_ARCHITECTURES = ("core", "threads", "workers", "gpu", "gpus")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -194,5 +195,30 @@ def memory(**chosen: Any) -> None:
     run_benchmark(job, memory_tables, chosen)
 
 
+@click.command("random-array")
+@_array_options(size=10_000, chunks=1000)
+@click.option(
+    "--on",
+    type=ListType(_ARCHITECTURES, all=_ARCHITECTURES),
+    default="all",
+    show_default=True,
+    help=f"Comma-separated: {', '.join(_ARCHITECTURES)}.",
+)
+@click.option("--repetitions", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the arrays.")
+@json_option
+def random_array(**chosen: Any) -> None:
+    """Sum random numbers on one core, all cores, one GPU and all GPUs.
+
+    Exits with 1 if a result is wrong. What is not there is left out, with the reason. Needs the
+    extra `dask`; GPUs need CuPy.
+    """
+    from backhaul.bench import random_array as job
+    from backhaul.bench.data_tables import random_array_tables
+
+    named(chosen, "on", "--on")
+    run_benchmark(job, random_array_tables, chosen)
+
+
 #: All of them
-COMMANDS = (p2p, tasks, transpose_sum, memory)
+COMMANDS = (p2p, tasks, transpose_sum, memory, random_array)

@@ -16,7 +16,7 @@ from backhaul.bench.task_tables import format_lanes, profile_tables
 if TYPE_CHECKING:
     from backhaul.bench.report import Report
 
-__all__ = ["cases_tables", "transpose_sum_tables"]
+__all__ = ["cases_tables", "random_array_tables", "transpose_sum_tables"]
 
 #: Header and cell of columns that only one benchmark has
 _Columns = Mapping[str, Callable[[Any], str]]
@@ -140,3 +140,51 @@ def _verdict(report: Report[Any, Any]) -> Text:
         return Text(f"Results are equal (relative tolerance {tolerance:g}).", style="green")
     sums = "; ".join(f"{row.configuration}: {row.sums}" for row in report.rows)
     return Text(f"Results DIFFER: {sums}", style="bold red")
+
+
+def random_array_tables(report: Report[Any, Any]) -> Group:
+    """Lay out a report of ``bench random-array``.
+
+    Parameters
+    ----------
+    report : Report
+        What was measured.
+
+    Returns
+    -------
+    rich.console.Group
+        A row for each architecture, and a note for each that is not here.
+    """
+    from backhaul.bench.random_array import ARCHITECTURES
+
+    options: Any = report.options
+    table = Table(
+        title=f"\n(x + 1)[::2, ::2].sum(), x of {options.size} × {options.size} normal numbers "
+        f"({format_bytes(8 * options.size**2)}), chunks of {options.chunks} × {options.chunks}",
+        title_justify="left",
+    )
+    table.add_column("architecture")
+    for name in ("units", "s", "min – max", "numbers", "times as fast"):
+        table.add_column(name, justify="right")
+    for row in report.rows:
+        seconds = row.seconds
+        table.add_row(
+            ARCHITECTURES[row.on],
+            f"{row.units}",
+            f"{seconds.median:.3g}",
+            f"{seconds.minimum:.3g} – {seconds.maximum:.3g}",
+            format_rate(row.bytes_per_s),
+            f"{row.times_as_fast:.2f}",
+        )
+    notes = [
+        Text(
+            f"Medians of {options.repetitions} repetitions, architectures in turn, each in a new "
+            "process whose start is not timed. Numbers: bytes of x over the time. Sums checked.",
+            style="dim",
+        )
+    ]
+    notes += [
+        Text(f"Not measured: {each.peer}: {each.reason}. To get it: {each.install}.", "yellow")
+        for each in report.missing or []
+    ]
+    return Group(table, *notes)

@@ -29,6 +29,9 @@ __all__ = ["Contender", "ContenderFailed", "Latency", "ProcessPair", "child_comm
 #: A process that says nothing for so long has failed
 ANSWER_TIMEOUT_S = 60.0
 
+#: Modules of drivers that need this package whole, with its native module
+_OURS = (".ours", ".ucp_tags")
+
 # A peer's interpreter is given the package by its folder, so that neither `backhaul/__init__.py`
 # with the native module nor the site-packages beside it come along.
 _BOOTSTRAP = """
@@ -87,7 +90,7 @@ def child_command(python: str, module: str, options: Mapping[str, Any], control:
     list of str
         The command.
     """
-    if module.endswith(".ours"):
+    if module.endswith(_OURS):
         start = [python, "-m", "backhaul.bench.child"]
     else:
         package = str(Path(backhaul.bench.__file__).parents[1])

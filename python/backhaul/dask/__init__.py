@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from backhaul.dask.launch.cluster import LocalCluster
     from backhaul.dask.launch.cuda import DGX, CUDACluster
     from backhaul.dask.transfer_table import transfers
+    from backhaul.dask.ucx_scheme import claim_ucx
 
 __all__ = [
     "DGX",
@@ -33,6 +34,7 @@ __all__ = [
     "LocalCluster",
     "Settings",
     "backend",
+    "claim_ucx",
     "lanes",
     "transfers",
 ]
@@ -45,6 +47,7 @@ _LAZY = {
     "CUDACluster": "backhaul.dask.launch.cuda",
     "DGX": "backhaul.dask.launch.cuda",
     "LocalCluster": "backhaul.dask.launch.cluster",
+    "claim_ucx": "backhaul.dask.ucx_scheme",
     "lanes": "backhaul.dask.lane_map",
     "transfers": "backhaul.dask.transfer_table",
 }

@@ -100,7 +100,9 @@ async def _transfers(client: Client, refresh: bool) -> pd.DataFrame:
     if rows is None:
         scheduler: Any = client.scheduler
         workers = list((await scheduler.identity())["workers"])
-        ours = [address for address in workers if address.startswith("backhaul://")]
+        from backhaul.dask.ucx_scheme import is_ours
+
+        ours = [address for address in workers if is_ours(address)]
         if ours:
             raise NotObserved(
                 f"the scheduler {scheduler.address} keeps no account of transfers, though "

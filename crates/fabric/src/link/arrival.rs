@@ -185,9 +185,16 @@ impl Arrival {
 
     /// Makes the segments of the host that the next bytes go to, as many as one read fills
     fn make_room(&mut self, pool: &Pool, at: &Cursor, bytes: usize) -> Result<(), NoMemory> {
-        let Memory::Segments(segments) = &self.memory else {
+        let Memory::Segments(segments) = &mut self.memory else {
             return Ok(());
         };
+        // Most messages are one segment.
+        if let [segment] = &mut segments[..] {
+            if segment.is_none() {
+                *segment = Some(SegmentMemory::Host(take(pool, self.sizes[0])?));
+            }
+            return Ok(());
+        }
         let mut room = 0;
         let wanted = at.within + bytes as u64;
         let mut missing: SmallVec<[u64; TARGETS_MAX]> = SmallVec::new();
@@ -203,7 +210,6 @@ impl Arrival {
         }
         match &missing[..] {
             [] => {}
-            [size] => self.fill_missing(at, [take(pool, *size)?]),
             sizes => self.fill_missing(at, pool.take_many(sizes).map_err(|_| NoMemory)?),
         }
         Ok(())
@@ -312,6 +318,22 @@ impl Arrival {
             start = end;
             *segment = Some(SegmentMemory::Host(memory));
         }
+    }
+
+    /// Copies a complete message of one segment of the host to the buffer of its receive, returning
+    /// whether it is one, and the receive has one in memory of the host
+    pub(super) fn copy_out<R>(&self, recv: &mut RecvOperation<R>) -> bool {
+        let Memory::Segments(segments) = &self.memory else {
+            return false;
+        };
+        if let [Some(SegmentMemory::Host(segment))] = &segments[..]
+            && let Some(buffer) = &mut recv.buffer
+            && let RecvMemory::Host(host) = buffer.memory()
+        {
+            host[..segment.len()].copy_from_slice(segment);
+            return true;
+        }
+        false
     }
 
     /// The memory of a complete message

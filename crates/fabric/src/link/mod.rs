@@ -323,6 +323,7 @@ impl<S, R> Link<S, R> {
                 } => {
                     self.meter.received(now, arrival, bytes);
                     let memory = match self.arrivals.take(arrival) {
+                        Some(arrival) if arrival.copy_out(&mut self.recvs[recv.0]) => Ok(None),
                         Some(arrival) => arrival.into_memory(&self.memory.pool),
                         None => Err(Missing::OutOfMemory),
                     };

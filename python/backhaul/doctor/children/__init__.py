@@ -1,0 +1,1 @@
+"""Programs that `backhaul.doctor` runs in processes of their own."""

@@ -1,0 +1,77 @@
+"""Connects to itself over UCX, and tells which libraries that took."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+
+from backhaul import BackhaulError, Context
+
+_TIMEOUT_S = 15.0
+
+#: Parts of UCX, by the beginnings of the files that they are in
+_PARTS = ("libucp.so", "libuct.so", "libucs.so", "libucm.so")
+
+
+def main() -> None:
+    """Print what was found as JSON."""
+    error = ""
+    try:
+        with Context(lanes=["ucx"]) as context, context.listen("127.0.0.1:0") as listener:
+            connecting = context.connect(listener.address)
+            server = listener.accept().wait(_TIMEOUT_S)
+            client = connecting.wait(_TIMEOUT_S)
+            answer = bytearray(8)
+            sending = client.send(b"backhaul")
+            server.recv(answer).wait(_TIMEOUT_S)
+            sending.wait(_TIMEOUT_S)
+            if client.lane != "ucx":
+                error = f"the handshake chose {client.lane}: {client.info()['reason']}"
+    except (BackhaulError, ValueError) as failure:
+        error = str(failure)
+    libraries = mapped()
+    found = {
+        "error": error,
+        "libraries": libraries,
+        "version": version(libraries.get("libucp")),
+        "modules": modules(libraries.get("libucs")),
+    }
+    json.dump(found, sys.stdout)
+
+
+def mapped() -> dict[str, str]:
+    """Parts of UCX in this process, with their files."""
+    found = {}
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = Path("/" + line.partition("/")[2])
+        for part in _PARTS:
+            if path.name.startswith(part):
+                found[part.partition(".")[0]] = str(path)
+    return found
+
+
+def version(libucp: str | None) -> str:
+    """Ask the library that is loaded."""
+    if libucp is None:
+        return ""
+    # By its bare name it is the one that is there; by its path, a second copy might be mapped.
+    library = ctypes.CDLL("libucp.so.0")
+    library.ucp_get_version_string.restype = ctypes.c_char_p
+    said: bytes = library.ucp_get_version_string()
+    return said.decode()
+
+
+def modules(libucs: str | None) -> list[str]:
+    """Transports that are in files of their own beside the library."""
+    if libucs is None:
+        return []
+    folder = Path(libucs).parent / "ucx"
+    return sorted(
+        {path.name.partition(".")[0][len("libuct_") :] for path in folder.glob("libuct_*")}
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""``backhaul doctor``."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["doctor"]
+
+_TOPICS = ("lanes", "peers", "limits", "gpu", "rdma", "ucx", "dask")
+_MARKS = {"works": "+", "limited": "~", "absent": "-", "broken": "!"}
+_STYLES = {"works": "green", "limited": "yellow", "absent": "dim", "broken": "bold red"}
+
+
+@click.command()
+@click.argument("topics", nargs=-1, type=click.Choice(_TOPICS))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def doctor(context: click.Context, topics: tuple[str, ...], *, as_json: bool) -> None:
+    """Try what Backhaul can use on this machine, and say what to do about the rest.
+
+    TOPICS: all of them by default.
+
+    Exits with 1 if something is broken: it is there, and does not work.
+    """
+    from rich.text import Text
+
+    from backhaul.bench.machine import Machine, installed_versions
+    from backhaul.bench.output import print_json
+    from backhaul.bench.tables import open_console, print_machine
+    from backhaul.doctor import State, examine
+
+    machine, versions = Machine.here(), installed_versions("backhaul", "dask", "distributed")
+    findings = examine(topics or _TOPICS)
+    if as_json:
+        plain = [{**vars(finding), "state": finding.state.value} for finding in findings]
+        print_json(
+            {
+                "schema": "backhaul.doctor/1",
+                "machine": vars(machine),
+                "versions": versions,
+                "findings": plain,
+            }
+        )
+    else:
+        console = open_console()
+        print_machine(console, machine, versions)
+        topic = ""
+        for finding in findings:
+            if finding.topic != topic:
+                topic = finding.topic
+                console.print(f"\n{topic}", style="bold", highlight=False)
+            state = finding.state.value
+            line = Text(f"  {_MARKS[state]} {finding.subject}: ")
+            line.append(state, style=_STYLES[state])
+            line.append(f", {finding.detail}")
+            console.print(line)
+            if finding.advice:
+                console.print(Text(f"      {finding.advice}", style="italic"))
+    if any(finding.state is State.BROKEN for finding in findings):
+        context.exit(1)

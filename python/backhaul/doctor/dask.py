@@ -1,0 +1,44 @@
+"""Dask: whether it is there in a release that was read, and which accelerations fit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterator
+
+from backhaul.doctor.findings import Finding, State
+
+__all__ = ["examine"]
+
+
+def examine() -> Iterator[Finding]:
+    """Look at Dask, if it is installed, without changing it."""
+    missing = [name for name in ("dask", "distributed") if importlib.util.find_spec(name) is None]
+    if missing:
+        said = f"{', '.join(missing)} is not installed"
+        yield Finding("dask", "distributed", State.ABSENT, said, "pip install 'backhaul[dask]'")
+        return
+    from backhaul.dask.config import switched_on
+    from backhaul.dask.patches import PATCHES
+
+    version = importlib.metadata.version("distributed")
+    yield Finding("dask", "distributed", State.WORKS, version)
+    on, off, refused = [], set(), {}
+    for patch in PATCHES:
+        if not switched_on(patch.switch):
+            off.add(patch.switch)
+        elif (refusal := patch.refusal()) is not None:
+            refused[str(patch)] = refusal
+        else:
+            on.append(patch)
+    said = f"{len(on)} of {len(PATCHES)} accelerations fit this release"
+    if not refused:
+        yield Finding("dask", "accelerations", State.WORKS, said)
+    else:
+        first, why = next(iter(refused.items()))
+        advice = "these parts run as Dask has them; use a release that docs/dask.md names"
+        said = f"{said}; not {', '.join(refused)} (of {first}: {why})"
+        yield Finding("dask", "accelerations", State.LIMITED, said, advice)
+    if off:
+        said = f"switched off: {', '.join(sorted(off))}"
+        yield Finding("dask", "switches", State.LIMITED, said, "distributed.comm.backhaul has them")

@@ -1,0 +1,56 @@
+"""GPUs with their driver, and RDMA devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from backhaul import topology
+from backhaul.doctor.child import ChildFailed, ask
+from backhaul.doctor.findings import Finding, State
+
+__all__ = ["examine_gpus", "examine_rdma"]
+
+
+def examine_gpus() -> Iterator[Finding]:
+    """Look for the driver and for GPUs, and tell how these reach each other."""
+    machine = topology.discover()
+    try:
+        driver = ask("cuda")
+    except ChildFailed as error:
+        yield Finding("gpu", "libcuda", State.BROKEN, str(error))
+        return
+    if "path" not in driver:
+        state = State.BROKEN if machine.gpus else State.ABSENT
+        advice = "install the NVIDIA driver's libraries, or pass them into the container"
+        said = driver["why"]
+        yield Finding("gpu", "libcuda", state, said, advice if machine.gpus else "")
+        return
+    version = f"{driver['path']}, CUDA {driver['version'] // 1000}.{driver['version'] % 1000 // 10}"
+    if driver["error"]:
+        # A driver without a GPU is common in containers and on hosts to build on.
+        state = State.BROKEN if machine.gpus else State.ABSENT
+        yield Finding("gpu", "libcuda", state, f"{version}: {driver['error']}")
+        return
+    yield Finding("gpu", "libcuda", State.WORKS, f"{version}, {driver['devices']} devices")
+    for gpu in machine.gpus:
+        memory = f", {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
+        said = f"{gpu.name}{memory}"
+        yield Finding("gpu", f"GPU {gpu.index}", State.WORKS, said)
+    for one, other in combinations(machine.gpus, 2):
+        way = machine.distance(f"gpu{one.index}", f"gpu{other.index}")
+        yield Finding("gpu", f"GPU {one.index} to {other.index}", State.WORKS, way.path)
+
+
+def examine_rdma() -> Iterator[Finding]:
+    """List RDMA devices."""
+    devices = topology.discover().rdma
+    if not devices:
+        yield Finding("rdma", "devices", State.ABSENT, "there is none: other hosts by tcp")
+    for device in devices:
+        speed = f"{device.bits_per_s / 1e9:.0f} Gb/s" if device.bits_per_s else "speed unknown"
+        if device.active is False:
+            advice = "its port is down: check the cable and the subnet manager"
+            yield Finding("rdma", device.name, State.LIMITED, f"{speed}, no active port", advice)
+        else:
+            yield Finding("rdma", device.name, State.WORKS, speed)

@@ -1,0 +1,1 @@
+"""Names that programs import from below UCX-Py's API: `arr`, `exceptions`, `ucx_api`, `utils`."""

@@ -1,0 +1,117 @@
+"""``backhaul doctor`` as a user runs it: on this machine, and where something is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+COMMAND = [sys.executable, "-m", "backhaul.cli", "doctor"]
+
+
+def run(
+    *arguments: str, environment: Mapping[str, str] | None = None, descriptors: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    def limit() -> None:
+        if descriptors is not None:
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        preexec_fn=limit,
+    )
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> dict[tuple[str, str], dict[str, Any]]:
+    report = json.loads(done.stdout)
+    assert report["schema"] == "backhaul.doctor/1"
+    return {(each["topic"], each["subject"]): each for each in report["findings"]}
+
+
+def library(folder: Path, name: str, source: str) -> dict[str, str]:
+    """Make a library of C source, and say how the loader finds it."""
+    file = folder / "source.c"
+    file.write_text(source)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / name, file], check=True)
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+def test_what_works_here_is_said_to_work() -> None:
+    done = run("--json")
+    found = findings(done)
+    assert done.returncode == 0, done.stdout
+    for subject in ("inproc", "shm", "tcp", "arena"):
+        assert found["lanes", subject]["state"] == "works"
+    peer = found["peers", "a process of this host"]
+    assert peer["state"] == "works"
+    assert "lane shm" in peer["detail"]
+    assert found["peers", "carrier lease"]["state"] == "works"
+    assert {topic for topic, _ in found} == {
+        "lanes", "peers", "limits", "gpu", "rdma", "ucx", "dask",
+    }  # fmt: skip
+
+
+def test_a_few_topics_may_be_asked_for() -> None:
+    done = run("limits", "dask")
+    assert done.returncode == 0
+    assert "accelerations" in done.stdout
+    assert "lanes" not in done.stdout
+
+
+def test_an_unknown_topic_is_refused_by_name() -> None:
+    done = run("weather")
+    assert done.returncode == 2
+    assert "'weather'" in done.stderr
+
+
+def test_few_descriptors_are_worth_a_word() -> None:
+    done = run("limits", "--json", descriptors=200)
+    finding = findings(done)["limits", "descriptors"]
+    assert finding["state"] == "limited"
+    assert finding["detail"].startswith("200")
+    assert "ulimit -n" in finding["advice"]
+
+
+def test_a_driver_that_crashes_is_broken_and_harms_nobody(tmp_path: Path) -> None:
+    source = """
+        #include <stdlib.h>
+        int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
+        int cuInit(unsigned flags) { abort(); }
+    """
+    done = run("gpu", "--json", environment=library(tmp_path, "libcuda.so.1", source))
+    finding = findings(done)["gpu", "libcuda"]
+    assert finding["state"] == "broken"
+    assert "-6" in finding["detail"]
+    assert done.returncode == 1
+
+
+def test_a_driver_without_devices_is_named_with_its_error(tmp_path: Path) -> None:
+    source = """
+        int cuDriverGetVersion(int *version) { *version = 12040; return 0; }
+        int cuInit(unsigned flags) { return 100; }
+        int cuDeviceGetCount(int *count) { return 100; }
+        int cuGetErrorName(int error, const char **name)
+        { *name = "CUDA_ERROR_NO_DEVICE"; return 0; }
+    """
+    done = run("gpu", "--json", environment=library(tmp_path, "libcuda.so.1", source))
+    finding = findings(done)["gpu", "libcuda"]
+    assert finding["state"] == "absent"
+    assert str(tmp_path / "libcuda.so.1") in finding["detail"]
+    assert "CUDA 12.4" in finding["detail"]
+    assert "CUDA_ERROR_NO_DEVICE" in finding["detail"]
+    assert done.returncode == 0

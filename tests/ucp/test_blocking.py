@@ -1,0 +1,199 @@
+"""The face that blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+import backhaul.ucp as ucp
+from backhaul.ucp import blocking
+from backhaul.ucp.exceptions import (
+    UCXCanceled,
+    UCXCloseError,
+    UCXConnectionReset,
+    UCXError,
+    UCXMsgTruncated,
+)
+from tests.ucp.conftest import DEADLINE_S
+
+if TYPE_CHECKING:
+    from tests.ucp.conftest import Start
+
+pytestmark = [pytest.mark.timeout(30)]
+
+
+@contextmanager
+def connected() -> Iterator[tuple[blocking.Endpoint, blocking.Endpoint]]:
+    with blocking.create_listener() as listener:
+        a = blocking.create_endpoint("127.0.0.1", listener.port, timeout=DEADLINE_S)
+        b = listener.accept(timeout=DEADLINE_S)
+    yield a, b
+    a.abort()
+    b.abort()
+
+
+@contextmanager
+def meanwhile(*calls: Callable[[], object]) -> Iterator[None]:
+    """Have calls made by a thread, each of which must succeed."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            for call in calls:
+                call()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert not failures
+
+
+@pytest.mark.parametrize("nbytes", [0, 8, 100_000, 3 << 20])
+def test_every_kind_of_message(transport: str, nbytes: int) -> None:
+    message, buffer = random.Random(nbytes).randbytes(nbytes), bytearray(nbytes)
+    with (
+        connected() as (a, b),
+        meanwhile(
+            lambda: a.send(message, timeout=DEADLINE_S),
+            lambda: a.send(message, tag="t"),
+            lambda: a.send(message, tag=3, force_tag=True),
+            lambda: a.send(message, tag=4, force_tag=True),
+            lambda: a.am_send(message),
+            lambda: a.send_obj(message),
+        ),
+    ):
+        receives: list[Callable[[], None]] = [
+            partial(b.recv, buffer, timeout=DEADLINE_S),
+            partial(b.recv, buffer, tag="t"),
+            partial(b.recv, buffer, tag=3, force_tag=True),
+            partial(blocking.recv, buffer, tag=4, timeout=DEADLINE_S),
+        ]
+        for receive in receives:
+            buffer[:] = bytes(nbytes)
+            receive()
+            assert buffer == message
+        assert b.am_recv(timeout=DEADLINE_S) == message
+        assert b.recv_obj(timeout=DEADLINE_S) == message
+
+
+def test_time_runs_out_and_nothing_is_taken() -> None:
+    with connected() as (a, b):
+        buffer = bytearray(1)
+        receives: list[Callable[[], object]] = [
+            partial(b.recv, buffer, timeout=0.005),
+            partial(b.recv, buffer, tag=3, force_tag=True, timeout=0.005),
+            partial(b.am_recv, timeout=0.005),
+        ]
+        for receive in receives:
+            with pytest.raises(TimeoutError):
+                receive()
+        a.send(b"1")
+        a.send(b"2", tag=3, force_tag=True)
+        a.am_send(b"3")
+        b.recv(buffer)
+        assert buffer == b"1"
+        b.recv(buffer, tag=3, force_tag=True)
+        assert buffer == b"2"
+        assert b.am_recv() == b"3"
+
+
+def test_a_listener_accepts_peers_in_turn_and_stops() -> None:
+    with blocking.create_listener() as listener:
+        with pytest.raises(TimeoutError):
+            listener.accept(timeout=0.005)
+        ours = [blocking.create_endpoint("127.0.0.1", listener.port) for _ in range(3)]
+        theirs = [listener.accept(timeout=DEADLINE_S) for _ in range(3)]
+        for i, ep in enumerate(ours):
+            ep.send(bytes([i]))
+        received = []
+        for ep in theirs:
+            ep.recv(buffer := bytearray(1), timeout=DEADLINE_S)
+            received.append(buffer[0])
+        assert sorted(received) == [0, 1, 2]
+        stopping = threading.Timer(0.01, listener.close)
+        stopping.start()
+        with pytest.raises(UCXCloseError, match=str(listener.port)):
+            listener.accept(timeout=DEADLINE_S)
+        stopping.join()
+    with pytest.raises(UCXCloseError):
+        listener.accept()
+    with pytest.raises(ucp.exceptions.UCXUnreachable):
+        blocking.create_endpoint("127.0.0.1", listener.port)
+    for ep in (*ours, *theirs):
+        ep.abort()
+
+
+def test_errors_are_those_of_the_other_face() -> None:
+    with connected() as (a, b):
+        a.send(b"abc")
+        with pytest.raises(UCXMsgTruncated, match="length mismatch"):
+            b.recv(bytearray(4))
+        a.send(b"abc")
+        with pytest.raises(UCXError, match="Message truncated"):
+            b.recv(bytearray(2))
+        with pytest.raises(TypeError, match="hashable"):
+            a.send(b"", tag=[])  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="int"):
+            a.send(3)
+        ending = threading.Timer(0.01, a.close)
+        ending.start()
+        with pytest.raises(UCXCanceled):
+            b.recv(bytearray(1), timeout=DEADLINE_S)
+        ending.join()
+        with pytest.raises(UCXCloseError):
+            b.send(b"x")
+        assert a.closed()
+        assert b.closed()
+
+
+def test_a_body_that_raises_aborts() -> None:
+    with connected() as (a, b):
+        with pytest.raises(ZeroDivisionError), a:
+            raise ZeroDivisionError
+        with pytest.raises((UCXCanceled, UCXConnectionReset)):
+            b.recv(bytearray(1), timeout=DEADLINE_S)
+        with b:
+            pass
+        assert b.closed()
+
+
+@pytest.mark.asyncio
+async def test_it_does_not_stop_a_running_loop() -> None:
+    with pytest.raises(RuntimeError, match="await"):
+        blocking.create_endpoint("127.0.0.1", 1)
+
+
+AWAITS = """
+import asyncio, sys
+import backhaul.ucp as ucp
+
+async def main():
+    ep = await ucp.create_endpoint("127.0.0.1", int(sys.argv[1]))
+    await ep.send(b"awaited")
+    await ep.recv(bytearray(7))
+    await ep.close()
+
+asyncio.run(main())
+"""
+
+
+def test_it_talks_to_programs_that_await(start: Start) -> None:
+    with blocking.create_listener() as listener:
+        program = start(AWAITS, str(listener.port))
+        with listener.accept(timeout=DEADLINE_S) as ep:
+            ep.recv(buffer := bytearray(7), timeout=DEADLINE_S)
+            ep.send(buffer)
+            program.end()
+    asyncio.run(asyncio.sleep(0))
+    ucp.reset()

@@ -94,6 +94,9 @@ pub trait Lane: Send {
 /// The last bytes that one side sends on the first socket; what they say is for its lane to know
 pub type Farewell = [u8; 8];
 
+/// How long a lane may bring what the peer sent before the first socket ended
+pub(crate) const FAREWELL_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// What a lane is good at
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LaneTraits {

@@ -6,11 +6,12 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use backhaul_proto::LaneKind;
 use backhaul_ucx::endpoint::ShortMessage;
 
-use super::{Farewell, Lane, LaneError, LaneTraits, Moved};
+use super::{FAREWELL_PATIENCE, Farewell, Lane, LaneError, LaneTraits, Moved};
 use crate::ucx::{Kind, UcxEnd, WINDOW_BYTES, header};
 
 /// One end of a lane over UCX
@@ -40,6 +41,8 @@ pub(crate) struct UcxLane {
     failure: Option<String>,
     /// The sentinel has ended, and the peer sent so many pieces
     pieces_max: Option<u64>,
+    /// When it has ended
+    ended_at: Option<Instant>,
 }
 
 impl UcxLane {
@@ -67,6 +70,7 @@ impl UcxLane {
             is_awake: false,
             failure: None,
             pieces_max: None,
+            ended_at: None,
         }
     }
 
@@ -120,13 +124,18 @@ impl UcxLane {
 
     /// What a read without bytes means
     fn nothing(&self) -> Result<Moved, LaneError> {
-        if let Some(pieces_max) = self.pieces_max
-            && self.end.inbox.pieces() >= pieces_max
-        {
-            return Ok(Moved::End);
+        let failure = self.failure.clone().or_else(|| self.end.inbox.failure());
+        if let (Some(pieces_max), Some(ended_at)) = (self.pieces_max, self.ended_at) {
+            let is_here = self.end.inbox.pieces() >= pieces_max;
+            // What the peer has seen of ours has left, which the next write tells.
+            let is_told = self.uncounted_bytes == 0;
+            let is_over = ended_at.elapsed() >= MISSING_MAX;
+            if failure.is_some() || is_over || (is_here && is_told) {
+                return Ok(Moved::End);
+            }
+            return Ok(Moved::Blocked);
         }
-        match self.failure.clone().or_else(|| self.end.inbox.failure()) {
-            Some(_) if self.pieces_max.is_some() => Ok(Moved::End),
+        match failure {
             Some(detail) => Err(LaneError::Ucx { detail }),
             None => Ok(Moved::Blocked),
         }
@@ -272,6 +281,7 @@ impl Lane for UcxLane {
 
     fn handle_sentinel_end(&mut self, farewell: Option<Farewell>) -> bool {
         self.pieces_max = Some(farewell.map_or(0, u64::from_le_bytes));
+        self.ended_at = Some(Instant::now());
         if farewell.is_none() {
             // A process that ends a connection says so: this one has ended without a word. What it
             // has sent before may still be in the system.
@@ -294,6 +304,10 @@ impl Drop for UcxLane {
 
 /// Longest piece: a few of the segments that transports send at once
 const PIECE_BYTES: usize = 32 << 10;
+
+/// How long what a peer has sent may take to come after its end: some transports lose it without a
+/// word if its worker has gone too
+const MISSING_MAX: Duration = FAREWELL_PATIENCE;
 
 /// Looks in vain after which nothing of a dead peer is in the system any more
 const IDLE_LOOKS: u32 = 64;

@@ -42,6 +42,7 @@ from backhaul.errors import (
     QueueFull,
     TimedOut,
     TruncatedError,
+    UcxUnavailable,
 )
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "Server",
     "TimedOut",
     "TruncatedError",
+    "UcxUnavailable",
     "__version__",
     "connect",
     "default_context",

@@ -42,8 +42,9 @@ def connect(
     address : str
         ``host:port`` or ``[ipv6]:port``, with or without ``backhaul://`` before it.
     lanes : sequence of str, optional
-        Lanes that may be used, best first: some of ``"inproc"``, ``"shm"`` and ``"tcp"``. TCP is
-        used if none of them can be.
+        Lanes that may be used, best first: some of ``"inproc"``, ``"shm"``, ``"ucx"`` and
+        ``"tcp"``. TCP is used if none of them can be, unless ``"ucx"`` is named and ``"tcp"`` is
+        not.
     context : Context, optional
         By default that of the process.
 
@@ -59,7 +60,8 @@ def connect(
 
     Notes
     -----
-    The request raises `AddressError`, `ConnectFailed`, `HandshakeFailed` or `TimedOut`.
+    The request raises `AddressError`, `ConnectFailed`, `HandshakeFailed`, `TimedOut` or
+    `UcxUnavailable`.
     """
     return (context or default_context()).connect(_without_scheme(address), lanes=lanes)
 

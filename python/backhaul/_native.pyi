@@ -211,10 +211,12 @@ class Context:
     ----------
     lanes : sequence of str, optional
         Lanes that may be used, best first; by default ``["inproc", "shm", "tcp"]``. TCP is where
-        peers meet and is used if no other lane can be.
+        peers meet and is used if no other lane can be. ``"ucx"`` loads UCX (the extra ``ucx``), or
+        raises `UcxUnavailable`; named without ``"tcp"``, peers without it are refused. By default
+        it is used between hosts with RDMA.
     carriers : sequence of str, optional
         Ways for payload beside the lane, on lanes within a host: ``"lease"`` and ``"single-copy"``,
-        which are both used by default where both sides can.
+        and on the ucx lane ``"ucx"``; all are used by default where both sides can.
     eager_bytes_max : int, optional
         Longest message sent without asking the peer for room first, in bytes.
     credit_bytes, credit_messages : int, optional
@@ -393,7 +395,7 @@ class Endpoint:
 
     @property
     def lane(self) -> str:
-        """The lane in use: ``"inproc"``, ``"shm"`` or ``"tcp"``."""
+        """The lane in use: ``"inproc"``, ``"shm"``, ``"ucx"`` or ``"tcp"``."""
 
     def send(self, buffer: Buffer | Any, *, tag: int = 0, shared: bool = False) -> Request[None]:
         """Send a buffer under a tag.

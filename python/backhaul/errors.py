@@ -4,6 +4,7 @@
 
     BackhaulError
     ├── ConfigError (ValueError)         a setting or lane that cannot be used
+    │   └── UcxUnavailable               the ucx lane was asked for, and UCX cannot be used here
     ├── AddressError (ValueError)        a text that is no address
     ├── MachineError (ValueError)        a text or a host that no machine can be read from
     ├── PlanError (ValueError)           a launch plan that is impossible
@@ -49,6 +50,7 @@ __all__ = [
     "QueueFull",
     "TimedOut",
     "TruncatedError",
+    "UcxUnavailable",
 ]
 
 
@@ -58,6 +60,10 @@ class BackhaulError(Exception):
 
 class ConfigError(BackhaulError, ValueError):
     """A setting that cannot work; the message has the value and what is allowed."""
+
+
+class UcxUnavailable(ConfigError):
+    """UCX was asked for and cannot be used; the message says which libraries and what to do."""
 
 
 class AddressError(BackhaulError, ValueError):

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use backhaul_proto::{CarrierKind, KeepAlive, LaneKind, Limits};
 use backhaul_shm::arena::Arena;
+use backhaul_ucx::Search;
 use thiserror::Error;
 
 use crate::experiments::Experiments;
@@ -15,7 +16,12 @@ use crate::memory::DeviceAllocator;
 #[non_exhaustive]
 pub struct Config {
     /// Lanes that may be used, best first. Tcp is always possible: it is the first socket.
+    ///
+    /// Where ucx is named it is loaded, or the context is not made; where it is and tcp is not, peers
+    /// without it are refused. The default names it not, and uses it between hosts with RDMA.
     pub lanes: Vec<LaneKind>,
+    /// What concerns UCX, once it is to be used
+    pub ucx: UcxConfig,
     /// Carriers that may move the payload of accepted messages beside the lane. Without any, all
     /// of it travels on the lane.
     pub carriers: Vec<CarrierKind>,
@@ -54,6 +60,26 @@ pub struct Config {
     /// A lane and a carrier from outside, which may change with any release
     #[doc(hidden)]
     pub experiments: Experiments,
+}
+
+/// Which UCX is used, and how
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UcxConfig {
+    /// Where to look for libucp
+    pub library: Search,
+    /// Settings of UCX by their names without the `UCX_` in front, which go before those in the
+    /// environment
+    pub settings: Vec<(String, String)>,
+}
+
+impl Default for UcxConfig {
+    fn default() -> Self {
+        Self {
+            library: Search::from_environment(),
+            settings: Vec::new(),
+        }
+    }
 }
 
 impl Config {
@@ -137,7 +163,8 @@ impl Default for Config {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            lanes: LaneKind::ALL.to_vec(),
+            lanes: LaneKind::DEFAULT.to_vec(),
+            ucx: UcxConfig::default(),
             carriers: CarrierKind::ALL.to_vec(),
             limits: Limits::default(),
             ring_bytes: 1 << 20,
@@ -232,19 +259,19 @@ mod tests {
     #[test]
     fn more_lanes_than_there_are_is_refused() {
         assert_eq!(check_lanes(&LaneKind::ALL), Ok(()));
-        let error = check_lanes(&[LaneKind::Tcp; 4]).unwrap_err().to_string();
-        assert!(error.contains("got 4"), "{error}");
+        let error = check_lanes(&[LaneKind::Tcp; 5]).unwrap_err().to_string();
+        assert!(error.contains("got 5"), "{error}");
     }
 
     #[test]
     fn more_carriers_than_there_are_is_refused() {
         let config = Config {
-            carriers: vec![CarrierKind::Lease; 3],
+            carriers: vec![CarrierKind::Lease; 4],
             ..Config::default()
         };
         let error = config.validate().unwrap_err().to_string();
         assert!(
-            error.contains("carriers") && error.contains("got 3"),
+            error.contains("carriers") && error.contains("got 4"),
             "{error}"
         );
     }

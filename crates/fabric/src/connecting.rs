@@ -144,6 +144,7 @@ fn connect_error(failure: Failure, address: String) -> ConnectError {
     match failure {
         Failure::Io(source) => ConnectError::Io { address, source },
         Failure::Handshake(source) => ConnectError::Handshake { address, source },
+        Failure::NoLane { reason } => ConnectError::NoLane { address, reason },
         Failure::Cancelled => ConnectError::Cancelled { address },
     }
 }

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use backhaul_proto::{CarrierKind, Hello, LaneKind, Role};
 use backhaul_shm::pool::{Pool, PoolStatistics};
+use backhaul_ucx::UcxError;
+use backhaul_ucx::library::has_rdma;
 
 use crate::address::Address;
 use crate::bootstrap::{Settings, UnixSocket};
@@ -19,6 +21,7 @@ use crate::identity::{Identity, random};
 use crate::listener::Listener;
 use crate::request::{Completer, Operation, Progress, Request, finish};
 use crate::runtime::{Engine, EngineGuard, lock};
+use crate::ucx::Hub;
 
 /// Owns configuration, receive buffers and the progress engine
 ///
@@ -35,6 +38,8 @@ pub(crate) struct Core {
     pub(crate) pool: Pool,
     pub(crate) flows: Arc<Flows>,
     guard: EngineGuard,
+    /// Started when it is first wanted
+    ucx: Mutex<Option<Arc<Hub>>>,
     /// Opened with a listener; `None` before, and while that fails
     unix_socket: Mutex<Option<Arc<UnixSocket>>>,
     closed: AtomicBool,
@@ -45,22 +50,23 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`ContextError`] if a setting cannot work, or the system gives no descriptor, thread or random
-    /// bytes.
+    /// [`ContextError`] if a setting cannot work, UCX is asked for and cannot be used, or the system
+    /// gives no descriptor, thread or random bytes.
     pub fn new(config: Config) -> Result<Self, ContextError> {
         config.validate()?;
         // Peers are told of it on every connection.
         Identity::current()?;
-        Ok(Self {
-            core: Arc::new(Core {
-                pool: Pool::with_arena(config.pool_cached_bytes_max, config.arena.clone()),
-                flows: Arc::default(),
-                guard: Engine::start()?,
-                unix_socket: Mutex::default(),
-                closed: AtomicBool::new(false),
-                config,
-            }),
-        })
+        let core = Arc::new(Core {
+            pool: Pool::with_arena(config.pool_cached_bytes_max, config.arena.clone()),
+            flows: Arc::default(),
+            guard: Engine::start()?,
+            ucx: Mutex::default(),
+            unix_socket: Mutex::default(),
+            closed: AtomicBool::new(false),
+            config,
+        });
+        core.start_ucx()?;
+        Ok(Self { core })
     }
 
     /// Listens on `host:port`, `[ipv6]:port`, or `:port` for every interface; port 0 picks one
@@ -107,6 +113,12 @@ impl Context {
             finish(start.completer, Err(error.into()));
             return request;
         }
+        if lanes.contains(&LaneKind::Ucx)
+            && let Err(error) = self.core.ucx()
+        {
+            finish(start.completer, Err(error.into()));
+            return request;
+        }
         match Address::parse(address) {
             Err(error) => finish(start.completer, Err(error.into())),
             Ok(parsed @ Address::Literal(_)) => start.run(&parsed),
@@ -142,6 +154,34 @@ impl Core {
         self.guard.engine()
     }
 
+    /// The worker of this context, started now if it is not yet
+    ///
+    /// # Errors
+    ///
+    /// Why UCX cannot be used.
+    fn ucx(&self) -> Result<Arc<Hub>, UcxError> {
+        let mut ucx = lock(&self.ucx);
+        if let Some(hub) = &*ucx {
+            return Ok(Arc::clone(hub));
+        }
+        let hub = Hub::start(self.engine(), &self.config.ucx)?;
+        *ucx = Some(Arc::clone(&hub));
+        Ok(hub)
+    }
+
+    /// Starts a worker where it is asked for, or where it pays: on hosts with RDMA
+    fn start_ucx(&self) -> Result<(), UcxError> {
+        if self.config.lanes.contains(&LaneKind::Ucx) {
+            self.ucx()?;
+        } else if self.config.lanes == LaneKind::DEFAULT
+            && has_rdma()
+            && let Err(error) = self.ucx()
+        {
+            tracing::warn!(%error, "this host has RDMA, and it is not used");
+        }
+        Ok(())
+    }
+
     /// Opens the bootstrap socket unless it is open, or shared memory is off
     ///
     /// Peers do without shared memory if that fails; the next listener tries again.
@@ -162,6 +202,7 @@ impl Core {
             role,
             hello,
             ring_bytes: self.config.ring_bytes,
+            ucx: lock(&self.ucx).clone(),
             experiment: self.config.experiments.lane.clone(),
             timeout: self.config.handshake_timeout,
             unix_socket: match role {
@@ -188,6 +229,7 @@ impl Core {
     ) -> io::Result<Hello> {
         let identity = Identity::current()?;
         let limits = &self.config.limits;
+        let lanes = self.available_lanes(lanes);
         Ok(Hello {
             boot_id: identity.boot_id,
             host_token: identity.host_token.clone(),
@@ -195,7 +237,8 @@ impl Core {
             nonce: random()?,
             pid: identity.pid,
             uid: identity.uid,
-            lanes: self.available_lanes(lanes),
+            ucx_address: self.ucx_address(&lanes)?,
+            lanes,
             lanes_unknown: Vec::new(),
             unix_name: unix_socket.map_or_else(String::new, |socket| socket.name().to_owned()),
             credit_bytes: limits.credit_bytes,
@@ -208,13 +251,30 @@ impl Core {
         })
     }
 
-    /// Lanes that can be offered: that from outside only where there is one
+    /// Lanes that can be offered: that from outside only where there is one, and ucx where it runs
     fn available_lanes(&self, lanes: &[LaneKind]) -> Vec<LaneKind> {
         let has_experiment = self.config.experiments.lane.is_some();
-        let lanes = lanes.iter().copied();
-        lanes
-            .filter(|lane| *lane != LaneKind::Experimental || has_experiment)
-            .collect()
+        let has_ucx = lock(&self.ucx).is_some();
+        let is_default = lanes == LaneKind::DEFAULT;
+        let mut available: Vec<_> = lanes.to_vec();
+        if is_default && has_ucx && has_rdma() {
+            available.insert(lanes.len() - 1, LaneKind::Ucx);
+        }
+        available.retain(|lane| match lane {
+            LaneKind::Experimental => has_experiment,
+            LaneKind::Ucx => has_ucx,
+            LaneKind::Inproc | LaneKind::Shm | LaneKind::Tcp => true,
+        });
+        available
+    }
+
+    /// What peers connect to by UCX; empty where `lanes` have it not
+    fn ucx_address(&self, lanes: &[LaneKind]) -> io::Result<Vec<u8>> {
+        let hub = lock(&self.ucx).clone();
+        match hub.filter(|_| lanes.contains(&LaneKind::Ucx)) {
+            Some(hub) => hub.address().map(<[u8]>::to_vec).map_err(io::Error::other),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// As [`Core::available_lanes`], for carriers

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backhaul_proto::{HandshakeError, ProtocolError, RecvRefused, SendRefused};
+use backhaul_ucx::UcxError;
 use thiserror::Error;
 
 use crate::config::ConfigError;
@@ -129,6 +130,17 @@ pub enum ConnectError {
         /// What went wrong
         source: HandshakeError,
     },
+    /// There is no lane that both sides allow
+    #[error("no lane to {address}: {reason}")]
+    NoLane {
+        /// Address of the peer
+        address: String,
+        /// Why not each of them
+        reason: String,
+    },
+    /// The lane of UCX was asked for, and UCX cannot be used here
+    #[error(transparent)]
+    Ucx(#[from] UcxError),
     /// The connect was cancelled, or its context was closed
     #[error("connecting to {address} was cancelled")]
     Cancelled {
@@ -183,6 +195,9 @@ pub enum ContextError {
     /// A setting cannot work
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The lane of UCX was asked for, and UCX cannot be used here
+    #[error(transparent)]
+    Ucx(#[from] UcxError),
     /// The system gave no descriptor or thread
     #[error("cannot start the progress engine: {source}")]
     Io {

@@ -1,24 +1,28 @@
 //! From a handshake that succeeded to an endpoint.
 
 use std::io;
+use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use backhaul_proto::{CarrierKind, Connection, Hello};
 use backhaul_shm::doorbell::Doorbell;
+use rustix::net::sockopt;
 
 use crate::address::canonical;
 use crate::bootstrap::{ChannelEnd, Established, LaneResources, Reading, RingKind};
 use crate::carrier::Carriers;
 use crate::carrier::lease::LeaseCarrier;
 use crate::carrier::single_copy::SingleCopy;
+use crate::carrier::ucx::UcxCarrier;
 use crate::connection::{About, Conn, ConnParts};
 use crate::context::Core;
 use crate::endpoint::Endpoint;
 use crate::flow::Inflow;
-use crate::lane::{Lane, RingLane, TcpLane};
+use crate::lane::{Lane, RingLane, TcpLane, UcxLane};
 use crate::link::{Link, LinkMemory, LinkParts};
 use crate::statistics::Counters;
+use crate::ucx::UcxEnd;
 
 /// Makes an endpoint of an established connection, for either side
 ///
@@ -49,6 +53,7 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
             carriers: Carriers::default(),
         },
         LaneResources::Rings { kind, end } => over_rings(core, kind, *end, &peer, &mut reason)?,
+        LaneResources::Ucx(end) => over_ucx(core, end, &peer, &socket)?,
         LaneResources::Experiment(end) => Made {
             lane: end.lane,
             doorbell: end.doorbell,
@@ -151,3 +156,34 @@ fn over_rings(
         carriers,
     })
 }
+
+fn over_ucx(core: &Arc<Core>, end: UcxEnd, peer: &Hello, sentinel: &TcpStream) -> io::Result<Made> {
+    // The sentinel is silent, so the kernel has to ask whether the peer's host is there. It answers
+    // for a process that is stopped, too.
+    if let Some(keep_alive) = core.config.keep_alive {
+        sockopt::set_socket_keepalive(sentinel, true)?;
+        sockopt::set_tcp_keepidle(sentinel, keep_alive.interval.max(SECOND))?;
+        sockopt::set_tcp_keepintvl(sentinel, (keep_alive.timeout / PROBES).max(SECOND))?;
+        sockopt::set_tcp_keepcnt(sentinel, PROBES)?;
+    }
+    let doorbell = end.doorbell.try_clone()?;
+    let end = Arc::new(end);
+    let mut carriers = Carriers::default();
+    if have_both(core, peer, CarrierKind::Ucx) {
+        carriers.push(Box::new(UcxCarrier::new(
+            Arc::clone(&end),
+            core.pool.clone(),
+        )));
+    }
+    Ok(Made {
+        lane: Box::new(UcxLane::new(end)),
+        doorbell: Some(doorbell),
+        carriers,
+    })
+}
+
+/// The kernel counts in seconds
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Questions without an answer after which the kernel gives a host up
+const PROBES: u32 = 6;

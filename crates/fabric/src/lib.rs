@@ -49,6 +49,7 @@ mod memory;
 mod request;
 mod runtime;
 mod statistics;
+mod ucx;
 
 pub use backhaul_proto::{
     CarrierKind, ConnectionStatistics, HandshakeError, KeepAlive, LaneKind, Limits, ProtocolError,
@@ -58,9 +59,10 @@ pub use backhaul_proto::{Device, MemoryKind, Vendor};
 pub use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig, ArenaStatistics};
 pub use backhaul_shm::leased::{borrowed_bytes, is_leased as is_borrowed};
 pub use backhaul_shm::pool::PoolStatistics;
+pub use backhaul_ucx::{LoadError, Search as UcxSearch, UcxError, Version as UcxVersion};
 pub use bytes::Bytes;
 pub use carrier::{Way, WayStatistics};
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, UcxConfig};
 pub use context::Context;
 pub use endpoint::{Endpoint, EndpointInfo};
 pub use error::{
@@ -84,7 +86,7 @@ pub use statistics::EndpointStatistics;
 pub mod seams {
     pub use crate::carrier::{Carrier, Carriers, Payload, TakeError, Ways};
     pub use crate::experiments::{CarrierProvider, Experiments, LaneEnd, LaneProvider};
-    pub use crate::lane::{Lane, LaneError, LaneTraits, Moved};
+    pub use crate::lane::{Farewell, Lane, LaneError, LaneTraits, Moved};
     pub use crate::link::{
         CarrierReach, Content, Delivery, GiveRequest, Held, Link, LinkEvent, LinkMemory, LinkParts,
         MessageMemory, Meter, Now, ReadTargets, Recv, Send, TakeId, TakeRequest, TakeTarget,

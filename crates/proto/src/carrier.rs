@@ -12,13 +12,15 @@ pub enum CarrierKind {
     Lease,
     /// The receiver copies out of the sender's memory, through the kernel
     SingleCopy,
+    /// The receiver fetches by a rendezvous of UCX
+    Ucx,
     /// A carrier from outside, for experiments and tests
     Experimental,
 }
 
 impl CarrierKind {
     /// All carriers that come with this crate
-    pub const ALL: [Self; 2] = [Self::Lease, Self::SingleCopy];
+    pub const ALL: [Self; 3] = [Self::Lease, Self::SingleCopy, Self::Ucx];
 
     /// The name in settings and reports
     #[must_use]
@@ -26,6 +28,7 @@ impl CarrierKind {
         match self {
             Self::Lease => "lease",
             Self::SingleCopy => "single-copy",
+            Self::Ucx => "ucx",
             Self::Experimental => "experimental",
         }
     }
@@ -36,6 +39,7 @@ impl CarrierKind {
         match self {
             Self::Lease => 1,
             Self::SingleCopy => 2,
+            Self::Ucx => 3,
             Self::Experimental => 240,
         }
     }
@@ -67,7 +71,7 @@ impl FromStr for CarrierKind {
 
 /// A text that names no carrier
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
-#[error("unknown carrier {text:?}: expected lease or single-copy")]
+#[error("unknown carrier {text:?}: expected lease, single-copy or ucx")]
 pub struct ParseCarrierError {
     /// The text
     pub text: String,

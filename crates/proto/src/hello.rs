@@ -17,6 +17,10 @@ use crate::limits::PeerLimits;
 /// Longest body of a Hello, in bytes: its fields
 pub const HELLO_BODY_BYTES_MAX: usize = 4096;
 
+/// Longest address of a UCX worker in a Hello, in bytes; those of hosts with many devices take some
+/// hundred
+pub const UCX_ADDRESS_BYTES_MAX: usize = 2048;
+
 /// Where the magic begins, behind the length
 pub(crate) const MAGIC_OFFSET: usize = 8;
 
@@ -65,6 +69,8 @@ pub struct Hello {
     pub carriers_unknown: Vec<u8>,
     /// Longest piece of a message that it receives in one data frame, in bytes
     pub data_chunk_bytes: u64,
+    /// Address of its UCX worker, at most [`UCX_ADDRESS_BYTES_MAX`]; empty if it has none
+    pub ucx_address: Vec<u8>,
 }
 
 impl Hello {
@@ -125,6 +131,7 @@ impl Hello {
             data_chunk_bytes: values
                 .array(Field::DataChunkBytes)
                 .map(u64::from_le_bytes)?,
+            ucx_address: values.optional(Field::UcxAddress).to_vec(),
         })
     }
 
@@ -169,6 +176,10 @@ impl Hello {
         );
         put(Field::SegmentsMax, &self.segments_max.to_le_bytes());
         put(Field::Carriers, &carriers);
+        // Nothing is said by who has none, as before there was such a field.
+        if !self.ucx_address.is_empty() {
+            put(Field::UcxAddress, &self.ucx_address);
+        }
         put(Field::DataChunkBytes, &self.data_chunk_bytes.to_le_bytes());
 
         let bytes_behind = (PREFIX_BYTES - MAGIC_OFFSET + body.len()) as u64;
@@ -212,6 +223,7 @@ enum Field {
     SegmentsMax = 12,
     Carriers = 13,
     DataChunkBytes = 14,
+    UcxAddress = 15,
 }
 
 impl Field {
@@ -231,6 +243,7 @@ impl Field {
             Self::SegmentsMax => "segments_max",
             Self::Carriers => "carriers",
             Self::DataChunkBytes => "data_chunk_bytes",
+            Self::UcxAddress => "ucx_address",
         }
     }
 
@@ -242,6 +255,7 @@ impl Field {
             Self::Lanes | Self::Carriers => (0, 32),
             // What fits into sockaddr_un after the NUL.
             Self::UnixName => (0, 107),
+            Self::UcxAddress => (0, UCX_ADDRESS_BYTES_MAX),
             Self::Pid | Self::Uid | Self::SegmentsMax => (4, 4),
             Self::CreditBytes
             | Self::CreditMessages
@@ -355,7 +369,7 @@ pub enum HelloError {
 }
 
 /// All fields, each at the index of its type less one
-const FIELDS: [Field; 14] = [
+const FIELDS: [Field; 15] = [
     Field::BootId,
     Field::HostToken,
     Field::ProcessToken,
@@ -370,6 +384,7 @@ const FIELDS: [Field; 14] = [
     Field::SegmentsMax,
     Field::Carriers,
     Field::DataChunkBytes,
+    Field::UcxAddress,
 ];
 
 #[cfg(test)]
@@ -397,6 +412,7 @@ pub(crate) mod tests {
             carriers: CarrierKind::ALL.to_vec(),
             carriers_unknown: Vec::new(),
             data_chunk_bytes: 11,
+            ucx_address: vec![12; 300],
         }
     }
 
@@ -469,7 +485,7 @@ pub(crate) mod tests {
     }
 
     fn any_hello() -> impl Strategy<Value = Hello> {
-        let lanes = proptest::sample::subsequence(LaneKind::ALL.to_vec(), 0..=3).prop_shuffle();
+        let lanes = proptest::sample::subsequence(LaneKind::ALL.to_vec(), 0..=4).prop_shuffle();
         (
             any::<[[u8; 16]; 3]>(),
             proptest::collection::vec(any::<u8>(), 0..=64),
@@ -502,6 +518,7 @@ pub(crate) mod tests {
                     lanes,
                     unix_name,
                     data_chunk_bytes: large[3],
+                    ucx_address: Vec::new(),
                     credit_bytes: large[0],
                     credit_messages: large[1],
                     message_bytes_max: large[2],

@@ -12,6 +12,8 @@ pub enum LaneKind {
     Inproc,
     /// Rings in memory that two processes of one host share
     Shm,
+    /// Active messages of UCX: over RDMA, or whatever `UCX_TLS` says
+    Ucx,
     /// The first socket; always possible
     Tcp,
     /// A lane from outside, for experiments and tests
@@ -20,7 +22,10 @@ pub enum LaneKind {
 
 impl LaneKind {
     /// All lanes that are not experimental, fastest first
-    pub const ALL: [Self; 3] = [Self::Inproc, Self::Shm, Self::Tcp];
+    pub const ALL: [Self; 4] = [Self::Inproc, Self::Shm, Self::Ucx, Self::Tcp];
+
+    /// Those that need nothing but this crate, fastest first
+    pub const DEFAULT: [Self; 3] = [Self::Inproc, Self::Shm, Self::Tcp];
 
     /// The name in addresses, settings and reports
     #[must_use]
@@ -28,6 +33,7 @@ impl LaneKind {
         match self {
             Self::Inproc => "inproc",
             Self::Shm => "shm",
+            Self::Ucx => "ucx",
             Self::Tcp => "tcp",
             Self::Experimental => "experimental",
         }
@@ -39,6 +45,7 @@ impl LaneKind {
         match self {
             Self::Inproc => 1,
             Self::Shm => 2,
+            Self::Ucx => 4,
             Self::Tcp => 3,
             Self::Experimental => 240,
         }
@@ -71,7 +78,7 @@ impl FromStr for LaneKind {
 
 /// A text that names no lane
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
-#[error("unknown lane {text:?}: expected inproc, shm or tcp")]
+#[error("unknown lane {text:?}: expected inproc, shm, ucx or tcp")]
 pub struct ParseLaneError {
     /// The text
     pub text: String,

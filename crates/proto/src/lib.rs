@@ -37,7 +37,7 @@ pub use decoder::{Frame, FrameDecoder, SegmentBytes};
 pub use error::{ProtocolError, RecvRefused, SendRefused};
 pub use frame::{FrameHeader, FrameKind, HEADER_BYTES};
 pub use handshake::{Handshake, HandshakeError, HandshakeEvent, HandshakePhase, Role};
-pub use hello::{HELLO_BODY_BYTES_MAX, Hello, HelloError};
+pub use hello::{HELLO_BODY_BYTES_MAX, Hello, HelloError, UCX_ADDRESS_BYTES_MAX};
 pub use ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, SendId, Tag, TagMask};
 pub use lane::{LaneKind, ParseLaneError};
 pub use limits::{KeepAlive, Limits, PeerLimits};

@@ -1,6 +1,7 @@
 //! `Context`: configuration, buffers and the engine.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -111,6 +112,7 @@ impl Context {
             lease_bytes_min,
         )?;
         config.populate_leases = populate_leases;
+        config.ucx.library.folders = ucx_folders(py)?;
         config.arena = arena.map(|arena| arena.get().arena.clone());
         if let Some(spin) = seconds(py, "spin_us", spin_us, 1e-6)? {
             config.spin = spin;
@@ -266,4 +268,11 @@ fn seconds(
                 .map_err(|error| errors::config_error(py, format!("{name} is {value}: {error}")))
         })
         .transpose()
+}
+
+/// Where the wheel of UCX has its libraries, for when they are wanted
+fn ucx_folders(py: Python<'_>) -> PyResult<Vec<PathBuf>> {
+    py.import("backhaul._ucx")?
+        .call_method0("library_folders")?
+        .extract()
 }

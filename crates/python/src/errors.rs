@@ -131,6 +131,7 @@ impl IntoException for ConnectError {
         match &self {
             Self::Address(_) => message(py, "AddressError", &self),
             Self::Config(_) => message(py, "ConfigError", &self),
+            Self::Ucx(_) => message(py, "UcxUnavailable", &self),
             Self::Cancelled { .. } => message(py, "Cancelled", &self),
             Self::Handshake {
                 source: HandshakeError::TimedOut { .. },
@@ -175,6 +176,7 @@ impl IntoException for ContextError {
     fn into_exception(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Config(error) => error.into_exception(py),
+            Self::Ucx(_) => message(py, "UcxUnavailable", &self),
             _ => message(py, "BackhaulError", &self),
         }
     }

@@ -23,8 +23,15 @@ pub struct Harness {
     /// Messages that may be lent to a peer at once, of what is sent as shared from an arena; zero
     /// where all is copied
     pub leases_max: usize,
+    /// Whether memory that was sent may be freed a moment after its send is over: the peer has yet to
+    /// say that it does not want it
+    pub frees_later: bool,
     /// Path of the peer program, without which cases between processes cannot run
     pub peer_program: Option<&'static str>,
+    /// Variables that the peer program finds in its environment
+    pub peer_environment: Vec<(&'static str, String)>,
+    /// Why no case can run here, if so
+    pub skipped: Option<String>,
 }
 
 /// How callers wait
@@ -66,19 +73,23 @@ impl Harness {
         let configure: fn(&mut Config) = match lane {
             LaneKind::Inproc => |config| config.lanes = vec![LaneKind::Inproc],
             LaneKind::Shm => |config| config.lanes = vec![LaneKind::Shm],
+            LaneKind::Ucx => crate::ucx::configure,
             LaneKind::Tcp => |config| config.lanes = vec![LaneKind::Tcp],
             LaneKind::Experimental => crate::toy::configure,
         };
         let leases_max = match lane {
             LaneKind::Inproc | LaneKind::Shm => SLOTS,
-            LaneKind::Tcp | LaneKind::Experimental => 0,
+            LaneKind::Ucx | LaneKind::Tcp | LaneKind::Experimental => 0,
         };
         Self {
             lane,
             spin,
             configure,
             leases_max,
+            frees_later: lane == LaneKind::Ucx,
             peer_program: None,
+            peer_environment: Vec::new(),
+            skipped: None,
         }
     }
 

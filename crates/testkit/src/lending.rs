@@ -2,7 +2,7 @@
 
 use backhaul::{Arena, ArenaConfig, Bytes, Config, Endpoint, Message, Segments, Tag, TagMask};
 
-use crate::{Finish, Harness, Pair, pattern};
+use crate::{Finish, Harness, Pair, pattern, wait_until};
 
 /// Two connected endpoints, `near` with an arena whose blocks it lends on lanes within the host
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub struct Lending {
     pub arena: Arena,
     /// Whether the lane lends
     pub lends: bool,
+    /// Memory may be freed a moment after its send is over
+    pub frees_later: bool,
 }
 
 impl Harness {
@@ -33,6 +35,7 @@ impl Harness {
             pair: self.pair_of(near, far),
             arena,
             lends: self.lends(),
+            frees_later: self.frees_later,
         }
     }
 }
@@ -53,8 +56,12 @@ impl Lending {
     /// On a lane that lends none, only the first counts.
     #[track_caller]
     pub fn assert_blocks(&self, live: usize, leased: usize, orphaned: usize) {
-        let found = blocks(&self.arena);
         let lent = usize::from(self.lends);
+        if self.frees_later {
+            // A carrier keeps memory until the peer has said that it does not want it.
+            wait_until(|| blocks(&self.arena).0 == live);
+        }
+        let found = blocks(&self.arena);
         assert_eq!(
             found,
             (live, leased * lent, orphaned * lent),

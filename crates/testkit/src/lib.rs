@@ -37,6 +37,7 @@ pub mod resources;
 pub mod sim;
 pub mod suite;
 pub mod toy;
+pub mod ucx;
 pub mod watchdog;
 
 pub use backhaul::LaneKind;
@@ -46,9 +47,13 @@ use std::time::Duration;
 
 use backhaul::Request;
 
-/// Runs a case under a watchdog
+/// Runs a case under a watchdog, unless its harness lacks something here
 pub fn run(name: &str, harness: &Harness, case: fn(&Harness)) {
     let name = format!("{}/{:?}: {name}", harness.lane, harness.spin);
+    if let Some(why) = &harness.skipped {
+        println!("{name} is skipped: {why}");
+        return;
+    }
     let _watchdog = watchdog::Watchdog::start(&name);
     case(harness);
 }

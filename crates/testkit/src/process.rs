@@ -26,6 +26,7 @@ impl Harness {
             .arg(listener.local_address().to_string())
             .arg(self.lane.name())
             .arg(self.spin.budget().as_micros().to_string())
+            .envs(self.peer_environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

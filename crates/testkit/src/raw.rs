@@ -189,6 +189,7 @@ pub fn hello(lanes: &[LaneKind]) -> Hello {
         carriers: CarrierKind::ALL.to_vec(),
         carriers_unknown: Vec::new(),
         data_chunk_bytes: limits.data_chunk_bytes,
+        ucx_address: Vec::new(),
     }
 }
 

@@ -145,7 +145,7 @@ fn too_few_descriptors_for_shared_memory_fall_back_to_tcp_at_once() {
         for (free, lane) in (2..).zip(lanes) {
             match lane {
                 LaneKind::Shm => assert!(free >= 10, "{free}"),
-                LaneKind::Inproc | LaneKind::Tcp | LaneKind::Experimental => {
+                LaneKind::Inproc | LaneKind::Ucx | LaneKind::Tcp | LaneKind::Experimental => {
                     assert!(free < 12, "{free}")
                 }
             }
@@ -270,7 +270,7 @@ impl Drop for Limit {
 }
 
 fn on_every_lane(name: &str, case: fn(&Harness)) {
-    on_lanes(name, &LaneKind::ALL, case);
+    on_lanes(name, &LaneKind::DEFAULT, case);
 }
 
 fn on_lanes(name: &str, lanes: &[LaneKind], case: fn(&Harness)) {

@@ -32,7 +32,7 @@ fn a_message_of_many_tiny_segments_costs_what_its_segments_cost() {
     const MANY: usize = 1 << 20;
     const FEW: usize = 1 << 14;
     let name = "a_message_of_many_tiny_segments_costs_what_its_segments_cost";
-    on_lanes(name, &LaneKind::ALL, |harness| {
+    on_lanes(name, &LaneKind::DEFAULT, |harness| {
         for eager in [false, true] {
             let pair = harness.pair_with(|config| {
                 config.limits.segments_max = MANY as u32;
@@ -219,7 +219,7 @@ fn a_dead_doorbell_costs_no_time() {
 #[test]
 fn an_engine_outlives_a_want_of_descriptors() {
     let name = "an_engine_outlives_a_want_of_descriptors";
-    on_lanes(name, &LaneKind::ALL, |harness| {
+    on_lanes(name, &LaneKind::DEFAULT, |harness| {
         let pair = harness.pair();
         let listener = pair.far_context.listen(LOOPBACK).unwrap();
         let address = listener.local_address().to_string();

@@ -214,7 +214,7 @@ fn memory_of_received_messages_returns_to_the_pool() {
 }
 
 fn on_every_lane(name: &str, case: fn(&Harness)) {
-    on_lanes(name, &LaneKind::ALL, case);
+    on_lanes(name, &LaneKind::DEFAULT, case);
 }
 
 fn between_processes(name: &str, case: fn(&Harness)) {

@@ -21,7 +21,7 @@ from backhaul.bench.option_types import ChunkType, ListType, PeersType, SizesTyp
 __all__ = ["COMMANDS"]
 
 _APIS = ("async", "blocking")
-_LANES = ("auto", "shm", "tcp", "inproc")
+_LANES = ("auto", "shm", "ucx", "tcp", "inproc")
 _CASES = ("map", "chain", "tree", "all-to-all", "submit")
 _ARCHITECTURES = ("core", "threads", "workers", "gpu", "gpus")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")

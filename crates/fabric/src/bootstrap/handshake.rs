@@ -9,7 +9,7 @@ use std::time::Instant;
 use backhaul_proto::{Handshake, HandshakeEvent, Hello, LaneKind, Role};
 use rustix::event::epoll::EventFlags;
 
-use super::selection::Selection;
+use super::selection::{Selection, insists_on_ucx};
 use super::unix_socket::UnixSocket;
 use super::{Callback, Established, Failure, Settings, Stream};
 use crate::runtime::{Engine, Source, SourceId, lock};
@@ -58,6 +58,7 @@ impl Handshaking {
             role,
             hello,
             ring_bytes,
+            ucx,
             experiment,
             timeout,
             unix_socket,
@@ -76,7 +77,7 @@ impl Handshaking {
                 role,
                 local: hello,
                 peer: None,
-                selection: Selection::new(ring_bytes, experiment),
+                selection: Selection::new(ring_bytes, experiment, ucx),
                 out: Vec::new(),
                 done: None,
                 staged: Vec::new(),
@@ -217,10 +218,10 @@ impl State {
             }
         }
         loop {
-            self.handle_events(unix_socket);
+            self.handle_events(unix_socket)?;
             self.flush()?;
             if self.done.is_some() || !self.read()? {
-                self.handle_events(unix_socket);
+                self.handle_events(unix_socket)?;
                 return Ok(self.flush()?);
             }
         }
@@ -241,26 +242,52 @@ impl State {
         Ok(true)
     }
 
-    fn handle_events(&mut self, unix_socket: Option<&UnixSocket>) {
+    fn handle_events(&mut self, unix_socket: Option<&UnixSocket>) -> Result<(), Failure> {
         while let Some(event) = self.proto.poll_event() {
             match event {
                 HandshakeEvent::PeerHello(peer) => {
                     if self.role == Role::Connector {
                         let (lane, reason) = self.selection.choose(&self.local, &peer);
+                        self.check_lane(lane, &reason, Some(&peer))?;
                         self.proto.select(lane, &reason);
                     }
                     self.peer = Some(*peer);
                 }
                 HandshakeEvent::LaneSelected { lane, reason } => {
+                    self.check_lane(lane, &reason, None)?;
                     self.selection.selected = Some((lane, reason));
                 }
-                HandshakeEvent::Done { lane, reason } => self.done = Some((lane, reason)),
+                HandshakeEvent::Done { lane, reason } => {
+                    self.check_lane(lane, &reason, None)?;
+                    self.done = Some((lane, reason));
+                }
             }
         }
-        if let Some((lane, reason)) = self.selection.answer(&self.local, unix_socket) {
+        let peer = self.peer.as_ref();
+        if let Some((lane, reason)) = self.selection.answer(&self.local, peer, unix_socket) {
+            self.check_lane(lane, &reason, None)?;
             self.proto.answer(lane, &reason);
-            self.handle_events(unix_socket);
+            self.handle_events(unix_socket)?;
         }
+        Ok(())
+    }
+
+    /// Refuses tcp where one side allows UCX alone: it was asked for by name
+    fn check_lane(
+        &self,
+        lane: LaneKind,
+        reason: &str,
+        peer: Option<&Hello>,
+    ) -> Result<(), Failure> {
+        let (who, is_refused) = match peer {
+            Some(peer) if insists_on_ucx(peer) => ("the peer", true),
+            _ => ("this side", insists_on_ucx(&self.local)),
+        };
+        if lane == LaneKind::Tcp && is_refused {
+            let reason = format!("{who} allows ucx alone; {reason}");
+            return Err(Failure::NoLane { reason });
+        }
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {

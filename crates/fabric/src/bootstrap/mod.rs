@@ -26,9 +26,11 @@ use thiserror::Error;
 use crate::carrier::lease;
 use crate::experiments::{LaneEnd, LaneProvider};
 use crate::runtime::SourceId;
+use crate::ucx::{Hub, UcxEnd};
 
 pub(crate) use connect::connect;
 pub(crate) use handshake::Handshaking;
+pub(crate) use selection::in_words;
 pub(crate) use stream::{PlainStream, Stream};
 pub(crate) use unix_socket::UnixSocket;
 
@@ -39,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) hello: Hello,
     /// Bytes of one ring
     pub(crate) ring_bytes: usize,
+    /// The worker of this context, where there is one
+    pub(crate) ucx: Option<Arc<Hub>>,
     /// Makes lanes from outside
     pub(crate) experiment: Option<Arc<dyn LaneProvider>>,
     /// How long all of it may take
@@ -75,6 +79,8 @@ pub(crate) enum LaneResources {
         kind: RingKind,
         end: Box<ChannelEnd>,
     },
+    /// Frames travel in active messages of UCX
+    Ucx(UcxEnd),
     /// Frames travel in a way from outside
     Experiment(LaneEnd),
 }
@@ -130,6 +136,12 @@ pub(crate) enum Failure {
     /// The peer does not speak our protocol, or breaks it
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
+    /// No lane is left that both sides allow
+    #[error("no lane: {reason}")]
+    NoLane {
+        /// Why not each of them
+        reason: String,
+    },
     /// Given up here
     #[error("cancelled")]
     Cancelled,

@@ -17,6 +17,7 @@ use super::unix_socket::{self, Nonce, Offered, UnixSocket};
 use super::{ChannelEnd, LaneResources, Reading, RingKind};
 use crate::carrier::lease;
 use crate::experiments::{LaneEnd, LaneProvider};
+use crate::ucx::{Hub, UcxEnd};
 
 /// What has been found of the lane so far
 pub(super) struct Selection {
@@ -27,6 +28,10 @@ pub(super) struct Selection {
     experiment: Option<Arc<dyn LaneProvider>>,
     /// A lane that it has made
     experimental: Option<LaneEnd>,
+    /// The worker of this context, where there is one
+    hub: Option<Arc<Hub>>,
+    /// Our end of a connection of it
+    ucx: Option<UcxEnd>,
     /// What the connector asks of us, until we have answered
     pub(super) selected: Option<(LaneKind, String)>,
     /// Names an end left for a peer in this process, to be taken back if the handshake fails
@@ -36,12 +41,18 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub(super) fn new(ring_bytes: usize, experiment: Option<Arc<dyn LaneProvider>>) -> Self {
+    pub(super) fn new(
+        ring_bytes: usize,
+        experiment: Option<Arc<dyn LaneProvider>>,
+        hub: Option<Arc<Hub>>,
+    ) -> Self {
         Self {
             ring_bytes,
             rings: None,
             experiment,
             experimental: None,
+            hub,
+            ucx: None,
             selected: None,
             left: None,
             is_introduced: false,
@@ -64,6 +75,7 @@ impl Selection {
             let offered = match lane {
                 LaneKind::Inproc => self.offer_inproc(local, peer),
                 LaneKind::Shm => self.offer_shm(local, peer),
+                LaneKind::Ucx => self.join_ucx(local, Some(peer)),
                 LaneKind::Tcp => Ok("both sides have it".to_owned()),
                 LaneKind::Experimental => self
                     .experiment()
@@ -91,6 +103,7 @@ impl Selection {
     pub(super) fn answer(
         &mut self,
         local: &Hello,
+        peer: Option<&Hello>,
         unix_socket: Option<&UnixSocket>,
     ) -> Option<(LaneKind, String)> {
         let (lane, reason) = self.selected.take()?;
@@ -110,6 +123,7 @@ impl Selection {
                     .map(|end| Some((RingKind::Shm, end)))
                     .map_err(in_words),
             },
+            LaneKind::Ucx => self.join_ucx(local, peer).map(|_| None),
             LaneKind::Tcp => Ok(None),
             LaneKind::Experimental => self
                 .experiment()
@@ -141,6 +155,9 @@ impl Selection {
         if let (LaneKind::Experimental, Some(end)) = (agreed, self.experimental.take()) {
             return Ok(LaneResources::Experiment(end));
         }
+        if let (LaneKind::Ucx, Some(end)) = (agreed, self.ucx.take()) {
+            return Ok(LaneResources::Ucx(end));
+        }
         match (agreed, made) {
             (LaneKind::Tcp, _) => Ok(LaneResources::Socket),
             (LaneKind::Inproc | LaneKind::Shm, Some((kind, mut end)))
@@ -156,15 +173,25 @@ impl Selection {
                     end: Box::new(end),
                 })
             }
-            (LaneKind::Inproc | LaneKind::Shm | LaneKind::Experimental, _) => Err(
-                io::Error::other(format!("lane {agreed} was agreed on and never made")),
-            ),
+            (LaneKind::Inproc | LaneKind::Shm | LaneKind::Ucx | LaneKind::Experimental, _) => {
+                let text = format!("lane {agreed} was agreed on and never made");
+                Err(io::Error::other(text))
+            }
         }
     }
 
     fn experiment(&self) -> Result<&dyn LaneProvider, String> {
         let experiment = self.experiment.as_deref();
         experiment.ok_or_else(|| "this side has none".to_owned())
+    }
+
+    /// Makes our end of a connection over UCX, which the peer does too
+    fn join_ucx(&mut self, local: &Hello, peer: Option<&Hello>) -> Result<String, String> {
+        let (Some(hub), Some(peer)) = (&self.hub, peer) else {
+            return Err("this side has no worker".to_owned());
+        };
+        self.ucx = Some(hub.join(local, peer)?);
+        Ok("both sides have a worker".to_owned())
     }
 
     fn offer_inproc(&mut self, local: &Hello, peer: &Hello) -> Result<String, String> {
@@ -233,6 +260,11 @@ impl Drop for Selection {
     }
 }
 
+/// Whether a side allows no other lane than UCX, which is then not replaced by tcp
+pub(super) fn insists_on_ucx(hello: &Hello) -> bool {
+    hello.lanes.contains(&LaneKind::Ucx) && !hello.lanes.contains(&LaneKind::Tcp)
+}
+
 /// Both ends of a pair of rings in private memory
 fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
     let (our_rings, their_rings) = channel::in_process(ring_bytes).map_err(io::Error::other)?;
@@ -263,7 +295,7 @@ fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
 }
 
 /// An error and what caused it, in one line
-pub(super) fn in_words(error: impl Error + 'static) -> String {
+pub(crate) fn in_words(error: impl Error + 'static) -> String {
     let mut words = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {

@@ -12,6 +12,7 @@
 
 pub(crate) mod lease;
 pub(crate) mod single_copy;
+pub(crate) mod ucx;
 mod ways;
 
 use std::io::IoSliceMut;
@@ -43,6 +44,11 @@ pub trait Carrier: Send {
         None
     }
 
+    /// The send of an offered segment is over: it was fetched, or it came another way, or not at all
+    fn handle_offer_over(&mut self, ticket: u64) {
+        let _ = ticket;
+    }
+
     /// Hands a segment over to the peer, returning the ticket
     ///
     /// From then on the carrier keeps what it needs of the memory, whatever becomes of the message.
@@ -63,9 +69,20 @@ pub trait Carrier: Send {
 
 /// Payload that the peer has offered or given
 pub trait Payload: Send {
+    /// Whether it can be adopted or read; `false` while it is under way by itself
+    ///
+    /// Then the lane's doorbell is rung when it has come.
+    ///
+    /// # Errors
+    ///
+    /// [`TakeError`].
+    fn is_here(&mut self) -> Result<bool, TakeError> {
+        Ok(true)
+    }
+
     /// The memory itself, to become that of the message; `None` if it is to be copied
     ///
-    /// Called once, before the first [`read`](Self::read).
+    /// Called once, when it [is here](Self::is_here), before the first [`read`](Self::read).
     ///
     /// # Errors
     ///
@@ -144,6 +161,14 @@ impl Carriers {
             .iter_mut()
             .filter(|carrier| carrier.takes()(kind))
             .find_map(|carrier| Some((carrier.kind().code(), carrier.offer(segment)?)))
+    }
+
+    /// Tells a carrier that the send of an offer is over
+    pub fn handle_offer_over(&mut self, carrier: u8, ticket: u64) {
+        let mut carriers = self.0.iter_mut();
+        if let Some(carrier) = carriers.find(|other| other.kind().code() == carrier) {
+            carrier.handle_offer_over(ticket);
+        }
     }
 
     /// Hands a segment over: the carrier's number, and the ticket

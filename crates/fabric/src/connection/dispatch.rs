@@ -50,7 +50,8 @@ impl Conn {
         wakes: &mut WakeList,
     ) {
         // First: the memory of sends that the end has overtaken is let go of when the peer can see it.
-        self.interest.end();
+        let farewell = port.farewell();
+        self.interest.end(farewell);
         port.end();
         // The link ends once, so this is the only call that sets it.
         self.closed.get_or_init(|| reason.clone());

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use backhaul_shm::doorbell::Doorbell;
 use rustix::event::epoll::EventFlags;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 
+use crate::lane::Farewell;
 use crate::runtime::{Engine, LoopWatch, Member, MemberId, SourceId, lock};
 
 /// Descriptors of a connection and what they are watched for
@@ -32,6 +33,8 @@ struct Watched {
     write: bool,
     /// The event loop that watches the doorbell in the engine's place
     by_loop: Option<(Weak<LoopWatch>, MemberId)>,
+    /// What the peer said last on the sentinel
+    farewell: Option<Farewell>,
 }
 
 impl Interest {
@@ -51,6 +54,7 @@ impl Interest {
                 read: true,
                 write: false,
                 by_loop: None,
+                farewell: None,
             })),
             is_with_loop: AtomicBool::new(false),
         })
@@ -194,20 +198,41 @@ impl Interest {
     /// What comes on it means nothing, and is dropped: it ends a connection when it ends.
     pub(super) fn sentinel_ended(&self) -> Option<String> {
         let mut bytes = [0; 4096];
-        let watched = lock(&self.watched);
-        let socket = &watched.as_ref()?.socket;
-        match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+        let mut watched = lock(&self.watched);
+        let watched = watched.as_mut()?;
+        match rustix::net::recv(&watched.socket, &mut bytes, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Some("connection ended without a Close frame".to_owned()),
             // If there is more, epoll reports it again, after other sources had their turn.
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
+            Ok((_, count)) => {
+                watched.farewell = bytes[..count].last_chunk().copied();
+                None
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,
             Err(error) => Some(error.to_string()),
         }
     }
 
+    /// What the peer said last on the sentinel
+    pub(super) fn farewell(&self) -> Option<Farewell> {
+        lock(&self.watched).as_ref()?.farewell
+    }
+
+    /// Stops watching the sentinel, which has ended
+    pub(super) fn unwatch_sentinel(&self) {
+        if let Some(watched) = &*lock(&self.watched) {
+            self.engine.unwatch(&watched.socket);
+        }
+    }
+
     /// Stops watching and closes the descriptors
-    pub(super) fn end(&self) {
+    pub(super) fn end(&self, farewell: Option<Farewell>) {
         if let Some(watched) = lock(&self.watched).take() {
             self.engine.unwatch(&watched.socket);
+            if let Some(farewell) = farewell {
+                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                // An error means that the peer has ended too.
+                let _ = rustix::net::send(&watched.socket, &farewell, flags);
+            }
             // Dropping it does not end the connection if a forked child holds a copy. An error means
             // that the connection has ended already.
             let _ = watched.socket.shutdown(Shutdown::Both);

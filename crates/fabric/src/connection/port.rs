@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::interest::Interest;
 use crate::carrier::{Carriers, Payload, TakeError, WayStatistics};
 use crate::error::{RecvError, SendError};
-use crate::lane::{Lane, LaneTraits, Moved};
+use crate::lane::{Farewell, Lane, LaneTraits, Moved};
 use crate::link::{
     Link, LinkEvent, Now, OFFERS_MAX, ReadTargets, Recv, Send, TakeId, TakeRequest, TakeTarget,
 };
@@ -64,6 +64,8 @@ pub(crate) struct Port {
 struct Incoming {
     request: TakeRequest,
     payload: Box<dyn Payload>,
+    /// It was not there yet when it was last looked at
+    is_awaited: bool,
 }
 
 /// What is asked of a connection
@@ -267,6 +269,9 @@ impl Port {
             }
         }
         self.pump(work, &mut outcome);
+        while let Some((carrier, ticket)) = self.link.poll_offer_over() {
+            self.carriers.handle_offer_over(carrier, ticket);
+        }
         outcome.partial = self.link.is_partial();
         outcome.offered_bytes = self.link.offered_bytes();
         self.is_stalled = outcome.partial && !outcome.moved && !self.traits.looks_are_free;
@@ -300,6 +305,18 @@ impl Port {
         }
         self.link.handle_timeout(now);
         self.link.poll_timeout()
+    }
+
+    /// Handles that the first socket has ended beside the lane, with what the peer said last on it;
+    /// `true` if the lane still brings what was sent before, and then ends by itself
+    pub(super) fn handle_sentinel_end(&mut self, farewell: Option<Farewell>) -> bool {
+        let lane = self.lane.as_mut();
+        lane.is_some_and(|lane| lane.handle_sentinel_end(farewell))
+    }
+
+    /// What the peer is to be told on the first socket, which ends now
+    pub(super) fn farewell(&mut self) -> Option<Farewell> {
+        self.lane.as_mut()?.farewell()
     }
 
     /// What happened
@@ -464,21 +481,65 @@ impl Port {
             Ok(payload) => payload,
             Err(error) => return self.handle_take_error(&request, error),
         };
-        if self.link.wants_whole(request.id) {
-            match payload.adopt() {
-                Ok(None) => {}
-                Ok(Some(memory)) => {
-                    return self.link.handle_adopted(&Now::lazy(), request.id, memory);
-                }
-                Err(error) => return self.handle_take_error(&request, error),
-            }
+        match self.adopt(&request, &mut *payload) {
+            Ok(Adopted::Whole) => {}
+            Ok(outcome) => self.payloads.push_back(Incoming {
+                request,
+                payload,
+                is_awaited: outcome == Adopted::NotHere,
+            }),
+            Err(error) => self.handle_take_error(&request, error),
         }
-        self.payloads.push_back(Incoming { request, payload });
+    }
+
+    /// Makes the memory of a payload that of its message, if it is here and may be
+    fn adopt(
+        &mut self,
+        request: &TakeRequest,
+        payload: &mut dyn Payload,
+    ) -> Result<Adopted, TakeError> {
+        if !payload.is_here()? {
+            return Ok(Adopted::NotHere);
+        }
+        if self.link.wants_whole(request.id)
+            && let Some(memory) = payload.adopt()?
+        {
+            self.link.handle_adopted(&Now::lazy(), request.id, memory);
+            return Ok(Adopted::Whole);
+        }
+        Ok(Adopted::No)
+    }
+
+    /// Looks again for a payload that was not there, returning whether it can be read now
+    fn look_for(&mut self, index: usize) -> Result<Adopted, TakeError> {
+        let Incoming {
+            request, payload, ..
+        } = &mut self.payloads[index];
+        let request = *request;
+        let mut payload = std::mem::replace(payload, Box::new(Nothing));
+        let outcome = self.adopt(&request, &mut *payload);
+        self.payloads[index].payload = payload;
+        self.payloads[index].is_awaited = matches!(outcome, Ok(Adopted::NotHere));
+        outcome
     }
 
     /// Moves one payload on, returning how many bytes and whether it is over
     fn take_from(&mut self, index: usize) -> (usize, bool) {
-        let Incoming { request, payload } = &mut self.payloads[index];
+        if self.payloads[index].is_awaited {
+            match self.look_for(index) {
+                Ok(Adopted::NotHere) => return (0, false),
+                Ok(Adopted::Whole) => return (1, true),
+                Ok(Adopted::No) => {}
+                Err(error) => {
+                    let request = self.payloads[index].request;
+                    self.handle_take_error(&request, error);
+                    return (1, true);
+                }
+            }
+        }
+        let Incoming {
+            request, payload, ..
+        } = &mut self.payloads[index];
         let id: TakeId = request.id;
         let read = {
             match self.link.take_target(id, TAKE_BYTES_MAX) {
@@ -566,6 +627,17 @@ impl Port {
             }
         }
     }
+}
+
+/// What became of the memory of a payload
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Adopted {
+    /// It is that of the message
+    Whole,
+    /// It is to be read
+    No,
+    /// It has not come
+    NotHere,
 }
 
 /// Payload that has been taken

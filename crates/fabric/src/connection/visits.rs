@@ -9,6 +9,7 @@ use rustix::event::epoll::EventFlags;
 use super::Conn;
 use super::interest::PORT_DOORBELL;
 use super::port::Work;
+use crate::lane::FAREWELL_PATIENCE;
 use crate::runtime::{Member, Source};
 
 impl Source for Conn {
@@ -35,6 +36,14 @@ impl Source for Conn {
             }
             self.drive();
         } else if let Some(detail) = self.interest.sentinel_ended() {
+            let farewell = self.interest.farewell();
+            if self.with_port(|port| port.handle_sentinel_end(farewell)) {
+                // It would be reported again and again until the lane has ended.
+                self.interest.unwatch_sentinel();
+                self.engine
+                    .schedule(self.id, Instant::now() + FAREWELL_PATIENCE);
+                return self.drive();
+            }
             // What the peer wrote before it ended is still in the ring.
             while self.progress(Work::DRIVE).moved {}
             self.with_port(|port| port.handle_peer_ended(&detail));

@@ -194,6 +194,7 @@ fn about(peer: u32, lane: LaneKind) -> About {
             carriers: Vec::new(),
             carriers_unknown: Vec::new(),
             data_chunk_bytes: 1,
+            ucx_address: Vec::new(),
         },
     }
 }

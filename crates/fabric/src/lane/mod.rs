@@ -6,6 +6,7 @@
 
 mod ring;
 mod tcp;
+mod ucx;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Instant;
@@ -16,6 +17,7 @@ use thiserror::Error;
 
 pub(crate) use ring::RingLane;
 pub(crate) use tcp::TcpLane;
+pub(crate) use ucx::UcxLane;
 
 /// One way to move frames to a peer
 pub trait Lane: Send {
@@ -65,6 +67,20 @@ pub trait Lane: Send {
     /// Asks not to be woken, while a caller looks by itself
     fn disarm_read(&mut self);
 
+    /// The connection ends here: what the peer is to be told on the first socket, if anything
+    fn farewell(&mut self) -> Option<Farewell> {
+        None
+    }
+
+    /// Handles that the first socket has ended, with the last that came on it
+    ///
+    /// `true`: what the peer sent before may still come, and then [`read`](Self::read) says
+    /// [`Moved::End`]. `false`: all of it is here already.
+    fn handle_sentinel_end(&mut self, farewell: Option<Farewell>) -> bool {
+        let _ = farewell;
+        false
+    }
+
     /// When the peer's host last showed that it is there, though its process may do nothing
     ///
     /// Asked when a peer has left a ping unanswered. It is `now` if the host owes no answer to
@@ -74,6 +90,12 @@ pub trait Lane: Send {
         None
     }
 }
+
+/// The last bytes that one side sends on the first socket; what they say is for its lane to know
+pub type Farewell = [u8; 8];
+
+/// How long a lane may bring what the peer sent before the first socket ended
+pub(crate) const FAREWELL_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// What a lane is good at
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -110,6 +132,12 @@ pub enum LaneError {
     /// The indices that the peer wrote into the ring are impossible
     #[error(transparent)]
     Ring(#[from] RingError),
+    /// UCX has given the peer up, or the peer sends what it must not
+    #[error("ucx: {detail}")]
+    Ucx {
+        /// What happened
+        detail: String,
+    },
 }
 
 /// Sorts the outcome of a socket call

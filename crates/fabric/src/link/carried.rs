@@ -56,7 +56,7 @@ struct Take {
     bytes: u64,
     /// Part of a message that this side fetches, rather than of one that the peer gives
     is_fetch: bool,
-    /// Memory of the peer is used, or was read, in its place
+    /// Memory of the peer is used in its place
     is_lent: bool,
 }
 
@@ -126,7 +126,6 @@ impl<S, R> Link<S, R> {
     /// Handles that a carrier has handed over its own memory for all that is to be taken
     pub fn handle_adopted(&mut self, now: &Now, take: TakeId, memory: PoolBuf) {
         if let Some(state) = self.takes.get_mut(take) {
-            state.is_lent = true;
             if let Some(arrival) = self.arrivals.get_mut(state.arrival) {
                 arrival.adopt(&state.at, memory);
             }

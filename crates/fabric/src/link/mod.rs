@@ -9,13 +9,14 @@
 //!
 //! It joins the protocol core, which decides what is sent and what matches, with the memory of
 //! messages: [`inbound`] and [`arrival`] are its way in, [`outbound`] its way out, [`carried`] what
-//! comes beside the lane, [`operations`] what becomes of sends and receives, [`ending`] its end.
+//! comes beside the lane, [`operations`] what becomes of sends and receives, [`offers`] what of offers, [`ending`] its end.
 
 mod arrival;
 mod carried;
 mod ending;
 mod event;
 mod inbound;
+mod offers;
 mod operations;
 mod outbound;
 
@@ -80,6 +81,8 @@ pub struct Link<S, R> {
     /// Memory of the sends that the end has overtaken: the peer may be reading it until the holder,
     /// who is told of the end first, has let go of the connection
     overtaken: Vec<Segments>,
+    /// Offers that a carrier is to be told of
+    offers_over: VecDeque<u64>,
     started: Instant,
 }
 
@@ -161,7 +164,8 @@ impl LinkMemory {
     /// Whether a carrier may be asked to take so many bytes of the host
     fn may_give(&self, bytes: u64) -> bool {
         let mut kinds = self.carriers.iter().map(|reach| reach.kind);
-        bytes >= self.give_bytes_min as u64 && kinds.any(|kind| kind != CarrierKind::SingleCopy)
+        bytes >= self.give_bytes_min as u64
+            && kinds.any(|kind| !matches!(kind, CarrierKind::SingleCopy | CarrierKind::Ucx))
     }
 
     /// Whether a carrier lets the receiver fetch by itself
@@ -209,6 +213,7 @@ impl<S, R> Link<S, R> {
             linger_until: None,
             ended: None,
             overtaken: Vec::new(),
+            offers_over: VecDeque::new(),
             started: parts.now,
         }
     }
@@ -500,6 +505,12 @@ impl<S, R> Link<S, R> {
         let may_lend = matches!(arrival.memory, Memory::Segments(_))
             && arrival.sizes.len() == 1
             && self.memory.may_give(arrival.bytes);
+        // The peer's memory is pinned for it already, and nothing else is as fast over a network.
+        let mut carriers = sources.iter().flat_map(|source| source.offer);
+        let is_ucx = carriers.all(|offer| offer.carrier == CarrierKind::Ucx.code());
+        if is_ucx && arrival.bytes > self.limits.eager_bytes_max {
+            return Some(Way::Fetch);
+        }
         Some(self.ways.choose(arrival.bytes, may_lend))
     }
 }

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::Link;
 use super::arrival::{Arrival, Cursor, Memory, Missing, SegmentMemory, copy_into};
 use super::event::{Content, Delivery, LinkEvent, MessageMemory, Now, Recv, Send};
+use super::offers::kept_offers;
 use crate::error::{RecvError, SendError};
 use crate::memory::{RecvBuffer, Segments};
 
@@ -20,6 +21,8 @@ pub(super) struct SendOperation<S> {
     bytes: u64,
     /// Part of `bytes` that the peer may fetch by itself
     offered_bytes: u64,
+    /// Tickets of offers for which a carrier keeps something
+    offers: Vec<u64>,
     token: S,
 }
 
@@ -45,6 +48,7 @@ impl<S, R> Link<S, R> {
             segments: send.segments,
             bytes,
             offered_bytes: 0,
+            offers: kept_offers(&sources).collect(),
             token: send.token,
         };
         if !self.is_open() || self.is_closing() {
@@ -301,6 +305,7 @@ impl<S, R> Link<S, R> {
     pub(super) fn finish_send(&mut self, send: SendOperation<S>, result: Result<(), SendError>) {
         self.counters.queued_bytes.lower(send.bytes);
         self.offered_bytes -= send.offered_bytes;
+        self.offers_over.extend(send.offers);
         // Before the event: its receiver may use the memory again.
         drop(send.segments);
         self.events.push_back(LinkEvent::Sent {

@@ -84,7 +84,7 @@ fn bytes_after_the_answer_are_frames_if_the_socket_carries_frames() {
         };
         let [used, later] = match lane {
             LaneKind::Tcp => [Ok(answer_bytes), Ok(0)],
-            LaneKind::Inproc | LaneKind::Shm | LaneKind::Experimental => {
+            LaneKind::Inproc | LaneKind::Shm | LaneKind::Ucx | LaneKind::Experimental => {
                 [Err(out_of_turn.clone()), Err(out_of_turn)]
             }
         };

@@ -134,6 +134,8 @@ impl Carrier for SimCarrier {
     fn takes(&self) -> fn(MemoryKind) -> bool {
         match self.kind {
             CarrierKind::Lease | CarrierKind::SingleCopy => |kind| !kind.is_device(),
+            // It is not simulated.
+            CarrierKind::Ucx => |_| false,
             CarrierKind::Experimental => MemoryKind::is_device,
         }
     }

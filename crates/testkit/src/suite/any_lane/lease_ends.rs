@@ -59,7 +59,9 @@ pub fn a_block_stays_lent_after_the_end_of_the_connection_until_the_receiver_dro
 pub fn a_block_stays_lent_after_its_endpoints_are_dropped(harness: &Harness) {
     for (keep_near, keep_far) in [(false, true), (true, false), (false, false)] {
         let lending = harness.lending();
-        let Lending { pair, arena, lends } = lending;
+        let Lending {
+            pair, arena, lends, ..
+        } = lending;
         let kept = block(&arena, 2, BLOCK_BYTES);
         let lent = [block(&arena, 1, BLOCK_BYTES), kept.clone()];
         let message = deliver(&pair.near, &pair.far, lent);
@@ -83,7 +85,9 @@ pub fn a_block_stays_lent_after_the_context_of_the_receiver_is_closed(harness: &
         let lending = harness.lending();
         let kept = lending.block(2);
         let message = lending.deliver([lending.block(1), kept.clone()]);
-        let Lending { pair, arena, lends } = lending;
+        let Lending {
+            pair, arena, lends, ..
+        } = lending;
         pair.far_context.close();
         pair.near.watch_close().done().unwrap();
         let rest = if drop_all {
@@ -109,7 +113,9 @@ pub fn a_block_is_used_no_more_after_the_context_of_its_sender_is_closed(harness
         let lent = lending.block(1);
         let start = lent.as_ptr();
         let message = lending.deliver([lent]);
-        let Lending { pair, arena, lends } = lending;
+        let Lending {
+            pair, arena, lends, ..
+        } = lending;
         pair.near_context.close();
         pair.far.watch_close().done().unwrap();
         let rest = if drop_all {

@@ -1,0 +1,176 @@
+//! The carrier over rendezvous of UCX: a segment is offered as an active message, of which the
+//! receiver gets the header alone, and fetches the bytes straight into their place.
+//!
+//! UCX keeps the memory on either side until an operation is over, whoever has given up meanwhile: it
+//! belongs to the operation. The receiver refuses what comes another way, which the sender has it told.
+
+use std::collections::BTreeSet;
+use std::io::IoSliceMut;
+use std::sync::{Arc, Mutex};
+
+use backhaul_proto::{CarrierKind, MemoryKind};
+use backhaul_shm::pool::{Pool, PoolBuf};
+
+use super::{Carrier, Payload, TakeError};
+use crate::memory::Segment;
+use crate::runtime::lock;
+use crate::ucx::{Inbox, Kind, UcxEnd, header};
+
+/// Offers segments to the peer, and fetches its own
+pub(crate) struct UcxCarrier {
+    end: Arc<UcxEnd>,
+    pool: Pool,
+    next_ticket: u64,
+    /// Tickets that the peer has neither fetched nor refused
+    open: Arc<Mutex<BTreeSet<u64>>>,
+}
+
+impl UcxCarrier {
+    pub(crate) fn new(end: Arc<UcxEnd>, pool: Pool) -> Self {
+        Self {
+            end,
+            pool,
+            next_ticket: 0,
+            open: Arc::default(),
+        }
+    }
+}
+
+impl Carrier for UcxCarrier {
+    fn kind(&self) -> CarrierKind {
+        CarrierKind::Ucx
+    }
+
+    fn takes(&self) -> fn(MemoryKind) -> bool {
+        |memory| memory == MemoryKind::Host
+    }
+
+    fn offer(&mut self, segment: &Segment) -> Option<u64> {
+        let bytes = segment.host()?.clone();
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        lock(&self.open).insert(ticket);
+        let open = Arc::clone(&self.open);
+        let header = header(self.end.their_key, Kind::Offer, ticket, 0);
+        self.end
+            .peer
+            .endpoint()
+            .send_offer(header, bytes, move |bytes, _outcome| {
+                // An error is one of the endpoint, which the lane reports.
+                lock(&open).remove(&ticket);
+                drop(bytes);
+            });
+        Some(ticket)
+    }
+
+    fn handle_offer_over(&mut self, ticket: u64) {
+        if lock(&self.open).contains(&ticket) {
+            let header = header(self.end.their_key, Kind::OfferOver, ticket, 0);
+            self.end.peer.tell(header);
+        }
+    }
+
+    fn take(&mut self, ticket: u64, bytes: u64) -> Result<Box<dyn Payload>, TakeError> {
+        let mut payload = UcxPayload {
+            inbox: Arc::clone(&self.end.inbox),
+            pool: self.pool.clone(),
+            ticket,
+            bytes,
+            state: State::Awaited,
+        };
+        payload.begin()?;
+        Ok(Box::new(payload))
+    }
+}
+
+/// A segment that the peer has offered
+struct UcxPayload {
+    inbox: Arc<Inbox>,
+    pool: Pool,
+    ticket: u64,
+    bytes: u64,
+    state: State,
+}
+
+enum State {
+    /// The offer has not come yet: it goes beside the frame that names it
+    Awaited,
+    /// The bytes are on their way into memory that the operation has
+    UnderWay(Arc<Landing>),
+    /// They are here, and read up to some place
+    Here(PoolBuf, usize),
+    /// They have been adopted
+    Gone,
+}
+
+/// Where an operation leaves its memory
+type Landing = Mutex<Option<Result<PoolBuf, String>>>;
+
+impl UcxPayload {
+    /// Begins to fetch, once the offer is here
+    fn begin(&mut self) -> Result<(), TakeError> {
+        let Some(offer) = self.inbox.take_offer(self.ticket) else {
+            return Ok(());
+        };
+        if offer.bytes() as u64 != self.bytes {
+            let detail = format!(
+                "{} bytes offered where {} were said",
+                offer.bytes(),
+                self.bytes
+            );
+            return Err(TakeError::Broken { detail });
+        }
+        let memory = self.pool.take(offer.bytes());
+        let memory = memory.map_err(|error| TakeError::OutOfReach {
+            detail: error.to_string(),
+        })?;
+        let landing = Arc::new(Landing::default());
+        self.state = State::UnderWay(Arc::clone(&landing));
+        let inbox = Arc::clone(&self.inbox);
+        offer.receive(memory, move |outcome| {
+            *lock(&landing) = Some(outcome.map_err(|status| status.to_string()));
+            inbox.notify();
+        });
+        Ok(())
+    }
+}
+
+impl Payload for UcxPayload {
+    fn is_here(&mut self) -> Result<bool, TakeError> {
+        if let State::Awaited = self.state {
+            self.begin()?;
+        }
+        let State::UnderWay(landing) = &self.state else {
+            return Ok(matches!(self.state, State::Here(..)));
+        };
+        let landed = lock(landing).take();
+        match landed {
+            None => Ok(false),
+            Some(Ok(memory)) => {
+                self.state = State::Here(memory, 0);
+                Ok(true)
+            }
+            Some(Err(detail)) => Err(TakeError::OutOfReach { detail }),
+        }
+    }
+
+    fn adopt(&mut self) -> Result<Option<PoolBuf>, TakeError> {
+        Ok(match std::mem::replace(&mut self.state, State::Gone) {
+            State::Here(memory, 0) => Some(memory),
+            _ => None,
+        })
+    }
+
+    fn read(&mut self, targets: &mut [IoSliceMut<'_>]) -> Result<usize, TakeError> {
+        let State::Here(memory, at) = &mut self.state else {
+            return Ok(0);
+        };
+        let start = *at;
+        for target in targets {
+            let bytes = target.len().min(memory.len() - *at);
+            target[..bytes].copy_from_slice(&memory[*at..*at + bytes]);
+            *at += bytes;
+        }
+        Ok(*at - start)
+    }
+}

@@ -1,0 +1,25 @@
+//! Offers that are over: a carrier that keeps memory for one is told.
+//!
+//! Most carriers keep nothing for an offer, as the send does. UCX has no way to take an offer back:
+//! it keeps the memory until the receiver fetches or refuses. So when a send is over whose message
+//! came another way, or was withdrawn, or is not wanted, its carrier has the peer refuse.
+
+use backhaul_proto::{CarrierKind, Sources};
+
+use super::Link;
+
+impl<S, R> Link<S, R> {
+    /// An offer of ours whose send is over: the carrier's number, and the ticket
+    #[inline]
+    pub fn poll_offer_over(&mut self) -> Option<(u8, u64)> {
+        let ticket = self.offers_over.pop_front()?;
+        Some((CarrierKind::Ucx.code(), ticket))
+    }
+}
+
+/// The tickets of offers for which a carrier keeps something
+pub(super) fn kept_offers(sources: &Sources) -> impl Iterator<Item = u64> {
+    let offers = sources.iter().flat_map(|source| source.offer);
+    let kept = offers.filter(|offer| offer.carrier == CarrierKind::Ucx.code());
+    kept.map(|offer| offer.token)
+}

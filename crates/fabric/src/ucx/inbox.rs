@@ -1,0 +1,294 @@
+//! What has come for one connection, and the doorbell that wakes it.
+//!
+//! Filled by callbacks of UCX, on any thread; emptied by whoever holds the connection.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io::IoSliceMut;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use backhaul_shm::doorbell::Doorbell;
+use backhaul_ucx::Offer;
+
+use super::WINDOW_BYTES;
+use crate::runtime::lock;
+
+/// What has come for one connection
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    came: Mutex<Came>,
+    /// Rung when something comes and the connection sleeps
+    doorbell: Doorbell,
+    /// The connection sleeps, or is about to
+    is_armed: AtomicBool,
+    /// Bytes that can be read, as far as is known without the lock
+    readable_bytes: AtomicU64,
+    /// Something else has come since that was last looked for
+    has_events: AtomicBool,
+    /// Bytes of ours that the peer has read
+    taken_bytes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Came {
+    bytes: VecDeque<u8>,
+    /// Pieces of the lane that have come, all in order
+    pieces: u64,
+    /// Pieces that came before their turn: with several devices the order is not kept
+    early: BTreeMap<u64, Vec<u8>>,
+    early_bytes: u64,
+    offers: HashMap<u64, Offer>,
+    /// Tickets below this have come
+    tickets: u64,
+    /// Tickets that came before their turn
+    tickets_early: BTreeSet<u64>,
+    /// Tickets that were over before they came
+    tickets_over: BTreeSet<u64>,
+    /// Why nothing more comes
+    failure: Option<String>,
+}
+
+impl Inbox {
+    pub(super) fn new(doorbell: Doorbell) -> Self {
+        Self {
+            came: Mutex::default(),
+            doorbell,
+            // Nobody has looked yet.
+            is_armed: AtomicBool::new(true),
+            readable_bytes: AtomicU64::new(0),
+            has_events: AtomicBool::new(false),
+            taken_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes a piece of the lane in
+    pub(super) fn handle_bytes(&self, number: u64, bytes: &[u8]) {
+        let mut came = lock(&self.came);
+        let waiting = came.bytes.len() as u64 + came.early_bytes;
+        if waiting + bytes.len() as u64 > WINDOW_BYTES {
+            drop(came);
+            return self.fail(format!(
+                "the peer sends beyond its window of {WINDOW_BYTES} bytes"
+            ));
+        }
+        if number == came.pieces {
+            came.bytes.extend(bytes);
+            came.pieces += 1;
+            came.bring_early();
+        } else if number > came.pieces {
+            came.early_bytes += bytes.len() as u64;
+            came.early.insert(number, bytes.to_vec());
+        }
+        let readable_bytes = came.bytes.len() as u64;
+        // Pairs with the look of `has_news`, after arming.
+        self.readable_bytes.store(readable_bytes, Ordering::SeqCst);
+        drop(came);
+        if readable_bytes > 0 {
+            self.ring();
+        }
+    }
+
+    /// Notes how much of ours the peer has read
+    pub(super) fn handle_taken(&self, taken_bytes: u64) {
+        // Several messages may be handled out of their order, hence the larger.
+        if self.taken_bytes.fetch_max(taken_bytes, Ordering::SeqCst) < taken_bytes {
+            self.ring();
+        }
+    }
+
+    /// Takes an offer in
+    pub(super) fn handle_offer(&self, ticket: u64, offer: Offer) {
+        let mut came = lock(&self.came);
+        let is_over = came.tickets_over.remove(&ticket);
+        let is_new = came.note_ticket(ticket);
+        let is_full = came.offers.len() + came.tickets_early.len() >= OFFERS_MAX;
+        if is_over || !is_new || is_full {
+            drop(came);
+            if is_full {
+                self.fail(format!(
+                    "the peer offers more than {OFFERS_MAX} segments at once"
+                ));
+            }
+            // Dropped: the peer has its memory back.
+            return;
+        }
+        came.offers.insert(ticket, offer);
+        drop(came);
+        self.notify();
+    }
+
+    /// Refuses an offer, whenever it comes
+    pub(super) fn handle_offer_over(&self, ticket: u64) {
+        let mut came = lock(&self.came);
+        let offer = came.offers.remove(&ticket);
+        let has_come = ticket < came.tickets || came.tickets_early.contains(&ticket);
+        if !has_come && came.tickets_over.len() < OFFERS_MAX {
+            came.tickets_over.insert(ticket);
+        }
+        drop(came);
+        drop(offer);
+    }
+
+    /// Nothing more comes
+    pub(super) fn fail(&self, why: String) {
+        lock(&self.came).failure.get_or_insert(why);
+        self.notify();
+    }
+
+    /// Something has come that the connection is to look for
+    pub(crate) fn notify(&self) {
+        // Pairs with the look of `has_news`, after arming.
+        self.has_events.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        if self.is_armed.load(Ordering::SeqCst) && self.is_armed.swap(false, Ordering::SeqCst) {
+            self.doorbell.notify();
+        }
+    }
+
+    /// Has the doorbell rung for what comes; `false` if something is there already
+    pub(crate) fn arm(&self) -> bool {
+        // Before the look: whatever comes after it finds the flag.
+        self.is_armed.store(true, Ordering::SeqCst);
+        !self.has_news()
+    }
+
+    pub(crate) fn disarm(&self) {
+        self.is_armed.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether there is something to look for
+    pub(crate) fn has_news(&self) -> bool {
+        self.readable_bytes.load(Ordering::SeqCst) > 0 || self.has_events.load(Ordering::SeqCst)
+    }
+
+    /// Forgets that something has come, before it is looked for
+    pub(crate) fn begin_look(&self) {
+        self.has_events.store(false, Ordering::SeqCst);
+    }
+
+    /// Fills buffers with bytes of the lane, returning how many
+    pub(crate) fn read(&self, buffers: &mut [IoSliceMut<'_>]) -> usize {
+        if self.readable_bytes.load(Ordering::SeqCst) == 0 {
+            return 0;
+        }
+        let mut came = lock(&self.came);
+        let mut total = 0;
+        for buffer in buffers {
+            let wanted = buffer.len().min(came.bytes.len());
+            let (front, back) = came.bytes.as_slices();
+            let first = front.len().min(wanted);
+            buffer[..first].copy_from_slice(&front[..first]);
+            buffer[first..wanted].copy_from_slice(&back[..wanted - first]);
+            came.bytes.drain(..wanted);
+            total += wanted;
+        }
+        let readable_bytes = came.bytes.len() as u64;
+        self.readable_bytes.store(readable_bytes, Ordering::SeqCst);
+        total
+    }
+
+    /// Bytes of ours that the peer has read
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.taken_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Pieces of the lane that have come, all in order
+    pub(crate) fn pieces(&self) -> u64 {
+        lock(&self.came).pieces
+    }
+
+    /// Takes an offer out, if it has come
+    pub(crate) fn take_offer(&self, ticket: u64) -> Option<Offer> {
+        lock(&self.came).offers.remove(&ticket)
+    }
+
+    /// Why nothing more comes, if so
+    pub(crate) fn failure(&self) -> Option<String> {
+        lock(&self.came).failure.clone()
+    }
+
+    /// Lets go of all that has come: the connection has ended
+    pub(crate) fn end(&self) {
+        self.disarm();
+        let mut came = lock(&self.came);
+        let offers = std::mem::take(&mut came.offers);
+        drop(came);
+        // Refused, which calls UCX.
+        drop(offers);
+    }
+}
+
+impl Came {
+    /// Puts pieces behind the others that had come before their turn
+    fn bring_early(&mut self) {
+        while let Some(bytes) = self.early.remove(&self.pieces) {
+            self.early_bytes -= bytes.len() as u64;
+            self.bytes.extend(bytes);
+            self.pieces += 1;
+        }
+    }
+
+    /// Notes that a ticket has come, returning whether it is the first time
+    fn note_ticket(&mut self, ticket: u64) -> bool {
+        if ticket < self.tickets || !self.tickets_early.insert(ticket) {
+            return false;
+        }
+        while self.tickets_early.remove(&self.tickets) {
+            self.tickets += 1;
+        }
+        true
+    }
+}
+
+/// Offers of a peer that wait at once: as many as sends and their segments can wait there
+const OFFERS_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+    use super::*;
+
+    fn read(inbox: &Inbox, bytes: usize) -> Vec<u8> {
+        let mut buffer = vec![0; bytes];
+        let read = inbox.read(&mut [IoSliceMut::new(&mut buffer)]);
+        buffer.truncate(read);
+        buffer
+    }
+
+    #[test]
+    fn pieces_out_of_order_are_read_in_order() {
+        let inbox = Inbox::new(Doorbell::new().unwrap());
+        inbox.handle_bytes(1, b"bc");
+        inbox.handle_bytes(2, b"d");
+        assert!(inbox.arm());
+        assert_eq!(read(&inbox, 9), b"");
+        inbox.handle_bytes(0, b"a");
+        assert!(!inbox.arm());
+        assert_eq!(read(&inbox, 2), b"ab");
+        assert_eq!(read(&inbox, 9), b"cd");
+        assert_eq!(inbox.pieces(), 3);
+    }
+
+    #[test]
+    fn more_than_the_window_fails_the_connection() {
+        let inbox = Inbox::new(Doorbell::new().unwrap());
+        let piece = vec![0; WINDOW_BYTES as usize];
+        inbox.handle_bytes(0, &piece);
+        assert_eq!(inbox.failure(), None);
+        inbox.handle_bytes(1, b"x");
+        assert!(inbox.failure().unwrap().contains("window"));
+    }
+
+    #[test]
+    fn a_ticket_is_new_once() {
+        let mut came = Came::default();
+        assert!(came.note_ticket(1));
+        assert!(!came.note_ticket(1));
+        assert!(came.note_ticket(0));
+        assert!(!came.note_ticket(0) && !came.note_ticket(1));
+        assert_eq!((came.tickets, came.tickets_early.len()), (2, 0));
+    }
+}

@@ -55,6 +55,11 @@ test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python 
 test-newest: $(NEWEST_VENV)/.installed ## Run the Dask tests with the newest Dask alone
 	$(NEWEST_VENV)/bin/python -m pytest $(or $(ARGS),tests/dask)
 
+# Three minutes; what is short of it is in `make test` too
+.PHONY: test-ucx
+test-ucx: $(VENV)/.dev ## The conformance suite on the lane over UCX, by tcp and by shared memory
+	cargo test -p backhaul-testkit --test ucx --test ucx_kills
+
 # Half a minute. The arena and the channel are left out: Miri has neither memfd nor madvise
 .PHONY: miri
 miri: ## The unsafe code of the rings under Miri (needs a nightly toolchain with that component)
@@ -73,6 +78,7 @@ soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='-
 check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes nothing
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p backhaul-testkit --test ucx -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

@@ -72,8 +72,8 @@ def claim_ucx(*, force: bool = False) -> None:
 
     Schedulers, nannies and workers that this process starts do the same: a preload is added to the
     configuration, which Dask passes on. A process that is started otherwise needs that preload:
-    ``dask worker --preload backhaul.dask.ucx_preload ucx://…``. So do workers whose cluster is given
-    preloads by argument, which go in place of the configured ones:
+    ``dask worker --preload backhaul.dask.ucx_preload ucx://…``. So do workers whose cluster is
+    given preloads by argument, which go in place of the configured ones:
     ``LocalCluster(preload=["backhaul.dask.ucx_preload", …])``. Again costs nothing.
 
     Parameters

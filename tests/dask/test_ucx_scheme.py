@@ -132,3 +132,30 @@ def test_programs_of_the_command_line_take_the_preload(start: Start) -> None:
         f"with Client({address!r}) as client: print(client.submit(sum, [1, 2, 3]).result())",
     )
     assert done.stdout.strip() == "6", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "[]"),
+        (["--for-each"], "['--for-each']"),
+        ([["--one"]], "[['--one'], []]"),
+    ],
+)
+def test_preloads_that_are_configured_stay_with_their_options(
+    options: list[object], expected: str
+) -> None:
+    # Dask takes a text for one preload.
+    done = run(
+        "-c",
+        "import dask; from backhaul.dask import claim_ucx\n"
+        f"dask.config.set({{'distributed.worker.preload': 'json',"
+        f" 'distributed.worker.preload-argv': {options!r}}})\n"
+        "claim_ucx(); claim_ucx()\n"
+        "from distributed.preloading import process_preloads\n"
+        "names, argv = (dask.config.get(f'distributed.worker.preload{end}')"
+        " for end in ('', '-argv'))\n"
+        "print(argv)\n"
+        "print(*(preload.name for preload in process_preloads(None, names, argv)))",
+    )
+    assert done.stdout.splitlines() == [expected, "json backhaul.dask.ucx_preload"], done.stderr

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import backhaul
+
 pytestmark = pytest.mark.timeout(120)
 
 COMMAND = [sys.executable, "-m", "backhaul.cli", "doctor"]
@@ -115,3 +117,51 @@ def test_a_driver_without_devices_is_named_with_its_error(tmp_path: Path) -> Non
     assert "CUDA 12.4" in finding["detail"]
     assert "CUDA_ERROR_NO_DEVICE" in finding["detail"]
     assert done.returncode == 0
+
+
+def test_what_a_library_prints_is_not_taken_for_an_answer(tmp_path: Path) -> None:
+    # UCX logs to the standard output.
+    source = r"""
+        #include <stdio.h>
+        int cuDriverGetVersion(int *version) { *version = 12040; return puts("banner") < 0; }
+        int cuInit(unsigned flags) { fputs("\xff\n", stderr); return 0; }
+        int cuDeviceGetCount(int *count) { *count = 2; return 0; }
+    """
+    done = run("gpu", "--json", environment=library(tmp_path, "libcuda.so.1", source))
+    finding = findings(done)["gpu", "libcuda"]
+    assert finding["state"] == "works", finding
+    assert finding["detail"].endswith("CUDA 12.4, 2 devices")
+
+
+def test_a_process_that_cannot_start_is_named_with_what_it_was_for(tmp_path: Path) -> None:
+    code = "import sys; sys.executable = sys.argv.pop(1); from backhaul.cli import main; main()"
+    missing = str(tmp_path / "python")
+    done = subprocess.run(
+        [sys.executable, "-c", code, missing, "doctor", "peers", "gpu", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    found = findings(done)
+    for subject in (("peers", "a process of this host"), ("gpu", "libcuda")):
+        assert found[subject]["state"] == "broken"
+        assert missing in found[subject]["detail"]
+
+
+def test_modules_are_those_of_the_program_that_asks(tmp_path: Path) -> None:
+    # A path that only the program knows, and files where it runs that are named like modules.
+    (tmp_path / "json.py").write_text("raise RuntimeError('another module')")
+    folder = str(Path(backhaul.__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {folder!r}); from backhaul.cli import main; main()"
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, "doctor", "peers", "gpu", "--json"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import backhaul.ucp as ucp
+from backhaul.errors import InvalidBuffer
 from backhaul.ucp.exceptions import UCXCanceled, UCXCloseError, UCXError
 from tests.ucp.conftest import until
 
@@ -40,6 +41,16 @@ async def test_an_active_message_arrives_whole(
     assert received == message
 
 
+async def test_fields_may_have_names_like_kinds_of_elements(connected: Connected) -> None:
+    records = np.array([(1.5, 2), (2.5, 3)], dtype=[("Offset", "f8"), ("O", "i4")])
+    async with connected() as (a, b):
+        await a.am_send(records)
+        assert await b.am_recv() == records.tobytes()
+        with pytest.raises(InvalidBuffer):
+            await a.am_send(np.zeros(1, dtype=[("a", "f8"), ("b", [("c", "O")])]))
+
+
+@pytest.mark.asyncio
 async def test_active_messages_come_in_order_to_receives_in_order(connected: Connected) -> None:
     messages = [bytes([i]) * size for i, size in enumerate([1, 30_000, 2, 0, 9000, 3] * 4)]
     async with connected() as (a, b):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,6 +107,97 @@ def test_time_runs_out_and_nothing_is_taken() -> None:
         b.recv(buffer, tag=3, force_tag=True)
         assert buffer == b"2"
         assert b.am_recv() == b"3"
+
+
+def test_an_object_whose_size_has_come_is_left_to_the_next_receive() -> None:
+    with connected() as (a, b):
+        a.send(struct.pack("=Q", 3))
+        with pytest.raises(TimeoutError):
+            b.recv_obj(timeout=0.05)
+        a.send(b"abc")
+        with pytest.raises(MemoryError):
+            b.recv_obj(allocator=fail)
+        assert b.recv_obj() == b"abc"
+
+
+def fail(nbytes: int) -> bytearray:
+    raise MemoryError(nbytes)
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_peers_that_were_not_accepted_end_with_their_listener(closes: bool) -> None:
+    listener = blocking.create_listener()
+    with blocking.create_endpoint("127.0.0.1", listener.port) as ep:
+        while not listener._context.matcher.has(listener._key):
+            ucp.progress()
+        if closes:
+            listener.close()
+        del listener
+        with pytest.raises((UCXCanceled, UCXConnectionReset)):
+            ep.recv(bytearray(1), timeout=DEADLINE_S)
+    ucp.reset()
+
+
+def test_a_program_ends_without_a_word_while_threads_wait(start: Start) -> None:
+    program = start(
+        """
+        import threading, time
+        from backhaul.ucp import blocking
+        listener = blocking.create_listener()
+        threading.Thread(target=listener.accept, daemon=True).start()
+        threading.Thread(target=blocking.recv, args=(bytearray(1), 1), daemon=True).start()
+        while len(blocking.core._ctx.matcher._waiting) < 2:
+            time.sleep(0.001)
+        """
+    )
+    program.end()
+
+
+def test_a_fork_leaves_the_loops_of_its_parent_alone(start: Start) -> None:
+    program = start(
+        """
+        import os, signal, sys, threading, time
+        from backhaul.ucp import blocking
+
+        def accept(listener, timeout=0.001):
+            try:
+                listener.accept(timeout=timeout)
+            except TimeoutError:
+                pass
+
+        def waits(listener):
+            return listener._key in listener._context.matcher._waiting
+
+        listener = blocking.create_listener()
+        accept(listener)
+        other = blocking.create_listener()
+        thread = threading.Thread(target=accept, args=(other, 0.5))
+        thread.start()
+        while not waits(other):
+            time.sleep(0.001)
+        if (child := os.fork()) == 0:
+            with blocking.create_listener() as another:
+                accept(another)
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        thread.join()
+
+        def interrupt():
+            while not waits(listener):
+                time.sleep(0.001)
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        try:
+            accept(listener, 20)
+            print("was not woken")
+        except KeyboardInterrupt:
+            print("was woken")
+        """
+    )
+    assert program.read() == "was woken"
+    program.end()
 
 
 def test_a_listener_accepts_peers_in_turn_and_stops() -> None:

@@ -81,7 +81,9 @@ def test_options_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "nbytes"), [("1", 1), ("4k", 4096), ("inf", 65536), ("intra:2K,inter:1K", 1024)]
+    ("threshold", "nbytes"),
+    [("1", 1), ("4k", 4096), ("inf", 65536), ("9" * 400, 65536), ("intra:2K,inter:1K", 1024)],
+    ids=lambda value: str(value)[:9],
 )
 def test_a_threshold_is_a_size(threshold: str, nbytes: int) -> None:
     settings = settings_of(current_options({"RNDV_THRESH": threshold, "KEEPALIVE_INTERVAL": "9ms"}))

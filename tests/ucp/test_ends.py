@@ -7,6 +7,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import backhaul.ucp as ucp
@@ -211,6 +212,11 @@ async def test_a_listener_stops(connected: Connected) -> None:
     listener.close()
     assert listener.closed()
     listener.close()
+
+
+def test_a_port_may_be_any_integer() -> None:
+    for port in (np.int64(0), False):
+        ucp.create_listener(print, port).close()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pickle
 import random
 import socket
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -248,14 +248,23 @@ async def test_addresses_are_bytes_that_can_be_passed_on() -> None:
 
 @pytest.mark.parametrize(
     "blob",
-    [b"", b"x" * 3, b"x" * 200, bytes(32), NOWHERE[:-1], NOWHERE + b"\xff"],
+    [
+        b"",
+        b"x" * 3,
+        b"x" * 200,
+        bytes(32),
+        NOWHERE[:-1],
+        NOWHERE + b"\xff",
+        memoryview(bytes(80))[::2],
+        np.empty((0, 3)),
+    ],
 )
 @pytest.mark.asyncio
-async def test_bytes_that_are_no_address_are_refused(blob: bytes) -> None:
+async def test_bytes_that_are_no_address_are_refused(blob: Any) -> None:
     with pytest.raises(UCXError, match="no address"):
         ucp.get_ucx_address_from_buffer(blob)
     with pytest.raises(UCXError, match="no address"):
-        await ucp.create_endpoint_from_worker_address(blob)  # type: ignore[arg-type]
+        await ucp.create_endpoint_from_worker_address(blob)
 
 
 @pytest.mark.asyncio

@@ -89,6 +89,32 @@ def test_endpoints_outlive_the_loop_they_were_made_on() -> None:
     peers.pop().abort()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_receives_that_a_closed_loop_leaves_are_forgotten() -> None:
+    async def leave() -> None:
+        accepted: asyncio.Future[ucp.Endpoint] = asyncio.get_running_loop().create_future()
+        listener = ucp.create_listener(accepted.set_result)
+        ep = await ucp.create_endpoint("127.0.0.1", listener.port)
+        await accepted
+        receives = [
+            asyncio.ensure_future(ep.recv(bytearray(1), tag=1, force_tag=True)),
+            asyncio.ensure_future(ucp.recv(bytearray(1), tag=2)),
+        ]
+        await asyncio.sleep(0)
+        for receive in receives:
+            receive._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    for _ in range(2):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(leave())
+        loop.close()
+    context = ucp.core._get_ctx()
+    assert all(len(waiting) == 1 for waiting in context.matcher._waiting.values())
+    ucp.reset()
+    assert not context.matcher._waiting
+    assert not context.matcher.is_awaited_anywhere()
+
+
 def test_threads_have_loops_of_their_own() -> None:
     failures: list[BaseException] = []
     tags = itertools.count(1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from backhaul.ucp._tags import DEFAULT_TAG, endpoint_tag, forced_tag
@@ -48,12 +48,14 @@ def test_a_tag_is_the_same_in_every_process(start: Start) -> None:
 
 
 @given(st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans()))
+@example(-(2**61) - 1)
 def test_equal_numbers_make_equal_tags(number: float) -> None:
-    same: list[Any] = [number, np.float64(number)]
+    same: list[Any] = [number]
+    # NumPy rounds before it compares, and calls equal what is not; Python does not.
+    if float(number) == number:
+        same.append(np.float64(number))
     if isinstance(number, int) or number.is_integer():
         same += [int(number), decimal.Decimal(int(number)), fractions.Fraction(int(number))]
-    # NumPy rounds before it compares: it calls equal what has another hash.
-    same = [one for one in same if one == number and hash(one) == hash(number)]
     assert len({endpoint_tag(one) for one in same}) == 1
     assert len({endpoint_tag(("in a tuple", one)) for one in same}) == 1
 

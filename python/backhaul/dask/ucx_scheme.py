@@ -72,7 +72,9 @@ def claim_ucx(*, force: bool = False) -> None:
 
     Schedulers, nannies and workers that this process starts do the same: a preload is added to the
     configuration, which Dask passes on. A process that is started otherwise needs that preload:
-    ``dask worker --preload backhaul.dask.ucx_preload ucx://…``. Again costs nothing.
+    ``dask worker --preload backhaul.dask.ucx_preload ucx://…``. So do workers whose cluster is
+    given preloads by argument, which go in place of the configured ones:
+    ``LocalCluster(preload=["backhaul.dask.ucx_preload", …])``. Again costs nothing.
 
     Parameters
     ----------
@@ -91,16 +93,27 @@ def claim_ucx(*, force: bool = False) -> None:
         if not isinstance(backends.get(scheme), BackhaulBackend):
             backends[scheme] = _BACKENDS[scheme]()
     for role in _PRELOADED:
-        key = f"distributed.{role}.preload"
-        preloads = list(dask.config.get(key, default=None) or [])
-        if _PRELOAD not in preloads:
-            dask.config.set({key: [*preloads, _PRELOAD]})
+        _add_preload(f"distributed.{role}.preload")
 
 
 def is_ours(address: str) -> bool:
     """Tell whether an address is one of Backhaul's, here and now."""
     scheme = address.partition("://")[0]
     return scheme == "backhaul" or isinstance(backends.get(scheme), BackhaulBackend)
+
+
+def _add_preload(key: str) -> None:
+    """Add ours to the preloads of a role, whose options are one list or a list for each."""
+    preloads = dask.config.get(key, default=None) or []
+    # Dask takes a text for one preload.
+    preloads = [preloads] if isinstance(preloads, str) else list(preloads)
+    if _PRELOAD in preloads:
+        return
+    chosen = {key: [*preloads, _PRELOAD]}
+    options = dask.config.get(f"{key}-argv", default=None) or []
+    if options and not isinstance(options[0], str):
+        chosen[f"{key}-argv"] = [*options, []]
+    dask.config.set(chosen)
 
 
 def _check_free(scheme: str) -> None:

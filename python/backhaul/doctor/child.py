@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,11 +26,16 @@ def started(what: str, *arguments: str) -> Iterator[None]:
     Raises
     ------
     ChildFailed
-        If it fails, or does not end.
+        If it fails, or does not end; also if that is why what is done here failed.
     """
     child = _start(what, *arguments)
     try:
-        yield
+        try:
+            yield
+        except Exception:
+            if child.poll():
+                _finish(what, child)
+            raise
         _finish(what, child)
     finally:
         if child.poll() is None:
@@ -50,13 +56,20 @@ def ask(what: str, *arguments: str) -> Any:
 
 
 def _start(what: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", f"backhaul.doctor.children.{what}", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    # Modules are looked for where this process has found its own, and not where it happens to be.
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", f"backhaul.doctor.children.{what}", *arguments],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise ChildFailed(f"{what}: {error}") from error
 
 
 def _finish(what: str, child: subprocess.Popen[str]) -> str:

@@ -61,7 +61,10 @@ class UCXAddress(bytes):
         TypeError
             If it is no buffer.
         """
-        address = cls(memoryview(buffer).cast("B"))
+        view = memoryview(buffer)
+        if not view.c_contiguous:
+            raise UCXError(f"no address of a worker: {type(buffer)!r} is not C-contiguous")
+        address = cls(view)
         address.place()
         return address
 

@@ -188,7 +188,8 @@ def flat(buffer: Any, *, writable: bool = False) -> Any:
                 f"need the buffer protocol or __array_interface__, got {type(buffer)!r}"
             ) from None
         view = memoryview(other)
-    if "O" in view.format:
+    # Names of fields are between colons.
+    if "O" in "".join(view.format.split(":")[::2]):
         raise InvalidBuffer(f"references to Python objects cannot be sent, got {type(buffer)!r}")
     if writable and view.readonly:
         raise InvalidBuffer(f"cannot receive into read-only memory, got {type(buffer)!r}")

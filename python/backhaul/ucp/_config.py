@@ -175,7 +175,8 @@ def _size(name: str, text: str) -> int:
     match = re.fullmatch(_SIZE, text.rpartition(":")[2].strip(), re.IGNORECASE)
     if match is None:
         raise UCXConfigError(f"Couldn't set option {name} to {text}: no size such as 8192 or 64K")
-    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
+    # Its digits may be more than a float, or an int of them, can be.
+    return int(min(float(match[1]) * _SIZE_UNITS[match[2].lower()], _INLINE_BYTES_MAX))
 
 
 def _seconds(name: str, text: str) -> float:

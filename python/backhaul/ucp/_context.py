@@ -155,6 +155,7 @@ class ApplicationContext:
             with self._lock:
                 for known in [known for known in self._pumps if known.is_closed()]:
                     del self._pumps[known]
+                self.matcher.forget_closed_loops()
                 pump = self._pumps.setdefault(
                     loop, Pump(loop, self.sources, self.matcher.is_awaited_anywhere)
                 )

@@ -64,6 +64,8 @@ class Endpoint:
         #: with forced tags are not sent to it, and what is too long is received and not finished.
         self._beyond_sent = 0
         self._close_after_n_recv: int | None = None
+        #: Sizes that have come of objects that have not, by tag.
+        self._object_sizes: dict[Hashable | None, bytearray] = {}
         self._is_closing = False
         connection.context.open.add(self)
         self._finalizer = weakref.finalize(self, connection.abort)
@@ -217,6 +219,8 @@ class Endpoint:
     ) -> Any:
         """Receive what a peer sends by `send_obj`.
 
+        A call that is cancelled, or whose allocator fails, leaves the object to the next.
+
         Parameters
         ----------
         tag : hashable, optional
@@ -229,10 +233,17 @@ class Endpoint:
         object
             What the allocator made, with the message in it.
         """
-        head = bytearray(_OBJECT_SIZE.size)
-        await self.recv(head, tag=tag)
-        obj = allocator(_OBJECT_SIZE.unpack(head)[0])
-        await self.recv(obj, tag=tag)
+        head = self._object_sizes.pop(tag, None)
+        if head is None:
+            head = bytearray(_OBJECT_SIZE.size)
+            await self.recv(head, tag=tag)
+        try:
+            obj = allocator(_OBJECT_SIZE.unpack(head)[0])
+            await self.recv(obj, tag=tag)
+        except BaseException as error:
+            if not isinstance(error, UCXBaseException):
+                self._object_sizes[tag] = head
+            raise
         return obj
 
     async def flush(self) -> bool:
@@ -367,9 +378,8 @@ class Endpoint:
 
     def ucx_info(self) -> str:
         """Describe the connection: lane and why it was chosen, addresses, state."""
-        lines = [f"# Backhaul endpoint {self._uid:#x}", "#"]
-        lines += [f"#  {name}: {value}" for name, value in self._connection.native.info().items()]
-        return "\n".join([*lines, ""])
+        lines = [f"#  {name}: {value}" for name, value in self._connection.native.info().items()]
+        return "\n".join([f"# Backhaul endpoint {self._uid:#x}", "#", *lines, ""])
 
     def is_alive(self) -> bool:
         """Tell whether the peer is there; always, without error handling."""
@@ -465,9 +475,7 @@ class Endpoint:
         return request
 
     def _finish_recv(self, received: Received, buffer: Any, tag: Hashable | None) -> bool:
-        self._finished_recv_count += 1
-        if self._close_after_n_recv is not None:
-            self._close_if_enough()
+        self._count_recv()
         got = received[0]
         # Most are of this type, and the general way takes as long as the rest of this.
         expected = len(buffer) if type(buffer) is bytearray else nbytes_of(buffer)
@@ -480,9 +488,6 @@ class Endpoint:
 
     def _count_recv(self) -> None:
         self._finished_recv_count += 1
-        self._close_if_enough()
-
-    def _close_if_enough(self) -> None:
         after = self._close_after_n_recv
         if after is not None and self._finished_recv_count >= after:
             self.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import operator
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -105,11 +106,13 @@ def check_port(port: object) -> int:
     """
     if port is None:
         return 0
-    if not isinstance(port, int):
-        raise TypeError(f"port must be an int or None, got {port!r}")
-    if not 0 <= port < 1 << 16:
+    try:
+        number = operator.index(port)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"port must be an int or None, got {port!r}") from None
+    if not 0 <= number < 1 << 16:
         raise ValueError(f"port must be in 0..65535, got {port!r}")
-    return port
+    return int(number)
 
 
 def _handle(callback: Callable[[Endpoint], object], endpoint: Endpoint) -> None:

@@ -72,6 +72,10 @@ class Waiter:
         assert self.arrival is not None, "a waiter is woken with an arrival or an error"
         return self.arrival
 
+    def is_lost(self) -> bool:
+        """Tell whether its loop is closed, so that nothing can wake it."""
+        return self._loop.is_closed()
+
     def wake(self) -> bool:
         """Wake it from any thread; false if its loop is gone, and it with it."""
         try:
@@ -200,6 +204,18 @@ class Matcher:
                 self._wide_waiting -= waiter.is_wide
                 waiter.error = error
                 waiter.wake()
+
+    def forget_closed_loops(self) -> None:
+        """Drop waiters whose loop was closed under them; they keep all that they wait with."""
+        with self._lock:
+            for key, waiting in list(self._waiting.items()):
+                kept = deque(waiter for waiter in waiting if not waiter.is_lost())
+                self._wide_waiting -= sum(waiter.is_wide for waiter in waiting)
+                self._wide_waiting += sum(waiter.is_wide for waiter in kept)
+                if kept:
+                    self._waiting[key] = kept
+                else:
+                    del self._waiting[key]
 
     def forget(self, connection: Connection) -> None:
         """Drop what a connection that was closed here brought and nobody can receive any more.

@@ -19,6 +19,8 @@ has run out of time has taken nothing.
 from __future__ import annotations
 
 import asyncio
+import os
+import selectors
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Hashable
@@ -217,15 +219,17 @@ class Listener:
         self._key = key = ("peer", object())
 
         def on_greeting(connection: Connection, greeting: Greeting) -> None:
-            if greeting.to_worker:
+            if greeting.to_worker or acceptor.native.closed():
                 connection.native.abort()
             else:
                 context.matcher.arrive(key, Arrival(connection, 0, None, 0))
 
-        self._acceptor = Acceptor(context, check_port(port), on_greeting)
+        self._acceptor = acceptor = Acceptor(context, check_port(port), on_greeting)
         context.add(self._acceptor)
         context.open.add(self)
-        weakref.finalize(self, self._acceptor.close)
+        self._finalizer = weakref.finalize(self, _stop, acceptor, key)
+        # A thread that waits while the process ends has nobody to tell.
+        self._finalizer.atexit = False
 
     @property
     def ip(self) -> str:
@@ -262,11 +266,9 @@ class Listener:
         return self._acceptor.native.closed()
 
     def close(self) -> None:
-        """Stop listening. Endpoints that came in stay."""
-        self._acceptor.close()
+        """Stop listening. Peers that were accepted stay; those that were not are turned away."""
+        self._finalizer()
         self._context.open.discard(self)
-        error = UCXCloseError(f"the listener on port {self.port} is closed")
-        self._context.matcher.end_key(self._key, error)
 
     def is_over(self) -> bool:
         """Tell whether `reset` need not wait for it to be closed."""
@@ -290,6 +292,15 @@ class Listener:
     def __repr__(self) -> str:
         closed = ", closed" if self.closed() else ""
         return f"<blocking ucp.Listener {self.ip}:{self.port}{closed}>"
+
+
+def _stop(acceptor: Acceptor, key: Hashable) -> None:
+    """End a listener, who waits for its peers, and the peers that nobody has accepted."""
+    acceptor.close()
+    matcher = acceptor.context.matcher
+    matcher.end_key(key, UCXCloseError(f"the listener on port {acceptor.port} is closed"))
+    while (arrival := matcher.take(key)) is not None:
+        arrival.connection.abort()
 
 
 def create_listener(port: int | None = None, endpoint_error_handling: bool = True) -> Listener:
@@ -341,7 +352,7 @@ def _run(coroutine: Coroutine[Any, Any, _T], timeout: float | None) -> _T:
         coroutine.close()
         raise RuntimeError("a call that blocks would stop the running event loop: await instead")
     loop = getattr(_loops, "loop", None)
-    if loop is None:
+    if loop is None or loop.pid != os.getpid():
         loop = _loops.loop = _ThreadLoop()
     if timeout is not None:
         coroutine = asyncio.wait_for(coroutine, timeout)
@@ -349,9 +360,22 @@ def _run(coroutine: Coroutine[Any, Any, _T], timeout: float | None) -> _T:
 
 
 class _ThreadLoop:
-    """The event loop of a thread, closed with it."""
+    """The event loop of a thread, closed with it; a fork begins anew."""
 
     def __init__(self) -> None:
+        self.pid = os.getpid()
         # Its own factory, so that the loop does not become what `asyncio.get_event_loop` gives.
-        self.runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        weakref.finalize(self, self.runner.close)
+        self.runner = asyncio.Runner(loop_factory=_new_loop)
+        weakref.finalize(self, _close_runner, self.runner)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    # A process and its forks have one epoll between them, so that closing a copy would deafen the
+    # loop of the other. What poll watches is only in memory.
+    return asyncio.SelectorEventLoop(selectors.PollSelector())
+
+
+def _close_runner(runner: asyncio.Runner) -> None:
+    # At the end of the process another thread may still wait in it; so it may in a fork, for ever.
+    if not runner.get_loop().is_running():
+        runner.close()

@@ -138,6 +138,7 @@ def reset() -> None:
     if context is None or context.native.closed():
         return
     # Endpoints and listeners that nobody has close.
+    context.matcher.forget_closed_loops()
     gc.collect()
     left = [thing for thing in list(context.open) if not thing.is_over()]
     if left:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import json
-import sys
 from pathlib import Path
+from typing import TextIO
+
+from backhaul.doctor.children import answering
 
 _SONAME = "libcuda.so.1"
 
 
-def main() -> None:
+def main(answer: TextIO) -> None:
     """Print what was found as JSON."""
     try:
         library = ctypes.CDLL(_SONAME)
     except OSError as error:
-        json.dump({"why": f"no {_SONAME}: {error}"}, sys.stdout)
+        json.dump({"why": f"no {_SONAME}: {error}"}, answer)
         return
     found = {"path": mapped("libcuda.so"), "version": 0, "devices": 0, "error": ""}
     version, devices = ctypes.c_int(), ctypes.c_int()
@@ -27,7 +29,7 @@ def main() -> None:
         name = ctypes.c_char_p()
         known = library.cuGetErrorName(status, ctypes.byref(name)) == 0 and name.value
         found["error"] = known.decode() if known else f"error {status}"
-    json.dump(found, sys.stdout)
+    json.dump(found, answer)
 
 
 def mapped(name: str) -> str:
@@ -40,4 +42,5 @@ def mapped(name: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    with answering() as answer:
+        main(answer)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import json
-import sys
 from pathlib import Path
+from typing import TextIO
 
 from backhaul import BackhaulError, Context
+from backhaul.doctor.children import answering
 
 _TIMEOUT_S = 15.0
 
@@ -15,7 +16,7 @@ _TIMEOUT_S = 15.0
 _PARTS = ("libucp.so", "libuct.so", "libucs.so", "libucm.so")
 
 
-def main() -> None:
+def main(answer: TextIO) -> None:
     """Print what was found as JSON."""
     error = ""
     try:
@@ -23,9 +24,9 @@ def main() -> None:
             connecting = context.connect(listener.address)
             server = listener.accept().wait(_TIMEOUT_S)
             client = connecting.wait(_TIMEOUT_S)
-            answer = bytearray(8)
+            received = bytearray(8)
             sending = client.send(b"backhaul")
-            server.recv(answer).wait(_TIMEOUT_S)
+            server.recv(received).wait(_TIMEOUT_S)
             sending.wait(_TIMEOUT_S)
             if client.lane != "ucx":
                 error = f"the handshake chose {client.lane}: {client.info()['reason']}"
@@ -38,7 +39,7 @@ def main() -> None:
         "version": version(libraries.get("libucp")),
         "modules": modules(libraries.get("libucs")),
     }
-    json.dump(found, sys.stdout)
+    json.dump(found, answer)
 
 
 def mapped() -> dict[str, str]:
@@ -74,4 +75,5 @@ def modules(libucs: str | None) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    with answering() as answer:
+        main(answer)

@@ -45,7 +45,7 @@ build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
 .PHONY: test
 test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test
 	cargo test --workspace --no-fail-fast
-	BACKHAUL_STRESS_SEEDS=5 cargo test -p backhaul-testkit --no-fail-fast --tests -- --ignored
+	BACKHAUL_STRESS_SEEDS=5 cargo test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) \
 	  cargo test -p backhaul-shm --release --lib
 	$(BIN)/python -m pytest $(ARGS)

@@ -18,7 +18,7 @@ from backhaul.cli import main
         (["--sizes", "8,big"], "'big' is not a size"),
         (["--sizes", "0"], "at least 1 byte"),
         (["--api", "await"], "'await' is not one of: async, blocking, both"),
-        (["--lane", "rdma"], "'rdma' is not one of: auto, shm, tcp, inproc"),
+        (["--lane", "rdma"], "'rdma' is not one of: auto, shm, ucx, tcp, inproc"),
         (["--against", "asyncio,zeromq"], "'zeromq' is not one of: asyncio, mpi4py"),
         (["--rounds", "0"], "0 is not in the range"),
     ],

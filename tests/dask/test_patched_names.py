@@ -46,6 +46,8 @@ OURS = {
     "prometheus.py": {"found"},
     # A pandas frame
     "transfer_table.py": {"frame"},
+    # The argument of dask.config.set
+    "ucx_scheme.py": {"chosen"},
     # A future of asyncio's that a coroutine gave us to wait for
     "waiting.py": {"_current", "awaited"},
 }

@@ -366,7 +366,7 @@ class _ThreadLoop:
         self.pid = os.getpid()
         # Its own factory, so that the loop does not become what `asyncio.get_event_loop` gives.
         self.runner = asyncio.Runner(loop_factory=_new_loop)
-        weakref.finalize(self, _close_runner, self.runner)
+        weakref.finalize(self, _close_runner, self.runner, self.pid)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -375,7 +375,8 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(selectors.PollSelector())
 
 
-def _close_runner(runner: asyncio.Runner) -> None:
-    # At the end of the process another thread may still wait in it; so it may in a fork, for ever.
-    if not runner.get_loop().is_running():
+def _close_runner(runner: asyncio.Runner, pid: int) -> None:
+    # In a fork it may be of a thread that is not there, and was anywhere in it; what it holds is
+    # memory. At the end of the process another thread may still wait in it.
+    if pid == os.getpid() and not runner.get_loop().is_running():
         runner.close()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["AsyncDriver", "BlockingDriver", "Driver"]
+__all__ = ["AsyncDriver", "BlockingDriver", "Driver", "TaskDriver"]
 
 
 class Driver(ABC):  # noqa: B024 - its two kinds have the abstract methods
@@ -114,3 +115,27 @@ class AsyncDriver(Driver):
     @abstractmethod
     async def close(self) -> None:
         """End the connection; idempotent."""
+
+
+class TaskDriver(AsyncDriver):
+    """A connection whose operations are coroutines: several are in flight as a task each."""
+
+    async def send_many(self, buffer: memoryview, *, count: int, window: int) -> None:
+        """Keep up to `window` sends in flight, each in a task."""
+        send = self.sender(buffer)
+        pending: deque[asyncio.Future[object]] = deque()
+        for _ in range(count):
+            if len(pending) == window:
+                await pending.popleft()
+            pending.append(asyncio.ensure_future(send()))
+        await asyncio.gather(*pending)
+
+    async def receive_many(self, buffers: Sequence[memoryview], *, count: int) -> None:
+        """Keep a receive in flight for each buffer, each in a task."""
+        receives = [self.receiver(buffer) for buffer in buffers]
+        pending: deque[asyncio.Future[object]] = deque()
+        for index in range(count):
+            if len(pending) == len(receives):
+                await pending.popleft()
+            pending.append(asyncio.ensure_future(receives[index % len(receives)]()))
+        await asyncio.gather(*pending)

@@ -32,6 +32,8 @@ __all__ = ["Endpoint"]
 
 logger = logging.getLogger("ucx")
 
+#: The fabric tells nobody when a queue is empty, so `Endpoint.flush` looks so often, in seconds.
+_FLUSH_LOOK_S = 0.0005
 #: Size of an object ahead of it, in bytes, as `Endpoint.send_obj` writes it.
 _OBJECT_SIZE = struct.Struct("=Q")
 
@@ -247,13 +249,10 @@ class Endpoint:
         return obj
 
     async def flush(self) -> bool:
-        """Wait until what was sent before has left.
-
-        What was sent and awaited has left; of the rest this waits for what was posted earlier.
-        """
+        """Wait until what was posted before has left; what was awaited has already."""
         connection = self._connection
         while connection.native.queued_bytes() and not connection.native.closed():
-            await asyncio.sleep(0)
+            await asyncio.sleep(_FLUSH_LOOK_S)
         return True
 
     # The end

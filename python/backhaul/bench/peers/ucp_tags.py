@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from backhaul.bench.driver import AsyncDriver, BlockingDriver
+from backhaul.bench.driver import BlockingDriver, TaskDriver
 from backhaul.bench.pair import Contender, ProcessPair
 from backhaul.bench.peers import Interpreter, Peer, Variant
 
@@ -44,7 +43,7 @@ def make_driver(options: Mapping[str, Any], *, role: str) -> AsyncUcp | Blocking
     return kind(options, role=role)
 
 
-class AsyncUcp(AsyncDriver):
+class AsyncUcp(TaskDriver):
     """One endpoint of ``backhaul.ucp``."""
 
     _endpoint: Any = None
@@ -80,26 +79,6 @@ class AsyncUcp(AsyncDriver):
     def receiver(self, buffer: memoryview) -> Callable[[], Awaitable[object]]:
         """Receive without a tag."""
         return partial(self._endpoint.recv, buffer)
-
-    async def send_many(self, buffer: memoryview, *, count: int, window: int) -> None:
-        """Keep up to `window` sends in flight, each in a task."""
-        send = self.sender(buffer)
-        pending: deque[asyncio.Future[object]] = deque()
-        for _ in range(count):
-            if len(pending) == window:
-                await pending.popleft()
-            pending.append(asyncio.ensure_future(send()))
-        await asyncio.gather(*pending)
-
-    async def receive_many(self, buffers: Sequence[memoryview], *, count: int) -> None:
-        """Keep a receive in flight for each buffer, each in a task."""
-        receives = [self.receiver(buffer) for buffer in buffers]
-        pending: deque[asyncio.Future[object]] = deque()
-        for index in range(count):
-            if len(pending) == len(receives):
-                await pending.popleft()
-            pending.append(asyncio.ensure_future(receives[index % len(receives)]()))
-        await asyncio.gather(*pending)
 
     async def close(self) -> None:
         """Abort: nothing is in flight, and the other end leaves too."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from backhaul.bench.driver import AsyncDriver, BlockingDriver
+from backhaul.bench.driver import BlockingDriver, TaskDriver
 from backhaul.bench.peers import Peer, Variant
 
 __all__ = ["PEER", "AsyncUcxx", "BlockingUcxx", "make_driver"]
@@ -40,7 +40,7 @@ def make_driver(options: Mapping[str, Any], *, role: str) -> AsyncUcxx | Blockin
     return kind(options, role=role)
 
 
-class AsyncUcxx(AsyncDriver):
+class AsyncUcxx(TaskDriver):
     """One endpoint of ``ucxx``'s asyncio API."""
 
     _endpoint: Any = None
@@ -107,26 +107,6 @@ class AsyncUcxx(AsyncDriver):
         import ucxx._lib.libucxx as api
 
         return {"tag": api.UCXXTag(1), "force_tag": True}
-
-    async def send_many(self, buffer: memoryview, *, count: int, window: int) -> None:
-        """Keep up to `window` sends in flight, each in a task."""
-        send = self.sender(buffer)
-        pending: deque[asyncio.Future[object]] = deque()
-        for _ in range(count):
-            if len(pending) == window:
-                await pending.popleft()
-            pending.append(asyncio.ensure_future(send()))
-        await asyncio.gather(*pending)
-
-    async def receive_many(self, buffers: Sequence[memoryview], *, count: int) -> None:
-        """Keep a receive in flight for each buffer, each in a task."""
-        receives = [self.receiver(buffer) for buffer in buffers]
-        pending: deque[asyncio.Future[object]] = deque()
-        for index in range(count):
-            if len(pending) == len(receives):
-                await pending.popleft()
-            pending.append(asyncio.ensure_future(receives[index % len(receives)]()))
-        await asyncio.gather(*pending)
 
     async def close(self) -> None:
         """Abort: a graceful close waits for the other side."""

@@ -1,0 +1,28 @@
+//! CUDA, loaded at run time: memory of devices that other processes can reach, and copies of it.
+//!
+//! - [`driver`]: finds and opens libcuda, once for each process, and its devices.
+//! - [`memory`]: what lies behind a pointer, and how it can be shared.
+//! - [`export`] and [`import`]: handles of memory for another process, and what they open.
+//! - [`transfer`]: copies that run by themselves, on streams of our own, after work of others.
+//! - [`arena`]: memory of devices that can be shared, whoever has allocated what else.
+//!
+//! Nothing here waits for a device, but where the name says so. What a device has finished is told by a
+//! thread of the driver, on which no function of CUDA may be called.
+
+mod api;
+pub mod arena;
+mod context;
+pub mod driver;
+mod error;
+pub mod export;
+pub mod import;
+pub mod memory;
+pub mod transfer;
+
+pub use arena::{Arena, Block};
+pub use driver::{Device, Driver, Uuid};
+pub use error::{CudaError, LoadError};
+pub use export::{Export, Handle};
+pub use import::Mapping;
+pub use memory::{Allocation, DevicePointer, Sharing};
+pub use transfer::{Order, Place, Transfer};

@@ -23,7 +23,8 @@ pub struct Config {
     /// What concerns UCX, once it is to be used
     pub ucx: UcxConfig,
     /// Carriers that may move the payload of accepted messages beside the lane. Without any, all
-    /// of it travels on the lane.
+    /// of it travels on the lane. Where cuda is named it is loaded, or the context is not made; the
+    /// default names it not, and uses it on hosts that seem to have such devices.
     pub carriers: Vec<CarrierKind>,
     /// Limits of the protocol: sizes, counts and windows
     pub limits: Limits,
@@ -34,8 +35,9 @@ pub struct Config {
     /// Memory that peers on this host can map. Large receive buffers are taken from it, and what
     /// is sent from it as shared is lent. Without one nothing is lent; a peer may still lend to us.
     pub arena: Option<Arena>,
-    /// Gives memory of devices to what arrives. Without one, messages in memory of a device are
-    /// refused to receives that bring no memory of their own.
+    /// Gives memory of devices to what arrives. Without one, and without the carrier cuda, which brings one
+    /// for device 0, messages in memory of a device are refused to receives that bring no memory of
+    /// their own.
     pub device_allocator: Option<Arc<dyn DeviceAllocator>>,
     /// Segments shorter than this are copied even if they could be lent: to map them would take
     /// longer
@@ -165,7 +167,7 @@ impl Default for Config {
         Self {
             lanes: LaneKind::DEFAULT.to_vec(),
             ucx: UcxConfig::default(),
-            carriers: CarrierKind::ALL.to_vec(),
+            carriers: CarrierKind::DEFAULT.to_vec(),
             limits: Limits::default(),
             ring_bytes: 1 << 20,
             pool_cached_bytes_max: 256 << 20,
@@ -266,12 +268,12 @@ mod tests {
     #[test]
     fn more_carriers_than_there_are_is_refused() {
         let config = Config {
-            carriers: vec![CarrierKind::Lease; 4],
+            carriers: vec![CarrierKind::Lease; 5],
             ..Config::default()
         };
         let error = config.validate().unwrap_err().to_string();
         assert!(
-            error.contains("carriers") && error.contains("got 4"),
+            error.contains("carriers") && error.contains("got 5"),
             "{error}"
         );
     }

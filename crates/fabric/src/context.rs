@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use backhaul_cuda::Driver;
 use backhaul_proto::{CarrierKind, Hello, LaneKind, Role};
 use backhaul_shm::pool::{Pool, PoolStatistics};
 use backhaul_ucx::UcxError;
@@ -12,6 +13,7 @@ use backhaul_ucx::library::has_rdma;
 
 use crate::address::Address;
 use crate::bootstrap::{Settings, UnixSocket};
+use crate::carrier::cuda::CudaAllocator;
 use crate::config::{Config, check_lanes};
 use crate::connecting::{Connecting, Start};
 use crate::endpoint::Endpoint;
@@ -19,6 +21,7 @@ use crate::error::{ConnectError, ContextError, ListenError};
 use crate::flow::{FlowStatistics, Flows};
 use crate::identity::{Identity, random};
 use crate::listener::Listener;
+use crate::memory::DeviceAllocator;
 use crate::request::{Completer, Operation, Progress, Request, finish};
 use crate::runtime::{Engine, EngineGuard, lock};
 use crate::ucx::Hub;
@@ -66,6 +69,9 @@ impl Context {
             config,
         });
         core.start_ucx()?;
+        if core.config.carriers.contains(&CarrierKind::Cuda) {
+            Driver::get()?;
+        }
         Ok(Self { core })
     }
 
@@ -245,7 +251,7 @@ impl Core {
             credit_messages: limits.credit_messages,
             message_bytes_max: limits.message_bytes_max,
             segments_max: limits.segments_max,
-            carriers: self.available_carriers(),
+            carriers: self.carriers(),
             carriers_unknown: Vec::new(),
             data_chunk_bytes: limits.data_chunk_bytes,
         })
@@ -277,13 +283,26 @@ impl Core {
         }
     }
 
-    /// As [`Core::available_lanes`], for carriers
-    fn available_carriers(&self) -> Vec<CarrierKind> {
+    /// As [`Core::available_lanes`], for carriers: by default cuda where the host seems to have devices
+    ///
+    /// Its library is not opened for that, but when something in memory of a device is sent or comes.
+    pub(crate) fn carriers(&self) -> Vec<CarrierKind> {
         let has_experiment = self.config.experiments.carrier.is_some();
-        let carriers = self.config.carriers.iter().copied();
+        let mut carriers = self.config.carriers.clone();
+        carriers.retain(|carrier| *carrier != CarrierKind::Experimental || has_experiment);
+        if carriers == CarrierKind::DEFAULT && Driver::is_likely() {
+            carriers.push(CarrierKind::Cuda);
+        }
         carriers
-            .filter(|carrier| *carrier != CarrierKind::Experimental || has_experiment)
-            .collect()
+    }
+
+    /// Gives memory of devices to what arrives
+    pub(crate) fn device_allocator(&self) -> Option<Arc<dyn DeviceAllocator>> {
+        let set = self.config.device_allocator.clone();
+        set.or_else(|| {
+            let has_cuda = self.carriers().contains(&CarrierKind::Cuda);
+            has_cuda.then(|| Arc::new(CudaAllocator { ordinal: 0 }) as Arc<dyn DeviceAllocator>)
+        })
     }
 
     pub(crate) fn check_open(&self) -> io::Result<()> {

@@ -198,6 +198,9 @@ pub enum ContextError {
     /// The lane of UCX was asked for, and UCX cannot be used here
     #[error(transparent)]
     Ucx(#[from] UcxError),
+    /// The carrier of CUDA was asked for, and CUDA cannot be used here
+    #[error(transparent)]
+    Cuda(#[from] backhaul_cuda::LoadError),
     /// The system gave no descriptor or thread
     #[error("cannot start the progress engine: {source}")]
     Io {

@@ -12,6 +12,7 @@ use rustix::net::sockopt;
 use crate::address::canonical;
 use crate::bootstrap::{ChannelEnd, Established, LaneResources, Reading, RingKind};
 use crate::carrier::Carriers;
+use crate::carrier::cuda::CudaCarrier;
 use crate::carrier::lease::LeaseCarrier;
 use crate::carrier::single_copy::SingleCopy;
 use crate::carrier::ucx::UcxCarrier;
@@ -95,7 +96,7 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
         staged,
         memory: LinkMemory {
             pool: core.pool.clone(),
-            device_allocator: core.config.device_allocator.clone(),
+            device_allocator: core.device_allocator(),
             carriers: made.carriers.reach(),
             give_bytes_min: core.config.lease_bytes_min,
         },
@@ -125,7 +126,7 @@ struct Made {
 
 /// Whether both sides want a carrier
 fn have_both(core: &Core, peer: &Hello, kind: CarrierKind) -> bool {
-    peer.carriers.contains(&kind) && core.config.carriers.contains(&kind)
+    peer.carriers.contains(&kind) && core.carriers().contains(&kind)
 }
 
 fn over_rings(
@@ -144,6 +145,15 @@ fn over_rings(
     let mut carriers = Carriers::default();
     if have_both(core, peer, CarrierKind::Lease) {
         carriers.push(Box::new(lease));
+    }
+    if let Some(socket) = end
+        .cuda
+        .filter(|_| have_both(core, peer, CarrierKind::Cuda))
+    {
+        let doorbell = end.our_doorbell.try_clone()?;
+        let is_same_process = matches!(kind, RingKind::Inproc);
+        let carrier = CudaCarrier::start(core.engine(), socket, doorbell, is_same_process)?;
+        carriers.push(Box::new(carrier));
     }
     match end.reading {
         Some(Reading::Works(memory)) => carriers.push(Box::new(SingleCopy::new(memory))),

@@ -36,6 +36,7 @@ mod config;
 mod connecting;
 mod connection;
 mod context;
+pub mod cuda;
 mod endpoint;
 mod error;
 mod establish;

@@ -14,13 +14,18 @@ pub enum CarrierKind {
     SingleCopy,
     /// The receiver fetches by a rendezvous of UCX
     Ucx,
+    /// A device of the receiver copies out of memory of a device of the sender, which it has opened
+    Cuda,
     /// A carrier from outside, for experiments and tests
     Experimental,
 }
 
 impl CarrierKind {
     /// All carriers that come with this crate
-    pub const ALL: [Self; 3] = [Self::Lease, Self::SingleCopy, Self::Ucx];
+    pub const ALL: [Self; 4] = [Self::Lease, Self::SingleCopy, Self::Ucx, Self::Cuda];
+
+    /// Those that are used where nothing else is said; cuda comes to them on hosts with such devices
+    pub const DEFAULT: [Self; 3] = [Self::Lease, Self::SingleCopy, Self::Ucx];
 
     /// The name in settings and reports
     #[must_use]
@@ -29,6 +34,7 @@ impl CarrierKind {
             Self::Lease => "lease",
             Self::SingleCopy => "single-copy",
             Self::Ucx => "ucx",
+            Self::Cuda => "cuda",
             Self::Experimental => "experimental",
         }
     }
@@ -40,6 +46,7 @@ impl CarrierKind {
             Self::Lease => 1,
             Self::SingleCopy => 2,
             Self::Ucx => 3,
+            Self::Cuda => 4,
             Self::Experimental => 240,
         }
     }
@@ -71,7 +78,7 @@ impl FromStr for CarrierKind {
 
 /// A text that names no carrier
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
-#[error("unknown carrier {text:?}: expected lease, single-copy or ucx")]
+#[error("unknown carrier {text:?}: expected lease, single-copy, ucx or cuda")]
 pub struct ParseCarrierError {
     /// The text
     pub text: String,

@@ -230,7 +230,7 @@ fn what_no_carrier_takes_is_refused_before_anything_is_sent() {
         ordinal: 0,
     };
     let pair = harness.pair();
-    let memory = DeviceMemory::new(other, 4096, 10, 0, Arc::new(()));
+    let memory = DeviceMemory::new(other, 4096, 10, None, Arc::new(()));
     let error = pair
         .near
         .send(Tag(1), memory)

@@ -14,6 +14,7 @@ mod unix_socket;
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,6 +101,8 @@ pub(crate) struct ChannelEnd {
     /// Wakes this side
     pub(crate) our_doorbell: Doorbell,
     pub(crate) lease: lease::LeaseParts,
+    /// The channel of the CUDA carrier, if both sides have it
+    pub(crate) cuda: Option<OwnedFd>,
     /// Whether the peer's private memory can be read; `None` if one of the two does not want that
     pub(crate) reading: Option<Reading>,
 }

@@ -15,7 +15,7 @@ use backhaul_shm::{channel, completion};
 use super::introduction::Introduction;
 use super::unix_socket::{self, Nonce, Offered, UnixSocket};
 use super::{ChannelEnd, LaneResources, Reading, RingKind};
-use crate::carrier::lease;
+use crate::carrier::{lease, packets};
 use crate::experiments::{LaneEnd, LaneProvider};
 use crate::ucx::{Hub, UcxEnd};
 
@@ -198,7 +198,8 @@ impl Selection {
         if peer.process_token != local.process_token {
             return Err("another process".to_owned());
         }
-        let (ours, theirs) = make_pair(self.ring_bytes).map_err(in_words)?;
+        let has_cuda = have_both(local, peer, CarrierKind::Cuda);
+        let (ours, theirs) = make_pair(self.ring_bytes, has_cuda).map_err(in_words)?;
         unix_socket::leave_end(peer.nonce, theirs);
         self.left = Some(peer.nonce);
         self.rings = Some((RingKind::Inproc, ours));
@@ -231,20 +232,30 @@ impl Selection {
             their_doorbell.as_fd(),
             our_doorbell.as_fd(),
         ];
-        let wants = |hello: &Hello| hello.carriers.contains(&CarrierKind::SingleCopy);
-        let introduction = (wants(local) && wants(peer))
+        let introduction = have_both(local, peer, CarrierKind::SingleCopy)
             .then(Introduction::ours)
             .transpose()
             .map_err(in_words)?;
-        let socket =
-            unix_socket::make_offer(&peer.unix_name, &peer.nonce, introduction.as_ref(), offered)
-                .map_err(in_words)?;
+        let cuda = have_both(local, peer, CarrierKind::Cuda)
+            .then(packets::pair)
+            .transpose()
+            .map_err(in_words)?;
+        let (our_cuda, their_cuda) = cuda.unzip();
+        let socket = unix_socket::make_offer(
+            &peer.unix_name,
+            &peer.nonce,
+            introduction.as_ref(),
+            offered,
+            their_cuda.as_ref().map(AsFd::as_fd),
+        )
+        .map_err(in_words)?;
         self.is_introduced = introduction.is_some();
         let end = ChannelEnd {
             rings,
             their_doorbell,
             our_doorbell,
             lease: lease::LeaseParts { socket, table },
+            cuda: our_cuda,
             reading: None,
         };
         self.rings = Some((RingKind::Shm, end));
@@ -265,12 +276,18 @@ pub(super) fn insists_on_ucx(hello: &Hello) -> bool {
     hello.lanes.contains(&LaneKind::Ucx) && !hello.lanes.contains(&LaneKind::Tcp)
 }
 
+/// Whether both sides want a carrier
+fn have_both(local: &Hello, peer: &Hello, kind: CarrierKind) -> bool {
+    local.carriers.contains(&kind) && peer.carriers.contains(&kind)
+}
+
 /// Both ends of a pair of rings in private memory
-fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
+fn make_pair(ring_bytes: usize, has_cuda: bool) -> io::Result<(ChannelEnd, ChannelEnd)> {
     let (our_rings, their_rings) = channel::in_process(ring_bytes).map_err(io::Error::other)?;
     let (our_doorbell, their_doorbell) = (Doorbell::new()?, Doorbell::new()?);
     let (our_table, their_table) = completion::table_in_process().map_err(io::Error::other)?;
-    let (our_socket, their_socket) = lease::pair()?;
+    let (our_socket, their_socket) = packets::pair()?;
+    let (our_cuda, their_cuda) = has_cuda.then(packets::pair).transpose()?.unzip();
     let theirs = ChannelEnd {
         rings: their_rings,
         our_doorbell: their_doorbell.try_clone()?,
@@ -279,6 +296,7 @@ fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
             socket: their_socket,
             table: their_table,
         },
+        cuda: their_cuda,
         reading: None,
     };
     let ours = ChannelEnd {
@@ -289,6 +307,7 @@ fn make_pair(ring_bytes: usize) -> io::Result<(ChannelEnd, ChannelEnd)> {
             socket: our_socket,
             table: our_table,
         },
+        cuda: our_cuda,
         reading: None,
     };
     Ok((ours, theirs))

@@ -23,6 +23,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::introduction::{INTRODUCTION_BYTES, Introduction};
@@ -44,6 +45,8 @@ pub(super) struct Offer {
     their_doorbell: OwnedFd,
     /// Wakes the side that takes the offer
     our_doorbell: OwnedFd,
+    /// The channel of the CUDA carrier, if both sides have it
+    cuda: Option<OwnedFd>,
     /// Stays open as the lease channel
     socket: OwnedFd,
     /// Where the peer's memory may be tried to be read, if it wants that
@@ -216,6 +219,7 @@ impl Offer {
                 socket: self.socket,
                 table,
             },
+            cuda: self.cuda,
             reading,
         })
     }
@@ -309,13 +313,15 @@ impl Source for Caller {
         };
         match received {
             Ok(None) => {}
-            Ok(Some((nonce, introduction, Ok([memory, table, our_doorbell, their_doorbell])))) => {
+            Ok(Some((nonce, introduction, Ok((offered, cuda))))) => {
+                let [memory, table, our_doorbell, their_doorbell] = offered;
                 if let Some(socket) = self.end() {
                     let offer = Offer {
                         memory,
                         table,
                         their_doorbell,
                         our_doorbell,
+                        cuda,
                         socket,
                         introduction,
                     };
@@ -349,13 +355,15 @@ impl Source for Caller {
 
 /// Hands memory and doorbells to the peer whose Hello named the socket and the nonce
 ///
-/// `offered` are the rings, the table, the peer's doorbell and ours, in this order. With an
-/// introduction the peer answers with its own. Returns the socket.
+/// `offered` are the rings, the table, the peer's doorbell and ours, in this order, and `cuda` the
+/// peer's end of the channel of that carrier. With an introduction the peer answers with its own. Returns
+/// the socket.
 pub(super) fn make_offer(
     name: &str,
     nonce: &Nonce,
     introduction: Option<&Introduction>,
     offered: [BorrowedFd<'_>; OFFERED],
+    cuda: Option<BorrowedFd<'_>>,
 ) -> Result<OwnedFd, OfferError> {
     let socket = unix_socket()?;
     rustix::net::connect(
@@ -363,9 +371,10 @@ pub(super) fn make_offer(
         &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
     )?;
     check_user(socket.as_fd())?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(OFFERED))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(OFFERED_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&offered));
+    let descriptors: SmallVec<[_; OFFERED_MAX]> = offered.into_iter().chain(cuda).collect();
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
     let introduction = introduction.map(Introduction::encode);
     let introduction = introduction.as_ref().map_or(&[][..], |bytes| &bytes[..]);
     let bytes = nonce.len() + introduction.len();
@@ -382,7 +391,7 @@ pub(super) fn make_offer(
 }
 
 /// Descriptors that came with an offer, if they are all there
-type Received = Result<[OwnedFd; OFFERED], OfferError>;
+type Received = Result<([OwnedFd; OFFERED], Option<OwnedFd>), OfferError>;
 
 /// Reads an offer: whose it is, and what came; `None` if none is there yet
 ///
@@ -394,7 +403,7 @@ fn receive_offer(
 ) -> Result<Option<(Nonce, Option<Introduction>, Received)>, OfferError> {
     let mut nonce = Nonce::default();
     let mut introduction = [0; INTRODUCTION_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(OFFERED))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(OFFERED_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = match rustix::net::recvmsg(
         socket,
@@ -425,14 +434,22 @@ fn receive_offer(
         }
     };
     let is_cut_off = received.flags.contains(ReturnFlags::CTRUNC);
-    let offered = <[OwnedFd; OFFERED]>::try_from(descriptors).map_err(|descriptors| {
-        let descriptors = descriptors.len();
-        match is_cut_off {
-            // The kernel gives as many as this process may still have.
-            true => OfferError::NoDescriptors { descriptors },
-            false => OfferError::Incomplete { descriptors },
+    let cuda = (descriptors.len() == OFFERED_MAX).then(|| descriptors.pop());
+    let offered = <[OwnedFd; OFFERED]>::try_from(descriptors);
+    let offered = match offered {
+        // The kernel gives as many as this process may still have.
+        Ok(offered) if !is_cut_off => Ok((offered, cuda.flatten())),
+        Ok(_) => Err(OfferError::NoDescriptors {
+            descriptors: OFFERED,
+        }),
+        Err(descriptors) => {
+            let descriptors = descriptors.len();
+            Err(match is_cut_off {
+                true => OfferError::NoDescriptors { descriptors },
+                false => OfferError::Incomplete { descriptors },
+            })
         }
-    });
+    };
     Ok(Some((nonce, introduction, offered)))
 }
 
@@ -495,6 +512,9 @@ fn check_user(socket: BorrowedFd<'_>) -> Result<(), OfferError> {
 
 /// Descriptors of an offer
 const OFFERED: usize = 4;
+
+/// The same, with the channel of the CUDA carrier
+const OFFERED_MAX: usize = OFFERED + 1;
 
 /// Port under which a handshake hears of its offer; its socket has port 0
 const PORT_OFFER: u8 = 2;

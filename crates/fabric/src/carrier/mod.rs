@@ -10,7 +10,9 @@
 //! Which carriers a pair of peers has is agreed on in the handshake; which one a segment goes by
 //! follows from the kind of its memory, and where there is a choice, from [`ways`].
 
+pub(crate) mod cuda;
 pub(crate) mod lease;
+pub(crate) mod packets;
 pub(crate) mod single_copy;
 pub(crate) mod ucx;
 mod ways;
@@ -39,9 +41,13 @@ pub trait Carrier: Send {
     /// Lets the peer fetch a segment by itself, returning the ticket
     ///
     /// The segment stays as it is until the message is over. `None`: the peer cannot.
-    fn offer(&mut self, segment: &Segment) -> Option<u64> {
+    ///
+    /// # Errors
+    ///
+    /// Why the memory is not what it is said to be: the message is refused.
+    fn offer(&mut self, segment: &Segment) -> Result<Option<u64>, String> {
         let _ = segment;
-        None
+        Ok(None)
     }
 
     /// The send of an offered segment is over: it was fetched, or it came another way, or not at all
@@ -155,12 +161,18 @@ impl Carriers {
     }
 
     /// Lets the peer fetch a segment by itself: the carrier's number, and the ticket
-    pub fn offer(&mut self, segment: &Segment) -> Option<(u8, u64)> {
+    ///
+    /// # Errors
+    ///
+    /// Why the memory is not what it is said to be.
+    pub fn offer(&mut self, segment: &Segment) -> Result<Option<(u8, u64)>, String> {
         let kind = segment.kind();
-        self.0
-            .iter_mut()
-            .filter(|carrier| carrier.takes()(kind))
-            .find_map(|carrier| Some((carrier.kind().code(), carrier.offer(segment)?)))
+        for carrier in self.0.iter_mut().filter(|carrier| carrier.takes()(kind)) {
+            if let Some(ticket) = carrier.offer(segment)? {
+                return Ok(Some((carrier.kind().code(), ticket)));
+            }
+        }
+        Ok(None)
     }
 
     /// Tells a carrier that the send of an offer is over

@@ -35,12 +35,12 @@ impl Carrier for SingleCopy {
         |memory| memory == MemoryKind::Host
     }
 
-    fn offer(&mut self, segment: &Segment) -> Option<u64> {
-        match segment {
+    fn offer(&mut self, segment: &Segment) -> Result<Option<u64>, String> {
+        Ok(match segment {
             Segment::Private(bytes) => Some(bytes.as_ptr().addr() as u64),
             // To lend it costs no copy.
             Segment::Exported(_) | Segment::Device(_) => None,
-        }
+        })
     }
 
     fn take(&mut self, ticket: u64, _bytes: u64) -> Result<Box<dyn Payload>, TakeError> {

@@ -45,8 +45,10 @@ impl Carrier for UcxCarrier {
         |memory| memory == MemoryKind::Host
     }
 
-    fn offer(&mut self, segment: &Segment) -> Option<u64> {
-        let bytes = segment.host()?.clone();
+    fn offer(&mut self, segment: &Segment) -> Result<Option<u64>, String> {
+        let Some(bytes) = segment.host().cloned() else {
+            return Ok(None);
+        };
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         lock(&self.open).insert(ticket);
@@ -60,7 +62,7 @@ impl Carrier for UcxCarrier {
                 lock(&open).remove(&ticket);
                 drop(bytes);
             });
-        Some(ticket)
+        Ok(Some(ticket))
     }
 
     fn handle_offer_over(&mut self, ticket: u64) {

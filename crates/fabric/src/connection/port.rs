@@ -10,7 +10,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backhaul_proto::{Given, MessageKind, Offer, SegmentSource, Sources};
+use backhaul_proto::{Given, MessageKind, Offer, SegmentSource, SendRefused, Sources};
 use smallvec::SmallVec;
 
 use self::payloads::Incoming;
@@ -179,26 +179,40 @@ impl Port {
 
     /// Posts a send, returning its place as long as it is not over
     pub(super) fn post_send(&mut self, send: Send<SendToken>) -> Option<usize> {
-        let sources = self.offers(&send.segments);
-        self.link.post_send(send, sources)
+        match self.offers(&send.segments) {
+            Ok(sources) => self.link.post_send(send, sources),
+            Err(refused) => {
+                self.link.refuse_send(send, refused);
+                None
+            }
+        }
     }
 
     /// How the peer may fetch the segments of a message, if it may fetch all of them
-    fn offers(&mut self, segments: &Segments) -> Sources {
+    fn offers(&mut self, segments: &Segments) -> Result<Sources, SendRefused> {
         let mut sources = Sources::new();
+        let is_on_device = || segments.iter().any(|segment| segment.kind().is_device());
         if self.carriers.is_empty()
             || segments.len() > OFFERS_MAX
-            || !self.link.wants_offers(segments.bytes())
+            || !(self.link.wants_offers(segments.bytes()) || is_on_device())
         {
-            return sources;
+            return Ok(sources);
         }
         for segment in segments.iter() {
             let offer = if segment.is_empty() {
                 None
             } else {
                 match self.carriers.offer(segment) {
-                    Some((carrier, token)) => Some(Offer { carrier, token }),
-                    None => return Sources::new(),
+                    Ok(Some((carrier, token))) => Some(Offer { carrier, token }),
+                    Ok(None) => {
+                        self.withdraw(&sources);
+                        return Ok(Sources::new());
+                    }
+                    Err(detail) => {
+                        self.withdraw(&sources);
+                        let memory = segment.kind();
+                        return Err(SendRefused::NoCarrier { memory, detail });
+                    }
                 }
             };
             sources.push(SegmentSource {
@@ -206,7 +220,14 @@ impl Port {
                 offer,
             });
         }
-        sources
+        Ok(sources)
+    }
+
+    /// Takes offers back that are not going to be announced
+    fn withdraw(&mut self, sources: &Sources) {
+        for offer in sources.iter().flat_map(|source| source.offer) {
+            self.carriers.handle_offer_over(offer.carrier, offer.token);
+        }
     }
 
     /// Sends a short message if the lane takes it whole now, returning whether it is out

@@ -122,6 +122,21 @@ impl Arrival {
         Memory::Segments(segments)
     }
 
+    /// The first memory of a device that the message lies in, if it does
+    pub(super) fn device(&self) -> Option<MemoryKind> {
+        let mut sources = self.sources.iter().flatten();
+        let source = sources.find(|source| source.memory.is_device())?;
+        Some(source.memory)
+    }
+
+    /// Why a message has no memory that a carrier could not bring
+    pub(super) fn out_of_reach(&self, detail: String) -> Missing {
+        match self.device() {
+            Some(memory) => Missing::NoPlace { memory, detail },
+            None => Missing::OutOfMemory,
+        }
+    }
+
     /// Whether all bytes are in their place, or will never be
     pub(super) fn is_complete(&self) -> bool {
         match &self.memory {

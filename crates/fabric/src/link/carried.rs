@@ -8,7 +8,7 @@ use backhaul_shm::pool::PoolBuf;
 use slab::Slab;
 
 use super::Link;
-use super::arrival::{Cursor, Memory, Missing, Targets};
+use super::arrival::{Cursor, Memory, Targets};
 use super::ending::LinkError;
 use super::event::Now;
 use crate::memory::DeviceMemory;
@@ -198,16 +198,16 @@ impl<S, R> Link<S, R> {
 
     /// Handles that a carrier cannot bring the bytes, for want of something on this side
     ///
-    /// What was to be fetched is asked for on the lane instead; what the peer gave is lost, and the
-    /// receive fails.
-    pub fn handle_take_failed(&mut self, now: &Now, take: TakeId) {
+    /// What was to be fetched is asked for on the lane instead, and memory of a device from a carrier to
+    /// which it is given; what the peer gave is lost, and the receive fails.
+    pub fn handle_take_failed(&mut self, now: &Now, take: TakeId, detail: String) {
         let Some(state) = self.takes.get(take) else {
             return;
         };
         let (arrival_id, left, is_fetch) = (state.arrival, state.left, state.is_fetch);
         if !is_fetch {
             if let Some(arrival) = self.arrivals.get_mut(arrival_id) {
-                arrival.memory = Memory::Missing(Missing::OutOfMemory);
+                arrival.memory = Memory::Missing(arrival.out_of_reach(detail));
             }
             self.handle_taken(now, take, left);
             return;
@@ -222,7 +222,11 @@ impl<S, R> Link<S, R> {
             arrival.next = Cursor::begin(&arrival.sizes);
             arrival.way = None;
         }
-        self.ways.forbid_fetch();
+        let arrival = self.arrivals.get(arrival_id);
+        let is_on_device = arrival.is_some_and(|arrival| arrival.device().is_some());
+        if !is_on_device {
+            self.ways.forbid_fetch();
+        }
         self.core.accept(arrival_id, 0, 0);
     }
 

@@ -82,7 +82,7 @@ pub struct Link<S, R> {
     /// who is told of the end first, has let go of the connection
     overtaken: Vec<Segments>,
     /// Offers that a carrier is to be told of
-    offers_over: VecDeque<u64>,
+    offers_over: VecDeque<(u8, u64)>,
     started: Instant,
 }
 
@@ -493,7 +493,7 @@ impl<S, R> Link<S, R> {
             let offer = source
                 .offer
                 .filter(|offer| self.memory.knows(offer.carrier));
-            offer.is_some() && !source.memory.is_device()
+            offer.is_some()
         };
         if arrival.sizes.len() > OFFERS_MAX {
             return None;
@@ -505,6 +505,10 @@ impl<S, R> Link<S, R> {
         let may_lend = matches!(arrival.memory, Memory::Segments(_))
             && arrival.sizes.len() == 1
             && self.memory.may_give(arrival.bytes);
+        if sources.iter().any(|source| source.memory.is_device()) {
+            // Its sender keeps it until it is fetched; else it would have to copy it first.
+            return Some(Way::Fetch);
+        }
         // The peer's memory is pinned for it already, and nothing else is as fast over a network.
         let mut carriers = sources.iter().flat_map(|source| source.offer);
         let is_ucx = carriers.all(|offer| offer.carrier == CarrierKind::Ucx.code());

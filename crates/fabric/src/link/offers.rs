@@ -2,7 +2,8 @@
 //!
 //! Most carriers keep nothing for an offer, as the send does. UCX has no way to take an offer back:
 //! it keeps the memory until the receiver fetches or refuses. So when a send is over whose message
-//! came another way, or was withdrawn, or is not wanted, its carrier has the peer refuse.
+//! came another way, or was withdrawn, or is not wanted, its carrier has the peer refuse. CUDA may
+//! keep a copy in memory that can be shared.
 
 use backhaul_proto::{CarrierKind, Sources};
 
@@ -12,14 +13,14 @@ impl<S, R> Link<S, R> {
     /// An offer of ours whose send is over: the carrier's number, and the ticket
     #[inline]
     pub fn poll_offer_over(&mut self) -> Option<(u8, u64)> {
-        let ticket = self.offers_over.pop_front()?;
-        Some((CarrierKind::Ucx.code(), ticket))
+        self.offers_over.pop_front()
     }
 }
 
-/// The tickets of offers for which a carrier keeps something
-pub(super) fn kept_offers(sources: &Sources) -> impl Iterator<Item = u64> {
+/// The offers for which a carrier keeps something: its number, and the ticket
+pub(super) fn kept_offers(sources: &Sources) -> impl Iterator<Item = (u8, u64)> {
+    let keepers = [CarrierKind::Ucx, CarrierKind::Cuda].map(CarrierKind::code);
     let offers = sources.iter().flat_map(|source| source.offer);
-    let kept = offers.filter(|offer| offer.carrier == CarrierKind::Ucx.code());
-    kept.map(|offer| offer.token)
+    let kept = offers.filter(move |offer| keepers.contains(&offer.carrier));
+    kept.map(|offer| (offer.carrier, offer.token))
 }

@@ -22,7 +22,7 @@ pub(super) struct SendOperation<S> {
     /// Part of `bytes` that the peer may fetch by itself
     offered_bytes: u64,
     /// Tickets of offers for which a carrier keeps something
-    offers: Vec<u64>,
+    offers: SmallVec<[(u8, u64); 1]>,
     token: S,
 }
 
@@ -83,6 +83,21 @@ impl<S, R> Link<S, R> {
                 None
             }
         }
+    }
+
+    /// Refuses a send: its memory is not what it is said to be
+    pub fn refuse_send(&mut self, send: Send<S>, refused: SendRefused) {
+        let bytes = send.segments.bytes();
+        self.counters.queued_bytes.bump(bytes);
+        let send = SendOperation {
+            operation: send.operation,
+            segments: send.segments,
+            bytes,
+            offered_bytes: 0,
+            offers: SmallVec::new(),
+            token: send.token,
+        };
+        self.finish_send(send, Err(refused.into()));
     }
 
     /// What is given back with a send that is not over

@@ -16,9 +16,8 @@ pub struct DeviceMemory {
     /// Address on the device
     pointer: u64,
     bytes: usize,
-    /// The stream on which the memory is written before, and read after, a transfer; 0 is the
-    /// default one
-    stream: u64,
+    /// The stream behind whose work a transfer may touch the memory; `None`: it may at once
+    stream: Option<u64>,
     owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -28,7 +27,7 @@ impl DeviceMemory {
         device: Device,
         pointer: u64,
         bytes: usize,
-        stream: u64,
+        stream: Option<u64>,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         Self {
@@ -60,8 +59,9 @@ impl DeviceMemory {
         self.bytes == 0
     }
 
-    /// The stream that orders access to it
-    pub fn stream(&self) -> u64 {
+    /// The stream behind whose work a transfer may touch it, as a `CUstream` in a number; `None`: at
+    /// once
+    pub fn stream(&self) -> Option<u64> {
         self.stream
     }
 

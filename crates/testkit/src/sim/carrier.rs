@@ -102,6 +102,15 @@ impl Exchange {
 }
 
 impl State {
+    /// Offers memory of the host, which its send keeps
+    fn offer_host(&mut self, segment: &Segment) -> Option<u64> {
+        let address = segment.host()?.as_ptr() as usize;
+        let memory = self.lent.get(&address)?.clone();
+        // Another segment may lie where one was that is gone.
+        memory.upgrade()?;
+        Some(self.ticket(Parcel::Offered(memory)))
+    }
+
     fn ticket(&mut self, parcel: Parcel) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -134,22 +143,22 @@ impl Carrier for SimCarrier {
     fn takes(&self) -> fn(MemoryKind) -> bool {
         match self.kind {
             CarrierKind::Lease | CarrierKind::SingleCopy => |kind| !kind.is_device(),
-            // It is not simulated.
-            CarrierKind::Ucx => |_| false,
+            // They are not simulated.
+            CarrierKind::Ucx | CarrierKind::Cuda => |_| false,
             CarrierKind::Experimental => MemoryKind::is_device,
         }
     }
 
-    fn offer(&mut self, segment: &Segment) -> Option<u64> {
-        if self.kind != CarrierKind::SingleCopy {
-            return None;
-        }
+    fn offer(&mut self, segment: &Segment) -> Result<Option<u64>, String> {
         let mut state = self.ours.lock();
-        let address = segment.host()?.as_ptr() as usize;
-        let memory = state.lent.get(&address)?.clone();
-        // Another segment may lie where one was that is gone.
-        memory.upgrade()?;
-        Some(state.ticket(Parcel::Offered(memory)))
+        Ok(match (self.kind, segment) {
+            (CarrierKind::SingleCopy, _) => state.offer_host(segment),
+            // As CUDA: sometimes it would have to be copied first.
+            (CarrierKind::Experimental, Segment::Device(_)) if state.random.below(2) == 0 => {
+                Some(state.ticket(Parcel::Given(segment.clone())))
+            }
+            _ => None,
+        })
     }
 
     fn give(&mut self, segment: &Segment, is_asked: bool) -> Option<u64> {

@@ -87,13 +87,15 @@ impl Node {
     /// How the peer may fetch the segments, if it may fetch all of them
     pub(super) fn offers(&mut self, segments: &backhaul::Segments) -> Sources {
         let mut sources = Sources::new();
-        if self.carriers.is_empty() || !self.link.wants_offers(segments.bytes()) {
+        let is_on_device = segments.iter().any(|segment| segment.kind().is_device());
+        if self.carriers.is_empty() || !(self.link.wants_offers(segments.bytes()) || is_on_device) {
             return sources;
         }
         for segment in segments.iter() {
             let mut offer = None;
             if !segment.is_empty() {
-                let Some((carrier, token)) = self.carriers.offer(segment) else {
+                let offered = self.carriers.offer(segment).expect("memory that is there");
+                let Some((carrier, token)) = offered else {
                     return Sources::new();
                 };
                 offer = Some(Offer { carrier, token });
@@ -278,7 +280,9 @@ impl Node {
         match error {
             TakeError::Broken { detail } => self.link.handle_bad_ticket(request.ticket, detail),
             TakeError::OutOfReach { .. } => {
-                self.link.handle_take_failed(&around.now(), request.id);
+                let detail = "the simulator says so".to_owned();
+                self.link
+                    .handle_take_failed(&around.now(), request.id, detail);
             }
             error => panic!("{error}"),
         }

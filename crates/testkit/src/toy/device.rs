@@ -96,7 +96,7 @@ impl DeviceAllocator for ToyDevice {
             self.device,
             base,
             bytes,
-            0,
+            None,
             Arc::new(owner),
         ))
     }

@@ -1,16 +1,10 @@
 //! The lease channel: one packet, with descriptors, for each lease.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
-
-use super::reexport::{DESCRIPTORS_MAX, Descriptors};
+use super::reexport::Descriptors;
+use crate::carrier::packets::{self, DESCRIPTORS_MAX};
 
 /// What is said of a descriptor on the socket: docs/design/wire-format.md, section 2
 pub(super) struct Packet {
@@ -43,57 +37,25 @@ pub(super) fn send(
     packet: &Packet,
     descriptors: &Descriptors<'_>,
 ) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(descriptors));
-    rustix::net::sendmsg(
-        socket,
-        &[IoSlice::new(&packet.encode())],
-        &mut control,
-        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
-    )?;
-    Ok(())
+    packets::send(socket, &packet.encode(), descriptors)
 }
 
 /// Receives what belongs to the next lease, the memory first; `None` if a descriptor was lost
 pub(super) fn receive(socket: &OwnedFd) -> io::Result<(Packet, Option<Vec<OwnedFd>>)> {
     let mut bytes = [0; PACKET_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut was_reset = false;
-    let received = loop {
-        let outcome = rustix::net::recvmsg(
-            socket,
-            &mut [IoSliceMut::new(&mut bytes)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
-        );
-        match outcome {
-            Err(Errno::INTR) => {}
-            // Reported once, if the peer died with packets of ours unread; its packets can still be
-            // received.
-            Err(Errno::CONNRESET) if !was_reset => was_reset = true,
-            outcome => break outcome?,
-        }
-    };
-    let mut descriptors = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
-        }
-    }
-    let is_cut = received.flags.contains(ReturnFlags::TRUNC);
-    let is_lost = received.flags.contains(ReturnFlags::CTRUNC);
+    let received = packets::receive(socket, &mut bytes)?;
+    let descriptors = received.descriptors;
+    let is_lost = received.is_descriptor_lost;
     let are_said = if is_lost {
         descriptors.len() < DESCRIPTORS_MAX
     } else {
         !descriptors.is_empty()
     };
-    if received.bytes != PACKET_BYTES || is_cut || !are_said {
+    if received.bytes != PACKET_BYTES || received.is_cut || !are_said {
         let what = format!(
             "a packet of {}{} bytes and {} descriptors",
             received.bytes,
-            if is_cut { " or more" } else { "" },
+            if received.is_cut { " or more" } else { "" },
             descriptors.len()
         );
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));

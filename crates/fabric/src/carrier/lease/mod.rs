@@ -94,14 +94,3 @@ impl Drop for LeaseCarrier {
         self.exporter.leave();
     }
 }
-
-/// The two ends of a lease channel within one process
-pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
-    Ok(rustix::net::socketpair(
-        rustix::net::AddressFamily::UNIX,
-        rustix::net::SocketType::SEQPACKET,
-        flags,
-        None,
-    )?)
-}

@@ -19,6 +19,8 @@ use rustix::fs::{Stat, fcntl_get_seals, fstat};
 use rustix::net::sockopt::socket_type;
 use smallvec::SmallVec;
 
+use crate::carrier::packets::DESCRIPTORS_MAX;
+
 /// Descriptors to be sent: of memory, then those that keep it alive
 pub(super) type Descriptors<'a> = SmallVec<[BorrowedFd<'a>; 4]>;
 
@@ -97,8 +99,6 @@ impl DescriptorCache {
     }
 }
 
-/// Most descriptors that come with a lease
-pub(super) const DESCRIPTORS_MAX: usize = 8;
 /// Most files of which descriptors of one peer are kept
 ///
 /// An arena has few files, each as large as all before it.

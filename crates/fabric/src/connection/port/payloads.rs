@@ -165,7 +165,8 @@ impl Port {
             TakeError::Broken { detail } => self.link.handle_bad_ticket(request.ticket, detail),
             TakeError::OutOfReach { detail } => {
                 tracing::debug!(detail, "payload is out of a carrier's reach");
-                self.link.handle_take_failed(&Now::lazy(), request.id);
+                self.link
+                    .handle_take_failed(&Now::lazy(), request.id, detail);
             }
         }
     }

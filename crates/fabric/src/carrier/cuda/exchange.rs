@@ -1,0 +1,390 @@
+//! The channel of the CUDA carrier: what has been offered, by either side, and what is back.
+//!
+//! The engine reads it, so that it never fills up for long, and whoever takes looks there first. A thread of
+//! the driver says when a device has finished: it sends a packet, or rings a doorbell, and takes no lock
+//! under which CUDA is called, since CUDA may wait for that very thread.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use backhaul_cuda::Transfer;
+use backhaul_shm::doorbell::Doorbell;
+use rustix::event::epoll::EventFlags;
+
+use super::packet::{Encoded, Offered, PACKET_BYTES, Packet};
+use crate::carrier::packets;
+use crate::runtime::{Engine, Source, SourceId, lock};
+
+/// What one end of the carrier shares with the engine, and with payloads under way
+pub(super) struct Exchange {
+    pub(super) outbox: Arc<Outbox>,
+    /// Wakes the connection
+    doorbell: Arc<Doorbell>,
+    state: Mutex<State>,
+    engine: Weak<Engine>,
+    id: OnceLock<SourceId>,
+}
+
+/// What is on its way out; threads of the driver may use it
+pub(super) struct Outbox {
+    socket: OwnedFd,
+    /// What the socket has not taken
+    late: Mutex<VecDeque<Encoded>>,
+    /// Has the engine look at `late`
+    wake: Doorbell,
+}
+
+#[derive(Default)]
+struct State {
+    /// What the peer has offered, by ticket
+    came: HashMap<u64, Came>,
+    /// What we have offered or given, by ticket
+    held: BTreeMap<u64, Held>,
+    next_ticket: u64,
+    /// Payloads that a device is moving here
+    moving: usize,
+    is_scheduled: bool,
+    /// The connection is over
+    is_left: bool,
+    /// So is the peer, or this side's engine
+    is_ended: bool,
+}
+
+/// What the peer says of one ticket
+pub(super) enum Came {
+    Offer {
+        bytes: u64,
+        is_given: bool,
+        place: Offered,
+    },
+    Failed(String),
+}
+
+/// What a device is to do before the peer may take a segment, and what has to stay meanwhile
+struct Held {
+    transfer: Option<Transfer>,
+    is_given: bool,
+    /// It has been found to have failed, or to be over
+    is_settled: bool,
+}
+
+impl Exchange {
+    /// Has the engine watch a socket
+    pub(super) fn start(
+        engine: &Arc<Engine>,
+        socket: OwnedFd,
+        doorbell: Doorbell,
+    ) -> io::Result<Arc<Self>> {
+        let exchange = Arc::new(Self {
+            outbox: Arc::new(Outbox {
+                socket,
+                late: Mutex::default(),
+                wake: Doorbell::new()?,
+            }),
+            doorbell: Arc::new(doorbell),
+            state: Mutex::default(),
+            engine: Arc::downgrade(engine),
+            id: OnceLock::new(),
+        });
+        let id = engine.register(Arc::clone(&exchange) as Arc<dyn Source>);
+        exchange.id.get_or_init(|| id);
+        let outbox = &exchange.outbox;
+        let watched = engine
+            .watch(id, PORT_SOCKET, &outbox.socket, EventFlags::IN)
+            .and_then(|()| engine.watch(id, PORT_WAKE, &outbox.wake, EventFlags::IN));
+        if let Err(error) = watched {
+            engine.unwatch(&outbox.socket);
+            engine.deregister(id);
+            return Err(error);
+        }
+        Ok(exchange)
+    }
+
+    /// What rings for the connection
+    pub(super) fn doorbell(&self) -> Arc<Doorbell> {
+        Arc::clone(&self.doorbell)
+    }
+
+    /// Numbers a segment that is going to be offered, returning also the lowest number that is not over
+    pub(super) fn next_ticket(&self) -> (u64, u64) {
+        let mut state = lock(&self.state);
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        let lowest = state.held.first_key_value();
+        (ticket, lowest.map_or(ticket, |(lowest, _)| *lowest))
+    }
+
+    /// Keeps what belongs to a ticket, until its send is over or, if it is given, the peer has it
+    pub(super) fn hold(&self, ticket: u64, transfer: Option<Transfer>, is_given: bool) {
+        let is_settled = transfer.is_none();
+        let held = Held {
+            transfer,
+            is_given,
+            is_settled,
+        };
+        lock(&self.state).held.insert(ticket, held);
+        if !is_settled {
+            self.schedule();
+        }
+    }
+
+    /// Lets go of what belongs to an offer
+    pub(super) fn release(&self, ticket: u64) {
+        let mut state = lock(&self.state);
+        let released = state.held.remove(&ticket);
+        drop(state);
+        drop(released);
+    }
+
+    /// What has come under a ticket, once
+    pub(super) fn take(&self, ticket: u64) -> Option<Came> {
+        self.drain();
+        let mut state = lock(&self.state);
+        let came = state.came.remove(&ticket);
+        let is_ended = state.is_ended;
+        came.or_else(|| is_ended.then(|| Came::Failed("its channel has ended".to_owned())))
+    }
+
+    /// A device moves a payload here, from now on
+    pub(super) fn begin_move(&self) {
+        lock(&self.state).moving += 1;
+        self.schedule();
+    }
+
+    pub(super) fn end_move(&self) {
+        lock(&self.state).moving -= 1;
+    }
+
+    /// The connection is over
+    pub(super) fn leave(&self) {
+        let mut state = lock(&self.state);
+        state.is_left = true;
+        let held = std::mem::take(&mut state.held).into_iter();
+        let (given, over): (BTreeMap<_, _>, Vec<_>) = {
+            let (given, over): (Vec<_>, Vec<_>) = held.partition(|(_, held)| held.is_given);
+            (given.into_iter().collect(), over)
+        };
+        state.held = given;
+        state.came.clear();
+        drop(state);
+        drop(over);
+        self.end_if_done();
+    }
+
+    /// Looks from time to time, in case that a device fails and says nothing
+    fn schedule(&self) {
+        let mut state = lock(&self.state);
+        if !std::mem::replace(&mut state.is_scheduled, true)
+            && let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get())
+        {
+            drop(state);
+            engine.schedule(*id, Instant::now() + LOOK_INTERVAL);
+        }
+    }
+
+    /// Reads what has come
+    fn drain(&self) {
+        let mut bytes = [0; PACKET_BYTES];
+        loop {
+            let received = match packets::receive(&self.outbox.socket, &mut bytes) {
+                Ok(received) if received.bytes == 0 => return self.handle_end(),
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.handle_end(),
+            };
+            if received.bytes != PACKET_BYTES || received.is_cut {
+                tracing::warn!(
+                    bytes = received.bytes,
+                    "a packet of no size that was agreed on"
+                );
+                return self.handle_end();
+            }
+            match Packet::decode(&bytes, received.descriptors) {
+                Ok(packet) => self.handle_packet(packet),
+                Err(_) if received.is_descriptor_lost => {
+                    let detail = "this process can hold no more descriptors".to_owned();
+                    let ticket = Packet::ticket(&bytes);
+                    self.handle_packet(Packet::Failed { ticket, detail });
+                }
+                Err(why) => {
+                    tracing::warn!(why, "the peer's CUDA carrier says what it must not");
+                    return self.handle_end();
+                }
+            }
+        }
+    }
+
+    fn handle_packet(&self, packet: Packet) {
+        let mut state = lock(&self.state);
+        match packet {
+            Packet::Offer {
+                ticket,
+                lowest,
+                bytes,
+                is_given,
+                place,
+            } => {
+                state.came.retain(|ticket, _| *ticket >= lowest);
+                if !state.is_left && state.came.len() < OFFERS_MAX {
+                    let came = Came::Offer {
+                        bytes,
+                        is_given,
+                        place,
+                    };
+                    state.came.insert(ticket, came);
+                }
+            }
+            Packet::Failed { ticket, detail } => {
+                state.came.insert(ticket, Came::Failed(detail));
+            }
+            Packet::Returned { ticket } => {
+                let given = state.held.get(&ticket).is_some_and(|held| held.is_given);
+                let returned = given.then(|| state.held.remove(&ticket));
+                drop(state);
+                drop(returned);
+                self.end_if_done();
+            }
+        }
+    }
+
+    /// The peer has ended, or says nonsense: nothing comes back
+    fn handle_end(&self) {
+        let mut state = lock(&self.state);
+        let was_ended = std::mem::replace(&mut state.is_ended, true);
+        let held = std::mem::take(&mut state.held);
+        drop(state);
+        drop(held);
+        if !was_ended {
+            self.unwatch();
+        }
+        self.doorbell.notify();
+    }
+
+    fn end_if_done(&self) {
+        let mut state = lock(&self.state);
+        let is_done = state.is_left && state.held.is_empty() && lock(&self.outbox.late).is_empty();
+        if is_done && !std::mem::replace(&mut state.is_ended, true) {
+            drop(state);
+            self.unwatch();
+        }
+    }
+
+    fn unwatch(&self) {
+        if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
+            engine.unwatch(&self.outbox.socket);
+            engine.unwatch(&self.outbox.wake);
+            engine.deregister(*id);
+        }
+    }
+
+    /// Tells the peer of devices that have failed
+    fn look_at_held(&self) -> bool {
+        let mut state = lock(&self.state);
+        let mut is_waiting = state.moving > 0;
+        let mut failed = Vec::new();
+        for (ticket, held) in &mut state.held {
+            let Some(transfer) = held.transfer.as_ref().filter(|_| !held.is_settled) else {
+                continue;
+            };
+            match transfer.is_over() {
+                Ok(is_over) => held.is_settled = is_over,
+                Err(error) => {
+                    held.is_settled = true;
+                    failed.push((*ticket, error.to_string()));
+                }
+            }
+            is_waiting |= !held.is_settled;
+        }
+        state.is_scheduled = is_waiting;
+        drop(state);
+        for (ticket, detail) in failed {
+            self.outbox.post(&Packet::Failed { ticket, detail });
+        }
+        is_waiting
+    }
+}
+
+impl Source for Exchange {
+    fn on_ready(self: Arc<Self>, port: u8, flags: EventFlags) {
+        let Some(engine) = self.engine.upgrade() else {
+            return;
+        };
+        if port == PORT_WAKE {
+            self.outbox.wake.clear();
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR)
+            && port == PORT_SOCKET
+        {
+            self.drain();
+            // Whoever waits for one of them sleeps on this.
+            self.doorbell.notify();
+        }
+        if lock(&self.state).is_ended {
+            return;
+        }
+        let wanted = if self.outbox.flush() {
+            EventFlags::IN
+        } else {
+            EventFlags::IN | EventFlags::OUT
+        };
+        if let Some(id) = self.id.get() {
+            // Watched since the start.
+            let _ = engine.rewatch(*id, PORT_SOCKET, &self.outbox.socket, wanted);
+        }
+        self.end_if_done();
+    }
+
+    fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
+        let is_waiting = self.look_at_held();
+        if is_waiting {
+            self.doorbell.notify();
+        }
+        is_waiting.then(|| now + LOOK_INTERVAL)
+    }
+
+    fn on_stop(self: Arc<Self>) {
+        lock(&self.state).is_ended = true;
+    }
+}
+
+impl Outbox {
+    /// Sends a packet, now or when there is room
+    pub(super) fn post(&self, packet: &Packet) {
+        let encoded = packet.encode();
+        let mut late = lock(&self.late);
+        if late.is_empty() {
+            match encoded.send(&self.socket) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // The peer has ended: nobody asks for it.
+                _ => return,
+            }
+        }
+        late.push_back(encoded);
+        drop(late);
+        self.wake.notify();
+    }
+
+    /// Sends what was late, returning whether nothing is left
+    fn flush(&self) -> bool {
+        let mut late = lock(&self.late);
+        while let Some(encoded) = late.front() {
+            match encoded.send(&self.socket) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                _ => late.pop_front(),
+            };
+        }
+        true
+    }
+}
+
+const PORT_SOCKET: u8 = 0;
+const PORT_WAKE: u8 = 1;
+
+/// How often to ask whether a device has failed, which nobody tells
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Offers of a peer that wait at once: as many as sends and their segments can wait there
+const OFFERS_MAX: usize = 1 << 20;

@@ -1,0 +1,197 @@
+//! The CUDA carrier: memory of a device is opened by the receiver, whose device copies it.
+//!
+//! The sender offers a segment where it lies, by a handle of its allocation, once what its producer has put
+//! on a stream is done; nobody waits for that. The receiver has a device copy it to its place, after what
+//! is to be done there first, and then says that it has it. What cannot be shared is copied into memory
+//! that can be, as is what has to be given away. Between contexts of one process, where no handle opens, an
+//! address does.
+//!
+//! Handles and descriptors go on a socket of their own ([`exchange`]); the ticket on the lane names them.
+//! The memory belongs to the send until the receiver has it, or has gone. See docs/design/cuda.md.
+
+mod allocator;
+mod exchange;
+mod packet;
+mod payload;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use backhaul_cuda::export::Exporter;
+use backhaul_cuda::import::Importer;
+use backhaul_cuda::{Allocation, Driver, Export, Order, Place, Transfer, transfer};
+use backhaul_proto::{CarrierKind, Device, MemoryKind, Vendor};
+use backhaul_shm::doorbell::Doorbell;
+
+use self::exchange::{Exchange, Outbox};
+use self::packet::{Offered, Packet};
+use self::payload::CudaPayload;
+use super::{Carrier, Payload, TakeError};
+use crate::cuda::CudaMemoryError;
+use crate::memory::{DeviceMemory, Segment};
+use crate::runtime::{Engine, lock};
+
+pub(crate) use self::allocator::CudaAllocator;
+
+/// Moves memory of NVIDIA's devices between processes of one host
+pub(crate) struct CudaCarrier {
+    exchange: Arc<Exchange>,
+    exporter: Exporter,
+    importer: Arc<Mutex<Importer>>,
+    /// The peer is a context of this process
+    is_same_process: bool,
+}
+
+impl CudaCarrier {
+    /// Has the engine watch the socket
+    pub(crate) fn start(
+        engine: &Arc<Engine>,
+        socket: OwnedFd,
+        doorbell: Doorbell,
+        is_same_process: bool,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            exchange: Exchange::start(engine, socket, doorbell)?,
+            exporter: Exporter::default(),
+            importer: Arc::default(),
+            is_same_process,
+        })
+    }
+
+    /// Lets the peer have a segment, which stays as it is meanwhile unless it is given
+    fn hand_over(&mut self, memory: &DeviceMemory, is_given: bool) -> Result<u64, CudaMemoryError> {
+        let driver = Driver::get()?;
+        let bytes = memory.len() as u64;
+        let allocation = Allocation::of(driver, memory.pointer(), bytes)?;
+        let place = Place {
+            memory: allocation.part(memory.pointer(), bytes),
+            order: memory.stream().map_or(Order::Any, Order::After),
+        };
+        let shared = match is_given {
+            true => None,
+            false => self.share(driver, &allocation, memory.pointer())?,
+        };
+        let (ticket, lowest) = self.exchange.next_ticket();
+        let offer = |place: Offered| Packet::Offer {
+            ticket,
+            lowest,
+            bytes,
+            is_given,
+            place,
+        };
+        let outbox = Arc::clone(&self.exchange.outbox);
+        let transfer = match shared {
+            Some(offered) if transfer::is_ready(driver, &place)? => {
+                outbox.post(&offer(offered));
+                None
+            }
+            Some(offered) => {
+                let told = post_later(outbox, offer(offered));
+                Some(Transfer::after(driver, &place, (), told)?)
+            }
+            None => Some(self.stage(driver, &place, offer)?),
+        };
+        self.exchange.hold(ticket, transfer, is_given);
+        Ok(ticket)
+    }
+
+    /// How the peer opens an allocation, if it can
+    fn share(
+        &mut self,
+        driver: &Driver,
+        allocation: &Allocation,
+        pointer: u64,
+    ) -> Result<Option<Offered>, CudaMemoryError> {
+        if self.is_same_process {
+            return Ok(Some(Offered::Local(pointer)));
+        }
+        match self.exporter.export(driver, allocation, pointer) {
+            Ok(export) => Ok(export.map(Offered::Exported)),
+            Err(error) => {
+                tracing::debug!(%error, "memory of a device cannot be shared; it is copied first");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Copies a segment to memory that can be shared, and offers that
+    fn stage(
+        &mut self,
+        driver: &'static Driver,
+        from: &Place,
+        offer: impl FnOnce(Offered) -> Packet,
+    ) -> Result<Transfer, CudaMemoryError> {
+        let device = driver.device(from.memory.device());
+        let device = device.expect("memory that was looked at is of a device");
+        let block = device.arena(driver).take(from.memory.bytes())?;
+        let allocation = Allocation::of(driver, block.address(), block.bytes())?;
+        let export: Option<Export> = match self.is_same_process {
+            true => None,
+            false => self.exporter.export(driver, &allocation, block.address())?,
+        };
+        let offered = export.map_or(Offered::Local(block.address()), Offered::Exported);
+        let to = Place {
+            memory: allocation.part(block.address(), block.bytes()),
+            order: Order::Any,
+        };
+        let told = post_later(Arc::clone(&self.exchange.outbox), offer(offered));
+        Ok(Transfer::copy(driver, from, &to, block, told)?)
+    }
+}
+
+impl Carrier for CudaCarrier {
+    fn kind(&self) -> CarrierKind {
+        CarrierKind::Cuda
+    }
+
+    fn takes(&self) -> fn(MemoryKind) -> bool {
+        |memory| matches!(memory, MemoryKind::Device(Device { vendor, .. }) if vendor == Vendor::Nvidia)
+    }
+
+    fn offer(&mut self, segment: &Segment) -> Result<Option<u64>, String> {
+        match segment {
+            Segment::Device(memory) => {
+                let offered = self.hand_over(memory, false);
+                offered.map(Some).map_err(|error| error.to_string())
+            }
+            Segment::Private(_) | Segment::Exported(_) => Ok(None),
+        }
+    }
+
+    fn handle_offer_over(&mut self, ticket: u64) {
+        self.exchange.release(ticket);
+    }
+
+    fn give(&mut self, segment: &Segment, _is_asked: bool) -> Option<u64> {
+        let Segment::Device(memory) = segment else {
+            return None;
+        };
+        let given = self.hand_over(memory, true);
+        given
+            .inspect_err(|error| tracing::warn!(%error, "memory of a device is not given"))
+            .ok()
+    }
+
+    fn take(&mut self, ticket: u64, bytes: u64) -> Result<Box<dyn Payload>, TakeError> {
+        Ok(Box::new(CudaPayload::new(
+            Arc::clone(&self.exchange),
+            Arc::clone(&self.importer),
+            ticket,
+            bytes,
+        )))
+    }
+}
+
+impl Drop for CudaCarrier {
+    fn drop(&mut self) {
+        self.exchange.leave();
+        // What is under way keeps what it uses.
+        drop(std::mem::take(&mut *lock(&self.importer)));
+    }
+}
+
+/// Sends a packet, from a thread of the driver
+fn post_later(outbox: Arc<Outbox>, packet: Packet) -> impl FnOnce() + Send + 'static {
+    move || outbox.post(&packet)
+}

@@ -1,0 +1,122 @@
+//! Memory of NVIDIA's devices, for whoever has a pointer, or wants some.
+//!
+//! Nothing here is needed to send or receive such memory, but a [`DeviceMemory`] that describes it.
+
+use std::sync::Arc;
+
+use std::any::Any;
+
+use backhaul_cuda::memory::MemoryError;
+use backhaul_cuda::{Allocation, DevicePointer, Driver, Order, Place, transfer};
+use backhaul_proto::{Device, Vendor};
+use thiserror::Error;
+
+use crate::memory::DeviceMemory;
+
+pub use backhaul_cuda::{CudaError, LoadError};
+
+/// Memory of a device cannot be used
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum CudaMemoryError {
+    /// There is no CUDA in this process
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The memory is not what it is said to be
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The driver failed
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// There is no such device
+    #[error("there is no CUDA device {ordinal} in this process, which sees {count}")]
+    NoDevice {
+        /// The number that was asked for
+        ordinal: u16,
+        /// How many there are
+        count: usize,
+    },
+}
+
+/// Describes memory at an address of a device, which `owner` keeps
+///
+/// `stream` is what a transfer waits for before it touches the memory, as a `CUstream` in a number; `None`
+/// if nothing is under way there.
+///
+/// # Errors
+///
+/// [`CudaMemoryError`] if there is no driver, or no such memory.
+pub fn describe(
+    pointer: u64,
+    bytes: usize,
+    stream: Option<u64>,
+    owner: Arc<dyn Any + Send + Sync>,
+) -> Result<DeviceMemory, CudaMemoryError> {
+    let driver = Driver::get()?;
+    let allocation = Allocation::of(driver, pointer, bytes as u64)?;
+    let device = nvidia(allocation.device());
+    Ok(DeviceMemory::new(device, pointer, bytes, stream, owner))
+}
+
+/// Allocates memory of a device, which other processes can open
+///
+/// # Errors
+///
+/// [`CudaMemoryError`] if there is no driver, no such device, or no memory left.
+pub fn allocate(ordinal: u16, bytes: usize) -> Result<DeviceMemory, CudaMemoryError> {
+    let driver = Driver::get()?;
+    let count = driver.devices().len();
+    let device = driver.device(ordinal);
+    let device = device.ok_or(CudaMemoryError::NoDevice { ordinal, count })?;
+    let block = device.arena(driver).take(bytes as u64)?;
+    let pointer = block.address();
+    Ok(DeviceMemory::new(
+        nvidia(ordinal),
+        pointer,
+        bytes,
+        None,
+        Arc::new(block),
+    ))
+}
+
+/// Copies memory of a device to the host, and waits for it
+///
+/// # Errors
+///
+/// As [`describe`].
+pub fn download(from: &DeviceMemory, to: &mut [u8]) -> Result<(), CudaMemoryError> {
+    if to.is_empty() {
+        return Ok(());
+    }
+    let driver = Driver::get()?;
+    Ok(transfer::read(driver, &place_of(driver, from)?, to)?)
+}
+
+/// Copies memory of the host to a device, and waits for it
+///
+/// # Errors
+///
+/// As [`describe`].
+pub fn upload(from: &[u8], to: &DeviceMemory) -> Result<(), CudaMemoryError> {
+    if from.is_empty() {
+        return Ok(());
+    }
+    let driver = Driver::get()?;
+    Ok(transfer::write(driver, from, &place_of(driver, to)?)?)
+}
+
+/// Where memory of a device is, and what it has to wait for
+pub(crate) fn place_of(driver: &Driver, memory: &DeviceMemory) -> Result<Place, MemoryError> {
+    let (pointer, bytes) = (memory.pointer(), memory.len() as u64);
+    Ok(Place {
+        memory: DevicePointer::of(driver, pointer, bytes)?,
+        order: memory.stream().map_or(Order::Any, Order::After),
+    })
+}
+
+fn nvidia(ordinal: u16) -> Device {
+    Device {
+        vendor: Vendor::Nvidia,
+        ordinal,
+    }
+}

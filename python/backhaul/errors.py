@@ -4,12 +4,14 @@
 
     BackhaulError
     ├── ConfigError (ValueError)         a setting or lane that cannot be used
+    │   ├── CudaUnavailable              memory of a GPU, and CUDA cannot be used here
     │   └── UcxUnavailable               the ucx lane was asked for, and UCX cannot be used here
     ├── AddressError (ValueError)        a text that is no address
     ├── MachineError (ValueError)        a text or a host that no machine can be read from
     ├── PlanError (ValueError)           a launch plan that is impossible
     ├── InvalidBuffer (ValueError)       not contiguous, or read-only where it is written to
     ├── MessageTooLarge (ValueError)     over a limit of this side or of the peer
+    ├── NoCarrier                        memory of a GPU, and no way for it between the two sides
     ├── TruncatedError (ValueError)      a message larger than the buffer of its receive
     ├── ListenError (OSError)            an address that cannot be listened on; has ``errno``
     ├── ConnectionFailed (ConnectionError)
@@ -35,12 +37,14 @@ __all__ = [
     "ConfigError",
     "ConnectFailed",
     "ConnectionFailed",
+    "CudaUnavailable",
     "EndpointClosed",
     "HandshakeFailed",
     "InvalidBuffer",
     "ListenError",
     "MachineError",
     "MessageTooLarge",
+    "NoCarrier",
     "NotDone",
     "NotObserved",
     "OutOfMemory",
@@ -66,6 +70,10 @@ class UcxUnavailable(ConfigError):
     """UCX was asked for and cannot be used; the message says which libraries and what to do."""
 
 
+class CudaUnavailable(ConfigError):
+    """CUDA was asked for and cannot be used; the message says what is missing."""
+
+
 class AddressError(BackhaulError, ValueError):
     """A text that is no address."""
 
@@ -84,6 +92,10 @@ class InvalidBuffer(BackhaulError, ValueError):
 
 class MessageTooLarge(BackhaulError, ValueError):
     """A message over a limit of either side; nothing was sent."""
+
+
+class NoCarrier(BackhaulError):
+    """Memory that no way between the two sides reaches; nothing was sent or received."""
 
 
 class TruncatedError(BackhaulError, ValueError):

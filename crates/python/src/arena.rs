@@ -60,10 +60,11 @@ impl Arena {
     ) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
         let source = buffer::source(buffer)?;
         let copy = py.detach(|| {
-            if self.arena.holds(&source) || backhaul::is_borrowed(&source) {
+            let host = source.host()?;
+            if self.arena.holds(host) || backhaul::is_borrowed(host) {
                 return None;
             }
-            self.arena.copy_to_lend(&source)
+            self.arena.copy_to_lend(host)
         });
         copy.map(|copy| ReceivedBuffer::view(py, copy.into()))
             .transpose()

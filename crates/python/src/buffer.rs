@@ -1,5 +1,5 @@
-//! Memory between Python and Rust. Only this module of the crate, `numpy_memory`
-//! and `memory_policy` may be unsafe.
+//! Memory of the host between Python and Rust. Only this module of the crate, `dlpack`,
+//! `numpy_memory` and `memory_policy` may be unsafe.
 //!
 //! Memory that Python owns is pinned by its buffer protocol for as long as an operation needs it.
 //! It may be Rust's engine that drops the pin; the release then waits for a thread of Python.
@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_int};
 use std::ops::DerefMut;
 use std::sync::{Mutex, PoisonError};
 
-use backhaul::{Bytes, PoolBuf, Received, RecvBuffer, RecvMemory};
+use backhaul::{Bytes, PoolBuf, Received, RecvBuffer, RecvMemory, Segment};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -23,6 +23,7 @@ use pyo3::types::{PyBytes, PyMemoryView};
 use pyo3::{PyTraverseError, PyVisit, ffi};
 
 use crate::deferred;
+use crate::device::{self, Memory, describe};
 use crate::errors;
 
 /// Pins dropped by threads that must not run Python
@@ -182,8 +183,8 @@ pub(crate) fn release_pending(py: Python<'_>) {
 pub(crate) enum Source<T> {
     /// A short one, and what was made of it
     Short(T),
-    /// A long one, pinned
-    Long(Bytes),
+    /// A long one, pinned, or one in memory of a device
+    Long(Segment),
 }
 
 /// A segment to send: short ones are handed to `short`, long ones pinned
@@ -205,9 +206,16 @@ pub(crate) fn source_with<T>(
         }
         view.release(object.py());
     }
-    let view = contiguous(object)?;
+    let view = match contiguous(object) {
+        Ok(view) => view,
+        Err(error) => match device::memory_of(object, false)? {
+            Some(Memory::Device(memory)) => return Ok(Source::Long(Segment::Device(memory))),
+            Some(Memory::Empty) => return Ok(Source::Short(short(&[]))),
+            None => return Err(error),
+        },
+    };
     if view.len() > COPY_BYTES_MAX {
-        return Ok(Source::Long(Bytes::from_owner(Pinned::new(view))));
+        return Ok(Source::Long(Bytes::from_owner(Pinned::new(view)).into()));
     }
     Ok(Source::Short(hand_over(object.py(), view, short)))
 }
@@ -231,9 +239,10 @@ fn hand_over<R: DerefMut<Target = ffi::Py_buffer>, T>(
 }
 
 /// A segment to send: short ones are copied, long ones pinned
-pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+pub(crate) fn source(object: &Bound<'_, PyAny>) -> PyResult<Segment> {
     Ok(match source_with(object, Bytes::copy_from_slice)? {
-        Source::Short(bytes) | Source::Long(bytes) => bytes,
+        Source::Short(bytes) => bytes.into(),
+        Source::Long(segment) => segment,
     })
 }
 
@@ -250,7 +259,14 @@ pub(crate) fn release_received(py: Python<'_>, received: Received) {
 
 /// A buffer to receive into
 pub(crate) fn target(object: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecvBuffer>> {
-    let view = contiguous(object)?;
+    let view = match contiguous(object) {
+        Ok(view) => view,
+        Err(error) => match device::memory_of(object, true)? {
+            Some(Memory::Device(memory)) => return Ok(Box::new(memory)),
+            Some(Memory::Empty) => return Ok(Box::new(Vec::new())),
+            None => return Err(error),
+        },
+    };
     if view.is_readonly() {
         view.release(object.py());
         return Err(errors::buffer_error(
@@ -318,13 +334,6 @@ fn as_buffer<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAn
     let as_buffer = AS_BUFFER.import(py, "backhaul._buffers", "as_buffer")?;
     let buffer = as_buffer.call1((object,))?;
     Ok((!buffer.is_none()).then_some(buffer))
-}
-
-fn describe(object: &Bound<'_, PyAny>) -> String {
-    object
-        .get_type()
-        .name()
-        .map_or_else(|_| "an object".to_owned(), |name| format!("a {name}"))
 }
 
 /// Received memory: 64-byte aligned, writable, and its own

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError, Weak};
 use pyo3::prelude::*;
 
 use crate::buffer;
+use crate::device;
 use crate::logs;
 use crate::loops::Completions;
 
@@ -37,6 +38,7 @@ pub(crate) fn run(py: Python<'_>) {
         return;
     }
     buffer::release_pending(py);
+    device::release_pending(py);
     logs::write_out(py);
 }
 

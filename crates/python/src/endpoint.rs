@@ -11,6 +11,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::buffer::{self, ReceivedBuffer, Source};
 use crate::deferred;
+use crate::device::DeviceBuffer;
 use crate::loops::LoopBridge;
 use crate::owned::Owned;
 use crate::request::Request;
@@ -151,7 +152,11 @@ impl Endpoint {
                 .into_iter()
                 .map(|segment| ReceivedBuffer::view(py, segment))
                 .collect::<PyResult<Vec<_>>>()?;
-            Ok(PyList::new(py, views)?.into_any().unbind())
+            let frames = PyList::new(py, views)?;
+            for (place, memory) in message.device_segments {
+                frames.set_item(place, DeviceBuffer::object(py, memory)?)?;
+            }
+            Ok(frames.into_any().unbind())
         }))
     }
 

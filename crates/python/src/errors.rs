@@ -1,8 +1,9 @@
 //! From Rust's errors to the tree of exceptions in `backhaul.errors`: the only place that does it.
 
+use backhaul::cuda::CudaMemoryError;
 use backhaul::{
     AcceptError, CloseReason, ConfigError, ConnectError, ContextError, HandshakeError, ListenError,
-    RecvError, SendError, SendRefused,
+    RecvError, RecvRefused, SendError, SendRefused,
 };
 use backhaul_topology::PlanError;
 use backhaul_topology::distance::UnknownDevice;
@@ -95,6 +96,7 @@ impl IntoException for SendError {
             Self::Cancelled => message(py, "Cancelled", &self),
             Self::Refused(SendRefused::QueueFull { .. }) => message(py, "QueueFull", &self),
             Self::Refused(SendRefused::Closed) => message(py, "EndpointClosed", &self),
+            Self::Refused(SendRefused::NoCarrier { .. }) => message(py, "NoCarrier", &self),
             _ => message(py, "MessageTooLarge", &self),
         }
     }
@@ -114,6 +116,7 @@ impl IntoException for RecvError {
             Self::Cancelled => message(py, "Cancelled", &self),
             Self::Truncated { .. } => message(py, "TruncatedError", &self),
             Self::OutOfMemory { .. } => message(py, "OutOfMemory", &self),
+            Self::Refused(RecvRefused::NoCarrier { .. }) => message(py, "NoCarrier", &self),
             _ => message(py, "QueueFull", &self),
         }
     }
@@ -177,6 +180,19 @@ impl IntoException for ContextError {
         match self {
             Self::Config(error) => error.into_exception(py),
             Self::Ucx(_) => message(py, "UcxUnavailable", &self),
+            Self::Cuda(_) => message(py, "CudaUnavailable", &self),
+            _ => message(py, "BackhaulError", &self),
+        }
+    }
+}
+
+impl IntoException for CudaMemoryError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        match &self {
+            Self::Load(_) => message(py, "CudaUnavailable", &self),
+            Self::Memory(_) => message(py, "InvalidBuffer", &self),
+            Self::NoDevice { .. } => message(py, "ConfigError", &self),
+            Self::Cuda(error) if error.is_out_of_memory() => message(py, "OutOfMemory", &self),
             _ => message(py, "BackhaulError", &self),
         }
     }

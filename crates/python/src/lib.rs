@@ -11,6 +11,8 @@ mod arena;
 mod buffer;
 mod context;
 mod deferred;
+mod device;
+mod dlpack;
 mod endpoint;
 mod errors;
 mod listener;
@@ -34,6 +36,8 @@ mod _native {
     use crate::arena::{Arena, borrowed_bytes};
     #[pymodule_export]
     use crate::context::{Context, process_token};
+    #[pymodule_export]
+    use crate::device::DeviceBuffer;
     #[pymodule_export]
     use crate::endpoint::Endpoint;
     #[pymodule_export]

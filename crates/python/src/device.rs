@@ -1,0 +1,309 @@
+//! Memory of devices between Python and Rust: what objects say of theirs, and memory of our own.
+//!
+//! Sources: the CUDA Array Interface, version 3, of Numba's documentation; DLPack (`dlpack`).
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use backhaul::{DeviceMemory, cuda};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::buffer;
+use crate::deferred;
+use crate::dlpack;
+use crate::errors::{self, IntoException};
+
+/// Objects dropped by threads that must not run Python
+static PENDING_RELEASES: Mutex<Vec<Py<PyAny>>> = Mutex::new(Vec::new());
+
+/// A Python object whose memory an operation works on
+struct Owner(Option<Py<PyAny>>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        PENDING_RELEASES
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(self.0.take());
+        deferred::ask();
+    }
+}
+
+/// Releases the objects that were dropped; the caller is attached to the interpreter
+pub(crate) fn release_pending(_py: Python<'_>) {
+    let pending = std::mem::take(
+        &mut *PENDING_RELEASES
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner),
+    );
+    drop(pending);
+}
+
+/// Memory of a device that an object has; `None` if it says nothing of such memory
+///
+/// Without any bytes it is memory of the host as well as of any device.
+pub(crate) fn memory_of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Option<Memory>> {
+    let py = object.py();
+    if let Ok(own) = object.cast_exact::<DeviceBuffer>() {
+        return Ok(Some(Memory::Device(own.get().memory.clone())));
+    }
+    let name = pyo3::intern!(py, "__cuda_array_interface__");
+    let found = match object.getattr_opt(name) {
+        Ok(Some(interface)) => Interface::of(object, &interface)?,
+        // JAX raises for arrays of the host; PyTorch for tensors that need a gradient.
+        Ok(None) | Err(_) => match dlpack::interface(object)? {
+            Some(found) => found,
+            None => return Ok(None),
+        },
+    };
+    if writable && found.is_readonly {
+        let text = format!("cannot receive into {}: it is read-only", describe(object));
+        return Err(errors::buffer_error(py, text));
+    }
+    if found.bytes == 0 {
+        return Ok(Some(Memory::Empty));
+    }
+    let owner = Owner(Some(found.owner.unwrap_or_else(|| object.clone().unbind())));
+    let owner: Arc<dyn Any + Send + Sync> = Arc::new(owner);
+    let memory = py.detach(|| cuda::describe(found.pointer, found.bytes, found.stream, owner));
+    let memory = memory.map_err(|error| error.into_exception(py))?;
+    Ok(Some(Memory::Device(memory)))
+}
+
+/// What an object has on a device
+pub(crate) enum Memory {
+    Device(DeviceMemory),
+    Empty,
+}
+
+/// What an object says of its memory
+pub(crate) struct Interface {
+    pub(crate) pointer: u64,
+    pub(crate) bytes: usize,
+    pub(crate) is_readonly: bool,
+    pub(crate) stream: Option<u64>,
+    /// What keeps the memory, if it is not the object itself
+    pub(crate) owner: Option<Py<PyAny>>,
+}
+
+impl Interface {
+    /// Reads the CUDA Array Interface
+    fn of(object: &Bound<'_, PyAny>, interface: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        let interface: &Bound<'_, PyDict> = interface.cast().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "__cuda_array_interface__ of {} is no dict",
+                describe(object)
+            ))
+        })?;
+        let required = |name: &str| {
+            interface.get_item(name)?.ok_or_else(|| {
+                PyValueError::new_err(format!(
+                    "__cuda_array_interface__ of {} has no {name:?}",
+                    describe(object)
+                ))
+            })
+        };
+        let (pointer, is_readonly): (u64, bool) = required("data")?.extract()?;
+        let shape: Vec<usize> = required("shape")?.extract()?;
+        let item_bytes = item_bytes(&required("typestr")?)?;
+        let given = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
+            Ok(interface.get_item(name)?.filter(|value| !value.is_none()))
+        };
+        if given("mask")?.is_some() {
+            let text = format!("{} has a mask: send it apart", describe(object));
+            return Err(errors::buffer_error(py, text));
+        }
+        if let Some(strides) = given("strides")? {
+            let strides: Vec<isize> = strides.extract()?;
+            check_contiguous(object, &shape, &strides, item_bytes)?;
+        }
+        let stream = given("stream")?
+            .map(|stream| stream.extract())
+            .transpose()?;
+        let bytes = shape
+            .iter()
+            .try_fold(item_bytes, |bytes, length| bytes.checked_mul(*length))
+            .ok_or_else(|| PyValueError::new_err(format!("a shape of {shape:?} is no memory")))?;
+        Ok(Self {
+            pointer,
+            bytes,
+            is_readonly,
+            stream,
+            owner: None,
+        })
+    }
+}
+
+/// Refuses what is not in one piece, in C's order
+pub(crate) fn check_contiguous(
+    object: &Bound<'_, PyAny>,
+    shape: &[usize],
+    strides_bytes: &[isize],
+    item_bytes: usize,
+) -> PyResult<()> {
+    let mut wanted = isize::try_from(item_bytes).unwrap_or(isize::MAX);
+    let mut is_contiguous = strides_bytes.len() == shape.len();
+    for (length, stride) in shape.iter().zip(strides_bytes).rev() {
+        is_contiguous &= *length <= 1 || *stride == wanted;
+        wanted = wanted.saturating_mul(isize::try_from(*length).unwrap_or(isize::MAX));
+    }
+    if is_contiguous || shape.contains(&0) {
+        return Ok(());
+    }
+    Err(errors::buffer_error(
+        object.py(),
+        format!(
+            "{} is not C-contiguous (strides {strides_bytes:?} for shape {shape:?}): copy it first",
+            describe(object),
+        ),
+    ))
+}
+
+/// Bytes of one element of a type such as `<f4`
+fn item_bytes(typestr: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let text: String = typestr.extract()?;
+    let digits = text.trim_start_matches(|c: char| !c.is_ascii_digit());
+    digits
+        .parse()
+        .map_err(|_| PyValueError::new_err(format!("{text:?} is no type of the array interface")))
+}
+
+pub(crate) fn describe(object: &Bound<'_, PyAny>) -> String {
+    object
+        .get_type()
+        .name()
+        .map_or_else(|_| "an object".to_owned(), |name| format!("a {name}"))
+}
+
+/// Memory of a device that was received, or allocated
+#[pyclass(frozen, module = "backhaul._native")]
+pub(crate) struct DeviceBuffer {
+    memory: DeviceMemory,
+}
+
+impl DeviceBuffer {
+    pub(crate) fn object(py: Python<'_>, memory: DeviceMemory) -> PyResult<Py<PyAny>> {
+        Ok(Bound::new(py, Self { memory })?.into_any().unbind())
+    }
+}
+
+#[pymethods]
+impl DeviceBuffer {
+    #[new]
+    #[pyo3(signature = (nbytes, *, device = 0))]
+    fn new(py: Python<'_>, nbytes: usize, device: u16) -> PyResult<Self> {
+        let memory = py.detach(|| cuda::allocate(device, nbytes));
+        let memory = memory.map_err(|error| error.into_exception(py))?;
+        Ok(Self { memory })
+    }
+
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.memory.len()
+    }
+
+    #[getter]
+    fn device(&self) -> u16 {
+        self.memory.device().ordinal
+    }
+
+    #[getter]
+    fn ptr(&self) -> u64 {
+        self.memory.pointer()
+    }
+
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let interface = PyDict::new(py);
+        interface.set_item("shape", PyTuple::new(py, [self.memory.len()])?)?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("data", (self.memory.pointer(), false))?;
+        interface.set_item("strides", py.None())?;
+        // What has come is there: nothing is to be waited for.
+        interface.set_item("stream", py.None())?;
+        interface.set_item("version", 3)?;
+        Ok(interface)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, u16) {
+        (dlpack::DEVICE_CUDA, self.memory.device().ordinal)
+    }
+
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<Bound<'py, PyAny>>,
+        dl_device: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // What has come is there, on whichever stream; there is one device, and one version.
+        let _ = (stream, max_version);
+        let ours = slf.get().__dlpack_device__();
+        if let Some(wanted) = dl_device
+            && wanted.extract::<(i32, u16)>()? != ours
+        {
+            return Err(PyValueError::new_err(format!(
+                "the memory is on device {ours:?}, not {wanted}"
+            )));
+        }
+        if copy == Some(true) {
+            return Err(PyValueError::new_err("copies are for the consumer to make"));
+        }
+        dlpack::capsule(slf.as_any(), &slf.get().memory)
+    }
+
+    /// Copies to a buffer of the host
+    fn copy_to_host(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut target = buffer::target(buffer)?;
+        let outcome = py.detach(|| match target.memory() {
+            backhaul::RecvMemory::Host(host) if host.len() == self.memory.len() => {
+                Ok(cuda::download(&self.memory, host))
+            }
+            other => Err(other.len()),
+        });
+        drop(target);
+        deferred::run(py);
+        self.finish(py, outcome)
+    }
+
+    /// Copies from a buffer of the host
+    fn copy_from_host(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
+        let host = buffer::source(buffer)?;
+        let outcome = py.detach(|| match host.host() {
+            Some(host) if host.len() == self.memory.len() => Ok(cuda::upload(host, &self.memory)),
+            _ => Err(host.len()),
+        });
+        drop(host);
+        deferred::run(py);
+        self.finish(py, outcome)
+    }
+
+    fn __len__(&self) -> usize {
+        self.memory.len()
+    }
+
+    fn __repr__(&self) -> String {
+        let (bytes, device) = (self.memory.len(), self.memory.device());
+        format!("<backhaul.DeviceBuffer of {bytes} bytes on {device}>")
+    }
+}
+
+impl DeviceBuffer {
+    fn finish(
+        &self,
+        py: Python<'_>,
+        outcome: Result<Result<(), cuda::CudaMemoryError>, usize>,
+    ) -> PyResult<()> {
+        match outcome {
+            Ok(copied) => copied.map_err(|error| error.into_exception(py)),
+            Err(bytes) => Err(PyValueError::new_err(format!(
+                "a buffer of {bytes} bytes for {} on the device",
+                self.memory.len()
+            ))),
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Copies and fills: which memory an address is, and when a call returns.
+//!
+//! When it returns is the driver API's "API synchronization behavior". Managed memory counts as what
+//! is waited for, which that text said until 11.1 and leaves open since.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUresult, CUstream};
+
+use crate::driver::{Driver, State};
+use crate::error::Outcome;
+use crate::ffi::call;
+use crate::space::{Kind, Piece, Place};
+
+/// Bytes of one sort, which may lie apart
+#[derive(Debug)]
+struct Span {
+    pieces: Vec<Piece>,
+    sort: Sort,
+}
+
+/// What memory is to a copy
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Sort {
+    Device,
+    Managed,
+    Pinned,
+    Pageable,
+}
+
+impl Sort {
+    fn is_host(self) -> bool {
+        matches!(self, Self::Pinned | Self::Pageable)
+    }
+}
+
+/// What an address may be
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Side {
+    /// Memory that the driver knows
+    Device,
+    /// Memory that the host may touch
+    Host,
+    /// Either: the driver finds out
+    Any,
+}
+
+/// One end of a copy
+#[derive(Clone, Copy, Debug)]
+struct End {
+    address: u64,
+    side: Side,
+}
+
+impl State {
+    /// The memory behind a range of addresses
+    fn span(&self, end: End, bytes: usize) -> Outcome<Span> {
+        let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
+        let End { address, side } = end;
+        let Some(first) = self.space.find(address) else {
+            let known = side == Side::Device || address == 0 || self.space.reserves(address);
+            return if known {
+                Err(invalid)
+            } else {
+                Ok(pageable(address, bytes))
+            };
+        };
+        if side == Side::Host && !first.is_host() {
+            return Err(invalid);
+        }
+        let sort = match first.kind {
+            Kind::Managed => Sort::Managed,
+            Kind::Pinned | Kind::Registered => Sort::Pinned,
+            Kind::Device { .. } | Kind::Opened { .. } => Sort::Device,
+        };
+        let piece = first.piece(address, bytes);
+        if piece.bytes < bytes {
+            return Err(invalid);
+        }
+        let pieces = vec![piece];
+        Ok(Span { pieces, sort })
+    }
+}
+
+fn pageable(address: u64, bytes: usize) -> Span {
+    let address = usize::try_from(address).expect("addresses have 64 bits");
+    let place = Place::Host(address);
+    let pieces = vec![Piece { place, bytes }];
+    let sort = Sort::Pageable;
+    Span { pieces, sort }
+}
+
+impl Driver {
+    /// Copies in the NULL stream, and waits for what the documentation says is waited for
+    fn copy(&self, target: End, source: End, bytes: usize) -> Outcome {
+        self.current()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (target, mut source) = self.spans(target, source, bytes)?;
+        let stream = self.stream(std::ptr::null_mut())?;
+        let staged = source.sort == Sort::Pageable && target.sort == Sort::Device;
+        let among_devices = source.sort == Sort::Device && target.sort == Sort::Device;
+        let waits = !(staged || among_devices);
+        // The bytes that a staged copy takes along
+        let mut stage = Vec::new();
+        if staged {
+            self.synchronize(&stream);
+            stage.resize(bytes, 0);
+            let to = pageable(stage.as_mut_ptr().expose_provenance() as u64, bytes);
+            transfer(&to.pieces, &source.pieces);
+            source = to;
+        }
+        let mark = self.submit(&stream, move || {
+            transfer(&target.pieces, &source.pieces);
+            drop(stage);
+        });
+        if waits {
+            mark.wait();
+        }
+        Ok(())
+    }
+
+    /// Copies in a stream; only between host memory does the call wait
+    fn copy_async(&self, target: End, source: End, bytes: usize, stream: CUstream) -> Outcome {
+        self.current()?;
+        let stream = self.stream(stream)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (target, source) = self.spans(target, source, bytes)?;
+        let waits = target.sort.is_host() && source.sort.is_host();
+        let mark = self.submit(&stream, move || transfer(&target.pieces, &source.pieces));
+        if waits {
+            mark.wait();
+        }
+        Ok(())
+    }
+
+    fn spans(&self, target: End, source: End, bytes: usize) -> Outcome<(Span, Span)> {
+        let state = self.state();
+        Ok((state.span(target, bytes)?, state.span(source, bytes)?))
+    }
+
+    /// Fills; only memory of the host is waited for, and that only if the call is a synchronous one
+    fn fill(&self, address: u64, value: u8, bytes: usize, stream: Option<CUstream>) -> Outcome {
+        self.current()?;
+        let waits = stream.is_none();
+        let stream = self.stream(stream.unwrap_or(std::ptr::null_mut()))?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let target = self.state().span(device(address), bytes)?;
+        let waits = waits && target.sort != Sort::Device;
+        let mark = self.submit(&stream, move || {
+            for piece in &target.pieces {
+                // SAFETY: a piece is within an allocation, which it holds, or within what the
+                // application has registered.
+                unsafe {
+                    piece.place.pointer().write_bytes(value, piece.bytes);
+                }
+            }
+        });
+        if waits {
+            mark.wait();
+        }
+        Ok(())
+    }
+}
+
+/// Copies pieces to pieces, both of as many bytes
+fn transfer(target: &[Piece], source: &[Piece]) {
+    let (mut targets, mut sources) = (target.iter(), source.iter());
+    let (mut to, mut from) = (targets.next(), sources.next());
+    let (mut written, mut read) = (0, 0);
+    while let (Some(target), Some(source)) = (to, from) {
+        let bytes = (target.bytes - written).min(source.bytes - read);
+        // SAFETY: each piece is within an allocation, which it holds, or is what the application
+        // gave for the copy; `bytes` more are in both. They may overlap.
+        unsafe {
+            let to = target.place.pointer().add(written);
+            let from = source.place.pointer().add(read);
+            std::ptr::copy(from, to, bytes);
+        }
+        (written, read) = (written + bytes, read + bytes);
+        if written == target.bytes {
+            (to, written) = (targets.next(), 0);
+        }
+        if read == source.bytes {
+            (from, read) = (sources.next(), 0);
+        }
+    }
+}
+
+fn device(address: CUdeviceptr) -> End {
+    let side = Side::Device;
+    End { address, side }
+}
+
+fn any(address: CUdeviceptr) -> End {
+    let side = Side::Any;
+    End { address, side }
+}
+
+fn host<T>(pointer: *const T) -> End {
+    let address = pointer.expose_provenance() as u64;
+    let side = Side::Host;
+    End { address, side }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> CUresult {
+    call("cuMemcpy", |driver| driver.copy(any(to), any(from), bytes))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemcpyAsync(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    call("cuMemcpyAsync", |driver| {
+        driver.copy_async(any(to), any(from), bytes, stream)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemcpyHtoD_v2(
+    to: CUdeviceptr,
+    from: *const c_void,
+    bytes: usize,
+) -> CUresult {
+    call("cuMemcpyHtoD_v2", |driver| {
+        driver.copy(device(to), host(from), bytes)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: CUdeviceptr,
+    from: *const c_void,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    call("cuMemcpyHtoDAsync_v2", |driver| {
+        driver.copy_async(device(to), host(from), bytes, stream)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemcpyDtoH_v2(
+    to: *mut c_void,
+    from: CUdeviceptr,
+    bytes: usize,
+) -> CUresult {
+    call("cuMemcpyDtoH_v2", |driver| {
+        driver.copy(host(to), device(from), bytes)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: *mut c_void,
+    from: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    call("cuMemcpyDtoHAsync_v2", |driver| {
+        driver.copy_async(host(to), device(from), bytes, stream)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemcpyDtoD_v2(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    bytes: usize,
+) -> CUresult {
+    call("cuMemcpyDtoD_v2", |driver| {
+        driver.copy(device(to), device(from), bytes)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    call("cuMemcpyDtoDAsync_v2", |driver| {
+        driver.copy_async(device(to), device(from), bytes, stream)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemcpyPeerAsync(
+    to: CUdeviceptr,
+    to_context: CUcontext,
+    from: CUdeviceptr,
+    from_context: CUcontext,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    call("cuMemcpyPeerAsync", |driver| {
+        driver.context(to_context)?;
+        driver.context(from_context)?;
+        driver.copy_async(device(to), device(from), bytes, stream)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemsetD8_v2(to: CUdeviceptr, value: u8, bytes: usize) -> CUresult {
+    call("cuMemsetD8_v2", |driver| {
+        driver.fill(to, value, bytes, None)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemsetD8Async(
+    to: CUdeviceptr,
+    value: u8,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    call("cuMemsetD8Async", |driver| {
+        driver.fill(to, value, bytes, Some(stream))
+    })
+}

@@ -1,0 +1,63 @@
+//! A CUDA driver without a device: `libfake_cuda.so`, to be found as `libcuda.so` and `libcuda.so.1`.
+//!
+//! It keeps the rules of the driver API, so that code above it that breaks one sees what it would
+//! see on a GPU: device memory that the host cannot touch, contexts for each thread, streams that
+//! lag behind, and handles that open where the documentation says that they open. Names, types and
+//! numbers are those of `cudarc::driver::sys`; the rules are those of NVIDIA's documentation of the
+//! driver API (the comments of `cuda.h` 12.9), and where that leaves a choice, the harsher one.
+//!
+//! # How it is made
+//!
+//! Memory of a device is a memfd that the driver maps for itself ([`backing`]); the application gets
+//! an address in a reservation that nobody may touch ([`space`]), reused as soon as it is free.
+//! A stream is a queue and a thread ([`stream`]). Peers find each other's memory through
+//! `/proc/PID/fd`, so they must run as one user and in one PID namespace.
+//!
+//! # Environment
+//!
+//! | variable | what it sets |
+//! |---|---|
+//! | `FAKE_CUDA_DEVICES` | devices of the host, 1 by default; 0: `cuInit` finds none |
+//! | `CUDA_VISIBLE_DEVICES` | which of these, by index or UUID, up to the first that is not there |
+//! | `FAKE_CUDA_MEMORY_MIB` | memory of each device, for each process, 1024 by default |
+//! | `FAKE_CUDA_DELAY_US` | how long each operation on a stream waits before it starts, 0 by default |
+//! | `FAKE_CUDA_NO_PEER` | 1: no device reaches another's memory |
+//! | `FAKE_CUDA_UNSEEN` | `open`: handles of devices that this process does not see open, as the documentation of `cudaIpcOpenMemHandle` says; they do not by default, as where a container isolates devices |
+//! | `FAKE_CUDA_VERSION` | what `cuDriverGetVersion` says, 12000 by default |
+//! | `FAKE_CUDA_FAIL` | calls that fail, as `cuIpcGetMemHandle=801,cuMemAlloc_v2=2` |
+//!
+//! # What shows
+//!
+//! - Freed memory is overwritten with 0xDD where a peer or an operation under way could still see
+//!   it, memory of a stream-ordered allocation with 0xCD once its turn comes.
+//! - Addresses come back at once, buffer ids never.
+//! - Host functions run one at a time, in a thread that may not call the driver.
+//! - A synchronous copy from pageable memory returns once the bytes are staged, and one between
+//!   device memory returns at once, as documented: other streams than the NULL stream's see old bytes.
+//! - Asynchronous copies read and write host memory when their turn comes, never before.
+//!
+//! # What it cannot show
+//!
+//! The ordering and caches of real hardware; speed, overlap and the cost of any call; real
+//! allocators, their fragmentation and what they share between allocations (here each `cuMemAlloc`
+//! is memory of its own, while a driver may export its neighbours with it); real pages, migration of
+//! managed memory and what pinning costs; kernels, graphs, arrays, sticky errors of a context;
+//! NVLink, RDMA, MPS, MIG; what the documentation calls undefined, beyond the patterns above.
+
+#![allow(non_snake_case, reason = "the names are NVIDIA's")]
+
+mod alloc;
+mod backing;
+mod context;
+mod copy;
+mod device;
+mod driver;
+mod error;
+mod event;
+mod ffi;
+mod host;
+mod ipc;
+mod pointer;
+mod settings;
+mod space;
+mod stream;

@@ -1,0 +1,261 @@
+//! Processes that have the fake driver, and memory of it that a program would have.
+
+use std::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use backhaul::{DeviceMemory, cuda};
+use cudarc::driver::sys;
+
+/// Runs an ignored test of this program in a process that has the driver
+pub(crate) fn run(name: &str, environment: &[(&str, &str)]) {
+    let output = command(name, environment)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+        .wait_with_output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success() && out.contains("1 passed"),
+        "{name} with {environment:?}: {}\n{out}\n{error}",
+        output.status
+    );
+}
+
+/// A process that runs an ignored test with the driver
+pub(crate) fn command(name: &str, environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .arg(format!("inside::{name}"))
+        .env("LD_LIBRARY_PATH", folder())
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null());
+    command
+}
+
+/// A folder with the driver under the name by which programs look for it
+fn folder() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let built = program.parent().and_then(Path::parent).unwrap();
+    let library = built.join("examples/libfake_cuda.so");
+    assert!(library.exists(), "{} is not built", library.display());
+    let folder = built.join("fake-cuda");
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        // There already, maybe by another process at the same time.
+        let _ = std::os::unix::fs::symlink(&library, folder.join(name));
+    }
+    folder
+}
+
+/// How a program allocates
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    Plain,
+    Managed,
+    DefaultPool,
+    SharedPool,
+    Mapped,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Plain,
+        Self::Managed,
+        Self::DefaultPool,
+        Self::SharedPool,
+        Self::Mapped,
+    ];
+}
+
+/// Memory that a program has allocated, freed when it is dropped
+#[derive(Debug)]
+pub(crate) struct Memory {
+    kind: Kind,
+    pointer: u64,
+    bytes: usize,
+}
+
+/// Calls the driver; panics with what it said
+macro_rules! call {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        // SAFETY: places and pointers of the test's own.
+        let result = unsafe { sys::$function($($argument),*) };
+        assert_eq!(result, sys::CUresult::CUDA_SUCCESS, stringify!($function));
+    };
+}
+
+/// Has a device's context current on this thread, as a program has
+pub(crate) fn enter(device: i32) {
+    call!(cuInit(0));
+    let mut context = std::ptr::null_mut();
+    call!(cuDevicePrimaryCtxRetain(&raw mut context, device));
+    call!(cuCtxSetCurrent(context));
+}
+
+pub(crate) fn stream() -> u64 {
+    let mut stream = std::ptr::null_mut();
+    call!(cuStreamCreate(&raw mut stream, 1));
+    stream as u64
+}
+
+pub(crate) fn synchronize() {
+    call!(cuCtxSynchronize());
+}
+
+impl Memory {
+    /// Allocates on the device whose context is current
+    pub(crate) fn new(kind: Kind, bytes: usize) -> Self {
+        let mut pointer = 0;
+        let mut device = 0;
+        call!(cuCtxGetDevice(&raw mut device));
+        match kind {
+            Kind::Plain => {
+                call!(cuMemAlloc_v2(&raw mut pointer, bytes));
+            }
+            Kind::Managed => {
+                call!(cuMemAllocManaged(&raw mut pointer, bytes, 1));
+            }
+            Kind::DefaultPool => {
+                call!(cuMemAllocAsync(
+                    &raw mut pointer,
+                    bytes,
+                    std::ptr::null_mut()
+                ));
+                synchronize();
+            }
+            Kind::SharedPool => {
+                let pool = shared_pool(device);
+                call!(cuMemAllocFromPoolAsync(
+                    &raw mut pointer,
+                    bytes,
+                    pool as sys::CUmemoryPool,
+                    std::ptr::null_mut()
+                ));
+                synchronize();
+            }
+            Kind::Mapped => pointer = mapped(device, bytes.next_multiple_of(GRANULE)),
+        }
+        Self {
+            kind,
+            pointer,
+            bytes,
+        }
+    }
+
+    pub(crate) fn pointer(&self) -> u64 {
+        self.pointer
+    }
+
+    pub(crate) fn fill(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.bytes);
+        call!(cuMemcpyHtoD_v2(
+            self.pointer,
+            bytes.as_ptr().cast(),
+            bytes.len()
+        ));
+    }
+
+    pub(crate) fn fill_later(&self, byte: u8, stream: u64) {
+        let stream = stream as usize as sys::CUstream;
+        call!(cuMemsetD8Async(self.pointer, byte, self.bytes, stream));
+    }
+
+    pub(crate) fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.bytes];
+        call!(cuMemcpyDtoH_v2(
+            bytes.as_mut_ptr().cast::<c_void>(),
+            self.pointer,
+            self.bytes
+        ));
+        bytes
+    }
+
+    /// A part of it, as an operation takes it
+    pub(crate) fn part(
+        self: &Arc<Self>,
+        offset: usize,
+        bytes: usize,
+        stream: Option<u64>,
+    ) -> DeviceMemory {
+        let owner = Arc::clone(self);
+        cuda::describe(self.pointer + offset as u64, bytes, stream, owner).unwrap()
+    }
+
+    pub(crate) fn whole(self: &Arc<Self>) -> DeviceMemory {
+        self.part(0, self.bytes, None)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        enter(0);
+        match self.kind {
+            Kind::Plain | Kind::Managed => {
+                call!(cuMemFree_v2(self.pointer));
+            }
+            Kind::DefaultPool | Kind::SharedPool => {
+                call!(cuMemFreeAsync(self.pointer, std::ptr::null_mut()));
+            }
+            Kind::Mapped => {
+                call!(cuMemUnmap(
+                    self.pointer,
+                    self.bytes.next_multiple_of(GRANULE)
+                ));
+            }
+        }
+    }
+}
+
+fn shared_pool(device: i32) -> usize {
+    // SAFETY: numbers and null pointers.
+    let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
+    properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.handleTypes = DESCRIPTORS;
+    properties.location = location(device);
+    let mut pool = std::ptr::null_mut();
+    call!(cuMemPoolCreate(&raw mut pool, &raw const properties));
+    pool as usize
+}
+
+fn mapped(device: i32, bytes: usize) -> u64 {
+    // SAFETY: as above.
+    let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.requestedHandleTypes = DESCRIPTORS;
+    properties.location = location(device);
+    let access = sys::CUmemAccessDesc {
+        location: location(device),
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    let (mut handle, mut pointer) = (0, 0);
+    call!(cuMemCreate(
+        &raw mut handle,
+        bytes,
+        &raw const properties,
+        0
+    ));
+    call!(cuMemAddressReserve(&raw mut pointer, bytes, 0, 0, 0));
+    call!(cuMemMap(pointer, bytes, 0, handle, 0));
+    call!(cuMemSetAccess(pointer, bytes, &raw const access, 1));
+    call!(cuMemRelease(handle));
+    pointer
+}
+
+fn location(device: i32) -> sys::CUmemLocation {
+    sys::CUmemLocation {
+        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: device,
+    }
+}
+
+const DESCRIPTORS: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// What memory is mapped in multiples of
+const GRANULE: usize = 2 << 20;

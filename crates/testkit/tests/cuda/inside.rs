@@ -1,0 +1,439 @@
+//! The tests, in a process that has the driver.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backhaul::{
+    Bytes, CarrierKind, Context, LaneKind, Segment, Segments, SendError, SendRefused, TagMask, cuda,
+};
+use backhaul_testkit::harness::LOOPBACK;
+use backhaul_testkit::{Finish, assert_matches, pattern};
+
+use crate::driver::{self, Kind, Memory};
+use crate::peer::{self, DATA, Peer, config};
+
+/// The far side of the other tests
+#[test]
+#[ignore = "run by the other tests"]
+fn peer() {
+    peer::serve();
+}
+
+fn device(memory: backhaul::DeviceMemory) -> Segments {
+    Segments::from_iter([Segment::Device(memory)])
+}
+
+fn filled(kind: Kind, seed: u64, bytes: usize) -> (Arc<Memory>, Vec<u8>) {
+    let memory = Arc::new(Memory::new(kind, bytes));
+    let content = pattern::make(seed, bytes);
+    memory.fill(&content);
+    (memory, content)
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn memory_of_each_kind_goes_to_another_process() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    assert!(peer.endpoint.info().carriers.contains(&CarrierKind::Cuda));
+    for (seed, kind) in (0..).zip(Kind::ALL) {
+        for bytes in [1, 4096, 3 << 20] {
+            let (memory, content) = filled(kind, seed, bytes);
+            for how in ["into", "host"] {
+                let how = format!("{how} {bytes}");
+                let echoed = peer.echo(&how, device(memory.whole()));
+                assert!(echoed.as_ref() == Ok(&content), "{kind:?}, {how}");
+            }
+            let echoed = peer.echo("message", device(memory.whole()));
+            assert!(
+                echoed.as_ref() == Ok(&content),
+                "{kind:?}, {bytes} allocated there"
+            );
+            let half = bytes / 2;
+            let part = memory.part(half, bytes - half, None);
+            let echoed = peer.echo(&format!("into {}", bytes - half), device(part));
+            assert!(echoed.unwrap() == content[half..], "{kind:?}, a part");
+        }
+    }
+    let statistics = peer.endpoint.statistics();
+    assert!(statistics.sent_device_bytes > 4 * 5 * (3 << 20));
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn memory_of_each_kind_comes_from_another_process() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    for (index, kind) in Kind::ALL.into_iter().enumerate() {
+        for bytes in [5, 1 << 20] {
+            let memory = Arc::new(Memory::new(Kind::Plain, bytes));
+            let is_early = index % 2 == 0;
+            if is_early {
+                peer.tell(&format!("send {index} {bytes}"));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let target = Box::new(memory.whole());
+            let received = peer.endpoint.recv_boxed(DATA, TagMask::FULL, target);
+            if !is_early {
+                peer.tell(&format!("send {index} {bytes}"));
+            }
+            assert_eq!(received.done().unwrap().bytes, bytes);
+            assert!(memory.read() == pattern::make(1, bytes), "{kind:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn contexts_of_one_process_need_no_handles() {
+    driver::enter(0);
+    for lane in [LaneKind::Inproc, LaneKind::Shm] {
+        let (near, far) = (config(lane), config(lane));
+        let (near, far) = (Context::new(near).unwrap(), Context::new(far).unwrap());
+        let listener = far.listen(LOOPBACK).unwrap();
+        let ours = near.connect(&listener.local_address().to_string());
+        let theirs = listener.accept().done().unwrap();
+        let ours = ours.done().unwrap();
+        assert_eq!(ours.lane(), lane);
+        let (memory, content) = filled(Kind::Plain, 7, 1 << 20);
+        let target = Arc::new(Memory::new(Kind::DefaultPool, 1 << 20));
+        let sent = ours.send(DATA, Segment::Device(memory.whole()));
+        let received = theirs.recv_boxed(DATA, TagMask::FULL, Box::new(target.whole()));
+        received.done().unwrap();
+        sent.done().unwrap();
+        assert!(target.read() == content, "{lane}");
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn what_the_producer_has_under_way_is_waited_for() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    let bytes = 1 << 16;
+    for kind in [Kind::Plain, Kind::DefaultPool] {
+        let (memory, _) = filled(kind, 3, bytes);
+        let stream = driver::stream();
+        memory.fill_later(0x5A, stream);
+        let begun = Instant::now();
+        peer.tell(&format!("into {bytes}"));
+        let part = memory.part(0, bytes, Some(stream));
+        let sent = peer.endpoint.send(DATA, Segment::Device(part));
+        assert!(
+            begun.elapsed() < Duration::from_millis(25),
+            "{kind:?}: it waited"
+        );
+        assert!(peer.answer().unwrap() == vec![0x5A; bytes], "{kind:?}");
+        sent.done().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn what_the_consumer_has_under_way_is_waited_for() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    let bytes = 1 << 16;
+    let (memory, content) = filled(Kind::Plain, 3, bytes);
+    let echoed = peer.echo(&format!("into-busy {bytes}"), device(memory.whole()));
+    assert!(echoed.unwrap() == content);
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn a_send_is_over_when_its_memory_has_been_fetched() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    let bytes = 1 << 20;
+    for kind in [Kind::Plain, Kind::DefaultPool, Kind::SharedPool] {
+        let (memory, content) = filled(kind, 3, bytes);
+        let sent = peer.endpoint.send(DATA, Segment::Device(memory.whole()));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!sent.is_done(), "{kind:?}: nobody has received it");
+        peer.tell(&format!("into {bytes}"));
+        sent.done().unwrap();
+        memory.fill(&vec![0; bytes]);
+        drop(memory);
+        assert!(peer.answer().unwrap() == content, "{kind:?}");
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn host_and_device_segments_keep_their_places() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    let (first, first_content) = filled(Kind::Plain, 1, 100);
+    let (second, second_content) = filled(Kind::Managed, 2, 1 << 20);
+    for host_bytes in [0, 10, 200_000] {
+        let host = pattern::make(3, host_bytes);
+        let segments = Segments::from_iter([
+            Segment::from(Bytes::from(host.clone())),
+            Segment::Device(first.whole()),
+            Segment::from(Bytes::from(host.clone())),
+            Segment::Device(second.whole()),
+        ]);
+        let wanted = [host.as_slice(), &first_content, &host, &second_content].concat();
+        for segments in [segments.clone(), segments.exported()] {
+            let echoed = peer.echo("message", segments);
+            assert!(
+                echoed.unwrap() == wanted,
+                "{host_bytes} bytes of the host between"
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn more_messages_than_the_channel_holds_wait_in_order() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    let messages = 2000;
+    let memory = Arc::new(Memory::new(Kind::Plain, 256 * messages));
+    memory.fill(&pattern::make(9, 256 * messages));
+    let content = memory.read();
+    let sends: Vec<_> = (0..messages)
+        .map(|index| {
+            let part = memory.part(256 * index, 256, None);
+            peer.endpoint.send(DATA, Segment::Device(part))
+        })
+        .collect();
+    for index in 0..messages {
+        peer.tell("into 256");
+        let answer = peer.answer().unwrap();
+        assert!(
+            answer == content[256 * index..256 * (index + 1)],
+            "message {index}"
+        );
+    }
+    for sent in sends {
+        sent.done().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn a_killed_peer_gives_everything_back() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let mut peer = Peer::start(&context);
+    let (shared, _) = filled(Kind::Plain, 1, 1 << 20);
+    let (staged, _) = filled(Kind::DefaultPool, 2, 1 << 20);
+    let sends =
+        [&shared, &staged].map(|memory| peer.endpoint.send(DATA, Segment::Device(memory.whole())));
+    std::thread::sleep(Duration::from_millis(20));
+    peer.kill();
+    let died = Instant::now();
+    for sent in sends {
+        assert_matches!(sent.done(), Err(SendError::Closed(_)));
+    }
+    assert!(died.elapsed() < Duration::from_secs(1));
+    drop(peer);
+    for memory in [shared, staged] {
+        let patience = Instant::now() + Duration::from_secs(5);
+        while Arc::strong_count(&memory) > 1 {
+            assert!(Instant::now() < patience, "something still has the memory");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn freed_memory_is_refused_before_anything_is_sent() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    let memory = Memory::new(Kind::Plain, 4096);
+    let pointer = memory.pointer();
+    let described = cuda::describe(pointer, 4096, None, Arc::new(())).unwrap();
+    let error = cuda::describe(pointer, 8192, None, Arc::new(())).unwrap_err();
+    assert!(error.to_string().contains("8192 bytes"), "{error}");
+    drop(memory);
+    let refused = peer.endpoint.send(DATA, Segment::Device(described)).done();
+    assert_matches!(
+        &refused,
+        Err(SendError::Refused(SendRefused::NoCarrier { detail, .. })) if detail.contains("0x")
+    );
+    // The connection is as good as before.
+    let (memory, content) = filled(Kind::Plain, 4, 4096);
+    assert!(peer.echo("into 4096", device(memory.whole())).unwrap() == content);
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn memory_is_lent_again_after_its_allocation_was_replaced() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    let mut seen = std::collections::HashSet::new();
+    for kind in [Kind::Plain, Kind::Mapped, Kind::SharedPool] {
+        for seed in 0..100 {
+            let (memory, content) = filled(kind, seed, 4096);
+            seen.insert(memory.pointer());
+            let echoed = peer.echo("into 4096", device(memory.whole()));
+            assert!(echoed.unwrap() == content, "{kind:?}, allocation {seed}");
+        }
+    }
+    assert!(
+        seen.len() < 300,
+        "no address came twice, so nothing was shown"
+    );
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn without_a_carrier_on_the_other_side_it_is_refused() {
+    driver::enter(0);
+    let near = Context::new(config(LaneKind::Shm)).unwrap();
+    let mut without = config(LaneKind::Shm);
+    without.carriers = CarrierKind::DEFAULT.to_vec();
+    let mut over_tcp = config(LaneKind::Tcp);
+    over_tcp
+        .carriers
+        .retain(|carrier| *carrier == CarrierKind::Cuda);
+    for other in [without, over_tcp] {
+        let far = Context::new(other).unwrap();
+        let listener = far.listen(LOOPBACK).unwrap();
+        let ours = near.connect(&listener.local_address().to_string());
+        let theirs = listener.accept().done().unwrap();
+        let ours = ours.done().unwrap();
+        let (memory, _) = filled(Kind::Plain, 1, 100);
+        let refused = ours.send(DATA, Segment::Device(memory.whole())).done();
+        assert_matches!(
+            refused,
+            Err(SendError::Refused(SendRefused::NoCarrier { .. }))
+        );
+        ours.send(DATA, Bytes::from_static(b"host")).done().unwrap();
+        let received = theirs.recv(DATA, TagMask::FULL, vec![0; 4]).done().unwrap();
+        assert_eq!(received.bytes, 4);
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn a_receive_that_is_given_up_while_its_bytes_come() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    let bytes = 1 << 20;
+    let target = Arc::new(Memory::new(Kind::Plain, bytes));
+    let received = peer
+        .endpoint
+        .recv_boxed(DATA, TagMask::FULL, Box::new(target.whole()));
+    peer.tell(&format!("send 0 {bytes}"));
+    std::thread::sleep(Duration::from_millis(10));
+    received.cancel();
+    drop(received);
+    // The device may still write there: the memory has to stay until it is through.
+    let (memory, content) = filled(Kind::Plain, 5, 4096);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(peer.echo("into 4096", device(memory.whole())).unwrap() == content);
+    // Another transfer lets go of what the one before it held.
+    let patience = Instant::now() + Duration::from_secs(5);
+    while Arc::strong_count(&target) > 1 {
+        assert!(Instant::now() < patience, "the target is still held");
+        let (memory, _) = filled(Kind::DefaultPool, 5, 4096);
+        peer.echo("into 4096", device(memory.whole())).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn two_devices_reach_each_other() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    driver::enter(1);
+    let bytes = 1 << 20;
+    for kind in [Kind::Plain, Kind::Mapped, Kind::DefaultPool] {
+        let (memory, content) = filled(kind, 8, bytes);
+        assert_eq!(memory.whole().device().ordinal, 1);
+        let echoed = peer.echo(&format!("into {bytes}"), device(memory.whole()));
+        assert!(echoed.unwrap() == content, "{kind:?}");
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn a_device_that_the_peer_does_not_see_is_named() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start_with(&context, &[("CUDA_VISIBLE_DEVICES", "1")]);
+    let (memory, _) = filled(Kind::Plain, 8, 4096);
+    let error = peer.echo("into 4096", device(memory.whole())).unwrap_err();
+    assert!(
+        error.contains("GPU-") && error.contains("CUDA_VISIBLE_DEVICES"),
+        "{error}"
+    );
+    // The link goes on.
+    let host = Segments::from_iter([Segment::from(Bytes::from_static(b"host"))]);
+    assert_eq!(peer.echo("message", host).unwrap(), b"host");
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn what_cannot_be_exported_is_copied_first() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    for kind in [Kind::Plain, Kind::SharedPool] {
+        let (memory, content) = filled(kind, 8, 4096);
+        let echoed = peer.echo("into 4096", device(memory.whole()));
+        assert!(echoed.unwrap() == content, "{kind:?}");
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn what_does_not_open_is_asked_for_in_another_way() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let fails = [("FAKE_CUDA_FAIL", "cuIpcOpenMemHandle_v2=1")];
+    let peer = Peer::start_with(&context, &fails);
+    for how in ["into 4096", "message", "host 4096"] {
+        let (memory, content) = filled(Kind::Plain, 8, 4096);
+        let echoed = peer.echo(how, device(memory.whole()));
+        assert!(echoed.unwrap() == content, "{how}");
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn a_device_that_fails_fails_the_message() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    let (memory, _) = filled(Kind::Plain, 8, 4096);
+    let error = peer.echo("into 4096", device(memory.whole())).unwrap_err();
+    assert!(
+        error.contains("719") || error.contains("no carrier"),
+        "{error}"
+    );
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn an_arena_gives_its_blocks_back() {
+    driver::enter(0);
+    let addresses: std::collections::HashSet<_> = (0..1000)
+        .map(|_| cuda::allocate(0, 300).unwrap().pointer())
+        .collect();
+    assert_eq!(addresses.len(), 1, "a block is used again");
+    let large = cuda::allocate(0, 5 << 20).unwrap();
+    let content = pattern::make(1, 5 << 20);
+    cuda::upload(&content, &large).unwrap();
+    let mut back = vec![0; 5 << 20];
+    cuda::download(&large, &mut back).unwrap();
+    assert!(back == content);
+    let error = cuda::allocate(7, 1).unwrap_err().to_string();
+    assert!(error.contains("device 7"), "{error}");
+}

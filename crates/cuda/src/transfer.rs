@@ -250,6 +250,21 @@ pub fn is_ready(driver: &'static Driver, place: &Place) -> Result<bool, CudaErro
     }
 }
 
+/// Waits until a place may be touched
+///
+/// # Errors
+///
+/// What the driver says of its stream, or of the device.
+pub fn wait(driver: &'static Driver, place: &Place) -> Result<(), CudaError> {
+    let Order::After(stream) = place.order else {
+        return Ok(());
+    };
+    let device = device_of(driver, &place.memory);
+    let _current = Current::enter(driver, device.context(driver)?)?;
+    // SAFETY: the stream is what whoever gave the memory says it is.
+    unsafe { driver.api.cuStreamSynchronize(stream as usize as CUstream) }
+}
+
 /// Copies to memory of the host, and waits for it
 ///
 /// # Errors

@@ -41,7 +41,8 @@ pub enum CudaMemoryError {
 /// Describes memory at an address of a device, which `owner` keeps
 ///
 /// `stream` is what a transfer waits for before it touches the memory, as a `CUstream` in a number; `None`
-/// if nothing is under way there.
+/// if nothing is under way there. The default stream of the calling thread (2) is waited for here: on
+/// another thread it would be another stream.
 ///
 /// # Errors
 ///
@@ -55,6 +56,15 @@ pub fn describe(
     let driver = Driver::get()?;
     let allocation = Allocation::of(driver, pointer, bytes as u64)?;
     let device = nvidia(allocation.device());
+    let mut stream = stream;
+    if let Some(STREAM_OF_THREAD) = stream {
+        let place = Place {
+            memory: allocation.part(pointer, bytes as u64),
+            order: Order::After(STREAM_OF_THREAD),
+        };
+        transfer::wait(driver, &place)?;
+        stream = None;
+    }
     Ok(DeviceMemory::new(device, pointer, bytes, stream, owner))
 }
 
@@ -113,6 +123,9 @@ pub(crate) fn place_of(driver: &Driver, memory: &DeviceMemory) -> Result<Place, 
         order: memory.stream().map_or(Order::Any, Order::After),
     })
 }
+
+/// `CU_STREAM_PER_THREAD`
+const STREAM_OF_THREAD: u64 = 2;
 
 fn nvidia(ordinal: u16) -> Device {
     Device {

@@ -60,6 +60,18 @@ test-newest: $(NEWEST_VENV)/.installed ## Run the Dask tests with the newest Das
 test-ucx: $(VENV)/.dev ## The conformance suite on the lane over UCX, by tcp and by shared memory
 	cargo test -p backhaul-testkit --test ucx --test ucx_kills
 
+# At most 60 MiB, UCX_PY=FOLDER adds the tests of a checkout of UCX-Py
+.PHONY: gpu-bundle
+gpu-bundle: build $(VENV)/.dev ## Pack what a machine with a GPU and without a network needs into .gpu/
+	rm -rf $(TARGET)/gpu-wheel
+	$(BIN)/maturin build --quiet --release --compatibility linux --out $(TARGET)/gpu-wheel
+	$(BIN)/python tests/gpu/bundle.py --wheel $(TARGET)/gpu-wheel/*.whl $(if $(UCX_PY),--ucx-py $(UCX_PY))
+
+# At most ten minutes. Needs only python3 there, and what was packed
+.PHONY: gpu-test
+gpu-test: ## Run all that needs a GPU, on a machine that has one and .gpu/ (BACKHAUL_REQUIRE_GPU=1: or fail)
+	$(PYTHON) tests/gpu/run.py
+
 # Half a minute. The arena and the channel are left out: Miri has neither memfd nor madvise
 .PHONY: miri
 miri: ## The unsafe code of the rings under Miri (needs a nightly toolchain with that component)

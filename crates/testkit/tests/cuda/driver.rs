@@ -8,8 +8,52 @@ use std::sync::Arc;
 use backhaul::{DeviceMemory, cuda};
 use cudarc::driver::sys;
 
-/// Runs an ignored test of this program in a process that has the driver
-pub(crate) fn run(name: &str, environment: &[(&str, &str)]) {
+/// Calls the driver; panics with what it said
+macro_rules! call {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        // SAFETY: places and pointers of the test's own.
+        let result = unsafe { sys::$function($($argument),*) };
+        assert_eq!(result, sys::CUresult::CUDA_SUCCESS, stringify!($function));
+    };
+}
+
+/// Runs an ignored test of this program in a process that has the driver, in each of some environments
+///
+/// On a real driver nothing can be made to fail, and no devices be made up.
+pub(crate) fn run_in(name: &str, environments: &[&[(&str, &str)]]) {
+    if !is_real() {
+        for environment in environments {
+            run(name, environment);
+        }
+        return;
+    }
+    let is_set = |variable| {
+        let mut variables = environments.iter().copied().flatten();
+        variables.any(|(name, _)| *name == variable)
+    };
+    if is_set("FAKE_CUDA_FAIL") {
+        println!("skipped: a real driver does not fail when it is told to");
+    } else if is_set("FAKE_CUDA_DEVICES") && devices() < 2 {
+        println!("skipped: there is one device");
+    } else {
+        run(name, &[]);
+        run(name, &[("SPIN", "1")]);
+    }
+}
+
+/// Whether the driver is that of this machine: `BACKHAUL_CUDA_DRIVER=real`
+pub(crate) fn is_real() -> bool {
+    std::env::var("BACKHAUL_CUDA_DRIVER").as_deref() == Ok("real")
+}
+
+fn devices() -> i32 {
+    let mut count = 0;
+    call!(cuInit(0));
+    call!(cuDeviceGetCount(&raw mut count));
+    count
+}
+
+fn run(name: &str, environment: &[(&str, &str)]) {
     let output = command(name, environment)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -32,9 +76,11 @@ pub(crate) fn command(name: &str, environment: &[(&str, &str)]) -> Command {
     command
         .args(["--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .arg(format!("inside::{name}"))
-        .env("LD_LIBRARY_PATH", folder())
         .envs(environment.iter().copied())
         .stdin(Stdio::null());
+    if !is_real() {
+        command.env("LD_LIBRARY_PATH", folder());
+    }
     command
 }
 
@@ -79,15 +125,6 @@ pub(crate) struct Memory {
     kind: Kind,
     pointer: u64,
     bytes: usize,
-}
-
-/// Calls the driver; panics with what it said
-macro_rules! call {
-    ($function:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: places and pointers of the test's own.
-        let result = unsafe { sys::$function($($argument),*) };
-        assert_eq!(result, sys::CUresult::CUDA_SUCCESS, stringify!($function));
-    };
 }
 
 /// Has a device's context current on this thread, as a program has

@@ -12,17 +12,11 @@ mod peer;
 
 /// Tests of [`inside`], with the environments that each is run with
 macro_rules! with_driver {
-    ($($name:ident $([$($variable:literal = $value:literal),+])*;)+) => {
+    ($($name:ident $([$($variable:literal = $value:literal),*])+;)+) => {
         $(
             #[test]
             fn $name() {
-                let environments: &[&[(&str, &str)]] = &[$(&[$(($variable, $value)),+]),*];
-                for environment in environments {
-                    driver::run(stringify!($name), environment);
-                }
-                if environments.is_empty() {
-                    driver::run(stringify!($name), &[]);
-                }
+                driver::run_in(stringify!($name), &[$(&[$(($variable, $value)),*]),*]);
             }
         )+
     };
@@ -35,12 +29,12 @@ with_driver! {
     what_the_producer_has_under_way_is_waited_for ["FAKE_CUDA_DELAY_US" = "30000"];
     what_the_consumer_has_under_way_is_waited_for ["FAKE_CUDA_DELAY_US" = "30000"];
     a_send_is_over_when_its_memory_has_been_fetched ["FAKE_CUDA_DELAY_US" = "5000"];
-    host_and_device_segments_keep_their_places;
-    more_messages_than_the_channel_holds_wait_in_order;
-    a_killed_peer_gives_everything_back;
-    freed_memory_is_refused_before_anything_is_sent;
-    memory_is_lent_again_after_its_allocation_was_replaced;
-    without_a_carrier_on_the_other_side_it_is_refused;
+    host_and_device_segments_keep_their_places [];
+    more_messages_than_the_channel_holds_wait_in_order [];
+    a_killed_peer_gives_everything_back [];
+    freed_memory_is_refused_before_anything_is_sent [];
+    memory_is_lent_again_after_its_allocation_was_replaced [];
+    without_a_carrier_on_the_other_side_it_is_refused [];
     a_receive_that_is_given_up_while_its_bytes_come ["FAKE_CUDA_DELAY_US" = "20000"];
     two_devices_reach_each_other
         ["FAKE_CUDA_DEVICES" = "2"]
@@ -49,9 +43,9 @@ with_driver! {
     what_cannot_be_exported_is_copied_first
         ["FAKE_CUDA_FAIL" = "cuIpcGetMemHandle=801"]
         ["FAKE_CUDA_FAIL" = "cuMemPoolExportToShareableHandle=801"];
-    what_does_not_open_is_asked_for_in_another_way;
+    what_does_not_open_is_asked_for_in_another_way [];
     a_device_that_fails_fails_the_message ["FAKE_CUDA_FAIL" = "cuMemcpyAsync=719"];
-    an_arena_gives_its_blocks_back;
+    an_arena_gives_its_blocks_back [];
 }
 
 /// Without the driver

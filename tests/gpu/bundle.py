@@ -1,0 +1,161 @@
+"""Pack what a machine with a GPU and without a network needs: `make gpu-bundle`.
+
+Into ``.gpu/`` go the wheel of this project, its Rust tests that need a GPU, wheels of Dask and of test tools for the
+Python of that machine, and the parts of UCX that reach GPUs. `run.py` beside this file takes it from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUNDLE = ROOT / ".gpu"
+
+#: Upper limit of the whole, in bytes: what such machines take
+BYTES_MAX = 60 << 20
+
+#: Tests of the workspace that run there: package and the arguments that name them
+RUST_TESTS = (
+    ("cuda", ["-p", "backhaul-testkit", "--test", "cuda"]),
+    ("cuda-lib", ["-p", "backhaul-cuda", "--lib"]),
+)
+
+#: What is kept of the wheel of libucx, by the beginning of the file name
+UCX_KEPT = (
+    "libucm.so",
+    "libucm_cuda.so",
+    "libucp.so",
+    "libucs.so",
+    "libuct.so",
+    "libuct_cma.so",
+    "libuct_cuda.so",
+    "ucx_info",
+    "ucx_perftest",
+)
+
+#: What of the other environments is not needed there, being large, or there already
+NOT_PACKED = frozenset(
+    "bokeh contourpy maturin narwhals numpy pandas pillow prometheus_client pyarrow "
+    "python-dateutil tzdata xyzservices".split()
+)
+
+#: Tags of wheels that such a machine takes, newest first
+PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in (39, 34, 31, 28, 27, 26, 24, 17)) + (
+    "manylinux2014_x86_64",
+    "manylinux1_x86_64",
+)
+
+
+def main() -> None:
+    """Pack, and say what is in it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", default="3.12", help="version of Python there")
+    parser.add_argument("--wheel", type=Path, required=True, help="wheel of this project")
+    parser.add_argument(
+        "--ucx-py", type=Path, metavar="FOLDER", help="a checkout of UCX-Py, to run its tests"
+    )
+    options = parser.parse_args()
+    if BUNDLE.exists():
+        shutil.rmtree(BUNDLE)
+    (BUNDLE / "wheels").mkdir(parents=True)
+    shutil.copy(options.wheel, BUNDLE / "wheels")
+    _download(options.python)
+    _trim_ucx()
+    _build_tests()
+    if options.ucx_py is not None:
+        _copy_ucx_py(options.ucx_py)
+    _report()
+
+
+def _download(python: str) -> None:
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+        *("--no-deps", "--only-binary=:all:", "--implementation", "cp"),
+        *("--python-version", python, "--dest", str(BUNDLE / "wheels")),
+    ]
+    for platform in PLATFORMS:
+        command += ["--platform", platform]
+    subprocess.run([*command, *_requirements()], check=True)
+
+
+def _requirements() -> Iterator[str]:
+    """Give what the environments of this project pin, without what is not packed."""
+    for name in ("common", "run", "test", "gpu"):
+        for line in (ROOT / f"requirements/{name}.txt").read_text().splitlines():
+            # Markers are for older versions of Python.
+            is_pin = "==" in line and ";" not in line and not line.startswith("#")
+            if is_pin and line.split("==")[0].lower() not in NOT_PACKED:
+                yield line
+
+
+def _trim_ucx() -> None:
+    """Take the parts that reach GPUs out of the wheel of libucx, as they are: stripped they break."""
+    (wheel,) = (BUNDLE / "wheels").glob("libucx_cu*.whl")
+    target = BUNDLE / "ucx"
+    with zipfile.ZipFile(wheel) as archive:
+        for info in archive.infolist():
+            path = Path(info.filename)
+            # Each library is there under three names; two are needed: what programs and what modules ask for.
+            is_module = path.parent.name == "ucx"
+            if not path.name.startswith(UCX_KEPT) or (".so.0.0" in path.name and not is_module):
+                continue
+            kept = target / Path(*path.parts[1:])
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(archive.read(info))
+            kept.chmod(0o755)
+    wheel.unlink()
+
+
+def _build_tests() -> None:
+    (BUNDLE / "bin").mkdir()
+    for name, arguments in RUST_TESTS:
+        built = subprocess.run(
+            ["cargo", "test", "--no-run", "--message-format=json", *arguments],
+            check=True,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Its own folder: other builds keep their debug information.
+            env={**os.environ, "CARGO_PROFILE_TEST_STRIP": "symbols"},
+        )
+        for line in built.stdout.splitlines():
+            message = json.loads(line)
+            program = message.get("executable")
+            if program and message["profile"]["test"]:
+                shutil.copy(program, BUNDLE / "bin" / name)
+
+
+def _copy_ucx_py(checkout: Path) -> None:
+    tests = next((path for path in (checkout / "tests", checkout / "ucp/tests") if path.is_dir()), None)
+    if tests is None:
+        raise SystemExit(f"{checkout} has no folder tests: is it a checkout of UCX-Py?")
+    target = BUNDLE / "ucx-py-tests"
+    shutil.copytree(tests, target, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in target.rglob("*.py"):
+        text = path.read_text()
+        text = text.replace("import ucp\n", "import backhaul.ucp as ucp\n")
+        path.write_text(text.replace("from ucp", "from backhaul.ucp"))
+
+
+def _report() -> None:
+    total = 0
+    for folder in sorted(BUNDLE.iterdir()):
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        size = sum(path.stat().st_size for path in files)
+        total += size
+        print(f"{folder.name:14} {len(files):4} files {size / 2**20:6.1f} MiB")
+    print(f"{'':14} {'':4}       {total / 2**20:6.1f} MiB in {BUNDLE}")
+    if total > BYTES_MAX:
+        raise SystemExit(f"more than {BYTES_MAX / 2**20:.0f} MiB: it would not fit")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Run everything that needs a GPU, on a machine that has one: `make gpu-test`.
+
+Needs Python with CuPy, Numba or PyTorch as far as there are tests for them, what `bundle.py` has packed into ``.gpu/``, and
+no network. Every step is bounded, and skipped with its reason; with ``BACKHAUL_REQUIRE_GPU=1`` a skip is a failure.
+The log lies in ``.gpu/log.txt``, and in the folder ``$OUT`` where there is one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUNDLE = ROOT / ".gpu"
+VENV = BUNDLE / "venv"
+PYTHON = str(VENV / "bin/python")
+REQUIRED = os.environ.get("BACKHAUL_REQUIRE_GPU") == "1"
+
+#: All of it, in seconds
+TIME_MAX_S = 600
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command, and what it is for.
+
+    Attributes
+    ----------
+    name : str
+        What it shows.
+    command : sequence of str
+        The command, run in the checkout.
+    time_max_s : float
+        Seconds after which it is ended and has failed.
+    environment : dict
+        Variables beside those of this process.
+    needs : Path, optional
+        A file or folder without which it is skipped.
+    """
+
+    name: str
+    command: Sequence[str]
+    time_max_s: float = 120
+    environment: tuple[tuple[str, str], ...] = ()
+    needs: Path | None = None
+
+
+def steps() -> Iterator[Step]:
+    """Give the steps in order: the carrier, then Rust, Python, UCX-Py's tests, timings.
+
+    Yields
+    ------
+    Step
+        To be run whatever became of the one before it.
+    """
+    real = (("BACKHAUL_CUDA_DRIVER", "real"),)
+    pytest = [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+    backhaul = str(VENV / "bin/backhaul")
+    yield Step("doctor", [backhaul, "doctor"], 60)
+    carrier = str(BUNDLE / "bin/cuda")
+    yield Step("carrier (Rust)", [carrier, "--test-threads=2"], 150, real, BUNDLE / "bin/cuda")
+    library = BUNDLE / "bin/cuda-lib"
+    yield Step("crates/cuda (Rust)", [str(library)], 30, real, library)
+    yield Step("device memory (Python)", [*pytest, "tests/native/test_device.py"], 120, real)
+    yield Step("libraries (Python)", [*pytest, "tests/gpu"], 120, real)
+    theirs = BUNDLE / "ucx-py-tests"
+    yield Step("UCX-Py's tests", [*pytest, "--timeout=60", str(theirs)], 180, real, theirs)
+    p2p = [backhaul, "bench", "p2p", "--memory", "cuda", "--size", "8,1MiB,64MiB"]
+    yield Step("bench p2p --memory cuda", p2p, 90)
+    yield Step("bench random-array", [backhaul, "bench", "random-array"], 90)
+    yield from _perftest()
+
+
+def _perftest() -> Iterator[Step]:
+    """What UCX itself does between two processes of this machine."""
+    program = BUNDLE / "ucx/bin/ucx_perftest"
+    libraries = BUNDLE / "ucx/lib"
+    environment = (("LD_LIBRARY_PATH", str(libraries)), ("UCX_MODULE_DIR", str(libraries / "ucx")))
+    script = (
+        f"{program} -p 13391 & server=$!; sleep 2; "
+        f"{program} 127.0.0.1 -p 13391 -t tag_bw -m cuda -s $0 -n $1 -w 10; status=$?; "
+        "kill $server 2>/dev/null; exit $status"
+    )
+    for size, count in ((1 << 20, 500), (64 << 20, 50)):
+        command = ["sh", "-c", script, str(size), str(count)]
+        yield Step(f"ucx_perftest -m cuda, {size >> 20} MiB", command, 60, environment, program)
+
+
+def why_no_gpu() -> str | None:
+    """Ask the driver itself whether there is a GPU.
+
+    Returns
+    -------
+    str or None
+        What is missing; None if nothing is.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"no driver: {error}"
+    status = driver.cuInit(0)
+    count = ctypes.c_int()
+    if status == 0:
+        status = driver.cuDeviceGetCount(ctypes.byref(count))
+    if status != 0:
+        return f"the driver refuses to start: error {status}"
+    return None if count.value else "the driver sees no device"
+
+
+def make_venv() -> None:
+    """Make an environment over that of the machine, with what was packed."""
+    if VENV.exists():
+        shutil.rmtree(VENV)
+    subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", str(VENV)], check=True)
+    wheels = sorted((BUNDLE / "wheels").glob("*.whl"))
+    subprocess.run(
+        [
+            *(PYTHON, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"),
+            *("--disable-pip-version-check", "--ignore-installed", *map(str, wheels)),
+        ],
+        check=True,
+    )
+
+
+def main() -> int:
+    """Run the steps, and log what came of them.
+
+    Returns
+    -------
+    int
+        0 if nothing failed, and nothing that is required was skipped.
+    """
+    missing = why_no_gpu()
+    if missing is None and not (BUNDLE / "wheels").is_dir():
+        missing = f"{BUNDLE} is not there: make gpu-bundle packs it, on a machine with a network"
+    if missing is not None:
+        print(f"skipped: {missing}")
+        return int(REQUIRED)
+    make_venv()
+    begun = time.monotonic()
+    outcomes = []
+    with open(BUNDLE / "log.txt", "w") as log:
+        for step in steps():
+            left = TIME_MAX_S - (time.monotonic() - begun)
+            outcome, output = _run(step, left)
+            outcomes.append((step.name, outcome))
+            text = f"=== {step.name}: {outcome}\n$ {' '.join(step.command)}\n{output}\n"
+            print(text, flush=True)
+            log.write(text)
+        summary = "\n".join(f"{outcome:30} {name}" for name, outcome in outcomes)
+        print(summary)
+        log.write(summary + "\n")
+    if out := os.environ.get("OUT"):
+        shutil.copy(BUNDLE / "log.txt", out)
+    is_bad = ("failed", "skipped") if REQUIRED else ("failed",)
+    return int(any(outcome.startswith(is_bad) for _, outcome in outcomes))
+
+
+def _run(step: Step, left_s: float) -> tuple[str, str]:
+    if step.needs is not None and not step.needs.exists():
+        return f"skipped: no {step.needs.relative_to(BUNDLE)}", ""
+    if left_s < 5:
+        return "skipped: no time is left", ""
+    begun = time.monotonic()
+    try:
+        done = subprocess.run(
+            step.command,
+            cwd=ROOT,
+            env={**os.environ, **dict(step.environment), "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=min(step.time_max_s, left_s),
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired as expired:
+        output = expired.output or b""
+        text = output.decode(errors="replace") if isinstance(output, bytes) else output
+        return f"failed: not over after {expired.timeout:.0f} s", text
+    took_s = time.monotonic() - begun
+    if done.returncode == 0:
+        return f"passed in {took_s:.1f} s", done.stdout
+    return f"failed with {done.returncode} after {took_s:.1f} s", done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -42,6 +42,11 @@ pub(crate) extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
                 state.free(address);
                 Ok(())
             }
+            Some(Kind::Pooled { .. }) => {
+                let allocation = state.take_pooled(address).expect("it was found");
+                state.give_back_pooled(&allocation);
+                Ok(())
+            }
             _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         }
     })

@@ -10,7 +10,8 @@ use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUresult, CUstream};
 use crate::driver::{Driver, State};
 use crate::error::Outcome;
 use crate::ffi::call;
-use crate::space::{Kind, Piece, Place};
+use crate::props::{READ, READ_WRITE};
+use crate::space::{Allocation, Kind, Piece, Place};
 
 /// Bytes of one sort, which may lie apart
 #[derive(Debug)]
@@ -50,13 +51,16 @@ enum Side {
 struct End {
     address: u64,
     side: Side,
+    /// The device that touches it, if that is not the one of the stream
+    by: Option<usize>,
 }
 
 impl State {
-    /// The memory behind a range of addresses
-    fn span(&self, end: End, bytes: usize) -> Outcome<Span> {
+    /// The memory behind a range of addresses, if a device may do with it what is wanted
+    fn span(&self, end: End, bytes: usize, device: usize, wanted: u32) -> Outcome<Span> {
         let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
-        let End { address, side } = end;
+        let End { address, side, by } = end;
+        let device = by.unwrap_or(device);
         let Some(first) = self.space.find(address) else {
             let known = side == Side::Device || address == 0 || self.space.reserves(address);
             return if known {
@@ -71,15 +75,42 @@ impl State {
         let sort = match first.kind {
             Kind::Managed => Sort::Managed,
             Kind::Pinned | Kind::Registered => Sort::Pinned,
-            Kind::Device { .. } | Kind::Opened { .. } => Sort::Device,
+            _ => Sort::Device,
         };
-        let piece = first.piece(address, bytes);
-        if piece.bytes < bytes {
-            return Err(invalid);
+        let mut pieces = Vec::new();
+        let (mut at, mut left) = (address, bytes);
+        while left > 0 {
+            let part = self.space.find(at).ok_or(invalid)?;
+            // Only mappings side by side are one range.
+            let joins = at == address || [first, part].iter().all(|it| is_mapped(it));
+            if !joins || !self.allows(part, device, wanted) {
+                return Err(invalid);
+            }
+            let piece = part.piece(at, left);
+            at += piece.bytes as u64;
+            left -= piece.bytes;
+            pieces.push(piece);
         }
-        let pieces = vec![piece];
         Ok(Span { pieces, sort })
     }
+
+    /// Whether a device may do with memory what is wanted
+    ///
+    /// Copies between devices go where no peer access is enabled; only memory that keeps a list
+    /// asks for more.
+    fn allows(&self, allocation: &Allocation, device: usize, wanted: u32) -> bool {
+        match &allocation.kind {
+            Kind::Mapped { access, .. } => access
+                .get(&device)
+                .is_some_and(|flags| flags & wanted == wanted),
+            Kind::Pooled { pool, .. } => self.pools.allows(*pool, device, wanted),
+            _ => true,
+        }
+    }
+}
+
+fn is_mapped(allocation: &Allocation) -> bool {
+    matches!(allocation.kind, Kind::Mapped { .. })
 }
 
 fn pageable(address: u64, bytes: usize) -> Span {
@@ -93,11 +124,11 @@ fn pageable(address: u64, bytes: usize) -> Span {
 impl Driver {
     /// Copies in the NULL stream, and waits for what the documentation says is waited for
     fn copy(&self, target: End, source: End, bytes: usize) -> Outcome {
-        self.current()?;
+        let device = self.current()?;
         if bytes == 0 {
             return Ok(());
         }
-        let (target, mut source) = self.spans(target, source, bytes)?;
+        let (target, mut source) = self.spans(target, source, bytes, device)?;
         let stream = self.stream(std::ptr::null_mut())?;
         let staged = source.sort == Sort::Pageable && target.sort == Sort::Device;
         let among_devices = source.sort == Sort::Device && target.sort == Sort::Device;
@@ -128,7 +159,7 @@ impl Driver {
         if bytes == 0 {
             return Ok(());
         }
-        let (target, source) = self.spans(target, source, bytes)?;
+        let (target, source) = self.spans(target, source, bytes, stream.context)?;
         let waits = target.sort.is_host() && source.sort.is_host();
         let mark = self.submit(&stream, move || transfer(&target.pieces, &source.pieces));
         if waits {
@@ -137,9 +168,16 @@ impl Driver {
         Ok(())
     }
 
-    fn spans(&self, target: End, source: End, bytes: usize) -> Outcome<(Span, Span)> {
+    fn spans(
+        &self,
+        target: End,
+        source: End,
+        bytes: usize,
+        device: usize,
+    ) -> Outcome<(Span, Span)> {
         let state = self.state();
-        Ok((state.span(target, bytes)?, state.span(source, bytes)?))
+        let target = state.span(target, bytes, device, READ_WRITE)?;
+        Ok((target, state.span(source, bytes, device, READ)?))
     }
 
     /// Fills; only memory of the host is waited for, and that only if the call is a synchronous one
@@ -150,7 +188,9 @@ impl Driver {
         if bytes == 0 {
             return Ok(());
         }
-        let target = self.state().span(device(address), bytes)?;
+        let target = self
+            .state()
+            .span(device(address), bytes, stream.context, READ_WRITE)?;
         let waits = waits && target.sort != Sort::Device;
         let mark = self.submit(&stream, move || {
             for piece in &target.pieces {
@@ -193,19 +233,27 @@ fn transfer(target: &[Piece], source: &[Piece]) {
 }
 
 fn device(address: CUdeviceptr) -> End {
-    let side = Side::Device;
-    End { address, side }
+    End {
+        address,
+        side: Side::Device,
+        by: None,
+    }
 }
 
 fn any(address: CUdeviceptr) -> End {
-    let side = Side::Any;
-    End { address, side }
+    End {
+        address,
+        side: Side::Any,
+        by: None,
+    }
 }
 
 fn host<T>(pointer: *const T) -> End {
-    let address = pointer.expose_provenance() as u64;
-    let side = Side::Host;
-    End { address, side }
+    End {
+        address: pointer.expose_provenance() as u64,
+        side: Side::Host,
+        by: None,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -304,9 +352,10 @@ pub(crate) extern "C" fn cuMemcpyPeerAsync(
     stream: CUstream,
 ) -> CUresult {
     call("cuMemcpyPeerAsync", |driver| {
-        driver.context(to_context)?;
-        driver.context(from_context)?;
-        driver.copy_async(device(to), device(from), bytes, stream)
+        let (mut to, mut from) = (device(to), device(from));
+        to.by = Some(driver.context(to_context)?);
+        from.by = Some(driver.context(from_context)?);
+        driver.copy_async(to, from, bytes, stream)
     })
 }
 

@@ -10,9 +10,11 @@ use crate::context::Primary;
 use crate::error::Outcome;
 use crate::event::Event;
 use crate::ffi::call_any_time;
+use crate::pool::Pools;
+use crate::queue::Streams;
 use crate::settings::settings;
 use crate::space::Space;
-use crate::stream::Streams;
+use crate::vmm::Vmm;
 
 /// The driver, from `cuInit` on
 ///
@@ -35,6 +37,8 @@ pub(crate) struct State {
     pub(crate) contexts: Vec<Primary>,
     /// Events, by handle
     pub(crate) events: HashMap<usize, Event>,
+    pub(crate) vmm: Vmm,
+    pub(crate) pools: Pools,
     /// Memory that is allocated on each device
     pub(crate) used_bytes: Vec<usize>,
     handles: usize,
@@ -87,6 +91,8 @@ impl Driver {
                 space: Space::reserve()?,
                 contexts: devices.iter().map(|_| Primary::default()).collect(),
                 events: HashMap::new(),
+                vmm: Vmm::default(),
+                pools: Pools::default(),
                 used_bytes: vec![0; devices.len()],
                 handles: 0,
             }),

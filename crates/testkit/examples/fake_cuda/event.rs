@@ -1,11 +1,11 @@
 //! Events: points in streams that others may wait for.
 
-use cudarc::driver::sys::{CUevent, CUresult};
+use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
 use crate::driver::Driver;
 use crate::error::Outcome;
 use crate::ffi::{Out, call};
-use crate::stream::Mark;
+use crate::queue::Mark;
 
 /// What was captured, at the last record
 #[derive(Debug)]
@@ -46,10 +46,7 @@ pub(crate) extern "C" fn cuEventCreate(to: Out<CUevent>, flags: u32) -> CUresult
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuEventRecord(
-    event: CUevent,
-    stream: cudarc::driver::sys::CUstream,
-) -> CUresult {
+pub(crate) extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
     call("cuEventRecord", |driver| {
         driver.current()?;
         let stream = driver.stream(stream)?;

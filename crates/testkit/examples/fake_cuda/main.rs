@@ -10,7 +10,7 @@
 //!
 //! Memory of a device is a memfd that the driver maps for itself ([`backing`]); the application gets
 //! an address in a reservation that nobody may touch ([`space`]), reused as soon as it is free.
-//! A stream is a queue and a thread ([`stream`]). Peers find each other's memory through
+//! A stream is a queue and a thread ([`queue`]). Peers find each other's memory through
 //! `/proc/PID/fd`, so they must run as one user and in one PID namespace.
 //!
 //! # Environment
@@ -58,6 +58,11 @@ mod ffi;
 mod host;
 mod ipc;
 mod pointer;
+mod pool;
+mod pool_sharing;
+mod props;
+mod queue;
 mod settings;
 mod space;
 mod stream;
+mod vmm;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use cudarc::driver::sys::{CUdeviceptr, CUpointer_attribute as A, CUresult};
 
 use crate::context::handle_of;
-use crate::driver::Driver;
+use crate::driver::{Driver, State};
 use crate::error::Outcome;
 use crate::ffi::{In, Out, call};
 use crate::space::{Allocation, Kind};
@@ -53,7 +53,21 @@ fn known(attribute: u32) -> Outcome<A> {
 }
 
 /// An attribute of memory that the driver knows
-fn value(attribute: A, address: u64, it: &Allocation, current: Outcome<usize>) -> Outcome<Value> {
+fn value(
+    state: &State,
+    attribute: A,
+    address: u64,
+    it: &Allocation,
+    current: Outcome<usize>,
+) -> Outcome<Value> {
+    // Of a mapping, the reservation is asked for; `cuMemGetAddressRange` tells the mapping itself.
+    let (base, bytes) = match it.kind {
+        Kind::Mapped { .. } => state
+            .vmm
+            .reservation(address)
+            .expect("mapped where reserved"),
+        _ => (it.base, it.bytes),
+    };
     let flag = |flag| Value::Four(u32::from(flag));
     Ok(match attribute {
         A::CU_POINTER_ATTRIBUTE_CONTEXT => {
@@ -76,11 +90,19 @@ fn value(attribute: A, address: u64, it: &Allocation, current: Outcome<usize>) -
         A::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
             flag(matches!(it.kind, Kind::Device { .. }))
         }
-        A::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Value::Eight(it.base),
-        A::CU_POINTER_ATTRIBUTE_RANGE_SIZE => Value::Eight(it.bytes as u64),
+        A::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Value::Eight(base),
+        A::CU_POINTER_ATTRIBUTE_RANGE_SIZE => Value::Eight(bytes as u64),
         A::CU_POINTER_ATTRIBUTE_MAPPED => flag(true),
-        A::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Eight(0),
-        // Nothing sets the one that is left, and no plain allocation allows the other.
+        A::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Eight(match it.kind {
+            Kind::Pooled { pool, .. } => pool as u64,
+            _ => 0,
+        }),
+        A::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES => Value::Four(match it.kind {
+            Kind::Mapped { handle, .. } => state.vmm.handle_types(handle),
+            Kind::Pooled { pool, .. } => state.pools.handle_types(pool),
+            _ => 0,
+        }),
+        // The one that is left, `SYNC_MEMOPS`, is never set.
         _ => Value::Four(0),
     })
 }
@@ -103,9 +125,17 @@ fn nothing(attribute: A) -> Value {
 fn answer(driver: &Driver, attribute: A, address: u64) -> Outcome<Value> {
     let current = driver.current();
     let state = driver.state();
-    match state.space.find(address) {
-        Some(allocation) => value(attribute, address, allocation, current),
-        None => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+    if let Some(allocation) = state.space.find(address) {
+        return value(&state, attribute, address, allocation, current);
+    }
+    // A reserved address is a range, and nothing else.
+    let reserved = state.vmm.reservation(address);
+    let (base, bytes) = reserved.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+    match attribute {
+        A::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Ok(Value::Eight(base)),
+        A::CU_POINTER_ATTRIBUTE_RANGE_SIZE => Ok(Value::Eight(bytes as u64)),
+        A::CU_POINTER_ATTRIBUTE_MAPPED => Ok(Value::Four(0)),
+        _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
     }
 }
 

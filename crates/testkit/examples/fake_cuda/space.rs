@@ -9,6 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::backing::Backing;
 use crate::error::Outcome;
+use crate::props::Access;
 
 /// The address space of all devices of this process
 ///
@@ -49,6 +50,10 @@ pub(crate) enum Kind {
     Registered,
     /// Of `cuIpcOpenMemHandle`: which handle, and how often
     Opened { handle: [u8; 64], times: u32 },
+    /// Of `cuMemMap`: of which memory, and who may touch it
+    Mapped { handle: u64, access: Access },
+    /// Of `cuMemAllocAsync` and its kin, or of `cuMemPoolImportPointer`
+    Pooled { pool: usize, serial: u64 },
 }
 
 /// Where the driver finds memory
@@ -91,7 +96,7 @@ impl Space {
     /// Takes the lowest range that is free
     pub(crate) fn take(&mut self, bytes: usize, align: u64) -> Outcome<u64> {
         let bytes = bytes as u64;
-        let mut base = self.start;
+        let mut base = self.start.next_multiple_of(align);
         for (&start, &end) in &self.taken {
             if start.saturating_sub(base) >= bytes {
                 break;
@@ -183,9 +188,10 @@ impl Allocation {
         }
     }
 
-    /// The context that it was made in, if that matters to it
+    /// The device of the context that it was made in; some is not made in any
     pub(crate) fn context(&self) -> Option<usize> {
-        Some(self.device)
+        let free = matches!(self.kind, Kind::Mapped { .. } | Kind::Pooled { .. });
+        (!free).then_some(self.device)
     }
 
     /// Whether the memory is of a device; the host may touch it nevertheless if it is managed
@@ -204,8 +210,11 @@ impl Allocation {
             return;
         };
         let exported = matches!(self.kind, Kind::Device { exported: true });
-        let ours = !matches!(self.kind, Kind::Opened { .. });
-        if ours && (exported || Arc::strong_count(backing) > 1) {
+        let here = matches!(
+            self.kind,
+            Kind::Device { .. } | Kind::Managed | Kind::Pinned
+        );
+        if here && (exported || Arc::strong_count(backing) > 1) {
             backing.fill(*offset, self.bytes, FREED);
         }
     }

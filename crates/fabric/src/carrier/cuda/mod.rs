@@ -28,7 +28,7 @@ use self::exchange::{Exchange, Outbox};
 use self::packet::{Offered, Packet};
 use self::payload::CudaPayload;
 use super::{Carrier, Payload, TakeError};
-use crate::cuda::CudaMemoryError;
+use crate::cuda::{CudaMemoryError, STREAM_LEGACY};
 use crate::memory::{DeviceMemory, Segment};
 use crate::runtime::{Engine, lock};
 
@@ -133,7 +133,8 @@ impl CudaCarrier {
         let offered = export.map_or(Offered::Local(block.address()), Offered::Exported);
         let to = Place {
             memory: allocation.part(block.address(), block.bytes()),
-            order: Order::Any,
+            // As for memory that is allocated for others: it may have been theirs.
+            order: Order::After(STREAM_LEGACY),
         };
         let told = post_later(Arc::clone(&self.exchange.outbox), offer(offered));
         Ok(Transfer::copy(driver, from, &to, block, told)?)

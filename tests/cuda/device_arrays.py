@@ -126,6 +126,7 @@ class DeviceArray:
         **interface: Any,
     ) -> None:
         self.memory = Memory(nbytes + offset, device) if memory is None else memory
+        self.device = device
         self.nbytes = nbytes
         self.pointer = self.memory.pointer + offset
         self._interface = interface
@@ -148,15 +149,15 @@ class DeviceArray:
         """Copy from the host, and wait until it is there."""
         nbytes = ctypes.c_size_t(len(data))
         pointer = ctypes.c_uint64(self.pointer)
-        _call(self.memory.device, "cuMemcpyHtoD_v2", pointer, data, nbytes)
-        _call(self.memory.device, "cuCtxSynchronize")
+        _call(self.device, "cuMemcpyHtoD_v2", pointer, data, nbytes)
+        _call(self.device, "cuCtxSynchronize")
         return self
 
     def read(self) -> bytes:
         """Copy to the host."""
         data = ctypes.create_string_buffer(self.nbytes)
         pointer, nbytes = ctypes.c_uint64(self.pointer), ctypes.c_size_t(self.nbytes)
-        _call(self.memory.device, "cuMemcpyDtoH_v2", data, pointer, nbytes)
+        _call(self.device, "cuMemcpyDtoH_v2", data, pointer, nbytes)
         return data.raw
 
 
@@ -246,7 +247,7 @@ class DLPackArray:
         shape = (array.nbytes,) if shape is None else shape
         self._shape = (ctypes.c_int64 * len(shape))(*shape)
         self._strides = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
-        device = _Device(kind, array.memory.device)
+        device = _Device(kind, array.device)
         tensor = _Tensor(array.pointer, device, len(shape), 1, bits, 1)
         tensor.shape = ctypes.cast(self._shape, ctypes.POINTER(ctypes.c_int64))
         if self._strides is not None:

@@ -145,6 +145,36 @@ with connected("inproc") as (near, far):
 """)
 
 
+@pytest.mark.parametrize("how", ["freed", "written to"])
+def test_memory_may_be_used_again_once_its_send_is_over(run_gpu: RunGpu, how: str) -> None:
+    # Within one process no handle opens, so the sender copies; and each operation begins late.
+    run_gpu(
+        """
+stream = Stream()
+data, zeros = (ctypes.create_string_buffer(bytes, len(DATA)) for bytes in (DATA, b""))
+with connected("shm") as (near, far):
+    for _ in range(3):
+        source = filled(DATA, stream=stream.handle)
+        target = DeviceArray(len(DATA))
+        receiving = far.recv(target)
+        for _ in range(3):
+            stream.write(source, data)
+        near.send(source).wait(60)
+        if sys.argv[1] == "freed":
+            stream.synchronize()
+            del source
+            near.queued_bytes()
+            gc.collect()
+        else:
+            stream.write(source, zeros)
+        receiving.wait(60)
+        assert target.read() == DATA
+""",
+        how,
+        FAKE_CUDA_DELAY_US="20000",
+    )
+
+
 def test_a_receive_that_is_cancelled_lets_go_of_its_memory(run_gpu: RunGpu) -> None:
     run_gpu("""
 with connected("inproc") as (near, far):

@@ -90,7 +90,16 @@ impl CudaCarrier {
                 let told = post_later(outbox, offer(offered));
                 Some(Transfer::after(driver, &place, (), told)?)
             }
-            None => Some(self.stage(driver, &place, offer)?),
+            None => {
+                let staged = self.stage(driver, memory, &place, offer)?;
+                if is_given {
+                    // The send is over now, and its memory may be written to while it is copied:
+                    // by work on its stream, which waits.
+                    let stream = memory.stream().unwrap_or(STREAM_LEGACY);
+                    staged.precede(place.memory.device(), stream)?;
+                }
+                Some(staged)
+            }
         };
         self.exchange.hold(ticket, transfer, is_given);
         Ok(ticket)
@@ -119,6 +128,7 @@ impl CudaCarrier {
     fn stage(
         &mut self,
         driver: &'static Driver,
+        memory: &DeviceMemory,
         from: &Place,
         offer: impl FnOnce(Offered) -> Packet,
     ) -> Result<Transfer, CudaMemoryError> {
@@ -137,7 +147,9 @@ impl CudaCarrier {
             order: Order::After(STREAM_LEGACY),
         };
         let told = post_later(Arc::clone(&self.exchange.outbox), offer(offered));
-        Ok(Transfer::copy(driver, from, &to, block, told)?)
+        // Where it is given, nothing else keeps the memory.
+        let kept = (block, memory.clone());
+        Ok(Transfer::copy(driver, from, &to, kept, told)?)
     }
 }
 

@@ -27,6 +27,8 @@ OURS = {
     "codec.py": {"compression", "frames", "header"},
     "comm.py": {"self._finalizer"},
     "context.py": {"_contexts"},
+    "device_arrays.py": {"header"},
+    "device_frames.py": {"frames", "host"},
     # Bokeh's, of a page that we made
     "dashboard.py": {"doc", "grid", "hosts", "page", "plot", "self"},
     "execution.py": {"_current", "ours", "stream"},

@@ -16,7 +16,14 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
-from backhaul import BackhaulError, Endpoint, EndpointClosed, HandshakeFailed, Request
+from backhaul import (
+    BackhaulError,
+    ConnectFailed,
+    Endpoint,
+    EndpointClosed,
+    HandshakeFailed,
+    Request,
+)
 from backhaul import Listener as NativeListener
 from backhaul.dask.addresses import (
     Location,
@@ -74,9 +81,10 @@ class BackhaulConnector(Connector):
         OSError
             If the peer cannot be reached. Dask tries again until its timeout.
         FatalCommClosedError
-            If what answers there does not speak Backhaul, or no version of it that we know.
+            If what answers there does not speak Backhaul, no version of it that we know, or allows
+            no lane that we do.
         ValueError
-            If the address or the configuration is malformed.
+            If the address or the configuration is malformed, or asks for a UCX that is not there.
         RuntimeError
             If encryption is asked for.
 
@@ -97,6 +105,11 @@ class BackhaulConnector(Connector):
                     f"cannot speak Backhaul with {peer_addr}: {failure}"
                 ) from failure
             except OSError as next_error:
+                if isinstance(next_error, ConnectFailed) and next_error.errno is None:
+                    # It was not the system that refused: the peers were there, and have no lane.
+                    raise FatalCommClosedError(
+                        f"cannot speak Backhaul with {peer_addr}: {next_error}"
+                    ) from next_error
                 error = error or next_error
                 continue
             return self.comm_class(

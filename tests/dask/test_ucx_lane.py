@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -102,6 +103,31 @@ def test_jobs_of_processes_pass_over_ucx_though_a_worker_is_killed(
         "accounted ucx",
         "afterwards ucx",
     ]
+
+
+HOOKS = """
+import ctypes, os
+from backhaul.dask import Settings
+from backhaul.dask.context import shared_context
+
+place = ctypes.cast(ctypes.CDLL(None).munmap, ctypes.c_void_p).value
+before = ctypes.string_at(place, 12)
+shared_context(Settings.current())
+print(ctypes.string_at(place, 12) != before, *(name for name in os.environ if "HOOK" in name))
+"""
+
+
+@needs_wheel
+def test_ucx_patches_libc_once_rather_than_every_library_that_is_loaded() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HOOKS],
+        env={**os.environ, **UCX_ALONE},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.split() == ["True"], done.stderr
 
 
 def test_a_scheduler_without_the_library_says_which(start: Start) -> None:

@@ -49,6 +49,7 @@ OURS = {
     "transfer_table.py": {"frame"},
     # The argument of dask.config.set
     "ucx_scheme.py": {"chosen"},
+    "ucx_keys.py": {"found", "variables"},
     # A future of asyncio's that a coroutine gave us to wait for
     "waiting.py": {"_current", "awaited"},
 }

@@ -29,7 +29,7 @@ _HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "bistro"}
 
 _lock = threading.RLock()
 _arena: Arena | None = None
-_contexts: dict[tuple[tuple[str, Any], ...], Context] = {}
+_contexts: dict[tuple[tuple[tuple[str, Any], ...], ...], Context] = {}
 #: Contexts of a parent process. Never dropped: closing one here would reach for threads that the
 #: fork did not copy, and for sockets that the parent still uses.
 _inherited: list[Context] = []
@@ -47,13 +47,14 @@ def shared_context(settings: Settings) -> Context:
         If the engine cannot be started.
     """
     with _lock:
-        context = _contexts.get(settings.native)
+        key = (settings.native, settings.ucx)
+        context = _contexts.get(key)
         if context is None:
             arena = shared_arena(settings)
             # A worker reads what it has asked for: map its pages when they arrive.
-            with _variables(_HOOKS):
+            with _variables({**_HOOKS, **dict(settings.ucx)}):
                 context = Context(**dict(settings.native), arena=arena, populate_leases=True)
-            _contexts[settings.native] = context
+            _contexts[key] = context
         return context
 
 

@@ -35,7 +35,10 @@ OURS = {
     "flows.py": {"found", "names", "reported", "total"},
     "launch/cluster.py": {"kwargs"},
     "launch/command.py": {"described", "parameters"},
-    "launch/cuda.py": {"left"},
+    "launch/device_pools.py": {"flags", "read"},
+    # As a mapping that a worker is given
+    "launch/device_spill.py": {"self"},
+    "launch/gpu_options.py": {"flags", "left", "options", "pools"},
     # Of a class of ours, or a process whose class is ours since the line before
     "launch/nanny.py": {"process", "spawned", "vars(self)"},
     "launch/run.py": {"nannies"},

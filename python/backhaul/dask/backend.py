@@ -38,6 +38,7 @@ from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_context
 from backhaul.dask.encryption import refuse_encryption
+from backhaul.dask.nvtx_ranges import comm_class_for
 from backhaul.dask.private import (
     Backend,
     BaseListener,
@@ -112,7 +113,7 @@ class BackhaulConnector(Connector):
                     ) from next_error
                 error = error or next_error
                 continue
-            return self.comm_class(
+            return comm_class_for(self.comm_class, settings)(
                 endpoint,
                 self.prefix + _location(endpoint.local_address),
                 peer_addr,
@@ -262,7 +263,7 @@ class BackhaulListener(BaseListener):
             endpoint.abort()
             return
         assert self._settings is not None
-        comm = self.comm_class(
+        comm = comm_class_for(self.comm_class, self._settings)(
             endpoint,
             self.prefix + _location(endpoint.local_address),
             self.prefix + _location(endpoint.peer_address),

@@ -51,6 +51,8 @@ class Settings:
         Results of tasks may be lent to workers that ask for them.
     allocate : bool
         NumPy's arrays of a worker are born in the arena.
+    nvtx : bool
+        What comms do is marked with ranges of NVTX.
     native : tuple of (str, object)
         Arguments of `backhaul.Context`, sorted, without those left to Backhaul. Hashable: equal
         settings share a context.
@@ -66,6 +68,7 @@ class Settings:
     sends_max: int
     share_results: bool
     allocate: bool
+    nvtx: bool
     native: tuple[tuple[str, Any], ...]
     ucx: tuple[tuple[str, str], ...]
     arena: tuple[tuple[str, int], ...] | None
@@ -111,6 +114,7 @@ class Settings:
             sends_max=sends_max,
             share_results=_require("arena.share-results", _flag),
             allocate=_require("arena.allocate", _flag),
+            nvtx=_require("nvtx", _flag),
             native=_given(native),
             ucx=ucx_keys.environment,
             arena=_arena(),

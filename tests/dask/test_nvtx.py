@@ -134,6 +134,7 @@ def test_where_no_tool_looks_comms_are_as_ever() -> None:
 
 def test_where_nvtx_is_missing_it_is_said_and_comms_work(tmp_path: Path) -> None:
     (tmp_path / "nvtx.py").write_text("raise ImportError('no nvtx here')")
-    done = run(PYTHONPATH=str(tmp_path), DASK_DISTRIBUTED__COMM__BACKHAUL__NVTX="True")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = run(PYTHONPATH=path, DASK_DISTRIBUTED__COMM__BACKHAUL__NVTX="True")
     assert done.stdout.splitlines()[-1] == "done True False", done.stderr
     assert done.stderr.count("nothing is marked: no nvtx here; pip install nvtx") == 1

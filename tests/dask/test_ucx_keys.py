@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,3 +196,20 @@ def test_ucx_is_told_of_keys_that_variables_of_dask_have_set(root: str) -> None:
     assert {"UCX_TLS=tcp", "UCX_LOG_LEVEL=info"} <= set(found.split())
     # None is left to processes that are started from here.
     assert done.stdout.splitlines()[-2:] == ["{'x': 1} ucx", ""]
+
+
+def test_a_file_from_before_2021_still_counts(tmp_path: Path) -> None:
+    (tmp_path / "distributed.yaml").write_text("ucx: {infiniband: true, cuda_copy: true}")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "import distributed; from backhaul.dask import Settings\n"
+            "print(dict(Settings.current().native)['lanes'], dict(Settings.current().ucx))",
+        ],
+        env={**os.environ, "DASK_CONFIG": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == f"{WITH_UCX} {{'UCX_TLS': 'rc,tcp'}}", done.stderr

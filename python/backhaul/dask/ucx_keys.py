@@ -1,8 +1,9 @@
 """Keys of the configuration that programs for UCX set, and what they mean for Backhaul.
 
 Three generations of them are about, with the same names: ``distributed.comm.ucx``, which Dask had
-until 2025, ``distributed-ucxx``, which goes before it, and ``ucx``, which Dask itself renames to
-the first. ``docs/guides/from-dask-cuda.md`` has the table of what each does here.
+until 2025, ``distributed-ucxx``, which goes before it, and ``ucx``, which Dask renames to
+``distributed.ucx`` as it reads files and variables, where upstream leaves it.
+``docs/guides/from-dask-cuda.md`` has the table of what each does here.
 
 The names and their order are those of ``distributed.yaml`` (2021.3 to 2024.12) and
 ``distributed-ucxx.yaml`` (0.52).
@@ -24,7 +25,7 @@ __all__ = ["ROOTS", "UcxKeys", "read_ucx_keys", "rmm_pool_size"]
 logger = logging.getLogger(__name__)
 
 #: Where the keys are; the first that has a value goes before the others.
-ROOTS = ("distributed-ucxx", "distributed.comm.ucx")
+ROOTS = ("distributed-ucxx", "distributed.comm.ucx", "distributed.ucx")
 
 _RMM_KEYS = ("distributed-ucxx.rmm.pool-size", "distributed.rmm.pool-size")
 

@@ -1,9 +1,9 @@
 """What a user may set under ``distributed.comm.backhaul``, read from ``dask.config``.
 
 The defaults, with a line on each key, are in ``backhaul-dask.yaml`` beside this file; importing
-this module registers them. Values are read when a listener or a comm is made, not at import, so
-``dask.config.set`` works, and Nanny passes them on to its worker with the rest of the
-configuration.
+this module registers them. What programs for UCX set elsewhere is read too (`ucx_keys`). Values
+are read when a listener or a comm is made, not at import, so ``dask.config.set`` works, and Nanny
+passes them on to its worker with the rest of the configuration.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import yaml
 from dask.utils import parse_bytes, parse_timedelta
 
 import dask
+from backhaul.dask.ucx_keys import read_ucx_keys
 
 if TYPE_CHECKING:
     from backhaul.dask.saturation import Limits
@@ -50,9 +51,13 @@ class Settings:
         Results of tasks may be lent to workers that ask for them.
     allocate : bool
         NumPy's arrays of a worker are born in the arena.
+    nvtx : bool
+        What comms do is marked with ranges of NVTX.
     native : tuple of (str, object)
         Arguments of `backhaul.Context`, sorted, without those left to Backhaul. Hashable: equal
         settings share a context.
+    ucx : tuple of (str, str)
+        Variables that UCX shall find in the environment while a context is made, sorted.
     arena : tuple of (str, int) or None
         Arguments of `backhaul.Arena`, sorted, without those left to Backhaul; None to do without.
     """
@@ -63,7 +68,9 @@ class Settings:
     sends_max: int
     share_results: bool
     allocate: bool
+    nvtx: bool
     native: tuple[tuple[str, Any], ...]
+    ucx: tuple[tuple[str, str], ...]
     arena: tuple[tuple[str, int], ...] | None
 
     @classmethod
@@ -73,8 +80,10 @@ class Settings:
         Raises
         ------
         ValueError
-            If a value cannot be understood. Names the key, the value and what is allowed.
+            If a value cannot be understood, or keys contradict each other. Names the key, the value
+            and what is allowed.
         """
+        ucx_keys = read_ucx_keys(_read("lanes", _names))
         keep_alive_s = _read("timeouts.keep-alive", _seconds)
         if keep_alive_s is None:
             keep_alive_s = _seconds(dask.config.get("distributed.comm.timeouts.tcp"))
@@ -82,7 +91,7 @@ class Settings:
         spin_s = _read("spin", _seconds)
         sends_max = _require("sends-limit", _count)
         native: dict[str, Any] = {
-            "lanes": _read("lanes", _names),
+            "lanes": ucx_keys.lanes,
             "eager_bytes_max": _read("eager", _bytes),
             "credit_bytes": _read("credit", _bytes),
             "credit_messages": _read("credit-messages", _count),
@@ -105,7 +114,9 @@ class Settings:
             sends_max=sends_max,
             share_results=_require("arena.share-results", _flag),
             allocate=_require("arena.allocate", _flag),
+            nvtx=_require("nvtx", _flag),
             native=_given(native),
+            ucx=ucx_keys.environment,
             arena=_arena(),
         )
 

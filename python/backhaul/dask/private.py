@@ -52,15 +52,18 @@ from distributed.process import AsyncProcess
 from distributed.protocol import pickle
 from distributed.protocol.compression import decompress, maybe_compress
 from distributed.protocol.core import dumps, loads
+from distributed.protocol.cuda import cuda_serialize
 from distributed.protocol.serialize import (
     Pickled,
     Serialize,
     Serialized,
     ToPickle,
     dask_serialize,
+    deserialize,
     merge_and_deserialize,
     msgpack_decode_default,
     msgpack_encode_default,
+    serialize,
     serialize_and_split,
 )
 from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpack_serializable
@@ -93,7 +96,7 @@ from distributed.worker import _run_actor as run_actor
 from distributed.worker import _run_task as run_task
 from distributed.worker import _run_task_simple as run_task_simple
 from distributed.worker import _worker_cvar as worker_variable
-from distributed.worker_memory import NannyMemoryManager, WorkerMemoryManager
+from distributed.worker_memory import NannyMemoryManager, WorkerMemoryManager, parse_memory_limit
 from distributed.worker_state_machine import (
     BaseWorker,
     ExecuteFailureEvent,
@@ -162,8 +165,10 @@ __all__ = [
     "coerce_to_address",
     "comm_utils",
     "context_meter",
+    "cuda_serialize",
     "dask_serialize",
     "decompress",
+    "deserialize",
     "dumps",
     "ensure_memoryview",
     "error_message",
@@ -182,6 +187,7 @@ __all__ = [
     "msgpack_encode_default",
     "msgpack_opts",
     "offload",
+    "parse_memory_limit",
     "pickle",
     "process_of",
     "processes_and_threads",
@@ -190,6 +196,7 @@ __all__ = [
     "run_task",
     "run_task_simple",
     "safe_sizeof",
+    "serialize",
     "serialize_and_split",
     "sizeof",
     "starting_method",

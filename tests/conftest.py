@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import gc
+import signal
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Heed SIGINT, which a shell has ignored by what it starts in the background.
+
+    Tests send it to programs that they start, and these inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module", autouse=True)

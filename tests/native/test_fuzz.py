@@ -284,8 +284,8 @@ class Traffic(RuleBasedStateMachine):
     @rule(side=SIDES, choice=CHOICES)
     def cancel(self, side: int, choice: int) -> None:
         receives = self.models[side].receives
-        # One that a later one competes with may have met a message, and that later one the next. What
-        # is given up then goes to the receive after both, as no result is taken back.
+        # One that a later one competes with may have met a message, and that later one the next.
+        # What is given up then goes to the receive after both, as no result is taken back.
         alone = [
             receive
             for index, receive in enumerate(receives)

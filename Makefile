@@ -18,8 +18,15 @@ RUST_MANIFESTS := Cargo.toml Cargo.lock $(wildcard crates/*/Cargo.toml)
 # What a wheel holds besides
 PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name '*.yaml')
 
+# Parts of the tests that run beside one another. Each of them waits for half of its time, and each
+# prints when it is over.
+TEST_JOBS ?= 2
+
 # Models are explored for seconds: what link-time optimisation saves there, it costs to build
 QUICK_RELEASE := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+
+# Takes no part in how many jobs make has: rustdoc, which it starts, could not ask for them
+FREE_CARGO := env -u MAKEFLAGS -u MFLAGS cargo
 
 # One interpreter for every build of PyO3, or cargo would build it again for the next one
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
@@ -43,17 +50,26 @@ run: build ## Set up, then run a Dask job over tcp:// and over backhaul:// and c
 build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
 
 .PHONY: test
-test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test
-	cargo test --workspace --no-fail-fast
-	BACKHAUL_STRESS_SEEDS=5 cargo test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
-	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) \
-	  cargo test -p backhaul-shm --release --lib
-	$(BIN)/python -m pytest $(ARGS)
-	$(if $(ARGS),,$(NEWEST_VENV)/bin/python -m pytest tests/dask)
+test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test, two parts at a time (TEST_JOBS=1: one after another)
+	cargo test --workspace --no-run
+	$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
+	  test-python test-rust $(if $(ARGS),,test-newest)
 
+.PHONY: test-rust
+test-rust: $(VENV)/.run ## The Rust tests and the loom models alone
+	$(FREE_CARGO) test --workspace --no-fail-fast
+	BACKHAUL_STRESS_SEEDS=5 $(FREE_CARGO) test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) \
+	  $(FREE_CARGO) test -p backhaul-shm --release --lib
+
+.PHONY: test-python
+test-python: build $(VENV)/.dev ## The Python tests alone
+	$(BIN)/python -m pytest $(ARGS)
+
+# A cache of its own: it may run beside the other
 .PHONY: test-newest
-test-newest: $(NEWEST_VENV)/.installed ## Run the Dask tests with the newest Dask alone
-	$(NEWEST_VENV)/bin/python -m pytest $(or $(ARGS),tests/dask)
+test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask alone
+	$(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),tests/dask)
 
 # Three minutes; what is short of it is in `make test` too
 .PHONY: test-ucx

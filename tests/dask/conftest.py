@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import pytest
@@ -30,7 +31,10 @@ Start: TypeAlias = Callable[..., "Program"]
 DEADLINE_S = 60
 
 
-@pytest.fixture(params=["inproc", "shm", "tcp"])
+needs_wheel = pytest.mark.skipif(find_spec("libucx") is None, reason="no wheel libucx")
+
+
+@pytest.fixture(params=["inproc", "shm", "tcp", pytest.param("ucx", marks=needs_wheel)])
 def lane(request: pytest.FixtureRequest) -> str:
     """Each lane that two ends in one process can use."""
     return str(request.param)

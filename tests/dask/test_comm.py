@@ -395,7 +395,8 @@ async def test_a_peer_that_is_killed_is_noticed_without_a_read(
     accepted: asyncio.Queue[Any] = asyncio.Queue()
     with dask.config.set({"distributed.comm.backhaul.lanes": [lane]}):
         async with listen("backhaul://127.0.0.1", accepted.put) as listener:
-            child = start("-c", CHILD, listener.contact_address)
+            lanes = {"DASK_DISTRIBUTED__COMM__BACKHAUL__LANES": lane}
+            child = start("-c", CHILD, listener.contact_address, env=lanes)
             comm = await accepted.get()
             assert comm.lane == lane
             assert comm.remote_info["backhaul"]["pid"] == child.process.pid

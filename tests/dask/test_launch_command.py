@@ -54,10 +54,10 @@ def assert_all_ended(program: Program) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def scheduler(start: Start, tmp_path: Path) -> dict[str, str]:
-    """Start a scheduler, and tell its addresses and its file."""
-    file = tmp_path / "scheduler.json"
+@pytest.fixture(scope="module")
+def scheduler(start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Start a scheduler, and tell its addresses and its file; each test ends its own workers."""
+    file = tmp_path_factory.mktemp("scheduler") / "scheduler.json"
     program = start(*SCHEDULER, "--port", "0", "--scheduler-file", str(file))
     found = {
         scheme: program.wait_for(rf"Scheduler at:\s+({scheme}://127\.0\.0\.1:\d+)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from distributed.utils_test import gen_test
 
 from backhaul import BackhaulError, ConfigError
 from backhaul.dask import DGX, CUDACluster
-from backhaul.dask.launch.cuda import cuda_options, devices
-from backhaul.topology import Machine, discover, load, parse
+from backhaul.dask.launch.cuda import devices
+from backhaul.topology import discover, load
+from tests.dask.machines import machine_with_gpus
 
 FIXTURES = Path(__file__).parents[2] / "crates" / "topology" / "tests" / "fixtures"
 
@@ -24,21 +24,8 @@ CPUS = sorted(os.sched_getaffinity(0))
 pytestmark = pytest.mark.timeout(120)
 
 
-def machine_with_gpus() -> Machine:
-    """Give this machine two GPUs that it may not have, one near each of two CPUs."""
-    found = json.loads(discover().to_json())
-    found["gpus"] = [
-        {
-            "index": index, "uuid": f"GPU-{index}", "name": "recorded", "memory_bytes": 1 << 34,
-            "place": {"pci_path": [], "node": None, "cpus": str(cpu)}, "instances": [],
-        }
-        for index, cpu in enumerate(CPUS[:2])
-    ]  # fmt: skip
-    return parse(json.dumps(found))
-
-
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs to tell workers apart")
-@gen_test()
+@gen_test(timeout=60)
 async def test_each_worker_has_a_gpu_and_the_cpus_near_it() -> None:
     async with (
         CUDACluster(
@@ -70,7 +57,7 @@ async def test_each_worker_has_a_gpu_and_the_cpus_near_it() -> None:
         assert await client.submit(sum, [1, 2], resources={"GPU": 1}) == 3
 
 
-@gen_test()
+@gen_test(timeout=60)
 async def test_gpus_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {
         "machine": machine_with_gpus(), "dashboard_address": None, "asynchronous": True,
@@ -115,33 +102,6 @@ def test_dgx_has_the_signature_that_it_had() -> None:
         "CUDA_VISIBLE_DEVICES": None,
     }
     assert parameters["kwargs"].kind is inspect.Parameter.VAR_KEYWORD
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("device_memory_limit", 0.8, "CUDF_SPILL"),
-        ("rmm_pool_size", "10GB", "rmm.reinitialize"),
-        ("rmm_managed_memory", True, "rmm.reinitialize"),
-        ("jit_unspill", True, "gone from dask-cuda too"),
-        ("enable_nvlink", True, "none over UCX yet"),
-        ("enable_infiniband", True, "none over UCX yet"),
-        ("enable_cudf_spill", True, "CUDF_SPILL"),
-    ],
-)
-def test_what_only_dask_cuda_does_is_refused_with_a_reason(
-    option: str, value: Any, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"{option}=.*{message}"):
-        CUDACluster(**{option: value})
-
-
-def test_options_that_ask_for_nothing_are_taken() -> None:
-    options: dict[str, Any] = {
-        "device_memory_limit": None, "rmm_pool_size": None, "jit_unspill": False,
-        "enable_nvlink": False, "protocol": "backhaul", "preload": "a", "pre_import": "b, c",
-    }  # fmt: skip
-    assert cuda_options(options) == {"protocol": "backhaul", "preload": ["a", "b", "c"]}
 
 
 def test_gpus_are_read_as_cuda_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:

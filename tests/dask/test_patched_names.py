@@ -26,7 +26,8 @@ OURS = {
     "backend.py": {"comm"},
     "codec.py": {"compression", "frames", "header"},
     "comm.py": {"self._finalizer"},
-    "context.py": {"_contexts"},
+    # The environment, while UCX reads it
+    "context.py": {"_contexts", "os.environ"},
     "device_arrays.py": {"header"},
     "device_frames.py": {"frames", "host"},
     # Bokeh's, of a page that we made
@@ -36,7 +37,10 @@ OURS = {
     "flows.py": {"found", "names", "reported", "total"},
     "launch/cluster.py": {"kwargs"},
     "launch/command.py": {"described", "parameters"},
-    "launch/cuda.py": {"left"},
+    "launch/device_pools.py": {"flags", "read"},
+    # As a mapping that a worker is given
+    "launch/device_spill.py": {"self"},
+    "launch/gpu_options.py": {"flags", "left", "options", "pools"},
     # Of a class of ours, or a process whose class is ours since the line before
     "launch/nanny.py": {"process", "spawned", "vars(self)"},
     "launch/run.py": {"nannies"},
@@ -50,6 +54,7 @@ OURS = {
     "transfer_table.py": {"frame"},
     # The argument of dask.config.set
     "ucx_scheme.py": {"chosen"},
+    "ucx_keys.py": {"found", "variables"},
     # A future of asyncio's that a coroutine gave us to wait for
     "waiting.py": {"_current", "awaited"},
 }

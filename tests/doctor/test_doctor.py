@@ -72,7 +72,7 @@ def test_a_few_topics_may_be_asked_for() -> None:
     done = run("limits", "dask")
     assert done.returncode == 0
     assert "accelerations" in done.stdout
-    assert "lanes" not in done.stdout
+    assert "inproc" not in done.stdout
 
 
 def test_an_unknown_topic_is_refused_by_name() -> None:

@@ -1,14 +1,14 @@
 """Pack what a machine with a GPU and without a network needs: `make gpu-bundle`.
 
-Into ``.gpu/`` go the wheel of this project, its Rust tests that need a GPU, wheels of Dask and of test tools for the
-Python of that machine, and the parts of UCX that reach GPUs. `run.py` beside this file takes it from there.
+Into ``.gpu/`` go the wheel of this project, its Rust tests that need a GPU, wheels of Dask and of
+test tools for the Python of that machine, and the parts of UCX that reach GPUs. `run.py` takes it
+from there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -28,27 +28,35 @@ RUST_TESTS = (
     ("cuda-lib", ["-p", "backhaul-cuda", "--lib"]),
 )
 
-#: What is kept of the wheel of libucx, by the beginning of the file name
+#: What is kept of the wheel of libucx, by the beginning of the file name: each library under the
+#: one of its three names by which others ask for it
 UCX_KEPT = (
-    "libucm.so",
-    "libucm_cuda.so",
-    "libucp.so",
-    "libucs.so",
-    "libuct.so",
-    "libuct_cma.so",
-    "libuct_cuda.so",
+    "libgomp",
+    "libucm.so.0",
+    "libucm_cuda.so.0",
+    "libucp.so.0",
+    "libucs.so.0",
+    "libuct.so.0",
+    "libuct_cma.so.0",
+    "libuct_cuda.so.0",
     "ucx_info",
     "ucx_perftest",
 )
 
+#: What is left out all the same
+UCX_LEFT_OUT = (".so.0.0.0", "_daemon")
+
 #: What of the other environments is not needed there, being large, or there already
 NOT_PACKED = frozenset(
-    "bokeh contourpy maturin narwhals numpy pandas pillow prometheus_client pyarrow "
-    "python-dateutil tzdata xyzservices".split()
+    (
+        *("bokeh", "contourpy", "maturin", "narwhals", "numpy", "pandas", "pillow"),
+        *("prometheus_client", "pyarrow", "python-dateutil", "tzdata", "xyzservices"),
+    )
 )
 
 #: Tags of wheels that such a machine takes, newest first
-PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in (39, 34, 31, 28, 27, 26, 24, 17)) + (
+PLATFORMS = (
+    *(f"manylinux_2_{minor}_x86_64" for minor in (39, 34, 31, 28, 27, 26, 24, 17)),
     "manylinux2014_x86_64",
     "manylinux1_x86_64",
 )
@@ -97,17 +105,16 @@ def _requirements() -> Iterator[str]:
 
 
 def _trim_ucx() -> None:
-    """Take the parts that reach GPUs out of the wheel of libucx, as they are: stripped they break."""
+    """Take what reaches GPUs out of the wheel of libucx, as it is: stripped it breaks."""
     (wheel,) = (BUNDLE / "wheels").glob("libucx_cu*.whl")
-    target = BUNDLE / "ucx"
     with zipfile.ZipFile(wheel) as archive:
         for info in archive.infolist():
             path = Path(info.filename)
-            # Each library is there under three names; two are needed: what programs and what modules ask for.
-            is_module = path.parent.name == "ucx"
-            if not path.name.startswith(UCX_KEPT) or (".so.0.0" in path.name and not is_module):
+            if not path.name.startswith(UCX_KEPT) or path.name.endswith(UCX_LEFT_OUT):
                 continue
-            kept = target / Path(*path.parts[1:])
+            # What the wheel brings of other libraries is found where its own are.
+            place = Path("lib") if path.name.startswith("libgomp") else Path(*path.parts[1:-1])
+            kept = BUNDLE / "ucx" / place / path.name
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_bytes(archive.read(info))
             kept.chmod(0o755)
@@ -123,18 +130,21 @@ def _build_tests() -> None:
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
-            # Its own folder: other builds keep their debug information.
-            env={**os.environ, "CARGO_PROFILE_TEST_STRIP": "symbols"},
         )
         for line in built.stdout.splitlines():
             message = json.loads(line)
             program = message.get("executable")
             if program and message["profile"]["test"]:
                 shutil.copy(program, BUNDLE / "bin" / name)
+        # Most of it is debug information. Where there is no strip it is only larger.
+        if strip := shutil.which("strip"):
+            subprocess.run([strip, str(BUNDLE / "bin" / name)], check=True)
 
 
 def _copy_ucx_py(checkout: Path) -> None:
-    tests = next((path for path in (checkout / "tests", checkout / "ucp/tests") if path.is_dir()), None)
+    tests = next(
+        (path for path in (checkout / "tests", checkout / "ucp/tests") if path.is_dir()), None
+    )
     if tests is None:
         raise SystemExit(f"{checkout} has no folder tests: is it a checkout of UCX-Py?")
     target = BUNDLE / "ucx-py-tests"

@@ -1,8 +1,9 @@
 """Run everything that needs a GPU, on a machine that has one: `make gpu-test`.
 
-Needs Python with CuPy, Numba or PyTorch as far as there are tests for them, what `bundle.py` has packed into ``.gpu/``, and
-no network. Every step is bounded, and skipped with its reason; with ``BACKHAUL_REQUIRE_GPU=1`` a skip is a failure.
-The log lies in ``.gpu/log.txt``, and in the folder ``$OUT`` where there is one.
+Needs no network, but Python with CuPy, Numba or PyTorch, as far as there are tests for them, and
+what `bundle.py` has packed into ``.gpu/``. Every step is bounded, and skipped with its reason; with
+``BACKHAUL_REQUIRE_GPU=1`` a skip is a failure. The log lies in ``.gpu/log.txt``, and in the folder
+``$OUT`` where there is one.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def steps() -> Iterator[Step]:
 
 
 def _perftest() -> Iterator[Step]:
-    """What UCX itself does between two processes of this machine."""
+    """Give what UCX itself does between two processes of this machine."""
     program = BUNDLE / "ucx/bin/ucx_perftest"
     libraries = BUNDLE / "ucx/lib"
     environment = (("LD_LIBRARY_PATH", str(libraries)), ("UCX_MODULE_DIR", str(libraries / "ucx")))

@@ -61,7 +61,9 @@ def _numba() -> tuple[Any, Any]:
 
 def _torch() -> tuple[Any, Any]:
     torch = pytest.importorskip("torch")
-    return torch.arange(ITEMS, dtype=torch.float32, device="cuda"), torch.zeros(ITEMS, device="cuda")
+    return torch.arange(ITEMS, dtype=torch.float32, device="cuda"), torch.zeros(
+        ITEMS, device="cuda"
+    )
 
 
 def _jax() -> tuple[Any, Any]:

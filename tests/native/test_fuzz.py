@@ -212,6 +212,13 @@ def match(sent: list[Message], receives: list[Receive]) -> dict[int, Message]:
     return matched
 
 
+def compete(one: Receive, other: Receive) -> bool:
+    """Tell whether some message fits both receives."""
+    if one.tag is None or other.tag is None:
+        return one.tag is None and other.tag is None
+    return not (one.tag ^ other.tag) & one.mask & other.mask
+
+
 def expected(message: Message, nbytes: int) -> list[Any]:
     """Give the outcome of a receive that takes a message."""
     if message.tag is None:
@@ -277,8 +284,15 @@ class Traffic(RuleBasedStateMachine):
     @rule(side=SIDES, choice=CHOICES)
     def cancel(self, side: int, choice: int) -> None:
         receives = self.models[side].receives
-        if receives:
-            receive = receives[choice % len(receives)]
+        # One that a later one competes with may have met a message, and that later one the next.
+        # What is given up then goes to the receive after both, as no result is taken back.
+        alone = [
+            receive
+            for index, receive in enumerate(receives)
+            if not any(compete(receive, later) for later in receives[index + 1 :])
+        ]
+        if alone:
+            receive = alone[choice % len(alone)]
             if self.sides[side].cancel(receive.number) == ["Cancelled"]:
                 # It has taken nothing, so it is as if it had never been.
                 receives.remove(receive)

@@ -88,12 +88,20 @@ pub enum ImportError {
 }
 
 impl Importer {
-    /// Opens what was exported
+    /// Opens what was exported, for `reader`, a device of this process
+    ///
+    /// Memory of a device that this process does not see is opened by the reader, where its handle allows
+    /// that.
     ///
     /// # Errors
     ///
     /// [`ImportError`].
-    pub fn open(&mut self, export: &Export, bytes: u64) -> Result<Arc<Mapping>, ImportError> {
+    pub fn open(
+        &mut self,
+        export: &Export,
+        bytes: u64,
+        reader: u16,
+    ) -> Result<Arc<Mapping>, ImportError> {
         let end = export.offset.checked_add(bytes);
         if end.is_none_or(|end| end > export.allocation_bytes) {
             return Err(ImportError::OutOfRange {
@@ -106,9 +114,13 @@ impl Importer {
             crate::LoadError::Refused(error) => ImportError::Cuda(error),
             _ => not_seen(export.device),
         })?;
-        let device = driver
-            .find(export.device)
-            .ok_or_else(|| not_seen(export.device))?;
+        let seen = driver.find(export.device);
+        let by_reader = || match export.handle {
+            Handle::Legacy(_) => driver.device(reader),
+            Handle::Descriptor(_) | Handle::Pool { .. } => None,
+        };
+        let device = seen.or_else(by_reader);
+        let device = device.ok_or_else(|| not_seen(export.device))?;
         self.uses += 1;
         if let Some((mapping, used)) = self.mappings.get_mut(&export.id) {
             *used = self.uses;
@@ -116,7 +128,11 @@ impl Importer {
         }
         let _current = Current::enter(driver, device.context(driver)?)?;
         let (base, opened) = match &export.handle {
-            Handle::Legacy(handle) => (open_legacy(driver, handle)?, Opened::Legacy),
+            Handle::Legacy(handle) => match open_legacy(driver, handle) {
+                Ok(base) => (base, Opened::Legacy),
+                Err(_) if seen.is_none() => return Err(not_seen(export.device)),
+                Err(error) => return Err(error.into()),
+            },
             Handle::Descriptor(descriptor) => {
                 let reserved_bytes = usize::try_from(export.allocation_bytes).unwrap_or(usize::MAX);
                 let base = map(driver, device, descriptor.as_raw_fd(), reserved_bytes)?;

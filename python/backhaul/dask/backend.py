@@ -16,7 +16,14 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
-from backhaul import BackhaulError, Endpoint, EndpointClosed, HandshakeFailed, Request
+from backhaul import (
+    BackhaulError,
+    ConnectFailed,
+    Endpoint,
+    EndpointClosed,
+    HandshakeFailed,
+    Request,
+)
 from backhaul import Listener as NativeListener
 from backhaul.dask.addresses import (
     Location,
@@ -31,6 +38,7 @@ from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_context
 from backhaul.dask.encryption import refuse_encryption
+from backhaul.dask.nvtx_ranges import comm_class_for
 from backhaul.dask.private import (
     Backend,
     BaseListener,
@@ -74,9 +82,10 @@ class BackhaulConnector(Connector):
         OSError
             If the peer cannot be reached. Dask tries again until its timeout.
         FatalCommClosedError
-            If what answers there does not speak Backhaul, or no version of it that we know.
+            If what answers there does not speak Backhaul, no version of it that we know, or allows
+            no lane that we do.
         ValueError
-            If the address or the configuration is malformed.
+            If the address or the configuration is malformed, or asks for a UCX that is not there.
         RuntimeError
             If encryption is asked for.
 
@@ -97,9 +106,14 @@ class BackhaulConnector(Connector):
                     f"cannot speak Backhaul with {peer_addr}: {failure}"
                 ) from failure
             except OSError as next_error:
+                if isinstance(next_error, ConnectFailed) and next_error.errno is None:
+                    # It was not the system that refused: the peers were there, and have no lane.
+                    raise FatalCommClosedError(
+                        f"cannot speak Backhaul with {peer_addr}: {next_error}"
+                    ) from next_error
                 error = error or next_error
                 continue
-            return self.comm_class(
+            return comm_class_for(self.comm_class, settings)(
                 endpoint,
                 self.prefix + _location(endpoint.local_address),
                 peer_addr,
@@ -249,7 +263,7 @@ class BackhaulListener(BaseListener):
             endpoint.abort()
             return
         assert self._settings is not None
-        comm = self.comm_class(
+        comm = comm_class_for(self.comm_class, self._settings)(
             endpoint,
             self.prefix + _location(endpoint.local_address),
             self.prefix + _location(endpoint.peer_address),

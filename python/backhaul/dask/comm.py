@@ -124,7 +124,7 @@ class BackhaulComm(Comm):
 
     @property
     def lane(self) -> str:
-        """How bytes move to this peer: ``inproc``, ``shm`` or ``tcp``."""
+        """How bytes move to this peer: ``inproc``, ``shm``, ``ucx`` or ``tcp``."""
         return self._endpoint.lane
 
     @property

@@ -1,9 +1,9 @@
 """What a user may set under ``distributed.comm.backhaul``, read from ``dask.config``.
 
 The defaults, with a line on each key, are in ``backhaul-dask.yaml`` beside this file; importing
-this module registers them. Values are read when a listener or a comm is made, not at import, so
-``dask.config.set`` works, and Nanny passes them on to its worker with the rest of the
-configuration.
+this module registers them. What programs for UCX set elsewhere is read too (`ucx_keys`). Values
+are read when a listener or a comm is made, not at import, so ``dask.config.set`` works, and Nanny
+passes them on to its worker with the rest of the configuration.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import yaml
 from dask.utils import parse_bytes, parse_timedelta
 
 import dask
+from backhaul.dask.ucx_keys import read_ucx_keys
 
 if TYPE_CHECKING:
     from backhaul.dask.saturation import Limits
@@ -54,9 +55,13 @@ class Settings:
         Memory of GPUs comes from peers as it is, where it can; None: in processes that use GPUs.
     device_allocator : str or None
         Who allocates for what comes from other GPUs, see `backhaul.dask.device_frames`.
+    nvtx : bool
+        What comms do is marked with ranges of NVTX.
     native : tuple of (str, object)
         Arguments of `backhaul.Context`, sorted, without those left to Backhaul. Hashable: equal
         settings share a context.
+    ucx : tuple of (str, str)
+        Variables that UCX shall find in the environment while a context is made, sorted.
     arena : tuple of (str, int) or None
         Arguments of `backhaul.Arena`, sorted, without those left to Backhaul; None to do without.
     """
@@ -69,7 +74,9 @@ class Settings:
     allocate: bool
     device_frames: bool | None
     device_allocator: str | None
+    nvtx: bool
     native: tuple[tuple[str, Any], ...]
+    ucx: tuple[tuple[str, str], ...]
     arena: tuple[tuple[str, int], ...] | None
 
     @classmethod
@@ -79,8 +86,10 @@ class Settings:
         Raises
         ------
         ValueError
-            If a value cannot be understood. Names the key, the value and what is allowed.
+            If a value cannot be understood, or keys contradict each other. Names the key, the value
+            and what is allowed.
         """
+        ucx_keys = read_ucx_keys(_read("lanes", _names))
         keep_alive_s = _read("timeouts.keep-alive", _seconds)
         if keep_alive_s is None:
             keep_alive_s = _seconds(dask.config.get("distributed.comm.timeouts.tcp"))
@@ -88,7 +97,7 @@ class Settings:
         spin_s = _read("spin", _seconds)
         sends_max = _require("sends-limit", _count)
         native: dict[str, Any] = {
-            "lanes": _read("lanes", _names),
+            "lanes": ucx_keys.lanes,
             "carriers": _read("carriers", _carriers),
             "eager_bytes_max": _read("eager", _bytes),
             "credit_bytes": _read("credit", _bytes),
@@ -114,7 +123,9 @@ class Settings:
             allocate=_require("arena.allocate", _flag),
             device_frames=_read("gpu.frames", _flag),
             device_allocator=_read("gpu.allocator", _allocator),
+            nvtx=_require("nvtx", _flag),
             native=_given(native),
+            ucx=ucx_keys.environment,
             arena=_arena(),
         )
 

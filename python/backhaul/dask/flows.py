@@ -88,7 +88,7 @@ class Flow:
     host : str
         Address of its host.
     lane : str
-        ``inproc``, ``shm`` or ``tcp``.
+        ``inproc``, ``shm``, ``ucx`` or ``tcp``.
     sizes : dict of int to Counts
         What came.
     """

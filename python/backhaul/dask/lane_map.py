@@ -27,9 +27,9 @@ def lanes(client: Client) -> dict[tuple[str, str], str] | Awaitable[dict[tuple[s
     Returns
     -------
     dict of (str, str) to str
-        For each (from, to) pair of worker addresses, the lane: ``inproc``, ``shm`` or ``tcp``, or,
-        between workers that do not speak Backhaul, the scheme of their addresses. An awaitable of
-        it if the client is asynchronous.
+        For each (from, to) pair of worker addresses, the lane: ``inproc``, ``shm``, ``ucx`` or
+        ``tcp``, or, between workers that do not speak Backhaul, the scheme of their addresses. An
+        awaitable of it if the client is asynchronous.
 
     Raises
     ------

@@ -4,7 +4,7 @@ A buffer that is lent stays where it is, and the peer maps the memory of this pr
 only where all of these hold:
 
 1. *The lane can lend.* Both ends must be able to map the same memory, which the lanes of one host
-   can and TCP cannot: `arena_for_lane`.
+   can; TCP and UCX copy: `arena_for_lane`.
 2. *Nobody writes to it any more.* Dask does not say so of a message. It holds for results of tasks,
    which Dask forbids to change, and these travel in the answer of ``Worker.get_data`` alone. That
    answer is known by its shape: `holds_results`. ``arena.share-results`` switches it off.
@@ -25,8 +25,8 @@ from backhaul.dask.private import ensure_memoryview
 
 __all__ = ["arena_for_lane", "holds_results", "in_order", "move_to_arena", "nbytes_of"]
 
-#: Lanes whose ends cannot map the same memory
-_LANES_THAT_COPY: Final = frozenset({"tcp"})
+#: Lanes whose ends can map the same memory
+_LANES_THAT_LEND: Final = frozenset({"inproc", "shm"})
 
 #: The keys of what `distributed.Worker.get_data` answers, and of no other message. What the method
 #: of an actor returns, for one, may change later, and has other keys.
@@ -43,7 +43,7 @@ def arena_for_lane(lane: str, settings: Settings) -> Arena | None:
     settings : Settings
         The configuration of the comm.
     """
-    return None if lane in _LANES_THAT_COPY else shared_arena(settings)
+    return shared_arena(settings) if lane in _LANES_THAT_LEND else None
 
 
 def holds_results(msg: object) -> bool:

@@ -10,7 +10,7 @@ from backhaul.dask.matrix import Matrix, amount, duration, size_rows
 __all__ = ["TOOLTIP", "head", "sums"]
 
 #: Colours of the lanes.
-_LANE_COLORS = {"inproc": "#7b4ea3", "shm": "#1b7f79", "tcp": "#c4622d"}
+_LANE_COLORS = {"inproc": "#7b4ea3", "shm": "#1b7f79", "ucx": "#2f5fb3", "tcp": "#c4622d"}
 
 #: What Bokeh shows at the mouse, of the columns of a cell.
 TOOLTIP = """

@@ -60,9 +60,11 @@ from distributed.protocol.serialize import (
     ToPickle,
     dask_deserialize,
     dask_serialize,
+    deserialize,
     merge_and_deserialize,
     msgpack_decode_default,
     msgpack_encode_default,
+    serialize,
     serialize_and_split,
 )
 from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpack_serializable
@@ -95,7 +97,7 @@ from distributed.worker import _run_actor as run_actor
 from distributed.worker import _run_task as run_task
 from distributed.worker import _run_task_simple as run_task_simple
 from distributed.worker import _worker_cvar as worker_variable
-from distributed.worker_memory import NannyMemoryManager, WorkerMemoryManager
+from distributed.worker_memory import NannyMemoryManager, WorkerMemoryManager, parse_memory_limit
 from distributed.worker_state_machine import (
     BaseWorker,
     ExecuteFailureEvent,
@@ -169,6 +171,7 @@ __all__ = [
     "dask_deserialize",
     "dask_serialize",
     "decompress",
+    "deserialize",
     "dumps",
     "ensure_memoryview",
     "error_message",
@@ -187,6 +190,7 @@ __all__ = [
     "msgpack_encode_default",
     "msgpack_opts",
     "offload",
+    "parse_memory_limit",
     "pickle",
     "process_of",
     "processes_and_threads",
@@ -195,6 +199,7 @@ __all__ = [
     "run_task",
     "run_task_simple",
     "safe_sizeof",
+    "serialize",
     "serialize_and_split",
     "sizeof",
     "starting_method",

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FlowCollector", "install"]
 
-#: Hosts with a label of their own: the first that sent anything. With three lanes and six classes
-#: that is at most 1170 series of each kind, and usually a few dozen.
+#: Hosts with a label of their own: the first that sent anything. With four lanes and six classes
+#: that is at most 1560 series of each kind, and usually a few dozen.
 HOSTS_MAX = 64
 
 _LABELS = ("peer_host", "lane", "size_class")

@@ -14,13 +14,16 @@ _STYLES = {"works": "green", "limited": "yellow", "absent": "dim", "broken": "bo
 @click.command()
 @click.argument("topics", nargs=-1, type=click.Choice(_TOPICS))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--strict", is_flag=True, help="Exit with 3 if something is limited or absent.")
 @click.pass_context
-def doctor(context: click.Context, topics: tuple[str, ...], *, as_json: bool) -> None:
+def doctor(context: click.Context, topics: tuple[str, ...], *, as_json: bool, strict: bool) -> None:
     """Try what Backhaul can use on this machine, and say what to do about the rest.
 
     TOPICS: all of them by default.
 
-    Exits with 1 if something is broken: it is there, and does not work.
+    Exits with 1 if something is broken: it is there, and does not work. With --strict, exits with 3
+    if something is limited or absent, so that a script can ask for what it needs:
+    backhaul doctor --strict rdma ucx.
     """
     from rich.text import Text
 
@@ -56,5 +59,8 @@ def doctor(context: click.Context, topics: tuple[str, ...], *, as_json: bool) ->
             console.print(line)
             if finding.advice:
                 console.print(Text(f"      {finding.advice}", style="italic"))
-    if any(finding.state is State.BROKEN for finding in findings):
+    states = {finding.state for finding in findings}
+    if State.BROKEN in states:
         context.exit(1)
+    if strict and states != {State.WORKS}:
+        context.exit(3)

@@ -18,6 +18,7 @@ def examine() -> Iterator[Finding]:
         said = f"{', '.join(missing)} is not installed"
         yield Finding("dask", "distributed", State.ABSENT, said, "pip install 'backhaul[dask]'")
         return
+    yield _lanes()
     from backhaul.dask.config import switched_on
     from backhaul.dask.patches import PATCHES
 
@@ -42,3 +43,17 @@ def examine() -> Iterator[Finding]:
     if off:
         said = f"switched off: {', '.join(sorted(off))}"
         yield Finding("dask", "switches", State.LIMITED, said, "distributed.comm.backhaul has them")
+
+
+def _lanes() -> Finding:
+    """Say which lanes comms may use, as Dask is configured here."""
+    from backhaul.dask.config import Settings
+
+    try:
+        settings = Settings.current()
+    except ValueError as error:
+        return Finding("dask", "configuration", State.BROKEN, str(error))
+    lanes = dict(settings.native).get("lanes")
+    said = "all lanes" if lanes is None else f"lanes {', '.join(lanes)}"
+    said += "".join(f", {name}={value}" for name, value in settings.ucx)
+    return Finding("dask", "configuration", State.WORKS, said)

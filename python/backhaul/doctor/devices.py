@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import importlib.metadata
+from collections.abc import Iterator, Sequence
 from itertools import combinations
+from typing import Any
 
 from backhaul import topology
 from backhaul.doctor.child import ChildFailed, ask
 from backhaul.doctor.findings import Finding, State
 
-__all__ = ["examine_gpus", "examine_rdma"]
+__all__ = ["examine_gpus", "examine_rdma", "peer_access", "rmm"]
 
 
 def examine_gpus() -> Iterator[Finding]:
@@ -40,6 +43,41 @@ def examine_gpus() -> Iterator[Finding]:
     for one, other in combinations(machine.gpus, 2):
         way = machine.distance(f"gpu{one.index}", f"gpu{other.index}")
         yield Finding("gpu", f"GPU {one.index} to {other.index}", State.WORKS, way.path)
+    yield from peer_access(driver["peers"])
+    if driver["devices"]:
+        said = "goes through memory of the host: no carrier moves it yet"
+        yield Finding("gpu", "memory to other processes", State.ABSENT, said)
+    yield rmm(needed=bool(driver["devices"]))
+
+
+def peer_access(pairs: Sequence[Sequence[Any]]) -> Iterator[Finding]:
+    """Say which GPUs may read each other's memory, as the driver sees it.
+
+    Parameters
+    ----------
+    pairs : sequence of (str, str, bool)
+        PCI addresses of reader and owner, and whether the first may.
+    """
+    refused = [f"{reader} from {owner}" for reader, owner, may in pairs if not may]
+    count = sum(bool(may) for *_, may in pairs)
+    if refused:
+        advice = "their copies pass through the host; look at IOMMU, ACS and nvidia-smi topo -p2p r"
+        detail = f"not {', '.join(refused)}; {count} others may"
+        yield Finding("gpu", "peer access", State.LIMITED, detail, advice)
+    elif count:
+        said = f"each may read the memory of each other one ({count} directions)"
+        yield Finding("gpu", "peer access", State.WORKS, said)
+
+
+def rmm(*, needed: bool) -> Finding:
+    """Say whether workers can have pools of GPU memory; RMM is not imported."""
+    for name in ("rmm-cu12", "rmm-cu13", "rmm"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(name)
+            return Finding("gpu", "RMM", State.WORKS, f"{name} {version}, for rmm_pool_size")
+    said = "not installed: no pools of GPU memory for workers"
+    advice = "pip install 'backhaul[rmm]'" if needed else ""
+    return Finding("gpu", "RMM", State.ABSENT, said, advice)
 
 
 def examine_rdma() -> Iterator[Finding]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from backhaul import BackhaulError, Context
+from backhaul import BackhaulError, Context, topology
 from backhaul.bench.lanes import check_arena, check_lanes
 from backhaul.doctor.child import ChildFailed, started
 from backhaul.doctor.findings import Finding, State
+from backhaul.doctor.ucx import Transport, transports_here, usable
 
-__all__ = ["examine_lanes", "examine_peers"]
+__all__ = ["examine_lanes", "examine_peers", "other_hosts"]
 
 _TIMEOUT_S = 20.0
 
@@ -71,4 +72,40 @@ def examine_peers() -> Iterator[Finding]:
         else:
             detail = f"not with that process ({info['reason']}): {purpose} where it works"
             yield Finding("peers", subject, State.LIMITED, detail, advice)
-    yield Finding("peers", "a process of another host", State.WORKS, "lane tcp, without carriers")
+    for carrier in info["carriers"]:
+        if carrier not in _CARRIERS:
+            yield Finding("peers", f"carrier {carrier}", State.WORKS, "the two have agreed on it")
+    subject = "another user, or a container with a network of its own"
+    yield Finding("peers", subject, State.WORKS, "lane tcp, without carriers, on this host too")
+    rdma = [device.name for device in topology.discover().rdma]
+    yield other_hosts(rdma, _transports_of(rdma))
+
+
+def other_hosts(rdma: Sequence[str], transports: Sequence[Transport] | None) -> Finding:
+    """Say what a process of another host gets.
+
+    Parameters
+    ----------
+    rdma : sequence of str
+        Names of the RDMA devices here.
+    transports : sequence of (str, str, str) or None
+        Those that UCX has here; None without a UCX that works.
+    """
+    subject = "a process of another host"
+    if not rdma:
+        return Finding("peers", subject, State.WORKS, "lane tcp, without carriers")
+    if transports and any(usable(device, transports) for device in rdma):
+        said = "lane ucx with carrier ucx if RDMA and UCX are there too, otherwise tcp"
+        return Finding("peers", subject, State.WORKS, said)
+    said = f"lane tcp, without carriers, though there is RDMA ({', '.join(rdma)})"
+    return Finding("peers", subject, State.LIMITED, said, "see what `backhaul doctor ucx` advises")
+
+
+def _transports_of(rdma: Sequence[str]) -> Sequence[Transport] | None:
+    """Ask UCX, if there is RDMA that it might use."""
+    if not rdma:
+        return None
+    try:
+        return transports_here()
+    except ChildFailed:
+        return None

@@ -316,7 +316,8 @@ impl Arrival {
         let buffer = recvs[recv.0].buffer.as_mut();
         let RecvMemory::Host(bytes) = buffer.expect("a receive with a buffer").memory() else {
             // Only a carrier could copy it: it is lost, and the next receive is told.
-            self.memory = Memory::Missing(Missing::OutOfMemory);
+            let detail = "its receive was given up while it came".to_owned();
+            self.memory = Memory::Missing(self.out_of_reach(detail));
             return;
         };
         let mut start = 0;

@@ -45,7 +45,7 @@ impl Handle {
 
     /// Opens the memory, unless it was freed or its process is gone
     fn open(self) -> Outcome<Backing> {
-        // Documented: "mapping of buffer object failed" is what applications report here.
+        // Chosen among those that the documentation lists, as is the one for another handle than ours.
         let gone = CUresult::CUDA_ERROR_MAP_FAILED;
         let descriptor = open_of_peer(self.process, self.number).ok_or(gone)?;
         let named = Name::of(std::os::fd::AsFd::as_fd(&descriptor)).is_some_and(|name| {

@@ -8,9 +8,9 @@
 //!
 //! # How it is made
 //!
-//! Memory of a device is a memfd that the driver maps for itself ([`backing`]); the application gets
-//! an address in a reservation that nobody may touch ([`space`]), reused as soon as it is free.
-//! A stream is a queue and a thread ([`queue`]). Peers find each other's memory through
+//! Memory of a device is a memfd that the driver maps for itself (`backing`); the application gets
+//! an address in a reservation that nobody may touch (`space`), reused as soon as it is free.
+//! A stream is a queue and a thread (`queue`). Peers find each other's memory through
 //! `/proc/PID/fd`, so they must run as one user and in one PID namespace.
 //!
 //! # Environment
@@ -35,6 +35,20 @@
 //! - A synchronous copy from pageable memory returns once the bytes are staged, and one between
 //!   device memory returns at once, as documented: other streams than the NULL stream's see old bytes.
 //! - Asynchronous copies read and write host memory when their turn comes, never before.
+//!
+//! # What is chosen, since the documentation leaves it open
+//!
+//! - Which error says what, where it lists several: a handle of freed memory or of a dead process
+//!   does not open with `MAP_FAILED`; one of the own process with `INVALID_CONTEXT`, which
+//!   applications report; one of a device that is not seen with `INVALID_DEVICE`, and of one out of
+//!   reach with `PEER_ACCESS_UNSUPPORTED`. Do not tell these apart.
+//! - Every call that lists `INVALID_CONTEXT` needs a current context, though some drivers find it
+//!   by the stream or the event.
+//! - `CU_POINTER_ATTRIBUTE_CONTEXT` is null for memory of pools and of `cuMemMap`; flags are written
+//!   in four bytes; the default of an attribute of a pointer of the host is zero.
+//! - A copy counts as made by the device of its stream, where memory asks who may touch it.
+//! - A pool exports its pointers only once it is exported itself, and one that is imported twice has
+//!   one address and goes with the first free, as drivers were seen to do.
 //!
 //! # What it cannot show
 //!

@@ -57,8 +57,8 @@ pub(crate) fn settings() -> &'static Settings {
 
 /// The UUID of a device of the host: the same in every process
 pub(crate) fn uuid(physical: usize) -> [u8; 16] {
-    let mut uuid = *b"fake-cuda-device";
-    uuid[14..].copy_from_slice(&u16::try_from(physical).unwrap_or(u16::MAX).to_be_bytes());
+    let mut uuid = *b"\xfa\xce..fake-devices";
+    uuid[2..4].copy_from_slice(&u16::try_from(physical).unwrap_or(u16::MAX).to_be_bytes());
     uuid
 }
 
@@ -75,7 +75,10 @@ fn uuid_text(uuid: [u8; 16]) -> String {
     format!("GPU-{a}-{b}-{c}-{d}-{e}")
 }
 
-/// The devices that a list names, up to the first that is not there; a UUID may be abbreviated
+/// The devices that a list names, up to the first that is not there
+///
+/// A UUID may be abbreviated while it names one device (the programming guide, "CUDA Environment
+/// Variables").
 fn visible(list: Option<&str>, devices: usize) -> Vec<usize> {
     let Some(list) = list else {
         return (0..devices).collect();
@@ -85,12 +88,14 @@ fn visible(list: Option<&str>, devices: usize) -> Vec<usize> {
         let found = match name.parse::<usize>() {
             Ok(index) => (index < devices).then_some(index),
             Err(_) if name.starts_with("GPU-") => {
-                (0..devices).find(|&index| uuid_text(uuid(index)).starts_with(name))
+                let mut named =
+                    (0..devices).filter(|&index| uuid_text(uuid(index)).starts_with(name));
+                named.next().filter(|_| named.next().is_none())
             }
             Err(_) => None,
         };
         let Some(index) = found else { break };
-        // A device that is named twice hides them all.
+        // That a device that is named twice hides them all is hearsay.
         if visible.contains(&index) {
             return Vec::new();
         }

@@ -3,9 +3,10 @@
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use backhaul::{DeviceMemory, cuda};
+use backhaul_testkit::watchdog::Watchdog;
 use cudarc::driver::sys;
 
 /// Calls the driver; panics with what it said
@@ -123,12 +124,16 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Memory {
     kind: Kind,
+    device: i32,
     pointer: u64,
     bytes: usize,
 }
 
 /// Has a device's context current on this thread, as a program has
 pub(crate) fn enter(device: i32) {
+    // A test begins with it, and has its process for itself.
+    static WATCHDOG: OnceLock<Watchdog> = OnceLock::new();
+    WATCHDOG.get_or_init(|| Watchdog::start(std::thread::current().name().unwrap_or("a peer")));
     call!(cuInit(0));
     let mut context = std::ptr::null_mut();
     call!(cuDevicePrimaryCtxRetain(&raw mut context, device));
@@ -180,6 +185,7 @@ impl Memory {
         }
         Self {
             kind,
+            device,
             pointer,
             bytes,
         }
@@ -196,6 +202,8 @@ impl Memory {
             bytes.as_ptr().cast(),
             bytes.len()
         ));
+        // From pageable memory it may still be under way.
+        synchronize();
     }
 
     pub(crate) fn fill_later(&self, byte: u8, stream: u64) {
@@ -231,7 +239,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        enter(0);
+        enter(self.device);
         match self.kind {
             Kind::Plain | Kind::Managed => {
                 call!(cuMemFree_v2(self.pointer));

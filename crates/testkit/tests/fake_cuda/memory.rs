@@ -62,6 +62,10 @@ driver_tests! {
         assert_eq!(read(a + 999, 2), Err(CUresult::CUDA_ERROR_INVALID_VALUE));
         assert_eq!(cu!(cuMemcpyDtoD_v2(a, b + 500, 501)), invalid);
         assert_eq!(cu!(cuMemsetD8_v2(a, 0, 1001)), invalid);
+        // Nor does it go on into what lies behind.
+        let (first, second) = (alloc(512).unwrap(), alloc(512).unwrap());
+        assert_eq!(second, first + 512);
+        assert_eq!(read(first + 511, 2), Err(CUresult::CUDA_ERROR_INVALID_VALUE));
         // A host address for a device's, and the other way round
         let mut host = [0_u8; 8];
         let pointer = host.as_mut_ptr();

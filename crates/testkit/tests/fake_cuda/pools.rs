@@ -4,11 +4,9 @@ use std::os::fd::AsFd;
 
 use cudarc::driver::sys::CUresult;
 
+use crate::allocators::{DESCRIPTOR, NO_HANDLE, Pool, export_pointer, free_async};
 use crate::process::Peer;
-use crate::wrap::{
-    Attribute, Context, DESCRIPTOR, Gate, NO_HANDLE, Pool, Stream, alloc, attribute,
-    export_pointer, free, free_async, read, start, write,
-};
+use crate::wrap::{Attribute, Context, Gate, Stream, alloc, attribute, free, read, start, write};
 use crate::{cu, driver_tests};
 
 driver_tests! {

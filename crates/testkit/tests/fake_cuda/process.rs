@@ -157,5 +157,5 @@ fn library_folder() -> PathBuf {
     folder
 }
 
-const WITHIN: &str = "FAKE_CUDA_TEST";
+const WITHIN: &str = "BACKHAUL_FAKE_CUDA_TEST";
 const PEER: &str = "BACKHAUL_FAKE_CUDA_PEER";

@@ -34,7 +34,7 @@ driver_tests! {
     ) {
         cu!(cuInit(0)).unwrap();
         assert_eq!(device_count(), 2);
-        assert_eq!([uuid(0)[15], uuid(1)[15]], [2, 0]);
+        assert_eq!([uuid(0)[3], uuid(1)[3]], [2, 0]);
         assert_eq!(bus_id(0), "0000:12:00.0");
         let no_device = Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
         assert_eq!(cu!(cuDeviceGet(&mut 0, 2)), no_device);
@@ -43,11 +43,19 @@ driver_tests! {
 
     fn a_device_is_seen_by_its_uuid(
         FAKE_CUDA_DEVICES = "2",
-        CUDA_VISIBLE_DEVICES = "GPU-66616b65-2d63-7564-612d-646576690001"
+        CUDA_VISIBLE_DEVICES = "GPU-face0001"
     ) {
         cu!(cuInit(0)).unwrap();
         assert_eq!(device_count(), 1);
-        assert_eq!(&uuid(0), b"fake-cuda-devi\x00\x01");
+        assert_eq!(&uuid(0), b"\xfa\xce\x00\x01fake-devices");
+    }
+
+    fn a_uuid_that_may_be_of_two_devices_names_none(
+        FAKE_CUDA_DEVICES = "2",
+        CUDA_VISIBLE_DEVICES = "1,GPU-face"
+    ) {
+        cu!(cuInit(0)).unwrap();
+        assert_eq!(device_count(), 1);
     }
 
     fn no_device_is_seen_if_none_is_to_be(CUDA_VISIBLE_DEVICES = "") {

@@ -4,11 +4,11 @@ use std::os::fd::AsFd;
 
 use cudarc::driver::sys::{CUmemAllocationProp, CUresult};
 
-use crate::process::Peer;
-use crate::wrap::{
-    Attribute, DESCRIPTOR, Memory, NO_HANDLE, Stream, allocation_prop, allow, attribute, map, read,
-    reserve, start, unmap, write,
+use crate::allocators::{
+    DESCRIPTOR, Memory, NO_HANDLE, Pool, allocation_prop, allow, map, reserve, unmap,
 };
+use crate::process::Peer;
+use crate::wrap::{Attribute, Stream, attribute, read, start, write};
 use crate::{cu, driver_tests};
 
 driver_tests! {
@@ -145,6 +145,12 @@ driver_tests! {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let refused = Memory::import(file.as_fd());
         assert_eq!(refused, Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+        // A descriptor of the other sort is no better.
+        let memory = Memory::create(PAGE, DESCRIPTOR).unwrap().export().unwrap();
+        let pool = Pool::create(0, DESCRIPTOR).unwrap().export().unwrap();
+        assert_eq!(Memory::import(pool.as_fd()), Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+        assert_eq!(Pool::import(memory.as_fd()), Err(CUresult::CUDA_ERROR_INVALID_VALUE));
+        Memory::import(memory.as_fd()).unwrap().release().unwrap();
     }
 
     fn a_pointer_tells_its_reservation_and_its_handle_types() {

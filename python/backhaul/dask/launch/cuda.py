@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from backhaul.dask.launch.cluster import PlannedCluster
+from backhaul.dask.launch.gpu_options import sort_gpu_options
 from backhaul.dask.launch.options import refuse_beside_plan, sort_options
 from backhaul.dask.launch.planning import choose_machine, choose_plan, read_plan
 from backhaul.errors import ConfigError
 from backhaul.topology import Machine, Plan
 
-__all__ = ["DGX", "CUDACluster", "cuda_options", "devices"]
-
-_LANES = "lanes are chosen for each pair of workers; there are none over UCX yet"
-_RMM = (
-    "memory pools of the GPU are the program's choice; give preload= a module that calls "
-    "rmm.reinitialize"
-)
-#: Options of dask-cuda that mean something else here, with the values that ask for nothing
-_REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "device_memory_limit": (
-        (None, 0, "0", "default", "auto"),
-        "GPU memory is not spilled by Backhaul; set env={'CUDF_SPILL': 'on'} for cuDF",
-    ),
-    "enable_cudf_spill": ((None, False), "set env={'CUDF_SPILL': 'on'}"),
-    "cudf_spill_stats": ((None, 0), "set env={'CUDF_SPILL_STATS': '1'}"),
-    "jit_unspill": ((None, False), "it is gone from dask-cuda too, since 2026"),
-    "log_spilling": ((None, False), "GPU memory is not spilled by Backhaul"),
-    "shared_filesystem": ((None, False, True), "only jit_unspill used it"),
-    "rmm_pool_size": ((None,), _RMM),
-    "rmm_maximum_pool_size": ((None,), _RMM),
-    "rmm_managed_memory": ((None, False), _RMM),
-    "rmm_async": ((None, False), _RMM),
-    "rmm_allocator_external_lib_list": ((None,), _RMM),
-    "rmm_release_threshold": ((None,), _RMM),
-    "rmm_log_directory": ((None,), _RMM),
-    "rmm_track_allocations": ((None, False), _RMM),
-    "enable_tcp_over_ucx": ((None, False), _LANES),
-    "enable_infiniband": ((None, False), _LANES),
-    "enable_nvlink": ((None, False), _LANES),
-    "enable_rdmacm": ((None, False), _LANES),
-}
+__all__ = ["DGX", "CUDACluster", "devices"]
 
 
 class CUDACluster(PlannedCluster):
@@ -62,10 +34,34 @@ class CUDACluster(PlannedCluster):
         Threads of each worker.
     memory_limit : str, float, int or None
         Host memory of each worker, as for Dask; ``"auto"`` is the plan's share.
-    device_memory_limit, rmm_pool_size, jit_unspill, …
-        As in dask-cuda. What Backhaul does not do is refused, with what to do instead.
-    pre_import : str, optional
-        Modules that workers import as they start, comma-separated.
+    device_memory_limit : int, float, str or None
+        Most memory of its GPU that the results of a worker may take; beyond it, those that were not
+        used for longest move to the host. Bytes, a fraction of the GPU's memory like 0.8, or a size
+        like ``"5GB"``; ``"default"`` is 0.8; None, 0 and ``"auto"`` are no limit.
+    log_spilling : bool
+        Log what moves between GPU and host, in ``distributed.worker``.
+    rmm_pool_size : int, float, str or None
+        What a pool of device memory begins with, as above, if workers shall allocate from one. By
+        default the configuration's ``distributed-ucxx.rmm.pool-size``.
+    rmm_maximum_pool_size : int, float, str or None
+        What it may grow to.
+    rmm_managed_memory : bool
+        Allocate memory that moves between host and GPU by itself; not together with `rmm_async`.
+    rmm_async : bool
+        Allocate from CUDA's own pool, in the order of streams.
+    rmm_release_threshold : int, float, str or None
+        Free memory above which that pool gives back what it has; needs `rmm_async`.
+    rmm_allocator_external_lib_list : str or list of str, optional
+        Libraries that shall allocate from the same: ``"cupy"``, ``"torch"``.
+    rmm_log_directory : path, optional
+        Where each worker logs what it allocates; needs a pool, `rmm_managed_memory` or `rmm_async`.
+    rmm_track_allocations : bool
+        Count what is allocated, for the dashboard.
+    enable_tcp_over_ucx, enable_infiniband, enable_nvlink, enable_rdmacm : bool, optional
+        As the keys ``tcp``, ``infiniband``, ``nvlink`` and ``rdmacm`` of the configuration, for
+        workers.
+    pre_import : str or list of str, optional
+        Modules that workers import as they start.
     machine, plan
         As for `LocalCluster`.
     name : str, optional
@@ -76,7 +72,14 @@ class CUDACluster(PlannedCluster):
     Raises
     ------
     ConfigError
-        If there is no GPU, or not the one asked for; says where was looked. As `LocalCluster` too.
+        If there is no GPU, or not the one asked for; says where was looked. If an option is not
+        understood, contradicts another, or needs RMM where there is none; names option and value.
+        As `LocalCluster` too.
+
+    Notes
+    -----
+    ``docs/guides/from-dask-cuda.md`` compares it with ``LocalCUDACluster``. Nothing that needs a
+    GPU has been run on one yet.
     """
 
     def __init__(
@@ -91,7 +94,8 @@ class CUDACluster(PlannedCluster):
         name: str | None = None,
         **options: Any,
     ) -> None:
-        settings = sort_options(cuda_options(options))
+        gpu_options, others = sort_gpu_options(options)
+        settings = sort_options(others)
         if plan is None:
             found = choose_machine(machine)
             if not found.gpus:
@@ -110,6 +114,8 @@ class CUDACluster(PlannedCluster):
         else:
             refuse_beside_plan(CUDA_VISIBLE_DEVICES=CUDA_VISIBLE_DEVICES, machine=machine)
             plan = read_plan(plan)
+        workers = gpu_options.of_workers(settings.workers, plan)
+        settings = replace(settings, workers=workers)
         super().__init__(
             plan=plan, settings=settings, n_workers=n_workers, overcommit=overcommit, name=name
         )
@@ -193,41 +199,6 @@ def devices(given: str | int | Sequence[int | str] | None) -> list[int | str] | 
             raise ConfigError(f"CUDA_VISIBLE_DEVICES={given!r} names GPU {device!r} twice")
         found.append(device)
     return found
-
-
-def cuda_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Take dask-cuda's options out of those of a cluster.
-
-    Parameters
-    ----------
-    options : mapping
-        As users of dask-cuda write them.
-
-    Returns
-    -------
-    dict
-        For `sort_options`.
-
-    Raises
-    ------
-    ConfigError
-        If one asks for what Backhaul does not do; says what to do instead.
-    """
-    left = dict(options)
-    for option, (harmless, reason) in _REFUSED.items():
-        value = left.pop(option, None)
-        if not any(value is allowed or value == allowed for allowed in harmless):
-            raise ConfigError(
-                f"{option}={value!r} is an option of dask-cuda, not of this: {reason}"
-            )
-    modules = left.pop("pre_import", None)
-    if modules:
-        preload = left.get("preload") or []
-        left["preload"] = [
-            *([preload] if isinstance(preload, str) else preload),
-            *(module.strip() for module in str(modules).split(",")),
-        ]
-    return left
 
 
 def _device(text: str, parts: Sequence[object]) -> int | str:

@@ -84,7 +84,7 @@ def sort_options(options: dict[str, Any]) -> ClusterSettings:
     planned = interface is not None and interface not in psutil.net_if_addrs()
     if planned or interface is None:
         host = host or "127.0.0.1"
-    listening = {"host": host, "interface": None if planned else interface}
+    listening: dict[str, Any] = {"host": host, "interface": None if planned else interface}
     silence_logs = _level(take("silence_logs", logging.WARNING))
     protocols = [protocol, "tcp"] if protocol == "backhaul" else [protocol]
     dashboard_address = take("dashboard_address", ":8787")

@@ -24,6 +24,8 @@ import dask
 from backhaul.dask.addresses import local_host_for, parse_location
 from backhaul.dask.launch.announce import preferred_address
 from backhaul.dask.launch.cuda import devices
+from backhaul.dask.launch.gpu_command import GPU_OPTIONS
+from backhaul.dask.launch.gpu_options import sort_gpu_options
 from backhaul.dask.launch.options import refuse_beside_plan
 from backhaul.dask.launch.planning import (
     choose_machine,
@@ -107,6 +109,7 @@ _OWN_OPTIONS: list[click.Parameter] = [
         multiple=True,
         help="Environment variable of all workers, like OMP_NUM_THREADS=4.",
     ),
+    *GPU_OPTIONS,
 ]
 
 
@@ -205,6 +208,10 @@ def _run(
     planning = {key: options.pop(key) for key in keys}
     planned = interface is not None and interface not in interfaces()
     _, plan = plan_from_options(**planning, interface=interface if planned else None)
+    gpu_options, options = sort_gpu_options(
+        {**options, "protocol": protocol}, has_gpus=all(worker.gpus for worker in plan.workers)
+    )
+    options.pop("protocol")
     security = Security(
         **{
             key: value
@@ -237,7 +244,7 @@ def _run(
             **options,
         },
     )
-    specs = specs_that_can_start(plan, common)
+    specs = specs_that_can_start(plan, gpu_options.of_workers(common, plan))
     ports = apportion_ports(worker_port, nanny_port, len(specs), True)
     for (own, spec), port in zip(specs.items(), ports, strict=True):
         # As Dask does: the name of a single worker is the one that was given.

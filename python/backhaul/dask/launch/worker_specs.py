@@ -11,6 +11,8 @@ from typing import Any
 
 from distributed import Nanny, Worker
 
+from backhaul.dask.launch.device_memory import DeviceBytes
+from backhaul.dask.launch.device_spill import DeviceSpill
 from backhaul.dask.launch.nanny import pinned
 from backhaul.dask.launch.pinning import MemoryPolicy, Pinning
 from backhaul.errors import ConfigError
@@ -49,6 +51,10 @@ class WorkerOptions:
         Dask resources for all; they win over the plan's.
     worker_class : type, optional
         A class of nannies, or the class of workers that nannies make.
+    device_limit : DeviceBytes or None
+        Most memory of its GPU that a worker's results may take before they move to the host.
+    log_spilling : bool
+        Whether these moves are logged.
     nanny : mapping of str to object
         Any further arguments of `distributed.Nanny` and of its worker.
     by_name : mapping of str to mapping
@@ -65,6 +71,8 @@ class WorkerOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, float] = field(default_factory=dict)
     worker_class: type[Nanny] | type[Worker] | None = None
+    device_limit: DeviceBytes | None = None
+    log_spilling: bool = False
     nanny: Mapping[str, Any] = field(default_factory=dict)
     by_name: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -134,7 +142,18 @@ def _spec(worker: WorkerPlan, options: WorkerOptions) -> Spec:
         arguments.pop("host", None)
     if "host" in own:
         arguments.pop("interface", None)
-    return {"cls": pinned(nanny_class), "options": arguments | own}
+    arguments |= own
+    if options.device_limit is not None:
+        arguments["data"] = (
+            DeviceSpill,
+            {
+                "device_limit": options.device_limit,
+                "memory_limit": arguments["memory_limit"],
+                "nthreads": arguments["nthreads"],
+                "log": options.log_spilling,
+            },
+        )
+    return {"cls": pinned(nanny_class), "options": arguments}
 
 
 def _pinning(worker: WorkerPlan, options: WorkerOptions) -> Pinning:

@@ -18,7 +18,7 @@ _PARTS = ("libucp.so", "libuct.so", "libucs.so", "libucm.so")
 
 def main(answer: TextIO) -> None:
     """Print what was found as JSON."""
-    error = ""
+    error, carriers = "", []
     try:
         with Context(lanes=["ucx"]) as context, context.listen("127.0.0.1:0") as listener:
             connecting = context.connect(listener.address)
@@ -28,6 +28,7 @@ def main(answer: TextIO) -> None:
             sending = client.send(b"backhaul")
             server.recv(received).wait(_TIMEOUT_S)
             sending.wait(_TIMEOUT_S)
+            carriers = client.info()["carriers"]
             if client.lane != "ucx":
                 error = f"the handshake chose {client.lane}: {client.info()['reason']}"
     except (BackhaulError, ValueError) as failure:
@@ -35,6 +36,7 @@ def main(answer: TextIO) -> None:
     libraries = mapped()
     found = {
         "error": error,
+        "carriers": carriers,
         "libraries": libraries,
         "version": version(libraries.get("libucp")),
         "modules": modules(libraries.get("libucs")),

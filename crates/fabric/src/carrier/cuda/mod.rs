@@ -180,10 +180,14 @@ impl Carrier for CudaCarrier {
         let Segment::Device(memory) = segment else {
             return None;
         };
-        let given = self.hand_over(memory, true);
-        given
-            .inspect_err(|error| tracing::warn!(%error, "memory of a device is not given"))
-            .ok()
+        Some(self.hand_over(memory, true).unwrap_or_else(|error| {
+            // The peer waits for it: its receive is to fail, and not the connection.
+            let (ticket, _) = self.exchange.next_ticket();
+            let detail = error.to_string();
+            let failed = Packet::Failed { ticket, detail };
+            self.exchange.outbox.post(&failed);
+            ticket
+        }))
     }
 
     fn take(&mut self, ticket: u64, bytes: u64) -> Result<Box<dyn Payload>, TakeError> {

@@ -61,8 +61,8 @@ impl CudaPayload {
         }
     }
 
-    /// Opens it
-    fn open(&self, offered: &Offered) -> Result<(DevicePointer, Keep), TakeError> {
+    /// Opens it, for a device of this process
+    fn open(&self, offered: &Offered, reader: u16) -> Result<(DevicePointer, Keep), TakeError> {
         match offered {
             Offered::Local(address) => {
                 let driver = Driver::get().map_err(out_of_reach)?;
@@ -70,7 +70,7 @@ impl CudaPayload {
                 Ok((memory.map_err(out_of_reach)?, None))
             }
             Offered::Exported(export) => {
-                let mapping = lock(&self.importer).open(export, self.bytes);
+                let mapping = lock(&self.importer).open(export, self.bytes, reader);
                 let mapping = mapping.map_err(|error| match error {
                     ImportError::OutOfRange { .. } => TakeError::Broken {
                         detail: error.to_string(),
@@ -86,7 +86,7 @@ impl CudaPayload {
     /// Has the device copy it to a place
     fn begin(&mut self, offered: &Offered, target: &DeviceMemory) -> Result<(), TakeError> {
         let driver = Driver::get().map_err(out_of_reach)?;
-        let (memory, keep) = self.open(offered)?;
+        let (memory, keep) = self.open(offered, target.device().ordinal)?;
         let from = Place {
             memory,
             order: Order::Any,
@@ -129,7 +129,7 @@ impl Payload for CudaPayload {
     fn read(&mut self, targets: &mut [IoSliceMut<'_>]) -> Result<usize, TakeError> {
         let driver = Driver::get().map_err(out_of_reach)?;
         if let State::Here(offered) = &self.state {
-            let (memory, keep) = self.open(offered)?;
+            let (memory, keep) = self.open(offered, 0)?;
             let at = 0;
             self.state = State::Open {
                 memory,

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from backhaul._buffers import as_buffer
 from backhaul.errors import InvalidBuffer
 
-__all__ = ["Array", "asarray", "flat", "nbytes_of"]
+__all__ = ["Array", "DeviceView", "asarray", "flat", "is_on_device", "nbytes_of"]
 
 _T = TypeVar("_T")
 
@@ -130,21 +130,64 @@ def asarray(obj: Any) -> Array[Any]:
     return obj if isinstance(obj, Array) else Array(obj)
 
 
+class DeviceView:
+    """Memory of a GPU as bytes, whatever the array over it is.
+
+    Parameters
+    ----------
+    array : Array
+        The array, contiguous in either order.
+    nbytes : int, optional
+        How much of it, from its beginning; all of it by default.
+    """
+
+    __slots__ = ("_array", "nbytes")
+
+    def __init__(self, array: Array[Any], nbytes: int | None = None) -> None:
+        self._array = array
+        self.nbytes = array.nbytes if nbytes is None else nbytes
+
+    def first(self, nbytes: int) -> DeviceView:
+        """Give its first bytes."""
+        return DeviceView(self._array, nbytes)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        theirs = self._array.obj.__cuda_array_interface__
+        known = {key: theirs[key] for key in ("data", "stream", "version") if key in theirs}
+        return {**known, "shape": (self.nbytes,), "typestr": "|u1", "strides": None}
+
+
+#: Types that most messages are of, none of them on a GPU.
+_ON_HOST = frozenset({bytes, bytearray, memoryview})
+
+
+def is_on_device(buffer: Any) -> bool:
+    """Tell whether the memory of an object, or an `Array`, is that of a GPU."""
+    if type(buffer) in _ON_HOST:
+        return False
+    if isinstance(buffer, Array):
+        return buffer.cuda
+    return hasattr(buffer, "__cuda_array_interface__")
+
+
 def nbytes_of(buffer: Any) -> int:
     """Give the size of an object's memory, in bytes.
 
     Parameters
     ----------
     buffer : object
-        An `Array`, or what it takes, of the host.
+        An `Array`, or what it takes.
 
     Raises
     ------
     TypeError
         If the object offers no memory.
     """
-    if isinstance(buffer, Array):
+    if isinstance(buffer, Array | DeviceView):
         return buffer.nbytes
+    if is_on_device(buffer):
+        return Array(buffer).nbytes
     try:
         return memoryview(buffer).nbytes
     except (TypeError, ValueError, BufferError):
@@ -164,21 +207,22 @@ def flat(buffer: Any, *, writable: bool = False) -> Any:
     Returns
     -------
     object
-        With the buffer protocol, over the same memory, one byte after the other.
+        With the buffer protocol over the same memory, one byte after the other; a `DeviceView` of
+        memory of a GPU.
 
     Raises
     ------
     TypeError
         If the object offers no memory.
     InvalidBuffer
-        If it is read-only but written to, has gaps, holds objects, or is memory of a GPU.
+        If it is read-only but written to, has gaps, or holds objects.
     """
+    if isinstance(buffer, DeviceView):
+        return buffer
+    if is_on_device(buffer):
+        return _flat_device(asarray(buffer), writable)
     if isinstance(buffer, Array):
         buffer = buffer.obj
-    if hasattr(buffer, "__cuda_array_interface__"):
-        raise InvalidBuffer(
-            f"no lane reaches the memory of a GPU: copy it to the host first, got {type(buffer)!r}"
-        )
     try:
         view = memoryview(buffer)
     except (TypeError, ValueError, BufferError):
@@ -204,6 +248,19 @@ def flat(buffer: Any, *, writable: bool = False) -> Any:
             f"with strides {view.strides}"
         )
     return view if view.nbytes == 0 else view.cast("B")
+
+
+def _flat_device(array: Array[Any], writable: bool) -> Any:
+    if array.nbytes == 0:
+        return bytearray()
+    if writable and array.readonly:
+        raise InvalidBuffer(f"cannot receive into read-only memory, got {array!r}")
+    if not array.contiguous:
+        raise InvalidBuffer(
+            f"memory must be C or F contiguous, got {array!r} of shape {array.shape} "
+            f"with strides {array.strides}"
+        )
+    return DeviceView(array)
 
 
 def _c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

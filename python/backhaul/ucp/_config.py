@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from backhaul import _native
+from backhaul.errors import CudaUnavailable
 from backhaul.ucp.exceptions import UCXConfigError
 
 __all__ = ["TRANSPORT_OF_LANE", "Settings", "current_options", "settings_of"]
@@ -25,9 +27,11 @@ _OF_NETWORKS = (
     "tcp ib rc rc_v rc_x rc_mlx5 rc_verbs dc dc_x dc_mlx5 ud ud_v ud_x ud_mlx5 ud_verbs gga srd "
     "ugni cm"
 )
+_OF_GPUS = frozenset({"cuda", "cuda_copy", "cuda_ipc"})
 _OF_NONE = "cuda cuda_copy cuda_ipc gdr_copy rocm rocm_copy rocm_ipc ze_copy rdmacm sockcm"
 #: Lanes that stand for the transports of UCX. Those of network cards are all served by the lane for
-#: other hosts; those that move memory of GPUs, or only connect, by none.
+#: other hosts; those that only connect by none, nor those that move memory of GPUs, for which there
+#: is a carrier beside lanes within a host.
 _LANES_OF_TRANSPORT: dict[str, frozenset[str]] = {
     "all": frozenset(_LANES),
     "self": frozenset({"inproc"}),
@@ -72,6 +76,9 @@ _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIME = r"(\d+(?:\.\d+)?)\s*(m?s|us|ns|m|)"
 _TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0}
 
+#: Carriers for memory of the host
+_ON_HOST = ("lease", "single-copy")
+
 #: Longest payload that travels within its announcement, however large the threshold is set: a
 #: longer one would be asked for by the fabric anyway.
 _INLINE_BYTES_MAX = 64 << 10
@@ -86,6 +93,8 @@ class Settings(NamedTuple):
         Lanes that may be used, best first.
     inline_bytes_max : int
         Longest payload that travels within its announcement, in bytes.
+    carriers : tuple of str or None
+        Carriers that may be used; None for all, the one for GPUs where the host has one.
     keep_alive_interval_s : float
         Silence after which a peer on another host is asked for a sign of life, in seconds; 0 for
         never.
@@ -93,6 +102,7 @@ class Settings(NamedTuple):
 
     lanes: tuple[str, ...]
     inline_bytes_max: int
+    carriers: tuple[str, ...] | None
     keep_alive_interval_s: float
 
 
@@ -141,7 +151,30 @@ def settings_of(options: Mapping[str, str]) -> Settings:
     sizes = {name: _size(name, options[name]) for name in _SIZES}
     times = {name: _seconds(name, options[name]) for name in _TIMES}
     inline_bytes_max = min(sizes["RNDV_THRESH"], _INLINE_BYTES_MAX)
-    return Settings(_lanes(options["TLS"]), inline_bytes_max, times["KEEPALIVE_INTERVAL"])
+    return Settings(
+        _lanes(options["TLS"]),
+        inline_bytes_max,
+        _carriers(options["TLS"]),
+        times["KEEPALIVE_INTERVAL"],
+    )
+
+
+def _carriers(text: str) -> tuple[str, ...] | None:
+    """Read from ``UCX_TLS`` whether memory of GPUs is to be moved by GPUs."""
+    names = {name.strip().lstrip("\\").partition(":")[0] for name in text.lstrip("^").split(",")}
+    if text.startswith("^"):
+        return _ON_HOST if names & _OF_GPUS else None
+    if names & {"all", ""}:
+        return None
+    if not names & _OF_GPUS:
+        return _ON_HOST
+    try:
+        _native.cuda_devices()
+    except CudaUnavailable as error:
+        # As UCX does, which leaves out what cannot be loaded.
+        logger.warning("UCX_TLS=%s names transports of GPUs: %s", text, error)
+        return _ON_HOST
+    return (*_ON_HOST, "cuda")
 
 
 def _lanes(text: str) -> tuple[str, ...]:

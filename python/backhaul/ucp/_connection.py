@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from backhaul import _native
 from backhaul._native import Request
 from backhaul.errors import BackhaulError, EndpointClosed
+from backhaul.ucp._arr import DeviceView
 from backhaul.ucp._matching import Arrival
 from backhaul.ucp._pump import Source
 from backhaul.ucp._tags import PAYLOAD_TAG
@@ -26,13 +27,15 @@ from backhaul.ucp._tags import PAYLOAD_TAG
 if TYPE_CHECKING:
     from backhaul.ucp._context import ApplicationContext
 
-__all__ = ["Connection", "Farewell", "Greeting", "wait_for_lingering"]
+__all__ = ["Connection", "Farewell", "Greeting", "staged", "wait_for_lingering"]
 
 logger = logging.getLogger("ucx")
 
 #: Kind of message, and three numbers: for announcements the tag, the number and the size.
 _HEAD = struct.Struct("<BQQQ")
 _GREETING, _SHUTDOWN, _ABORT, _ACTIVE, _FORCED = range(5)
+#: Flags of the kind of an announcement: the message was on a GPU, and it comes from there.
+_ON_DEVICE, _BY_DEVICE = 0x10, 0x20
 #: Version of these messages; it goes with the greeting.
 _VERSION = 1
 #: Bytes of an id of a context.
@@ -106,6 +109,8 @@ class Connection(Source):
         #: Messages for the peer's endpoint that the program has sent. Those with forced tags are
         #: for no endpoint.
         self.sent = 0
+        #: Whether memory of GPUs reaches the peer, and its ours.
+        self.by_device = "cuda" in native.info()["carriers"]
         #: Closed from here.
         self.is_closed = False
         self._on_greeting = on_greeting
@@ -135,13 +140,15 @@ class Connection(Source):
         """Do what an untagged message says; one that makes no sense ends the connection."""
         try:
             kind, tag, number, nbytes = _HEAD.unpack(result[0])
+            on_device, by_device = bool(kind & _ON_DEVICE), bool(kind & _BY_DEVICE)
+            kind &= ~(_ON_DEVICE | _BY_DEVICE)
             payload = result[1] if len(result) > 1 else None
             if self._on_greeting is not None:
                 self._handle_greeting(kind, tag, number, bytes(result[1]))
             elif kind in (_ACTIVE, _FORCED):
                 if payload is not None and payload.nbytes != nbytes:
                     raise ValueError(f"payload of {payload.nbytes} bytes announced as {nbytes}")
-                arrival = Arrival(self, nbytes, payload, number)
+                arrival = Arrival(self, nbytes, payload, number, on_device, by_device)
                 key = self.active_key if kind == _ACTIVE else tag
                 self.context.matcher.arrive(key, arrival)
             elif kind in (_SHUTDOWN, _ABORT):
@@ -178,14 +185,14 @@ class Connection(Source):
             [_HEAD.pack(_GREETING, mode, _VERSION, 0), self.context.id + target]
         )
 
-    def announce(self, tag: int | None, view: memoryview) -> list[Request[None]]:
+    def announce(self, tag: int | None, view: memoryview | DeviceView) -> list[Request[None]]:
         """Send an active message, or with a tag one that is matched across connections.
 
         Parameters
         ----------
         tag : int or None
             The forced tag; None for an active message.
-        view : memoryview of bytes
+        view : memoryview of bytes, or DeviceView
             The message.
 
         Returns
@@ -196,6 +203,16 @@ class Connection(Source):
         kind = _ACTIVE if tag is None else _FORCED
         if tag is None:
             self.sent += 1
+        if isinstance(view, DeviceView):
+            kind |= _ON_DEVICE
+            if self.by_device:
+                kind |= _BY_DEVICE
+                number = next(self._numbers)
+                # First, as it is refused if the memory is not what it is said to be.
+                payload = self.native.send(view, tag=PAYLOAD_TAG | number)
+                head = _HEAD.pack(kind, tag or 0, number, view.nbytes)
+                return [self.native.send_frames([head]), payload]
+            view = memoryview(staged(view))
         if view.nbytes <= self.context.settings.inline_bytes_max:
             head = _HEAD.pack(kind, tag or 0, 0, view.nbytes)
             return [self.native.send_frames([head, view])]
@@ -253,6 +270,13 @@ class Connection(Source):
         callback, self._close_callback = self._close_callback, None
         if callback is not None:
             callback()
+
+
+def staged(view: DeviceView) -> bytearray:
+    """Copy memory of a GPU to the host."""
+    copy = bytearray(view.nbytes)
+    _native.copy_memory(view, copy)
+    return copy
 
 
 #: Connections that were closed and may have something to send still: to drop them would end them.

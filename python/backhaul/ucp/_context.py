@@ -17,11 +17,12 @@ from backhaul.errors import (
     BackhaulError,
     ConfigError,
     ConnectionFailed,
+    CudaUnavailable,
     TruncatedError,
 )
 from backhaul.ucp import _config
 from backhaul.ucp._address import Place, UCXAddress, get_address
-from backhaul.ucp._arr import flat
+from backhaul.ucp._arr import DeviceView, flat
 from backhaul.ucp._connection import ID_BYTES, Connection, Greeting, wait_for_lingering
 from backhaul.ucp._matching import Arrival, Matcher, Waiter
 from backhaul.ucp._pump import Pump, Source
@@ -81,6 +82,7 @@ class ApplicationContext:
         try:
             self.native = _native.Context(
                 lanes=self.settings.lanes,
+                carriers=self.settings.carriers,
                 handshake_timeout_s=self.connect_timeout,
                 keep_alive_interval_s=self.settings.keep_alive_interval_s,
             )
@@ -89,6 +91,7 @@ class ApplicationContext:
         self.id = os.urandom(ID_BYTES)
         self.matcher = Matcher()
         self.host_allocator: Callable[[int], Any] = bytearray
+        self.device_allocator: Callable[[int], Any] | None = None
         #: What the program has: endpoints and listeners that `reset` may not pull from under it.
         self.open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.RLock()
@@ -114,8 +117,11 @@ class ApplicationContext:
 
     @property
     def cuda_support(self) -> bool:
-        """Whether memory of GPUs can be sent: no lane reaches it yet."""
-        return False
+        """Whether memory of GPUs can be sent and received, for which CUDA is started to see."""
+        try:
+            return bool(_native.cuda_devices())
+        except CudaUnavailable:
+            return False
 
     @property
     def handle(self) -> int:
@@ -316,7 +322,9 @@ class ApplicationContext:
             self.matcher.withdraw(waiter)
             raise
 
-    async def fetch(self, key: Hashable, arrival: Arrival, view: memoryview, name: str) -> None:
+    async def fetch(
+        self, key: Hashable, arrival: Arrival, view: memoryview | DeviceView, name: str
+    ) -> None:
         """Bring a message to its place.
 
         Parameters
@@ -325,7 +333,7 @@ class ApplicationContext:
             What it was matched by; should the call be cancelled, it is matched again.
         arrival : Arrival
             The message.
-        view : memoryview of bytes
+        view : memoryview of bytes, or DeviceView
             The place.
         name : str
             What the receive is called in errors.
@@ -340,9 +348,16 @@ class ApplicationContext:
             If the connection ends before it is there.
         """
         fits = arrival.nbytes <= view.nbytes
+        place: Any = None
+        if isinstance(view, DeviceView) and fits and arrival.nbytes:
+            place = view.first(arrival.nbytes)
         if arrival.payload is None:
             # What does not fit is received all the same, into nothing, or it would stay for ever.
-            target = view[: arrival.nbytes] if fits else bytearray()
+            target: Any = bytearray()
+            if place is not None:
+                target = place if arrival.by_device else bytearray(arrival.nbytes)
+            elif fits and not isinstance(view, DeviceView):
+                target = view[: arrival.nbytes]
             tag = PAYLOAD_TAG | arrival.number
             try:
                 await arrival.connection.native.recv(target, tag=tag)
@@ -353,7 +368,11 @@ class ApplicationContext:
                 fits = False
             except ConnectionFailed as error:
                 raise UCXCanceled(f"<{name}>: {error}") from error
-        elif fits and arrival.nbytes:
+            if place is not None and not arrival.by_device:
+                _native.copy_memory(target, place)
+        elif place is not None:
+            _native.copy_memory(arrival.payload, place)
+        elif fits and arrival.nbytes and not isinstance(view, DeviceView):
             view[: arrival.nbytes] = arrival.payload
         if not fits:
             raise UCXError(
@@ -399,9 +418,18 @@ class ApplicationContext:
             raise TypeError(f"allocator must be callable, got {allocator!r}")
         if allocator_type == "host":
             self.host_allocator = allocator
-        elif allocator_type != "cuda":
-            raise UCXError(f"Allocator type not supported: {allocator_type!r}, use 'host'")
-        # Nothing comes in memory of a GPU, so nobody would call that one.
+        elif allocator_type == "cuda":
+            self.device_allocator = allocator
+        else:
+            raise UCXError(
+                f"Allocator type not supported: {allocator_type!r}, use 'host' or 'cuda'"
+            )
+
+    def allocate(self, arrival: Arrival) -> Any:
+        """Make memory for an active message, of the kind from which it was sent."""
+        if arrival.on_device and self.device_allocator is not None:
+            return self.device_allocator(arrival.nbytes)
+        return self.host_allocator(arrival.nbytes)
 
     # The rest
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import struct
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,17 @@ from backhaul import _native
 from backhaul._buffers import Received
 from backhaul._native import Request
 from backhaul.errors import BackhaulError, ConnectionFailed, InvalidBuffer, TruncatedError
-from backhaul.ucp._arr import flat, nbytes_of
-from backhaul.ucp._tags import DEFAULT_TAG, endpoint_tag, forced_tag, hash64bits
+from backhaul.ucp._arr import DeviceView, flat, is_on_device, nbytes_of
+from backhaul.ucp._connection import staged
+from backhaul.ucp._tags import (
+    ANY_MEMORY,
+    DEFAULT_TAG,
+    ON_DEVICE,
+    device_payload_tag,
+    endpoint_tag,
+    forced_tag,
+    hash64bits,
+)
 from backhaul.ucp.exceptions import (
     UCXBaseException,
     UCXCanceled,
@@ -34,6 +44,8 @@ logger = logging.getLogger("ucx")
 
 #: The fabric tells nobody when a queue is empty, so `Endpoint.flush` looks so often, in seconds.
 _FLUSH_LOOK_S = 0.0005
+#: Mask of a receive where the peer's memory of GPUs does not come as it is.
+_EXACTLY = (1 << 64) - 1
 #: Size of an object ahead of it, in bytes, as `Endpoint.send_obj` writes it.
 _OBJECT_SIZE = struct.Struct("=Q")
 
@@ -68,6 +80,10 @@ class Endpoint:
         self._close_after_n_recv: int | None = None
         #: Sizes that have come of objects that have not, by tag.
         self._object_sizes: dict[Hashable | None, bytearray] = {}
+        self._mask = ANY_MEMORY if connection.by_device else _EXACTLY
+        #: How many messages on GPUs were sent to the peer, and have come from it, by tag.
+        self._device_sent: Counter[int] = Counter()
+        self._device_received: Counter[int] = Counter()
         self._is_closing = False
         connection.context.open.add(self)
         self._finalizer = weakref.finalize(self, connection.abort)
@@ -80,8 +96,9 @@ class Endpoint:
         Parameters
         ----------
         buffer : buffer
-            An `Array`, or anything with the buffer protocol or ``__array_interface__``, C or
-            Fortran contiguous.
+            An `Array`, or anything with the buffer protocol, ``__array_interface__`` or, on a GPU,
+            ``__cuda_array_interface__``, C or Fortran contiguous. The peer may receive it in memory
+            of the host or of a GPU, wherever it is sent from.
         tag : hashable, optional
             What the peer's receive must name: an equal object, in whichever process.
         force_tag : bool, optional
@@ -98,7 +115,9 @@ class Endpoint:
         TypeError
             If the buffer offers no memory, or the tag is not hashable.
         ValueError
-            If the memory has gaps, or is that of a GPU.
+            If the memory has gaps.
+        CudaUnavailable
+            If it is that of a GPU, and CUDA cannot be used.
         UCXCloseError
             If the endpoint is closed.
         UCXConnectionReset, UCXError
@@ -147,9 +166,14 @@ class Endpoint:
         """
         if force_tag:
             return await self._recv_forced(buffer, forced_tag(tag))
-        request = self._post_recv(buffer, tag)
+        request, staging = self._post_recv(buffer, tag)
         try:
             received = await request
+            if staging is not None or self._connection.by_device:
+                rest = self._rest_of(received, buffer, staging)
+                if rest is not None:
+                    # Not to be given up: the message would be for nobody.
+                    received = await asyncio.shield(_result_of(rest))
         except (ConnectionFailed, TruncatedError) as error:
             raise self._failed_recv(error, buffer, tag) from error
         return self._finish_recv(received, buffer, tag)
@@ -182,7 +206,7 @@ class Endpoint:
         is_wide = connection.peer is not None
         arrival = await context.arrival(key, of=connection, is_wide=is_wide)
         try:
-            message = context.host_allocator(arrival.nbytes)
+            message = context.allocate(arrival)
             view = flat(message, writable=True)
             if view.nbytes != arrival.nbytes:
                 raise ValueError(
@@ -440,8 +464,13 @@ class Endpoint:
         if connection.peer is not None:
             raise self._without_tag(tag)
         try:
-            request = native.send(buffer, tag=number)
+            if is_on_device(buffer):
+                request = self._send_device(native, flat(buffer), number)
+            else:
+                request = native.send(buffer, tag=number)
         except (TypeError, InvalidBuffer):
+            if is_on_device(buffer):
+                raise
             # An `Array`, Fortran order, or an error that says more.
             request = native.send(flat(buffer), tag=number)
         except ConnectionFailed as error:  # it is another process's, which has forked this one
@@ -449,7 +478,26 @@ class Endpoint:
         connection.sent += 1
         return request
 
-    def _post_recv(self, buffer: Any, tag: Hashable | None) -> Request[Received]:
+    def _send_device(self, native: _native.Endpoint, view: Any, number: int) -> Request[None]:
+        """Send memory of a GPU: an empty message under its tag, and the memory under another.
+
+        So a receive need not know where the message is, and the order of messages stays.
+        """
+        if not isinstance(view, DeviceView):
+            return native.send(view, tag=number)
+        if not self._connection.by_device:
+            return native.send(staged(view), tag=number)
+        tag = device_payload_tag(number, self._device_sent[number])
+        # First, as it is refused if the memory is not what it is said to be.
+        request = native.send(view, tag=tag)
+        self._device_sent[number] += 1
+        native.send(b"", tag=number | ON_DEVICE)
+        return request
+
+    def _post_recv(
+        self, buffer: Any, tag: Hashable | None
+    ) -> tuple[Request[Received], bytearray | None]:
+        """Post a receive; with it comes memory of the host, if the buffer is on a GPU."""
         native = self._native
         if native is None:
             raise UCXCloseError(f"Endpoint closed: {self!r}")
@@ -457,10 +505,20 @@ class Endpoint:
         if self._connection.peer is not None:
             raise self._without_tag(tag)
         was_closed = native.closed()
+        staging = None
         try:
-            request = native.recv(buffer, tag=number)
+            if is_on_device(buffer):
+                target = flat(buffer, writable=True)
+                # What cannot be used is said now, and not when the message is there.
+                _native.cuda_devices()
+                staging = bytearray(target.nbytes if isinstance(target, DeviceView) else 0)
+                request = native.recv(staging, tag=number, mask=self._mask)
+            else:
+                request = native.recv(buffer, tag=number, mask=self._mask)
         except (TypeError, InvalidBuffer):
-            request = native.recv(flat(buffer, writable=True), tag=number)
+            if is_on_device(buffer):
+                raise
+            request = native.recv(flat(buffer, writable=True), tag=number, mask=self._mask)
         except ConnectionFailed as error:  # it is another process's, which has forked this one
             raise self._gone() from error
         self._recv_count += 1
@@ -471,7 +529,24 @@ class Endpoint:
                 raise self._gone() from None
             except TruncatedError:
                 pass  # for who waits
-        return request
+        return request, staging
+
+    def _rest_of(
+        self, received: Received, buffer: Any, staging: bytearray | None
+    ) -> Request[Received] | None:
+        """Receive the rest of a message on a GPU, or bring one from the host to its place.
+
+        Only the receive of its empty message says that it is one.
+        """
+        number = received[1] & ANY_MEMORY
+        if received[1] == number:
+            if staging is not None and received[0]:
+                view = flat(buffer, writable=True).first(received[0])
+                _native.copy_memory(memoryview(staging)[: received[0]], view)
+            return None
+        tag = device_payload_tag(number, self._device_received[number])
+        self._device_received[number] += 1
+        return self._connection.native.recv(flat(buffer, writable=True), tag=tag)
 
     def _finish_recv(self, received: Received, buffer: Any, tag: Hashable | None) -> bool:
         self._count_recv()
@@ -503,7 +578,7 @@ class Endpoint:
         if native is None or native.closed():
             self._check_open()
         view = flat(buffer)
-        if view.nbytes and view.format != "B":
+        if not isinstance(view, DeviceView) and view.nbytes and memoryview(view).format != "B":
             view = view.cast("B")
         try:
             for request in self._connection.announce(tag, view):
@@ -596,3 +671,7 @@ class Endpoint:
 
     def _name(self, what: str, number: int) -> str:
         return f"[{what} #{number:03}] ep: {self._uid:#x}"
+
+
+async def _result_of(request: Request[Received]) -> Received:
+    return await request

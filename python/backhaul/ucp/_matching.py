@@ -32,12 +32,18 @@ class Arrival(NamedTuple):
         Its bytes, if they came with the announcement.
     number : int
         Else the number under which they can be fetched.
+    on_device : bool
+        Whether they were sent from a GPU.
+    by_device : bool
+        Whether they come from there, and not by way of the host.
     """
 
     connection: Connection
     nbytes: int
     payload: memoryview | None
     number: int
+    on_device: bool = False
+    by_device: bool = False
 
 
 class Waiter:

@@ -14,8 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 __all__ = [
+    "ANY_MEMORY",
     "DEFAULT_TAG",
+    "ON_DEVICE",
     "PAYLOAD_TAG",
+    "device_payload_tag",
     "endpoint_tag",
     "forced_tag",
     "hash64bits",
@@ -25,6 +28,11 @@ __all__ = [
 DEFAULT_TAG = 1 << 63
 #: With the number of an announcement: the tag of the payload that belongs to it.
 PAYLOAD_TAG = 1 << 63
+
+#: In the tag of an empty message: the message itself is on a GPU, and comes under another tag.
+ON_DEVICE = 1 << 62
+#: Mask of a receive that takes what is on a GPU as well.
+ANY_MEMORY = ~ON_DEVICE & ((1 << 64) - 1)
 
 _TAG_MAX = (1 << 64) - 1
 
@@ -43,7 +51,7 @@ def endpoint_tag(tag: object) -> int:
     Returns
     -------
     int
-        From 0 to 2**63 - 1.
+        From 0 to 2**62 - 1.
 
     Raises
     ------
@@ -84,6 +92,24 @@ def forced_tag(tag: object) -> int:
     return number
 
 
+def device_payload_tag(tag: int, number: int) -> int:
+    """Make the tag under which a message on a GPU comes.
+
+    Parameters
+    ----------
+    tag : int
+        The tag of the message, of `endpoint_tag`, or `DEFAULT_TAG`.
+    number : int
+        How many such messages of that tag came before it over the connection.
+
+    Returns
+    -------
+    int
+        Above all that announcements number.
+    """
+    return PAYLOAD_TAG | ON_DEVICE | (_digest(b"%d:%d" % (tag, number)) >> 2)
+
+
 def hash64bits(*args: object) -> int:
     """Hash what ``repr`` says of objects to 64 bits.
 
@@ -112,7 +138,7 @@ def _tag_of(tag: object) -> int:
         hash(tag)
     except TypeError:
         raise TypeError(f"a tag must be hashable, got {tag!r} of {type(tag)!r}") from None
-    return _digest(_canonical(tag)) >> 1
+    return _digest(_canonical(tag)) >> 2
 
 
 _remembered_tag: Callable[[Any], int] = functools.lru_cache(maxsize=4096)(_tag_of)

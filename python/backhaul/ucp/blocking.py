@@ -141,9 +141,14 @@ class Endpoint:
         if force_tag:
             _run(endpoint.recv(buffer, forced_tag(tag), True), timeout)
             return
-        request = endpoint._post_recv(buffer, tag)
+        request, staging = endpoint._post_recv(buffer, tag)
         try:
             received = request.wait(timeout)
+            if staging is not None or endpoint._connection.by_device:
+                rest = endpoint._rest_of(received, buffer, staging)
+                if rest is not None:
+                    # It has begun to come, and would be for nobody.
+                    received = rest.wait()
         except (ConnectionFailed, TruncatedError) as error:
             raise endpoint._failed_recv(error, buffer, tag) from error
         except BaseException:

@@ -173,8 +173,8 @@ def register_am_allocator(allocator: Callable[[int], Any], allocator_type: str) 
     allocator : callable
         Given a size in bytes, gives writable memory of that size.
     allocator_type : str
-        ``"host"``, or ``"cuda"``, which is accepted and not called: nothing comes in memory of a
-        GPU.
+        ``"host"``, or ``"cuda"`` for messages that were sent from a GPU, which come to the host
+        where there is no allocator for them.
 
     Raises
     ------

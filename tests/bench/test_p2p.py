@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -85,3 +88,49 @@ def test_a_driver_that_fails_is_reported_with_its_error() -> None:
 def test_a_process_that_does_not_start_is_reported_with_what_it_said() -> None:
     with pytest.raises(ContenderFailed, match="No module named"):
         ProcessPair("backhaul.bench.peers.nobody", {})
+
+
+def test_memory_of_gpus_is_measured_beside_copies_in_one_process(
+    gpu_environment: dict[str, str],
+) -> None:
+    command = [
+        *(sys.executable, "-m", "backhaul.cli", "bench", "p2p", "--memory", "cuda", "--json", "-"),
+        *("--sizes", "64KiB", "--lane", "shm,inproc", "--devices", "0", "1"),
+        *("--rounds", "1", "--budget", "0.02"),
+    ]
+    environment = {**gpu_environment, "FAKE_CUDA_DEVICES": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["options"]["memory"] == "cuda"
+    assert report["options"]["devices"] == [0, 1]
+    assert {(row["peer"], row["api"], row["lane"]) for row in report["rows"]} == {
+        *(("backhaul", api, lane) for api in ("async", "blocking") for lane in ("shm", "inproc")),
+        ("device copy", "blocking", "in-process copy"),
+    }
+    assert all(row["stream_bytes_per_s"] > 0 for row in report["rows"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--lane", "tcp"), "a lane within a host"),
+        (("--against", "asyncio"), "no peers"),
+        (("--devices", "0", "9"), "this process sees"),
+    ],
+)
+def test_what_no_gpu_can_do_is_refused(
+    gpu_environment: dict[str, str], arguments: tuple[str, ...], said: str
+) -> None:
+    command = [sys.executable, "-m", "backhaul.cli", "bench", "p2p", "--memory", "cuda", *arguments]
+    done = subprocess.run(command, env=gpu_environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+
+
+def test_without_a_gpu_it_is_said_what_is_missing() -> None:
+    command = [sys.executable, "-m", "backhaul.cli", "bench", "p2p", "--memory", "cuda"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "libcuda" in done.stderr or "no device" in done.stderr

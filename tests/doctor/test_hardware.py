@@ -96,8 +96,17 @@ def test_the_driver_is_asked_which_gpus_reach_each_other(tmp_path: Path) -> None
     assert (
         found["gpu", "peer access"]["detail"] == "not 0000:01:00.0 from 0000:00:00.0; 1 others may"
     )
-    assert found["gpu", "memory to other processes"]["state"] == "absent"
+    # It lacks most of what the carrier needs.
+    assert found["gpu", "carrier cuda"]["state"] == "broken"
+    assert "older than CUDA" in found["gpu", "carrier cuda"]["detail"]
     assert (found["gpu", "RMM"]["state"] == "works") == (find_spec("rmm") is not None)
+
+
+def test_the_carrier_for_memory_of_gpus_is_tried(gpu_environment: dict[str, str]) -> None:
+    found = findings(run("gpu", "--json", environment=gpu_environment))
+    said = found["gpu", "carrier cuda"]
+    assert said["state"] in ("works", "limited")
+    assert "sent and are as they were" in said["detail"] or "not used by default" in said["detail"]
 
 
 @pytest.mark.skipif(find_spec("libucx") is None, reason="no wheel libucx")

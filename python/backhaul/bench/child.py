@@ -128,8 +128,9 @@ class _BlockingMeasure:
         self._driver = driver
 
     def pingpong(self, *, nbytes: int, iterations: int, warmup: int) -> dict[str, Any]:
-        out, into = _pattern(nbytes), _zeros(nbytes)
         driver, clock = self._driver, time.perf_counter_ns
+        out, into = driver.place(_pattern(nbytes)), driver.place(_zeros(nbytes))
+        stamps = driver.fills_buffers and driver.on_host
         receive = driver.receiver(into)
         if driver.role == "server":
             send = driver.sender(into)
@@ -144,29 +145,31 @@ class _BlockingMeasure:
         round_trips_ns = [0] * iterations
         for index in range(iterations):
             stamp = index % _STAMPS
-            out[0] = out[-1] = stamp
+            if driver.on_host:
+                out[0] = out[-1] = stamp
             start = clock()
             send()
             receive()
             round_trips_ns[index] = clock() - start
-            if driver.fills_buffers and not into[0] == into[-1] == stamp:
+            if stamps and not into[0] == into[-1] == stamp:
                 raise RuntimeError(f"echo {index} of {nbytes} bytes is not of this message")
         if driver.fills_buffers:
-            _check(into, out)
+            _check(driver.read(into), driver.read(out))
         return _latency(round_trips_ns)
 
     def stream(self, *, nbytes: int, count: int, warmup: int, window: int) -> dict[str, Any]:
         driver, clock = self._driver, time.perf_counter_ns
         elapsed_ns = 0
         if driver.role == "server":
-            buffers = [_zeros(nbytes) for _ in range(window)]
+            buffers = [driver.place(_zeros(nbytes)) for _ in range(window)]
             acknowledge = driver.sender(_zeros(_ACKNOWLEDGEMENT_BYTES))
             for messages in (warmup, count):
                 driver.receive_many(buffers, count=messages)
                 acknowledge()
-            _check(buffers[0], _pattern(nbytes))
+            _check(driver.read(buffers[0]), _pattern(nbytes))
             return {}
-        out, acknowledged = _pattern(nbytes), driver.receiver(_zeros(_ACKNOWLEDGEMENT_BYTES))
+        out = driver.place(_pattern(nbytes))
+        acknowledged = driver.receiver(_zeros(_ACKNOWLEDGEMENT_BYTES))
         for messages in (warmup, count):
             start = clock()
             driver.send_many(out, count=messages, window=window)
@@ -180,8 +183,9 @@ class _AsyncMeasure:
         self._driver = driver
 
     async def pingpong(self, *, nbytes: int, iterations: int, warmup: int) -> dict[str, Any]:
-        out, into = _pattern(nbytes), _zeros(nbytes)
         driver, clock = self._driver, time.perf_counter_ns
+        out, into = driver.place(_pattern(nbytes)), driver.place(_zeros(nbytes))
+        stamps = driver.fills_buffers and driver.on_host
         receive = driver.receiver(into)
         if driver.role == "server":
             send = driver.sender(into)
@@ -196,29 +200,31 @@ class _AsyncMeasure:
         round_trips_ns = [0] * iterations
         for index in range(iterations):
             stamp = index % _STAMPS
-            out[0] = out[-1] = stamp
+            if driver.on_host:
+                out[0] = out[-1] = stamp
             start = clock()
             await send()
             await receive()
             round_trips_ns[index] = clock() - start
-            if driver.fills_buffers and not into[0] == into[-1] == stamp:
+            if stamps and not into[0] == into[-1] == stamp:
                 raise RuntimeError(f"echo {index} of {nbytes} bytes is not of this message")
         if driver.fills_buffers:
-            _check(into, out)
+            _check(driver.read(into), driver.read(out))
         return _latency(round_trips_ns)
 
     async def stream(self, *, nbytes: int, count: int, warmup: int, window: int) -> dict[str, Any]:
         driver, clock = self._driver, time.perf_counter_ns
         elapsed_ns = 0
         if driver.role == "server":
-            buffers = [_zeros(nbytes) for _ in range(window)]
+            buffers = [driver.place(_zeros(nbytes)) for _ in range(window)]
             acknowledge = driver.sender(_zeros(_ACKNOWLEDGEMENT_BYTES))
             for messages in (warmup, count):
                 await driver.receive_many(buffers, count=messages)
                 await acknowledge()
-            _check(buffers[0], _pattern(nbytes))
+            _check(driver.read(buffers[0]), _pattern(nbytes))
             return {}
-        out, acknowledged = _pattern(nbytes), driver.receiver(_zeros(_ACKNOWLEDGEMENT_BYTES))
+        out = driver.place(_pattern(nbytes))
+        acknowledged = driver.receiver(_zeros(_ACKNOWLEDGEMENT_BYTES))
         for messages in (warmup, count):
             start = clock()
             await driver.send_many(out, count=messages, window=window)

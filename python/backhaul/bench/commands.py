@@ -16,7 +16,12 @@ from backhaul.bench.command_options import (
     run_benchmark,
     saturation,
 )
-from backhaul.bench.option_types import ChunkType, ListType, PeersType, SizesType
+from backhaul.bench.option_types import (
+    ChunkType,
+    ListType,
+    PeersType,
+    SizesType,
+)
 
 __all__ = ["COMMANDS"]
 
@@ -91,6 +96,21 @@ def _array_options(*, size: int, chunks: int) -> Callable[[_F], _F]:
     type=click.Path(exists=True, dir_okay=False),
     help="Interpreter with peers; default: the one that `make bench` fills.",
 )
+@click.option(
+    "--memory",
+    type=click.Choice(["host", "cuda"]),
+    default="host",
+    show_default=True,
+    help="Where messages lie at both ends. cuda: on GPUs, beside copies within one process.",
+)
+@click.option(
+    "--devices",
+    type=click.IntRange(0),
+    nargs=2,
+    default=(0, 0),
+    show_default=True,
+    help="With --memory cuda: the GPUs of the server and of the client, such as 0 1.",
+)
 @json_option
 def p2p(*, peer_pythons: tuple[str, ...], **chosen: Any) -> None:
     """Measure latency and bandwidth between two processes."""
@@ -98,8 +118,32 @@ def p2p(*, peer_pythons: tuple[str, ...], **chosen: Any) -> None:
     from backhaul.bench.peers import default_pythons
     from backhaul.bench.tables import p2p_tables
 
+    if chosen["memory"] == "cuda":
+        _check_gpus(chosen)
     pythons = [sys.executable, *peer_pythons] if peer_pythons else default_pythons()
     run_benchmark(job, p2p_tables, {**chosen, "pythons": pythons})
+
+
+def _check_gpus(chosen: dict[str, Any]) -> None:
+    """Refuse what cannot be measured on GPUs."""
+    from backhaul import CudaUnavailable, _native
+
+    if chosen["against"]:
+        raise click.UsageError("--memory cuda measures no peers: leave --against out")
+    elsewhere = [lane for lane in chosen["lanes"] if lane in ("tcp", "ucx")]
+    if elsewhere:
+        raise click.UsageError(
+            f"--memory cuda needs a lane within a host: shm, inproc or auto, got {elsewhere[0]}"
+        )
+    devices = chosen["devices"]
+    try:
+        found = _native.cuda_devices()
+    except CudaUnavailable as error:
+        raise click.ClickException(f"--memory cuda: {error}") from error
+    if max(devices) >= len(found):
+        raise click.UsageError(
+            f"--devices {devices[0]} {devices[1]}: this process sees {len(found)} GPUs"
+        )
 
 
 @click.command()

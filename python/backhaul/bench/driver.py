@@ -32,6 +32,19 @@ class Driver(ABC):  # noqa: B024 - its two kinds have the abstract methods
         """The path the bytes take, as far as the peer tells."""
         return ""
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the host may write to what `place` gives."""
+        return True
+
+    def place(self, buffer: memoryview) -> Any:
+        """Give memory with these bytes, of the kind that is measured."""
+        return buffer
+
+    def read(self, placed: Any) -> Any:
+        """Give what is in memory that `place` gave, for the host to look at."""
+        return placed
+
 
 class BlockingDriver(Driver):
     """A connection whose operations block until they are complete."""

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 
 from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.pair import Contender, ContenderFailed, Latency
-from backhaul.bench.peers import Interpreter, Peer, Variant, discover, interpreters, ours
+from backhaul.bench.peers import (
+    Interpreter,
+    Peer,
+    Variant,
+    device_copy,
+    discover,
+    interpreters,
+    ours,
+)
 from backhaul.bench.report import Missing, Report
 from backhaul.bench.summary import spread
 
@@ -39,6 +47,10 @@ class Options:
     budget_s: float = 0.3
     #: Interpreters to look for peers in, the preferred one first
     pythons: Sequence[str] = ()
+    #: Where messages lie at both ends: ``host`` or ``cuda``
+    memory: str = "host"
+    #: GPUs of the server and the client
+    devices: Sequence[int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -153,8 +165,11 @@ def _find_peers(options: Options) -> tuple[list[tuple[Peer, Interpreter]], list[
     wanted = [known[name] for name in options.against]
     packages = sorted({package for peer in wanted for package in peer.packages})
     candidates = interpreters(options.pythons, packages)
-    own = ours.peer(options.apis, options.lanes)
+    on_gpu = options.memory == "cuda"
+    own = ours.peer(options.apis, options.lanes, devices=options.devices if on_gpu else None)
     found, missing = [(own, candidates[0])], []
+    if on_gpu:
+        found.append((device_copy.peer(options.devices), candidates[0]))
     for peer in wanted:
         interpreter = peer.interpreter(candidates)
         if interpreter is not None:

@@ -30,7 +30,7 @@ __all__ = ["Contender", "ContenderFailed", "Latency", "ProcessPair", "child_comm
 ANSWER_TIMEOUT_S = 60.0
 
 #: Modules of drivers that need this package whole, with its native module
-_OURS = (".ours", ".ucp_tags")
+_OURS = (".device_copy", ".ours", ".ucp_tags")
 
 # A peer's interpreter is given the package by its folder, so that neither `backhaul/__init__.py`
 # with the native module nor the site-packages beside it come along.

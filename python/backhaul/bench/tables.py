@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["open_console", "p2p_tables", "print_machine"]
 
 
+#: What is said of the memory of messages
+_MEMORY = {
+    "host": "Buffers are reused, page-touched and host memory",
+    "cuda": "Buffers are reused, and on GPUs; a device copy is one within one process",
+}
+
 #: Columns of a table in a file or a pipe, where nothing says how many there are
 _WIDTH_ELSEWHERE = 140
 
@@ -104,7 +110,7 @@ def p2p_tables(report: Report[p2p.Options, p2p.Row]) -> Group:
             f"Medians (min – max) over {report.options.rounds} rounds, contenders in turn, "
             "warm-up not counted. One-way: half a ping-pong round trip.\n"
             "Ping-pong GB/s: size / one-way p50. Streaming: a window of messages one way until the "
-            "last is acknowledged.\nBuffers are reused, page-touched and host memory; "
+            f"last is acknowledged.\n{_MEMORY[report.options.memory]}; "
             "GB is 1e9 bytes.",
             style="dim",
         )

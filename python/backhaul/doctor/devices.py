@@ -45,9 +45,25 @@ def examine_gpus() -> Iterator[Finding]:
         yield Finding("gpu", f"GPU {one.index} to {other.index}", State.WORKS, way.path)
     yield from peer_access(driver["peers"])
     if driver["devices"]:
-        said = "goes through memory of the host: no carrier moves it yet"
-        yield Finding("gpu", "memory to other processes", State.ABSENT, said)
+        yield _carrier()
     yield rmm(needed=bool(driver["devices"]))
+
+
+def _carrier() -> Finding:
+    """Send memory of the first GPU by the carrier, between two ends of another process."""
+    subject = "carrier cuda"
+    try:
+        said = ask("device")
+    except ChildFailed as error:
+        return Finding("gpu", subject, State.BROKEN, str(error))
+    if said["why"]:
+        advice = "arrays on GPUs go by way of the host; a container needs its GPUs' driver mounted"
+        return Finding("gpu", subject, State.BROKEN, said["why"], advice)
+    if not said["is_default"]:
+        detail = "it works, and is not used by default: this host has no /dev/nvidiactl"
+        return Finding("gpu", subject, State.LIMITED, detail, 'name it: carriers=[…, "cuda"]')
+    detail = f"{said['nbytes'] >> 20} MiB of GPU memory were sent and are as they were"
+    return Finding("gpu", subject, State.WORKS, detail)
 
 
 def peer_access(pairs: Sequence[Sequence[Any]]) -> Iterator[Finding]:

@@ -72,8 +72,11 @@ def examine_peers() -> Iterator[Finding]:
         else:
             detail = f"not with that process ({info['reason']}): {purpose} where it works"
             yield Finding("peers", subject, State.LIMITED, detail, advice)
+    if "cuda" in info["carriers"]:
+        said = "memory of GPUs is read by the peer's GPU"
+        yield Finding("peers", "carrier cuda", State.WORKS, said)
     for carrier in info["carriers"]:
-        if carrier not in _CARRIERS:
+        if carrier not in _CARRIERS and carrier != "cuda":
             yield Finding("peers", f"carrier {carrier}", State.WORKS, "the two have agreed on it")
     subject = "another user, or a container with a network of its own"
     yield Finding("peers", subject, State.WORKS, "lane tcp, without carriers, on this host too")

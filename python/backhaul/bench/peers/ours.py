@@ -11,10 +11,12 @@ from backhaul.bench.driver import AsyncDriver, BlockingDriver
 from backhaul.bench.pair import Contender, ProcessPair
 from backhaul.bench.peers import Interpreter, Peer, Variant
 
-__all__ = ["AsyncBackhaul", "BlockingBackhaul", "make_driver", "peer"]
+__all__ = ["AsyncBackhaul", "BlockingBackhaul", "make_driver", "on_device", "peer", "to_host"]
 
 
-def peer(apis: Sequence[str], lanes: Sequence[str]) -> Peer:
+def peer(
+    apis: Sequence[str], lanes: Sequence[str], *, devices: Sequence[int] | None = None
+) -> Peer:
     """Describe the variants that were asked for; the other peers are constants.
 
     Parameters
@@ -23,13 +25,19 @@ def peer(apis: Sequence[str], lanes: Sequence[str]) -> Peer:
         Of ``async`` and ``blocking``.
     lanes : sequence of str
         Of ``auto``, ``shm``, ``tcp`` and ``inproc``.
+    devices : sequence of int, optional
+        GPUs of the server and the client, whose memory is sent; else memory of the host is.
 
     Returns
     -------
     Peer
-        One variant for each pair of the two.
+        One variant for each pair of the first two.
     """
-    variants = [Variant(lane, api, {"lane": lane, "api": api}) for lane in lanes for api in apis]
+    variants = [
+        Variant(lane, api, {"lane": lane, "api": api, "devices": devices})
+        for lane in lanes
+        for api in apis
+    ]
     return Peer("backhaul", variants, start_variant=_start)
 
 
@@ -53,13 +61,31 @@ class _End:
     """What both APIs share: a context, a listener on the server, one endpoint."""
 
     options: Mapping[str, Any]
+    role: str
     _endpoint: Any = None
+
+    @property
+    def on_host(self) -> bool:
+        """Whether memory of the host is sent."""
+        return self.options.get("devices") is None
+
+    def place(self, buffer: memoryview) -> Any:
+        """Copy to the GPU of this end, if it has one."""
+        devices = self.options.get("devices")
+        return buffer if devices is None else on_device(buffer, devices[self.role == "client"])
+
+    def read(self, placed: Any) -> Any:
+        """Copy from there."""
+        return placed if self.on_host else to_host(placed)
 
     def _context(self) -> Any:
         import backhaul
 
         lane = self.options["lane"]
-        self._owner = backhaul.Context(lanes=None if lane == "auto" else [lane])
+        self._owner = backhaul.Context(
+            lanes=None if lane == "auto" else [lane],
+            carriers=None if self.on_host else ["lease", "single-copy", "cuda"],
+        )
         return self._owner
 
     def _listen(self) -> str:
@@ -77,6 +103,22 @@ class _End:
     def lane(self) -> str:
         """The lane that the handshake chose."""
         return str(self._endpoint.lane)
+
+
+def on_device(buffer: memoryview, device: int) -> Any:
+    """Copy a buffer to a GPU."""
+    import backhaul
+
+    memory = backhaul.DeviceBuffer(buffer.nbytes, device=device)
+    memory.copy_from_host(buffer)
+    return memory
+
+
+def to_host(memory: Any) -> memoryview:
+    """Copy memory of a GPU to the host."""
+    copy = memoryview(bytearray(memory.nbytes))
+    memory.copy_to_host(copy)
+    return copy
 
 
 class BlockingBackhaul(_End, BlockingDriver):

@@ -121,7 +121,11 @@ impl<S, R> Link<S, R> {
         }
         inbound.due = due;
         if due == wanted {
-            targets.push(IoSliceMut::new(&mut inbound.staging));
+            let staging = match due {
+                0 => &mut inbound.staging[..],
+                _ => &mut inbound.staging[..BEHIND_BYTES],
+            };
+            targets.push(IoSliceMut::new(staging));
         }
     }
 
@@ -350,6 +354,10 @@ const INLINE_SEGMENTS_MAX: usize = 16;
 const STAGING_BYTES: usize = 16 << 10;
 
 const _: () = assert!(STAGING_BYTES > HEADER_BYTES);
+
+/// Part of it that is offered behind the rest of a payload, where another like it often follows: what
+/// is staged of that is copied twice
+const BEHIND_BYTES: usize = 1 << 10;
 
 /// Bytes dropped at a time
 const SCRATCH_BYTES: usize = 64 << 10;

@@ -38,7 +38,7 @@ use self::carried::Takes;
 use self::inbound::{Arrivals, Inbound};
 use self::operations::{RecvOperation, SendOperation};
 use self::outbound::Outbound;
-use crate::carrier::{Announcing, CHOICE_BYTES_MIN, Way, Ways};
+use crate::carrier::{Announcing, CHOICE_BYTES_MIN, InPlace, Way, Ways};
 use crate::error::CloseReason;
 use crate::memory::{DeviceAllocator, RecvMemory, Segments};
 use crate::statistics::Counters;
@@ -448,18 +448,23 @@ impl<S, R> Link<S, R> {
         if arrival.filled_bytes < arrival.bytes {
             return;
         }
-        if let Some(timed) = arrival.way.take() {
-            // What came before it kept it waiting, whichever way that came.
-            let last = self.last_in_place;
-            let since = last.map_or(timed.since, |last| timed.since.max(last));
-            let took = now.get().saturating_duration_since(since);
-            self.last_in_place = Some(now.get());
-            if arrival.is_announced {
-                self.ways.record(timed.way, arrival.bytes, took);
-            } else {
-                let timed_bytes = arrival.bytes.saturating_sub(timed.untimed_bytes);
-                self.ways.record_eager(arrival.bytes, timed_bytes, took);
-            }
+        let Some(timed) = arrival.way.take() else {
+            return;
+        };
+        // What came before it kept it waiting, whichever way that came.
+        let at = now.get();
+        let last = self.last_in_place.replace(at);
+        let since = last.map_or(timed.since, |last| timed.since.max(last));
+        let timed_bytes = arrival.bytes.saturating_sub(timed.untimed_bytes);
+        if timed_bytes > 0 {
+            let took = at.saturating_duration_since(since);
+            let message = InPlace {
+                bytes: arrival.bytes,
+                is_announced: arrival.is_announced,
+                took: took.mul_f64(arrival.bytes as f64 / timed_bytes as f64),
+                since_last: last.map(|last| at.saturating_duration_since(last)),
+            };
+            self.ways.handle_in_place(timed.way, &message);
         }
     }
 

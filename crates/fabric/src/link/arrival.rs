@@ -44,6 +44,8 @@ pub(super) enum Memory {
     Into(RecvId),
     /// Memory of its own, a place for each segment
     Segments(Vec<Option<SegmentMemory>>),
+    /// Memory of its own in which all of it lies: it came whole
+    Whole(MessageMemory),
     /// There is none: the bytes are dropped and the receive will fail
     Missing(Missing),
 }
@@ -111,6 +113,20 @@ impl Cursor {
 pub(super) type Targets<'a> = SmallVec<[IoSliceMut<'a>; TARGETS_MAX]>;
 
 impl Arrival {
+    /// A message that came whole, and lies in memory of its own if there was any
+    pub(super) fn whole(memory: Result<MessageMemory, Missing>, bytes: u64) -> Self {
+        Self {
+            memory: memory.map_or_else(Memory::Missing, Memory::Whole),
+            sizes: SegmentBytes::new(),
+            sources: None,
+            bytes,
+            filled_bytes: bytes,
+            next: Cursor::default(),
+            way: None,
+            is_announced: false,
+        }
+    }
+
     /// Readies memory for a message of its own; segments come when their bytes do
     pub(super) fn segments(count: usize) -> Memory {
         let mut segments = Vec::new();
@@ -128,7 +144,7 @@ impl Arrival {
             Memory::Segments(_) => self.filled_bytes == self.bytes,
             // Its receive has been told.
             Memory::Into(_) => false,
-            Memory::Missing(_) => true,
+            Memory::Whole(_) | Memory::Missing(_) => true,
         }
     }
 
@@ -179,7 +195,7 @@ impl Arrival {
                 }
                 bytes - left
             }
-            Memory::Missing(_) => 0,
+            Memory::Whole(_) | Memory::Missing(_) => 0,
         }
     }
 
@@ -269,7 +285,7 @@ impl Arrival {
                     _ => None,
                 }
             }
-            Memory::Missing(_) => None,
+            Memory::Whole(_) | Memory::Missing(_) => None,
         }
     }
 
@@ -323,11 +339,18 @@ impl Arrival {
     /// Copies a complete message of one segment of the host to the buffer of its receive, returning
     /// whether it is one, and the receive has one in memory of the host
     pub(super) fn copy_out<R>(&self, recv: &mut RecvOperation<R>) -> bool {
-        let Memory::Segments(segments) = &self.memory else {
-            return false;
+        let segment = match &self.memory {
+            Memory::Whole(memory) => match &memory.host[..] {
+                [segment] => segment,
+                _ => return false,
+            },
+            Memory::Segments(segments) => match &segments[..] {
+                [Some(SegmentMemory::Host(segment))] => segment,
+                _ => return false,
+            },
+            Memory::Into(_) | Memory::Missing(_) => return false,
         };
-        if let [Some(SegmentMemory::Host(segment))] = &segments[..]
-            && let Some(buffer) = &mut recv.buffer
+        if let Some(buffer) = &mut recv.buffer
             && let RecvMemory::Host(host) = buffer.memory()
         {
             host[..segment.len()].copy_from_slice(segment);
@@ -341,6 +364,7 @@ impl Arrival {
         let segments = match self.memory {
             Memory::Into(_) => return Ok(None),
             Memory::Missing(missing) => return Err(missing),
+            Memory::Whole(memory) => return Ok(Some(memory)),
             Memory::Segments(segments) => segments,
         };
         let mut memory = MessageMemory {

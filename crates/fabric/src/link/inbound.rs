@@ -281,9 +281,9 @@ impl<S, R> Link<S, R> {
         }
     }
 
-    /// Delivers a message that is staged whole to a receive that waits for it
+    /// Delivers a message that is staged whole to a receive that waits for it, or keeps it for one
     ///
-    /// Returns whether there was one; else nothing has changed.
+    /// Returns whether that was possible; else nothing has changed.
     fn receive_inline(&mut self, now: &Now, frame: &Frame) -> Result<bool, LinkError> {
         let bytes = frame.header.payload_bytes;
         let is_short = bytes <= self.inbound.staged.len() as u64;
@@ -291,11 +291,22 @@ impl<S, R> Link<S, R> {
             return Ok(false);
         }
         let time = self.time(now);
-        let Some(Inline { recv, message }) = self.core.handle_inline(time, frame)? else {
+        let Some(inline) = self.core.handle_inline(time, frame)? else {
             return Ok(false);
         };
         let start = self.inbound.staged.start;
         let staged = &self.inbound.staging[start..start + to_usize(bytes)];
+        let (recv, message) = match inline {
+            Inline::Received { recv, message } => (recv, message),
+            Inline::Kept { arrival } => {
+                let kept = copied(&self.memory.pool, &frame.segment_bytes, staged);
+                self.inbound.staged.start += to_usize(bytes);
+                self.meter.begin(now, arrival, bytes);
+                self.meter.stored(now, arrival, bytes, false);
+                self.arrivals.insert(arrival, Arrival::whole(kept, bytes));
+                return Ok(true);
+            }
+        };
         let memory = match &mut self.recvs[recv.0].buffer {
             Some(buffer) => match buffer.memory() {
                 RecvMemory::Host(host) => {

@@ -149,7 +149,7 @@ impl RecvHalf {
         }
     }
 
-    /// Handles the start of an eager message that is here whole, if a receive waits for it
+    /// Handles the start of an eager message that is here whole, unless its receive is too small
     pub(super) fn start_inline(
         &mut self,
         header: &FrameHeader,
@@ -163,20 +163,33 @@ impl RecvHalf {
             MessageKind::Tagged(tag) => (&self.tagged, tag),
             MessageKind::Untagged => (&self.untagged, UNTAGGED),
         };
-        let fits = |posted: &Posted| posted.capacity.exceeded_by(bytes).is_none();
-        let Some(index) = matcher.find_posted(tag, fits) else {
-            return Ok(None);
+        let Some((index, posted)) = matcher.find_posted(tag) else {
+            return self.keep_inline(header).map(Some);
         };
+        if posted.capacity.exceeded_by(bytes).is_some() {
+            return Ok(None);
+        }
+        let recv = posted.recv;
         let cost = self.check_start(header)?;
         self.credit.release(cost);
         let matcher = match kind {
             MessageKind::Tagged(_) => &mut self.tagged,
             MessageKind::Untagged => &mut self.untagged,
         };
-        Ok(matcher.take_posted(index).map(|posted| Inline {
-            recv: posted.recv,
-            message: header.message,
-        }))
+        matcher.take_posted(index);
+        let message = header.message;
+        Ok(Some(Inline::Received { recv, message }))
+    }
+
+    /// Keeps a message that is here whole, and that no receive waits for
+    fn keep_inline(&mut self, header: &FrameHeader) -> Result<Inline, ProtocolError> {
+        let cost = self.check_start(header)?;
+        let arrival = self.insert(header, Stage::Eager, cost);
+        let state = &mut self.arrivals[arrival.0];
+        state.unannounced_bytes = 0;
+        state.missing_bytes = 0;
+        self.unexpected_bytes += header.payload_bytes;
+        Ok(Inline::Kept { arrival })
     }
 
     /// Handles the header of a piece of a long message, on the lane or by a carrier

@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 use std::time::Instant;
 
-use backhaul_proto::{MemoryKind, RecvId, SegmentBytes, Sources};
+use backhaul_proto::{MemoryKind, RecvId, SegmentBytes, SourceTable};
 use backhaul_shm::pool::{Pool, PoolBuf};
 use slab::Slab;
 use smallvec::SmallVec;
@@ -18,7 +18,7 @@ pub(super) struct Arrival {
     pub(super) memory: Memory,
     pub(super) sizes: SegmentBytes,
     /// Where each segment lies at the sender, if it said
-    pub(super) sources: Option<Sources>,
+    pub(super) sources: Option<SourceTable>,
     pub(super) bytes: u64,
     /// Bytes that are in their place
     pub(super) filled_bytes: u64,

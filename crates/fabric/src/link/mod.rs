@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use backhaul_proto::{
     ArrivalId, CarrierKind, Connection, ConnectionStatistics, Event, FrameDecoder, Limits,
-    MemoryKind, SegmentBytes, Sources, Store,
+    MemoryKind, SegmentBytes, SourceTable, Store,
 };
 use backhaul_shm::pool::Pool;
 use slab::Slab;
@@ -362,7 +362,7 @@ impl<S, R> Link<S, R> {
         &mut self,
         now: &Now,
         id: ArrivalId,
-        (sizes, sources): (SegmentBytes, Option<Sources>),
+        (sizes, sources): (SegmentBytes, Option<SourceTable>),
         store: Store,
         asks: bool,
     ) {
@@ -523,7 +523,7 @@ impl<S, R> Link<S, R> {
 /// Segments of a message that are offered, or fetched: each is a call of the system
 pub(crate) const OFFERS_MAX: usize = 64;
 
-fn is_all_on_devices(sources: Option<&Sources>) -> bool {
+fn is_all_on_devices(sources: Option<&SourceTable>) -> bool {
     sources.is_some_and(|sources| sources.iter().all(|source| source.memory.is_device()))
 }
 

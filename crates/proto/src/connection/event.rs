@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::decoder::SegmentBytes;
 use crate::frame::FrameHeader;
 use crate::ids::{ArrivalId, MessageKind, RecvId, SendId};
-use crate::memory::Sources;
+use crate::memory::SourceTable;
 
 /// A header with its segment table as it goes on the wire; inline up to four segments
 pub type HeaderBytes = SmallVec<[u8; 64]>;
@@ -166,7 +166,7 @@ pub enum Event {
         /// Sizes of its segments, in bytes
         segment_bytes: SegmentBytes,
         /// Where each of them lies, if the sender said
-        sources: Option<Sources>,
+        sources: Option<SourceTable>,
         /// Where they go
         store: Store,
         /// The bytes come when the driver asks for them: with

@@ -16,7 +16,7 @@ use crate::frame::{FrameHeader, FrameKind};
 use crate::ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, Tag, TagMask};
 use crate::limits::Limits;
 use crate::matching::Matcher;
-use crate::memory::Sources;
+use crate::memory::SourceTable;
 
 /// Messages on their way from the peer, and the receives for them
 #[derive(Debug)]
@@ -77,7 +77,7 @@ enum Stage {
     /// Behind its first frame
     Eager,
     /// Nowhere yet: it was announced, with the sizes and places of its segments
-    Requested(SegmentBytes, Option<Sources>),
+    Requested(SegmentBytes, Option<SourceTable>),
     /// The driver has an event, and has not said how it wants them
     Asked,
     /// The driver fetches them

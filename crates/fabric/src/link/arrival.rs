@@ -44,8 +44,6 @@ pub(super) enum Memory {
     Into(RecvId),
     /// Memory of its own, a place for each segment
     Segments(Vec<Option<SegmentMemory>>),
-    /// Memory of its own in which all of it lies: it came whole
-    Whole(MessageMemory),
     /// There is none: the bytes are dropped and the receive will fail
     Missing(Missing),
 }
@@ -113,11 +111,11 @@ impl Cursor {
 pub(super) type Targets<'a> = SmallVec<[IoSliceMut<'a>; TARGETS_MAX]>;
 
 impl Arrival {
-    /// A message that came whole, and lies in memory of its own if there was any
-    pub(super) fn whole(memory: Result<MessageMemory, Missing>, bytes: u64) -> Self {
+    /// A message whose bytes are all there
+    pub(super) fn here(memory: Memory, sizes: SegmentBytes, bytes: u64) -> Self {
         Self {
-            memory: memory.map_or_else(Memory::Missing, Memory::Whole),
-            sizes: SegmentBytes::new(),
+            memory,
+            sizes,
             sources: None,
             bytes,
             filled_bytes: bytes,
@@ -144,7 +142,7 @@ impl Arrival {
             Memory::Segments(_) => self.filled_bytes == self.bytes,
             // Its receive has been told.
             Memory::Into(_) => false,
-            Memory::Whole(_) | Memory::Missing(_) => true,
+            Memory::Missing(_) => true,
         }
     }
 
@@ -195,7 +193,7 @@ impl Arrival {
                 }
                 bytes - left
             }
-            Memory::Whole(_) | Memory::Missing(_) => 0,
+            Memory::Missing(_) => 0,
         }
     }
 
@@ -285,7 +283,7 @@ impl Arrival {
                     _ => None,
                 }
             }
-            Memory::Whole(_) | Memory::Missing(_) => None,
+            Memory::Missing(_) => None,
         }
     }
 
@@ -339,24 +337,13 @@ impl Arrival {
     /// Copies a complete message of one segment of the host to the buffer of its receive, returning
     /// whether it is one, and the receive has one in memory of the host
     pub(super) fn copy_out<R>(&self, recv: &mut RecvOperation<R>) -> bool {
-        let segment = match &self.memory {
-            Memory::Whole(memory) => match &memory.host[..] {
-                [segment] => segment,
-                _ => return false,
-            },
-            Memory::Segments(segments) => match &segments[..] {
-                [Some(SegmentMemory::Host(segment))] => segment,
-                _ => return false,
-            },
-            Memory::Into(_) | Memory::Missing(_) => return false,
+        let Memory::Segments(segments) = &self.memory else {
+            return false;
         };
-        if let Some(buffer) = &mut recv.buffer
-            && let RecvMemory::Host(host) = buffer.memory()
-        {
-            host[..segment.len()].copy_from_slice(segment);
-            return true;
+        match &segments[..] {
+            [Some(SegmentMemory::Host(segment))] => copy_to_buffer(segment, recv),
+            _ => false,
         }
-        false
     }
 
     /// The memory of a complete message
@@ -364,7 +351,6 @@ impl Arrival {
         let segments = match self.memory {
             Memory::Into(_) => return Ok(None),
             Memory::Missing(missing) => return Err(missing),
-            Memory::Whole(memory) => return Ok(Some(memory)),
             Memory::Segments(segments) => segments,
         };
         let mut memory = MessageMemory {
@@ -385,6 +371,18 @@ impl Arrival {
         }
         Ok(Some(memory))
     }
+}
+
+/// Copies a message of one segment to the buffer of its receive, returning whether that has one in
+/// memory of the host
+pub(super) fn copy_to_buffer<R>(segment: &[u8], recv: &mut RecvOperation<R>) -> bool {
+    if let Some(buffer) = &mut recv.buffer
+        && let RecvMemory::Host(host) = buffer.memory()
+    {
+        host[..segment.len()].copy_from_slice(segment);
+        return true;
+    }
+    false
 }
 
 /// Copies a message that lies in memory of its own to the buffer of a receive

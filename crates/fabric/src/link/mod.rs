@@ -33,9 +33,9 @@ use backhaul_shm::pool::Pool;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use self::arrival::{Arrival, Cursor, Memory, Missing, Timed};
+use self::arrival::{Arrival, Cursor, Memory, Missing, Timed, copy_to_buffer};
 use self::carried::Takes;
-use self::inbound::{Arrivals, Inbound};
+use self::inbound::{Arrivals, Inbound, Place};
 use self::operations::{RecvOperation, SendOperation};
 use self::outbound::Outbound;
 use crate::carrier::{Announcing, CHOICE_BYTES_MIN, InPlace, Way, Ways};
@@ -323,9 +323,18 @@ impl<S, R> Link<S, R> {
                 } => {
                     self.meter.received(now, arrival, bytes);
                     let memory = match self.arrivals.take(arrival) {
-                        Some(arrival) if arrival.copy_out(&mut self.recvs[recv.0]) => Ok(None),
-                        Some(arrival) => arrival.into_memory(&self.memory.pool),
-                        None => Err(Missing::OutOfMemory),
+                        Place::Whole(segment) => {
+                            let is_copied = copy_to_buffer(&segment, &mut self.recvs[recv.0]);
+                            Ok((!is_copied).then(|| MessageMemory::of_host(segment)))
+                        }
+                        Place::Arrival(arrival) => {
+                            if arrival.copy_out(&mut self.recvs[recv.0]) {
+                                Ok(None)
+                            } else {
+                                arrival.into_memory(&self.memory.pool)
+                            }
+                        }
+                        Place::Vacant => Err(Missing::OutOfMemory),
                     };
                     self.complete_recv(recv, kind, message, bytes, memory);
                 }

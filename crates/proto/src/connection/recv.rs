@@ -77,7 +77,7 @@ enum Stage {
     /// Behind its first frame
     Eager,
     /// Nowhere yet: it was announced, with the sizes and places of its segments
-    Requested(SegmentBytes, Option<SourceTable>),
+    Requested(Box<(SegmentBytes, Option<SourceTable>)>),
     /// The driver has an event, and has not said how it wants them
     Asked,
     /// The driver fetches them
@@ -452,7 +452,7 @@ impl RecvHalf {
     }
 
     fn start_request(&mut self, frame: Frame, cost: Cost, events: &mut VecDeque<Event>) {
-        let stage = Stage::Requested(frame.segment_bytes, frame.sources);
+        let stage = Stage::Requested(Box::new((frame.segment_bytes, frame.sources)));
         let arrival = self.insert(&frame.header, stage, cost);
         self.unfinished.insert(frame.header.message, arrival);
         match self.arrivals[arrival.0].claim {
@@ -545,11 +545,10 @@ impl RecvHalf {
     /// Has the driver choose how the bytes of a request come
     fn ask(&mut self, arrival: ArrivalId, store: Store, events: &mut VecDeque<Event>) {
         let state = &mut self.arrivals[arrival.0];
-        let Stage::Requested(segment_bytes, sources) =
-            std::mem::replace(&mut state.stage, Stage::Asked)
-        else {
+        let Stage::Requested(told) = std::mem::replace(&mut state.stage, Stage::Asked) else {
             unreachable!("a request is asked for once");
         };
+        let (segment_bytes, sources) = *told;
         events.push_back(Event::Prepare {
             arrival,
             segment_bytes,

@@ -108,6 +108,8 @@ pub enum Withdrawn {
 pub enum Posted {
     /// No message is here for it; there is nothing to poll on its account
     Waits,
+    /// No message is here for it, and the peer is to be told that it may send more: there are frames
+    Grants,
     /// It has met its message: there are events, or frames, or both
     Met,
 }

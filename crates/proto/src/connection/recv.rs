@@ -131,6 +131,9 @@ impl RecvHalf {
             });
         }
         matcher.push_posted(tag, mask, posted);
+        if self.credit.has_grant(true) {
+            return Ok(Outcome::Grants);
+        }
         Ok(Outcome::Waits)
     }
 
@@ -356,7 +359,8 @@ impl RecvHalf {
 
     /// The next frame to the peer about its messages
     pub(super) fn poll_control(&mut self) -> Option<FrameHeader> {
-        if let Some((messages, bytes)) = self.credit.poll_grant() {
+        let is_awaited = self.posted_len() > 0;
+        if let Some((messages, bytes)) = self.credit.poll_grant(is_awaited) {
             return Some(FrameHeader {
                 tag: bytes,
                 ..FrameHeader::bare(FrameKind::Credit, messages)
@@ -367,7 +371,7 @@ impl RecvHalf {
 
     #[inline]
     pub(super) fn has_control(&self) -> bool {
-        self.credit.has_grant() || !self.answers.is_empty()
+        self.credit.has_grant(self.posted_len() > 0) || !self.answers.is_empty()
     }
 
     /// Whether the driver owes a payload before it may hand in the next frame

@@ -19,6 +19,7 @@ __all__ = [
     "Arena",
     "Codec",
     "Context",
+    "DeviceBuffer",
     "Endpoint",
     "Listener",
     "LoopBridge",
@@ -28,6 +29,8 @@ __all__ = [
     "__version__",
     "arena_of_numpy_handler",
     "borrowed_bytes",
+    "copy_memory",
+    "cuda_devices",
     "current_numpy_handler",
     "difference_listing",
     "memory_policy",
@@ -215,8 +218,10 @@ class Context:
         raises `UcxUnavailable`; named without ``"tcp"``, peers without it are refused. By default
         it is used between hosts with RDMA.
     carriers : sequence of str, optional
-        Ways for payload beside the lane, on lanes within a host: ``"lease"`` and ``"single-copy"``,
-        and on the ucx lane ``"ucx"``; all are used by default where both sides can.
+        Ways for payload beside the lane, on lanes within a host: ``"lease"``, ``"single-copy"`` and
+        ``"cuda"``, and on the ucx lane ``"ucx"``; by default all are used where both sides can,
+        ``"cuda"`` where the host has a GPU of NVIDIA's. Named, it loads CUDA now, or raises
+        `CudaUnavailable`.
     eager_bytes_max : int, optional
         Longest message sent without asking the peer for room first, in bytes.
     credit_bytes, credit_messages : int, optional
@@ -404,8 +409,10 @@ class Endpoint:
         ----------
         buffer : buffer
             Any C-contiguous memory: the buffer protocol of any format, or
-            ``__array_interface__``. It must not change until the request is done, and is held until
-            then: a ``bytearray`` cannot be resized.
+            ``__array_interface__``; or, on a GPU, ``__cuda_array_interface__`` or DLPack. It must
+            not change until the request is done, and is held until then: a ``bytearray`` cannot be
+            resized. On a GPU it is sent after what is on the stream that its interface names, and
+            where that names none at once.
         tag : int, optional
             From 0 to 2**64 - 1.
         shared : bool, optional
@@ -423,15 +430,21 @@ class Endpoint:
         Raises
         ------
         InvalidBuffer
-            If the memory is not contiguous, or holds references to Python objects.
+            If the memory is not contiguous, holds references to Python objects, has a mask, or is
+            said to be a GPU's and is not.
+        CudaUnavailable
+            If it is a GPU's, and CUDA cannot be used in this process.
         TypeError
             If the object offers no memory.
         ValueError
-            If the tag is out of range.
+            If the tag is out of range, or an interface says what cannot be.
 
         Notes
         -----
-        The request raises `MessageTooLarge`, `QueueFull`, or what ended the connection.
+        The request raises `MessageTooLarge`, `QueueFull`, or what ended the connection; and
+        `NoCarrier` for memory of a GPU if the two sides do not both have the carrier, or the peer
+        is on another host. Whoever wants to know before looks for ``"cuda"`` among the carriers
+        that `info` lists.
         """
 
     def recv(
@@ -446,7 +459,9 @@ class Endpoint:
         Parameters
         ----------
         buffer : writable buffer
-            Any C-contiguous memory. It must not be used until the request is done.
+            Any C-contiguous memory, on the host or a GPU; see `send`. It must not be used until the
+            request is done. What was sent from a GPU can be received in either; what was sent from
+            the host, on the host only.
         tag : int, optional
             Tag wanted.
         mask : int, optional
@@ -460,16 +475,19 @@ class Endpoint:
         Raises
         ------
         InvalidBuffer
-            If the memory is read-only, not contiguous, or holds references to Python objects.
+            If the memory is read-only, or as for `send`.
+        CudaUnavailable
+            As for `send`.
         TypeError
             If the object offers no memory.
         ValueError
-            If the tag or mask is out of range.
+            If the tag or mask is out of range, or an interface says what cannot be.
 
         Notes
         -----
-        The request raises `TruncatedError` if the message is larger than the buffer, or what ended
-        the connection.
+        The request raises `TruncatedError` if the message is larger than the buffer, `NoCarrier` if
+        nothing brings it there, or what ended the connection. Once a receive on a GPU is done, all
+        streams see what came.
         """
 
     def send_frames(self, frames: Iterable[Buffer | Any], *, shared: bool = False) -> Request[None]:
@@ -479,17 +497,24 @@ class Endpoint:
         ------
         TypeError
             If it is one buffer rather than a list of them, or one of them offers no memory.
-        InvalidBuffer
+        InvalidBuffer, CudaUnavailable
             As for `send`.
         """
 
-    def recv_frames(self) -> Request[list[memoryview]]:
+    def recv_frames(self) -> Request[list[Any]]:
         """Receive the next untagged message.
 
         Returns
         -------
-        Request of list of memoryview
-            The frames, each in 64-byte aligned, writable memory of its own, of format ``"B"``.
+        Request of list of memoryview or DeviceBuffer
+            The frames, each in memory of its own: 64-byte aligned and writable, of format ``"B"``,
+            or, in the place of one that was sent from a GPU, a `DeviceBuffer` on device 0 of this
+            process. Whoever wants such a frame in memory of another library, or on another device,
+            has it sent tagged, and receives it there.
+
+        Notes
+        -----
+        The request raises `NoCarrier` if a GPU here cannot take what was sent from one.
         """
 
     def close(self) -> Request[None]:
@@ -535,6 +560,103 @@ class Endpoint:
         traceback: TracebackType | None,
         /,
     ) -> Request[None]: ...
+
+@final
+class DeviceBuffer:
+    """Memory on a GPU that other processes can open, of unspecified content.
+
+    What is received from a GPU without a place of its own comes as one. It speaks DLPack and the
+    CUDA Array Interface, as bytes, so that libraries take it without a copy::
+
+        cupy.asarray(buffer).view("f4")
+        torch.as_tensor(buffer, device="cuda").view(torch.float32)
+
+    The memory is taken again for other buffers as soon as the last reference is gone: work that was
+    queued on the default stream before that is waited for, work on other streams is not.
+
+    Parameters
+    ----------
+    nbytes : int
+        Size, in bytes.
+    device : int, optional
+        Number of the GPU in this process.
+
+    Raises
+    ------
+    CudaUnavailable
+        If CUDA cannot be used in this process.
+    ConfigError
+        If there is no such GPU.
+    OutOfMemory
+        If it has no memory left.
+    """
+
+    def __new__(cls, nbytes: int, *, device: int = 0) -> DeviceBuffer: ...
+    @property
+    def nbytes(self) -> int:
+        """Size, in bytes."""
+
+    @property
+    def device(self) -> int:
+        """Number of the GPU in this process."""
+
+    @property
+    def ptr(self) -> int:
+        """Address of the first byte on the GPU, as RMM's buffers have it."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def copy_to_host(self, buffer: Buffer | Any) -> None:
+        """Copy to a buffer of the same size, and wait for it.
+
+        Raises
+        ------
+        InvalidBuffer, ValueError
+            If it is read-only or not contiguous, or has another size.
+        """
+
+    def copy_from_host(self, buffer: Buffer | Any) -> None:
+        """Copy from a buffer of the same size, and wait for it.
+
+        Raises
+        ------
+        InvalidBuffer, ValueError
+            If it is not contiguous, or has another size.
+        """
+
+    def __len__(self) -> int: ...
+
+def copy_memory(source: Buffer | Any, target: Buffer | Any) -> None:
+    """Copy memory between the host and GPUs, each way, and wait for it.
+
+    Parameters
+    ----------
+    source, target : buffer
+        As for `Endpoint.send` and `Endpoint.recv`, of the same size.
+
+    Raises
+    ------
+    InvalidBuffer, CudaUnavailable, TypeError, ValueError
+        As for these; also if the sizes differ.
+    """
+
+def cuda_devices() -> list[tuple[str, str]]:
+    """List the GPUs that this process sees, in its order, by UUID and name; this starts CUDA.
+
+    Raises
+    ------
+    CudaUnavailable
+        If there is no driver, or no GPU.
+    """
 
 @final
 class Request(Generic[_T_co]):

@@ -36,6 +36,7 @@ def test_defaults_leave_the_choice_to_backhaul_except_where_dask_has_one() -> No
 def test_each_key_reaches_the_native_context_in_its_unit() -> None:
     settings = current(
         lanes=["shm", "tcp"],
+        carriers="lease,cuda",
         eager="64kiB",
         credit="1MiB",
         credit_messages=32,
@@ -51,6 +52,7 @@ def test_each_key_reaches_the_native_context_in_its_unit() -> None:
     )
     assert dict(settings.native) == {
         "backlog": 2048,
+        "carriers": ("lease", "cuda"),
         "credit_bytes": 2**20,
         "credit_messages": 32,
         "eager_bytes_max": 2**16,
@@ -80,15 +82,27 @@ def test_an_environment_variable_can_name_lanes_as_text() -> None:
         ("spin", "long", "a time like '50us'"),
         ("frames_limit", "many", "a whole number"),
         ("lanes", 7, "a list of lanes"),
+        ("carriers", 7, "a list of carriers"),
+        ("gpu__frames", "perhaps", "true or false"),
+        ("gpu__allocator", "malloc", "rmm, cupy, numba, backhaul, or a function"),
+        ("gpu__allocator", "module:", "rmm, cupy, numba, backhaul, or a function"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_key_and_what_is_allowed(
     key: str, value: object, allowed: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"distributed.comm.backhaul.{key.replace('_', '-')} must"):
+    shown = key.replace("__", ".").replace("_", "-")
+    with pytest.raises(ValueError, match=f"distributed.comm.backhaul.{shown} must"):
         current(**{key: value})
     with pytest.raises(ValueError, match=allowed):
         current(**{key: value})
+
+
+def test_who_allocates_on_gpus_is_chosen_by_name() -> None:
+    settings = Settings.current()
+    assert (settings.device_frames, settings.device_allocator) == (None, None)
+    settings = current(gpu__frames=False, gpu__allocator="pools:allocate")
+    assert (settings.device_frames, settings.device_allocator) == (False, "pools:allocate")
 
 
 def test_an_unknown_lane_is_refused_with_the_ones_there_are() -> None:

@@ -28,6 +28,8 @@ OURS = {
     "comm.py": {"self._finalizer"},
     # The environment, while UCX reads it
     "context.py": {"_contexts", "os.environ"},
+    "device_arrays.py": {"header"},
+    "device_frames.py": {"frames", "host"},
     # Bokeh's, of a page that we made
     "dashboard.py": {"doc", "grid", "hosts", "page", "plot", "self"},
     "execution.py": {"_current", "ours", "stream"},

@@ -8,8 +8,9 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
@@ -92,7 +93,13 @@ class Program:
     What stands in ``prefix`` is put before the command.
     """
 
-    def __init__(self, source: str, *arguments: str, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        source: str,
+        *arguments: str,
+        prefix: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         # A file, so that neither pipe can fill up while the other is read.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
@@ -105,6 +112,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
+            env=env,
         )
 
     def line(self) -> str:
@@ -150,8 +158,13 @@ def start() -> Iterator[Start]:
     """Start programs, which end with the test."""
     with contextlib.ExitStack() as programs:
 
-        def start_one(source: str, *arguments: object, prefix: Sequence[str] = ()) -> Program:
-            program = Program(source, *map(str, arguments), prefix=prefix)
+        def start_one(
+            source: str,
+            *arguments: object,
+            prefix: Sequence[str] = (),
+            env: Mapping[str, str] | None = None,
+        ) -> Program:
+            program = Program(source, *map(str, arguments), prefix=prefix, env=env)
             programs.callback(program.close)
             return program
 
@@ -207,3 +220,29 @@ def echo(start: Start) -> Callable[..., AbstractContextManager[tuple[Endpoint, P
 
 #: Connects to an echo in another process.
 Echo: TypeAlias = Callable[..., AbstractContextManager[tuple[Endpoint, Program]]]
+
+
+#: Begins a program that `run_gpu` runs.
+_GPU_NAMES = """
+import ctypes, gc, sys, time, weakref
+
+import backhaul
+from backhaul import _native
+from device_arrays import *
+"""
+
+
+@pytest.fixture
+def run_gpu(
+    start: Start, cuda_driver: Path | None, gpu_environment: dict[str, str]
+) -> Callable[..., None]:
+    """Run a program that imports `device_arrays`, with changes of its environment."""
+
+    def run(source: str, *arguments: object, **environment: str) -> None:
+        if cuda_driver is None and any(name.startswith("FAKE_CUDA_") for name in environment):
+            pytest.skip("a driver of NVIDIA's cannot be told to do this")
+        program = start(_GPU_NAMES + source, *arguments, env={**gpu_environment, **environment})
+        status, _, errors = program.end()
+        assert status == 0, errors
+
+    return run

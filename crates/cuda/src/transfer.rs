@@ -188,6 +188,25 @@ impl Transfer {
         launched
     }
 
+    /// Has what others put on a stream of a device from now on wait until this is over
+    ///
+    /// # Errors
+    ///
+    /// What the driver says of the stream, or of the device.
+    pub fn precede(&self, device: u16, stream: u64) -> Result<(), CudaError> {
+        let (Some(slot), Some(device)) = (&self.slot, self.driver.device(device)) else {
+            return Ok(());
+        };
+        let _current = Current::enter(self.driver, device.context(self.driver)?)?;
+        // SAFETY: an event of ours, recorded behind the work; the stream is what whoever gave the
+        // memory says it is.
+        unsafe {
+            self.driver
+                .api
+                .cuStreamWaitEvent(stream as usize as CUstream, slot.after, 0)
+        }
+    }
+
     /// Whether the device has finished
     ///
     /// # Errors

@@ -2,12 +2,12 @@
 //!
 //! Nothing here is needed to send or receive such memory, but a [`DeviceMemory`] that describes it.
 
-use std::sync::Arc;
-
 use std::any::Any;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use backhaul_cuda::memory::MemoryError;
-use backhaul_cuda::{Allocation, DevicePointer, Driver, Order, Place, transfer};
+use backhaul_cuda::{Allocation, DevicePointer, Driver, Order, Place, Transfer, transfer};
 use backhaul_proto::{Device, Vendor};
 use thiserror::Error;
 
@@ -80,11 +80,13 @@ pub fn allocate(ordinal: u16, bytes: usize) -> Result<DeviceMemory, CudaMemoryEr
     let device = device.ok_or(CudaMemoryError::NoDevice { ordinal, count })?;
     let block = device.arena(driver).take(bytes as u64)?;
     let pointer = block.address();
+    // Who had the block before may have let go of it while work on it was still queued.
+    let stream = Some(STREAM_LEGACY);
     Ok(DeviceMemory::new(
         nvidia(ordinal),
         pointer,
         bytes,
-        None,
+        stream,
         Arc::new(block),
     ))
 }
@@ -115,6 +117,40 @@ pub fn upload(from: &[u8], to: &DeviceMemory) -> Result<(), CudaMemoryError> {
     Ok(transfer::write(driver, from, &place_of(driver, to)?)?)
 }
 
+/// Copies memory of a device to memory of the same or another one, and waits for it
+///
+/// # Errors
+///
+/// As [`describe`].
+pub fn copy(from: &DeviceMemory, to: &DeviceMemory) -> Result<(), CudaMemoryError> {
+    if from.is_empty() {
+        return Ok(());
+    }
+    let driver = Driver::get()?;
+    let (told, over) = mpsc::channel();
+    let kept = (from.clone(), to.clone());
+    let (from, to) = (place_of(driver, from)?, place_of(driver, to)?);
+    let transfer = Transfer::copy(driver, &from, &to, kept, move || {
+        // Nobody listens once the device has been found to have failed.
+        let _ = told.send(());
+    })?;
+    // Nobody tells of a device that fails.
+    while over.recv_timeout(LOOK_INTERVAL).is_err() && !transfer.is_over()? {}
+    Ok(())
+}
+
+/// The devices that this process sees, in its order: UUID, as `nvidia-smi -L` writes it, and name
+///
+/// # Errors
+///
+/// [`LoadError`] if there is no driver, or no device.
+pub fn devices() -> Result<Vec<(String, String)>, LoadError> {
+    let devices = Driver::get()?.devices().iter();
+    Ok(devices
+        .map(|device| (device.uuid().to_string(), device.name().to_owned()))
+        .collect())
+}
+
 /// Where memory of a device is, and what it has to wait for
 pub(crate) fn place_of(driver: &Driver, memory: &DeviceMemory) -> Result<Place, MemoryError> {
     let (pointer, bytes) = (memory.pointer(), memory.len() as u64);
@@ -133,3 +169,9 @@ fn nvidia(ordinal: u16) -> Device {
         ordinal,
     }
 }
+
+/// The legacy default stream, which waits for all others that are not made to be apart from it
+pub(crate) const STREAM_LEGACY: u64 = 1;
+
+/// How often to ask whether a device has failed
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);

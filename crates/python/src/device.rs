@@ -5,7 +5,7 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use backhaul::{DeviceMemory, cuda};
+use backhaul::{DeviceMemory, RecvMemory, Segment, cuda};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -52,11 +52,12 @@ pub(crate) fn memory_of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<O
     let name = pyo3::intern!(py, "__cuda_array_interface__");
     let found = match object.getattr_opt(name) {
         Ok(Some(interface)) => Interface::of(object, &interface)?,
-        // JAX raises for arrays of the host; PyTorch for tensors that need a gradient.
-        Ok(None) | Err(_) => match dlpack::interface(object)? {
+        Ok(None) => match dlpack::interface(object)? {
             Some(found) => found,
             None => return Ok(None),
         },
+        // PyTorch raises for tensors that need a gradient, and says in DLPack what is the matter.
+        Err(error) => dlpack::interface(object)?.ok_or(error)?,
     };
     if writable && found.is_readonly {
         let text = format!("cannot receive into {}: it is read-only", describe(object));
@@ -108,7 +109,7 @@ impl Interface {
         };
         let (pointer, is_readonly): (u64, bool) = required("data")?.extract()?;
         let shape: Vec<usize> = required("shape")?.extract()?;
-        let item_bytes = item_bytes(&required("typestr")?)?;
+        let item_bytes = item_bytes(object, &required("typestr")?)?;
         let given = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
             Ok(interface.get_item(name)?.filter(|value| !value.is_none()))
         };
@@ -120,9 +121,12 @@ impl Interface {
             let strides: Vec<isize> = strides.extract()?;
             check_contiguous(object, &shape, &strides, item_bytes)?;
         }
-        let stream = given("stream")?
-            .map(|stream| stream.extract())
-            .transpose()?;
+        let stream = match given("stream")? {
+            Some(stream) => Some(stream.extract()?),
+            // Only from version 3 on does an interface say whether there is anything to wait for.
+            None if version(interface)? >= 3 => None,
+            None => Some(STREAM_LEGACY),
+        };
         let bytes = shape
             .iter()
             .try_fold(item_bytes, |bytes, length| bytes.checked_mul(*length))
@@ -162,13 +166,30 @@ pub(crate) fn check_contiguous(
     ))
 }
 
+/// Version of an interface; 0 if it does not say
+fn version(interface: &Bound<'_, PyDict>) -> PyResult<u32> {
+    interface
+        .get_item("version")?
+        .map_or(Ok(0), |version| version.extract())
+}
+
 /// Bytes of one element of a type such as `<f4`
-fn item_bytes(typestr: &Bound<'_, PyAny>) -> PyResult<usize> {
+fn item_bytes(object: &Bound<'_, PyAny>, typestr: &Bound<'_, PyAny>) -> PyResult<usize> {
     let text: String = typestr.extract()?;
+    let kind = text.trim_start_matches(['<', '>', '|', '=']).chars().next();
     let digits = text.trim_start_matches(|c: char| !c.is_ascii_digit());
-    digits
-        .parse()
-        .map_err(|_| PyValueError::new_err(format!("{text:?} is no type of the array interface")))
+    let count: usize = digits.parse().map_err(|_| {
+        PyValueError::new_err(format!("{text:?} is no type of the array interface"))
+    })?;
+    match kind {
+        Some('O') => Err(errors::buffer_error(
+            object.py(),
+            format!("{} holds references to Python objects", describe(object)),
+        )),
+        // Counted in characters.
+        Some('U') => Ok(count.saturating_mul(4)),
+        _ => Ok(count),
+    }
 }
 
 pub(crate) fn describe(object: &Bound<'_, PyAny>) -> String {
@@ -257,29 +278,13 @@ impl DeviceBuffer {
     }
 
     /// Copies to a buffer of the host
-    fn copy_to_host(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
-        let mut target = buffer::target(buffer)?;
-        let outcome = py.detach(|| match target.memory() {
-            backhaul::RecvMemory::Host(host) if host.len() == self.memory.len() => {
-                Ok(cuda::download(&self.memory, host))
-            }
-            other => Err(other.len()),
-        });
-        drop(target);
-        deferred::run(py);
-        self.finish(py, outcome)
+    fn copy_to_host(slf: &Bound<'_, Self>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
+        copy_memory(slf.py(), slf.as_any(), buffer)
     }
 
     /// Copies from a buffer of the host
-    fn copy_from_host(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
-        let host = buffer::source(buffer)?;
-        let outcome = py.detach(|| match host.host() {
-            Some(host) if host.len() == self.memory.len() => Ok(cuda::upload(host, &self.memory)),
-            _ => Err(host.len()),
-        });
-        drop(host);
-        deferred::run(py);
-        self.finish(py, outcome)
+    fn copy_from_host(slf: &Bound<'_, Self>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
+        copy_memory(slf.py(), buffer, slf.as_any())
     }
 
     fn __len__(&self) -> usize {
@@ -292,18 +297,52 @@ impl DeviceBuffer {
     }
 }
 
-impl DeviceBuffer {
-    fn finish(
-        &self,
-        py: Python<'_>,
-        outcome: Result<Result<(), cuda::CudaMemoryError>, usize>,
-    ) -> PyResult<()> {
-        match outcome {
-            Ok(copied) => copied.map_err(|error| error.into_exception(py)),
-            Err(bytes) => Err(PyValueError::new_err(format!(
-                "a buffer of {bytes} bytes for {} on the device",
-                self.memory.len()
-            ))),
-        }
+/// Copies memory between the host and devices, and waits for it
+#[pyfunction]
+pub(crate) fn copy_memory(
+    py: Python<'_>,
+    source: &Bound<'_, PyAny>,
+    target: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let from = buffer::source(source)?;
+    let mut to = buffer::target(target)?;
+    let outcome = py.detach(|| copy_between(&from, to.memory()));
+    let bytes = (from.len(), to.memory().len());
+    drop((from, to));
+    deferred::run(py);
+    match outcome {
+        Some(copied) => copied.map_err(|error| error.into_exception(py)),
+        None => Err(PyValueError::new_err(format!(
+            "{} bytes do not fit a place of {}",
+            bytes.0, bytes.1
+        ))),
     }
 }
+
+/// Copies; `None` if the sizes differ
+fn copy_between(from: &Segment, to: RecvMemory<'_>) -> Option<Result<(), cuda::CudaMemoryError>> {
+    if from.len() != to.len() {
+        return None;
+    }
+    Some(match (from, to) {
+        (Segment::Device(from), RecvMemory::Host(to)) => cuda::download(from, to),
+        (Segment::Device(from), RecvMemory::Device(to)) => cuda::copy(from, to),
+        (Segment::Private(from) | Segment::Exported(from), RecvMemory::Device(to)) => {
+            cuda::upload(from, to)
+        }
+        (Segment::Private(from) | Segment::Exported(from), RecvMemory::Host(to)) => {
+            to.copy_from_slice(from);
+            Ok(())
+        }
+    })
+}
+
+/// The devices that this process sees, in its order: UUID and name
+#[pyfunction]
+pub(crate) fn cuda_devices(py: Python<'_>) -> PyResult<Vec<(String, String)>> {
+    let devices = py.detach(cuda::devices);
+    devices.map_err(|error| cuda::CudaMemoryError::from(error).into_exception(py))
+}
+
+/// The legacy default stream, in the CUDA Array Interface
+const STREAM_LEGACY: u64 = 1;

@@ -37,7 +37,7 @@ mod _native {
     #[pymodule_export]
     use crate::context::{Context, process_token};
     #[pymodule_export]
-    use crate::device::DeviceBuffer;
+    use crate::device::{DeviceBuffer, copy_memory, cuda_devices};
     #[pymodule_export]
     use crate::endpoint::Endpoint;
     #[pymodule_export]

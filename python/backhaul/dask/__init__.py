@@ -18,6 +18,7 @@ from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 
 if TYPE_CHECKING:
+    from backhaul.dask.device_arrays import register_device_array
     from backhaul.dask.lane_map import lanes
     from backhaul.dask.launch.cluster import LocalCluster
     from backhaul.dask.launch.cuda import DGX, CUDACluster
@@ -36,6 +37,7 @@ __all__ = [
     "backend",
     "claim_ucx",
     "lanes",
+    "register_device_array",
     "transfers",
 ]
 
@@ -49,6 +51,7 @@ _LAZY = {
     "LocalCluster": "backhaul.dask.launch.cluster",
     "claim_ucx": "backhaul.dask.ucx_scheme",
     "lanes": "backhaul.dask.lane_map",
+    "register_device_array": "backhaul.dask.device_arrays",
     "transfers": "backhaul.dask.transfer_table",
 }
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from distributed import Nanny, Scheduler, Worker
 
+from backhaul.dask import device_arrays
 from backhaul.dask.config import switched_on
 from backhaul.dask.patches import PATCHES
 from backhaul.dask.patching import Patch, Replacement
@@ -33,6 +34,7 @@ _refused: set[Patch] = set()
 
 def install() -> None:
     """Install every patch that is switched on and fits; calling it again costs little."""
+    device_arrays.register()
     with _lock:
         for patch in PATCHES:
             if patch in _installed or patch in _refused or not switched_on(patch.switch):

@@ -23,6 +23,7 @@ from backhaul.dask.private import (
     Serialized,
     ToPickle,
     context_meter,
+    cuda_serialize,
     dask_serialize,
     decompress,
     ensure_memoryview,
@@ -37,7 +38,7 @@ from backhaul.dask.private import (
     serialize_and_split,
 )
 
-__all__ = ["Frame", "Message", "codec", "dumps", "encode", "loads"]
+__all__ = ["WITH_CUDA", "Frame", "Message", "codec", "dumps", "encode", "loads"]
 
 #: Where Dask's own codec logs; who listens there shall hear of ours.
 logger = logging.getLogger("distributed.protocol.core")
@@ -52,6 +53,9 @@ _DecodeOptions: TypeAlias = tuple[bool, Any]
 
 _DEFAULTS: Final[_EncodeOptions] = (None, "message", None, None)
 
+#: Families that serialize where memory of GPUs travels, unless a writer names others.
+WITH_CUDA: Final = ("cuda", "dask", "pickle", "error")
+
 
 class Message(NamedTuple):
     """A message that is ready to be sent."""
@@ -60,6 +64,8 @@ class Message(NamedTuple):
     frames: list[Frame]
     #: Size of all frames, in bytes.
     message_bytes: int
+    #: Frames on GPUs that go by themselves, see `backhaul.dask.device_frames`.
+    device: Sequence[Any] = ()
 
 
 def dumps(
@@ -304,12 +310,16 @@ def _scalar_protocol(options: _EncodeOptions) -> int | None:
     """Tell the protocol by which Dask would pickle scalars; None if it would do something else."""
     serializers, _, context, frame_split_size = options
     if (
-        serializers is not None
+        not (serializers is None or (serializers is WITH_CUDA and _cuda_leaves_scalars()))
         or (frame_split_size is not None and frame_split_size < _SPLIT_BYTES_MIN)
         or not _SCALARS.isdisjoint(dask_serialize._lookup)
     ):
         return None
     return (context or {}).get("pickle-protocol") or pickle.HIGHEST_PROTOCOL
+
+
+def _cuda_leaves_scalars() -> bool:
+    return _SCALARS.isdisjoint(cuda_serialize._lookup)
 
 
 def _scalars_written(seconds: float) -> None:

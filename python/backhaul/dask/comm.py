@@ -2,7 +2,8 @@
 
 A Dask message becomes a list of buffers by Dask's own serializers; the list crosses into the
 native module in one call and arrives at the peer as the same list, each buffer in memory of its
-own. Nothing is joined, split or copied here.
+own. Nothing is joined, split or copied here. Buffers on GPUs follow by themselves, see
+`backhaul.dask.device_frames`.
 
 The contract is that of ``distributed.comm.core.Comm`` and, where it is silent, what Dask's TCP comm
 does: a write returns once the message is queued, a message that arrived before the peer went away
@@ -17,10 +18,11 @@ import socket
 import sys
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
-from backhaul.dask import codec
+from backhaul.dask import codec, device_frames
 from backhaul.dask.config import Settings
 from backhaul.dask.lending import (
     arena_for_lane,
@@ -89,6 +91,12 @@ class BackhaulComm(Comm):
         super().__init__(deserialize=deserialize)
         self._high_water_mark_bytes = settings.high_water_mark_bytes
         self._share_results = settings.share_results
+        self._wants_device_frames = settings.device_frames
+        self._device_allocator = settings.device_allocator
+        #: Whether memory of our GPUs can be sent to the peer; None before the handshake.
+        self._by_device: bool | None = None
+        #: Tag of the next frame that goes by itself.
+        self._next_tag = 0
         #: Where results are copied that lie elsewhere, to be lent; None if this lane lends nothing.
         self._arena = arena_for_lane(endpoint.lane, settings)
         #: Sends that were not done when `write` returned, oldest first; those that are done leave
@@ -133,6 +141,7 @@ class BackhaulComm(Comm):
     def handshake_info(self) -> dict[str, Any]:
         """Tell the peer about this side, for Dask and, under one key, for ourselves."""
         ours = {"pid": os.getpid(), "host": socket.gethostname(), "lane": self.lane}
+        ours |= device_frames.offer(self.info["carriers"], self._wants_device_frames)
         return {**super().handshake_info(), "backhaul": ours}
 
     async def write(
@@ -143,15 +152,16 @@ class BackhaulComm(Comm):
     ) -> int:
         """Send a message.
 
-        Returns once the message is queued, or, while much is queued, once it is sent. A send that
-        fails later closes the comm.
+        Returns once the message is queued, or, while much is queued, once it is sent; if parts of
+        it are on a GPU, once the peer has them. A send that fails later closes the comm.
 
         Parameters
         ----------
         msg : object
             What to send.
         serializers : list of str, optional
-            Families of serializers to use, in order.
+            Families of serializers to use, in order. ``"cuda"`` is among them by default where
+            memory of GPUs can be sent to the peer, and never where it cannot.
         on_error : {"message", "raise"}
             Whether a part that cannot be serialized travels as an error message or raises here.
 
@@ -180,6 +190,9 @@ class BackhaulComm(Comm):
             self._refuse()
         try:
             await self._send([in_order(frame) for frame in message.frames], self._may_lend(msg))
+            if message.device:
+                tag, self._next_tag = self._next_tag, self._next_tag + len(message.device)
+                await device_frames.send(self._endpoint, message.device, tag)
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
         except BaseException:
@@ -200,8 +213,9 @@ class BackhaulComm(Comm):
         Returns
         -------
         int or None
-            Bytes of the serialized message; nothing if the message is so large that it should be
-            serialized in another thread, by `write`. It was not sent then.
+            Bytes of the serialized message; nothing if it is for `write` to send: it is so large
+            that it should be serialized in another thread, or parts of it are on a GPU. It was not
+            sent then.
 
         Raises
         ------
@@ -212,13 +226,13 @@ class BackhaulComm(Comm):
             self._refuse()
         message = codec.encode(
             msg,
-            serializers,
+            self._families(serializers),
             on_error,
             self._context(),
             self.max_shard_size,
             inline_bytes_max=self._inline_bytes_max(),
         )
-        if message is None:
+        if message is None or device_frames.places(message.frames):
             return None
         try:
             self._forget_finished()
@@ -285,7 +299,9 @@ class BackhaulComm(Comm):
         """
         if self._closed:
             self._refuse()
-        frames = await self._next_frames()
+        frames: list[Any] = await self._next_frames()
+        if device_frames.is_described(frames):
+            frames = await self._placed(frames[1:], device_frames.described(frames))
         try:
             return await self._decoded(frames, deserializers)
         except EOFError as error:
@@ -316,7 +332,7 @@ class BackhaulComm(Comm):
                 self._posted = request
                 break
             frames_bytes = sum(map(nbytes_of, frames))
-            if frames_bytes > _ARRIVED_BYTES_MAX:
+            if frames_bytes > _ARRIVED_BYTES_MAX or device_frames.is_described(frames):
                 self._kept = frames
                 break
             try:
@@ -407,22 +423,59 @@ class BackhaulComm(Comm):
         self, msg: object, serializers: list[str] | None, on_error: str
     ) -> codec.Message:
         """Serialize a message, in another thread if it is large and the comm allows that."""
-        arguments = (msg, serializers, on_error, self._context(), self.max_shard_size)
+        families = self._families(serializers)
+        arguments = (msg, families, on_error, self._context(), self.max_shard_size)
         arena = self._arena if self._may_lend(msg) else None
         message = codec.encode(*arguments, inline_bytes_max=self._inline_bytes_max())
         if message is not None:
-            return move_to_arena(message, arena)
+            return move_to_arena(self._parted(message), arena)
 
         def encode() -> codec.Message:
             message = codec.encode(*arguments)
             assert message is not None
-            return move_to_arena(message, arena)
+            return move_to_arena(self._parted(message), arena)
 
         return await offload(encode)
 
-    async def _decoded(
-        self, frames: list[memoryview], deserializers: list[str] | None = None
-    ) -> Any:
+    def _families(self, serializers: Sequence[str] | None) -> Sequence[str] | None:
+        """Give the families to serialize by, as the peer can take them."""
+        if not self._sends_by_device():
+            return device_frames.without_cuda(serializers)
+        return device_frames.SERIALIZERS if serializers is None else serializers
+
+    def _sends_by_device(self) -> bool:
+        """Tell whether memory of our GPUs can be sent to the peer."""
+        if self._by_device is None:
+            theirs = self.remote_info.get("backhaul")
+            if not theirs:
+                return False
+            self._by_device = device_frames.reaches(self.local_info["backhaul"], theirs)
+        return self._by_device
+
+    def _parted(self, message: codec.Message) -> codec.Message:
+        """Part a message if some of it is on a GPU."""
+        parted = device_frames.part(
+            message.frames, self._next_tag, by_device=self._sends_by_device()
+        )
+        if parted is None:
+            return message
+        return message._replace(frames=parted.host, device=parted.device)
+
+    async def _placed(self, frames: list[Any], description: device_frames.Description) -> list[Any]:
+        """Receive the frames that come by themselves, where memory is allocated for them."""
+        try:
+            allocate = device_frames.allocator(self._device_allocator)
+            await device_frames.receive(self._endpoint, frames, description, allocate)
+            if description.staged:
+                await offload(device_frames.place, frames, description.staged, allocate)
+        except (ConnectionFailed, TimedOut) as error:
+            self._end(error)
+        except BaseException:
+            self.abort()
+            raise
+        return frames
+
+    async def _decoded(self, frames: list[Any], deserializers: list[str] | None = None) -> Any:
         """Deserialize a message, in another thread if it is large and the comm allows that."""
         limit = self.allow_offload and self.deserialize and comm_utils.OFFLOAD_THRESHOLD
         if limit and sum(map(nbytes_of, frames)) > limit:

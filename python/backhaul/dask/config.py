@@ -51,6 +51,10 @@ class Settings:
         Results of tasks may be lent to workers that ask for them.
     allocate : bool
         NumPy's arrays of a worker are born in the arena.
+    device_frames : bool or None
+        Memory of GPUs comes from peers as it is, where it can; None: in processes that use GPUs.
+    device_allocator : str or None
+        Who allocates for what comes from other GPUs, see `backhaul.dask.device_frames`.
     nvtx : bool
         What comms do is marked with ranges of NVTX.
     native : tuple of (str, object)
@@ -68,6 +72,8 @@ class Settings:
     sends_max: int
     share_results: bool
     allocate: bool
+    device_frames: bool | None
+    device_allocator: str | None
     nvtx: bool
     native: tuple[tuple[str, Any], ...]
     ucx: tuple[tuple[str, str], ...]
@@ -92,6 +98,7 @@ class Settings:
         sends_max = _require("sends-limit", _count)
         native: dict[str, Any] = {
             "lanes": ucx_keys.lanes,
+            "carriers": _read("carriers", _carriers),
             "eager_bytes_max": _read("eager", _bytes),
             "credit_bytes": _read("credit", _bytes),
             "credit_messages": _read("credit-messages", _count),
@@ -114,6 +121,8 @@ class Settings:
             sends_max=sends_max,
             share_results=_require("arena.share-results", _flag),
             allocate=_require("arena.allocate", _flag),
+            device_frames=_read("gpu.frames", _flag),
+            device_allocator=_read("gpu.allocator", _allocator),
             nvtx=_require("nvtx", _flag),
             native=_given(native),
             ucx=ucx_keys.environment,
@@ -238,6 +247,17 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(str(name).strip() for name in names)
 
 
+def _carriers(value: Any) -> tuple[str, ...]:
+    return _names(value)
+
+
+def _allocator(value: Any) -> str:
+    name = str(value)
+    if name not in _ALLOCATORS and not all(name.partition(":")):
+        raise ValueError(name)
+    return name
+
+
 def _not_negative(number: _N) -> _N:
     if number < 0:
         raise ValueError(f"{number} is negative")
@@ -251,4 +271,9 @@ _ALLOWED: dict[Callable[[Any], Any], str] = {
     _share: "a number from 0 to 1",
     _flag: "true or false",
     _names: "a list of lanes like ['shm', 'tcp']",
+    _carriers: "a list of carriers like ['lease', 'cuda']",
+    _allocator: "rmm, cupy, numba, backhaul, or a function like 'module:function'",
 }
+
+#: Allocators of `backhaul.dask.device_frames`
+_ALLOCATORS = frozenset({"rmm", "cupy", "numba", "backhaul"})

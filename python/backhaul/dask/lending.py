@@ -85,6 +85,7 @@ def in_order(frame: Any) -> Any:
     return frame
 
 
-def nbytes_of(buffer: bytes | bytearray | memoryview) -> int:
+def nbytes_of(buffer: Any) -> int:
     """Count the bytes of a frame."""
-    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+    # What is no buffer lies on a GPU.
+    return len(buffer) if isinstance(buffer, (bytes, bytearray)) else int(buffer.nbytes)

@@ -58,6 +58,7 @@ __all__ = [
     "DASHBOARD_PAGES",
     "EXECUTOR_QUEUE",
     "INSTANCE_PATCHES",
+    "LAZY_SERIALIZERS",
     "NANNY_MEMORY_MONITOR",
     "PATCHES",
     "QUEUED_TASK_DECISION",
@@ -326,6 +327,10 @@ DASHBOARD_PAGES: Final = InstancePatch(
     # By name: it needs Bokeh.
     read={"distributed.dashboard.scheduler": "d15b73ada655"},
 )
+
+#: Libraries whose serializers of the family ``dask``, registered by Dask when the library is first
+#: met, are wrapped by `backhaul.dask.device_arrays`, through the same registry
+LAZY_SERIALIZERS: Final = ("torch", "torchvision")
 
 #: What is replaced on single objects
 INSTANCE_PATCHES: Final = (

@@ -52,12 +52,13 @@ from distributed.process import AsyncProcess
 from distributed.protocol import pickle
 from distributed.protocol.compression import decompress, maybe_compress
 from distributed.protocol.core import dumps, loads
-from distributed.protocol.cuda import cuda_serialize
+from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import (
     Pickled,
     Serialize,
     Serialized,
     ToPickle,
+    dask_deserialize,
     dask_serialize,
     deserialize,
     merge_and_deserialize,
@@ -165,7 +166,9 @@ __all__ = [
     "coerce_to_address",
     "comm_utils",
     "context_meter",
+    "cuda_deserialize",
     "cuda_serialize",
+    "dask_deserialize",
     "dask_serialize",
     "decompress",
     "deserialize",

@@ -28,7 +28,7 @@ use self::exchange::{Exchange, Outbox};
 use self::packet::{Offered, Packet};
 use self::payload::CudaPayload;
 use super::{Carrier, Payload, TakeError};
-use crate::cuda::CudaMemoryError;
+use crate::cuda::{CudaMemoryError, STREAM_LEGACY};
 use crate::memory::{DeviceMemory, Segment};
 use crate::runtime::{Engine, lock};
 
@@ -90,7 +90,16 @@ impl CudaCarrier {
                 let told = post_later(outbox, offer(offered));
                 Some(Transfer::after(driver, &place, (), told)?)
             }
-            None => Some(self.stage(driver, &place, offer)?),
+            None => {
+                let staged = self.stage(driver, memory, &place, offer)?;
+                if is_given {
+                    // The send is over now, and its memory may be written to while it is copied:
+                    // by work on its stream, which waits.
+                    let stream = memory.stream().unwrap_or(STREAM_LEGACY);
+                    staged.precede(place.memory.device(), stream)?;
+                }
+                Some(staged)
+            }
         };
         self.exchange.hold(ticket, transfer, is_given);
         Ok(ticket)
@@ -119,6 +128,7 @@ impl CudaCarrier {
     fn stage(
         &mut self,
         driver: &'static Driver,
+        memory: &DeviceMemory,
         from: &Place,
         offer: impl FnOnce(Offered) -> Packet,
     ) -> Result<Transfer, CudaMemoryError> {
@@ -133,10 +143,13 @@ impl CudaCarrier {
         let offered = export.map_or(Offered::Local(block.address()), Offered::Exported);
         let to = Place {
             memory: allocation.part(block.address(), block.bytes()),
-            order: Order::Any,
+            // As for memory that is allocated for others: it may have been theirs.
+            order: Order::After(STREAM_LEGACY),
         };
         let told = post_later(Arc::clone(&self.exchange.outbox), offer(offered));
-        Ok(Transfer::copy(driver, from, &to, block, told)?)
+        // Where it is given, nothing else keeps the memory.
+        let kept = (block, memory.clone());
+        Ok(Transfer::copy(driver, from, &to, kept, told)?)
     }
 }
 

@@ -1,0 +1,346 @@
+"""Arrays on GPUs between Dask's processes, under a driver that needs no GPU."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from backhaul.dask import device_frames
+
+#: Runs a program with the driver to its end, which must be in good order.
+RunGpu: TypeAlias = Callable[..., None]
+
+_CLUSTER = """
+import dask
+from distributed import Client, LocalCluster
+
+import backhaul
+from dask_arrays import *
+from device_arrays import DATA
+
+CONFIG = {
+    "distributed.comm.backhaul.carriers": ["lease", "single-copy", "cuda"],
+    "distributed.comm.backhaul.gpu.allocator": "backhaul",
+}
+
+def cluster(**config):
+    dask.config.set({**CONFIG, **config})
+    return LocalCluster(
+        protocol="backhaul", n_workers=2, threads_per_worker=1, dashboard_address=None
+    )
+
+def main():
+    with cluster(%s) as workers, Client(workers) as client:
+        a, b = sorted(client.scheduler_info()["workers"])
+        run(client, a, b)
+
+def run(client, a, b):
+"""
+
+_MAIN = """
+if __name__ == "__main__":
+    main()
+"""
+
+_COMMS = """
+import asyncio
+
+import dask
+from distributed.comm import connect, listen
+from distributed.protocol import Serialize, Serialized
+
+import backhaul
+from backhaul.dask import BackhaulComm
+from backhaul.dask.private import CommClosedError, wait_for
+from dask_arrays import *
+from device_arrays import DATA
+
+def config(frames=True, lane="shm"):
+    return dask.config.set({
+        "distributed.comm.backhaul.lanes": [lane],
+        "distributed.comm.backhaul.carriers": ["cuda"],
+        "distributed.comm.backhaul.gpu.allocator": "backhaul",
+        "distributed.comm.backhaul.gpu.frames": frames,
+    })
+
+async def pair(theirs=True, lane="shm", deserialize=True):
+    accepted = asyncio.get_running_loop().create_future()
+    async def accept(comm):
+        accepted.set_result(comm)
+        await asyncio.Event().wait()
+    with config(theirs, lane):
+        listener = await listen("backhaul://127.0.0.1", accept, deserialize=deserialize)
+    with config(True, lane):
+        ours = await connect(listener.contact_address)
+    return ours, await accepted, listener
+
+def device_bytes_of(comm):
+    return comm._endpoint.statistics()["sent_device_bytes"]
+"""
+
+
+@pytest.fixture
+def run_gpu(start: Any, gpu_environment: dict[str, str], tmp_path: Path) -> RunGpu:
+    """Run a program that imports ``dask_arrays``, from a file, as processes are spawned from it."""
+
+    def run(source: str, **environment: str) -> None:
+        path = tmp_path / "program.py"
+        path.write_text(source)
+        program = start("-W", "ignore", str(path), env={**gpu_environment, **environment})
+        assert program.wait() == 0, program.output
+
+    return run
+
+
+def _in_cluster(body: str, config: str = "") -> str:
+    return _CLUSTER % config + textwrap.indent(textwrap.dedent(body), "    ") + _MAIN
+
+
+def _with_comms(body: str) -> str:
+    program = textwrap.indent(textwrap.dedent(body), "    ")
+    return f"{_COMMS}\nasync def main():\n{program}\nasyncio.run(main())\n"
+
+
+def test_arrays_go_from_worker_to_worker_as_they_are(run_gpu: RunGpu) -> None:
+    run_gpu(
+        _in_cluster("""
+        x = client.submit(array_of, DATA, workers=[a], pure=False)
+        data, allocated_by = client.submit(bytes_of, x, workers=[b]).result()
+        assert (data == DATA, allocated_by) == (True, "DeviceBuffer")
+        assert client.run(device_bytes) == {a: len(DATA), b: 0}
+        assert client.run(device_bytes, "received") == {a: 0, b: len(DATA)}
+        # Many at once, among them what has no bytes.
+        parts = [bytes([number]) * (number * 1000) for number in range(100)]
+        arrays = [client.submit(array_of, part, workers=[a], pure=False) for part in parts]
+        sizes = client.submit(lambda *arrays: [x.nbytes for x in arrays], *arrays, workers=[b])
+        assert sizes.result() == [len(part) for part in parts]
+        data, by = client.submit(joined, *arrays[1:], workers=[b]).result()
+        assert data == b"".join(parts)
+        assert by == {"DeviceBuffer"}
+        assert client.run(device_bytes)[a] == len(DATA) + len(data)
+        # Memory of ours is an array like any other.
+        buffer = client.submit(backhaul.DeviceBuffer, 5000, workers=[a])
+        assert client.submit(len, buffer, workers=[b]).result() == 5000
+        assert client.run(device_bytes)[a] == len(DATA) + len(data) + 5000
+        """)
+    )
+
+
+def test_a_client_without_a_gpu_gets_arrays_by_way_of_the_host(run_gpu: RunGpu) -> None:
+    run_gpu(
+        _in_cluster("""
+        x = client.submit(array_of, DATA, workers=[a], pure=False)
+        assert x.result().read() == DATA
+        scattered = client.scatter(array_of(DATA), workers=[a], hash=False)
+        assert client.submit(bytes_of, scattered, workers=[b]).result()[0] == DATA
+        # Between the workers as it is, and never to or from the client or the scheduler.
+        assert client.run(device_bytes) == {a: len(DATA), b: 0}
+        assert device_bytes() == device_bytes("received") == 0
+        """)
+    )
+
+
+def test_what_is_configured_allocates_for_what_comes(run_gpu: RunGpu) -> None:
+    run_gpu(
+        _in_cluster(
+            """
+            x = client.submit(array_of, DATA, workers=[a], pure=False)
+            data, allocated_by = client.submit(bytes_of, x, workers=[b]).result()
+            assert (data == DATA, allocated_by) == (True, "Array")
+            """,
+            '**{"distributed.comm.backhaul.gpu.allocator": "dask_arrays:frames_of"}',
+        )
+    )
+
+
+def test_switched_off_everything_goes_by_way_of_the_host(run_gpu: RunGpu) -> None:
+    run_gpu(
+        _in_cluster(
+            """
+            x = client.submit(array_of, DATA, workers=[a], pure=False)
+            assert client.submit(bytes_of, x, workers=[b]).result()[0] == DATA
+            assert client.run(device_bytes) == {a: 0, b: 0}
+            """,
+            '**{"distributed.comm.backhaul.gpu.frames": False}',
+        )
+    )
+
+
+@pytest.mark.parametrize("lane", ["inproc", "shm"])
+def test_messages_keep_their_order_with_and_without_arrays(run_gpu: RunGpu, lane: str) -> None:
+    run_gpu(
+        _with_comms(f"""
+        ours, theirs, listener = await pair(lane="{lane}")
+        sent = [
+            {{"number": 0}},
+            {{"number": 1, "arrays": [Serialize(array_of(bytes([i]) * 999)) for i in range(200)]}},
+            {{"number": 2, "host": Serialize(bytearray(1 << 20))}},
+            {{"number": 3, "both": Serialize([array_of(DATA), b"host", array_of(b"")])}},
+            {{"number": 4}},
+        ]
+        async def write():
+            for message in sent:
+                await ours.write(message)
+        writing = asyncio.ensure_future(write())
+        got = []
+        while len(got) < len(sent):
+            # As streams are read, and as answers are.
+            got.extend(await theirs.read_arrived())
+            if len(got) < len(sent):
+                got.append(await theirs.read())
+        await writing
+        assert [message["number"] for message in got] == list(range(5))
+        assert [x.read() for x in got[1]["arrays"]] == [bytes([i]) * 999 for i in range(200)]
+        whole, host, empty = got[3]["both"]
+        assert whole.read() == DATA and host == b"host" and empty.nbytes == 0
+        assert device_bytes_of(ours) == 200 * 999 + len(DATA)
+        # And the other way, what was received.
+        writing = asyncio.ensure_future(theirs.write(Serialize(whole)))
+        assert (await ours.read()).read() == DATA
+        await writing
+        """)
+    )
+
+
+def test_a_peer_that_takes_none_gets_what_the_family_dask_makes(run_gpu: RunGpu) -> None:
+    run_gpu(
+        _with_comms("""
+        ours, theirs, listener = await pair(theirs=False)
+        await ours.write(Serialize(array_of(DATA)))
+        assert (await theirs.read()).read() == DATA
+        # Also where it is named, as long as another family is.
+        await ours.write(Serialize(array_of(DATA)), serializers=["cuda", "dask"])
+        assert (await theirs.read(deserializers=["cuda", "dask"])).read() == DATA
+        try:
+            await ours.write(Serialize(array_of(DATA)), serializers=["cuda"], on_error="raise")
+        except TypeError:
+            pass
+        else:
+            raise AssertionError("an array was sent as nothing")
+        assert device_bytes_of(ours) == 0
+        """)
+    )
+
+
+def test_families_that_are_named_are_kept_to(run_gpu: RunGpu) -> None:
+    run_gpu(
+        _with_comms("""
+        ours, theirs, listener = await pair()
+        await ours.write(Serialize(array_of(DATA)), serializers=["dask"])
+        assert (await theirs.read()).read() == DATA
+        assert device_bytes_of(ours) == 0
+        # Numbers and text have their short way beside arrays, too.
+        writing = asyncio.ensure_future(
+            ours.write({"data": [Serialize(x) for x in (1, "text", array_of(b"abc"))]})
+        )
+        number, text, array = (await theirs.read())["data"]
+        await writing
+        assert (number, text, array.read()) == (1, "text", b"abc")
+        assert device_bytes_of(ours) == 3
+        """)
+    )
+
+
+def test_what_is_serialized_already_is_passed_on_in_any_way(run_gpu: RunGpu) -> None:
+    run_gpu(
+        _with_comms("""
+        first, second, listener = await pair(deserialize=False)
+        writing = asyncio.ensure_future(first.write({"x": Serialize(array_of(DATA))}))
+        message = await second.read()
+        await writing
+        assert isinstance(message["x"], Serialized)
+        # On to one that takes it, and to one that does not.
+        for takes in (True, False):
+            third, fourth, listener = await pair(theirs=takes)
+            writing = asyncio.ensure_future(third.write(message))
+            assert (await fourth.read())["x"].read() == DATA
+            await writing
+            assert device_bytes_of(third) == takes * len(DATA)
+        """)
+    )
+
+
+def test_memory_that_is_gone_ends_the_comm_on_both_sides(run_gpu: RunGpu) -> None:
+    run_gpu(
+        _with_comms("""
+        ours, theirs, listener = await pair()
+        array = array_of(DATA)
+        array.memory.free()
+        reading = asyncio.ensure_future(theirs.read())
+        try:
+            await ours.write(Serialize(array))
+        except backhaul.InvalidBuffer as error:
+            assert "is no memory of a device" in str(error)
+        else:
+            raise AssertionError("freed memory was sent")
+        assert ours.closed()
+        try:
+            await reading
+        except CommClosedError:
+            pass
+        else:
+            raise AssertionError("freed memory was received")
+        """)
+    )
+
+
+def test_a_read_that_is_cancelled_ends_the_comm(run_gpu: RunGpu) -> None:
+    run_gpu(
+        _with_comms("""
+        ours, theirs, listener = await pair()
+        # The description alone: the frame never follows.
+        from backhaul.dask import device_frames
+        description = device_frames.Description(0, ((1, 100),), ())
+        await ours._endpoint.send_frames([description.frame(), b"\\x80", b""])
+        reading = asyncio.ensure_future(theirs.read())
+        await asyncio.sleep(0.2)
+        assert not reading.done()
+        reading.cancel()
+        try:
+            await reading
+        except asyncio.CancelledError:
+            pass
+        assert theirs.closed()
+        """)
+    )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "reach"),
+    [
+        (None, None, True),
+        (None, "1", True),
+        ("1", "1", True),
+        ("1,0", "0,1", True),
+        ("1,0,2", "2, 0", True),
+        ("1", "0", False),
+        ("1", None, False),
+        ("GPU-1", "1", False),
+    ],
+)
+def test_memory_is_sent_where_each_gpu_is_seen(
+    theirs: str | None, ours: str | None, reach: bool
+) -> None:
+    remote = {"device-frames": 1, "visible-devices": theirs}
+    local = {"device-frames": 1, "visible-devices": ours}
+    assert device_frames.reaches(local, remote) is reach
+    assert not device_frames.reaches(local, {})
+    assert not device_frames.reaches({}, remote)
+    assert not device_frames.reaches(local, {**remote, "device-frames": 2})
+
+
+def test_a_process_without_gpus_asks_for_none() -> None:
+    assert device_frames.offer(["lease"], True) == {}
+    assert device_frames.offer(["lease", "cuda"], False) == {}
+    assert device_frames.offer(["lease", "cuda"], True)["device-frames"] == 1
+
+
+def test_the_first_library_that_there_is_allocates() -> None:
+    with pytest.raises(ImportError):
+        device_frames.allocator("no_such_module:function")
+    assert device_frames.allocator("builtins:bytearray") is bytearray
+    assert callable(device_frames.allocator(None))

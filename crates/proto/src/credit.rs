@@ -166,22 +166,29 @@ impl RecvCredit {
         self.bytes.released -= cost.bytes;
     }
 
-    /// The totals to grant now (messages, bytes), if it is worth a frame
-    pub(crate) fn poll_grant(&mut self) -> Option<(u64, u64)> {
-        self.has_grant()
+    /// The totals to grant now (messages, bytes), if it is worth a frame; `is_awaited`: a receive waits
+    /// for a message that has not started
+    pub(crate) fn poll_grant(&mut self, is_awaited: bool) -> Option<(u64, u64)> {
+        self.has_grant(is_awaited)
             .then(|| (self.messages.grant(), self.bytes.grant()))
     }
 
     /// Whether a grant is worth a frame
     #[inline]
-    pub(crate) fn has_grant(&self) -> bool {
-        // Without the last condition, a peer that lacks credit for its next message, which costs a
-        // quarter of the window at most, could wait for a grant that is not worth a frame, while we
-        // wait for the message it holds back. Bytes need no such rule: without them, a message is
-        // requested.
+    pub(crate) fn has_grant(&self, is_awaited: bool) -> bool {
+        // Without the last condition, a peer that lacks credit for its next message could wait for a
+        // grant that is not worth a frame, while we wait for the message it holds back. Most cost 1, and
+        // none costs more than a quarter of the window: for such a one it is a receive that waits, or
+        // a peer that is ahead of its receives would get a frame for each message of its last quarter.
+        // Bytes need no such rule: without them, a message is requested.
+        let least = if is_awaited {
+            self.messages.quarter()
+        } else {
+            1
+        };
         self.messages.is_quarter_back()
             || self.bytes.is_quarter_back()
-            || (self.messages.left() < self.messages.quarter() && self.messages.to_grant() > 0)
+            || (self.messages.to_grant() > 0 && self.messages.left() < least)
     }
 }
 
@@ -326,25 +333,27 @@ mod tests {
             credit.handle_start(message, eager(10)).unwrap();
         }
         credit.release(eager(10));
-        assert_eq!(credit.poll_grant(), None);
+        assert_eq!(credit.poll_grant(true), None);
         credit.release(eager(10));
-        assert_eq!(credit.poll_grant(), Some((10, 120)));
-        assert_eq!(credit.poll_grant(), None);
+        assert_eq!(credit.poll_grant(true), Some((10, 120)));
+        assert_eq!(credit.poll_grant(true), None);
         credit.release(eager(10));
-        assert_eq!(credit.poll_grant(), None);
+        assert_eq!(credit.poll_grant(true), None);
     }
 
     #[test]
-    fn a_peer_that_may_lack_credit_for_its_next_message_gets_the_first_that_comes_back() {
+    fn a_peer_that_may_lack_credit_for_an_awaited_message_gets_the_first_that_comes_back() {
         let mut credit = RecvCredit::new(8, 100);
         for message in 0..6 {
             credit.handle_start(message, messages(1)).unwrap();
         }
         credit.release(messages(1));
         // Two are left, and no message costs more.
-        assert_eq!(credit.poll_grant(), None);
+        assert_eq!(credit.poll_grant(true), None);
         credit.handle_start(6, messages(1)).unwrap();
-        assert_eq!(credit.poll_grant(), Some((9, 100)));
+        // Unless nobody waits for it.
+        assert_eq!(credit.poll_grant(false), None);
+        assert_eq!(credit.poll_grant(true), Some((9, 100)));
     }
 
     #[test]
@@ -354,7 +363,7 @@ mod tests {
             credit.handle_start(message, eager(50)).unwrap();
             credit.release(eager(50));
         }
-        assert_eq!(credit.poll_grant(), Some((6, 200)));
+        assert_eq!(credit.poll_grant(true), Some((6, 200)));
         for _ in 0..2 {
             credit.reclaim(eager(50));
         }
@@ -363,10 +372,10 @@ mod tests {
         }
         for _ in 0..2 {
             credit.release(messages(1));
-            assert_eq!(credit.poll_grant(), None);
+            assert_eq!(credit.poll_grant(true), None);
         }
         credit.release(eager(50));
-        assert_eq!(credit.poll_grant(), Some((7, 200)));
+        assert_eq!(credit.poll_grant(true), Some((7, 200)));
     }
 
     #[test]
@@ -376,7 +385,7 @@ mod tests {
         for granted in [Some((9, u64::MAX - 1)), None] {
             credit.handle_start(0, eager(size)).unwrap();
             credit.release(eager(size));
-            assert_eq!(credit.poll_grant(), granted);
+            assert_eq!(credit.poll_grant(true), granted);
         }
         credit.handle_start(2, eager(1)).unwrap_err();
     }
@@ -405,7 +414,7 @@ mod tests {
                 }
                 prop_assert_eq!(cost, seen);
                 loop {
-                    if let Some((messages, bytes)) = receiver.poll_grant() {
+                    if let Some((messages, bytes)) = receiver.poll_grant(true) {
                         sender.handle_grant(messages, bytes);
                     }
                     if sender.allows(cost) {

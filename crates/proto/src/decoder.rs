@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::error::ProtocolError;
 use crate::frame::{FrameHeader, HEADER_BYTES};
 use crate::limits::Limits;
-use crate::memory::{SOURCE_ENTRY_BYTES, SegmentSource, Sources};
+use crate::memory::{SOURCE_ENTRY_BYTES, SegmentSource, SourceTable, Sources};
 
 /// Sizes of the segments of a message, in bytes; inline for as many as most messages have
 pub type SegmentBytes = SmallVec<[u64; 4]>;
@@ -21,7 +21,7 @@ pub struct Frame {
     /// Sizes of the segments if a message starts here, else empty; they add up to the message
     pub segment_bytes: SegmentBytes,
     /// Where each of them lies, if the frame says
-    pub sources: Option<Sources>,
+    pub sources: Option<SourceTable>,
 }
 
 /// Collects the bytes of a lane into frames
@@ -100,7 +100,7 @@ impl FrameDecoder {
                 let frame = self.table.take().map(|table| Frame {
                     header: table.header,
                     segment_bytes: table.segment_bytes,
-                    sources: table.sources,
+                    sources: table.sources.map(Sources::into_boxed_slice),
                 });
                 return Ok((used, frame));
             }

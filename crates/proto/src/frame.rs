@@ -182,6 +182,13 @@ impl FrameHeader {
 
     fn check(&self, reserved: u8) -> Result<(), ProtocolError> {
         let kind = self.kind;
+        // Most frames, and every field of theirs but these may be anything.
+        if kind == FrameKind::Eager
+            && (reserved, self.carrier) == (0, 0)
+            && (self.tag == 0 || !self.untagged)
+        {
+            return Ok(());
+        }
         let has_tag = matches!(
             kind,
             FrameKind::Credit | FrameKind::Carried | FrameKind::Accept | FrameKind::Fetched

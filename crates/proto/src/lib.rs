@@ -42,4 +42,4 @@ pub use ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, SendId, Tag, T
 pub use lane::{LaneKind, ParseLaneError};
 pub use limits::{KeepAlive, Limits, PeerLimits};
 pub use liveness::KeepAliveExpired;
-pub use memory::{Device, MemoryKind, Offer, SegmentSource, Sources, Vendor};
+pub use memory::{Device, MemoryKind, Offer, SegmentSource, SourceTable, Sources, Vendor};

@@ -61,11 +61,11 @@ impl<R, M> Matcher<R, M> {
         Some(posted.recv)
     }
 
-    /// Finds the receive that a message would take on arrival, if `fits` says that it may
-    pub(crate) fn find_posted(&self, tag: Tag, fits: impl Fn(&R) -> bool) -> Option<usize> {
+    /// Finds the receive that a message would take on arrival
+    pub(crate) fn find_posted(&self, tag: Tag) -> Option<(usize, &R)> {
         let wants = |posted: &Posted<R>| tag.matches(posted.tag, posted.mask);
         let index = self.posted.iter().position(wants)?;
-        fits(&self.posted[index].recv).then_some(index)
+        Some((index, &self.posted[index].recv))
     }
 
     /// Takes the receive that [`find_posted`](Self::find_posted) found

@@ -127,6 +127,9 @@ pub struct Offer {
 /// One entry for each segment of a message
 pub type Sources = SmallVec<[SegmentSource; 1]>;
 
+/// As [`Sources`], of a message that comes: most say nothing, and are moved a good deal
+pub type SourceTable = Box<[SegmentSource]>;
+
 /// Bytes of an entry of a segment table with memory kinds
 pub(crate) const SOURCE_ENTRY_BYTES: usize = 24;
 

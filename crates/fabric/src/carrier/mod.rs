@@ -10,6 +10,7 @@
 //! Which carriers a pair of peers has is agreed on in the handshake; which one a segment goes by
 //! follows from the kind of its memory, and where there is a choice, from [`ways`].
 
+mod announcing;
 pub(crate) mod cuda;
 pub(crate) mod lease;
 pub(crate) mod packets;
@@ -27,7 +28,7 @@ use thiserror::Error;
 use crate::link::CarrierReach;
 use crate::memory::{DeviceMemory, Segment};
 
-pub(crate) use self::ways::{Announcing, CHOICE_BYTES_MIN};
+pub(crate) use self::announcing::{Announcing, CHOICE_BYTES_MIN, InPlace};
 pub use self::ways::{Way, WayStatistics, Ways};
 
 /// A way to move payload to and from one peer

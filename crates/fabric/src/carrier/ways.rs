@@ -9,12 +9,12 @@
 //! tried several times in a row, and the first times do not count: the caches still hold what the way
 //! before it left there, and a ring that was not used lately takes twice its time.
 //!
-//! Shorter messages go eagerly, without asking, and of these the receiver sees only the second copy:
-//! the first, by the sender, is taken to be as long. Where a single copy is faster than both, the
-//! receiver advises the sender to announce messages of that size ([`Ways::advice_bytes`]). The sender
-//! does the other thing now and then ([`Announcing`]), so that there is something to compare.
+//! Shorter messages need not be announced, and these are compared by more than their copies
+//! ([`super::announcing`]); one that is announced all the same does not come through the lane.
 
 use std::time::Duration;
+
+use super::announcing::{Advice, EAGER_BYTES_MAX, InPlace};
 
 /// A way for a long private message
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -31,6 +31,8 @@ pub enum Way {
 #[derive(Debug, Default)]
 pub struct Ways {
     classes: [Class; CLASSES],
+    /// Of those that need not be announced
+    advice: Advice,
     /// Reading the sender's memory does not work
     is_fetch_forbidden: bool,
 }
@@ -53,7 +55,7 @@ struct Class {
 
 /// The last times of one way, in nanoseconds for each KiB
 #[derive(Clone, Copy, Debug, Default)]
-struct Samples {
+pub(super) struct Samples {
     nanos_per_kib: [u32; KEPT],
     count: u32,
 }
@@ -98,12 +100,13 @@ impl Way {
 }
 
 impl Ways {
-    /// Chooses a way for a message of so many bytes; `may_lend`: all three are possible
+    /// Chooses a way for a message of so many bytes that was announced; `may_lend`: it may be lent
     pub fn choose(&mut self, bytes: u64, may_lend: bool) -> Way {
         let is_fetch_forbidden = self.is_fetch_forbidden;
         let class = &mut self.classes[class_of(bytes)];
         let is_possible = |way: &Way| match way {
-            Way::Lane => true,
+            // It could have come through the lane without being announced.
+            Way::Lane => bytes > EAGER_BYTES_MAX || is_fetch_forbidden,
             Way::Fetch => !is_fetch_forbidden,
             Way::CopyAndLend => may_lend,
         };
@@ -136,33 +139,16 @@ impl Ways {
     /// that is not known yet
     #[must_use]
     pub fn advice_bytes(&self) -> Option<u64> {
-        let mut advice = None;
-        for (index, class) in self.classes.iter().enumerate().rev() {
-            let bytes_min = bytes_min_of(index);
-            if bytes_min > EAGER_BYTES_MAX {
-                continue;
-            }
-            let tried = |way: Way| class.samples[way.index()].count >= TRIALS;
-            if !tried(Way::Lane) || !tried(Way::Fetch) {
-                continue;
-            }
-            let nanos = |way: Way| u64::from(class.samples[way.index()].median());
-            let announcing = ANNOUNCING_NANOS / (bytes_min >> 10);
-            if nanos(Way::Lane) <= nanos(Way::Fetch) + announcing {
-                // Nor smaller ones: to announce a message costs as much for each.
-                return advice.or(Some(2 * bytes_min));
-            }
-            advice = Some(bytes_min);
+        if self.is_fetch_forbidden {
+            return Some(2 * EAGER_BYTES_MAX);
         }
-        advice
+        self.advice.bytes()
     }
 
-    /// Notes how long the second copy of a message took that came eagerly, or of `timed_bytes` of it
-    pub fn record_eager(&mut self, bytes: u64, timed_bytes: u64, copied_in: Duration) {
-        if timed_bytes > 0 {
-            let copied_in = copied_in.mul_f64(bytes as f64 / timed_bytes as f64);
-            self.record(Way::Lane, bytes, 2 * copied_in);
-        }
+    /// Notes that a message is in its place, and how it came
+    pub(crate) fn handle_in_place(&mut self, way: Way, message: &InPlace) {
+        self.record(way, message.bytes, message.took);
+        self.advice.record(message);
     }
 
     /// Notes how long a message took
@@ -173,17 +159,30 @@ impl Ways {
         if length < UNCOUNTED {
             return;
         }
-        let kib = (bytes >> 10).max(1);
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / kib;
-        let samples = &mut class.samples[way.index()];
-        let at = samples.count as usize % KEPT;
-        samples.nanos_per_kib[at] = u32::try_from(nanos).unwrap_or(u32::MAX);
-        samples.count = samples.count.saturating_add(1);
+        class.samples[way.index()].record(bytes, took);
     }
 
     /// Notes that reading the sender's memory does not work
     pub fn forbid_fetch(&mut self) {
         self.is_fetch_forbidden = true;
+    }
+
+    /// Which of the ways that were tried messages of a size come
+    fn best_of(&self, index: usize, tried: &[Way]) -> Way {
+        let bytes_min = bytes_min_of(index);
+        let class = &self.classes[index];
+        if bytes_min > EAGER_BYTES_MAX {
+            return class.best(tried.iter().copied());
+        }
+        let is_announced = self
+            .advice_bytes()
+            .is_some_and(|advice| bytes_min >= advice);
+        let others = tried.iter().copied().filter(|way| *way != Way::Lane);
+        if is_announced {
+            class.best(others)
+        } else {
+            Way::Lane
+        }
     }
 
     /// What is known, for reports; ways that were never tried are left out
@@ -193,7 +192,7 @@ impl Ways {
         for (index, class) in self.classes.iter().enumerate() {
             let tried = |way: &Way| class.samples[way.index()].count > 0;
             let tried: Vec<_> = Way::ALL.into_iter().filter(tried).collect();
-            let best = class.best(tried.iter().copied());
+            let best = self.best_of(index, &tried);
             all.extend(tried.into_iter().map(|way| {
                 let samples = &class.samples[way.index()];
                 let nanos = f64::from(samples.median().max(1));
@@ -236,8 +235,22 @@ impl Class {
 }
 
 impl Samples {
+    /// Notes a time
+    pub(super) fn record(&mut self, bytes: u64, took: Duration) {
+        let kib = (bytes >> 10).max(1);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / kib;
+        let at = self.count as usize % KEPT;
+        self.nanos_per_kib[at] = u32::try_from(nanos).unwrap_or(u32::MAX);
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// How many times were noted
+    pub(super) const fn count(&self) -> u32 {
+        self.count
+    }
+
     /// The median of what is kept; without any, more than any
-    fn median(&self) -> u32 {
+    pub(super) fn median(&self) -> u32 {
         let kept = (self.count as usize).min(KEPT);
         let mut sorted = self.nanos_per_kib;
         let sorted = &mut sorted[..kept];
@@ -247,72 +260,32 @@ impl Samples {
 }
 
 /// Sizes are told apart by powers of two from 16 KiB; the last class has no upper end
-fn class_of(bytes: u64) -> usize {
-    let bits = bytes.max(1).ilog2().saturating_sub(CLASS_BITS_MIN);
-    (bits as usize).min(CLASSES - 1)
+pub(super) const fn class_of(bytes: u64) -> usize {
+    let bits = (bytes | 1).ilog2().saturating_sub(CLASS_BITS_MIN) as usize;
+    if bits < CLASSES { bits } else { CLASSES - 1 }
 }
 
-fn bytes_min_of(class: usize) -> u64 {
+pub(super) const fn bytes_min_of(class: usize) -> u64 {
     1 << (CLASS_BITS_MIN + class as u32)
 }
 
-/// Whether the sender announces a message that it could send eagerly
-#[derive(Debug, Default)]
-pub(crate) struct Announcing {
-    /// Messages for which there was a choice
-    choices: u32,
-}
-
-impl Announcing {
-    /// Chooses, with what the receiver advises
-    pub(crate) fn choose(&mut self, bytes: u64, advice_bytes: Option<u64>) -> bool {
-        let chosen = self.peek(bytes, advice_bytes);
-        if bytes >= CHOICE_BYTES_MIN {
-            self.choices = self.choices.wrapping_add(1);
-        }
-        chosen
-    }
-
-    /// What the next choice will be
-    pub(crate) fn peek(&self, bytes: u64, advice_bytes: Option<u64>) -> bool {
-        if bytes < CHOICE_BYTES_MIN {
-            return false;
-        }
-        let Some(advice_bytes) = advice_bytes else {
-            // Few of each, in turn, until there is advice.
-            return (self.choices / TRIAL).is_multiple_of(2);
-        };
-        (bytes >= advice_bytes) != (self.choices % TRY_AGAIN_EVERY < TRIAL)
-    }
-}
-
-/// Shorter messages always go eagerly
-pub(crate) const CHOICE_BYTES_MIN: u64 = 1 << CLASS_BITS_MIN;
-
-/// Longer messages are always announced: largest class that advice is given for
-const EAGER_BYTES_MAX: u64 = 64 << 10;
-
 const CLASS_BITS_MIN: u32 = 14;
 const CLASSES: usize = 14;
-
-/// What a message of these sizes takes longer for being announced, on either side: a single copy of
-/// 64 KiB that took 5.0 µs came after 7.4, where the hop alone takes 0.8
-const ANNOUNCING_NANOS: u64 = 1500;
 
 /// Times kept of each way and size: a few, so that a change shows soon
 const KEPT: usize = 5;
 
 /// Times that each way must have counted before one is preferred
-const TRIALS: u32 = 3;
+pub(super) const TRIALS: u32 = 3;
 
 /// Messages at the beginning of a run that do not count
-const UNCOUNTED: u32 = 2;
+pub(super) const UNCOUNTED: u32 = 2;
 
 /// Messages that come a way in a row when it is tried
-const TRIAL: u32 = UNCOUNTED + TRIALS;
+pub(super) const TRIAL: u32 = UNCOUNTED + TRIALS;
 
 /// Messages from one trial of another way than the fastest to the next
-const TRY_AGAIN_EVERY: u32 = 256;
+pub(super) const TRY_AGAIN_EVERY: u32 = 256;
 
 /// The same, where the others are far slower
 const TRY_AGAIN_EVERY_MAX: u32 = 4096;
@@ -375,37 +348,6 @@ mod tests {
         used(&mut ways, 1000, |way| [50, 20, 65][way.index()]);
         let counts = used(&mut ways, 100, |way| [50, 20, 65][way.index()]);
         assert!(counts[Way::Fetch.index()] > 90, "{counts:?}");
-    }
-
-    #[test]
-    fn advice_follows_what_is_faster_by_size() {
-        let mut ways = Ways::default();
-        assert_eq!(ways.advice_bytes(), None);
-        let time = |ways: &mut Ways, bytes: u64, eager: u64, fetch: u64| {
-            for _ in 0..UNCOUNTED as usize + KEPT {
-                ways.record_eager(bytes, bytes / 2, Duration::from_nanos(eager / 4));
-            }
-            for _ in 0..UNCOUNTED as usize + KEPT {
-                ways.record(Way::Fetch, bytes, Duration::from_nanos(fetch));
-            }
-        };
-        time(&mut ways, 64 << 10, 20_000, 10_000);
-        assert_eq!(ways.advice_bytes(), Some(64 << 10));
-        // Faster, but not by what announcing it takes.
-        time(&mut ways, 32 << 10, 10_000, 9_000);
-        assert_eq!(ways.advice_bytes(), Some(64 << 10));
-        time(&mut ways, 64 << 10, 9_000, 10_000);
-        assert_eq!(ways.advice_bytes(), Some(128 << 10));
-    }
-
-    #[test]
-    fn both_ways_are_tried_whatever_the_advice() {
-        for advice in [None, Some(16 << 10), Some(1 << 30)] {
-            let mut announcing = Announcing::default();
-            let announced = (0..2560).filter(|_| announcing.choose(64 << 10, advice));
-            assert!((50..=2510).contains(&announced.count()), "{advice:?}");
-        }
-        assert!(!Announcing::default().choose(CHOICE_BYTES_MIN - 1, Some(0)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 use std::time::Instant;
 
-use backhaul_proto::{MemoryKind, RecvId, SegmentBytes, Sources};
+use backhaul_proto::{MemoryKind, RecvId, SegmentBytes, SourceTable};
 use backhaul_shm::pool::{Pool, PoolBuf};
 use slab::Slab;
 use smallvec::SmallVec;
@@ -18,7 +18,7 @@ pub(super) struct Arrival {
     pub(super) memory: Memory,
     pub(super) sizes: SegmentBytes,
     /// Where each segment lies at the sender, if it said
-    pub(super) sources: Option<Sources>,
+    pub(super) sources: Option<SourceTable>,
     pub(super) bytes: u64,
     /// Bytes that are in their place
     pub(super) filled_bytes: u64,
@@ -111,6 +111,20 @@ impl Cursor {
 pub(super) type Targets<'a> = SmallVec<[IoSliceMut<'a>; TARGETS_MAX]>;
 
 impl Arrival {
+    /// A message whose bytes are all there
+    pub(super) fn here(memory: Memory, sizes: SegmentBytes, bytes: u64) -> Self {
+        Self {
+            memory,
+            sizes,
+            sources: None,
+            bytes,
+            filled_bytes: bytes,
+            next: Cursor::default(),
+            way: None,
+            is_announced: false,
+        }
+    }
+
     /// Readies memory for a message of its own; segments come when their bytes do
     pub(super) fn segments(count: usize) -> Memory {
         let mut segments = Vec::new();
@@ -342,14 +356,10 @@ impl Arrival {
         let Memory::Segments(segments) = &self.memory else {
             return false;
         };
-        if let [Some(SegmentMemory::Host(segment))] = &segments[..]
-            && let Some(buffer) = &mut recv.buffer
-            && let RecvMemory::Host(host) = buffer.memory()
-        {
-            host[..segment.len()].copy_from_slice(segment);
-            return true;
+        match &segments[..] {
+            [Some(SegmentMemory::Host(segment))] => copy_to_buffer(segment, recv),
+            _ => false,
         }
-        false
     }
 
     /// The memory of a complete message
@@ -377,6 +387,18 @@ impl Arrival {
         }
         Ok(Some(memory))
     }
+}
+
+/// Copies a message of one segment to the buffer of its receive, returning whether that has one in
+/// memory of the host
+pub(super) fn copy_to_buffer<R>(segment: &[u8], recv: &mut RecvOperation<R>) -> bool {
+    if let Some(buffer) = &mut recv.buffer
+        && let RecvMemory::Host(host) = buffer.memory()
+    {
+        host[..segment.len()].copy_from_slice(segment);
+        return true;
+    }
+    false
 }
 
 /// Copies a message that lies in memory of its own to the buffer of a receive

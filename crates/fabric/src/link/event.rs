@@ -87,6 +87,16 @@ pub struct MessageMemory {
     pub device: Vec<(usize, DeviceMemory)>,
 }
 
+impl MessageMemory {
+    /// One segment of the host
+    pub(super) fn of_host(segment: PoolBuf) -> Self {
+        Self {
+            host: vec![segment],
+            device: Vec::new(),
+        }
+    }
+}
+
 impl Content {
     /// Whether some of its own memory is memory of a device
     #[inline]

@@ -5,12 +5,14 @@
 
 use std::io::IoSliceMut;
 
-use backhaul_proto::{ArrivalId, Frame, HEADER_BYTES, Incoming, Inline};
+use backhaul_proto::{ArrivalId, Frame, HEADER_BYTES, Incoming, Inline, SegmentBytes};
+use backhaul_shm::pool::{Pool, PoolBuf};
 
 use super::Link;
-use super::arrival::{Arrival, Cursor, Missing, Targets, to_usize};
+use super::arrival::{Arrival, Cursor, Memory, Missing, Targets, to_usize};
 use super::ending::LinkError;
 use super::event::{MessageMemory, Now};
+use super::operations::own_memory;
 use crate::memory::RecvMemory;
 
 /// What of the stream has been read ahead, and what comes next in it
@@ -35,38 +37,68 @@ struct Payload {
 }
 
 /// The messages on their way in, by id
+///
+/// There may be as many as the peer has credit for, and in a stream each place is used in turn: so a
+/// place is small, and what is on its way has its state elsewhere.
 #[derive(Default)]
-pub(super) struct Arrivals(Vec<Option<Arrival>>);
+pub(super) struct Arrivals(Vec<Place>);
+
+/// A message on its way in, or here
+#[derive(Default)]
+pub(super) enum Place {
+    /// None
+    #[default]
+    Vacant,
+    /// A message of one segment that came whole
+    Whole(PoolBuf),
+    /// Any other
+    Arrival(Box<Arrival>),
+}
 
 impl Arrivals {
     pub(super) fn insert(&mut self, id: ArrivalId, arrival: Arrival) {
+        self.put(id, Place::Arrival(Box::new(arrival)));
+    }
+
+    fn put(&mut self, id: ArrivalId, place: Place) {
         if id.0 >= self.0.len() {
-            self.0.resize_with(id.0 + 1, || None);
+            self.0.resize_with(id.0 + 1, Place::default);
         }
-        self.0[id.0] = Some(arrival);
+        self.0[id.0] = place;
     }
 
     pub(super) fn get(&self, id: ArrivalId) -> Option<&Arrival> {
-        self.0.get(id.0).and_then(Option::as_ref)
+        match self.0.get(id.0) {
+            Some(Place::Arrival(arrival)) => Some(arrival),
+            _ => None,
+        }
     }
 
     pub(super) fn get_mut(&mut self, id: ArrivalId) -> Option<&mut Arrival> {
-        self.0.get_mut(id.0).and_then(Option::as_mut)
+        match self.0.get_mut(id.0) {
+            Some(Place::Arrival(arrival)) => Some(arrival),
+            _ => None,
+        }
     }
 
-    pub(super) fn take(&mut self, id: ArrivalId) -> Option<Arrival> {
-        self.0.get_mut(id.0).and_then(Option::take)
+    pub(super) fn take(&mut self, id: ArrivalId) -> Place {
+        self.0.get_mut(id.0).map(std::mem::take).unwrap_or_default()
     }
 
     /// How many there are
     pub(super) fn len(&self) -> usize {
-        self.0.iter().flatten().count()
+        let places = self.0.iter();
+        places
+            .filter(|place| !matches!(place, Place::Vacant))
+            .count()
     }
 
     /// Drops what is not complete: the rest never comes
     pub(super) fn drop_incomplete(&mut self) {
-        for slot in &mut self.0 {
-            slot.take_if(|arrival| !arrival.is_complete());
+        for place in &mut self.0 {
+            if matches!(place, Place::Arrival(arrival) if !arrival.is_complete()) {
+                *place = Place::Vacant;
+            }
         }
     }
 }
@@ -121,7 +153,11 @@ impl<S, R> Link<S, R> {
         }
         inbound.due = due;
         if due == wanted {
-            targets.push(IoSliceMut::new(&mut inbound.staging));
+            let staging = match due {
+                0 => &mut inbound.staging[..],
+                _ => &mut inbound.staging[..BEHIND_BYTES],
+            };
+            targets.push(IoSliceMut::new(staging));
         }
     }
 
@@ -277,9 +313,9 @@ impl<S, R> Link<S, R> {
         }
     }
 
-    /// Delivers a message that is staged whole to a receive that waits for it
+    /// Delivers a message that is staged whole to a receive that waits for it, or keeps it for one
     ///
-    /// Returns whether there was one; else nothing has changed.
+    /// Returns whether that was possible; else nothing has changed.
     fn receive_inline(&mut self, now: &Now, frame: &Frame) -> Result<bool, LinkError> {
         let bytes = frame.header.payload_bytes;
         let is_short = bytes <= self.inbound.staged.len() as u64;
@@ -287,11 +323,22 @@ impl<S, R> Link<S, R> {
             return Ok(false);
         }
         let time = self.time(now);
-        let Some(Inline { recv, message }) = self.core.handle_inline(time, frame)? else {
+        let Some(inline) = self.core.handle_inline(time, frame)? else {
             return Ok(false);
         };
         let start = self.inbound.staged.start;
         let staged = &self.inbound.staging[start..start + to_usize(bytes)];
+        let (recv, message) = match inline {
+            Inline::Received { recv, message } => (recv, message),
+            Inline::Kept { arrival } => {
+                let kept = keep(&self.memory.pool, &frame.segment_bytes, staged);
+                self.inbound.staged.start += to_usize(bytes);
+                self.meter.begin(now, arrival, bytes);
+                self.meter.stored(now, arrival, bytes, false);
+                self.arrivals.put(arrival, kept);
+                return Ok(true);
+            }
+        };
         let memory = match &mut self.recvs[recv.0].buffer {
             Some(buffer) => match buffer.memory() {
                 RecvMemory::Host(host) => {
@@ -319,12 +366,24 @@ impl<S, R> Link<S, R> {
     }
 }
 
+/// Copies a short message to memory of its own, until a receive has it
+fn keep(pool: &Pool, sizes: &SegmentBytes, bytes: &[u8]) -> Place {
+    let memory = match sizes[..] {
+        [size] => match pool.take(to_usize(size)) {
+            Ok(mut memory) => {
+                memory.copy_from_slice(bytes);
+                return Place::Whole(memory);
+            }
+            Err(_) => Memory::Missing(Missing::OutOfMemory),
+        },
+        _ => copied(pool, sizes, bytes).map_or_else(Memory::Missing, own_memory),
+    };
+    let arrival = Arrival::here(memory, sizes.clone(), bytes.len() as u64);
+    Place::Arrival(Box::new(arrival))
+}
+
 /// Copies short segments that lie one behind the other, each to memory of its own
-fn copied(
-    pool: &backhaul_shm::pool::Pool,
-    sizes: &[u64],
-    mut bytes: &[u8],
-) -> Result<MessageMemory, Missing> {
+fn copied(pool: &Pool, sizes: &[u64], mut bytes: &[u8]) -> Result<MessageMemory, Missing> {
     let mut host = match sizes {
         [size] => vec![
             pool.take(to_usize(*size))
@@ -350,6 +409,10 @@ const INLINE_SEGMENTS_MAX: usize = 16;
 const STAGING_BYTES: usize = 16 << 10;
 
 const _: () = assert!(STAGING_BYTES > HEADER_BYTES);
+
+/// Part of it that is offered behind the rest of a payload, where another like it often follows: what
+/// is staged of that is copied twice
+const BEHIND_BYTES: usize = 1 << 10;
 
 /// Bytes dropped at a time
 const SCRATCH_BYTES: usize = 64 << 10;

@@ -27,18 +27,18 @@ use std::time::Instant;
 
 use backhaul_proto::{
     ArrivalId, CarrierKind, Connection, ConnectionStatistics, Event, FrameDecoder, Limits,
-    MemoryKind, SegmentBytes, Sources, Store,
+    MemoryKind, SegmentBytes, SourceTable, Store,
 };
 use backhaul_shm::pool::Pool;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use self::arrival::{Arrival, Cursor, Memory, Missing, Timed};
+use self::arrival::{Arrival, Cursor, Memory, Missing, Timed, copy_to_buffer};
 use self::carried::Takes;
-use self::inbound::{Arrivals, Inbound};
+use self::inbound::{Arrivals, Inbound, Place};
 use self::operations::{RecvOperation, SendOperation};
 use self::outbound::Outbound;
-use crate::carrier::{Announcing, CHOICE_BYTES_MIN, Way, Ways};
+use crate::carrier::{Announcing, CHOICE_BYTES_MIN, InPlace, Way, Ways};
 use crate::error::CloseReason;
 use crate::memory::{DeviceAllocator, RecvMemory, Segments};
 use crate::statistics::Counters;
@@ -323,9 +323,18 @@ impl<S, R> Link<S, R> {
                 } => {
                     self.meter.received(now, arrival, bytes);
                     let memory = match self.arrivals.take(arrival) {
-                        Some(arrival) if arrival.copy_out(&mut self.recvs[recv.0]) => Ok(None),
-                        Some(arrival) => arrival.into_memory(&self.memory.pool),
-                        None => Err(Missing::OutOfMemory),
+                        Place::Whole(segment) => {
+                            let is_copied = copy_to_buffer(&segment, &mut self.recvs[recv.0]);
+                            Ok((!is_copied).then(|| MessageMemory::of_host(segment)))
+                        }
+                        Place::Arrival(arrival) => {
+                            if arrival.copy_out(&mut self.recvs[recv.0]) {
+                                Ok(None)
+                            } else {
+                                arrival.into_memory(&self.memory.pool)
+                            }
+                        }
+                        Place::Vacant => Err(Missing::OutOfMemory),
                     };
                     self.complete_recv(recv, kind, message, bytes, memory);
                 }
@@ -362,7 +371,7 @@ impl<S, R> Link<S, R> {
         &mut self,
         now: &Now,
         id: ArrivalId,
-        (sizes, sources): (SegmentBytes, Option<Sources>),
+        (sizes, sources): (SegmentBytes, Option<SourceTable>),
         store: Store,
         asks: bool,
     ) {
@@ -448,18 +457,23 @@ impl<S, R> Link<S, R> {
         if arrival.filled_bytes < arrival.bytes {
             return;
         }
-        if let Some(timed) = arrival.way.take() {
-            // What came before it kept it waiting, whichever way that came.
-            let last = self.last_in_place;
-            let since = last.map_or(timed.since, |last| timed.since.max(last));
-            let took = now.get().saturating_duration_since(since);
-            self.last_in_place = Some(now.get());
-            if arrival.is_announced {
-                self.ways.record(timed.way, arrival.bytes, took);
-            } else {
-                let timed_bytes = arrival.bytes.saturating_sub(timed.untimed_bytes);
-                self.ways.record_eager(arrival.bytes, timed_bytes, took);
-            }
+        let Some(timed) = arrival.way.take() else {
+            return;
+        };
+        // What came before it kept it waiting, whichever way that came.
+        let at = now.get();
+        let last = self.last_in_place.replace(at);
+        let since = last.map_or(timed.since, |last| timed.since.max(last));
+        let timed_bytes = arrival.bytes.saturating_sub(timed.untimed_bytes);
+        if timed_bytes > 0 {
+            let took = at.saturating_duration_since(since);
+            let message = InPlace {
+                bytes: arrival.bytes,
+                is_announced: arrival.is_announced,
+                took: took.mul_f64(arrival.bytes as f64 / timed_bytes as f64),
+                since_last: last.map(|last| at.saturating_duration_since(last)),
+            };
+            self.ways.handle_in_place(timed.way, &message);
         }
     }
 
@@ -522,7 +536,7 @@ impl<S, R> Link<S, R> {
 /// Segments of a message that are offered, or fetched: each is a call of the system
 pub(crate) const OFFERS_MAX: usize = 64;
 
-fn is_all_on_devices(sources: Option<&Sources>) -> bool {
+fn is_all_on_devices(sources: Option<&SourceTable>) -> bool {
     sources.is_some_and(|sources| sources.iter().all(|source| source.memory.is_device()))
 }
 

@@ -7,7 +7,7 @@ use backhaul_proto::{
 use smallvec::SmallVec;
 
 use super::Link;
-use super::arrival::{Arrival, Cursor, Memory, Missing, SegmentMemory, copy_into};
+use super::arrival::{Arrival, Memory, Missing, SegmentMemory, copy_into};
 use super::event::{Content, Delivery, LinkEvent, MessageMemory, Now, Recv, Send};
 use super::offers::kept_offers;
 use crate::error::{RecvError, SendError};
@@ -221,19 +221,8 @@ impl<S, R> Link<S, R> {
         self.counters.received_messages.lower(1);
         self.counters.received_bytes.lower(bytes);
         let arrival = self.core.restore(message, kind, bytes);
-        self.arrivals.insert(
-            arrival,
-            Arrival {
-                memory,
-                sizes,
-                sources: None,
-                bytes,
-                filled_bytes: bytes,
-                next: Cursor::default(),
-                way: None,
-                is_announced: false,
-            },
-        );
+        self.arrivals
+            .insert(arrival, Arrival::here(memory, sizes, bytes));
         self.handle_events(now);
     }
 
@@ -388,7 +377,7 @@ pub(super) fn segment_sizes<A: smallvec::Array<Item = u64>>(segments: &Segments)
 }
 
 /// What was handed over, as the memory of an arrival again
-fn own_memory(memory: MessageMemory) -> Memory {
+pub(super) fn own_memory(memory: MessageMemory) -> Memory {
     let host = memory.host.into_iter();
     let mut segments: Vec<_> = host.map(|host| Some(SegmentMemory::Host(host))).collect();
     for (index, device) in memory.device {

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::decoder::SegmentBytes;
 use crate::frame::FrameHeader;
 use crate::ids::{ArrivalId, MessageKind, RecvId, SendId};
-use crate::memory::Sources;
+use crate::memory::SourceTable;
 
 /// A header with its segment table as it goes on the wire; inline up to four segments
 pub type HeaderBytes = SmallVec<[u8; 64]>;
@@ -108,6 +108,8 @@ pub enum Withdrawn {
 pub enum Posted {
     /// No message is here for it; there is nothing to poll on its account
     Waits,
+    /// No message is here for it, and the peer is to be told that it may send more: there are frames
+    Grants,
     /// It has met its message: there are events, or frames, or both
     Met,
 }
@@ -166,7 +168,7 @@ pub enum Event {
         /// Sizes of its segments, in bytes
         segment_bytes: SegmentBytes,
         /// Where each of them lies, if the sender said
-        sources: Option<Sources>,
+        sources: Option<SourceTable>,
         /// Where they go
         store: Store,
         /// The bytes come when the driver asks for them: with

@@ -10,15 +10,23 @@ use super::Connection;
 use super::event::HeaderBytes;
 use crate::decoder::Frame;
 use crate::error::ProtocolError;
-use crate::ids::{MessageKind, RecvId};
+use crate::ids::{ArrivalId, MessageKind, RecvId};
 
-/// A receive that is over with a message that was here whole
+/// What became of a message that was here whole
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Inline {
-    /// The receive
-    pub recv: RecvId,
-    /// Number of the message
-    pub message: u64,
+pub enum Inline {
+    /// A receive is over with it
+    Received {
+        /// The receive
+        recv: RecvId,
+        /// Number of the message
+        message: u64,
+    },
+    /// No receive waits for it: its bytes are to be kept until one has it
+    Kept {
+        /// The message
+        arrival: ArrivalId,
+    },
 }
 
 impl Connection {
@@ -34,11 +42,13 @@ impl Connection {
         self.sending.start_inline(kind, segment_bytes)
     }
 
-    /// Handles the start of a message of which all bytes have come, if a receive waits for it
+    /// Handles the start of a message of which all bytes have come
     ///
-    /// The receive is over with that: its buffer, which is long enough, or what is allocated for
-    /// it, gets the payload. `None`: nothing has changed, and
-    /// [`handle_frame`](Self::handle_frame) is the way.
+    /// A receive that waits for it is over with that: its buffer, which is long enough, or what is
+    /// allocated for it, gets the payload. If none does, the driver keeps the payload, as after an
+    /// [`Event::Prepare`](super::Event::Prepare) with [`Store::Allocate`](super::Store::Allocate),
+    /// of which there is none. `None`: nothing has changed, and [`handle_frame`](Self::handle_frame)
+    /// is the way.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ use crate::frame::{FrameHeader, FrameKind};
 use crate::ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, Tag, TagMask};
 use crate::limits::Limits;
 use crate::matching::Matcher;
-use crate::memory::Sources;
+use crate::memory::SourceTable;
 
 /// Messages on their way from the peer, and the receives for them
 #[derive(Debug)]
@@ -77,7 +77,7 @@ enum Stage {
     /// Behind its first frame
     Eager,
     /// Nowhere yet: it was announced, with the sizes and places of its segments
-    Requested(SegmentBytes, Option<Sources>),
+    Requested(Box<(SegmentBytes, Option<SourceTable>)>),
     /// The driver has an event, and has not said how it wants them
     Asked,
     /// The driver fetches them
@@ -131,6 +131,9 @@ impl RecvHalf {
             });
         }
         matcher.push_posted(tag, mask, posted);
+        if self.credit.has_grant(true) {
+            return Ok(Outcome::Grants);
+        }
         Ok(Outcome::Waits)
     }
 
@@ -149,7 +152,7 @@ impl RecvHalf {
         }
     }
 
-    /// Handles the start of an eager message that is here whole, if a receive waits for it
+    /// Handles the start of an eager message that is here whole, unless its receive is too small
     pub(super) fn start_inline(
         &mut self,
         header: &FrameHeader,
@@ -163,20 +166,33 @@ impl RecvHalf {
             MessageKind::Tagged(tag) => (&self.tagged, tag),
             MessageKind::Untagged => (&self.untagged, UNTAGGED),
         };
-        let fits = |posted: &Posted| posted.capacity.exceeded_by(bytes).is_none();
-        let Some(index) = matcher.find_posted(tag, fits) else {
-            return Ok(None);
+        let Some((index, posted)) = matcher.find_posted(tag) else {
+            return self.keep_inline(header).map(Some);
         };
+        if posted.capacity.exceeded_by(bytes).is_some() {
+            return Ok(None);
+        }
+        let recv = posted.recv;
         let cost = self.check_start(header)?;
         self.credit.release(cost);
         let matcher = match kind {
             MessageKind::Tagged(_) => &mut self.tagged,
             MessageKind::Untagged => &mut self.untagged,
         };
-        Ok(matcher.take_posted(index).map(|posted| Inline {
-            recv: posted.recv,
-            message: header.message,
-        }))
+        matcher.take_posted(index);
+        let message = header.message;
+        Ok(Some(Inline::Received { recv, message }))
+    }
+
+    /// Keeps a message that is here whole, and that no receive waits for
+    fn keep_inline(&mut self, header: &FrameHeader) -> Result<Inline, ProtocolError> {
+        let cost = self.check_start(header)?;
+        let arrival = self.insert(header, Stage::Eager, cost);
+        let state = &mut self.arrivals[arrival.0];
+        state.unannounced_bytes = 0;
+        state.missing_bytes = 0;
+        self.unexpected_bytes += header.payload_bytes;
+        Ok(Inline::Kept { arrival })
     }
 
     /// Handles the header of a piece of a long message, on the lane or by a carrier
@@ -343,7 +359,8 @@ impl RecvHalf {
 
     /// The next frame to the peer about its messages
     pub(super) fn poll_control(&mut self) -> Option<FrameHeader> {
-        if let Some((messages, bytes)) = self.credit.poll_grant() {
+        let is_awaited = self.posted_len() > 0;
+        if let Some((messages, bytes)) = self.credit.poll_grant(is_awaited) {
             return Some(FrameHeader {
                 tag: bytes,
                 ..FrameHeader::bare(FrameKind::Credit, messages)
@@ -354,7 +371,7 @@ impl RecvHalf {
 
     #[inline]
     pub(super) fn has_control(&self) -> bool {
-        self.credit.has_grant() || !self.answers.is_empty()
+        self.credit.has_grant(self.posted_len() > 0) || !self.answers.is_empty()
     }
 
     /// Whether the driver owes a payload before it may hand in the next frame
@@ -439,7 +456,7 @@ impl RecvHalf {
     }
 
     fn start_request(&mut self, frame: Frame, cost: Cost, events: &mut VecDeque<Event>) {
-        let stage = Stage::Requested(frame.segment_bytes, frame.sources);
+        let stage = Stage::Requested(Box::new((frame.segment_bytes, frame.sources)));
         let arrival = self.insert(&frame.header, stage, cost);
         self.unfinished.insert(frame.header.message, arrival);
         match self.arrivals[arrival.0].claim {
@@ -532,11 +549,10 @@ impl RecvHalf {
     /// Has the driver choose how the bytes of a request come
     fn ask(&mut self, arrival: ArrivalId, store: Store, events: &mut VecDeque<Event>) {
         let state = &mut self.arrivals[arrival.0];
-        let Stage::Requested(segment_bytes, sources) =
-            std::mem::replace(&mut state.stage, Stage::Asked)
-        else {
+        let Stage::Requested(told) = std::mem::replace(&mut state.stage, Stage::Asked) else {
             unreachable!("a request is asked for once");
         };
+        let (segment_bytes, sources) = *told;
         events.push_back(Event::Prepare {
             arrival,
             segment_bytes,

@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use super::{PUBLISH_BYTES_MAX, RingError, RingMemory};
+use super::{PUBLISH_BYTES_FIRST, PUBLISH_BYTES_MAX, RingError, RingMemory};
 use crate::sync::Ordering;
 
 /// Writing end of a ring
@@ -18,6 +18,8 @@ pub struct Producer {
     published: u64,
     /// Bytes ever read, when we last looked
     tail: u64,
+    /// Bytes that are published together next, in the middle of a write
+    step_bytes: usize,
 }
 
 impl Producer {
@@ -32,19 +34,21 @@ impl Producer {
             head: index,
             published: index,
             tail: index,
+            step_bytes: PUBLISH_BYTES_FIRST,
         }
     }
 
     /// Copies as much of `bytes` as fits, returning how many bytes; 0 means full
     ///
-    /// Publishes at least every [`PUBLISH_BYTES_MAX`] bytes, and uses what space the consumer makes
-    /// in the meantime.
+    /// Publishes after [`PUBLISH_BYTES_FIRST`] bytes, then after twice as many each time, at most
+    /// [`PUBLISH_BYTES_MAX`], and uses what space the consumer makes in the meantime.
     ///
     /// # Errors
     ///
     /// [`RingError::Corrupt`] if the consumer is not honest: how much of `bytes` it gets is not
     /// specified, and no further call can help.
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, RingError> {
+        self.step_bytes = PUBLISH_BYTES_FIRST;
         let copied = self.copy_in(bytes)?;
         self.publish();
         Ok(copied)
@@ -52,12 +56,13 @@ impl Producer {
 
     /// Copies as much of several slices as fits, in order, as [`write`](Self::write) does
     ///
-    /// Up to [`PUBLISH_BYTES_MAX`] bytes in total are published at once.
+    /// Up to [`PUBLISH_BYTES_FIRST`] bytes in total are published at once.
     ///
     /// # Errors
     ///
     /// As [`write`](Self::write).
     pub fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, RingError> {
+        self.step_bytes = PUBLISH_BYTES_FIRST;
         let mut copied = 0;
         for slice in slices {
             let bytes = self.copy_in(slice)?;
@@ -123,8 +128,8 @@ impl Producer {
         self.memory.capacity() as usize
     }
 
-    /// Copies as much of `bytes` as fits, leaving less than [`PUBLISH_BYTES_MAX`] unpublished
-    fn copy_in(&mut self, bytes: &[u8]) -> Result<usize, RingError> {
+    /// Copies as much of `bytes` as fits, leaving less than a step unpublished
+    pub(super) fn copy_in(&mut self, bytes: &[u8]) -> Result<usize, RingError> {
         let mut rest = bytes;
         while !rest.is_empty() {
             if self.free() == 0 {
@@ -139,7 +144,7 @@ impl Producer {
             let step_bytes = rest
                 .len()
                 .min(self.free() as usize)
-                .min(PUBLISH_BYTES_MAX - unpublished);
+                .min(self.step_bytes - unpublished);
             let (step, later) = rest.split_at(step_bytes);
             // SAFETY: the step is at most the free bytes, which start at `head`, and this is the
             // only producer (`new`). The consumer has read what was there: `refresh` acquired its
@@ -147,7 +152,8 @@ impl Producer {
             unsafe { self.memory.copy_in(self.head, step) };
             self.head = self.head.wrapping_add(step.len() as u64);
             rest = later;
-            if unpublished + step.len() == PUBLISH_BYTES_MAX {
+            if unpublished + step.len() == self.step_bytes {
+                self.step_bytes = (2 * self.step_bytes).min(PUBLISH_BYTES_MAX);
                 self.publish();
             }
         }

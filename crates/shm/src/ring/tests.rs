@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 
-use super::{Consumer, PUBLISH_BYTES_MAX, Producer, RingError, RingMemory};
+use super::{Consumer, PUBLISH_BYTES_FIRST, PUBLISH_BYTES_MAX, Producer, RingError, RingMemory};
 
 #[test]
 fn full_ring_takes_nothing_and_empty_ring_gives_nothing() {
@@ -30,6 +30,28 @@ fn long_write_is_published_in_steps() {
     let slices = [&bytes[..], b"ab", b"c"].map(IoSlice::new);
     assert_eq!(producer.write_vectored(&slices), Ok(PUBLISH_BYTES_MAX + 2));
     assert_eq!(consumer.available(), Ok(PUBLISH_BYTES_MAX + 2));
+}
+
+#[test]
+fn the_peer_is_told_of_a_long_write_early_and_then_in_growing_steps() {
+    let (mut producer, mut consumer) = ring(8 * PUBLISH_BYTES_MAX);
+    let long = vec![7; 3 * PUBLISH_BYTES_MAX];
+    for _ in 0..2 {
+        let (mut step_bytes, mut told) = (PUBLISH_BYTES_FIRST, 0);
+        while told + step_bytes <= long.len() {
+            told += step_bytes;
+            producer.copy_in(&long[..step_bytes - 1]).unwrap();
+            assert_eq!(consumer.available(), Ok(told - step_bytes));
+            producer.copy_in(&[7]).unwrap();
+            assert_eq!(consumer.available(), Ok(told));
+            step_bytes = (2 * step_bytes).min(PUBLISH_BYTES_MAX);
+        }
+        // The next write begins anew.
+        producer.write(b"x").unwrap();
+        let mut buffer = vec![0; told + 1];
+        assert_eq!(consumer.read(&mut buffer), Ok(told + 1));
+        producer.write(b"").unwrap();
+    }
 }
 
 #[test]

@@ -103,9 +103,10 @@ impl Pair {
             self.taken += 1;
             let header = decoded.header;
             let (kind, bytes) = (header.message_kind(), header.payload_bytes);
-            let Inline { recv, message } = inline;
-            self.log
-                .push(format!("{recv:?} has {message}, {bytes} of {kind:?}"));
+            if let Inline::Received { recv, message } = inline {
+                self.log
+                    .push(format!("{recv:?} has {message}, {bytes} of {kind:?}"));
+            }
             return;
         }
         let incoming = self.ends[to].handle_frame(self.now, decoded).unwrap();
@@ -261,6 +262,35 @@ fn a_message_to_a_waiting_receive_takes_the_inline_path_at_both_ends() {
     }
     assert_eq!(pair.taken, 20);
     assert_eq!(pair.log.len(), 20, "{:?}", pair.log);
+}
+
+#[test]
+fn a_message_without_a_receive_takes_the_inline_path_and_waits_in_its_order() {
+    let mut pair = Pair::new(true, Instant::now());
+    for bytes in [8, 0, 9] {
+        pair.step(&Step::Send {
+            from: 0,
+            tag: None,
+            segment_bytes: vec![bytes],
+        });
+        pair.step(&Step::Deliver { to: 1 });
+    }
+    assert_eq!(pair.taken, 6);
+    let statistics = pair.ends[1].statistics();
+    let waiting = (statistics.unexpected_messages, statistics.unexpected_bytes);
+    assert_eq!(waiting, (3, 17));
+    for capacity in [Capacity::Into(8), Capacity::Allocate, Capacity::Into(8)] {
+        pair.step(&Step::Post {
+            at: 1,
+            selector: Selector::Untagged,
+            capacity,
+        });
+    }
+    let got = &pair.log[3..];
+    assert!(got[0].contains("has 0, 8"), "{got:?}");
+    assert!(got[1].contains("has 1, 0"), "{got:?}");
+    assert!(got[2].contains("RecvTruncated"), "{got:?}");
+    assert_eq!(pair.ends[1].statistics().unexpected_bytes, 0);
 }
 
 #[test]

@@ -27,7 +27,11 @@ impl Node {
             let segments = self.sends[next.0].segment_bytes.len() as u64;
             let (held, _) = peer.model.held_credit();
             let cost = cost_in_messages(segments, window);
-            assert!(held + cost > window, "room, but not granted");
+            // For one that costs more, less than a quarter is granted where a receive waits.
+            let is_awaited = !peer.model.posted.is_empty();
+            let is_deferred = cost > 1 && !is_awaited;
+            let deferred = if is_deferred { window / 4 - 1 } else { 0 };
+            assert!(held + cost + deferred > window, "room, but not granted");
         }
         let statistics = self.connection.statistics();
         let early_bytes = statistics.unexpected_bytes - self.model.stored_bytes();

@@ -1,6 +1,6 @@
 //! What a connection reports to its driver, held against the model.
 
-use backhaul_proto::{ArrivalId, Capacity, Event, RecvId, SegmentBytes, Sources, Store};
+use backhaul_proto::{ArrivalId, Capacity, Event, RecvId, SegmentBytes, SourceTable, Store};
 
 use super::{Arrival, Node, Work};
 use crate::message::Message;
@@ -86,7 +86,7 @@ impl Node {
         &mut self,
         arrival: ArrivalId,
         segment_bytes: &SegmentBytes,
-        sources: Option<Sources>,
+        sources: Option<SourceTable>,
         store: Store,
         asks: bool,
     ) {

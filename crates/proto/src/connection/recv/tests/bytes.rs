@@ -189,7 +189,7 @@ fn the_event_says_where_segments_lie() {
         payload_bytes: 30,
         ..FrameHeader::bare(FrameKind::Request, 0)
     };
-    let sent: Sources = smallvec![OFFERED, SegmentSource::default()];
+    let sent: SourceTable = Box::new([OFFERED, SegmentSource::default()]);
     let frame = Frame {
         header,
         segment_bytes: smallvec![10, 20],

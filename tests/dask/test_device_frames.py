@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -344,3 +346,25 @@ def test_the_first_library_that_there_is_allocates() -> None:
         device_frames.allocator("no_such_module:function")
     assert device_frames.allocator("builtins:bytearray") is bytearray
     assert callable(device_frames.allocator(None))
+
+
+def test_serializers_import_no_library_before_it_is_met() -> None:
+    program = """
+import sys
+from backhaul.dask import device_arrays
+from backhaul.dask.private import cuda_serialize, dask_serialize
+
+device_arrays.register()
+device_arrays.register()
+assert not {"torch", "jax", "jaxlib", "cupy", "rmm", "numba"} & set(sys.modules)
+for registry in (cuda_serialize, dask_serialize):
+    assert registry._lazy["torch"] is registry._lazy["torchvision"]
+    assert registry._lazy["torch"] is device_arrays._register_torch
+assert cuda_serialize._lazy["jaxlib"] is device_arrays._register_jax
+# Dask's own are where they were.
+assert cuda_serialize._lazy["cupy"].__module__ == "distributed.protocol"
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

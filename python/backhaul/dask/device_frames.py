@@ -12,6 +12,7 @@ the host here, and back by a reader that has a GPU.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -276,8 +277,9 @@ def _nbytes(frame: Any) -> int:
     return len(frame) if nbytes is None else int(nbytes)
 
 
+@functools.cache
 def allocator(name: str | None) -> Allocate:
-    """Find who allocates for what comes from other GPUs.
+    """Find who allocates for what comes from other GPUs; once, as imports that fail take time.
 
     Parameters
     ----------

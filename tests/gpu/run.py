@@ -69,7 +69,10 @@ def steps() -> Iterator[Step]:
     yield Step("carrier (Rust)", [carrier, "--test-threads=2"], 150, real, BUNDLE / "bin/cuda")
     library = BUNDLE / "bin/cuda-lib"
     yield Step("crates/cuda (Rust)", [str(library)], 30, real, library)
-    yield Step("device memory (Python)", [*pytest, "tests/native/test_device.py"], 120, real)
+    files = ["tests/native/test_device.py", "tests/native/test_device_interfaces.py"]
+    yield Step("device memory (Python)", [*pytest, *files], 100, real)
+    files = ["tests/ucp/test_device.py", "tests/dask/test_device_frames.py"]
+    yield Step("UCX-Py's API, Dask", [*pytest, *files], 120, real)
     yield Step("libraries (Python)", [*pytest, "tests/gpu"], 120, real)
     theirs = BUNDLE / "ucx-py-tests"
     yield Step("UCX-Py's tests", [*pytest, "--timeout=60", str(theirs)], 180, real, theirs)

@@ -35,8 +35,8 @@ _ASKING = ("infiniband", "nvlink", "tcp")
 _POOLS = "pools are set up by CUDACluster and dask backhaul worker alone"
 #: What changes nothing if it is true, and why
 _WITHOUT_MEANING = {
-    "nvlink": "memory of GPUs goes through the host, so nothing goes over NVLink yet",
-    "cuda-copy": "memory of GPUs goes through the host in any case",
+    "nvlink": "memory of GPUs of one host goes between them by CUDA in any case",
+    "cuda-copy": "what UCX is given lies on the host",
     "create-cuda-context": "UCX is given memory of the host alone, and needs no context",
     "rdmacm": "peers meet on a TCP socket, and exchange addresses of UCX workers there",
     "multi-buffer": "all buffers of a message always go together",

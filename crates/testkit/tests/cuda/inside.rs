@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backhaul::{
-    Bytes, CarrierKind, Context, LaneKind, Segment, Segments, SendError, SendRefused, TagMask, cuda,
+    Bytes, CarrierKind, Context, LaneKind, RecvError, RecvRefused, Segment, Segments, SendError,
+    SendRefused, TagMask, cuda,
 };
 use backhaul_testkit::harness::LOOPBACK;
 use backhaul_testkit::{Finish, assert_matches, pattern};
@@ -365,6 +366,33 @@ fn a_receive_that_is_given_up_while_its_bytes_come() {
         assert!(Instant::now() < patience, "the target is still held");
         let (memory, _) = filled(Kind::DefaultPool, 5, 4096);
         peer.echo("into 4096", device(memory.whole())).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
+fn a_result_that_nobody_took_is_told_to_the_next_receive() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    for bytes in [4096, 1 << 20] {
+        let target = Arc::new(Memory::new(Kind::Plain, bytes));
+        let post = || {
+            let target = Box::new(target.whole());
+            peer.endpoint.recv_boxed(DATA, TagMask::FULL, target)
+        };
+        let first = post();
+        peer.tell(&format!("send 0 {bytes}"));
+        while !first.is_done() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(first);
+        let next = post().wait(Some(Duration::from_secs(5)));
+        let next = next.expect("it does not wait for ever");
+        assert_matches!(next, Err(RecvError::Refused(RecvRefused::NoCarrier { .. })));
+        // The peer has sent it, and the connection is as good as before.
+        let (memory, content) = filled(Kind::Plain, 5, 4096);
+        assert!(peer.echo("into 4096", device(memory.whole())).unwrap() == content);
     }
 }
 

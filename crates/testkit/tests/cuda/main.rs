@@ -36,6 +36,7 @@ with_driver! {
     memory_is_lent_again_after_its_allocation_was_replaced [];
     without_a_carrier_on_the_other_side_it_is_refused [];
     a_receive_that_is_given_up_while_its_bytes_come ["FAKE_CUDA_DELAY_US" = "20000"];
+    a_result_that_nobody_took_is_told_to_the_next_receive ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
     two_devices_reach_each_other
         ["FAKE_CUDA_DEVICES" = "2"]
         ["FAKE_CUDA_DEVICES" = "2", "FAKE_CUDA_NO_PEER" = "1"];

@@ -16,6 +16,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / ".gpu"
 
@@ -91,17 +93,19 @@ def _download(python: str) -> None:
     ]
     for platform in PLATFORMS:
         command += ["--platform", platform]
-    subprocess.run([*command, *_requirements()], check=True)
+    subprocess.run([*command, *_requirements(python)], check=True)
 
 
-def _requirements() -> Iterator[str]:
-    """Give what the environments of this project pin, without what is not packed."""
+def _requirements(python: str) -> Iterator[str]:
+    """Give what the environments of this project pin for a Python, without what is not packed."""
     for name in ("common", "run", "test", "gpu"):
         for line in (ROOT / f"requirements/{name}.txt").read_text().splitlines():
-            # Markers are for older versions of Python.
-            is_pin = "==" in line and ";" not in line and not line.startswith("#")
-            if is_pin and line.split("==")[0].lower() not in NOT_PACKED:
-                yield line
+            if "==" not in line or line.startswith("#"):
+                continue
+            pinned = Requirement(line)
+            is_for_it = pinned.marker is None or pinned.marker.evaluate({"python_version": python})
+            if is_for_it and pinned.name.lower() not in NOT_PACKED:
+                yield f"{pinned.name}{pinned.specifier}"
 
 
 def _trim_ucx() -> None:

@@ -76,7 +76,7 @@ def steps() -> Iterator[Step]:
     yield Step("libraries (Python)", [*pytest, "tests/gpu"], 120, real)
     theirs = BUNDLE / "ucx-py-tests"
     yield Step("UCX-Py's tests", [*pytest, "--timeout=60", str(theirs)], 180, real, theirs)
-    p2p = [backhaul, "bench", "p2p", "--memory", "cuda", "--size", "8,1MiB,64MiB"]
+    p2p = [backhaul, "bench", "p2p", "--memory", "cuda", "--sizes", "8,1MiB,64MiB"]
     yield Step("bench p2p --memory cuda", p2p, 90)
     yield Step("bench random-array", [backhaul, "bench", "random-array"], 90)
     yield from _perftest()

@@ -4,7 +4,7 @@
 //! the driver says when a device has finished: it sends a packet, or rings a doorbell, and takes no lock
 //! under which CUDA is called, since CUDA may wait for that very thread.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -40,7 +40,7 @@ pub(super) struct Outbox {
 #[derive(Default)]
 struct State {
     /// What the peer has offered, by ticket
-    came: HashMap<u64, Came>,
+    came: BTreeMap<u64, Came>,
     /// What we have offered or given, by ticket
     held: BTreeMap<u64, Held>,
     next_ticket: u64,
@@ -227,7 +227,7 @@ impl Exchange {
                 is_given,
                 place,
             } => {
-                state.came.retain(|ticket, _| *ticket >= lowest);
+                state.forget_below(lowest);
                 if !state.is_left && state.came.len() < OFFERS_MAX {
                     let came = Came::Offer {
                         bytes,
@@ -304,6 +304,17 @@ impl Exchange {
             self.outbox.post(&Packet::Failed { ticket, detail });
         }
         is_waiting
+    }
+}
+
+impl State {
+    /// Forgets offers that are over: nobody is going to take them
+    fn forget_below(&mut self, lowest: u64) {
+        while let Some(first) = self.came.first_entry()
+            && *first.key() < lowest
+        {
+            first.remove();
+        }
     }
 }
 

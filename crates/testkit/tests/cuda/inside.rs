@@ -398,6 +398,39 @@ fn a_result_that_nobody_took_is_told_to_the_next_receive() {
 
 #[test]
 #[ignore = "in a process that has the driver"]
+fn memory_that_is_freed_during_its_send_fails_one_message() {
+    driver::enter(0);
+    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let peer = Peer::start(&context);
+    for kind in [Kind::Plain, Kind::SharedPool, Kind::DefaultPool] {
+        let memory = Memory::new(kind, 4096);
+        let owner = Arc::new(());
+        let described = cuda::describe(memory.pointer(), 4096, None, owner).unwrap();
+        let sent = peer.endpoint.send(DATA, Segment::Device(described));
+        // Copied by then, if it cannot be shared.
+        std::thread::sleep(Duration::from_millis(20));
+        drop(memory);
+        peer.tell("into 4096");
+        let answer = peer.answer();
+        sent.done().unwrap();
+        match kind {
+            Kind::DefaultPool => assert_eq!(answer.map(|bytes| bytes.len()), Ok(4096)),
+            // A real driver may let it be read until its address is used again.
+            Kind::Plain if !driver::is_real() => {
+                let error = answer.unwrap_err();
+                assert!(error.contains("device 0"), "{error}");
+            }
+            _ => {}
+        }
+        // The connection is as good as before.
+        let (memory, content) = filled(Kind::Plain, 4, 4096);
+        let echoed = peer.echo("into 4096", device(memory.whole()));
+        assert!(echoed.unwrap() == content, "{kind:?}");
+    }
+}
+
+#[test]
+#[ignore = "in a process that has the driver"]
 fn two_devices_reach_each_other() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();

@@ -37,6 +37,7 @@ with_driver! {
     without_a_carrier_on_the_other_side_it_is_refused [];
     a_receive_that_is_given_up_while_its_bytes_come ["FAKE_CUDA_DELAY_US" = "20000"];
     a_result_that_nobody_took_is_told_to_the_next_receive ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
+    memory_that_is_freed_during_its_send_fails_one_message ["SPIN" = "1"];
     two_devices_reach_each_other
         ["FAKE_CUDA_DEVICES" = "2"]
         ["FAKE_CUDA_DEVICES" = "2", "FAKE_CUDA_NO_PEER" = "1"];

@@ -23,6 +23,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 pub mod executor;
+pub mod fake_cuda;
 pub mod harness;
 pub mod lease_model;
 pub mod lending;

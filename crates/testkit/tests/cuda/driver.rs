@@ -1,11 +1,11 @@
 //! Processes that have the fake driver, and memory of it that a program would have.
 
 use std::ffi::c_void;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
 use backhaul::{DeviceMemory, cuda};
+use backhaul_testkit::fake_cuda::library_folder;
 use backhaul_testkit::watchdog::Watchdog;
 use cudarc::driver::sys;
 
@@ -80,24 +80,9 @@ pub(crate) fn command(name: &str, environment: &[(&str, &str)]) -> Command {
         .envs(environment.iter().copied())
         .stdin(Stdio::null());
     if !is_real() {
-        command.env("LD_LIBRARY_PATH", folder());
+        command.env("LD_LIBRARY_PATH", library_folder());
     }
     command
-}
-
-/// A folder with the driver under the name by which programs look for it
-fn folder() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let built = program.parent().and_then(Path::parent).unwrap();
-    let library = built.join("examples/libfake_cuda.so");
-    assert!(library.exists(), "{} is not built", library.display());
-    let folder = built.join("fake-cuda");
-    std::fs::create_dir_all(&folder).unwrap();
-    for name in ["libcuda.so", "libcuda.so.1"] {
-        // There already, maybe by another process at the same time.
-        let _ = std::os::unix::fs::symlink(&library, folder.join(name));
-    }
-    folder
 }
 
 /// How a program allocates

@@ -3,9 +3,9 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use backhaul_testkit::fake_cuda::library_folder;
 use backhaul_testkit::watchdog::Watchdog;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -136,25 +136,6 @@ fn command(path: &str, environment: &[(&str, &str)]) -> Command {
         .env("LD_LIBRARY_PATH", library_folder())
         .envs(environment.iter().copied());
     command
-}
-
-/// A folder in which the fake driver has the names of the real one
-fn library_folder() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let examples = program.parent().unwrap().with_file_name("examples");
-    let library = examples.join("libfake_cuda.so");
-    assert!(
-        library.exists(),
-        "{library:?} is not there: cargo build -p backhaul-testkit --example fake_cuda"
-    );
-    let folder = examples.join("fake_cuda_as_libcuda");
-    std::fs::create_dir_all(&folder).unwrap();
-    // cudarc looks for the first name before the second, which is what programs are linked to.
-    for name in ["libcuda.so", "libcuda.so.1"] {
-        // Another test may have linked it.
-        let _ = std::os::unix::fs::symlink("../libfake_cuda.so", folder.join(name));
-    }
-    folder
 }
 
 const WITHIN: &str = "BACKHAUL_FAKE_CUDA_TEST";

@@ -53,12 +53,15 @@ build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
 test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test, two parts at a time (TEST_JOBS=1: one after another)
 	cargo test --workspace --no-run
 	$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
-	  test-python test-rust $(if $(ARGS),,test-newest)
+	  test-python test-rust $(if $(ARGS),,test-newest) test-loom
 
 .PHONY: test-rust
-test-rust: $(VENV)/.run ## The Rust tests and the loom models alone
+test-rust: $(VENV)/.run ## The Rust tests alone
 	$(FREE_CARGO) test --workspace --no-fail-fast
 	BACKHAUL_STRESS_SEEDS=5 $(FREE_CARGO) test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
+
+.PHONY: test-loom
+test-loom: $(VENV)/.run ## The loom models of crates/shm alone
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) \
 	  $(FREE_CARGO) test -p backhaul-shm --release --lib
 

@@ -156,6 +156,37 @@ def test_a_program_ends_without_a_word_while_threads_wait(start: Start) -> None:
     program.end()
 
 
+def test_the_loop_of_a_thread_that_ended_may_be_collected_within_another(start: Start) -> None:
+    program = start(
+        """
+        import asyncio, gc, threading
+        from backhaul.ucp import blocking
+
+        def listen():
+            listener = blocking.create_listener()
+            try:
+                listener.accept(timeout=0.001)
+            except TimeoutError:
+                pass
+            # Only the collector ends the loop of this thread.
+            blocking._loops.loop.itself = blocking._loops.loop
+
+        gc.disable()
+        thread = threading.Thread(target=listen)
+        thread.start()
+        thread.join()
+
+        async def collect():
+            gc.collect()
+
+        asyncio.run(collect())
+        print("collected")
+        """
+    )
+    assert program.read() == "collected"
+    program.end()
+
+
 def test_a_fork_leaves_the_loops_of_its_parent_alone(start: Start) -> None:
     program = start(
         """

@@ -383,5 +383,13 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 def _close_runner(runner: asyncio.Runner, pid: int) -> None:
     # In a fork it may be of a thread that is not there, and was anywhere in it; what it holds is
     # memory. At the end of the process another thread may still wait in it.
-    if pid == os.getpid() and not runner.get_loop().is_running():
+    if pid != os.getpid() or (loop := runner.get_loop()).is_running():
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
         runner.close()
+    else:
+        # The garbage collector calls from within another loop, beside which none can run. Nothing
+        # is left to be run here either: each call has waited for its end.
+        loop.close()

@@ -18,7 +18,7 @@ macro_rules! call {
     };
 }
 
-/// Runs an ignored test of this program in a process that has the driver, in each of some environments
+/// Runs a test of this program in a process that has the driver, in each of some environments
 ///
 /// On a real driver nothing can be made to fail, and no devices be made up.
 pub(crate) fn run_in(name: &str, environments: &[&[(&str, &str)]]) {
@@ -40,6 +40,11 @@ pub(crate) fn run_in(name: &str, environments: &[&[(&str, &str)]]) {
         run(name, &[]);
         run(name, &[("SPIN", "1")]);
     }
+}
+
+/// Whether this process has been started for one test, with the driver
+pub(crate) fn is_within() -> bool {
+    std::env::var_os(WITHIN).is_some()
 }
 
 /// Whether the driver is that of this machine: `BACKHAUL_CUDA_DRIVER=real`
@@ -71,12 +76,12 @@ fn run(name: &str, environment: &[(&str, &str)]) {
     );
 }
 
-/// A process that runs an ignored test with the driver
+/// A process that runs a test with the driver
 pub(crate) fn command(name: &str, environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "--ignored", "--nocapture", "--test-threads=1"])
-        .arg(format!("inside::{name}"))
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(WITHIN, "1")
         .envs(environment.iter().copied())
         .stdin(Stdio::null());
     if !is_real() {
@@ -84,6 +89,9 @@ pub(crate) fn command(name: &str, environment: &[(&str, &str)]) -> Command {
     }
     command
 }
+
+/// Set in a process that has the driver
+const WITHIN: &str = "CUDA_TEST_WITHIN";
 
 /// How a program allocates
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -11,14 +11,7 @@ use backhaul_testkit::harness::LOOPBACK;
 use backhaul_testkit::{Finish, assert_matches, pattern};
 
 use crate::driver::{self, Kind, Memory};
-use crate::peer::{self, DATA, Peer, config};
-
-/// The far side of the other tests
-#[test]
-#[ignore = "run by the other tests"]
-fn peer() {
-    peer::serve();
-}
+use crate::peer::{DATA, Peer, config};
 
 fn device(memory: backhaul::DeviceMemory) -> Segments {
     Segments::from_iter([Segment::Device(memory)])
@@ -31,9 +24,7 @@ fn filled(kind: Kind, seed: u64, bytes: usize) -> (Arc<Memory>, Vec<u8>) {
     (memory, content)
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn memory_of_each_kind_goes_to_another_process() {
+pub(crate) fn memory_of_each_kind_goes_to_another_process() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -61,9 +52,7 @@ fn memory_of_each_kind_goes_to_another_process() {
     assert!(statistics.sent_device_bytes > 3 * 5 * (3 << 20));
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn memory_of_each_kind_comes_from_another_process() {
+pub(crate) fn memory_of_each_kind_comes_from_another_process() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -93,9 +82,7 @@ fn memory_of_each_kind_comes_from_another_process() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn contexts_of_one_process_need_no_handles() {
+pub(crate) fn contexts_of_one_process_need_no_handles() {
     driver::enter(0);
     for lane in [LaneKind::Inproc, LaneKind::Shm] {
         let (near, far) = (config(lane), config(lane));
@@ -115,9 +102,7 @@ fn contexts_of_one_process_need_no_handles() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn what_the_producer_has_under_way_is_waited_for() {
+pub(crate) fn what_the_producer_has_under_way_is_waited_for() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -145,9 +130,7 @@ fn what_the_producer_has_under_way_is_waited_for() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn what_the_consumer_has_under_way_is_waited_for() {
+pub(crate) fn what_the_consumer_has_under_way_is_waited_for() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -157,9 +140,7 @@ fn what_the_consumer_has_under_way_is_waited_for() {
     assert!(echoed.unwrap() == content);
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn a_send_is_over_when_its_memory_has_been_fetched() {
+pub(crate) fn a_send_is_over_when_its_memory_has_been_fetched() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -177,9 +158,7 @@ fn a_send_is_over_when_its_memory_has_been_fetched() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn host_and_device_segments_keep_their_places() {
+pub(crate) fn host_and_device_segments_keep_their_places() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -204,9 +183,7 @@ fn host_and_device_segments_keep_their_places() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn more_messages_than_the_channel_holds_wait_in_order() {
+pub(crate) fn more_messages_than_the_channel_holds_wait_in_order() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -233,9 +210,7 @@ fn more_messages_than_the_channel_holds_wait_in_order() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn a_killed_peer_gives_everything_back() {
+pub(crate) fn a_killed_peer_gives_everything_back() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let mut peer = Peer::start(&context);
@@ -260,9 +235,7 @@ fn a_killed_peer_gives_everything_back() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn freed_memory_is_refused_before_anything_is_sent() {
+pub(crate) fn freed_memory_is_refused_before_anything_is_sent() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -282,9 +255,7 @@ fn freed_memory_is_refused_before_anything_is_sent() {
     assert!(peer.echo("into 4096", device(memory.whole())).unwrap() == content);
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn memory_is_lent_again_after_its_allocation_was_replaced() {
+pub(crate) fn memory_is_lent_again_after_its_allocation_was_replaced() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -303,9 +274,7 @@ fn memory_is_lent_again_after_its_allocation_was_replaced() {
     );
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn without_a_carrier_on_the_other_side_it_is_refused() {
+pub(crate) fn without_a_carrier_on_the_other_side_it_is_refused() {
     driver::enter(0);
     let near = Context::new(config(LaneKind::Shm)).unwrap();
     let mut without = config(LaneKind::Shm);
@@ -332,9 +301,7 @@ fn without_a_carrier_on_the_other_side_it_is_refused() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn a_receive_that_is_given_up_while_its_bytes_come() {
+pub(crate) fn a_receive_that_is_given_up_while_its_bytes_come() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -369,9 +336,7 @@ fn a_receive_that_is_given_up_while_its_bytes_come() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn a_result_that_nobody_took_is_told_to_the_next_receive() {
+pub(crate) fn a_result_that_nobody_took_is_told_to_the_next_receive() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -396,9 +361,7 @@ fn a_result_that_nobody_took_is_told_to_the_next_receive() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn memory_that_is_freed_during_its_send_fails_one_message() {
+pub(crate) fn memory_that_is_freed_during_its_send_fails_one_message() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -429,9 +392,7 @@ fn memory_that_is_freed_during_its_send_fails_one_message() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn two_devices_reach_each_other() {
+pub(crate) fn two_devices_reach_each_other() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -445,9 +406,7 @@ fn two_devices_reach_each_other() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn a_device_that_the_peer_does_not_see_is_named() {
+pub(crate) fn a_device_that_the_peer_does_not_see_is_named() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start_with(&context, &[("CUDA_VISIBLE_DEVICES", "1")]);
@@ -467,9 +426,7 @@ fn a_device_that_the_peer_does_not_see_is_named() {
     assert_eq!(peer.echo("message", host).unwrap(), b"host");
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn what_cannot_be_exported_is_copied_first() {
+pub(crate) fn what_cannot_be_exported_is_copied_first() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -480,9 +437,7 @@ fn what_cannot_be_exported_is_copied_first() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn what_does_not_open_is_asked_for_in_another_way() {
+pub(crate) fn what_does_not_open_is_asked_for_in_another_way() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let fails = [("FAKE_CUDA_FAIL", "cuIpcOpenMemHandle_v2=1")];
@@ -494,9 +449,7 @@ fn what_does_not_open_is_asked_for_in_another_way() {
     }
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn a_device_that_fails_fails_the_message() {
+pub(crate) fn a_device_that_fails_fails_the_message() {
     driver::enter(0);
     let context = Context::new(config(LaneKind::Shm)).unwrap();
     let peer = Peer::start(&context);
@@ -508,9 +461,7 @@ fn a_device_that_fails_fails_the_message() {
     );
 }
 
-#[test]
-#[ignore = "in a process that has the driver"]
-fn an_arena_gives_its_blocks_back() {
+pub(crate) fn an_arena_gives_its_blocks_back() {
     driver::enter(0);
     let addresses: std::collections::HashSet<_> = (0..1000)
         .map(|_| cuda::allocate(0, 300).unwrap().pointer())

@@ -16,7 +16,11 @@ macro_rules! with_driver {
         $(
             #[test]
             fn $name() {
-                driver::run_in(stringify!($name), &[$(&[$(($variable, $value)),*]),*]);
+                if driver::is_within() {
+                    inside::$name();
+                } else {
+                    driver::run_in(stringify!($name), &[$(&[$(($variable, $value)),*]),*]);
+                }
             }
         )+
     };
@@ -50,6 +54,14 @@ with_driver! {
     what_does_not_open_is_asked_for_in_another_way [];
     a_device_that_fails_fails_the_message ["FAKE_CUDA_FAIL" = "cuMemcpyAsync=719"];
     an_arena_gives_its_blocks_back [];
+}
+
+/// The far side of the other tests, which start it; by itself it has nobody to serve
+#[test]
+fn peer() {
+    if driver::is_within() {
+        peer::serve();
+    }
 }
 
 /// Without the driver

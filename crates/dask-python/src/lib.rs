@@ -1,4 +1,5 @@
-//! What Dask needs in Rust, as Python calls it: converts, and calls `backhaul_dask`.
+//! What Dask needs in Rust, as Python calls it: converts, and calls `backhaul_dask` and
+//! `backhaul_placement`.
 //!
 //! A library of `crates/python`, which builds the one module `backhaul._native` and lets [`add_to`]
 //! add its classes and functions there. Knows nothing of the fabric, and of Dask only the classes
@@ -8,6 +9,7 @@
 
 mod codec;
 mod order;
+mod placement;
 
 use pyo3::prelude::*;
 
@@ -18,6 +20,7 @@ use pyo3::prelude::*;
 /// Whatever Python raises when it adds them.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<codec::Codec>()?;
+    placement::add_to(module)?;
     module.add_function(wrap_pyfunction!(order::order, module)?)?;
     module.add_function(wrap_pyfunction!(order::set_listing, module)?)?;
     module.add_function(wrap_pyfunction!(order::difference_listing, module)?)

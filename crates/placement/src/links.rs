@@ -1,0 +1,1 @@
+//! Estimates of links, learned from what has travelled.

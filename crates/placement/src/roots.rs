@@ -1,0 +1,1 @@
+//! Where the tasks without inputs go: a streaming partition of the graph.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CLUSTER = """
 import sys
 import dask.array as da
+import numpy as np
 from distributed import Client, LocalCluster
 
 def main(scheme, claims):
@@ -24,9 +25,12 @@ def main(scheme, claims):
         claim_ucx()
     with LocalCluster(protocol=scheme, n_workers=2, threads_per_worker=1, dashboard_address=None,
                       processes=True) as cluster, Client(cluster) as client:
-        # Ones alone would be one number in a thousand places.
         x = (da.ones((2000, 2000), chunks=(500, 500)) + 0).persist()
         assert (x + x.T).sum().compute() == 8_000_000
+        # However that was placed: one array that has to travel.
+        here, there = client.scheduler_info()["workers"]
+        lot = client.submit(np.arange, 1_000_000, workers=here)
+        assert client.submit(len, lot, workers=there).result() == 1_000_000
         from backhaul.dask import lanes, transfers
         print("scheduler", cluster.scheduler_address)
         print("workers", *sorted(client.scheduler_info()["workers"]))

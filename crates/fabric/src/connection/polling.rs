@@ -31,11 +31,13 @@ impl Conn {
                 break;
             }
         }
+        let moved_else = port.has_moved_else();
         let outcome = self.work_on(port, None, Work::POLL);
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
-        let moved =
-            outcome.moved | (self.dirty.load(Ordering::SeqCst) && self.progress(Work::POLL).moved);
+        let moved = outcome.moved
+            | moved_else
+            | (self.dirty.load(Ordering::SeqCst) && self.progress(Work::POLL).moved);
         Look {
             moved,
             awaits: Duration::from_nanos(outcome.offered_bytes / FETCHED_BYTES_PER_NANO),

@@ -300,6 +300,12 @@ impl Port {
         self.link.is_at_rest() && self.lane.as_ref().is_some_and(|lane| !lane.may_have_news())
     }
 
+    /// Whether the looks of [`is_at_rest`](Self::is_at_rest) have moved something that the lane is not for
+    pub(super) fn has_moved_else(&self) -> bool {
+        let lane = self.lane.as_ref();
+        lane.is_some_and(|lane| lane.has_moved_else())
+    }
+
     /// Handles that the connection to the peer has ended beside the lane
     pub(super) fn handle_peer_ended(&mut self, detail: &str) {
         self.link.handle_peer_ended(detail);

@@ -47,6 +47,13 @@ pub trait Lane: Send {
     /// Whether a read may find something, as far as that is known without asking the system
     fn may_have_news(&self) -> bool;
 
+    /// Whether looks have moved something since this was last asked, be it for a carrier
+    ///
+    /// A caller that waits stays awake for it, as the peer is at work.
+    fn has_moved_else(&self) -> bool {
+        false
+    }
+
     /// Whether another read would find nothing, as the last one has shown
     fn is_drained(&self) -> bool;
 

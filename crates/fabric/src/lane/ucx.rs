@@ -3,6 +3,7 @@
 //! A write becomes short messages, each with a number, as several devices may bring them out of order.
 //! A side sends at most a window of bytes ahead of what the other says it has read.
 
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,6 +38,8 @@ pub(crate) struct UcxLane {
     spare: Option<Box<ShortMessage>>,
     /// A caller polls
     is_awake: bool,
+    /// The worker has moved something since that was asked
+    has_moved: Cell<bool>,
     /// Why nothing more can be sent
     failure: Option<String>,
     /// The sentinel has ended, and the peer sent so many pieces
@@ -68,6 +71,7 @@ impl UcxLane {
             told_bytes: 0,
             spare: None,
             is_awake: false,
+            has_moved: Cell::new(false),
             failure: None,
             pieces_max: None,
             ended_at: None,
@@ -78,6 +82,14 @@ impl UcxLane {
         // What a peer says may be anything.
         let waiting = self.sent_bytes.saturating_sub(self.end.inbox.taken_bytes());
         WINDOW_BYTES.saturating_sub(waiting)
+    }
+
+    /// Makes the worker progress
+    #[inline]
+    fn progress(&self) {
+        if self.end.hub.progress() {
+            self.has_moved.set(true);
+        }
     }
 
     /// Whether UCX has something that has not left
@@ -162,7 +174,7 @@ impl Lane for UcxLane {
         self.end.inbox.begin_look();
         let mut read = self.end.inbox.read(buffers);
         if read == 0 {
-            self.end.hub.progress();
+            self.progress();
             read = self.end.inbox.read(buffers);
         }
         if read == 0 {
@@ -178,7 +190,7 @@ impl Lane for UcxLane {
             return Err(LaneError::Ucx { detail });
         }
         if self.is_waiting() || self.room() == 0 {
-            self.end.hub.progress();
+            self.progress();
             if self.is_waiting() {
                 return Ok(Moved::Blocked);
             }
@@ -239,9 +251,13 @@ impl Lane for UcxLane {
     #[inline]
     fn may_have_news(&self) -> bool {
         self.end.inbox.has_news() || {
-            self.end.hub.progress();
+            self.progress();
             self.end.inbox.has_news()
         }
+    }
+
+    fn has_moved_else(&self) -> bool {
+        self.has_moved.take()
     }
 
     fn is_drained(&self) -> bool {

@@ -57,7 +57,8 @@ pub struct Config {
     pub linger: Duration,
     /// Connections the kernel queues for a listener, and accepted endpoints that wait in ours
     pub backlog: u32,
-    /// Handshakes a listener has open at once; more wait in the kernel's queue
+    /// Handshakes a listener has open at once. When there are more, connections that say nothing give
+    /// way, those of an address that has many of them first; the rest wait in the kernel's queue.
     pub handshakes_max: usize,
     /// A lane and a carrier from outside, which may change with any release
     #[doc(hidden)]

@@ -145,6 +145,7 @@ fn connect_error(failure: Failure, address: String) -> ConnectError {
         Failure::Io(source) => ConnectError::Io { address, source },
         Failure::Handshake(source) => ConnectError::Handshake { address, source },
         Failure::NoLane { reason } => ConnectError::NoLane { address, reason },
-        Failure::Cancelled => ConnectError::Cancelled { address },
+        // Those that connect give way to nobody.
+        Failure::Cancelled | Failure::GaveWay => ConnectError::Cancelled { address },
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use backhaul_proto::{Handshake, HandshakeEvent, Hello, LaneKind, Role};
 use rustix::event::epoll::EventFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::selection::{Selection, insists_on_ucx};
 use super::unix_socket::UnixSocket;
@@ -118,6 +119,19 @@ impl Handshaking {
         self.fail(Failure::Cancelled);
     }
 
+    /// Gives up because others need the place
+    pub(crate) fn give_way(&self) {
+        self.fail(Failure::GaveWay);
+    }
+
+    /// Whether the peer has said who it is, or something is there to be read
+    pub(crate) fn has_spoken(&self) -> bool {
+        match &*lock(&self.state) {
+            Some(state) => state.peer.is_some() || state.has_input(),
+            None => true,
+        }
+    }
+
     /// Does what can be done now
     fn step(&self) {
         let outcome = {
@@ -225,6 +239,13 @@ impl State {
                 return Ok(self.flush()?);
             }
         }
+    }
+
+    /// Whether a read would find something
+    fn has_input(&self) -> bool {
+        let stream = self.stream.descriptor();
+        let mut polled = [PollFd::from_borrowed_fd(stream, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Reads once; `false` if nothing is there

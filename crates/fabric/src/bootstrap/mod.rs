@@ -145,6 +145,9 @@ pub(crate) enum Failure {
         /// Why not each of them
         reason: String,
     },
+    /// Another connection has its place
+    #[error("it had said nothing, or not enough, when others needed its place")]
+    GaveWay,
     /// Given up here
     #[error("cancelled")]
     Cancelled,

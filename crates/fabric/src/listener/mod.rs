@@ -1,10 +1,12 @@
 //! Listening: connections come in, shake hands, and wait to be accepted.
 
+mod half_open;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,6 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
 use crate::address::{Address, canonical};
 use crate::bootstrap::{Established, Failure, Handshaking, PlainStream};
-
 use crate::context::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{AcceptError, ListenError};
@@ -22,6 +23,7 @@ use crate::establish::establish;
 use crate::request::{Completer, Operation, Progress, Request, WakeList, finish};
 use crate::runtime::{Engine, RepeatedWarning, Source, SourceId, lock};
 use crate::statistics::Count;
+use half_open::{HalfOpen, Room};
 
 /// Accepts peers at one address
 ///
@@ -58,13 +60,13 @@ pub(crate) struct ListenerShared {
     queue: Mutex<Queue>,
     /// The socket is not watched, because enough is under way
     paused: AtomicBool,
-    /// When to watch again after the system ran out of descriptors
+    /// When to watch again: the system ran out of descriptors, or all places were taken
     resume_at: Mutex<Option<Instant>>,
     /// Warnings that the system refuses to accept
     refusals: RepeatedWarning,
     /// Warnings of connections rejected
     rejections: RepeatedWarning,
-    handshakes: AtomicUsize,
+    half_open: Mutex<HalfOpen<Weak<Handshaking>>>,
     accepted: Count,
     rejected: Count,
     last_rejection: Mutex<Option<String>>,
@@ -101,7 +103,7 @@ impl Listener {
             resume_at: Mutex::default(),
             refusals: RepeatedWarning::default(),
             rejections: RepeatedWarning::default(),
-            handshakes: AtomicUsize::new(0),
+            half_open: Mutex::default(),
             accepted: Count::default(),
             rejected: Count::default(),
             last_rejection: Mutex::default(),
@@ -160,7 +162,7 @@ impl Listener {
         ListenerStatistics {
             accepted: shared.accepted.value(),
             rejected: shared.rejected.value(),
-            handshakes: shared.handshakes.load(Ordering::Relaxed),
+            handshakes: lock(&shared.half_open).len(),
             waiting: lock(&shared.queue).ready.len(),
             last_rejection: lock(&shared.last_rejection).clone(),
         }
@@ -180,8 +182,7 @@ impl Drop for Listener {
 
 impl ListenerShared {
     /// A handshake succeeded
-    pub(crate) fn deliver(&self, endpoint: Endpoint) {
-        self.handshakes.fetch_sub(1, Ordering::Relaxed);
+    fn deliver(&self, endpoint: Endpoint) {
         self.accepted.add(1);
         let mut wakes = WakeList::new();
         {
@@ -205,13 +206,12 @@ impl ListenerShared {
     }
 
     /// A handshake failed
-    pub(crate) fn reject(&self, peer: SocketAddr, reason: &str) {
+    fn reject(&self, peer: SocketAddr, reason: &str) {
         let peer = canonical(peer);
         if let Some(left_out) = self.rejections.admit(Instant::now()) {
             tracing::warn!(%peer, reason, left_out, "a connection was rejected");
         }
         *lock(&self.last_rejection) = Some(format!("{peer}: {reason}"));
-        self.handshakes.fetch_sub(1, Ordering::Relaxed);
         self.rejected.add(1);
         self.resume();
     }
@@ -221,7 +221,7 @@ impl ListenerShared {
             return Ok(());
         };
         loop {
-            if self.is_full(&core) {
+            if self.is_full(&core) && !self.make_room(&core) {
                 self.pause();
                 // A caller may have made room before it could see the pause.
                 if !self.is_full(&core) {
@@ -236,13 +236,14 @@ impl ListenerShared {
             match accepted {
                 Ok((stream, peer)) => {
                     if stream.set_nonblocking(true).is_ok() && stream.set_nodelay(true).is_ok() {
-                        self.handshakes.fetch_add(1, Ordering::Relaxed);
                         self.shake_hands(&core, stream, peer);
                     }
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
                     io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+                    // Out of descriptors, most likely: silent strangers may have them.
+                    _ if self.make_room(&core) => {}
                     _ => return Err(error),
                 },
             }
@@ -259,18 +260,61 @@ impl ListenerShared {
         let settings = core.settings(Role::Acceptor, hello);
         let stream = Box::new(PlainStream::connected(socket));
         let (listener, its_core) = (Arc::clone(self), Arc::clone(core));
-        let callback = Box::new(move |outcome: Result<Established, Failure>| match outcome {
-            Ok(established) => match establish(&its_core, established) {
-                Ok(endpoint) => listener.deliver(endpoint),
-                Err(error) => listener.reject(peer, &error.to_string()),
-            },
-            Err(failure) => listener.reject(peer, &failure.to_string()),
+        let number = Arc::new(OnceLock::new());
+        let its_number = Arc::clone(&number);
+        let callback = Box::new(move |outcome: Result<Established, Failure>| {
+            if let Some(number) = its_number.get() {
+                lock(&listener.half_open).leave(*number);
+            }
+            match outcome {
+                Ok(established) => match establish(&its_core, established) {
+                    Ok(endpoint) => listener.deliver(endpoint),
+                    Err(error) => listener.reject(peer, &error.to_string()),
+                },
+                Err(failure) => listener.reject(peer, &failure.to_string()),
+            }
         });
-        Handshaking::new(core.engine(), settings, stream, peer, callback).start();
+        let handshake = Handshaking::new(core.engine(), settings, stream, peer, callback);
+        let weak = Arc::downgrade(&handshake);
+        let entered = lock(&self.half_open).enter(canonical(peer).ip(), Instant::now(), weak);
+        number.get_or_init(|| entered);
+        handshake.start();
+    }
+
+    /// Has a handshake give way, returning whether there was one that had its time
+    fn make_room(&self, core: &Core) -> bool {
+        if lock(&self.queue).ready.len() >= core.config.backlog as usize {
+            return false;
+        }
+        let has_spoken = |handshake: &Weak<Handshaking>| {
+            let handshake = handshake.upgrade();
+            handshake.is_some_and(|handshake| handshake.has_spoken())
+        };
+        let room = lock(&self.half_open).make_room(Instant::now(), has_spoken);
+        match room {
+            Room::Of(handshake) => {
+                if let Some(handshake) = handshake.upgrade() {
+                    handshake.give_way();
+                }
+                true
+            }
+            Room::NotBefore(at) => {
+                self.resume_at(at);
+                false
+            }
+        }
+    }
+
+    /// Watches again at that instant, or before
+    fn resume_at(&self, at: Instant) {
+        *lock(&self.resume_at) = Some(at);
+        if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
+            engine.schedule(*id, at);
+        }
     }
 
     fn is_full(&self, core: &Core) -> bool {
-        self.handshakes.load(Ordering::Relaxed) >= core.config.handshakes_max
+        lock(&self.half_open).len() >= core.config.handshakes_max
             || lock(&self.queue).ready.len() >= core.config.backlog as usize
     }
 
@@ -337,11 +381,7 @@ impl Source for ListenerShared {
                 tracing::warn!(%error, %address, left_out, "cannot accept; trying again shortly");
             }
             self.pause();
-            let at = Instant::now() + ACCEPT_PAUSE;
-            *lock(&self.resume_at) = Some(at);
-            if let (Some(engine), Some(id)) = (self.engine.upgrade(), self.id.get()) {
-                engine.schedule(*id, at);
-            }
+            self.resume_at(Instant::now() + ACCEPT_PAUSE);
         }
     }
 

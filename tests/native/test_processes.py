@@ -168,6 +168,49 @@ def test_a_peer_killed_amid_a_stream_is_noticed(far_lane: str, start: Start) -> 
             receive_all()
 
 
+@pytest.mark.parametrize("side", ["listens", "connects"])
+def test_a_killed_peer_is_noticed_though_its_forked_child_lives(side: str, start: Start) -> None:
+    program = start(
+        """
+        import os, sys, time
+        import backhaul
+        context = backhaul.Context(lanes=["shm"])
+        if sys.argv[1] == "listens":
+            listener = context.listen("127.0.0.1:0")
+            print(listener.address, flush=True)
+            endpoint = listener.accept().wait()
+        else:
+            endpoint = context.connect(sys.stdin.readline().strip()).wait(60)
+        # It has copies of every socket, which none of them is told.
+        child = os.fork()
+        if child == 0:
+            time.sleep(300)
+            os._exit(0)
+        print(child, flush=True)
+        sys.stdin.readline()
+        """,
+        side,
+    )
+    child = 0
+    with Context(lanes=["shm"]) as context:
+        try:
+            if side == "listens":
+                endpoint = context.connect(program.line()).wait(60)
+            else:
+                listener = context.listen("127.0.0.1:0")
+                program.tell(listener.address)
+                endpoint = listener.accept().wait(60)
+            child = int(program.line())
+            assert endpoint.lane == "shm"
+            receive = endpoint.recv_frames()
+            program.process.kill()
+            with pytest.raises(PeerGone, match="the process of the peer has ended"):
+                receive.wait(60)
+        finally:
+            if child:
+                os.kill(child, signal.SIGKILL)
+
+
 def test_a_peer_that_exits_without_closing_is_gone(far_lane: str, start: Start) -> None:
     program = start(
         """

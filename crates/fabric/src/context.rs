@@ -16,6 +16,7 @@ use crate::bootstrap::{Settings, UnixSocket};
 use crate::carrier::cuda::CudaAllocator;
 use crate::config::{Config, check_lanes};
 use crate::connecting::{Connecting, Start};
+use crate::connection::PeerProcesses;
 use crate::endpoint::Endpoint;
 use crate::error::{ConnectError, ContextError, ListenError};
 use crate::flow::{FlowStatistics, Flows};
@@ -43,6 +44,7 @@ pub(crate) struct Core {
     guard: EngineGuard,
     /// Started when it is first wanted
     ucx: Mutex<Option<Arc<Hub>>>,
+    pub(crate) peer_processes: PeerProcesses,
     /// Opened with a listener; `None` before, and while that fails
     unix_socket: Mutex<Option<Arc<UnixSocket>>>,
     closed: AtomicBool,
@@ -64,6 +66,7 @@ impl Context {
             flows: Arc::default(),
             guard: Engine::start()?,
             ucx: Mutex::default(),
+            peer_processes: PeerProcesses::default(),
             unix_socket: Mutex::default(),
             closed: AtomicBool::new(false),
             config,

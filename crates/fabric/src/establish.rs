@@ -16,7 +16,7 @@ use crate::carrier::cuda::CudaCarrier;
 use crate::carrier::lease::LeaseCarrier;
 use crate::carrier::single_copy::SingleCopy;
 use crate::carrier::ucx::UcxCarrier;
-use crate::connection::{About, Conn, ConnParts};
+use crate::connection::{About, Conn, ConnParts, PeerProcess};
 use crate::context::Core;
 use crate::endpoint::Endpoint;
 use crate::flow::Inflow;
@@ -52,6 +52,7 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
             lane: Box::new(TcpLane::new(Arc::clone(&socket))),
             doorbell: None,
             carriers: Carriers::default(),
+            process: None,
         },
         LaneResources::Rings { kind, end } => over_rings(core, kind, *end, &peer, &mut reason)?,
         LaneResources::Ucx(end) => over_ucx(core, end, &peer, &socket)?,
@@ -59,6 +60,7 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
             lane: end.lane,
             doorbell: end.doorbell,
             carriers: Carriers::default(),
+            process: None,
         },
     };
     if let Some(experiment) = &core.config.experiments.carrier
@@ -112,6 +114,7 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
         counters,
         socket,
         doorbell: made.doorbell,
+        process: made.process,
     };
     let conn = Conn::start(core.engine(), id, parts, &core.config)?;
     Ok(Endpoint::new(conn, Arc::clone(core)))
@@ -122,6 +125,7 @@ struct Made {
     lane: Box<dyn Lane>,
     doorbell: Option<Doorbell>,
     carriers: Carriers,
+    process: Option<Arc<PeerProcess>>,
 }
 
 /// Whether both sides want a carrier
@@ -136,6 +140,13 @@ fn over_rings(
     peer: &Hello,
     reason: &mut String,
 ) -> io::Result<Made> {
+    let process = match kind {
+        RingKind::Inproc => None,
+        RingKind::Shm => {
+            let processes = &core.peer_processes;
+            processes.of_socket(core.engine(), &end.lease.socket)
+        }
+    };
     let lane = match kind {
         RingKind::Inproc => RingLane::in_process(end.rings, end.their_doorbell),
         RingKind::Shm => RingLane::shared(end.rings, end.their_doorbell),
@@ -164,6 +175,7 @@ fn over_rings(
         lane: Box::new(lane),
         doorbell: Some(end.our_doorbell),
         carriers,
+        process,
     })
 }
 
@@ -189,6 +201,7 @@ fn over_ucx(core: &Arc<Core>, end: UcxEnd, peer: &Hello, sentinel: &TcpStream) -
         lane: Box::new(UcxLane::new(end)),
         doorbell: Some(doorbell),
         carriers,
+        process: None,
     })
 }
 

@@ -263,3 +263,6 @@ pub(super) const PORT_SOCKET: u8 = 0;
 
 /// Port of the doorbell
 pub(crate) const PORT_DOORBELL: u8 = 1;
+
+/// Port of the peer's process
+pub(super) const PORT_PROCESS: u8 = 2;

@@ -8,6 +8,7 @@
 
 mod dispatch;
 mod interest;
+mod peer_process;
 mod polling;
 mod port;
 mod posting;
@@ -34,6 +35,8 @@ use crate::runtime::{Engine, Source, SourceId, lock};
 use crate::statistics::Counters;
 
 use interest::Interest;
+use peer_process::Membership;
+pub(crate) use peer_process::{PeerProcess, PeerProcesses};
 use port::{Command, Outcome, Work};
 pub(crate) use port::{Port, RecvToken, SendToken};
 use spin::SpinPolicy;
@@ -76,6 +79,8 @@ pub(crate) struct Conn {
     closers: Mutex<Vec<Completer<(), CloseReason>>>,
     next_operation: AtomicU64,
     linger: Duration,
+    /// Tells of the end of the peer's process, where that is known
+    process: OnceLock<Membership>,
 }
 
 /// What is known of a connection from the start
@@ -102,6 +107,8 @@ pub(crate) struct ConnParts {
     pub(crate) socket: Arc<TcpStream>,
     /// Notified by the peer, where the lane has a doorbell
     pub(crate) doorbell: Option<Doorbell>,
+    /// The process at the other end, where that is known
+    pub(crate) process: Option<Arc<PeerProcess>>,
 }
 
 impl Conn {
@@ -145,8 +152,12 @@ impl Conn {
             closers: Mutex::default(),
             next_operation: AtomicU64::new(0),
             linger: config.linger,
+            process: OnceLock::new(),
         });
         engine.replace(id, Arc::clone(&conn) as Arc<dyn Source>);
+        if let Some(process) = parts.process {
+            conn.process.get_or_init(|| process.join(id));
+        }
         conn.interest.begin()?;
         let timeout = conn.with_port(|port| {
             port.handle_read_ahead();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustix::event::epoll::EventFlags;
 
 use super::Conn;
-use super::interest::PORT_DOORBELL;
+use super::interest::{PORT_DOORBELL, PORT_PROCESS};
 use super::port::Work;
 use crate::lane::FAREWELL_PATIENCE;
 use crate::runtime::{Member, Source};
@@ -20,6 +20,8 @@ impl Source for Conn {
             if self.inline.load(Ordering::SeqCst) == 0 {
                 self.drive();
             }
+        } else if port == PORT_PROCESS {
+            self.handle_peer_ended("the process of the peer has ended");
         } else if !self.interest.has_sentinel() {
             let is_usual = (EventFlags::IN | EventFlags::OUT).contains(flags);
             // What is to be written waits for a caller only while one polls.
@@ -44,9 +46,7 @@ impl Source for Conn {
                     .schedule(self.id, Instant::now() + FAREWELL_PATIENCE);
                 return self.drive();
             }
-            // What the peer wrote before it ended is still in the ring.
-            while self.progress(Work::DRIVE).moved {}
-            self.with_port(|port| port.handle_peer_ended(&detail));
+            self.handle_peer_ended(&detail);
         }
     }
 
@@ -76,6 +76,15 @@ impl Source for Conn {
 
     fn on_stop(self: Arc<Self>) {
         self.abort();
+    }
+}
+
+impl Conn {
+    /// Handles that the peer is no more
+    fn handle_peer_ended(&self, detail: &str) {
+        // What the peer wrote before it ended is still in the ring.
+        while self.progress(Work::DRIVE).moved {}
+        self.with_port(|port| port.handle_peer_ended(detail));
     }
 }
 

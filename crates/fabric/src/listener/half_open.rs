@@ -78,33 +78,37 @@ impl<T: Clone> HalfOpen<T> {
         mut has_spoken: impl FnMut(&T) -> bool,
     ) -> Room<T> {
         let age = |since: Instant| now.saturating_duration_since(since);
-        if let Some((&number, place)) = self.places.first_key_value()
+        let oldest = self.places.first_key_value();
+        if let Some((&number, place)) = oldest
             && age(place.since) >= PATIENCE
         {
-            let handshake = place.handshake.clone();
-            self.leave(number);
-            return Room::Of(handshake);
+            return Room::Of(self.take(number, place.handshake.clone()));
         }
+        let mut at = oldest.map_or(now, |(_, place)| place.since) + PATIENCE;
         while let Some((&address, numbers)) = self.silent.iter().max_by_key(|(_, all)| all.len())
             && let Some(&number) = numbers.first()
         {
-            if numbers.len() < CROWD {
-                break;
-            }
+            let patience = match numbers.len() {
+                CROWD.. => CROWD_PATIENCE,
+                _ => SILENT_PATIENCE,
+            };
             let place = &self.places[&number];
-            if age(place.since) < CROWD_PATIENCE {
-                return Room::NotBefore(place.since + CROWD_PATIENCE);
+            if age(place.since) < patience {
+                at = at.min(place.since + patience);
+                break;
             }
             if has_spoken(&place.handshake) {
                 self.no_longer_silent(address, number);
                 continue;
             }
-            let handshake = place.handshake.clone();
-            self.leave(number);
-            return Room::Of(handshake);
+            return Room::Of(self.take(number, place.handshake.clone()));
         }
-        let oldest = self.places.first_key_value();
-        Room::NotBefore(oldest.map_or(now, |(_, place)| place.since) + PATIENCE)
+        Room::NotBefore(at)
+    }
+
+    fn take(&mut self, number: u64, handshake: T) -> T {
+        self.leave(number);
+        handshake
     }
 
     fn no_longer_silent(&mut self, address: IpAddr, number: u64) {
@@ -118,7 +122,10 @@ impl<T: Clone> HalfOpen<T> {
 }
 
 /// How long a handshake has its place although others wait for one
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same where nothing has been said
+const SILENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Silent connections of one address that are no accident
 const CROWD: usize = 128;
@@ -181,10 +188,21 @@ mod tests {
         let mut half_open = HalfOpen::default();
         half_open.enter(address(1), start, ());
         let room = half_open.make_room(start + CROWD_PATIENCE, |()| false);
+        assert_eq!(room, Room::NotBefore(start + SILENT_PATIENCE));
+        let room = half_open.make_room(start + SILENT_PATIENCE, |()| false);
+        assert_eq!(room, Room::Of(()));
+        assert_eq!(half_open.len(), 0);
+    }
+
+    #[test]
+    fn who_has_spoken_and_stopped_has_longest() {
+        let start = Instant::now();
+        let mut half_open = HalfOpen::default();
+        half_open.enter(address(1), start, ());
+        let room = half_open.make_room(start + SILENT_PATIENCE, |()| true);
         assert_eq!(room, Room::NotBefore(start + PATIENCE));
         let room = half_open.make_room(start + PATIENCE, |()| true);
         assert_eq!(room, Room::Of(()));
-        assert_eq!(half_open.len(), 0);
     }
 
     #[test]

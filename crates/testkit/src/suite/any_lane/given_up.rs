@@ -66,7 +66,7 @@ pub fn a_receive_dropped_when_it_is_over_leaves_its_message(harness: &Harness) {
 pub fn a_receive_dropped_in_the_middle_of_its_message_leaves_it_whole(harness: &Harness) {
     let pair = harness.pair();
     for (first, next) in WAYS {
-        for steps in 0..10 {
+        for steps in [0, 1, 2, 4, 9] {
             for cancels in [true, false] {
                 let sent = first.send(&pair.near, steps, LONG_BYTES);
                 let posted = first.post(&pair.far, LONG_BYTES);
@@ -447,7 +447,7 @@ const WAYS: [(Way, Way); 5] = [
 ];
 
 /// Eager, long, and longer than a slice of work
-const SIZES: [usize; 3] = [500, 200_000, 5 << 20];
+const SIZES: [usize; 3] = [500, 200_000, 3 << 20];
 
 /// Longer than what a lane holds
 const LONG_BYTES: usize = 8 << 20;

@@ -204,7 +204,7 @@ macro_rules! conformance_of_any_lane {
                 sizes_around_every_threshold_arrive_whole
                 a_ring_of_one_page_carries_everything
                 a_buffer_longer_than_the_message_keeps_its_rest
-                a_message_of_one_gibibyte_arrives
+                a_huge_message_arrives
             }
             threads {
                 several_threads_share_one_endpoint

@@ -72,7 +72,6 @@ macro_rules! conformance_of_our_frames {
                 a_peer_that_falls_silent_is_rejected_in_time
                 silent_peers_do_not_hold_up_others
                 silent_strangers_give_way_to_peers
-                peers_that_stop_half_way_give_way_too
                 another_version_is_rejected_by_number
                 an_oversized_hello_is_rejected_at_once
                 a_malformed_hello_is_rejected

@@ -101,24 +101,6 @@ pub fn silent_strangers_give_way_to_peers(harness: &Harness) {
     wait_until(|| host.listener.statistics().rejected == 200);
 }
 
-/// Who says a Hello and stops has a place for a moment only, if others need it
-pub fn peers_that_stop_half_way_give_way_too(harness: &Harness) {
-    let forever = Duration::from_secs(3600);
-    let host = Host::with(harness.context_with(|config| {
-        config.handshakes_max = 2;
-        config.handshake_timeout = forever;
-    }));
-    let complete = hello(&[LaneKind::Tcp]).encode();
-    let mut stopped = Vec::new();
-    for _ in 0..3 {
-        let mut peer = RawPeer::connect(host.listener.local_address());
-        peer.say(&complete);
-        stopped.push(peer);
-    }
-    host.still_accepts(harness);
-    drop(stopped);
-}
-
 /// Another version is told apart from garbage
 pub fn another_version_is_rejected_by_number(harness: &Harness) {
     let host = Host::new(harness);

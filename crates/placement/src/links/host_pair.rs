@@ -103,7 +103,7 @@ impl<K: Eq> Alike<K> {
                 messages += said.estimate.samples.min(LAST as u32);
                 messages >= 2
             });
-            second.or(found.last()).copied()
+            second.or_else(|| found.last()).copied()
         })
     }
 

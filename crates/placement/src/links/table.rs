@@ -343,6 +343,12 @@ impl LinkTable {
             })
     }
 
+    /// How many workers are known
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.worker_ids.len()
+    }
+
     /// How many pairs of processes are known
     #[must_use]
     pub fn pairs(&self) -> usize {

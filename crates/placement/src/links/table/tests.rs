@@ -55,7 +55,7 @@ fn who_has_not_met_is_answered_for_by_hosts_then_by_kind_then_by_what_was_known_
     assert_eq!(from(&table, w[0], w[2]), (Origin::Prior, 1e8));
     table
         .handle_report("p2", "p0", "h0", "tcp", &[said(MIB, 2e8, 6)])
-        .unwrap();
+        .expect("a worker says it");
     assert_eq!(from(&table, w[0], w[2]), (Origin::ProcessPair, 2e8));
     assert_eq!(from(&table, w[1], w[3]), (Origin::HostPair, 2e8));
     // The other direction may differ.
@@ -89,10 +89,10 @@ fn links_of_who_left_are_forgotten_and_what_is_known_of_hosts_stays() {
     let (mut table, w) = table();
     table
         .handle_report("p2", "p0", "h0", "tcp", &[said(MIB, 2e8, 6)])
-        .unwrap();
+        .expect("a worker says it");
     table
         .handle_report("p1", "p2", "h1", "tcp", &[said(MIB, 3e8, 6)])
-        .unwrap();
+        .expect("a worker says it");
     table.remove_worker("w2");
     assert_eq!(table.pairs(), 0);
     assert_eq!(table.worker("w2"), None);
@@ -112,16 +112,16 @@ fn one_starved_process_does_not_speak_for_its_host() {
     let (mut table, w) = table();
     table
         .handle_report("p2", "p0", "h0", "tcp", &[said(MIB, 3e7, 6)])
-        .unwrap();
+        .expect("a worker says it");
     table
         .handle_report("p3", "p0", "h0", "tcp", &[said(MIB, 1.2e8, 6)])
-        .unwrap();
+        .expect("a worker says it");
     assert_eq!(from(&table, w[0], w[2]), (Origin::ProcessPair, 3e7));
     assert_eq!(from(&table, w[1], w[2]), (Origin::HostPair, 1.2e8));
     // A single message is not enough for that.
     table
         .handle_report("p3", "p1", "h0", "tcp", &[said(MIB, 9e9, 1)])
-        .unwrap();
+        .expect("a worker says it");
     let unmet = table.add_worker("w9", "p9", "h1");
     assert_eq!(from(&table, w[1], unmet), (Origin::HostPair, 1.2e8));
 }
@@ -140,7 +140,7 @@ fn sizes_that_have_not_come_are_as_the_nearest_that_have() {
     let large = said(32 * MIB, 1e8, 4);
     table
         .handle_report("p2", "p0", "h0", "tcp", &[small, large])
-        .unwrap();
+        .expect("a worker says it");
     let seconds = |bytes| table.seconds(w[0], w[2], bytes, Memory::Host);
     let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-9);
     near(seconds(0), 1e-3);
@@ -156,11 +156,11 @@ fn the_lane_that_was_used_last_counts_and_all_are_told() {
     let (mut table, w) = table();
     table
         .handle_report("p1", "p0", "h0", "tcp", &[said(MIB, 1e9, 6)])
-        .unwrap();
+        .expect("a worker says it");
     let lent = said(MIB, f64::INFINITY, 3);
     table
         .handle_report("p1", "p0", "h0", "shm", &[lent])
-        .unwrap();
+        .expect("a worker says it");
     assert_eq!(
         from(&table, w[0], w[1]),
         (Origin::ProcessPair, f64::INFINITY)
@@ -172,7 +172,7 @@ fn the_lane_that_was_used_last_counts_and_all_are_told() {
         let lane = format!("lane{lane}");
         table
             .handle_report("p1", "p0", "h0", &lane, &[lent])
-            .unwrap();
+            .expect("a worker says it");
     }
     assert_eq!(table.links().count(), LANES_MAX);
 }
@@ -186,13 +186,19 @@ fn a_full_table_forgets_strangers_and_refuses_more() {
     let said = [said(MIB, 1e9, 1)];
     table
         .handle_report("a", "a client", "h", "shm", &said)
-        .unwrap();
-    table.handle_report("a", "b", "h", "shm", &said).unwrap();
-    table.handle_report("a", "c", "h", "shm", &said).unwrap();
+        .expect("a worker says it");
+    table
+        .handle_report("a", "b", "h", "shm", &said)
+        .expect("a worker says it");
+    table
+        .handle_report("a", "c", "h", "shm", &said)
+        .expect("a worker says it");
     assert_eq!(table.pairs(), 2);
     let full = table.handle_report("b", "c", "h", "shm", &said);
     assert_eq!(full, Err(TableError::Full { links: 2 }));
-    table.handle_report("a", "c", "h", "shm", &said).unwrap();
+    table
+        .handle_report("a", "c", "h", "shm", &said)
+        .expect("a worker says it");
 }
 
 #[test]
@@ -200,7 +206,7 @@ fn a_worker_that_moves_to_another_process_is_asked_for_there() {
     let (mut table, w) = table();
     table
         .handle_report("p2", "p0", "h0", "tcp", &[said(MIB, 2e8, 6)])
-        .unwrap();
+        .expect("a worker says it");
     let moved = table.add_worker("w2", "p2-again", "h2");
     assert_eq!(from(&table, w[0], moved).0, Origin::Class);
     assert_eq!(table.add_worker("w2", "p2-again", "h2"), moved);

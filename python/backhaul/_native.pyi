@@ -369,7 +369,7 @@ class Links:
         """Forget a worker and the links of its process; what is known of its host stays."""
 
     def report(
-        self, process: str, sender: str, sender_host: str, lane: str, estimates: bytes, /
+        self, process: str, sender: str, sender_host: str, lane: str, estimates: bytes
     ) -> None:
         """Take what a process says of what another one sends it, for what it said before.
 
@@ -393,9 +393,7 @@ class Links:
             If no worker is in the process.
         """
 
-    def seconds(
-        self, sender: str, receiver: str, nbytes: int, *, on_device: bool = False
-    ) -> float:
+    def seconds(self, sender: str, receiver: str, nbytes: int, *, on_device: bool = False) -> float:
         """Predict how long a message takes from one worker to another, in seconds.
 
         Raises
@@ -419,17 +417,15 @@ class Links:
 
     def rows(
         self,
-    ) -> list[
-        tuple[tuple[str, str], tuple[str, str], str, str, int, tuple[float, float, int]]
-    ]:
+    ) -> list[tuple[tuple[str, str], tuple[str, str], str, str, int, tuple[float, float, int]]]:
         """List what was measured.
 
         Returns
         -------
         list of tuple
-            Tokens of sender and receiver, their hosts, the lane, ``host`` or ``device``, the size of
-            the smallest message of the class in bytes, and the estimate: bytes per second, seconds
-            beside that, messages.
+            Tokens of sender and receiver, their hosts, the lane, ``host`` or ``device``, the size
+            of the smallest message of the class in bytes, and the estimate: bytes per second,
+            seconds beside that, messages.
         """
 
     def workers(self) -> list[str]:

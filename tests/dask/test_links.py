@@ -51,19 +51,19 @@ def account_of(workers: int) -> LinkAccount:
     return account
 
 
-def origin(account: LinkAccount, sender: str, receiver: str) -> tuple[float, str]:
+def origin(account: LinkAccount, sender: str, receiver: str) -> tuple[Any, Any]:
     answer = account.answer(sender, receiver, 4 * MIB)
     assert answer is not None
-    return answer[1], answer[4]
+    return answer[4], answer[1]
 
 
 def test_what_has_not_met_is_answered_for_by_what_is_nearest() -> None:
     account = account_of(6)
-    assert origin(account, "w0", "w2") == (pytest.approx(1e8), "prior")
+    assert origin(account, "w0", "w2") == ("prior", pytest.approx(1e8))
     account.handle_report("w2", "h1", report("p2", ("p0", "tcp", estimate(2e8))))
-    assert origin(account, "w0", "w2") == (pytest.approx(2e8), "process pair")
-    assert origin(account, "w1", "w3") == (pytest.approx(2e8), "host pair")
-    assert origin(account, "w4", "w0") == (pytest.approx(2e8), "class")
+    assert origin(account, "w0", "w2") == ("process pair", pytest.approx(2e8))
+    assert origin(account, "w1", "w3") == ("host pair", pytest.approx(2e8))
+    assert origin(account, "w4", "w0") == ("class", pytest.approx(2e8))
     seconds = account.links.seconds("w0", "w2", 20_000_000)
     assert seconds == pytest.approx(0.1)
     assert account.answer("w0", "nobody", MIB) is None
@@ -77,7 +77,7 @@ def test_links_of_a_worker_that_left_are_forgotten_and_those_of_its_host_are_not
     account.keep(["w0", "w1", "w3"])
     assert account.rows() == []
     assert sorted(account.links.workers()) == ["w0", "w1", "w3"]
-    assert origin(account, "w0", "w3") == (pytest.approx(2e8), "host pair")
+    assert origin(account, "w0", "w3") == ("host pair", pytest.approx(2e8))
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_a_worker_that_reports_nonsense_is_ignored_with_one_line(
     assert line.startswith("Left out what worker w2 says of its links: ")
     assert named in line
     # What it said before stays, and the others are heard.
-    assert origin(account, "w0", "w2") == (pytest.approx(2e8), "process pair")
+    assert origin(account, "w0", "w2") == ("process pair", pytest.approx(2e8))
     account.handle_report("w1", "h0", report("p1", ("p3", "tcp", estimate(3e8))))
-    assert origin(account, "w3", "w1") == (pytest.approx(3e8), "process pair")
+    assert origin(account, "w3", "w1") == ("process pair", pytest.approx(3e8))
 
 
 def test_a_report_without_links_is_one_of_another_release(caplog: pytest.LogCaptureFixture) -> None:

@@ -93,6 +93,7 @@ class Account:
     def _note(self, address: str, report: Any) -> None:
         try:
             self._ledger.handle_report(address, report, time())
+            self.links.handle_report(address, self._scheduler.workers[address].host, report)
         except Exception as error:
             # Nothing may come out of here: a worker whose heartbeat fails closes itself.
             if not self._is_warned:
@@ -103,8 +104,6 @@ class Account:
                     address,
                     error,
                 )
-        worker = self._scheduler.workers[address]
-        self.links.handle_report(address, worker.host, report)
         self.links.keep(self._scheduler.workers)
         # `current` drops workers that left, but it may not be called for days.
         if self._ledger.present > len(self._scheduler.workers) + _LEAVERS_MAX:

@@ -181,8 +181,8 @@ class Reporter:
     Called, it gives a report: the ``process``, the ``totals`` of each lane, which are always right,
     and those ``flows`` that have changed since they were last reported. A flow is ``[process, pid,
     host, lane, sizes]``, and sizes are a list of ``[bytes_min, messages, nbytes, lent_bytes,
-    seconds]``. In ``links`` there are the estimates of each of these flows, 13 bytes for each memory
-    and class of sizes, as `Flow.links` has them.
+    seconds]``. In ``links`` are the estimates of each of these flows, 13 bytes for each memory and
+    class of sizes, as `Flow.links` has them.
 
     Parameters
     ----------

@@ -119,9 +119,8 @@ def _rows(scheduler: Scheduler, *, unmet: bool) -> list[tuple[Any, ...]] | None:
     ledger = account.current()
     found: list[tuple[Any, ...]] = []
     met = set()
-    for (sender, receiver), (sender_host, _), lane, memory, bytes_min, estimate in (
-        account.links.rows()
-    ):
+    for tokens, hosts, lane, memory, bytes_min, estimate in account.links.rows():
+        (sender, receiver), (sender_host, _) = tokens, hosts
         names = (
             ledger.process_name(receiver) or receiver,
             ledger.process_name(sender) or f"a process on {sender_host}",

@@ -53,7 +53,11 @@ def expectation(
     }
     lent = math.isinf(bandwidth_bytes_per_s)
     how = ", lent" if lent else f" at {amount(bandwidth_bytes_per_s, 'B/s')}"
-    told = f"from {samples:,} messages {whose[origin]}" if origin in whose else "not measured"
+    told = (
+        f"from {samples:,} message{'s' * (samples != 1)} {whose[origin]}"
+        if origin in whose
+        else "not measured"
+    )
     return f"{duration(seconds)}{how}, {told}"
 
 

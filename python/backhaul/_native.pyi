@@ -942,6 +942,15 @@ class Machine:
             If the machine lacks a device.
         """
 
+    def route(self, one: str, other: str) -> topology.Route:
+        """Find the fastest way between two devices; see `backhaul.topology.route`.
+
+        Raises
+        ------
+        ConfigError
+            If the machine lacks a device.
+        """
+
     def tree(self) -> str:
         """Draw it as a tree of text; see `backhaul.topology.Machine.tree`."""
 

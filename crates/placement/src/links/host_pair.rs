@@ -96,51 +96,60 @@ impl<K: Eq> Alike<K> {
     /// A link that only starved processes used does not say what the hosts can do. Each counts as
     /// many messages as it remembers.
     pub(super) fn second_fastest(&self) -> Vec<LinkEstimate> {
-        self.each_class(|mut found| {
-            found.sort_by(|a, b| b.estimate.bytes_per_s.total_cmp(&a.estimate.bytes_per_s));
+        self.each_class(|slowest_first| {
             let mut messages = 0;
-            let second = found.iter().find(|said| {
+            let mut fastest_first = slowest_first.iter().rev();
+            let second = fastest_first.find(|said| {
                 messages += said.estimate.samples.min(LAST as u32);
                 messages >= 2
             });
-            second.or_else(|| found.last()).copied()
+            *second.unwrap_or(&slowest_first[0])
         })
     }
 
     /// What is usual among links of a kind: for each class the median
     pub(super) fn median(&self) -> Vec<LinkEstimate> {
-        self.each_class(|mut found| {
-            found.sort_by(|a, b| a.estimate.bytes_per_s.total_cmp(&b.estimate.bytes_per_s));
-            found.get(found.len() / 2).copied()
-        })
+        self.each_class(|slowest_first| slowest_first[slowest_first.len() / 2])
     }
 
-    fn each_class(
-        &self,
-        pick: impl Fn(Vec<LinkEstimate>) -> Option<LinkEstimate>,
-    ) -> Vec<LinkEstimate> {
-        let mut picked = Vec::new();
-        for memory in Memory::ALL {
-            for class in SizeClass::all() {
-                let found: Vec<_> = self
-                    .said
-                    .iter()
-                    .flat_map(|(_, said)| said)
-                    .filter(|said| (said.memory, said.class) == (memory, class))
-                    .copied()
-                    .collect();
-                let sum =
-                    |total: u32, said: &LinkEstimate| total.saturating_add(said.estimate.samples);
-                let samples = found.iter().fold(0, sum);
-                if let Some(mut said) = pick(found) {
-                    said.estimate.samples = samples;
-                    picked.push(said);
-                }
-            }
+    /// Picks from what is said of each class, of which there is something
+    fn each_class(&self, pick: impl Fn(&[LinkEstimate]) -> LinkEstimate) -> Vec<LinkEstimate> {
+        let mut by_class: [Vec<LinkEstimate>; CLASSES] = Default::default();
+        for said in self.said.iter().flat_map(|(_, said)| said) {
+            let class = &mut by_class[said.class.index() + SizeClass::COUNT * said.memory as usize];
+            let faster = |other: &LinkEstimate| {
+                other
+                    .estimate
+                    .bytes_per_s
+                    .total_cmp(&said.estimate.bytes_per_s)
+                    .is_le()
+            };
+            class.insert(class.partition_point(faster), *said);
         }
-        picked
+        let used = by_class.iter().filter(|found| !found.is_empty());
+        used.map(|found| {
+            let sum = |total: u32, said: &LinkEstimate| total.saturating_add(said.estimate.samples);
+            let mut picked = pick(found);
+            picked.estimate.samples = found.iter().fold(0, sum);
+            picked
+        })
+        .collect()
     }
 }
+
+/// Whether two lists say the same, but for what nobody would act upon
+pub(super) fn is_much_alike(one: &[LinkEstimate], other: &[LinkEstimate]) -> bool {
+    let alike = |one: f64, other: f64| one == other || (one / other - 1.0).abs() < 0.02;
+    one.len() == other.len()
+        && one.iter().zip(other).all(|(one, other)| {
+            (one.memory, one.class) == (other.memory, other.class)
+                && alike(one.estimate.bytes_per_s, other.estimate.bytes_per_s)
+                && alike(one.estimate.latency_s, other.estimate.latency_s)
+        })
+}
+
+/// Of memory and sizes
+const CLASSES: usize = SizeClass::COUNT * Memory::ALL.len();
 
 /// Links that are remembered, those heard of last
 const ALIKE_MAX: usize = 12;

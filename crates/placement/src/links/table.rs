@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::class::Memory;
 use super::estimate::LinkEstimate;
-use super::host_pair::{Alike, Profile};
+use super::host_pair::{Alike, Profile, is_much_alike};
 
 use self::prior::Kind;
 pub use self::prior::{Prior, Priors};
@@ -134,6 +134,8 @@ struct Pair {
 #[derive(Debug, Default)]
 struct HostPair {
     alike: Alike<(ProcessId, ProcessId)>,
+    /// What links of its kind have been told
+    told: Vec<LinkEstimate>,
     profiles: Profiles,
 }
 
@@ -281,7 +283,10 @@ impl LinkTable {
         host_pair.alike.handle((sender, receiver), said);
         let said = host_pair.alike.second_fastest();
         host_pair.profiles = profiles(&said);
-
+        if is_much_alike(&said, &host_pair.told) {
+            return Ok(());
+        }
+        host_pair.told.clone_from(&said);
         for memory in Memory::ALL {
             let of_memory: Vec<_> = said.iter().filter(|said| said.memory == memory).collect();
             if !of_memory.is_empty() {

@@ -21,6 +21,7 @@ __all__ = [
     "Context",
     "DeviceBuffer",
     "Endpoint",
+    "Links",
     "Listener",
     "LoopBridge",
     "Machine",
@@ -309,7 +310,9 @@ class Context:
             seconds in which they were on their way. Messages below 64 KiB are not timed; of the
             time in which several were on their way each has an equal part, so that the sum is the
             time in which there were any. Of processes that are gone the last 4096 are told apart;
-            the others are summed up by host, with None for the process.
+            the others are summed up by host, with None for the process. ``links`` are estimates of
+            the link, as `Links.report` takes them, and ``ignored`` is how many messages said
+            nothing of it, as no link can have moved them so.
         """
 
     def close(self) -> None:
@@ -327,6 +330,109 @@ class Context:
         /,
     ) -> None:
         """Close it."""
+
+@final
+class Links:
+    """What a scheduler knows of the links between its workers.
+
+    Of two workers that have met it knows what their messages tell; of others what their hosts'
+    messages tell, or those over links of the same kind; else it says what it was told before.
+
+    Parameters
+    ----------
+    same_host, other_host, device : (float, float)
+        What to expect of links within a host, between hosts, and of devices of one host before
+        anything was measured: bytes per second, and seconds beside that.
+    links_max : int
+        Most pairs of processes that are known apart.
+
+    Raises
+    ------
+    ValueError
+        If a bandwidth is not positive, or a latency is negative or no number.
+    """
+
+    def __new__(
+        cls,
+        *,
+        same_host: tuple[float, float],
+        other_host: tuple[float, float],
+        device: tuple[float, float],
+        links_max: int,
+    ) -> Links: ...
+    def add_worker(
+        self, address: str, process: str, host: str, nic_bytes_per_s: float | None = None
+    ) -> None:
+        """Take note of a worker, its process, its host and the speed of its NIC; again is cheap."""
+
+    def remove_worker(self, address: str) -> None:
+        """Forget a worker and the links of its process; what is known of its host stays."""
+
+    def report(
+        self, process: str, sender: str, sender_host: str, lane: str, estimates: bytes
+    ) -> None:
+        """Take what a process says of what another one sends it, for what it said before.
+
+        Parameters
+        ----------
+        process, sender : str
+            Tokens of both processes.
+        sender_host : str
+            Address of the sender's host; of a worker that of `add_worker` counts.
+        lane : str
+            The lane.
+        estimates : bytes
+            13 for each memory and class of sizes: the class, and 128 for memory of a device;
+            messages (4 bytes), bytes per second and latency in seconds (4 bytes each, floats).
+
+        Raises
+        ------
+        ValueError
+            If a figure is one that no link has.
+        KeyError
+            If no worker is in the process.
+        """
+
+    def seconds(self, sender: str, receiver: str, nbytes: int, *, on_device: bool = False) -> float:
+        """Predict how long a message takes from one worker to another, in seconds.
+
+        Raises
+        ------
+        KeyError
+            If one of them has not reported.
+        """
+
+    def answer(
+        self, sender: str, receiver: str, nbytes: int, *, on_device: bool = False
+    ) -> tuple[float, float, float, int, str]:
+        """Predict that, and say why.
+
+        Returns
+        -------
+        tuple
+            Seconds, bytes per second (infinite where bytes are lent), seconds beside that, how many
+            messages are behind it, and where it comes from: ``same process``, ``process pair``,
+            ``host pair``, ``class`` or ``prior``.
+        """
+
+    def rows(
+        self,
+    ) -> list[tuple[tuple[str, str], tuple[str, str], str, str, int, tuple[float, float, int]]]:
+        """List what was measured.
+
+        Returns
+        -------
+        list of tuple
+            Tokens of sender and receiver, their hosts, the lane, ``host`` or ``device``, the size
+            of the smallest message of the class in bytes, and the estimate: bytes per second,
+            seconds beside that, messages.
+        """
+
+    def workers(self) -> list[str]:
+        """List the addresses of the workers that are known."""
+
+    def __len__(self) -> int:
+        """How many workers are known."""
 
 @final
 class Listener:
@@ -829,6 +935,15 @@ class Machine:
 
     def distance(self, one: str, other: str) -> topology.Distance:
         """Tell what lies between two devices; see `backhaul.topology.Machine.distance`.
+
+        Raises
+        ------
+        ConfigError
+            If the machine lacks a device.
+        """
+
+    def route(self, one: str, other: str) -> topology.Route:
+        """Find the fastest way between two devices; see `backhaul.topology.route`.
 
         Raises
         ------

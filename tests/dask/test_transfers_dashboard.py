@@ -19,6 +19,7 @@ from distributed import Client, LocalCluster
 from backhaul.dask import dashboard
 from backhaul.dask.flows import Counts
 from backhaul.dask.ledger import Ledger
+from backhaul.dask.link_account import LinkAccount
 from backhaul.dask.matrix import Peer, matrix_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ CELLS = """(() => {
     return Array.from(data.receiver, (receiver, at) => ({
         receiver, sender: data.sender[at], lane: data.lane_text[at], lanes: data.lanes[at],
         bytes: data.bytes[at], messages: data.messages[at], bandwidth: data.rate_text[at],
-        color: data.color[at], seconds: data.seconds[at],
+        color: data.color[at], seconds: data.seconds[at], expected: data.expected[at],
     }));
 })()"""
 #: All text of a page, that of its components included.
@@ -139,6 +140,8 @@ async def test_the_page_shows_who_sends_what_to_whom_and_goes_on_to(
         # What only asked for it is too short to be timed.
         assert (cells[a, b]["bandwidth"], cells[a, b]["color"]) == ("–", dashboard.UNTIMED_COLOR)
         assert cell["color"] != dashboard.UNTIMED_COLOR
+        assert cell["expected"].endswith("lent, from 1 message of this pair")
+        assert cells[a, b]["expected"].endswith("lent, from 1 message of these hosts")
 
         # A worker that comes, over another lane, is shown too.
         worker = start(
@@ -226,7 +229,7 @@ def test_without_bokeh_there_is_no_page_and_the_log_says_so(
     monkeypatch.delitem(sys.modules, "distributed.dashboard.scheduler", raising=False)
     scheduler: Any = object()
     with caplog.at_level(logging.INFO, logger="backhaul.dask.dashboard"):
-        assert not dashboard.install(scheduler, lambda: Ledger(links_max=1))
+        assert not dashboard.install(scheduler, lambda: Ledger(links_max=1), LinkAccount(1))
     assert "bokeh is missing" in caplog.text
 
 

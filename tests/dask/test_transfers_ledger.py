@@ -194,11 +194,12 @@ def told(made: Any) -> set[str]:
 def test_a_heartbeat_tells_what_has_changed() -> None:
     flows = Flows(3)
     reporter = Reporter(flows)
-    assert reporter() == {"process": process_token(), "totals": [], "flows": []}
+    assert reporter() == {"process": process_token(), "totals": [], "flows": [], "links": []}
     flows.messages[1] = 2
     made = reporter()
     assert made["flows"] == [["p1", 1, "h", "tcp", [[0, 2, 20, 0, 0.0]]]]
     assert made["totals"] == [["tcp", [[0, 2, 20, 0, 0.0]]]]
+    assert made["links"] == [b""]
 
 
 def test_a_heartbeat_is_bounded_and_nothing_is_left_out_for_ever() -> None:

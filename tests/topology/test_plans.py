@@ -58,6 +58,19 @@ def test_distances_are_in_the_words_of_nvidia_smi(dgx1: topology.Machine) -> Non
         dgx1.distance("gpu0", "gpu9")
 
 
+def test_a_route_goes_by_another_gpu_where_that_is_faster(dgx1: topology.Machine) -> None:
+    found = topology.route(dgx1, "gpu0", "gpu5")
+    assert found.devices in [("gpu0", "gpu1", "gpu5"), ("gpu0", "gpu4", "gpu5")]
+    assert found.hops == 2
+    assert found.bandwidth_bytes_per_s == pytest.approx(20e9)
+    straight = dgx1.distance("gpu0", "gpu5")
+    assert straight.bandwidth_bytes_per_s == pytest.approx(6e9)
+    near = topology.route(dgx1, "gpu0", "mlx5_0")
+    assert (near.devices, near.hops) == (("gpu0", "mlx5_0"), 1)
+    with pytest.raises(ConfigError, match="gpu9"):
+        topology.route(dgx1, "gpu0", "gpu9")
+
+
 def test_options_of_any_fitting_type_are_taken(dgx1: topology.Machine) -> None:
     plan = dgx1.plan(
         "per-gpu", gpus=[2, "6"], cpus=range(30), memory_limit="4 GiB", threads_per_worker=2

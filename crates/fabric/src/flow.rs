@@ -5,6 +5,10 @@
 //! share: of a moment in which two messages are on their way each gets half. So the sum is the time
 //! in which the flow was busy, whatever overlapped, and bytes over time is what the lane did.
 //!
+//! From the long messages the link is estimated, too: as if each had been alone, though others came
+//! through the same NIC (`backhaul_placement::links`). For connections within a host each flow stands
+//! for a NIC of its own.
+//!
 //! The time of a message runs from when this side is ready for its bytes (a long one is asked for
 //! then, so one round trip is part of it) until the last of them is in its place. Waiting for a
 //! receive to be posted, before or after, is no part of it, nor is anything that Python does.
@@ -15,57 +19,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use backhaul_placement::links::{
+    Begun, BusyClock, Estimator, LinkEstimate, Memory, NicClock, SizeClass, TIMED_BYTES_MIN,
+};
 use backhaul_proto::{ArrivalId, LaneKind};
 
 use crate::connection::About;
 use crate::link::{Meter, Now};
 use crate::runtime::lock;
 use crate::statistics::Count;
-
-/// A class of message sizes: each but the first and the last is a factor of sixteen wide
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct SizeClass(u8);
-
-impl SizeClass {
-    /// How many there are
-    pub const COUNT: usize = 6;
-
-    /// The class of a message of so many bytes
-    #[must_use]
-    pub const fn of(bytes: u64) -> Self {
-        if bytes < Self(1).bytes_min() {
-            return Self(0);
-        }
-        let class = (bytes.ilog2() - 12) / 4 + 1;
-        // The last one has no upper end.
-        Self(if class < 5 { class as u8 } else { 5 })
-    }
-
-    /// All classes, smallest first
-    pub fn all() -> impl Iterator<Item = Self> {
-        (0..6).map(Self)
-    }
-
-    /// Size of the smallest message of the class, in bytes
-    #[must_use]
-    pub const fn bytes_min(self) -> u64 {
-        match self.0 {
-            0 => 0,
-            class => 1 << (8 + 4 * class),
-        }
-    }
-
-    /// Whether messages of the class are timed: to read a clock takes longer than to move shorter
-    /// ones
-    #[must_use]
-    pub const fn is_timed(self) -> bool {
-        self.bytes_min() >= TIMED_BYTES_MIN
-    }
-
-    const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// What one peer process has sent us over one lane, at one instant
 #[derive(Clone, Debug)]
@@ -84,6 +46,10 @@ pub struct FlowStatistics {
     pub connections: usize,
     /// What came, by size class
     pub sizes: [SizeStatistics; SizeClass::COUNT],
+    /// How fast the link is, by memory and size class, as the last messages tell
+    pub links: Vec<LinkEstimate>,
+    /// Messages that say nothing of that, as no link can have moved them so: a clock has jumped
+    pub ignored: u32,
 }
 
 /// What came in messages of one size class
@@ -125,6 +91,15 @@ fn add_all(totals: &mut Totals, others: &Totals) {
 #[derive(Default)]
 pub(crate) struct Flows {
     table: Mutex<Table>,
+    /// What comes from other hosts, by the address that it comes to
+    nics: Mutex<HashMap<IpAddr, Arc<Nic>>>,
+}
+
+/// Told apart by the address of the host that sends
+type Nic = Mutex<NicClock<IpAddr>>;
+
+fn idle_nic() -> Arc<Nic> {
+    Arc::new(Mutex::new(NicClock::new(Instant::now())))
 }
 
 #[derive(Default)]
@@ -143,6 +118,8 @@ struct Flow {
     key: FlowKey,
     pid: u32,
     host: IpAddr,
+    /// What comes from this host
+    within_host: Arc<Nic>,
     state: Mutex<FlowState>,
 }
 
@@ -154,6 +131,7 @@ struct FlowState {
     /// Which ending of a flow its last one was
     ended: u64,
     clock: BusyClock,
+    estimator: Estimator,
 }
 
 impl Flows {
@@ -169,6 +147,8 @@ impl Flows {
                 lane: flow.key.1,
                 connections: state.open.len(),
                 sizes: state.totals(),
+                links: state.estimator.estimates().collect(),
+                ignored: state.estimator.ignored(),
             }
         });
         let summed = table
@@ -181,6 +161,8 @@ impl Flows {
                 lane,
                 connections: 0,
                 sizes,
+                links: Vec::new(),
+                ignored: 0,
             });
         told_apart.chain(summed).collect()
     }
@@ -197,16 +179,29 @@ impl Flows {
                 key,
                 pid: about.peer_hello.pid,
                 host: about.peer.ip(),
+                within_host: idle_nic(),
                 state: Mutex::new(FlowState {
                     open: Vec::new(),
                     closed: Totals::default(),
                     ended: 0,
                     clock: BusyClock::new(Instant::now()),
+                    estimator: Estimator::default(),
                 }),
             })
         });
         lock(&flow.state).open.push(Arc::clone(&tally));
         (Arc::clone(flow), tally)
+    }
+
+    /// What the messages of a connection share
+    fn nic(&self, flow: &Flow, about: &About) -> Arc<Nic> {
+        let (local, peer) = (about.local.ip(), about.peer.ip());
+        let is_within_host = matches!(about.lane, LaneKind::Inproc | LaneKind::Shm);
+        if is_within_host || local == peer || peer.is_loopback() {
+            return Arc::clone(&flow.within_host);
+        }
+        let mut nics = lock(&self.nics);
+        Arc::clone(nics.entry(local).or_insert_with(idle_nic))
     }
 
     fn close(&self, flow: &Flow, tally: &Arc<Tally>) {
@@ -284,6 +279,7 @@ impl Tally {
 pub(crate) struct Inflow {
     flows: Arc<Flows>,
     flow: Arc<Flow>,
+    nic: Arc<Nic>,
     tally: Arc<Tally>,
     /// Long messages that are on their way, or here but not received
     timed: Vec<Timed>,
@@ -291,15 +287,17 @@ pub(crate) struct Inflow {
 
 struct Timed {
     arrival: ArrivalId,
+    bytes: u64,
     missing_bytes: u64,
     lent_bytes: u64,
+    memory: Memory,
     time: Time,
 }
 
 #[derive(Clone, Copy)]
 enum Time {
-    /// Began at this reading of the flow's clock
-    Since(Duration),
+    /// Began at this reading of the flow's clock, and of the NIC's
+    Since(Duration, Begun<IpAddr>),
     /// Is here, after so long
     Took(Duration),
 }
@@ -310,6 +308,7 @@ impl Inflow {
         let (flow, tally) = flows.open(about);
         Self {
             flows: Arc::clone(flows),
+            nic: flows.nic(&flow, about),
             flow,
             tally,
             timed: Vec::new(),
@@ -318,33 +317,53 @@ impl Inflow {
 }
 
 impl Meter for Inflow {
-    fn begin(&mut self, now: &Now, arrival: ArrivalId, bytes: u64) {
+    fn begin(&mut self, now: &Now, arrival: ArrivalId, bytes: u64, is_on_device: bool) {
         if bytes < TIMED_BYTES_MIN {
             return;
         }
-        let began = lock(&self.flow.state).clock.begin(now.get());
+        let now = now.get();
+        let began = lock(&self.flow.state).clock.begin(now);
+        let begun = lock(&self.nic).begin(now, self.flow.host);
         self.timed.push(Timed {
             arrival,
+            bytes,
             missing_bytes: bytes,
             lent_bytes: 0,
-            time: Time::Since(began),
+            memory: if is_on_device {
+                Memory::Device
+            } else {
+                Memory::Host
+            },
+            time: Time::Since(began, begun),
         });
     }
 
     fn stored(&mut self, now: &Now, arrival: ArrivalId, bytes: u64, is_lent: bool) {
-        let Some(timed) = self.find(arrival) else {
+        let Some(timed) = self.timed.iter_mut().find(|timed| timed.arrival == arrival) else {
             return;
         };
         timed.lent_bytes += if is_lent { bytes } else { 0 };
         timed.missing_bytes = timed.missing_bytes.saturating_sub(bytes);
-        if timed.missing_bytes == 0
-            && let Time::Since(began) = timed.time
-        {
-            let took = lock(&self.flow.state).clock.end(now.get(), began);
-            if let Some(timed) = self.find(arrival) {
-                timed.time = Time::Took(took);
-            }
+        let Time::Since(began, begun) = timed.time else {
+            return;
+        };
+        let mut nic = lock(&self.nic);
+        if !is_lent {
+            nic.moved(&begun, bytes);
         }
+        if timed.missing_bytes > 0 {
+            return;
+        }
+        let now = now.get();
+        let moved_bytes = timed.bytes.saturating_sub(timed.lent_bytes);
+        let alone = nic.end(now, &begun, moved_bytes);
+        drop(nic);
+        let mut state = lock(&self.flow.state);
+        timed.time = Time::Took(state.clock.end(now, began));
+        let estimator = &mut state.estimator;
+        // What is left out is counted there.
+        let _ =
+            estimator.handle_message(timed.memory, timed.bytes, timed.lent_bytes, alone.seconds());
     }
 
     fn received_inline(&mut self, bytes: u64) {
@@ -372,11 +391,12 @@ impl Meter for Inflow {
     }
 
     fn stop(&mut self) {
-        let (flow, now) = (&self.flow, Instant::now());
+        let now = Instant::now();
+        let (flow, nic) = (&self.flow, &self.nic);
         self.timed.retain(|timed| match timed.time {
             Time::Took(_) => true,
-            Time::Since(began) => {
-                lock(&flow.state).clock.end(now, began);
+            Time::Since(began, begun) => {
+                give_up(flow, nic, now, began, &begun);
                 false
             }
         });
@@ -384,21 +404,23 @@ impl Meter for Inflow {
 }
 
 impl Inflow {
-    fn find(&mut self, arrival: ArrivalId) -> Option<&mut Timed> {
-        self.timed.iter_mut().find(|timed| timed.arrival == arrival)
-    }
-
     fn forget(&mut self, now: &Now, arrival: ArrivalId) -> Option<Timed> {
         let at = self
             .timed
             .iter()
             .position(|timed| timed.arrival == arrival)?;
         let timed = self.timed.swap_remove(at);
-        if let Time::Since(began) = timed.time {
-            lock(&self.flow.state).clock.end(now.get(), began);
+        if let Time::Since(began, begun) = timed.time {
+            give_up(&self.flow, &self.nic, now.get(), began, &begun);
         }
         Some(timed)
     }
+}
+
+/// Stops the clocks of a message that will not come
+fn give_up(flow: &Flow, nic: &Nic, now: Instant, began: Duration, begun: &Begun<IpAddr>) {
+    lock(&flow.state).clock.end(now, began);
+    lock(nic).end(now, begun, 0);
 }
 
 impl Drop for Inflow {
@@ -415,51 +437,6 @@ impl fmt::Debug for Inflow {
             .finish_non_exhaustive()
     }
 }
-
-/// Divides time equally among what is going on
-#[derive(Debug)]
-struct BusyClock {
-    /// What goes on
-    active: u32,
-    /// The time of one that would have been going on for ever
-    share: Duration,
-    /// When `share` was right
-    at: Instant,
-}
-
-impl BusyClock {
-    const fn new(now: Instant) -> Self {
-        Self {
-            active: 0,
-            share: Duration::ZERO,
-            at: now,
-        }
-    }
-
-    /// Something begins; returns what [`BusyClock::end`] must be given
-    fn begin(&mut self, now: Instant) -> Duration {
-        self.advance(now);
-        self.active += 1;
-        self.share
-    }
-
-    /// It ends; returns its part of the time since then
-    fn end(&mut self, now: Instant, began: Duration) -> Duration {
-        self.advance(now);
-        self.active -= 1;
-        self.share.saturating_sub(began)
-    }
-
-    fn advance(&mut self, now: Instant) {
-        if self.active > 0 {
-            self.share += now.saturating_duration_since(self.at) / self.active;
-        }
-        self.at = self.at.max(now);
-    }
-}
-
-/// Shorter messages are not timed: two looks at the clock are then no part of what they take
-const TIMED_BYTES_MIN: u64 = 64 << 10;
 
 /// Peers, those that are connected among them, up to which none is forgotten: about 2 MB
 const ENDED_FLOWS_MAX: usize = 4096;

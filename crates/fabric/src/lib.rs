@@ -52,6 +52,7 @@ mod runtime;
 mod statistics;
 mod ucx;
 
+pub use backhaul_placement::links::{LinkEstimate, SizeClass};
 pub use backhaul_proto::{
     CarrierKind, ConnectionStatistics, HandshakeError, KeepAlive, LaneKind, Limits, ProtocolError,
     RecvRefused, SendRefused, Tag, TagMask,
@@ -70,7 +71,7 @@ pub use error::{
     AcceptError, AddressError, CloseReason, ConnectError, ContextError, ListenError, RecvError,
     SendError,
 };
-pub use flow::{FlowStatistics, SizeClass, SizeStatistics};
+pub use flow::{FlowStatistics, SizeStatistics};
 pub use identity::process_token;
 pub use listener::{Listener, ListenerStatistics};
 pub use memory::{

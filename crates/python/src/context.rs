@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use backhaul::{Config, FlowStatistics, KeepAlive, SizeClass};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
 use crate::arena::Arena;
 use crate::deferred;
@@ -237,6 +237,13 @@ fn flow_dict<'py>(py: Python<'py>, flow: &FlowStatistics) -> PyResult<Bound<'py,
     dict.set_item("lane", flow.lane.name())?;
     dict.set_item("connections", flow.connections)?;
     dict.set_item("sizes", sizes.into_py_dict(py)?)?;
+    let links: Vec<u8> = flow
+        .links
+        .iter()
+        .flat_map(backhaul::LinkEstimate::to_bytes)
+        .collect();
+    dict.set_item("links", PyBytes::new(py, &links))?;
+    dict.set_item("ignored", flow.ignored)?;
     Ok(dict)
 }
 

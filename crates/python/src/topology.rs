@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use backhaul_topology::distance::{Device, distance};
 use backhaul_topology::plan::plan;
 use backhaul_topology::read::{self, DiscoverOptions, Format, ParseError};
+use backhaul_topology::route::route;
 use backhaul_topology::{Options, render};
 use pyo3::prelude::*;
 
@@ -123,6 +124,17 @@ impl Machine {
         });
         let distance = found.map_err(|error| error.into_exception(py))?;
         records::of_distance(py, &distance)
+    }
+
+    /// The fastest way between two devices, as a `backhaul.topology.Route`
+    fn route<'py>(&self, py: Python<'py>, one: &str, other: &str) -> PyResult<Bound<'py, PyAny>> {
+        let found = py.detach(|| {
+            let one = Device::find(&self.machine, one)?;
+            let other = Device::find(&self.machine, other)?;
+            route(&self.machine, &one, &other)
+        });
+        let route = found.map_err(|error| error.into_exception(py))?;
+        records::of_route(py, &route)
     }
 
     /// Draws it as a tree of text

@@ -277,19 +277,25 @@ pub(crate) fn between(machine: &Machine, one: &Device, other: &Device) -> Distan
 /// The path between two devices, whatever their own speed
 pub(crate) fn path_between(machine: &Machine, one: &Device, other: &Device) -> Distance {
     let class = links::class_between(machine, one, other);
-    let plain = |figures| Distance::new(class, figures);
     let on_cpus = |device: &Device| matches!(device, Device::Cpu(_) | Device::Node(_));
     let both_on_cpus = on_cpus(one) && on_cpus(other);
+    usual(
+        class,
+        both_on_cpus,
+        links::nvlink_version(machine, one, other),
+    )
+}
+
+/// What a path of a class usually does; `nvlink_version` counts for NVLink alone
+pub(crate) fn usual(class: Class, both_on_cpus: bool, nvlink_version: Option<u32>) -> Distance {
+    let plain = |figures| Distance::new(class, figures);
     match class {
         Class::Same if both_on_cpus => plain(figures::CORE),
         Class::Same => plain(figures::SAME_DEVICE),
         Class::Core => plain(figures::CORE),
         Class::L3 => plain(figures::L3),
         Class::NumaNode if both_on_cpus => plain(figures::NUMA_NODE),
-        Class::NvLink { links } => {
-            let version = links::nvlink_version(machine, one, other);
-            plain(figures::nvlink(links, version))
-        }
+        Class::NvLink { links } => plain(figures::nvlink(links, nvlink_version)),
         Class::Pix | Class::Pxb => plain(figures::SWITCH),
         Class::NumaNode | Class::Phb | Class::Node => plain(figures::HOST_BRIDGE),
         Class::Sys if both_on_cpus => plain(figures::NUMA_NODES),

@@ -11,6 +11,7 @@ pub mod model;
 pub mod plan;
 pub mod read;
 pub mod render;
+pub mod route;
 
 pub use cpuset::CpuSet;
 pub use model::Machine;

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from backhaul.dask.lane_map import lanes
     from backhaul.dask.launch.cluster import LocalCluster
     from backhaul.dask.launch.cuda import DGX, CUDACluster
+    from backhaul.dask.link_table import links
     from backhaul.dask.transfer_table import transfers
     from backhaul.dask.ucx_scheme import claim_ucx
 
@@ -37,6 +38,7 @@ __all__ = [
     "backend",
     "claim_ucx",
     "lanes",
+    "links",
     "register_device_array",
     "transfers",
 ]
@@ -51,6 +53,7 @@ _LAZY = {
     "LocalCluster": "backhaul.dask.launch.cluster",
     "claim_ucx": "backhaul.dask.ucx_scheme",
     "lanes": "backhaul.dask.lane_map",
+    "links": "backhaul.dask.link_table",
     "register_device_array": "backhaul.dask.device_arrays",
     "transfers": "backhaul.dask.transfer_table",
 }

@@ -13,6 +13,7 @@ from backhaul.dask import dashboard, prometheus
 from backhaul.dask.config import transfers_links_max
 from backhaul.dask.flows import Reporter
 from backhaul.dask.ledger import Ledger
+from backhaul.dask.link_account import LinkAccount
 from backhaul.dask.patches import SCHEDULER_HEARTBEAT
 from backhaul.dask.reports import METRIC
 
@@ -34,7 +35,7 @@ def install(scheduler: Scheduler) -> None:
         return
     prometheus.install()
     try:
-        dashboard.install(scheduler, account.current)
+        dashboard.install(scheduler, account.current, account.links)
     except Exception:
         # In a release of Dask or Bokeh that we have not read: the scheduler starts all the same.
         logger.warning("The dashboard has no page %s", dashboard.PAGE, exc_info=True)
@@ -60,6 +61,8 @@ class Account:
     def __init__(self, scheduler: Scheduler, links_max: int) -> None:
         self._scheduler = scheduler
         self._ledger = Ledger(links_max=links_max)
+        #: How fast links are, as their receivers say
+        self.links = LinkAccount(links_max)
         self._own = Reporter()
         self._upstream: Callable[..., Any] = scheduler.handlers[SCHEDULER_HEARTBEAT.item]
         self._is_warned = False
@@ -74,6 +77,7 @@ class Account:
         own = self._own(changed_max=None)
         self._ledger.handle_report(self._scheduler.address, own, time())
         self._ledger.leave_all_but({self._scheduler.address, *self._scheduler.workers})
+        self.links.keep(self._scheduler.workers)
         return self._ledger
 
     def heartbeat_worker(self, *, address: str, metrics: dict[str, Any], **others: Any) -> Any:
@@ -89,6 +93,7 @@ class Account:
     def _note(self, address: str, report: Any) -> None:
         try:
             self._ledger.handle_report(address, report, time())
+            self.links.handle_report(address, self._scheduler.workers[address].host, report)
         except Exception as error:
             # Nothing may come out of here: a worker whose heartbeat fails closes itself.
             if not self._is_warned:
@@ -99,6 +104,7 @@ class Account:
                     address,
                     error,
                 )
+        self.links.keep(self._scheduler.workers)
         # `current` drops workers that left, but it may not be called for days.
         if self._ledger.present > len(self._scheduler.workers) + _LEAVERS_MAX:
             self._ledger.leave_all_but({self._scheduler.address, *self._scheduler.workers})

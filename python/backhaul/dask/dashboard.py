@@ -22,8 +22,9 @@ from jinja2 import Environment, FileSystemLoader
 from tornado.ioloop import IOLoop
 
 from backhaul.dask.ledger import Ledger
+from backhaul.dask.link_account import LinkAccount
 from backhaul.dask.matrix import Cell, Matrix, Peer, amount, duration, matrix_of
-from backhaul.dask.page_texts import TOOLTIP, head, sums
+from backhaul.dask.page_texts import EXPECTED_BYTES, TOOLTIP, expectation, head, sums
 from backhaul.dask.patches import DASHBOARD_PAGES
 
 if TYPE_CHECKING:
@@ -48,10 +49,11 @@ UNTIMED_COLOR = "#d5d5d0"
 _COLUMNS = (
     *("x", "y", "color", "text_color", "lane_text", "rate_text"),
     *("receiver", "sender", "lanes", "bandwidth", "bytes", "messages", "seconds", "lent", "recent"),
+    "expected",
 )
 
 
-def install(scheduler: Scheduler, ledger: Callable[[], Ledger]) -> bool:
+def install(scheduler: Scheduler, ledger: Callable[[], Ledger], links: LinkAccount) -> bool:
     """Add the page to a scheduler's dashboard; does nothing if it has none.
 
     Parameters
@@ -60,6 +62,8 @@ def install(scheduler: Scheduler, ledger: Callable[[], Ledger]) -> bool:
         The scheduler, in its event loop.
     ledger : callable
         Gives the ledger as it is now.
+    links : LinkAccount
+        What to expect of links.
 
     Returns
     -------
@@ -87,7 +91,7 @@ def install(scheduler: Scheduler, ledger: Callable[[], Ledger]) -> bool:
         at = max(0, len(pages) - 1)
         DASHBOARD_PAGES.install(pages, [*pages[:at], PAGE.strip("/"), *pages[at:]])
     application = BokehApplication(
-        {PAGE: functools.partial(_document, ledger)},
+        {PAGE: functools.partial(_document, ledger, links)},
         scheduler,
         prefix=shown[0].prefix,
         template_variables=variables,
@@ -99,9 +103,13 @@ def install(scheduler: Scheduler, ledger: Callable[[], Ledger]) -> bool:
 
 
 def _document(
-    ledger: Callable[[], Ledger], scheduler: Scheduler, extra: dict[str, Any], doc: Document
+    ledger: Callable[[], Ledger],
+    links: LinkAccount,
+    scheduler: Scheduler,
+    extra: dict[str, Any],
+    doc: Document,
 ) -> None:
-    page = Page(lambda: _look(scheduler, ledger()))
+    page = Page(lambda: _look(scheduler, ledger(), links))
     page.update()
     doc.title = "Dask: Backhaul"
     doc.add_root(page.root)
@@ -110,9 +118,16 @@ def _document(
     doc.add_periodic_callback(page.update, _INTERVAL_MS)
 
 
-def _look(scheduler: Scheduler, ledger: Ledger) -> Matrix:
+def _look(scheduler: Scheduler, ledger: Ledger, links: LinkAccount) -> Matrix:
     peers = [Peer(ws.address, ws.host, str(ws.name)) for ws in scheduler.workers.values()]
-    return matrix_of(ledger, peers, time())
+    matrix = matrix_of(ledger, peers, time())
+    if not matrix.by_host:
+        address_of = {ledger.name_of(peer.address): peer.address for peer in peers}
+        for cell in matrix.cells:
+            sender, receiver = matrix.titles[cell.column], matrix.titles[cell.row]
+            answer = links.answer(address_of[sender], address_of[receiver], EXPECTED_BYTES)
+            cell.expected = "" if answer is None else expectation(*answer)
+    return matrix
 
 
 @functools.cache
@@ -304,6 +319,7 @@ class Page:
             "seconds": duration(counts.seconds),
             "lent": f"{counts.lent_bytes / max(1, counts.nbytes):.0%}",
             "recent": amount(cell.recent_bytes_per_s, "B/s"),
+            "expected": cell.expected or "–",
         }
 
     def _colors(self, bandwidth: float) -> tuple[str, str]:

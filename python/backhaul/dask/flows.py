@@ -8,6 +8,7 @@ harm, and a bounded number of them, so that a heartbeat stays small however many
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -91,6 +92,8 @@ class Flow:
         ``inproc``, ``shm``, ``ucx`` or ``tcp``.
     sizes : dict of int to Counts
         What came.
+    links : bytes
+        How fast it came, as `backhaul._native.Links.report` takes it.
     """
 
     process: str | None
@@ -98,6 +101,7 @@ class Flow:
     host: str
     lane: str
     sizes: Sizes
+    links: bytes = b""
 
 
 #: The least size of messages whose time is taken, as `crates/fabric/src/flow.rs` has it.
@@ -148,8 +152,11 @@ def process_flows() -> list[Flow]:
             key = (process, lane, "" if process else host)
             if key in found:
                 add_sizes(found[key].sizes, sizes)
+                # Contexts measure apart; the one that has more to say is believed.
+                if len(flow["links"]) > len(found[key].links):
+                    found[key] = dataclasses.replace(found[key], links=flow["links"])
             else:
-                found[key] = Flow(process, flow["pid"], host, lane, sizes)
+                found[key] = Flow(process, flow["pid"], host, lane, sizes, flow["links"])
     return list(found.values())
 
 
@@ -174,7 +181,8 @@ class Reporter:
     Called, it gives a report: the ``process``, the ``totals`` of each lane, which are always right,
     and those ``flows`` that have changed since they were last reported. A flow is ``[process, pid,
     host, lane, sizes]``, and sizes are a list of ``[bytes_min, messages, nbytes, lent_bytes,
-    seconds]``.
+    seconds]``. In ``links`` are the estimates of each of these flows, 13 bytes for each memory and
+    class of sizes, as `Flow.links` has them.
 
     Parameters
     ----------
@@ -219,6 +227,7 @@ class Reporter:
                 [flow.process, flow.pid, flow.host, flow.lane, _listed(flow.sizes)]
                 for flow in map(known.__getitem__, chosen)
             ],
+            "links": [known[key].links for key in chosen],
         }
 
 

@@ -201,6 +201,11 @@ class Ledger:
         token = self._by_address.get(address)
         return address if token is None else self._processes[token].name
 
+    def process_name(self, token: str) -> str:
+        """Tell what a process is called, as in `Row`; ``""`` if nothing of ours is in it."""
+        process = self._processes.get(token)
+        return "" if process is None else process.name
+
     def links(self) -> Iterator[tuple[str, str, Link]]:
         """Give all links between processes that are there, with the names of both.
 

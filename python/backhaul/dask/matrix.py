@@ -59,12 +59,15 @@ class Cell:
         By lane, by class of sizes.
     recent_bytes_per_s : float
         What came lately, in bytes per second of the wall clock.
+    expected : str
+        What to expect of the next message, for people; ``""`` if nobody says.
     """
 
     row: int
     column: int
     lanes: dict[str, Sizes] = field(default_factory=dict)
     recent_bytes_per_s: float = 0.0
+    expected: str = ""
 
     @property
     def sizes(self) -> Sizes:

@@ -7,7 +7,10 @@ import math
 
 from backhaul.dask.matrix import Matrix, amount, duration, size_rows
 
-__all__ = ["TOOLTIP", "head", "sums"]
+__all__ = ["EXPECTED_BYTES", "TOOLTIP", "expectation", "head", "sums"]
+
+#: Size of the message of which the page says what to expect, in bytes.
+EXPECTED_BYTES = 16 << 20
 
 #: Colours of the lanes.
 _LANE_COLORS = {"inproc": "#7b4ea3", "shm": "#1b7f79", "ucx": "#2f5fb3", "tcp": "#c4622d"}
@@ -19,6 +22,7 @@ TOOLTIP = """
   <table style="border-spacing:10px 0;margin-left:-10px">
     <tr><td style="color:#777">lane</td><td>@lanes</td></tr>
     <tr><td style="color:#777">bandwidth</td><td>@bandwidth while busy</td></tr>
+    <tr><td style="color:#777">next 16 MiB</td><td>@expected</td></tr>
     <tr><td style="color:#777">now</td><td>@recent</td></tr>
     <tr><td style="color:#777">bytes</td><td>@bytes, @lent lent</td></tr>
     <tr><td style="color:#777">messages</td><td>@messages</td></tr>
@@ -26,6 +30,35 @@ TOOLTIP = """
   </table>
 </div>
 """
+
+
+def expectation(
+    seconds: float, bandwidth_bytes_per_s: float, _latency_s: float, samples: int, origin: str
+) -> str:
+    """Write what to expect of a message, and why; takes what `Links.answer` gives.
+
+    Examples
+    --------
+    >>> expectation(0.14, 1.2e8, 1e-5, 6, "process pair")
+    '140 ms at 120 MB/s, from 6 messages of this pair'
+    >>> expectation(3e-5, float("inf"), 3e-5, 9, "host pair")
+    '30.0 µs, lent, from 9 messages of these hosts'
+    >>> expectation(0.16, 1e8, 1e-5, 0, "prior")
+    '160 ms at 100 MB/s, not measured'
+    """
+    whose = {
+        "process pair": "of this pair",
+        "host pair": "of these hosts",
+        "class": "over such links",
+    }
+    lent = math.isinf(bandwidth_bytes_per_s)
+    how = ", lent" if lent else f" at {amount(bandwidth_bytes_per_s, 'B/s')}"
+    told = (
+        f"from {samples:,} message{'s' * (samples != 1)} {whose[origin]}"
+        if origin in whose
+        else "not measured"
+    )
+    return f"{duration(seconds)}{how}, {told}"
 
 
 def head(matrix: Matrix) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import psutil
 from distributed import Worker
+from distributed.comm import get_address_host
 
 from backhaul.dask import prometheus
 from backhaul.dask.config import transfers_links_max
 from backhaul.dask.flows import Reporter
 from backhaul.dask.patches import WORKER_METRIC
 
-__all__ = ["METRIC", "WorkerMetric", "install", "report_of"]
+__all__ = ["METRIC", "WorkerMetric", "install", "nic_bytes_per_s", "report_of"]
 
 #: Under this name a heartbeat carries a report.
 METRIC: str = WORKER_METRIC.item
@@ -30,17 +32,37 @@ class WorkerMetric:
     def __init__(self) -> None:
         self._reporter = Reporter()
         self._reports_all = False
+        #: Of the NIC, in bytes per second; told with each report, as a scheduler may start anew.
+        self._nic_bytes_per_s: float | None = None
+        self._has_looked = False
 
     def __call__(self, worker: Worker) -> dict[str, Any]:
         """Make a report."""
-        if self._reports_all:
-            self._reports_all = False
-            return self._reporter(changed_max=None)
-        return self._reporter()
+        if not self._has_looked:
+            self._has_looked = True
+            self._nic_bytes_per_s = nic_bytes_per_s(get_address_host(worker.address))
+        report = self._reporter(changed_max=None) if self._reports_all else self._reporter()
+        self._reports_all = False
+        report["nic_bytes_per_s"] = self._nic_bytes_per_s
+        return report
 
     def report_all(self) -> None:
         """Have the next report leave out nothing."""
         self._reports_all = True
+
+
+def nic_bytes_per_s(host: str) -> float | None:
+    """Ask the system how fast the interface with an address is, in bytes per second.
+
+    None of one that does not say, of no interface here, and of the loopback.
+    """
+    speeds = psutil.net_if_stats()
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == host for address in addresses):
+            # In millions of bits; 0 if it does not say.
+            speed = speeds[name].speed if name in speeds else 0
+            return speed * 1e6 / 8 if speed > 0 else None
+    return None
 
 
 def report_of(worker: Worker) -> WorkerMetric | None:

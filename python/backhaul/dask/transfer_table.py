@@ -18,11 +18,11 @@ from backhaul.dask.flows import SIZE_CLASSES, timed_bytes_min
 from backhaul.errors import NotObserved
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     import pandas as pd
 
-__all__ = ["transfers"]
+__all__ = ["ask_scheduler", "ask_workers", "transfers"]
 
 #: How long workers are waited for, in seconds.
 _REFRESH_S = 5
@@ -84,17 +84,35 @@ def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitab
 
 async def _transfers(client: Client, refresh: bool) -> pd.DataFrame:
     if refresh:
-        # A worker that is leaving, or has no Backhaul, has nothing to add.
-        try:
-            await asyncio.wait_for(client.run(_report_now, on_error="ignore"), _REFRESH_S)
-        except TimeoutError:
-            warnings.warn(
-                f"Not all workers reported within {_REFRESH_S} s: "
-                "of those that did not, the last heartbeats count",
-                stacklevel=2,
-            )
+        await ask_workers(client)
+    return _frame(await ask_scheduler(client, _rows))
+
+
+async def ask_workers(client: Client) -> None:
+    """Have each worker tell the scheduler everything; warns if that takes some too long."""
+    # A worker that is leaving, or has no Backhaul, has nothing to add.
     try:
-        rows = await client.run_on_scheduler(_rows)
+        await asyncio.wait_for(client.run(_report_now, on_error="ignore"), _REFRESH_S)
+    except TimeoutError:
+        warnings.warn(
+            f"Not all workers reported within {_REFRESH_S} s: "
+            "of those that did not, the last heartbeats count",
+            stacklevel=2,
+        )
+
+
+async def ask_scheduler(
+    client: Client, rows_of: Callable[[Scheduler], list[tuple[Any, ...]] | None]
+) -> list[tuple[Any, ...]]:
+    """Ask the account of the scheduler for rows; none in a cluster without Backhaul.
+
+    Raises
+    ------
+    NotObserved
+        If workers use Backhaul but the scheduler keeps no account.
+    """
+    try:
+        rows: list[tuple[Any, ...]] | None = await client.run_on_scheduler(rows_of)
     except ModuleNotFoundError:
         rows = None
     if rows is None:
@@ -110,7 +128,7 @@ async def _transfers(client: Client, refresh: bool) -> pd.DataFrame:
                 "backhaul.dask.preload (distributed.scheduler.preload), and leave "
                 "distributed.comm.backhaul.transfers.enabled true"
             )
-    return _frame(rows or [])
+    return rows or []
 
 
 def _frame(rows: list[tuple[Any, ...]]) -> pd.DataFrame:

@@ -20,10 +20,12 @@ from backhaul.topology._machine import (
     NvLink,
     Place,
     RdmaDevice,
+    Route,
     ToldPath,
     discover,
     load,
     parse,
+    route,
 )
 from backhaul.topology._plan import POLICIES, Plan, PlannedGpu, Policy, WorkerPlan
 
@@ -44,10 +46,12 @@ __all__ = [
     "PlannedGpu",
     "Policy",
     "RdmaDevice",
+    "Route",
     "ToldPath",
     "WorkerPlan",
     "cpu_list",
     "discover",
     "load",
     "parse",
+    "route",
 ]

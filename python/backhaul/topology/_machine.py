@@ -29,10 +29,12 @@ __all__ = [
     "NvLink",
     "Place",
     "RdmaDevice",
+    "Route",
     "ToldPath",
     "discover",
     "load",
     "parse",
+    "route",
 ]
 
 _T = TypeVar("_T")
@@ -196,6 +198,30 @@ class Distance:
     path: str
     bandwidth_bytes_per_s: float
     latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A way from one device to another.
+
+    Attributes
+    ----------
+    devices : tuple of str
+        The devices on it, both ends included.
+    bandwidth_bytes_per_s : float
+        Expected bandwidth in one direction, in bytes per second.
+    latency_s : float
+        Expected latency one way, in seconds.
+    """
+
+    devices: tuple[str, ...]
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+    @property
+    def hops(self) -> int:
+        """How many links it goes over; 1 if it is the direct path."""
+        return len(self.devices) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +470,39 @@ def parse(text: str | bytes, *, name: str | None = None, format: Format | None =
         raise MachineError(f"{called}character {error.start} is half of a character") from error
     except MachineError as error:
         raise MachineError(f"{called}{error}") from error
+
+
+def route(machine: Machine, one: str, other: str) -> Route:
+    """Find the fastest way between two devices of one host, by other GPUs if need be.
+
+    Two GPUs without an NVLink between them may each have one to a third, which passes on what it
+    receives. Only such relays are looked for, and only one on a way.
+
+    Parameters
+    ----------
+    machine : Machine
+        The host.
+    one, other : str
+        As for `Machine.distance`.
+
+    Returns
+    -------
+    Route
+        The direct path, unless a relay has more bandwidth; figures of its kind, not of this machine
+        (``docs/design/topology.md``).
+
+    Raises
+    ------
+    ConfigError
+        If the machine lacks one of them.
+
+    Examples
+    --------
+    >>> dgx1 = load("dgx-1.nvidia-smi.txt")  # doctest: +SKIP
+    >>> route(dgx1, "gpu0", "gpu5").devices  # doctest: +SKIP
+    ('gpu0', 'gpu1', 'gpu5')
+    """
+    return native_of(machine, _native.Machine).route(one, other)
 
 
 def load(path: str | PathLike[str], *, format: Format | None = None) -> Machine:

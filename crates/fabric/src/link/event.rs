@@ -224,8 +224,9 @@ impl Now {
 
 /// Measures what comes, for reports; called by the link, which has no clock and no lock
 pub trait Meter: std::marker::Send {
-    /// There is a place for a message, whose bytes will come
-    fn begin(&mut self, now: &Now, arrival: ArrivalId, bytes: u64);
+    /// There is a place for a message, whose bytes will come; `is_on_device`: a part of it lies in memory of
+    /// a device
+    fn begin(&mut self, now: &Now, arrival: ArrivalId, bytes: u64, is_on_device: bool);
     /// Some bytes of it are in their place; `is_lent`: they were lent, not copied
     fn stored(&mut self, now: &Now, arrival: ArrivalId, bytes: u64, is_lent: bool);
     /// A receive has it

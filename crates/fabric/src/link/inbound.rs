@@ -333,7 +333,7 @@ impl<S, R> Link<S, R> {
             Inline::Kept { arrival } => {
                 let kept = keep(&self.memory.pool, &frame.segment_bytes, staged);
                 self.inbound.staged.start += to_usize(bytes);
-                self.meter.begin(now, arrival, bytes);
+                self.meter.begin(now, arrival, bytes, false);
                 self.meter.stored(now, arrival, bytes, false);
                 self.arrivals.put(arrival, kept);
                 return Ok(true);

@@ -411,7 +411,8 @@ impl<S, R> Link<S, R> {
         // After the end no bytes come.
         let is_wanted = self.is_open();
         if is_wanted {
-            self.meter.begin(now, id, bytes);
+            let is_on_device = arrival.device().is_some();
+            self.meter.begin(now, id, bytes, is_on_device);
         }
         if !asks {
             if bytes >= CHOICE_BYTES_MIN && self.memory.may_fetch() {

@@ -9,11 +9,12 @@ use backhaul_topology::model::{
     RdmaDevice, ToldPath,
 };
 use backhaul_topology::plan::{PlannedGpu, Policy, WorkerPlan};
+use backhaul_topology::route::Route;
 use backhaul_topology::{Machine, Plan};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyString, PyType};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use super::field::{Field, Unfit};
 
@@ -207,4 +208,10 @@ pub(super) fn of_distance<'py>(
         latency_s,
     } = distance;
     class!(py, Distance)?.call1((class.short(), bandwidth_bytes_per_s, latency_s))
+}
+
+pub(super) fn of_route<'py>(py: Python<'py>, route: &Route) -> PyResult<Bound<'py, PyAny>> {
+    let devices = route.devices.iter().map(ToString::to_string);
+    let devices = PyTuple::new(py, devices.collect::<Vec<_>>())?;
+    class!(py, Route)?.call1((devices, route.bandwidth_bytes_per_s, route.latency_s))
 }

@@ -408,7 +408,7 @@ fn start_of_time() -> Instant {
 struct NoMeter;
 
 impl Meter for NoMeter {
-    fn begin(&mut self, _now: &Now, _arrival: ArrivalId, _bytes: u64) {}
+    fn begin(&mut self, _now: &Now, _arrival: ArrivalId, _bytes: u64, _is_on_device: bool) {}
     fn stored(&mut self, _now: &Now, _arrival: ArrivalId, _bytes: u64, _is_lent: bool) {}
     fn received(&mut self, _now: &Now, _arrival: ArrivalId, _bytes: u64) {}
     fn received_inline(&mut self, _bytes: u64) {}

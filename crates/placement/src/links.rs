@@ -1,1 +1,0 @@
-//! Estimates of links, learned from what has travelled.

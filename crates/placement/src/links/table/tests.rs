@@ -1,0 +1,214 @@
+use super::super::estimate::Estimate;
+use super::*;
+use crate::links::SizeClass;
+
+const MIB: u64 = 1 << 20;
+
+const PRIORS: Priors = Priors {
+    same_host: Prior {
+        bytes_per_s: 1e10,
+        latency_s: 1e-6,
+    },
+    other_host: Prior {
+        bytes_per_s: 1e8,
+        latency_s: 1e-5,
+    },
+    device: Prior {
+        bytes_per_s: 6e9,
+        latency_s: 2e-6,
+    },
+};
+
+/// Two workers on each of three hosts
+fn table() -> (LinkTable, Vec<WorkerId>) {
+    let mut table = LinkTable::new(PRIORS, 100);
+    let workers = (0..6)
+        .map(|worker| {
+            let (process, host) = (format!("p{worker}"), format!("h{}", worker / 2));
+            table.add_worker(&format!("w{worker}"), &process, &host)
+        })
+        .collect();
+    (table, workers)
+}
+
+fn said(bytes: u64, bytes_per_s: f64, samples: u32) -> LinkEstimate {
+    LinkEstimate {
+        memory: Memory::Host,
+        class: SizeClass::of(bytes),
+        estimate: Estimate {
+            bytes_per_s,
+            latency_s: 0.0,
+            samples,
+        },
+    }
+}
+
+fn from(table: &LinkTable, sender: WorkerId, receiver: WorkerId) -> (Origin, f64) {
+    let answer = table.answer(sender, receiver, 4 * MIB, Memory::Host);
+    (answer.origin, answer.bytes_per_s)
+}
+
+#[test]
+fn who_has_not_met_is_answered_for_by_hosts_then_by_kind_then_by_what_was_known_before() {
+    let (mut table, w) = table();
+    assert_eq!(from(&table, w[0], w[1]), (Origin::Prior, 1e10));
+    assert_eq!(from(&table, w[0], w[2]), (Origin::Prior, 1e8));
+    table
+        .handle_report("p2", "p0", "h0", "tcp", &[said(MIB, 2e8, 6)])
+        .expect("a worker says it");
+    assert_eq!(from(&table, w[0], w[2]), (Origin::ProcessPair, 2e8));
+    assert_eq!(from(&table, w[1], w[3]), (Origin::HostPair, 2e8));
+    // The other direction may differ.
+    assert_eq!(from(&table, w[2], w[0]), (Origin::Class, 2e8));
+    assert_eq!(from(&table, w[4], w[0]), (Origin::Class, 2e8));
+    assert_eq!(from(&table, w[0], w[1]), (Origin::Prior, 1e10));
+    let device = table.answer(w[0], w[2], MIB, Memory::Device);
+    assert_eq!(device.origin, Origin::Prior);
+    assert_eq!(table.answer(w[0], w[0], MIB, Memory::Host).seconds, 0.0);
+}
+
+#[test]
+fn nics_that_are_known_stand_in_for_what_has_not_been_measured() {
+    let (mut table, w) = table();
+    table.set_nic("h0", 1.25e9);
+    assert_eq!(
+        from(&table, w[0], w[2]),
+        (Origin::Prior, 1e8),
+        "one end says nothing"
+    );
+    table.set_nic("h1", 1.25e8);
+    assert_eq!(from(&table, w[0], w[2]), (Origin::Prior, 1.25e8));
+    for nonsense in [f64::NAN, 0.0, -1.0, f64::INFINITY] {
+        table.set_nic("h1", nonsense);
+        assert_eq!(from(&table, w[0], w[2]), (Origin::Prior, 1e8));
+    }
+}
+
+#[test]
+fn links_of_who_left_are_forgotten_and_what_is_known_of_hosts_stays() {
+    let (mut table, w) = table();
+    table
+        .handle_report("p2", "p0", "h0", "tcp", &[said(MIB, 2e8, 6)])
+        .expect("a worker says it");
+    table
+        .handle_report("p1", "p2", "h1", "tcp", &[said(MIB, 3e8, 6)])
+        .expect("a worker says it");
+    table.remove_worker("w2");
+    assert_eq!(table.pairs(), 0);
+    assert_eq!(table.worker("w2"), None);
+    assert_eq!(from(&table, w[0], w[3]), (Origin::HostPair, 2e8));
+    assert_eq!(from(&table, w[3], w[1]), (Origin::HostPair, 3e8));
+    // Of who is not there no one knows anything.
+    assert_eq!(from(&table, w[0], w[2]), (Origin::Prior, 1e8));
+    let late = table.handle_report("p2", "p0", "h0", "tcp", &[said(MIB, 2e8, 6)]);
+    let process = "p2".to_owned();
+    assert_eq!(late, Err(TableError::NotAWorker { process }));
+    let again = table.add_worker("w2", "another", "h1");
+    assert_eq!(from(&table, w[0], again), (Origin::HostPair, 2e8));
+}
+
+#[test]
+fn one_starved_process_does_not_speak_for_its_host() {
+    let (mut table, w) = table();
+    table
+        .handle_report("p2", "p0", "h0", "tcp", &[said(MIB, 3e7, 6)])
+        .expect("a worker says it");
+    table
+        .handle_report("p3", "p0", "h0", "tcp", &[said(MIB, 1.2e8, 6)])
+        .expect("a worker says it");
+    assert_eq!(from(&table, w[0], w[2]), (Origin::ProcessPair, 3e7));
+    assert_eq!(from(&table, w[1], w[2]), (Origin::HostPair, 1.2e8));
+    // A single message is not enough for that.
+    table
+        .handle_report("p3", "p1", "h0", "tcp", &[said(MIB, 9e9, 1)])
+        .expect("a worker says it");
+    let unmet = table.add_worker("w9", "p9", "h1");
+    assert_eq!(from(&table, w[1], unmet), (Origin::HostPair, 1.2e8));
+}
+
+#[test]
+fn sizes_that_have_not_come_are_as_the_nearest_that_have() {
+    let (mut table, w) = table();
+    let small = LinkEstimate {
+        estimate: Estimate {
+            bytes_per_s: 5e7,
+            latency_s: 1e-3,
+            samples: 2,
+        },
+        ..said(100 << 10, 0.0, 0)
+    };
+    let large = said(32 * MIB, 1e8, 4);
+    table
+        .handle_report("p2", "p0", "h0", "tcp", &[small, large])
+        .expect("a worker says it");
+    let seconds = |bytes| table.seconds(w[0], w[2], bytes, Memory::Host);
+    let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-9);
+    near(seconds(0), 1e-3);
+    near(seconds(100_000), 100_000.0 / 5e7);
+    near(seconds(2_000_000), 1e-3 + 2_000_000.0 / 1e8);
+    near(seconds(100_000_000), 1.0);
+    near(seconds(1_000_000_000), 1e-3 + 10.0);
+    assert_eq!(table.answer(w[0], w[2], 0, Memory::Host).samples, 6);
+}
+
+#[test]
+fn the_lane_that_was_used_last_counts_and_all_are_told() {
+    let (mut table, w) = table();
+    table
+        .handle_report("p1", "p0", "h0", "tcp", &[said(MIB, 1e9, 6)])
+        .expect("a worker says it");
+    let lent = said(MIB, f64::INFINITY, 3);
+    table
+        .handle_report("p1", "p0", "h0", "shm", &[lent])
+        .expect("a worker says it");
+    assert_eq!(
+        from(&table, w[0], w[1]),
+        (Origin::ProcessPair, f64::INFINITY)
+    );
+    let mut lanes: Vec<_> = table.links().map(|link| link.lane).collect();
+    lanes.sort();
+    assert_eq!(lanes, ["shm", "tcp"]);
+    for lane in 0..20 {
+        let lane = format!("lane{lane}");
+        table
+            .handle_report("p1", "p0", "h0", &lane, &[lent])
+            .expect("a worker says it");
+    }
+    assert_eq!(table.links().count(), LANES_MAX);
+}
+
+#[test]
+fn a_full_table_forgets_strangers_and_refuses_more() {
+    let mut table = LinkTable::new(PRIORS, 2);
+    for worker in ["a", "b", "c"] {
+        table.add_worker(worker, worker, "h");
+    }
+    let said = [said(MIB, 1e9, 1)];
+    table
+        .handle_report("a", "a client", "h", "shm", &said)
+        .expect("a worker says it");
+    table
+        .handle_report("a", "b", "h", "shm", &said)
+        .expect("a worker says it");
+    table
+        .handle_report("a", "c", "h", "shm", &said)
+        .expect("a worker says it");
+    assert_eq!(table.pairs(), 2);
+    let full = table.handle_report("b", "c", "h", "shm", &said);
+    assert_eq!(full, Err(TableError::Full { links: 2 }));
+    table
+        .handle_report("a", "c", "h", "shm", &said)
+        .expect("a worker says it");
+}
+
+#[test]
+fn a_worker_that_moves_to_another_process_is_asked_for_there() {
+    let (mut table, w) = table();
+    table
+        .handle_report("p2", "p0", "h0", "tcp", &[said(MIB, 2e8, 6)])
+        .expect("a worker says it");
+    let moved = table.add_worker("w2", "p2-again", "h2");
+    assert_eq!(from(&table, w[0], moved).0, Origin::Class);
+    assert_eq!(table.add_worker("w2", "p2-again", "h2"), moved);
+    assert_eq!(table.addresses().count(), 6);
+}

@@ -1,0 +1,100 @@
+"""What a scheduler knows of how fast its links are: estimates that the receivers send it.
+
+The table is in Rust (`backhaul._native.Links`), where placement asks it. Here it is fed with what
+heartbeats bring, and told who has left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from dask.utils import parse_bytes
+
+import dask
+from backhaul._native import Links
+from backhaul.dask.flows import Report
+
+__all__ = ["LinkAccount"]
+
+logger = logging.getLogger(__name__)
+
+#: Bytes per second, and seconds beside that, to expect before anything was measured: what
+#: `crates/topology/src/distance/figures.rs` has, with its sources, for memory of one NUMA node, for
+#: the latency of a network without RDMA, and for devices of two sockets.
+_SAME_HOST = (12.8e9, 0.107e-6)
+_NETWORK_LATENCY_S = 14.0e-6
+_DEVICE = (6e9, 1.134e-6)
+
+
+class LinkAccount:
+    """Feeds the table of links of one scheduler.
+
+    Parameters
+    ----------
+    links_max : int
+        Most pairs of processes that are told apart.
+    """
+
+    def __init__(self, links_max: int) -> None:
+        # What Dask assumes of any link, until more is known.
+        assumed = parse_bytes(dask.config.get("distributed.scheduler.bandwidth"))
+        self.links = Links(
+            same_host=_SAME_HOST,
+            other_host=(float(assumed), _NETWORK_LATENCY_S),
+            device=_DEVICE,
+            links_max=links_max,
+        )
+        #: Workers of whom the log has said that they talk nonsense; as many as there were at most.
+        self._warned: set[str] = set()
+
+    def handle_report(self, address: str, host: str, report: Report) -> None:
+        """Take note of what a worker says; nonsense is left out, and said once of each worker.
+
+        Parameters
+        ----------
+        address, host : str
+            The worker, and the host that it is on.
+        report : dict
+            As `backhaul.dask.flows.Reporter` makes it; one of another release may lack the links.
+        """
+        listed = report.get("links", [])
+        try:
+            speed = report.get("nic_bytes_per_s")
+            process = str(report["process"])
+            self.links.add_worker(address, process, host, None if speed is None else float(speed))
+            for (sender, _pid, sender_host, lane, _sizes), estimates in zip(
+                report["flows"], listed, strict=False
+            ):
+                self.links.report(process, sender, sender_host, lane, estimates)
+        except (KeyError, TypeError, ValueError) as error:
+            if address not in self._warned:
+                self._warned.add(address)
+                logger.warning(
+                    "Left out what worker %s says of its links: %s",
+                    address,
+                    error.args[0] if error.args else error,
+                )
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """Forget the workers that are not among some; does nothing if there are none."""
+        if len(self.links) <= len(addresses) and not self._warned:
+            return
+        for address in self.links.workers():
+            if address not in addresses:
+                self.links.remove_worker(address)
+        self._warned.intersection_update(addresses)
+
+    def answer(
+        self, sender: str, receiver: str, nbytes: int
+    ) -> tuple[float, float, float, int, str] | None:
+        """Predict a message, as `Links.answer`; None if one of the workers has not reported."""
+        try:
+            return self.links.answer(sender, receiver, nbytes)
+        except KeyError:
+            return None
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """List what was measured, as `Links.rows`."""
+        return self.links.rows()

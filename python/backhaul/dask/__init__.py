@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from backhaul.dask.lane_map import lanes
     from backhaul.dask.launch.cluster import LocalCluster
     from backhaul.dask.launch.cuda import DGX, CUDACluster
+    from backhaul.dask.leases import get_resources, resource_id
+    from backhaul.dask.requests import resources
     from backhaul.dask.transfer_table import transfers
     from backhaul.dask.ucx_scheme import claim_ucx
 
@@ -36,8 +38,11 @@ __all__ = [
     "Settings",
     "backend",
     "claim_ucx",
+    "get_resources",
     "lanes",
     "register_device_array",
+    "resource_id",
+    "resources",
     "transfers",
 ]
 
@@ -50,8 +55,11 @@ _LAZY = {
     "DGX": "backhaul.dask.launch.cuda",
     "LocalCluster": "backhaul.dask.launch.cluster",
     "claim_ucx": "backhaul.dask.ucx_scheme",
+    "get_resources": "backhaul.dask.leases",
     "lanes": "backhaul.dask.lane_map",
     "register_device_array": "backhaul.dask.device_arrays",
+    "resource_id": "backhaul.dask.leases",
+    "resources": "backhaul.dask.requests",
     "transfers": "backhaul.dask.transfer_table",
 }
 

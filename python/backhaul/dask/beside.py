@@ -10,7 +10,7 @@ import threading
 
 from backhaul.dask.private import ThreadPoolExecutor, thread_state, threads_lock
 
-__all__ = ["BESIDE", "BesideExecutor"]
+__all__ = ["BESIDE", "BesideThreadPoolExecutor"]
 
 #: Name of the executor among those of a worker
 BESIDE = "backhaul-beside"
@@ -19,13 +19,14 @@ BESIDE = "backhaul-beside"
 _SPARE = 8
 
 
-class BesideExecutor(ThreadPoolExecutor):
+class BesideThreadPoolExecutor(ThreadPoolExecutor):
     """A pool with a thread for each task in it, and few more.
 
     Notes
     -----
     `grow` and `shrink` are called by one thread, that of the worker's event loop, before a task is
-    submitted and after it has ended.
+    submitted and after it has ended. `Worker.execute` knows by the name of the class that context
+    variables reach its threads.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class BesideExecutor(ThreadPoolExecutor):
 class _Leave:
     """Ends the thread that takes it from the queue."""
 
-    def __init__(self, executor: BesideExecutor) -> None:
+    def __init__(self, executor: BesideThreadPoolExecutor) -> None:
         self._executor = executor
 
     def run(self) -> None:

@@ -26,7 +26,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
-from backhaul.dask.beside import BesideExecutor
+from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.holding import holding, send_beside
 from backhaul.dask.leases import current_lease, set_current_device
 from backhaul.dask.memory import allocate_in_arena
@@ -56,7 +56,7 @@ from backhaul.dask.worker_slots import lease_of
 __all__ = ["direct_start", "start_execution"]
 
 #: Pools that run a task as Dask's does
-_EXECUTORS = frozenset({ThreadPoolExecutor, BesideExecutor})
+_EXECUTORS = frozenset({ThreadPoolExecutor, BesideThreadPoolExecutor})
 
 #: The one whose source was read, whoever replaces it later
 _EXECUTE = Worker.execute

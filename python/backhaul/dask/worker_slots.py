@@ -22,7 +22,7 @@ from distributed import Worker
 
 import dask
 from backhaul._native import ResourcePools, ResourceRequest
-from backhaul.dask.beside import BesideExecutor
+from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.config import resource_limits
 from backhaul.dask.declared import Declared, checked, groups_of, totals
 from backhaul.dask.holding import holding_execute
@@ -85,7 +85,7 @@ def install(worker: Worker) -> None:
     for name, total in totals(declared).items():
         state.total_resources[name] = total
         state.available_resources.setdefault(name, total)
-    executor = BesideExecutor()
+    executor = BesideThreadPoolExecutor()
     slots = WorkerSlots(declared, beside_max=limits.beside_max, executor=executor)
     CONSTRAINED_TASKS.install(state, _Constrained(slots))
     READY_TASKS.install(state, _Ready(slots))
@@ -156,12 +156,16 @@ class WorkerSlots:
         What the worker has, see `backhaul.dask.declared`.
     beside_max : int
         Most tasks at once that take less than a thread.
-    executor : BesideExecutor
+    executor : BesideThreadPoolExecutor
         Where these run.
     """
 
     def __init__(
-        self, declared: Declared, *, beside_max: int, executor: BesideExecutor | None = None
+        self,
+        declared: Declared,
+        *,
+        beside_max: int,
+        executor: BesideThreadPoolExecutor | None = None,
     ) -> None:
         self.declared = declared
         self.pools = ResourcePools(declared)

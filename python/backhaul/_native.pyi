@@ -1,6 +1,6 @@
 """The Rust fabric as Python sees it; import the names from ``backhaul`` instead."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from types import GenericAlias, TracebackType
 from typing import Any, Generic, TypeVar, final
@@ -27,6 +27,9 @@ __all__ = [
     "Machine",
     "Plan",
     "Request",
+    "ResourcePlaces",
+    "ResourcePools",
+    "ResourceRequest",
     "__version__",
     "arena_of_numpy_handler",
     "borrowed_bytes",
@@ -763,6 +766,145 @@ def cuda_devices() -> list[tuple[str, str]]:
     CudaUnavailable
         If there is no driver, or no GPU.
     """
+
+@final
+class ResourceRequest:
+    """What one task asks for; equal requests are equal, and hash alike.
+
+    Parameters
+    ----------
+    needs : mapping of str to float
+        Amounts in units, by name; those of nothing are left out.
+    affinity : sequence of str
+        Names of those of which the units are preferred that the inputs ran on.
+
+    Raises
+    ------
+    ValueError
+        If an amount is negative, no number, or too fine, or an affinity is to something that is not
+        asked for.
+    """
+
+    def __new__(
+        cls, needs: Mapping[str, float], affinity: Sequence[str] = ...
+    ) -> ResourceRequest: ...
+    @property
+    def needs(self) -> dict[str, float]: ...
+    @property
+    def affinity(self) -> list[str]: ...
+    def __getnewargs__(self) -> tuple[dict[str, float], list[str]]: ...
+    def __hash__(self) -> int: ...
+
+@final
+class ResourcePools:
+    """The pools of one worker, and the leases of what is taken from them.
+
+    Parameters
+    ----------
+    declared : dict
+        By name: a whole number of units, counted from zero; ids like ``[0, 1]``; groups of ids like
+        ``[[0, 1], [2, 3]]``; or, as a float, an amount. A whole number above 4096 is an amount too.
+    coupled : dict, optional
+        Ids of other pools that are near to some ids, like ``{"GPU": {0: {"NIC": [1]}}}``.
+
+    Raises
+    ------
+    ValueError
+        If groups overlap, ids are unknown, or amounts are none.
+    TypeError
+        If something declared is neither a number nor ids.
+    """
+
+    def __new__(
+        cls,
+        declared: dict[str, Any],
+        *,
+        coupled: dict[str, dict[int, dict[str, list[int]]]] | None = None,
+    ) -> ResourcePools: ...
+    def declare(
+        self,
+        declared: dict[str, Any],
+        *,
+        coupled: dict[str, dict[int, dict[str, list[int]]]] | None = None,
+    ) -> None:
+        """Have what is declared from now on, in the place of all that was; leases go on."""
+
+    def unmeetable(self, request: ResourceRequest) -> str | None:
+        """Say why a request can never be met here; None if it can."""
+
+    def take(
+        self, request: ResourceRequest, inputs: Mapping[str, Sequence[int]] | None = None
+    ) -> int | None:
+        """Take all that a request asks for, or nothing: the number of a lease, or None.
+
+        Parameters
+        ----------
+        request : ResourceRequest
+            What is asked for.
+        inputs : mapping of str to sequence of int, optional
+            Units that the inputs ran on, by name.
+
+        Raises
+        ------
+        ValueError
+            If it can never be met.
+        """
+
+    def give_back(self, lease: int) -> None:
+        """Give back all that a lease holds.
+
+        Raises
+        ------
+        KeyError
+            If it was given back before.
+        """
+
+    def held(self, lease: int) -> dict[str, Any]:
+        """Tell what a lease holds: by name, units as a tuple, or an amount as a float."""
+
+    def amounts(self) -> dict[str, tuple[float, float]]:
+        """Tell how much there is and how much of it is free, by name."""
+
+    def units(self, resource: str) -> dict[int, float] | None:
+        """Tell how much of each unit is free; None for a sum, or what is not there."""
+
+    @property
+    def leases(self) -> int: ...
+
+@final
+class ResourcePlaces:
+    """The workers of a scheduler, by number, and what of them is spoken for."""
+
+    def __new__(cls) -> ResourcePlaces: ...
+    def set_worker(self, place: int, declared: dict[str, Any]) -> None:
+        """Know of a worker, or of what it has now; what is booked there stays booked."""
+
+    def remove_worker(self, place: int) -> None:
+        """Forget a worker and all that is booked there."""
+
+    def signature(self, request: ResourceRequest) -> int:
+        """Give a request its number, the same for equal ones."""
+
+    def ranked(self, signature: int, count: int = 1) -> list[int]:
+        """List workers that can ever meet a request, the least loaded first."""
+
+    def load(self, signature: int, place: int) -> float | None:
+        """Tell how loaded a worker would be with one more such task; None if it never can be."""
+
+    def has_room(self, signature: int, place: int) -> bool:
+        """Tell whether a worker may be given one more such task, to run or to wait."""
+
+    def book(self, signature: int, place: int) -> None:
+        """Note that a task was given to a worker."""
+
+    def release(self, signature: int, place: int) -> None:
+        """Note that a task has left a worker."""
+
+    def booked(self, signature: int, place: int) -> int:
+        """Count such tasks that a worker was given, and has."""
+
+    def unmeetable(self, signature: int) -> str | None:
+        """Say why no worker can ever meet a request; None if one can, or there is none at all."""
 
 @final
 class Request(Generic[_T_co]):

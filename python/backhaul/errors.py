@@ -25,6 +25,7 @@
     ├── Cancelled                        the operation was cancelled
     ├── NotObserved                      nobody has counted what was asked for
     ├── NotDone                          a result was asked for before it was there
+    ├── ResourceError (LookupError)      a unit that a task does not hold
     └── OutOfMemory (MemoryError)        no memory for a message, which is dropped
 """
 
@@ -52,6 +53,7 @@ __all__ = [
     "PlanError",
     "ProtocolViolation",
     "QueueFull",
+    "ResourceError",
     "TimedOut",
     "TruncatedError",
     "UcxUnavailable",
@@ -153,3 +155,7 @@ class NotObserved(BackhaulError):
 # MemoryError first: it makes its instances itself, and refuses to for a class built on another.
 class OutOfMemory(MemoryError, BackhaulError):
     """There was no memory for a message."""
+
+
+class ResourceError(BackhaulError, LookupError):
+    """A unit of a resource that the running task does not hold, or no task is running."""

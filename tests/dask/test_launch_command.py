@@ -221,7 +221,10 @@ def test_a_plan_is_told_and_can_be_followed(
         (["worker", "tcp://a:1", "--listen-address", "tcp://b:2"], "--listen-address does not"),
         (["worker", "tcp://127.0.0.1:1", "--interface", "ib"], "no interface begins with"),
         (["worker", "tcp://127.0.0.1:1", "--env", "A"], "--env must be like NAME=VALUE"),
-        (["worker", "tcp://127.0.0.1:1", "--resources", "GPU=x"], "'x' is no number"),
+        (
+            ["worker", "tcp://127.0.0.1:1", "--resources", "GPU=x"],
+            "'x' is neither a number nor ids",
+        ),
         (["worker", "tcp://127.0.0.1:1", "--policy", "per-gpu", "--gpus", "0,0"], "twice"),
         (["worker", "--scheduler-file", "/nowhere", "--death-timeout", "100ms"], "/nowhere"),
         (["plan", "--policy", "per-numa", "--nworkers", "2"], "drop --nworkers"),

@@ -32,6 +32,7 @@ OURS = {
     "device_frames.py": {"frames", "host"},
     # Bokeh's, of a page that we made, and a cell of our matrix
     "dashboard.py": {"cell", "doc", "grid", "hosts", "page", "plot", "self"},
+    "declared.py": {"found", "parts"},
     "execution.py": {"_current", "ours", "stream"},
     "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
     "flows.py": {"found", "names", "reported", "total"},
@@ -44,8 +45,10 @@ OURS = {
     # Of a class of ours, or a process whose class is ours since the line before
     "launch/nanny.py": {"process", "spawned", "vars(self)"},
     "launch/run.py": {"nannies"},
-    "launch/worker.py": {"found", "spec"},
-    "launch/worker_specs.py": {"arguments", "own", "resources"},
+    "launch/worker.py": {"spec"},
+    "launch/worker_specs.py": {"arguments", "ours", "own", "resources"},
+    # A lease
+    "leases.py": {"lease"},
     "lending.py": {"frames"},
     "ledger.py": {"link", "process", "listed", "rest"},
     # A pandas frame
@@ -54,6 +57,9 @@ OURS = {
     "prometheus.py": {"found"},
     # What we made
     "reports.py": {"report"},
+    # The function of a user's that is decorated
+    "requests.py": {"amounts", "function"},
+    "scheduler_slots.py": {"declared", "restrictions"},
     # A pandas frame
     "transfer_table.py": {"frame"},
     # The argument of dask.config.set
@@ -61,10 +67,14 @@ OURS = {
     "ucx_keys.py": {"found", "variables"},
     # A future of asyncio's that a coroutine gave us to wait for
     "waiting.py": {"_current", "awaited"},
+    # A lease
+    "worker_slots.py": {"amounts", "inputs", "lease", "recs"},
 }
 
 #: Of Dask's, and state: what stands there is what Dask would have written.
 STATE = {
+    # As distributed.threadpoolexecutor.secede
+    "beside.py": {"thread_state.proceed"},
     # As Worker.execute, _run_task and GraphNode.is_coro
     "execution.py": {
         "run_spec._is_coro",
@@ -77,8 +87,22 @@ STATE = {
     },
     # As SpillBuffer.__getitem__
     "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
+    # As Scheduler._task_to_msg: an executor, as a user may name one
+    "holding.py": {"task_state.annotations"},
     # A name of ours in the attributes of a client, that Dask does not have
     "outbox.py": {"attributes"},
+    # As Scheduler._apply_annotations and SchedulerState.acquire_resources
+    "scheduler_slots.py": {
+        "ts.annotations",
+        "ts.resource_restrictions",
+        "ws.used_resources[name]",
+    },
+    # As Worker.set_resources and WorkerState._handle_compute_task
+    "worker_slots.py": {
+        "state.available_resources",
+        "state.total_resources[name]",
+        "ts.resource_restrictions",
+    },
     # The registry of comms, as distributed.comm.ucx and distributed-ucxx at their import
     "ucx_scheme.py": {"backends[scheme]"},
 }

@@ -1,1 +1,25 @@
 //! What a worker has that tasks may hold: pools of ids and sums, and who holds what.
+//!
+//! A pool is *indexed*, where each unit has an id and belongs to one group, or a *sum*, like bytes,
+//! of which only the amount counts. [`Pools`] lends both to tasks on one worker; [`Places`] knows
+//! of all workers how much of each is spoken for, and which one a task fits best.
+//!
+//! The scheme, indexed and sum pools in amounts of 1/10,000, of which a fraction comes from one id,
+//! is that of HyperQueue's generalized resources (its documentation, "Resource management").
+
+mod declare;
+mod indexed;
+mod places;
+mod pools;
+mod quantity;
+mod request;
+
+pub use self::declare::{Coupled, Declaration, DeclareError, IDS_MAX, Indexed};
+pub use self::indexed::{Choice, IndexedPool};
+pub use self::places::{AHEAD, Place, Places, PlacesError, Signature};
+pub use self::pools::{Held, LeaseId, Pools, TakeError, UnknownLease};
+pub use self::quantity::{PER_ONE, Quantity, QuantityError};
+pub use self::request::{Request, RequestError, Unmeetable};
+
+/// Id of one unit of an indexed pool, as whoever declared it calls it
+pub type UnitId = u32;

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from backhaul.dask.launch.cluster import LocalCluster
     from backhaul.dask.launch.cuda import DGX, CUDACluster
     from backhaul.dask.link_table import links
+    from backhaul.dask.leases import get_resources, resource_id
+    from backhaul.dask.requests import resources
     from backhaul.dask.transfer_table import transfers
     from backhaul.dask.ucx_scheme import claim_ucx
 
@@ -37,9 +39,12 @@ __all__ = [
     "Settings",
     "backend",
     "claim_ucx",
+    "get_resources",
     "lanes",
     "links",
     "register_device_array",
+    "resource_id",
+    "resources",
     "transfers",
 ]
 
@@ -52,9 +57,12 @@ _LAZY = {
     "DGX": "backhaul.dask.launch.cuda",
     "LocalCluster": "backhaul.dask.launch.cluster",
     "claim_ucx": "backhaul.dask.ucx_scheme",
+    "get_resources": "backhaul.dask.leases",
     "lanes": "backhaul.dask.lane_map",
     "links": "backhaul.dask.link_table",
     "register_device_array": "backhaul.dask.device_arrays",
+    "resource_id": "backhaul.dask.leases",
+    "resources": "backhaul.dask.requests",
     "transfers": "backhaul.dask.transfer_table",
 }
 

@@ -58,15 +58,17 @@ def install_for(server: Any) -> None:
     """
     # Each imports what it needs: a worker does without the scheduler's part.
     if isinstance(server, Scheduler):
-        from backhaul.dask import account, in_flight
+        from backhaul.dask import account, in_flight, scheduler_slots
 
         in_flight.install(server)
         account.install(server)
+        scheduler_slots.install(server)
     elif isinstance(server, Worker):
-        from backhaul.dask import memory, reports
+        from backhaul.dask import memory, reports, worker_slots
 
         memory.install(server)
         reports.install(server)
+        worker_slots.install(server)
     elif isinstance(server, Nanny):
         from backhaul.dask import memory
 

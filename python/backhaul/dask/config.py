@@ -22,7 +22,14 @@ from backhaul.dask.ucx_keys import read_ucx_keys
 if TYPE_CHECKING:
     from backhaul.dask.saturation import Limits
 
-__all__ = ["Settings", "switched_on", "transfers_links_max", "work_in_hand_limits"]
+__all__ = [
+    "ResourceLimits",
+    "Settings",
+    "resource_limits",
+    "switched_on",
+    "transfers_links_max",
+    "work_in_hand_limits",
+]
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
@@ -181,6 +188,32 @@ def work_in_hand_limits() -> Limits | None:
         memory_share=_require("work-in-hand.memory-share", _share),
         memory_budget_bytes=_require("work-in-hand.memory-budget", _bytes),
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResourceLimits:
+    """What the slots of a worker are held to.
+
+    Parameters
+    ----------
+    beside_max : int
+        Most tasks at once that take less than a thread.
+    """
+
+    beside_max: int
+
+
+def resource_limits() -> ResourceLimits | None:
+    """Read what the slots of workers are held to; None if resources are left to upstream.
+
+    Raises
+    ------
+    ValueError
+        If a value cannot be understood. Names the key, the value and what is allowed.
+    """
+    if not _require("resources.enabled", _flag):
+        return None
+    return ResourceLimits(beside_max=_require("resources.beside", _count))
 
 
 def transfers_links_max() -> int | None:

@@ -26,6 +26,9 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
+from backhaul.dask.beside import BesideThreadPoolExecutor
+from backhaul.dask.holding import holding, send_beside
+from backhaul.dask.leases import current_lease, set_current_device
 from backhaul.dask.memory import allocate_in_arena
 from backhaul.dask.patches import EXECUTOR_QUEUE
 from backhaul.dask.private import (
@@ -48,8 +51,12 @@ from backhaul.dask.private import (
     time,
     worker_variable,
 )
+from backhaul.dask.worker_slots import lease_of
 
 __all__ = ["direct_start", "start_execution"]
+
+#: Pools that run a task as Dask's does
+_EXECUTORS = frozenset({ThreadPoolExecutor, BesideThreadPoolExecutor})
 
 #: The one whose source was read, whoever replaces it later
 _EXECUTE = Worker.execute
@@ -69,7 +76,14 @@ _READY_ENOUGH = 3
 _PATIENCE_S = 0.002
 
 
-def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_id: str) -> bool:
+def start_execution(
+    worker: Worker,
+    key: Any,
+    *,
+    span_id: str | None,
+    stimulus_id: str,
+    executor_name: str = "default",
+) -> bool:
     """Start to execute a task that the state machine has just put into the state *executing*.
 
     Parameters
@@ -82,6 +96,8 @@ def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_i
         Span that the metrics belong to.
     stimulus_id : str
         What caused it.
+    executor_name : str
+        Which of the worker's pools runs it.
 
     Returns
     -------
@@ -89,9 +105,10 @@ def start_execution(worker: Worker, key: Any, *, span_id: str | None, stimulus_i
         False if this task is not for us; nothing was done.
     """
     task_state = worker.state.tasks[key]
-    executor = worker.executors.get("default")
+    executor = worker.executors.get(executor_name)
     if (
-        type(executor) is not ThreadPoolExecutor
+        not isinstance(executor, ThreadPoolExecutor)
+        or type(executor) not in _EXECUTORS
         or worker.status not in WORKER_ANY_RUNNING
         or task_state.annotations is None
         or "executor" in task_state.annotations
@@ -122,9 +139,16 @@ def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> None:
         # A sub-class with an `execute` of its own keeps it.
-        if getattr(func, "__func__", None) is not _EXECUTE or not start_execution(
-            self, *args, span_id=span_id, **kwargs
-        ):
+        if getattr(func, "__func__", None) is not _EXECUTE:
+            original(self, task_name, func, *args, span_id=span_id, **kwargs)
+        elif (lease := lease_of(self.state, args[0])) is not None:
+            with holding(self, args[0], lease) as executor_name:
+                if not start_execution(
+                    self, *args, span_id=span_id, executor_name=executor_name, **kwargs
+                ):
+                    send_beside(self, args[0], executor_name)
+                    original(self, task_name, func, *args, span_id=span_id, **kwargs)
+        elif not start_execution(self, *args, span_id=span_id, **kwargs):
             original(self, task_name, func, *args, span_id=span_id, **kwargs)
 
     return _start_async_instruction
@@ -294,6 +318,8 @@ class _Execution(asyncio.Future[None]):
         thread_state.key = self._key
         worker_variable.set(worker)
         allocate_in_arena()
+        if (lease := current_lease.get()) is not None:
+            set_current_device(lease)
         try:
             self._call()
         finally:

@@ -105,6 +105,7 @@ from distributed.worker_state_machine import (
     RescheduleEvent,
     StateMachineEvent,
     TaskFinishedMsg,
+    UnpauseEvent,
 )
 from distributed.worker_state_machine import WorkerState as WorkerStateMachine
 
@@ -155,6 +156,7 @@ __all__ = [
     "ThreadPoolExecutor",
     "ToPickle",
     "Tuple",
+    "UnpauseEvent",
     "WorkStealing",
     "Worker",
     "WorkerMemoryManager",

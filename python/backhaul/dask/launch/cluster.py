@@ -205,8 +205,11 @@ class LocalCluster(PlannedCluster):
         gives each worker the one that is nearest to it.
     protocol : str, optional
         ``backhaul`` by default. Workers are pinned whatever they speak.
-    env, resources : mapping, optional
-        Environment variables and Dask resources of all workers.
+    env : mapping, optional
+        Environment variables of all workers.
+    resources : mapping, optional
+        What each worker has: ``{"GPU": [[0, 1], [2, 3]]}`` are ids in groups that belong together,
+        ``{"GPU": 2}`` ids counted from zero, ``{"MEMORY": 64e9}`` an amount.
     worker_options : mapping of str to mapping, optional
         Arguments for single workers by name, so that they may differ:
         ``{"0": {"nthreads": 4, "resources": {"BIG": 1}}}``.

@@ -22,6 +22,7 @@ from distributed.security import Security
 
 import dask
 from backhaul.dask.addresses import local_host_for, parse_location
+from backhaul.dask.declared import parse
 from backhaul.dask.launch.announce import preferred_address
 from backhaul.dask.launch.cuda import devices
 from backhaul.dask.launch.gpu_command import GPU_OPTIONS
@@ -234,7 +235,7 @@ def _run(
         memory_policy=memory_policy,
         pin=pin,
         env=dict(_pair(each, "--env") for each in env),
-        resources=_resources(resources),
+        resources=parse(resources),
         worker_class=import_term(worker_class),
         nanny={
             "security": security,
@@ -316,17 +317,6 @@ def _pair(text: str, option: str) -> tuple[str, str]:
     if not equals or not name:
         raise ConfigError(f"{option} must be like NAME=VALUE, got {text!r}")
     return name, value
-
-
-def _resources(text: str | None) -> dict[str, float]:
-    found = {}
-    for part in (text or "").replace(",", " ").split():
-        name, value = _pair(part, "--resources")
-        try:
-            found[name] = float(value)
-        except ValueError as error:
-            raise ConfigError(f"--resources {part}: {value!r} is no number") from error
-    return found
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ from typing import Any
 
 from distributed import Nanny, Worker
 
+import dask
+from backhaul.dask.declared import checked, totals
 from backhaul.dask.launch.device_memory import DeviceBytes
 from backhaul.dask.launch.device_spill import DeviceSpill
 from backhaul.dask.launch.nanny import pinned
@@ -47,8 +49,8 @@ class WorkerOptions:
         Whether workers are kept on the plan's CPUs and NUMA nodes.
     env : mapping of str to str
         Environment variables for all; they win over the plan's.
-    resources : mapping of str to float
-        Dask resources for all; they win over the plan's.
+    resources : mapping of str to float, list of int or list of list of int
+        Resources for all, see `backhaul.dask.declared`; they win over the plan's.
     worker_class : type, optional
         A class of nannies, or the class of workers that nannies make.
     device_limit : DeviceBytes or None
@@ -69,7 +71,7 @@ class WorkerOptions:
     memory_policy: MemoryPolicy = "prefer"
     pin: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
-    resources: Mapping[str, float] = field(default_factory=dict)
+    resources: Mapping[str, Any] = field(default_factory=dict)
     worker_class: type[Nanny] | type[Worker] | None = None
     device_limit: DeviceBytes | None = None
     log_spilling: bool = False
@@ -95,7 +97,7 @@ def worker_specs(plan: Plan, options: WorkerOptions) -> dict[str, Spec]:
     Raises
     ------
     ConfigError
-        If `options` name a worker that the plan has not.
+        If `options` name a worker that the plan has not, or resources that make no sense.
     """
     names = [worker.name for worker in plan.workers]
     unknown = sorted(set(options.by_name) - set(names))
@@ -109,7 +111,7 @@ def worker_specs(plan: Plan, options: WorkerOptions) -> dict[str, Spec]:
 
 def _spec(worker: WorkerPlan, options: WorkerOptions) -> Spec:
     env: dict[str, str] = {}
-    resources: dict[str, float] = {}
+    resources: dict[str, Any] = {}
     devices = worker.cuda_visible_devices
     if devices is not None:
         # Numbers are NVML's, which are those of the PCI bus; CUDA's own come by speed.
@@ -125,7 +127,7 @@ def _spec(worker: WorkerPlan, options: WorkerOptions) -> Spec:
         "memory_limit": memory_limit,
         "protocol": options.protocol,
         "env": {**env, **options.env},
-        "resources": {**resources, **options.resources} or None,
+        "resources": {**resources, **options.resources},
         "pinning": _pinning(worker, options),
         **_contact(worker, options),
     }
@@ -143,6 +145,7 @@ def _spec(worker: WorkerPlan, options: WorkerOptions) -> Spec:
     if "host" in own:
         arguments.pop("interface", None)
     arguments |= own
+    arguments |= _resources(arguments.pop("resources"), arguments.get("config") or {})
     if options.device_limit is not None:
         arguments["data"] = (
             DeviceSpill,
@@ -154,6 +157,16 @@ def _spec(worker: WorkerPlan, options: WorkerOptions) -> Spec:
             },
         )
     return {"cls": pinned(nanny_class), "options": arguments}
+
+
+def _resources(declared: Mapping[str, Any] | None, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Tell Dask how much a worker has, and the worker by its configuration which ids."""
+    given = checked(declared)
+    if not given:
+        return {"resources": None}
+    ours = {**dask.config.get("backhaul", {}), **config.get("backhaul", {})}
+    ours["resources"] = {**(ours.get("resources") or {}), **given}
+    return {"resources": totals(given), "config": {**config, "backhaul": ours}}
 
 
 def _pinning(worker: WorkerPlan, options: WorkerOptions) -> Pinning:

@@ -1,0 +1,175 @@
+//! What tasks ask for, and what one worker lends: `ResourceRequest` and `ResourcePools`.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
+
+use backhaul_placement::resources::{LeaseId, Pools, Request, UnitId};
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::declared;
+
+/// What one task asks for; equal requests are equal, and hash alike
+#[pyclass(frozen, eq, hash, module = "backhaul._native")]
+#[derive(Eq, PartialEq)]
+pub(crate) struct ResourceRequest {
+    pub(super) request: Request,
+    hash: u64,
+}
+
+impl Hash for ResourceRequest {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
+#[pymethods]
+impl ResourceRequest {
+    #[new]
+    #[pyo3(signature = (needs, affinity = Vec::new()))]
+    fn new(needs: HashMap<String, f64>, affinity: Vec<String>) -> PyResult<Self> {
+        let amounts = needs.iter().map(|(name, units)| (name.as_str(), *units));
+        let request = Request::new(amounts, affinity.iter().map(String::as_str))
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let mut hasher = DefaultHasher::new();
+        request.hash(&mut hasher);
+        Ok(Self {
+            request,
+            hash: hasher.finish(),
+        })
+    }
+
+    /// Amounts by name, without those of nothing
+    #[getter]
+    fn needs(&self) -> BTreeMap<&str, f64> {
+        let needs = self.request.needs().iter();
+        needs
+            .map(|(name, amount)| (name.as_str(), amount.as_f64()))
+            .collect()
+    }
+
+    /// Names of those of which the units are preferred that the inputs ran on
+    #[getter]
+    fn affinity(&self) -> Vec<&str> {
+        let needs = self.request.needs().iter();
+        needs
+            .map(|(name, _)| name.as_str())
+            .filter(|name| self.request.prefers(name))
+            .collect()
+    }
+
+    fn __getnewargs__(&self) -> (BTreeMap<&str, f64>, Vec<&str>) {
+        (self.needs(), self.affinity())
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "ResourceRequest({:?}, affinity={:?})",
+            self.needs(),
+            self.affinity()
+        )
+    }
+}
+
+/// The pools of one worker, and the leases of what is taken from them
+#[pyclass(module = "backhaul._native")]
+pub(crate) struct ResourcePools {
+    pools: Pools,
+}
+
+#[pymethods]
+impl ResourcePools {
+    #[new]
+    #[pyo3(signature = (declared, *, coupled = None))]
+    fn new(declared: &Bound<'_, PyDict>, coupled: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let pools = Pools::new(&declared::read(declared, coupled)?).map_err(value_error)?;
+        Ok(Self { pools })
+    }
+
+    /// Has what is declared from now on, in the place of all that was; leases go on
+    #[pyo3(signature = (declared, *, coupled = None))]
+    fn declare(
+        &mut self,
+        declared: &Bound<'_, PyDict>,
+        coupled: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        self.pools
+            .declare(&declared::read(declared, coupled)?)
+            .map_err(value_error)
+    }
+
+    /// Says why a request can never be met here; None if it can
+    fn unmeetable(&self, request: &ResourceRequest) -> Option<String> {
+        let refused = self.pools.meetable(&request.request).err()?;
+        Some(refused.to_string())
+    }
+
+    /// Takes all that a request asks for, or nothing: the number of a lease, or None
+    #[pyo3(signature = (request, inputs = None))]
+    fn take(
+        &mut self,
+        request: &ResourceRequest,
+        inputs: Option<BTreeMap<String, Vec<UnitId>>>,
+    ) -> PyResult<Option<u64>> {
+        let inputs = inputs.unwrap_or_default();
+        let lease = self
+            .pools
+            .take(&request.request, &inputs)
+            .map_err(value_error)?;
+        Ok(lease.map(|lease| lease.0))
+    }
+
+    /// Gives back all that a lease holds
+    fn give_back(&mut self, lease: u64) -> PyResult<()> {
+        self.pools.give_back(LeaseId(lease)).map_err(key_error)?;
+        Ok(())
+    }
+
+    /// What a lease holds: by name, the units as a tuple, or the amount as a float
+    fn held<'py>(&self, py: Python<'py>, lease: u64) -> PyResult<Bound<'py, PyDict>> {
+        let held = self.pools.held(LeaseId(lease)).map_err(key_error)?;
+        let shown = PyDict::new(py);
+        for (name, units) in &held.units {
+            shown.set_item(name, PyTuple::new(py, units.iter().map(|(id, _)| *id))?)?;
+        }
+        for (name, amount) in &held.amounts {
+            shown.set_item(name, amount.as_f64())?;
+        }
+        Ok(shown)
+    }
+
+    /// How much there is and how much of it is free, by name
+    fn amounts(&self) -> BTreeMap<&str, (f64, f64)> {
+        let amounts = self.pools.amounts();
+        amounts
+            .map(|(name, total, free)| (name, (total.as_f64(), free.as_f64())))
+            .collect()
+    }
+
+    /// How much of each unit is free; None for a sum, or what is not there
+    fn units(&self, resource: &str) -> Option<BTreeMap<UnitId, f64>> {
+        let units = self.pools.units(resource)?;
+        Some(
+            units
+                .into_iter()
+                .map(|(id, free)| (id, free.as_f64()))
+                .collect(),
+        )
+    }
+
+    /// Number of leases
+    #[getter]
+    fn leases(&self) -> usize {
+        self.pools.leases()
+    }
+}
+
+pub(super) fn value_error(error: impl std::error::Error) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+pub(super) fn key_error(error: impl std::error::Error) -> PyErr {
+    PyKeyError::new_err(error.to_string())
+}

@@ -1,0 +1,335 @@
+//! Units with ids, in groups: which of them a task gets.
+
+use std::collections::BTreeMap;
+
+use super::UnitId;
+use super::declare::Indexed;
+use super::quantity::Quantity;
+use super::request::Unmeetable;
+
+/// Units chosen for one task, with how much of each
+pub type Choice = Vec<(UnitId, Quantity)>;
+
+/// The units of one resource on one worker, and how much of each is free
+///
+/// No unit is ever held beyond one. A unit that is no longer declared, but held, stays until it is
+/// given back.
+#[derive(Clone, Debug, Default)]
+pub struct IndexedPool {
+    units: BTreeMap<UnitId, Unit>,
+    /// Number of units by group, without those that are gone
+    sizes: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Unit {
+    /// Which group it belongs to; `None` once it is no longer declared
+    group: Option<usize>,
+    free: Quantity,
+}
+
+impl IndexedPool {
+    /// A pool of units that are all free
+    pub fn new(declared: &Indexed) -> Self {
+        let mut pool = Self::default();
+        pool.declare(declared);
+        pool
+    }
+
+    /// Has other units from now on; what is held stays with its holder
+    pub fn declare(&mut self, declared: &Indexed) {
+        self.sizes = declared.groups.iter().map(Vec::len).collect();
+        for unit in self.units.values_mut() {
+            unit.group = None;
+        }
+        for (group, ids) in declared.groups.iter().enumerate() {
+            for &id in ids {
+                let unit = self.units.entry(id).or_insert(Unit {
+                    group: None,
+                    free: Quantity::ONE,
+                });
+                unit.group = Some(group);
+            }
+        }
+        self.units
+            .retain(|_, unit| unit.group.is_some() || unit.free < Quantity::ONE);
+    }
+
+    /// Chooses units; `None` if they are not free now
+    ///
+    /// A share comes from one unit: of those that have it, the one that is the least free. Whole
+    /// units come from one group wherever there is a group large enough, free or not; of those that
+    /// have them, the one that is the least free, so that others stay whole. Only what no group
+    /// could hold is taken from several, as few as can be.
+    ///
+    /// Before all that, units in `preferred` are chosen, then units of their groups, then those in
+    /// `near`. Ids that are not there are no preference.
+    ///
+    /// To be asked only for what is not `refused`.
+    pub fn choose(
+        &self,
+        wanted: Quantity,
+        preferred: &[UnitId],
+        near: &[UnitId],
+    ) -> Option<Choice> {
+        let taste = Taste::new(self, preferred, near);
+        match wanted.whole_units() {
+            Some(count) => self.choose_whole(usize::try_from(count).ok()?, &taste),
+            None => self.choose_share(wanted, &taste),
+        }
+    }
+
+    /// Says why a request can never be met here; `None` if it can
+    pub fn refused(&self, resource: &str, wanted: Quantity) -> Option<Unmeetable> {
+        let count: usize = self.sizes.iter().sum();
+        let there = Quantity::whole(u32::try_from(count).unwrap_or(u32::MAX));
+        if wanted > there {
+            return Some(Unmeetable::TooMuch {
+                resource: resource.to_owned(),
+                wanted,
+                there,
+            });
+        }
+        if wanted > Quantity::ONE && wanted.whole_units().is_none() {
+            return Some(Unmeetable::FractionAboveOne {
+                resource: resource.to_owned(),
+                wanted,
+            });
+        }
+        None
+    }
+
+    /// Takes what was just chosen
+    pub fn take(&mut self, choice: &Choice) {
+        for (id, amount) in choice {
+            let unit = self.units.get_mut(id).expect("it was chosen from here");
+            unit.free -= *amount;
+        }
+    }
+
+    /// Gives back what was taken
+    pub fn give_back(&mut self, choice: &Choice) {
+        for (id, amount) in choice {
+            let unit = self
+                .units
+                .get_mut(id)
+                .expect("a unit that is held is not forgotten");
+            unit.free += *amount;
+            assert!(unit.free <= Quantity::ONE, "a unit is one");
+            if unit.group.is_none() && unit.free == Quantity::ONE {
+                self.units.remove(id);
+            }
+        }
+    }
+
+    /// How much of each unit is free, of those that are declared
+    pub fn free(&self) -> impl Iterator<Item = (UnitId, Quantity)> + '_ {
+        self.units
+            .iter()
+            .filter(|(_, unit)| unit.group.is_some())
+            .map(|(&id, unit)| (id, unit.free))
+    }
+
+    /// How many units are declared
+    pub fn total(&self) -> Quantity {
+        self.free().map(|_| Quantity::ONE).sum()
+    }
+
+    fn choose_share(&self, wanted: Quantity, taste: &Taste<'_>) -> Option<Choice> {
+        self.units
+            .iter()
+            .filter_map(|(&id, unit)| Some((id, unit.group?, unit.free)))
+            .filter(|(_, _, free)| *free >= wanted)
+            .min_by_key(|&(id, group, free)| (taste.rank(id, group), free, id))
+            .map(|(id, _, _)| vec![(id, wanted)])
+    }
+
+    fn choose_whole(&self, count: usize, taste: &Taste<'_>) -> Option<Choice> {
+        let mut free: Vec<Vec<UnitId>> = vec![Vec::new(); self.sizes.len()];
+        for (&id, unit) in &self.units {
+            if let Some(group) = unit.group
+                && unit.free == Quantity::ONE
+            {
+                free[group].push(id);
+            }
+        }
+        let mut order: Vec<usize> = (0..free.len()).filter(|&g| !free[g].is_empty()).collect();
+        if self.sizes.iter().any(|&size| size >= count) {
+            let group = order
+                .into_iter()
+                .filter(|&group| free[group].len() >= count)
+                .min_by_key(|&group| {
+                    let liked = taste.liked(group, &free[group], count);
+                    (liked, free[group].len(), group)
+                })?;
+            return Some(best_of(&free[group], count, group, taste));
+        }
+        if free.iter().map(Vec::len).sum::<usize>() < count {
+            return None;
+        }
+        // The most free first: so are there the fewest.
+        order.sort_by_key(|&group| {
+            let liked = taste.liked(group, &free[group], count);
+            (usize::MAX - free[group].len(), liked, group)
+        });
+        let mut chosen = Vec::with_capacity(count);
+        for group in order {
+            let left = count - chosen.len();
+            chosen.extend(best_of(
+                &free[group],
+                left.min(free[group].len()),
+                group,
+                taste,
+            ));
+            if chosen.len() == count {
+                break;
+            }
+        }
+        chosen.sort_unstable();
+        Some(chosen)
+    }
+}
+
+fn best_of(free: &[UnitId], count: usize, group: usize, taste: &Taste<'_>) -> Choice {
+    let mut ids = free.to_vec();
+    ids.sort_by_key(|&id| (taste.rank(id, group), id));
+    ids.truncate(count);
+    ids.sort_unstable();
+    ids.into_iter().map(|id| (id, Quantity::ONE)).collect()
+}
+
+/// What one request would rather have
+struct Taste<'a> {
+    preferred: &'a [UnitId],
+    groups: Vec<usize>,
+    near: &'a [UnitId],
+}
+
+impl<'a> Taste<'a> {
+    fn new(pool: &IndexedPool, preferred: &'a [UnitId], near: &'a [UnitId]) -> Self {
+        let groups = preferred
+            .iter()
+            .filter_map(|id| pool.units.get(id)?.group)
+            .collect();
+        Self {
+            preferred,
+            groups,
+            near,
+        }
+    }
+
+    /// Rank of one unit; the lower, the better
+    fn rank(&self, id: UnitId, group: usize) -> u8 {
+        if self.preferred.contains(&id) {
+            0
+        } else if self.groups.contains(&group) {
+            1
+        } else if self.near.contains(&id) {
+            2
+        } else {
+            3
+        }
+    }
+
+    /// Rank of what a group would give; the lower, the better
+    fn liked(&self, group: usize, free: &[UnitId], count: usize) -> usize {
+        let mut ranks: Vec<u8> = free.iter().map(|&id| self.rank(id, group)).collect();
+        ranks.sort_unstable();
+        ranks.into_iter().take(count).map(usize::from).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(groups: &[&[UnitId]]) -> IndexedPool {
+        IndexedPool::new(&Indexed::grouped(
+            groups.iter().map(|ids| ids.to_vec()).collect(),
+        ))
+    }
+
+    fn share(units: f64) -> Quantity {
+        Quantity::from_f64(units).expect("it is an amount")
+    }
+
+    fn taken(pool: &mut IndexedPool, units: f64, preferred: &[UnitId]) -> Option<Vec<UnitId>> {
+        let choice = pool.choose(share(units), preferred, &[])?;
+        pool.take(&choice);
+        Some(choice.into_iter().map(|(id, _)| id).collect())
+    }
+
+    #[test]
+    fn a_share_fills_up_the_unit_that_is_begun() {
+        let mut pool = pool(&[&[0, 1]]);
+        assert_eq!(taken(&mut pool, 0.5, &[]), Some(vec![0]));
+        assert_eq!(taken(&mut pool, 0.6, &[]), Some(vec![1]));
+        assert_eq!(taken(&mut pool, 0.4, &[]), Some(vec![1]));
+        assert_eq!(taken(&mut pool, 0.5, &[]), Some(vec![0]));
+        assert_eq!(taken(&mut pool, 0.0001, &[]), None);
+    }
+
+    #[test]
+    fn a_share_never_comes_from_two_units() {
+        let mut pool = pool(&[&[0, 1]]);
+        assert_eq!(taken(&mut pool, 0.6, &[]), Some(vec![0]));
+        assert_eq!(taken(&mut pool, 0.6, &[]), Some(vec![1]));
+        assert_eq!(taken(&mut pool, 0.6, &[]), None);
+    }
+
+    #[test]
+    fn a_group_that_is_large_enough_is_waited_for_rather_than_straddled() {
+        let mut pool = pool(&[&[0, 1], &[2, 3]]);
+        assert_eq!(taken(&mut pool, 1.0, &[1]), Some(vec![1]));
+        assert_eq!(taken(&mut pool, 1.0, &[2]), Some(vec![2]));
+        assert_eq!(taken(&mut pool, 2.0, &[]), None);
+        pool.give_back(&vec![(2, Quantity::ONE)]);
+        assert_eq!(taken(&mut pool, 2.0, &[]), Some(vec![2, 3]));
+    }
+
+    #[test]
+    fn what_no_group_can_hold_takes_as_few_groups_as_can_be() {
+        let mut pool = pool(&[&[0], &[1, 2], &[3, 4, 5]]);
+        assert_eq!(taken(&mut pool, 5.0, &[0]), Some(vec![1, 2, 3, 4, 5]));
+    }
+
+    #[test]
+    fn single_units_leave_other_groups_whole() {
+        let mut pool = pool(&[&[0, 1], &[2, 3]]);
+        assert_eq!(taken(&mut pool, 1.0, &[]), Some(vec![0]));
+        assert_eq!(taken(&mut pool, 1.0, &[]), Some(vec![1]));
+        assert_eq!(taken(&mut pool, 2.0, &[]), Some(vec![2, 3]));
+    }
+
+    #[test]
+    fn the_unit_of_an_input_comes_first_and_then_its_group() {
+        let mut pool = pool(&[&[0, 1], &[2, 3]]);
+        assert_eq!(taken(&mut pool, 1.0, &[3]), Some(vec![3]));
+        assert_eq!(taken(&mut pool, 1.0, &[3]), Some(vec![2]));
+        assert_eq!(taken(&mut pool, 1.0, &[3]), Some(vec![0]));
+        assert_eq!(taken(&mut pool, 1.0, &[77]), Some(vec![1]));
+    }
+
+    #[test]
+    fn a_unit_that_is_gone_is_not_lent_again() {
+        let mut pool = pool(&[&[0, 1]]);
+        assert_eq!(taken(&mut pool, 1.0, &[1]), Some(vec![1]));
+        pool.declare(&Indexed::counted(1));
+        assert_eq!(pool.total(), Quantity::ONE);
+        pool.give_back(&vec![(1, Quantity::ONE)]);
+        assert_eq!(taken(&mut pool, 1.0, &[]), Some(vec![0]));
+        assert_eq!(taken(&mut pool, 1.0, &[]), None);
+    }
+
+    #[test]
+    fn more_than_one_unit_and_a_half_is_refused_in_words() {
+        let refused = pool(&[&[0, 1]])
+            .refused("GPU", share(1.5))
+            .expect("it is refused");
+        assert_eq!(
+            refused.to_string(),
+            "1.5 of GPU is neither a share of one unit nor a whole number of units, and each has \
+             an id"
+        );
+    }
+}

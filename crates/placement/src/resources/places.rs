@@ -1,0 +1,439 @@
+//! Which worker a task with resources fits best: for a scheduler.
+//!
+//! For each distinct request there is one ranking of the workers that can meet it, kept up to date
+//! as tasks are placed and end, so that a choice among thousands costs no look at each.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use thiserror::Error;
+
+use super::declare::{Declaration, DeclareError};
+use super::pools::Pools;
+use super::quantity::Quantity;
+use super::request::Request;
+
+/// How much may be placed at a worker, as a multiple of what it has: while one task holds a unit,
+/// another one is there to take it over
+pub const AHEAD: u64 = 2;
+
+/// What a load of one, a resource that is wholly used, is in the rankings
+const FULL: u64 = 1 << 20;
+
+/// Number of one distinct request
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Signature(pub u32);
+
+/// Number of one worker, as the scheduler gives it
+pub type Place = u32;
+
+/// The workers of a scheduler, and what of them is spoken for
+#[derive(Debug, Default)]
+pub struct Places {
+    workers: BTreeMap<Place, Worker>,
+    signatures: Vec<Ranking>,
+    by_request: HashMap<Request, Signature>,
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Worker {
+    pools: Pools,
+    totals: BTreeMap<String, Quantity>,
+    used: BTreeMap<String, Quantity>,
+    booked: BTreeMap<Signature, u64>,
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Ranking {
+    request: Request,
+    order: BTreeSet<Rank>,
+    rank_of: HashMap<Place, Rank>,
+}
+
+/// Load, then who was given something longest ago
+type Rank = (u64, u64, Place);
+
+impl Places {
+    /// Knows of a worker, or of what it has now; what is booked there stays booked
+    ///
+    /// # Errors
+    ///
+    /// [`DeclareError`] if what it has makes no sense. Nothing has changed then.
+    pub fn set_worker(
+        &mut self,
+        place: Place,
+        declared: &BTreeMap<String, Declaration>,
+    ) -> Result<(), DeclareError> {
+        let pools = Pools::new(declared)?;
+        let totals = pools
+            .amounts()
+            .map(|(name, total, _)| (name.to_owned(), total))
+            .collect();
+        let before = self.workers.remove(&place);
+        let (used, booked, turn) = match before {
+            Some(worker) => (worker.used, worker.booked, worker.turn),
+            None => Default::default(),
+        };
+        let worker = Worker {
+            pools,
+            totals,
+            used,
+            booked,
+            turn,
+        };
+        for (number, ranking) in self.signatures.iter_mut().enumerate() {
+            ranking.place(place, &worker, signature(number));
+        }
+        self.workers.insert(place, worker);
+        Ok(())
+    }
+
+    /// Forgets a worker and all that is booked there
+    pub fn remove_worker(&mut self, place: Place) {
+        if self.workers.remove(&place).is_some() {
+            for ranking in &mut self.signatures {
+                ranking.forget(place);
+            }
+        }
+    }
+
+    /// Number of a request; the same for equal ones
+    pub fn signature(&mut self, request: &Request) -> Signature {
+        if let Some(&known) = self.by_request.get(request) {
+            return known;
+        }
+        let number = signature(self.signatures.len());
+        let mut ranking = Ranking {
+            request: request.clone(),
+            order: BTreeSet::new(),
+            rank_of: HashMap::new(),
+        };
+        for (&place, worker) in &self.workers {
+            ranking.place(place, worker, number);
+        }
+        self.signatures.push(ranking);
+        self.by_request.insert(request.clone(), number);
+        number
+    }
+
+    /// The workers that can ever meet a request, the least loaded first
+    ///
+    /// Of equals, the one first that was given something longest ago.
+    ///
+    /// # Errors
+    ///
+    /// [`PlacesError`] if there is no such request.
+    pub fn ranked(
+        &self,
+        signature: Signature,
+    ) -> Result<impl Iterator<Item = Place> + '_, PlacesError> {
+        let ranking = self.ranking(signature)?;
+        Ok(ranking.order.iter().map(|&(_, _, place)| place))
+    }
+
+    /// How loaded a worker would be with one more such task: above 1, the task would have to wait;
+    /// `None` if the worker can never meet the request
+    ///
+    /// # Errors
+    ///
+    /// [`PlacesError`] if there is no such request or worker.
+    pub fn load(&self, signature: Signature, place: Place) -> Result<Option<f64>, PlacesError> {
+        self.worker(place)?;
+        let ranking = self.ranking(signature)?;
+        if ranking.request.needs().is_empty() {
+            return Ok(ranking.rank_of.get(&place).map(|_| 0.0));
+        }
+        let load = ranking.rank_of.get(&place).map(|&(load, _, _)| load);
+        Ok(load.map(|load| load as f64 / FULL as f64))
+    }
+
+    /// Whether a worker may be given one more such task, to run or to wait
+    ///
+    /// # Errors
+    ///
+    /// [`PlacesError`] if there is no such request or worker.
+    pub fn has_room(&self, signature: Signature, place: Place) -> Result<bool, PlacesError> {
+        Ok(self
+            .load(signature, place)?
+            .is_some_and(|load| load <= AHEAD as f64))
+    }
+
+    /// Notes that a task was given to a worker
+    ///
+    /// # Errors
+    ///
+    /// [`PlacesError`] if there is no such request or worker.
+    pub fn book(&mut self, signature: Signature, place: Place) -> Result<(), PlacesError> {
+        self.ranking(signature)?;
+        self.turn += 1;
+        let turn = self.turn;
+        let worker = self.worker_mut(place)?;
+        worker.turn = turn;
+        *worker.booked.entry(signature).or_default() += 1;
+        self.change(signature, place, |used, amount| *used += amount);
+        Ok(())
+    }
+
+    /// Notes that a task has left a worker
+    ///
+    /// # Errors
+    ///
+    /// [`PlacesError`] if there is no such request or worker, or none such is booked there.
+    pub fn release(&mut self, signature: Signature, place: Place) -> Result<(), PlacesError> {
+        self.ranking(signature)?;
+        let worker = self.worker_mut(place)?;
+        match worker.booked.get_mut(&signature) {
+            Some(count) if *count > 1 => *count -= 1,
+            Some(_) => {
+                worker.booked.remove(&signature);
+            }
+            None => return Err(PlacesError::NotBooked { signature, place }),
+        }
+        self.change(signature, place, |used, amount| *used -= amount);
+        Ok(())
+    }
+
+    /// How many such tasks a worker was given, and has
+    pub fn booked(&self, signature: Signature, place: Place) -> u64 {
+        self.workers
+            .get(&place)
+            .and_then(|worker| worker.booked.get(&signature))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// Says why no worker can ever meet a request; `None` if one can, or there is none at all
+    ///
+    /// # Errors
+    ///
+    /// [`PlacesError`] if there is no such request.
+    pub fn unmeetable(&self, signature: Signature) -> Result<Option<String>, PlacesError> {
+        let ranking = self.ranking(signature)?;
+        if !ranking.order.is_empty() {
+            return Ok(None);
+        }
+        // Of the reasons, each once: most clusters have few kinds of workers.
+        let reasons: BTreeSet<String> = self
+            .workers
+            .values()
+            .filter_map(|worker| worker.pools.meetable(&ranking.request).err())
+            .map(|reason| reason.to_string())
+            .collect();
+        let reasons: Vec<String> = reasons.into_iter().take(3).collect();
+        Ok((!reasons.is_empty()).then(|| reasons.join("; or ")))
+    }
+
+    fn change(
+        &mut self,
+        signature: Signature,
+        place: Place,
+        apply: impl Fn(&mut Quantity, Quantity),
+    ) {
+        let Some(worker) = self.workers.get_mut(&place) else {
+            return;
+        };
+        let request = self.signatures[signature.0 as usize].request.clone();
+        for (name, amount) in request.needs() {
+            apply(worker.used.entry(name.clone()).or_default(), *amount);
+        }
+        for (number, ranking) in self.signatures.iter_mut().enumerate() {
+            let number = self::signature(number);
+            if number == signature || ranking.shares(&request) {
+                ranking.place(place, worker, number);
+            }
+        }
+    }
+
+    fn ranking(&self, signature: Signature) -> Result<&Ranking, PlacesError> {
+        self.signatures
+            .get(signature.0 as usize)
+            .ok_or(PlacesError::NoSuchRequest { signature })
+    }
+
+    fn worker(&self, place: Place) -> Result<&Worker, PlacesError> {
+        self.workers
+            .get(&place)
+            .ok_or(PlacesError::NoSuchWorker { place })
+    }
+
+    fn worker_mut(&mut self, place: Place) -> Result<&mut Worker, PlacesError> {
+        self.workers
+            .get_mut(&place)
+            .ok_or(PlacesError::NoSuchWorker { place })
+    }
+}
+
+impl Ranking {
+    fn place(&mut self, place: Place, worker: &Worker, number: Signature) {
+        self.forget(place);
+        if worker.pools.meetable(&self.request).is_ok() {
+            let rank = (self.load(worker, number), worker.turn, place);
+            self.order.insert(rank);
+            self.rank_of.insert(place, rank);
+        }
+    }
+
+    fn forget(&mut self, place: Place) {
+        if let Some(rank) = self.rank_of.remove(&place) {
+            self.order.remove(&rank);
+        }
+    }
+
+    /// Load of the resource that is used the most; by number where nothing is asked for
+    fn load(&self, worker: &Worker, number: Signature) -> u64 {
+        if self.request.needs().is_empty() {
+            return worker.booked.get(&number).copied().unwrap_or(0);
+        }
+        let loads = self.request.needs().iter().map(|(name, wanted)| {
+            let used = worker.used.get(name).copied().unwrap_or_default();
+            let total = worker.totals[name];
+            let parts = u128::from((used + *wanted).parts()) * u128::from(FULL);
+            // Rounded up: whoever has more than there is is above one.
+            u64::try_from(parts.div_ceil(u128::from(total.parts()))).unwrap_or(u64::MAX)
+        });
+        loads.max().unwrap_or(0)
+    }
+
+    fn shares(&self, request: &Request) -> bool {
+        let mine = self.request.needs();
+        request
+            .needs()
+            .iter()
+            .any(|(name, _)| mine.iter().any(|(other, _)| other == name))
+    }
+}
+
+fn signature(number: usize) -> Signature {
+    Signature(u32::try_from(number).expect("there are fewer than 2^32 distinct requests"))
+}
+
+/// What is not known to a scheduler's places
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Eq, Error, PartialEq)]
+pub enum PlacesError {
+    /// No request has this number
+    #[error("there is no request number {}", signature.0)]
+    NoSuchRequest {
+        /// The number
+        signature: Signature,
+    },
+    /// No worker has this number
+    #[error("there is no worker number {place}")]
+    NoSuchWorker {
+        /// The number
+        place: Place,
+    },
+    /// The worker was given no such task, or none is left
+    #[error("worker number {place} has no task with request number {}", signature.0)]
+    NotBooked {
+        /// The request
+        signature: Signature,
+        /// The worker
+        place: Place,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::Indexed;
+
+    fn gpus(count: u32) -> BTreeMap<String, Declaration> {
+        let pool = Declaration::Indexed(Indexed::counted(count));
+        BTreeMap::from([("GPU".to_owned(), pool)])
+    }
+
+    fn request(units: f64) -> Request {
+        Request::new([("GPU", units)], []).expect("it makes sense")
+    }
+
+    fn best(places: &Places, signature: Signature) -> Option<Place> {
+        places.ranked(signature).expect("it is known").next()
+    }
+
+    #[test]
+    fn eight_tasks_on_two_workers_are_four_and_four() {
+        let mut places = Places::default();
+        let one = places.signature(&request(1.0));
+        for place in 0..2 {
+            places.set_worker(place, &gpus(2)).expect("it makes sense");
+        }
+        for _ in 0..8 {
+            let place = best(&places, one).expect("one can");
+            places.book(one, place).expect("it is known");
+        }
+        assert_eq!((places.booked(one, 0), places.booked(one, 1)), (4, 4));
+        assert_eq!(places.has_room(one, 0), Ok(false));
+    }
+
+    #[test]
+    fn requests_for_one_resource_see_each_other() {
+        let mut places = Places::default();
+        let (one, two) = (
+            places.signature(&request(1.0)),
+            places.signature(&request(2.0)),
+        );
+        for place in 0..2 {
+            places.set_worker(place, &gpus(2)).expect("it makes sense");
+        }
+        places.book(two, 0).expect("it is known");
+        assert_eq!(best(&places, one), Some(1));
+        places.book(one, 1).expect("it is known");
+        places.release(two, 0).expect("it is booked");
+        assert_eq!(best(&places, one), Some(0));
+        assert_eq!(
+            places.release(two, 0),
+            Err(PlacesError::NotBooked {
+                signature: two,
+                place: 0
+            })
+        );
+    }
+
+    #[test]
+    fn only_workers_that_can_ever_meet_it_are_ranked() {
+        let mut places = Places::default();
+        let four = places.signature(&request(4.0));
+        places.set_worker(0, &gpus(2)).expect("it makes sense");
+        assert_eq!(best(&places, four), None);
+        assert_eq!(
+            places.unmeetable(four),
+            Ok(Some(
+                "4 of GPU are more than the 2 that there are".to_owned()
+            ))
+        );
+        places.set_worker(1, &gpus(4)).expect("it makes sense");
+        assert_eq!(best(&places, four), Some(1));
+        places.remove_worker(1);
+        assert_eq!(best(&places, four), None);
+    }
+
+    #[test]
+    fn tasks_that_ask_for_nothing_are_spread_by_number() {
+        let mut places = Places::default();
+        let nothing = places.signature(&Request::default());
+        for place in 0..3 {
+            places
+                .set_worker(place, &BTreeMap::new())
+                .expect("it makes sense");
+        }
+        for _ in 0..9 {
+            let place = best(&places, nothing).expect("each can");
+            places.book(nothing, place).expect("it is known");
+        }
+        assert!((0..3).all(|place| places.booked(nothing, place) == 3));
+        assert_eq!(places.has_room(nothing, 0), Ok(true));
+    }
+
+    #[test]
+    fn what_is_booked_stays_when_a_worker_has_more() {
+        let mut places = Places::default();
+        let one = places.signature(&request(1.0));
+        places.set_worker(0, &gpus(1)).expect("it makes sense");
+        places.book(one, 0).expect("it is known");
+        assert_eq!(places.load(one, 0), Ok(Some(2.0)));
+        places.set_worker(0, &gpus(4)).expect("it makes sense");
+        assert_eq!(places.load(one, 0), Ok(Some(0.5)));
+    }
+}

@@ -1,0 +1,486 @@
+"""Where a scheduler sends tasks that ask for resources, and how many at once.
+
+Dask looks at what workers have, never at what is in use, and sends every such task at once
+(dask/distributed#6467). Here each distinct request has a ranking of the workers that can meet it,
+by what is spoken for there (`ResourcePlaces`), so that a choice does not look at each. A worker
+gets as many tasks as it can run, and as many again to go on with; the rest stays here until there
+is room, in the state ``no-worker``. What takes no thread does not count against the threads of a
+worker either: such a task is one of its ``long_running`` from the beginning.
+
+Nothing but the annotations of new tasks is looked at before somebody asks for a resource.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from distributed import Scheduler
+
+from backhaul._native import ResourcePlaces, ResourceRequest
+from backhaul.dask.config import resource_limits
+from backhaul.dask.declared import Declared, checked, totals
+from backhaul.dask.patches import (
+    ACQUIRE_RESOURCES,
+    ADD_RESOURCES,
+    ANNOTATIONS_APPLIED,
+    IS_ROOTISH,
+    IS_UNOCCUPIED,
+    LONG_RUNNING,
+    NON_ROOT_DECISION,
+    RELEASE_RESOURCES,
+    REMOVE_RESOURCES,
+    SET_RESOURCES_HANDLER,
+    STARTUP_INFORMATION,
+    STEAL_RATIO,
+)
+from backhaul.dask.private import HeapSet, TaskState, WorkerState
+from backhaul.dask.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
+
+__all__ = ["SchedulerSlots", "install", "slots_of"]
+
+logger = logging.getLogger(__name__)
+
+
+def install(scheduler: Scheduler) -> bool:
+    """Have a scheduler heed what tasks ask for; again costs nothing.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        Before or after it has started.
+
+    Returns
+    -------
+    bool
+        Whether it does now.
+    """
+    if slots_of(scheduler) is not None:
+        return True
+    if resource_limits() is None:
+        return False
+    fits = (
+        ANNOTATIONS_APPLIED.fits(scheduler),
+        ADD_RESOURCES.fits(scheduler),
+        SET_RESOURCES_HANDLER.fits(scheduler.handlers),
+        REMOVE_RESOURCES.fits(scheduler),
+        NON_ROOT_DECISION.fits(scheduler),
+        IS_ROOTISH.fits(scheduler),
+        IS_UNOCCUPIED.fits(scheduler),
+        ACQUIRE_RESOURCES.fits(scheduler),
+        RELEASE_RESOURCES.fits(scheduler),
+        LONG_RUNNING.fits(scheduler.stream_handlers),
+    )
+    if not all(fits):
+        return False
+    SchedulerSlots(scheduler).attach()
+    return True
+
+
+def slots_of(scheduler: Scheduler) -> SchedulerSlots | None:
+    """Find the slots of a scheduler; None if it has none."""
+    method = vars(scheduler).get(str(ANNOTATIONS_APPLIED.attribute))
+    owner = getattr(method, "__self__", None)
+    return owner if isinstance(owner, SchedulerSlots) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One distinct request.
+
+    Parameters
+    ----------
+    needs : Needs
+        What is asked for.
+    signature : int
+        Its number in the places.
+    """
+
+    needs: Needs
+    signature: int
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether it takes less than a thread."""
+        return self.needs.cpu < 1
+
+
+class SchedulerSlots:
+    """What tasks of one scheduler ask for, and which workers have it.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler: Any = scheduler
+        self.places = ResourcePlaces()
+        #: Whether anybody has asked for a resource yet
+        self.is_active = False
+        #: Tasks that were sent to a worker: their request, and the number of the worker
+        self.booked: dict[TaskState, tuple[_Asked, int]] = {}
+        #: Tasks that there is no room for, by request and restrictions
+        self.waiting: dict[Any, HeapSet[TaskState]] = {}
+        self._numbers: dict[WorkerState, int] = {}
+        self._workers: dict[int, WorkerState] = {}
+        self._next_number = 0
+        #: Tasks that take less than a thread, by worker
+        self._beside: dict[WorkerState, int] = {}
+        self._asked: dict[Any, _Asked] = {}
+        self._said: dict[Any, Needs] = {}
+        self._warned: set[int] = set()
+        self._drains = False
+        self._upstream_apply = scheduler._apply_annotations
+        self._upstream_add: Any = scheduler.add_resources
+        self._upstream_remove: Any = scheduler.remove_resources
+        self._upstream_decide: Any = scheduler.decide_worker_non_rootish
+        self._upstream_is_rootish: Any = scheduler.is_rootish
+        self._upstream_is_unoccupied: Any = scheduler.is_unoccupied
+        self._upstream_acquire: Any = scheduler.acquire_resources
+        self._upstream_release: Any = scheduler.release_resources
+        self._upstream_long_running: Any = scheduler.stream_handlers["long-running"]
+
+    def attach(self) -> None:
+        """Take the place of what is asked at each graph, and of what zeroes what is in use."""
+        ANNOTATIONS_APPLIED.install(self.scheduler, self.apply_annotations)
+        ADD_RESOURCES.install(self.scheduler, self.add_resources)
+        SET_RESOURCES_HANDLER.install(self.scheduler.handlers, self.add_resources)
+
+    # What tasks ask for
+
+    def apply_annotations(
+        self,
+        tasks: Iterable[TaskState],
+        annotations_by_type: dict[str, Any],
+        global_annotations: dict[str, Any] | None = None,
+    ) -> Any:
+        """Read annotations as upstream does, and then what functions ask for.
+
+        Raises
+        ------
+        ConfigError
+            If something cannot be asked for; the client hears of it.
+        """
+        tasks = list(tasks)
+        with_annotations = self._upstream_apply(
+            tasks=tasks,
+            annotations_by_type=annotations_by_type,
+            global_annotations=global_annotations,
+        )
+        looks = anyone_asks()
+        if not looks and not with_annotations:
+            return with_annotations
+        for ts in tasks:
+            found = needs_of(ts.run_spec) if looks else None
+            if found is not None or ts.resource_restrictions:
+                self._note(ts, found)
+        return with_annotations
+
+    def _note(self, ts: TaskState, found: Needs | None) -> None:
+        """Put what a task asks for where the scheduler and its worker look."""
+        annotations = ts.annotations or {}
+        annotated = dict(ts.resource_restrictions or {})
+        # Where a worker declares it, CPU is a resource of Dask's like any other.
+        theirs = annotated.pop(CPU, None) if self.scheduler.resources.get(CPU) else None
+        if not annotated and theirs is not None and found is None:
+            return
+        affinity = annotations.get("affinity", ())
+        affinity = (affinity,) if isinstance(affinity, str) else tuple(affinity)
+        said = (found, tuple(annotated.items()), affinity)
+        needs = self._said.get(said)
+        if needs is None:
+            needs = (found or _NOTHING).with_annotated(annotated, affinity)
+            self._said[said] = needs
+        restrictions = dict(needs.resources)
+        if theirs is not None:
+            restrictions[CPU] = theirs
+        ts.resource_restrictions = restrictions or None
+        if needs.cpu != 1 or needs.affinity:
+            carried = {"CPU": needs.cpu, "affinity": list(needs.affinity)}
+            ts.annotations = {**annotations, ANNOTATION: carried}
+        if not self.is_active and (restrictions or needs.cpu != 1):
+            self._activate()
+
+    def asked_by(self, ts: TaskState) -> _Asked | None:
+        """Say what a task asks for; None for one thread and nothing else."""
+        restrictions, annotations = ts.resource_restrictions, ts.annotations
+        carried = annotations.get(ANNOTATION) if annotations else None
+        if not restrictions and carried is None:
+            return None
+        cpu = carried["CPU"] if carried else 1.0
+        found = (tuple((restrictions or {}).items()), cpu)
+        asked = self._asked.get(found)
+        if asked is None:
+            amounts = {name: units for name, units in found[0] if name != CPU}
+            # Several threads are a restriction, too: not every worker has them.
+            request = {**amounts, CPU: cpu} if cpu > 1 else amounts
+            signature = self.places.signature(ResourceRequest(request))
+            asked = self._asked[found] = _Asked(Needs({**amounts, CPU: cpu}), signature)
+        return asked
+
+    def is_rootish(self, ts: TaskState) -> bool:
+        """Tell whether a task may wait in the queue; one that takes no thread need not."""
+        if ts.annotations and ANNOTATION in ts.annotations:
+            return False
+        return bool(self._upstream_is_rootish(ts))
+
+    # Who has what
+
+    def add_resources(self, worker: str, resources: dict[str, float] | None = None) -> str:
+        """Note what a worker has; what is in use stays in use."""
+        ws = self.scheduler.workers[worker]
+        used = dict(ws.used_resources)
+        answer: str = self._upstream_add(worker=worker, resources=resources)
+        for name, amount in used.items():
+            ws.used_resources[name] = amount
+        if self.is_active:
+            self._set_worker(ws)
+            self._drain_soon()
+        return answer
+
+    def remove_resources(self, worker: str) -> None:
+        """Forget what a worker has that is leaving."""
+        ws = self.scheduler.workers[worker]
+        for ts in ws.processing:
+            self.booked.pop(ts, None)
+        self._beside.pop(ws, None)
+        number = self._numbers.pop(ws, None)
+        if number is not None:
+            del self._workers[number]
+            self.places.remove_worker(number)
+        self._upstream_remove(worker)
+
+    def acquire(self, ts: TaskState, ws: WorkerState) -> None:
+        """Note that a task was sent to a worker."""
+        self._upstream_acquire(ts, ws)
+        asked = self.asked_by(ts)
+        if asked is None:
+            return
+        number = self._number(ws)
+        self.places.book(asked.signature, number)
+        self.booked[ts] = asked, number
+        if asked.is_beside and ts not in ws.long_running:
+            self._beside[ws] = self._beside.get(ws, 0) + 1
+            ws.add_to_long_running(ts)
+
+    def release(self, ts: TaskState, ws: WorkerState) -> None:
+        """Note that a task has left a worker, or has given back what it held there."""
+        booking = self.booked.pop(ts, None)
+        if booking is None:
+            return
+        self._upstream_release(ts, ws)
+        asked, number = booking
+        self.places.release(asked.signature, number)
+        if asked.is_beside and (beside := self._beside.get(ws, 0)):
+            self._beside[ws] = beside - 1
+        if self.waiting:
+            self._drain_soon()
+
+    def handle_long_running(
+        self, key: Any, worker: str, run_id: int, stimulus_id: str, **message: Any
+    ) -> None:
+        """Handle the message that a task has seceded: its worker has its resources back."""
+        scheduler = self.scheduler
+        ts, ws = scheduler.tasks.get(key), scheduler.workers.get(worker)
+        if ts is None or ws is None or ts.processing_on is not ws or ts.run_id != run_id:
+            self._upstream_long_running(
+                key=key, worker=worker, run_id=run_id, stimulus_id=stimulus_id, **message
+            )
+            return
+        if ts not in ws.long_running:
+            self._upstream_long_running(
+                key=key, worker=worker, run_id=run_id, stimulus_id=stimulus_id, **message
+            )
+        self.release(ts, ws)
+
+    def is_unoccupied(self, ws: WorkerState, occupancy: float, nprocessing: int) -> bool:
+        """Tell whether a worker has idle threads, whatever runs beside them."""
+        beside = self._beside.get(ws, 0)
+        return bool(self._upstream_is_unoccupied(ws, occupancy, nprocessing - beside))
+
+    # Where tasks go
+
+    def decide_worker(self, ts: TaskState) -> WorkerState | None:
+        """Choose a worker for a task that is no root, or asks for something."""
+        asked = self.asked_by(ts)
+        if asked is None or ts.actor:
+            found: WorkerState | None = self._upstream_decide(ts)
+            return found
+        if not self.scheduler.running:
+            return None
+        if len(self._numbers) != len(self.scheduler.workers):
+            self._meet_workers()
+        if ts.worker_restrictions or ts.host_restrictions:
+            allowed = self.scheduler.valid_workers(ts) or set()
+            if not allowed and ts.loose_restrictions:
+                allowed = set(self.scheduler.running)
+            candidates = allowed & self.scheduler.running
+        else:
+            candidates = self._candidates(ts, asked)
+        ws = self._cheapest(ts, asked, candidates)
+        if ws is None:
+            self._keep(ts, asked)
+        return ws
+
+    def _candidates(self, ts: TaskState, asked: _Asked) -> set[WorkerState]:
+        """Those that hold inputs, and the least loaded one."""
+        running = self.scheduler.running
+        found = {ws for dts in ts.dependencies for ws in dts.who_has or () if ws in running}
+        for number in self.places.ranked(asked.signature):
+            if (ws := self._workers[number]) in running:
+                found.add(ws)
+                return found
+        for number in self.places.ranked(asked.signature, len(self._workers)):
+            if (ws := self._workers[number]) in running:
+                found.add(ws)
+                break
+        return found
+
+    def _cheapest(
+        self, ts: TaskState, asked: _Asked, candidates: Iterable[WorkerState]
+    ) -> WorkerState | None:
+        """Choose, of those with room, the one where the task can begin first."""
+        best: tuple[float, float, WorkerState] | None = None
+        for ws in candidates:
+            number = self._number(ws)
+            load = self.places.load(asked.signature, number)
+            if load is None or not self.places.has_room(asked.signature, number):
+                continue
+            begins_s = 0.0
+            if ts.dependencies:
+                begins_s = self.scheduler.get_comm_cost(ts, ws)
+                if load > 1:
+                    begins_s += (load - 1) * self.scheduler._get_prefix_duration(ts.prefix)
+            if best is None or (begins_s, load) < best[:2]:
+                best = begins_s, load, ws
+        return None if best is None else best[2]
+
+    def _keep(self, ts: TaskState, asked: _Asked) -> None:
+        """Keep a task that no worker has room for, or ever will."""
+        reason = self.places.unmeetable(asked.signature)
+        if reason is not None and asked.signature not in self._warned:
+            self._warned.add(asked.signature)
+            logger.warning(
+                "Task %r asks for %r, which no worker can ever meet: %s. It waits for a worker "
+                "that can.",
+                ts.key,
+                asked.needs,
+                reason,
+            )
+        restrictions = (
+            frozenset(ts.worker_restrictions or ()),
+            frozenset(ts.host_restrictions or ()),
+        )
+        place = asked.signature, restrictions
+        heap = self.waiting.get(place)
+        if heap is None:
+            heap = self.waiting[place] = HeapSet(key=attrgetter("priority"))
+        heap.add(ts)
+
+    def _drain_soon(self) -> None:
+        """Send what waits, once all that happens now has been handled."""
+        if not self._drains:
+            self._drains = True
+            self.scheduler.loop.asyncio_loop.call_soon(self.drain)
+
+    def drain(self) -> None:
+        """Send as many of the tasks that wait as workers have room for, the first ones first."""
+        self._drains = False
+        for place, heap in list(self.waiting.items()):
+            signature, restrictions = place
+            while heap:
+                ts = heap.peek()
+                if ts.state != "no-worker":
+                    # It was sent when a worker joined, or nobody wants it any more.
+                    heap.discard(ts)
+                    continue
+                if not any(restrictions) and not self._has_room(signature):
+                    break
+                self.scheduler.transitions(
+                    {ts.key: "processing"}, stimulus_id=f"resources-free-{ts.key}"
+                )
+                if ts.state == "no-worker":
+                    break
+                heap.discard(ts)
+            if not heap:
+                self.waiting.pop(place, None)
+
+    def _has_room(self, signature: int) -> bool:
+        return any(
+            self.places.has_room(signature, number) for number in self.places.ranked(signature)
+        )
+
+    # Workers by number
+
+    def _activate(self) -> None:
+        """Take the place of whatever decides, from the first task on that asks for something."""
+        self.is_active = True
+        scheduler = self.scheduler
+        REMOVE_RESOURCES.install(scheduler, self.remove_resources)
+        NON_ROOT_DECISION.install(scheduler, self.decide_worker)
+        IS_ROOTISH.install(scheduler, self.is_rootish)
+        IS_UNOCCUPIED.install(scheduler, self.is_unoccupied)
+        ACQUIRE_RESOURCES.install(scheduler, self.acquire)
+        RELEASE_RESOURCES.install(scheduler, self.release)
+        LONG_RUNNING.install(scheduler.stream_handlers, self.handle_long_running)
+        stealing = scheduler.extensions.get("stealing")
+        if stealing is not None:
+            ratio = stealing.steal_time_ratio
+
+            def steal_time_ratio(ts: TaskState) -> Any:
+                # They wait here, and go where there is room, before anybody could steal them.
+                return (None, None) if self.asked_by(ts) is not None else ratio(ts)
+
+            STEAL_RATIO.install(stealing, steal_time_ratio)
+        self._meet_workers()
+        for ws in scheduler.workers.values():
+            for ts in ws.processing:
+                asked = self.asked_by(ts)
+                if asked is not None:
+                    self.places.book(asked.signature, self._number(ws))
+                    self.booked[ts] = asked, self._number(ws)
+
+    def _meet_workers(self) -> None:
+        for ws in self.scheduler.workers.values():
+            if ws not in self._numbers:
+                self._set_worker(ws)
+
+    def _number(self, ws: WorkerState) -> int:
+        number = self._numbers.get(ws)
+        return self._set_worker(ws) if number is None else number
+
+    def _set_worker(self, ws: WorkerState) -> int:
+        number = self._numbers.get(ws)
+        if number is None:
+            number = self._next_number
+            self._next_number += 1
+            self._numbers[ws] = number
+            self._workers[number] = ws
+        declared = {CPU: float(ws.nthreads)}
+        try:
+            self.places.set_worker(number, {**declared, **_declared_by(ws)})
+        except (ArithmeticError, TypeError, ValueError) as error:
+            logger.warning("What worker %s says that it has makes no sense: %s", ws.address, error)
+            self.places.set_worker(number, declared)
+        return number
+
+
+def _declared_by(ws: WorkerState) -> Declared:
+    """Say what a worker has: amounts, as Dask knows them, and ids where it has told us of some."""
+    # An amount rather than so many units: a worker that is not ours lends it so.
+    declared: Declared = {name: float(total) for name, total in ws.resources.items()}
+    reported = checked(ws.extra.get(STARTUP_INFORMATION.item))
+    counted = totals(reported)
+    for name, value in reported.items():
+        # It may have been given more since.
+        if isinstance(value, list) and counted[name] == ws.resources.get(name):
+            declared[name] = value
+    return declared
+
+
+_NOTHING = Needs({})

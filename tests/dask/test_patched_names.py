@@ -50,6 +50,8 @@ OURS = {
     "ledger.py": {"link", "process", "listed", "rest"},
     "matrix.py": {"by_name", "cell", "found", "total"},
     "prometheus.py": {"found"},
+    "roots.py": {"rootish"},
+    "sources.py": {"_links"},
     # A pandas frame
     "transfer_table.py": {"frame"},
     # The argument of dask.config.set
@@ -73,6 +75,8 @@ STATE = {
     },
     # As SpillBuffer.__getitem__
     "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
+    # As WorkerState._select_workers_for_gather
+    "sources.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have
     "outbox.py": {"attributes"},
     # The registry of comms, as distributed.comm.ucx and distributed-ucxx at their import

@@ -1,8 +1,14 @@
 //! `backhaul_placement` as Python calls it.
 
+mod cost;
+mod network;
+mod roots;
+
 use pyo3::prelude::*;
 
 /// Adds the classes of this module
-pub(crate) fn add_to(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<cost::Placement>()?;
+    module.add_class::<network::FairNetwork>()?;
+    module.add_function(wrap_pyfunction!(roots::plan_roots, module)?)
 }

@@ -21,10 +21,12 @@ __all__ = [
     "Context",
     "DeviceBuffer",
     "Endpoint",
+    "FairNetwork",
     "Links",
     "Listener",
     "LoopBridge",
     "Machine",
+    "Placement",
     "Plan",
     "Request",
     "ResourcePlaces",
@@ -40,6 +42,7 @@ __all__ = [
     "memory_policy",
     "numpy_handler",
     "order",
+    "plan_roots",
     "process_token",
     "set_default_numpy_handler",
     "set_listing",
@@ -1011,6 +1014,34 @@ def difference_listing(set: frozenset[int], other: list[int]) -> list[int]:
     """Hashes in the order in which ``set - other`` would list them; internal."""
 
 @final
+class FairNetwork:
+    """Flows that share edges fairly, in simulated time.
+
+    Parameters
+    ----------
+    capacities_bytes_per_s : sequence of float
+        Of each edge.
+
+    Raises
+    ------
+    ValueError
+        If a capacity is not above 0.
+    """
+
+    def __new__(cls, capacities_bytes_per_s: Sequence[float]) -> FairNetwork: ...
+    def start(self, now_s: float, path: Sequence[int], nbytes: float, /) -> int:
+        """Start a flow along edges; return its number, which is used again once it has ended.
+
+        `ValueError` for times that go backwards, unknown edges, an empty path or no size.
+        """
+
+    def next_end(self) -> float | None:
+        """Say when the next flow ends if none starts before, in seconds."""
+
+    def finish(self, now_s: float, /) -> list[int]:
+        """Take out the flows that have ended by now; return their numbers."""
+
+@final
 class Machine:
     """A machine; `backhaul.topology.Machine` is its record.
 
@@ -1103,6 +1134,68 @@ class Machine:
         """Draw it and a plan for it; see `backhaul.topology.Machine.svg`."""
 
 @final
+class Placement:
+    """Where the bytes of one scheduler are, and what is under way.
+
+    Parameters
+    ----------
+    beta : float
+        How much more a byte counts than the time that it takes alone; from 1.
+
+    Raises
+    ------
+    ValueError
+        If beta is no number from 1.
+    """
+
+    def __new__(cls, *, beta: float) -> Placement: ...
+    def add_worker(self, worker: object, host: int, island: int, /) -> int:
+        """Add a worker on a host, by numbers that leave out none; return its own.
+
+        Workers of one island are candidates where one of them holds an input.
+        """
+
+    def remove_worker(self, worker: object, /) -> None:
+        """Forget a worker, and what it was promised."""
+
+    def set_routes(
+        self,
+        capacities_bytes_per_s: Sequence[float],
+        routes: Sequence[tuple[int, int, Sequence[int], float]],
+        /,
+    ) -> None:
+        """Take all routes of the workers that there are: sender, receiver, edges, latency.
+
+        `ValueError` for a pair without one, or a figure that cannot be.
+        """
+
+    def set_nic(self, host: int, bytes_per_s: float, /) -> None:
+        """Take what is known of the NIC of a host, in both directions."""
+
+    def set_pair(self, sender: int, receiver: int, bytes_per_s: float, latency_s: float, /) -> None:
+        """Take what is known of one flow from a host to another one, or within one."""
+
+    def promise(self, task: object, worker: object, /) -> None:
+        """Note that a result will go to a worker, from where it comes soonest."""
+
+    def settle(self, task: object, worker: object, /) -> None:
+        """Note that a result has come to a worker, or is not needed there any more."""
+
+    def transfer(self, task: object, worker: object, /) -> tuple[float, float] | None:
+        """Say what the inputs of a task take to come to a worker, in seconds.
+
+        Behind what is under way, and that with the weight of bytes. None for an unknown worker.
+        """
+
+    def choose(
+        self, task: object, scheduler: object, unknown_s: float, running: set[Any] | None, /
+    ) -> Any:
+        """Choose the worker where a task with inputs is expected to begin soonest, or None."""
+
+    def promises(self) -> int:
+        """Count the results that are promised."""
+
+@final
 class Plan:
     """A launch plan; `backhaul.topology.Plan` is its record.
 
@@ -1133,3 +1226,19 @@ class Plan:
 
     def table(self) -> str:
         """Write it as a table; see `backhaul.topology.Plan.table`."""
+
+def plan_roots(
+    placement: Placement,
+    places: Sequence[int],
+    needs: Sequence[int],
+    targets: Sequence[tuple[int, float]],
+    /,
+) -> list[int]:
+    """Plan which worker runs which root of a graph: its number for each task, or -1.
+
+    Tasks are in the order in which they are to run. ``places`` has -1 for a root, -2 for a task
+    that comes later, or the number of the worker that has its result; ``needs`` for each task how
+    many others it needs, and their numbers; ``targets`` the workers and their shares.
+
+    `ValueError` if the lists are no graph, or a worker is unknown.
+    """

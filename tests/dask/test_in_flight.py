@@ -296,7 +296,7 @@ async def test_a_worker_that_dies_loses_no_task(
 
 
 def steal_back_of(scheduler: Scheduler) -> StealBack:
-    installed = in_flight._installed(scheduler)
+    installed = in_flight.installed(scheduler)
     assert installed is not None
     return installed.steal_back
 

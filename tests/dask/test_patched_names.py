@@ -60,6 +60,8 @@ OURS = {
     # The function of a user's that is decorated
     "requests.py": {"amounts", "function"},
     "scheduler_slots.py": {"declared", "restrictions"},
+    "roots.py": {"rootish"},
+    "sources.py": {"_links"},
     # A pandas frame
     "transfer_table.py": {"frame"},
     # The argument of dask.config.set
@@ -89,6 +91,8 @@ STATE = {
     "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
     # As Scheduler._task_to_msg: an executor, as a user may name one
     "holding.py": {"task_state.annotations"},
+    # As WorkerState._select_workers_for_gather
+    "sources.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have
     "outbox.py": {"attributes"},
     # As Scheduler._apply_annotations and SchedulerState.acquire_resources

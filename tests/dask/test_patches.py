@@ -9,7 +9,7 @@ import linecache
 import re
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +39,15 @@ SWITCHES = {
     "hot-path.futures",
     "hot-path.order",
 }
+#: With what is off unless it is asked for, as it is in this process
+ALL_SWITCHES = {*SWITCHES, "placement.enabled"}
 
 
 @pytest.fixture(autouse=True)
-def fresh(plain_dask: None) -> None:
-    """Begin each test with Dask as it is, and end it so."""
+def fresh(plain_dask: None) -> Iterator[None]:
+    """Begin each test with Dask as it is, and end it so; with what is off unless asked for."""
+    with dask.config.set({"distributed.comm.backhaul.placement.enabled": True}):
+        yield
 
 
 def names() -> set[str]:
@@ -96,8 +100,12 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "BatchedSend.start",
         "SpillBuffer.__getitem__",
         "StateMachineEvent.__copy__",
+        "WorkerState._dec_needs_replica",
         "WorkerState._get_task_finished_msg",
         "WorkerState._handle_event",
+        "WorkerState._inc_needs_replica",
+        "WorkerState._select_workers_for_gather",
+        "WorkerState.add_replica",
         "Server.handle_stream",
         "Worker._start_async_instruction",
         "Client._send_to_scheduler",
@@ -109,7 +117,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "distributed.worker._run_actor",
     }, distributed.__version__
     assert len(activation.installed()) == len(patches.PATCHES)
-    assert {patch.switch for patch in patches.PATCHES} == SWITCHES
+    assert {patch.switch for patch in patches.PATCHES} == ALL_SWITCHES
     assert warnings(caplog) == []
 
 
@@ -175,17 +183,17 @@ def test_uninstalling_leaves_what_others_put_over_ours(monkeypatch: pytest.Monke
     assert activation.installed() == []
 
 
-@pytest.mark.parametrize("switch", sorted(SWITCHES))
+@pytest.mark.parametrize("switch", sorted(ALL_SWITCHES))
 def test_a_switch_keeps_dasks_own(switch: str) -> None:
     originals = functions()
     with dask.config.set({f"distributed.comm.backhaul.{switch}": False}):
         activation.install()
-        assert {patch.switch for patch in activation.installed()} == SWITCHES - {switch}
+        assert {patch.switch for patch in activation.installed()} == ALL_SWITCHES - {switch}
         for patch, original, now in zip(patches.PATCHES, originals, functions(), strict=True):
             assert (now is original) == (patch.switch == switch)
     # Switched on later, it comes with the next comm.
     activation.install()
-    assert {patch.switch for patch in activation.installed()} == SWITCHES
+    assert {patch.switch for patch in activation.installed()} == ALL_SWITCHES
 
 
 def test_a_switch_that_is_no_switch_is_refused() -> None:
@@ -360,7 +368,7 @@ async def test_a_preload_helps_a_cluster_without_our_comms(
     for server in (scheduler, worker, client):
         await preload.dask_setup(server)
     assert {patch.switch for patch in activation.installed()} == SWITCHES
-    assert in_flight._installed(scheduler) is not None
+    assert in_flight.installed(scheduler) is not None
     taken: list[Any] = []
     start = execution.start_execution
 
@@ -385,7 +393,7 @@ from backhaul.dask import activation
 def report(dask_scheduler):
     from backhaul.dask import activation, in_flight
     switches = sorted({patch.switch for patch in activation.installed()})
-    return switches, in_flight._installed(dask_scheduler) is not None
+    return switches, in_flight.installed(dask_scheduler) is not None
 
 with Client(sys.argv[1]) as client:
     print("installed", *client.run_on_scheduler(report), flush=True)

@@ -194,7 +194,7 @@ def test_ucx_is_told_of_keys_that_variables_of_dask_have_set(root: str) -> None:
     assert done.returncode == 0, done.stderr
     [found] = [line for line in done.stdout.splitlines() if "env variables:" in line]
     assert {"UCX_TLS=tcp", "UCX_LOG_LEVEL=info"} <= set(found.split())
-    # None is left to processes that are started from here. UCX may add a line when the process ends.
+    # None is left to processes that are started from here. UCX may add a line at the end.
     said = done.stdout.splitlines()
     assert said[said.index("{'x': 1} ucx") + 1] == ""
 

@@ -30,6 +30,12 @@ _LANES = ("auto", "shm", "ucx", "tcp", "inproc")
 _CASES = ("map", "chain", "tree", "all-to-all", "submit")
 _ARCHITECTURES = ("core", "threads", "workers", "gpu", "gpus")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
+_MACHINES = ("dgx-1", "4-hosts", "slow-nic", "racks", "flat")
+_WORKLOADS = (
+    *("transpose", "transpose-persisted", "tree", "stencil", "tensordot", "a+b", "random"),
+    "shuffle",
+)
+_POLICIES = ("upstream", "backhaul")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -264,5 +270,84 @@ def random_array(**chosen: Any) -> None:
     run_benchmark(job, random_array_tables, chosen)
 
 
+class _MachinesType(ListType):
+    """Machines by name, or files that describe one."""
+
+    name = "machines"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        from backhaul.bench.placement.described import MachineError, load_machine
+
+        if isinstance(value, tuple):
+            return value
+        if value == "all":
+            return _MACHINES
+        names = tuple(dict.fromkeys(filter(None, map(str.strip, value.split(",")))))
+        for name in names:
+            try:
+                load_machine(name)
+            except MachineError as error:
+                self.fail(str(error), param, ctx)
+        return names
+
+
+@click.command()
+@click.option(
+    "--machine",
+    "machines",
+    type=_MachinesType(_MACHINES),
+    default="all",
+    show_default=True,
+    help=f"Comma-separated: {', '.join(_MACHINES)}, all, or files that describe one "
+    "(docs/design/placement.md).",
+)
+@click.option(
+    "--workload",
+    "workloads",
+    type=ListType(_WORKLOADS, all=_WORKLOADS),
+    default="all",
+    show_default=True,
+    help=f"Comma-separated: {', '.join(_WORKLOADS)}.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    type=ListType(_POLICIES, all=_POLICIES),
+    default="all",
+    show_default=True,
+    help="Comma-separated: who places tasks, upstream or backhaul.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Runs of each, with hash seeds from 0.",
+)
+@click.option("--small", is_flag=True, help="A few tasks of each workload.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Draw the first workload on the first machine as SVG: workers and links over time.",
+)
+@json_option
+def placement(**chosen: Any) -> None:
+    """Simulate where Dask puts work: time over what the workload takes at least.
+
+    Nothing runs but Dask's own scheduler and state machines, in simulated time. Needs the extra
+    `dask`.
+    """
+    from backhaul.bench import placement as job
+    from backhaul.bench.placement.tables import placement_tables
+
+    for name, option in (("machines", "--machine"), ("workloads", "--workload")):
+        named(chosen, name, option)
+    named(chosen, "policies", "--policy")
+    run_benchmark(job, placement_tables, chosen)
+
+
 #: All of them
-COMMANDS = (p2p, tasks, transpose_sum, memory, random_array)
+COMMANDS = (p2p, tasks, transpose_sum, memory, random_array, placement)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from backhaul.dask.lane_map import lanes
     from backhaul.dask.launch.cluster import LocalCluster
     from backhaul.dask.launch.cuda import DGX, CUDACluster
-    from backhaul.dask.link_table import links
     from backhaul.dask.leases import get_resources, resource_id
+    from backhaul.dask.link_table import links
     from backhaul.dask.requests import resources
     from backhaul.dask.transfer_table import transfers
     from backhaul.dask.ucx_scheme import claim_ucx

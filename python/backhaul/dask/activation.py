@@ -32,12 +32,21 @@ _installed: dict[Patch, Replacement] = {}
 _refused: set[Patch] = set()
 
 
-def install() -> None:
-    """Install every patch that is switched on and fits; calling it again costs little."""
-    device_arrays.register()
+def install(*, only: str | None = None) -> None:
+    """Install every patch that is switched on and fits; calling it again costs little.
+
+    Parameters
+    ----------
+    only : str, optional
+        The switch of the patches to install; all of them if not given.
+    """
+    if only is None:
+        device_arrays.register()
     with _lock:
         for patch in PATCHES:
             if patch in _installed or patch in _refused or not switched_on(patch.switch):
+                continue
+            if only is not None and patch.switch != only:
                 continue
             refusal = patch.refusal()
             if refusal is None:
@@ -63,6 +72,10 @@ def install_for(server: Any) -> None:
         in_flight.install(server)
         account.install(server)
         scheduler_slots.install(server)
+        if switched_on("placement.enabled"):
+            from backhaul.dask import placement
+
+            placement.install(server)
     elif isinstance(server, Worker):
         from backhaul.dask import memory, reports, worker_slots
 

@@ -11,7 +11,7 @@ Tasks that were sent on a wrong guess are stolen back: see `steal_back`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed import Scheduler
 
@@ -29,7 +29,10 @@ from backhaul.dask.saturation import (
 )
 from backhaul.dask.steal_back import StealBack
 
-__all__ = ["UPSTREAM_SATURATION", "InFlightWindow", "install", "uninstall"]
+if TYPE_CHECKING:
+    from backhaul.dask.roots import RootPlan
+
+__all__ = ["UPSTREAM_SATURATION", "InFlightWindow", "install", "installed", "uninstall"]
 
 #: The default of ``distributed.scheduler.worker-saturation``. Another value was chosen by someone.
 UPSTREAM_SATURATION = 1.1
@@ -60,7 +63,7 @@ def install(scheduler: Scheduler) -> bool:
     ValueError
         If the configuration cannot be understood.
     """
-    if _installed(scheduler) is not None:
+    if installed(scheduler) is not None:
         return True
     limits = work_in_hand_limits()
     if limits is None or scheduler.WORKER_SATURATION != UPSTREAM_SATURATION:
@@ -86,9 +89,9 @@ def uninstall(scheduler: Scheduler) -> None:
     scheduler : distributed.Scheduler
         The one that was given to `install`.
     """
-    installed = _installed(scheduler)
-    if installed is not None:
-        installed.detach()
+    window = installed(scheduler)
+    if window is not None:
+        window.detach()
 
 
 class InFlightWindow:
@@ -119,6 +122,8 @@ class InFlightWindow:
         #: A worker is filled again when it has no more tasks in flight than this; by address
         self.low_tasks: dict[str, int] = {}
         self.steal_back = StealBack(scheduler)
+        #: Who is to run which queued task, if that is planned
+        self.roots: RootPlan | None = None
         self._target: WorkerState | None = None
         self._upstream_finished: Callable[..., None] = scheduler.handle_task_finished
         self._upstream_decide: Callable[[], WorkerState | None] = (
@@ -145,7 +150,14 @@ class InFlightWindow:
     def decide_worker(self) -> WorkerState | None:
         """Choose a worker for a task that leaves the queue."""
         target, self._target = self._target, None
-        return self._upstream_decide() if target is None else target
+        if target is not None:
+            return target
+        return self._upstream_decide() if self.roots is None else self.roots.decide_worker()
+
+    @property
+    def upstream_decide(self) -> Callable[[], WorkerState | None]:
+        """What upstream chooses a worker for a queued task by."""
+        return self._upstream_decide
 
     def handle_task_finished(self, key: Any, worker: str, stimulus_id: str, **message: Any) -> None:
         """Handle the message; takes the place of `distributed.Scheduler.handle_task_finished`."""
@@ -164,7 +176,7 @@ class InFlightWindow:
             self.fill(ws, stimulus_id)
 
     def fill(self, ws: WorkerState, stimulus_id: str) -> int:
-        """Send a worker as many tasks from the front of the queue as it has room for.
+        """Send a worker as many tasks from the front of its queue as it has room for.
 
         Parameters
         ----------
@@ -179,22 +191,24 @@ class InFlightWindow:
             Number of tasks sent.
         """
         scheduler = self.scheduler
-        queued = scheduler.queued
         sent = 0
         client_msgs: dict[str, list[Any]] = {}
         worker_msgs: dict[str, list[Any]] = {}
         try:
-            while queued and ws in scheduler.running:
-                group = queued.peek().group
+            while ws in scheduler.running and (ts := self._front(ws)) is not None:
+                group = ts.group
                 room = self._room(ws, group)
                 if not room:
                     break
-                while room and queued and (ts := queued.peek()).group is group:
+                while room and ts is not None and ts.group is group:
                     self._target = ws
+                    if self.roots is not None:
+                        self.roots.give(ts)
                     recommendations: Any = {ts.key: "processing"}
                     scheduler._transitions(recommendations, client_msgs, worker_msgs, stimulus_id)
                     room -= 1
                     sent += 1
+                    ts = self._front(ws)
                 if not room:
                     break
         finally:
@@ -224,6 +238,13 @@ class InFlightWindow:
                 return None
             in_flight.add(tasks, expectation)
         return in_flight
+
+    def _front(self, ws: WorkerState) -> TaskState | None:
+        """Look at the queued task that a worker is to be sent next, before it is idle."""
+        if self.roots is not None:
+            return self.roots.front_for(ws, of_others=False)
+        queued = self.scheduler.queued
+        return queued.peek() if queued else None
 
     def _observe(self, ts: TaskState, message: dict[str, Any]) -> bool:
         """Learn from a task, and return whether what we thought of it was wrong."""
@@ -286,7 +307,8 @@ class InFlightWindow:
         return floor_tasks(ws.nthreads, self.scheduler.WORKER_SATURATION)
 
 
-def _installed(scheduler: Scheduler) -> InFlightWindow | None:
+def installed(scheduler: Scheduler) -> InFlightWindow | None:
+    """Get what keeps the workers of a scheduler filled; None if nothing does."""
     method = vars(scheduler).get(str(QUEUED_TASK_DECISION.attribute))
     owner = getattr(method, "__self__", None)
     return owner if isinstance(owner, InFlightWindow) else None

@@ -38,6 +38,7 @@ from backhaul.dask.private import (
     StateMachineEvent,
     SystemMonitor,
     TaskFinishedMsg,
+    TaskPrefix,
     TaskState,
     ThreadPoolExecutor,
     Worker,
@@ -49,6 +50,7 @@ from backhaul.dask.private import (
     run_actor,
     run_task,
     run_task_simple,
+    task_slots_available,
     wait_for,
     wait_for_all,
 )
@@ -59,6 +61,7 @@ __all__ = [
     "ANNOTATIONS_APPLIED",
     "ASYNC_PROCESS_CLASS",
     "BESIDE_EXECUTOR",
+    "COMM_COST",
     "CONSTRAINED_TASKS",
     "DASHBOARD_PAGES",
     "EXECUTE",
@@ -72,9 +75,11 @@ __all__ = [
     "NON_ROOT_DECISION",
     "PATCHES",
     "QUEUED_TASK_DECISION",
+    "QUEUE_SLOTS",
     "READY_TASKS",
     "RELEASE_RESOURCES",
     "REMOVE_RESOURCES",
+    "ROOTISH",
     "SCHEDULER_HEARTBEAT",
     "SET_RESOURCES",
     "SET_RESOURCES_HANDLER",
@@ -82,10 +87,12 @@ __all__ = [
     "STEAL_RATIO",
     "STEAL_RESPONSE",
     "STREAM_CLASS",
+    "TASK_DECISION",
     "TASK_FINISHED",
     "WORKER_MEMORY",
     "WORKER_MEMORY_MONITOR",
     "WORKER_METRIC",
+    "WORKER_OBJECTIVE",
     "WORKER_PROCESS_CLASS",
     "WORKER_STATE_CLASS",
 ]
@@ -219,6 +226,41 @@ PATCHES: tuple[Patch, ...] = (
             Client._release_key: "2d790ca7d72e",
         },
     ),
+    # Where a scheduler keeps account of what each worker still needs
+    Patch(
+        switch="placement.enabled",
+        owner=WorkerState,
+        name="_inc_needs_replica",
+        replace="placement.counted_need",
+        read={WorkerState: "7b84667ecb2d"},
+    ),
+    Patch(
+        switch="placement.enabled",
+        owner=WorkerState,
+        name="_dec_needs_replica",
+        replace="placement.dropped_need",
+        read={WorkerState: "7b84667ecb2d"},
+    ),
+    Patch(
+        switch="placement.enabled",
+        owner=WorkerState,
+        name="add_replica",
+        replace="placement.met_need",
+        read={WorkerState: "7b84667ecb2d"},
+    ),
+    # From whom a worker fetches first
+    Patch(
+        switch="placement.enabled",
+        owner=WorkerStateMachine,
+        name="_select_workers_for_gather",
+        replace="sources.nearest_first",
+        read={
+            WorkerStateMachine._select_workers_for_gather: "e24f58140a7c",
+            WorkerStateMachine._ensure_communicating: "b18511a30f05",
+            WorkerStateMachine._select_keys_for_gather: "8ce869b693d9",
+            HeapSet: "c711cb774f6b",
+        },
+    ),
 )
 
 # On single objects
@@ -249,6 +291,66 @@ QUEUED_TASK_DECISION: Final = InstancePatch(
     read={
         SchedulerState.decide_worker_rootish_queuing_enabled: "7280849e5a73",
         SchedulerState._transition_queued_processing: "582686aa38d4",
+    },
+)
+
+#: The choice of a worker for a task with inputs: `backhaul.dask.placement` makes it
+TASK_DECISION: Final = InstancePatch(
+    shown="Scheduler.decide_worker_non_rootish",
+    without="tasks are placed by one bandwidth",
+    attribute="decide_worker_non_rootish",
+    read={
+        SchedulerState.decide_worker_non_rootish: "1aa228f24ad3",
+        SchedulerState._get_prefix_duration: "c83d2014ed24",
+        WorkerState: "7b84667ecb2d",
+        TaskState: "a478e3a2064b",
+        TaskPrefix: "bd658544d449",
+    },
+)
+
+#: What it costs to run a task on a worker, where upstream still chooses: actors, restrictions
+WORKER_OBJECTIVE: Final = InstancePatch(
+    shown="Scheduler.worker_objective",
+    without="tasks are placed by one bandwidth",
+    attribute="worker_objective",
+    read={
+        SchedulerState.worker_objective: "86f78b3327dd",
+        SchedulerState._calc_occupancy: "c33a7e8955e0",
+    },
+)
+
+#: How long the inputs of a task take to come to a worker, for work stealing
+COMM_COST: Final = InstancePatch(
+    shown="Scheduler.get_comm_cost",
+    without="tasks are stolen by one bandwidth",
+    attribute="get_comm_cost",
+    read={
+        SchedulerState.get_comm_cost: "9512e209bdcd",
+        distributed.stealing: "99143d44cb54",
+    },
+)
+
+#: Whether a task is a root: `backhaul.dask.roots` notes which one was asked about
+ROOTISH: Final = InstancePatch(
+    shown="Scheduler.is_rootish",
+    without="roots go to whoever is free",
+    attribute="is_rootish",
+    read={
+        SchedulerState.is_rootish: "8ea0f7489699",
+        SchedulerState._transition_waiting_processing: "c7f0cf0e0bd3",
+    },
+)
+
+#: Which queued tasks go out when threads are free
+QUEUE_SLOTS: Final = InstancePatch(
+    shown="Scheduler.stimulus_queue_slots_maybe_opened",
+    without="roots go to whoever is free",
+    attribute="stimulus_queue_slots_maybe_opened",
+    read={
+        Scheduler.stimulus_queue_slots_maybe_opened: "2aa9c5a70172",
+        SchedulerState._transition_queued_processing: "582686aa38d4",
+        task_slots_available: "22021da7cd1e",
+        HeapSet: "c711cb774f6b",
     },
 )
 
@@ -523,6 +625,11 @@ LAZY_SERIALIZERS: Final = ("torch", "torchvision")
 INSTANCE_PATCHES: Final = (
     TASK_FINISHED,
     QUEUED_TASK_DECISION,
+    TASK_DECISION,
+    WORKER_OBJECTIVE,
+    COMM_COST,
+    ROOTISH,
+    QUEUE_SLOTS,
     STEAL_RESPONSE,
     SCHEDULER_HEARTBEAT,
     WORKER_METRIC,

@@ -35,6 +35,8 @@ from typing import Any
 
 from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
+from dask.order import order as dask_order
+from distributed import worker_state_machine as instructions
 from distributed.batched import BatchedSend
 from distributed.client import Client, Future, FutureState
 from distributed.collections import HeapSet
@@ -69,7 +71,15 @@ from distributed.protocol.serialize import (
 )
 from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpack_serializable
 from distributed.protocol.utils import msgpack_opts
-from distributed.scheduler import SchedulerState, TaskGroup, TaskState, WorkerState
+from distributed.scheduler import (
+    ClientState,
+    SchedulerState,
+    TaskGroup,
+    TaskPrefix,
+    TaskState,
+    WorkerState,
+)
+from distributed.scheduler import _task_slots_available as task_slots_available
 from distributed.sizeof import safe_sizeof
 from distributed.spill import SpillBuffer
 from distributed.stealing import WorkStealing
@@ -99,14 +109,23 @@ from distributed.worker import _run_task_simple as run_task_simple
 from distributed.worker import _worker_cvar as worker_variable
 from distributed.worker_memory import NannyMemoryManager, WorkerMemoryManager, parse_memory_limit
 from distributed.worker_state_machine import (
+    AcquireReplicasEvent,
     BaseWorker,
+    ComputeTaskEvent,
     ExecuteFailureEvent,
     ExecuteSuccessEvent,
+    FreeKeysEvent,
+    GatherDepSuccessEvent,
+    RefreshWhoHasEvent,
+    RemoveReplicasEvent,
+    RemoveWorkerEvent,
     RescheduleEvent,
     StateMachineEvent,
+    StealRequestEvent,
     TaskFinishedMsg,
     UnpauseEvent,
 )
+from distributed.worker_state_machine import TaskState as WorkerTaskState
 from distributed.worker_state_machine import WorkerState as WorkerStateMachine
 
 __all__ = [
@@ -119,6 +138,7 @@ __all__ = [
     "BaseWorker",
     "BatchedSend",
     "Client",
+    "ClientState",
     "Comm",
     "CommClosedError",
     "ConnectionPool",
@@ -132,6 +152,7 @@ __all__ = [
     "FatalCommClosedError",
     "Future",
     "FutureState",
+    "GatherDepSuccessEvent",
     "GraphNode",
     "HeapSet",
     "List",
@@ -151,6 +172,7 @@ __all__ = [
     "Task",
     "TaskFinishedMsg",
     "TaskGroup",
+    "TaskPrefix",
     "TaskRef",
     "TaskState",
     "ThreadPoolExecutor",
@@ -163,6 +185,7 @@ __all__ = [
     "WorkerProcess",
     "WorkerState",
     "WorkerStateMachine",
+    "WorkerTaskState",
     "backends",
     "by_value_modules",
     "coerce_to_address",
@@ -171,6 +194,7 @@ __all__ = [
     "cuda_deserialize",
     "cuda_serialize",
     "dask_deserialize",
+    "dask_order",
     "dask_serialize",
     "decompress",
     "deserialize",
@@ -181,6 +205,7 @@ __all__ = [
     "get_ip",
     "get_ip_interface",
     "import_term",
+    "instructions",
     "is_msgpack_serializable",
     "iscoroutinefunction",
     "key_split",
@@ -205,16 +230,29 @@ __all__ = [
     "serialize_and_split",
     "sizeof",
     "starting_method",
+    "task_slots_available",
     "thread_state",
     "threads_lock",
     "time",
     "to_frames",
     "wait_for",
     "wait_for_all",
+    "worker_events",
     "worker_variable",
 ]
 
 containers = (List, Tuple, Set, Dict)
+
+#: What a worker makes of a message of the scheduler, by operation
+worker_events: dict[str, Any] = {
+    "acquire-replicas": AcquireReplicasEvent,
+    "compute-task": ComputeTaskEvent,
+    "free-keys": FreeKeysEvent,
+    "refresh-who-has": RefreshWhoHasEvent,
+    "remove-replicas": RemoveReplicasEvent,
+    "remove-worker": RemoveWorkerEvent,
+    "steal-request": StealRequestEvent,
+}
 
 
 def process_of(process: AsyncProcess) -> Any:

@@ -1,9 +1,12 @@
 //! `backhaul_placement` as Python calls it.
 
+mod cost;
 mod declared;
 mod links;
+mod network;
 mod places;
 mod resources;
+mod roots;
 
 use pyo3::prelude::*;
 
@@ -12,5 +15,8 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<links::Links>()?;
     module.add_class::<resources::ResourceRequest>()?;
     module.add_class::<resources::ResourcePools>()?;
-    module.add_class::<places::ResourcePlaces>()
+    module.add_class::<places::ResourcePlaces>()?;
+    module.add_class::<cost::Placement>()?;
+    module.add_class::<network::FairNetwork>()?;
+    module.add_function(wrap_pyfunction!(roots::plan_roots, module)?)
 }

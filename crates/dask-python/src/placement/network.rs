@@ -1,0 +1,37 @@
+//! `backhaul_placement::network` as Python calls it.
+
+use backhaul_placement::network::{self, NetworkError};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Flows that share edges fairly, in simulated time
+#[pyclass(module = "backhaul._native")]
+pub(crate) struct FairNetwork(network::FairNetwork);
+
+#[pymethods]
+impl FairNetwork {
+    #[new]
+    fn new(capacities_bytes_per_s: Vec<f64>) -> PyResult<Self> {
+        network::FairNetwork::new(capacities_bytes_per_s)
+            .map(Self)
+            .map_err(refusal)
+    }
+
+    #[pyo3(signature = (now_s, path, nbytes, /))]
+    fn start(&mut self, now_s: f64, path: Vec<u32>, nbytes: f64) -> PyResult<u32> {
+        self.0.start(now_s, &path, nbytes).map_err(refusal)
+    }
+
+    fn next_end(&mut self) -> Option<f64> {
+        self.0.next_end()
+    }
+
+    #[pyo3(signature = (now_s, /))]
+    fn finish(&mut self, now_s: f64) -> PyResult<Vec<u32>> {
+        self.0.finish(now_s).map_err(refusal)
+    }
+}
+
+fn refusal(error: NetworkError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}

@@ -1,0 +1,299 @@
+//! What is under way on each edge, and what the inputs of a task would take at each worker.
+//!
+//! The cost of a place is the time of its queue plus the time of what must come there. They are
+//! added: where both are small neither hides the other, and the larger of the two alone is ruinous
+//! as soon as workers without any input are candidates. The time of what must come counts what is
+//! already promised on the same edges, and β times the time that it would take alone: without that
+//! weight a scheduler with true bandwidths moves more than one that believes in slow ones.
+//! StarPU's `dmda` scheduler has the same β (C. Augonnet et al., Data-Aware Task Scheduling on
+//! Multi-Accelerator Based Platforms, ICPADS 2010).
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::links::{LinkCosts, Route};
+
+/// Something that a task needs, and who has it
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// Any number that no other result has at the time
+    pub task: u64,
+    /// Its size
+    pub bytes: f64,
+    /// Numbers of the workers that hold it
+    pub holders: &'a [u32],
+}
+
+/// What the inputs of a task take to come to a worker
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Transfer {
+    /// Behind all that is under way on the same edges, in seconds
+    pub queued_s: f64,
+    /// With nothing else under way, without latencies, in seconds
+    pub alone_s: f64,
+}
+
+/// The transfers that a scheduler has promised
+pub struct Mirror {
+    links: Box<dyn LinkCosts>,
+    /// Bytes under way, by edge
+    pending_bytes: Vec<f64>,
+    /// What was promised, by result and receiver
+    promised: HashMap<(u64, u32), (Route, f64), BuildHasherDefault<Multiply>>,
+    /// What one placement would add, by edge, and the edges that are not 0; empty between calls
+    added: Vec<f64>,
+    touched: Vec<u32>,
+}
+
+impl Mirror {
+    /// Makes one with nothing under way
+    #[must_use]
+    pub fn new(links: Box<dyn LinkCosts>) -> Self {
+        let edges = links.capacities().len();
+        Self {
+            links,
+            pending_bytes: vec![0.0; edges],
+            promised: HashMap::default(),
+            added: vec![0.0; edges],
+            touched: Vec::new(),
+        }
+    }
+
+    /// What it knows of links
+    #[must_use]
+    pub fn links(&self) -> &dyn LinkCosts {
+        &*self.links
+    }
+
+    /// Takes links that are better known, or of more workers; what is under way stays on its edges
+    pub fn set_links(&mut self, links: Box<dyn LinkCosts>) {
+        let edges = links.capacities().len().max(self.pending_bytes.len());
+        self.links = links;
+        self.pending_bytes.resize(edges, 0.0);
+        self.added.resize(edges, 0.0);
+    }
+
+    /// Notes that a result will go to a worker, from where it comes soonest
+    ///
+    /// Returns that holder; None if nobody holds it, or it is promised already.
+    pub fn promise(&mut self, input: Input<'_>, receiver: u32) -> Option<u32> {
+        if self.promised.contains_key(&(input.task, receiver)) {
+            return None;
+        }
+        let (sender, route, _) = self.source(input, receiver)?;
+        for &edge in route.edges() {
+            self.pending_bytes[edge as usize] += input.bytes;
+        }
+        self.promised
+            .insert((input.task, receiver), (route, input.bytes));
+        Some(sender)
+    }
+
+    /// Notes that a result has come to a worker, or is not needed there any more
+    pub fn settle(&mut self, task: u64, receiver: u32) {
+        if let Some((route, bytes)) = self.promised.remove(&(task, receiver)) {
+            for &edge in route.edges() {
+                let pending = &mut self.pending_bytes[edge as usize];
+                // Rounding must not leave a trace on an edge that is idle.
+                *pending = if *pending - bytes < 0.5 {
+                    0.0
+                } else {
+                    *pending - bytes
+                };
+            }
+        }
+    }
+
+    /// Forgets all that a worker was promised: it is gone
+    pub fn forget(&mut self, receiver: u32) {
+        let gone: Vec<u64> = self
+            .promised
+            .keys()
+            .filter(|(_, to)| *to == receiver)
+            .map(|(task, _)| *task)
+            .collect();
+        for task in gone {
+            self.settle(task, receiver);
+        }
+    }
+
+    /// Bytes under way on an edge
+    #[must_use]
+    pub fn pending_bytes(&self, edge: u32) -> f64 {
+        self.pending_bytes
+            .get(edge as usize)
+            .copied()
+            .unwrap_or(0.0)
+    }
+
+    /// How many results are promised
+    #[must_use]
+    pub fn promises(&self) -> usize {
+        self.promised.len()
+    }
+
+    /// What the inputs of a task take to come to a worker
+    pub fn transfer(&mut self, inputs: &[Input<'_>], receiver: u32) -> Transfer {
+        let mut latency_s = 0.0f64;
+        let mut slowest_flow_s = 0.0f64;
+        for input in inputs {
+            if input.holders.contains(&receiver)
+                || self.promised.contains_key(&(input.task, receiver))
+            {
+                continue;
+            }
+            let Some((_, route, _)) = self.source(*input, receiver) else {
+                continue;
+            };
+            latency_s = latency_s.max(route.latency_s + REQUEST_S);
+            slowest_flow_s = slowest_flow_s.max(input.bytes / route.flow_bytes_per_s);
+            for &edge in route.edges() {
+                let added = &mut self.added[edge as usize];
+                if *added == 0.0 {
+                    self.touched.push(edge);
+                }
+                *added += input.bytes;
+            }
+        }
+        let capacities = self.links.capacities();
+        let (mut queued_s, mut alone_s) = (slowest_flow_s, slowest_flow_s);
+        for edge in self.touched.drain(..) {
+            let edge = edge as usize;
+            let added = std::mem::take(&mut self.added[edge]);
+            alone_s = alone_s.max(added / capacities[edge]);
+            queued_s = queued_s.max((added + self.pending_bytes[edge]) / capacities[edge]);
+        }
+        Transfer {
+            queued_s: queued_s + latency_s,
+            alone_s,
+        }
+    }
+
+    /// From where a result comes soonest: the holder, the way, and the time in seconds
+    fn source(&self, input: Input<'_>, receiver: u32) -> Option<(u32, Route, f64)> {
+        let capacities = self.links.capacities();
+        let mut best: Option<(u32, Route, f64)> = None;
+        for &sender in input.holders {
+            let route = self.links.route(sender, receiver);
+            let mut seconds = input.bytes / route.flow_bytes_per_s;
+            for &edge in route.edges() {
+                let edge = edge as usize;
+                seconds = seconds.max((input.bytes + self.pending_bytes[edge]) / capacities[edge]);
+            }
+            seconds += route.latency_s;
+            if best.is_none_or(|(_, _, least)| seconds < least) {
+                best = Some((sender, route, seconds));
+            }
+        }
+        best
+    }
+}
+
+/// What a request for data takes besides the latency of its link, in seconds
+const REQUEST_S: f64 = 1.5e-3;
+
+/// A hash of numbers that are addresses or small: one multiplication
+#[derive(Default)]
+struct Multiply(u64);
+
+impl Hasher for Multiply {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Fibonacci hashing, D. E. Knuth, The Art of Computer Programming 3, section 6.4.
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+    use super::*;
+    use crate::cost::links::RouteTable;
+
+    /// Three workers; 0 and 1 share edge 0 (10 B/s) both ways, 2 is behind edge 1 (1 B/s)
+    fn mirror() -> Mirror {
+        let near = Route::new(&[0], 0.0).unwrap();
+        let far = Route::new(&[1], 0.0).unwrap();
+        let routes = [
+            (0, 1, near),
+            (1, 0, near),
+            (0, 2, far),
+            (2, 0, far),
+            (1, 2, far),
+            (2, 1, far),
+        ];
+        Mirror::new(Box::new(
+            RouteTable::new(3, vec![10.0, 1.0], routes).unwrap(),
+        ))
+    }
+
+    fn input(task: u64, holders: &[u32]) -> Input<'_> {
+        Input {
+            task,
+            bytes: 10.0,
+            holders,
+        }
+    }
+
+    #[test]
+    fn inputs_share_the_edges_that_they_take() {
+        let mut mirror = mirror();
+        let inputs = [input(1, &[0]), input(2, &[0]), input(3, &[1])];
+        let there = mirror.transfer(&inputs, 1);
+        assert!((there.alone_s - 2.0).abs() < 1e-9);
+        assert_eq!(mirror.transfer(&inputs, 2).alone_s, 30.0);
+        assert_eq!(
+            mirror.transfer(&[input(3, &[1])], 1),
+            Transfer::default(),
+            "what is there costs nothing"
+        );
+    }
+
+    #[test]
+    fn a_transfer_waits_for_what_is_promised_on_its_edges_and_only_there() {
+        let mut mirror = mirror();
+        assert_eq!(mirror.promise(input(7, &[0]), 1), Some(0));
+        assert_eq!(mirror.pending_bytes(0), 10.0);
+        let beside = mirror.transfer(&[input(1, &[0])], 1);
+        assert!((beside.queued_s - 2.0 - REQUEST_S).abs() < 1e-9);
+        assert!((beside.alone_s - 1.0).abs() < 1e-9);
+        let elsewhere = mirror.transfer(&[input(1, &[0])], 2);
+        assert!((elsewhere.queued_s - 10.0 - REQUEST_S).abs() < 1e-9);
+        // What is promised to the worker costs nothing more there.
+        assert_eq!(mirror.transfer(&[input(7, &[0])], 1), Transfer::default());
+        mirror.settle(7, 1);
+        assert_eq!(mirror.pending_bytes(0), 0.0);
+    }
+
+    #[test]
+    fn a_result_comes_from_where_it_comes_soonest() {
+        let mut mirror = mirror();
+        assert_eq!(mirror.promise(input(1, &[2, 1]), 0), Some(1));
+        assert_eq!(mirror.promise(input(1, &[2, 1]), 0), None, "it is promised");
+        assert_eq!(mirror.promise(input(2, &[]), 0), None, "nobody has it");
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_worker_that_is_gone() {
+        let mut mirror = mirror();
+        mirror.promise(input(1, &[0]), 1);
+        mirror.promise(input(2, &[0]), 2);
+        mirror.forget(1);
+        assert_eq!(mirror.pending_bytes(0), 0.0);
+        assert_eq!(mirror.promises(), 1);
+    }
+}

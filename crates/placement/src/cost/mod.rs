@@ -1,0 +1,13 @@
+//! What it costs to run a task at a place: time of its queue, time of its inputs on their links.
+//!
+//! - [`links`]: the way of each pair of workers, and how fast its edges are
+//! - [`mirror`]: what is under way on each edge, and what a placement would add to it
+//! - [`candidates`]: which workers are worth asking
+
+pub mod candidates;
+pub mod links;
+pub mod mirror;
+
+pub use candidates::Islands;
+pub use links::{HostLinks, LinkCosts, LinkError, Route, RouteTable};
+pub use mirror::{Input, Mirror, Transfer};

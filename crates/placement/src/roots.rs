@@ -1,1 +1,0 @@
-//! Where the tasks without inputs go: a streaming partition of the graph.

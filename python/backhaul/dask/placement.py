@@ -1,0 +1,251 @@
+"""Where a scheduler runs tasks, by what links cost: which worker, which thief.
+
+Dask places a task on a worker that holds one of its inputs, by one bandwidth for all links. Here
+each edge has its own, bytes that are already promised count as a queue, and idle workers beside the
+holders are asked, too. What decides is in Rust (``crates/placement/src/cost``); it keeps a mirror
+of what each worker has been promised, which the functions below feed from the three places where
+Dask keeps its own account of that. ``docs/design/placement.md`` has the model and what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from distributed import Scheduler, SchedulerPlugin
+
+from backhaul import _native
+from backhaul.dask.config import switched_on
+from backhaul.dask.patches import COMM_COST, TASK_DECISION, WORKER_OBJECTIVE
+from backhaul.dask.patching import Replacement
+from backhaul.dask.private import TaskState, WorkerState
+from backhaul.dask.roots import RootPlan
+
+__all__ = ["LinkPlacement", "counted_need", "dropped_need", "install", "met_need"]
+
+#: How much more a byte counts than the time that it takes alone: bytes that need not move are not
+#: moved for a small gain. Found in simulation, see ``docs/design/placement.md``.
+BETA = 3.0
+
+#: What is told of needs: one for each scheduler of this process that has a placement
+_mirrors: list[_native.Placement] = []
+
+#: What is known of links: numbers of sender and receiver, edges, latency in seconds
+_Routes = Iterable[tuple[int, int, Sequence[int], float]]
+
+
+def install(scheduler: Scheduler) -> LinkPlacement | None:
+    """Place the tasks of a scheduler by what links cost.
+
+    Does nothing unless ``distributed.comm.backhaul.placement.enabled`` is true, or, with a warning
+    in the log, if the scheduler does not look like one we know.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        Before or after it has started.
+
+    Returns
+    -------
+    LinkPlacement or None
+        What is in force now.
+
+    Raises
+    ------
+    ValueError
+        If the configuration cannot be understood.
+    """
+    found = scheduler.plugins.get(LinkPlacement.name)
+    if isinstance(found, LinkPlacement):
+        return found
+    if not switched_on("placement.enabled"):
+        return None
+    if not all(patch.fits(scheduler) for patch in (TASK_DECISION, WORKER_OBJECTIVE, COMM_COST)):
+        return None
+    if not RootPlan.fits(scheduler):
+        return None
+    placement = LinkPlacement(scheduler)
+    placement.attach()
+    return placement
+
+
+class LinkPlacement(SchedulerPlugin):
+    """Decides for one scheduler.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    """
+
+    name = "backhaul-placement"
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.mirror = _native.Placement(beta=BETA)
+        #: Numbers of hosts
+        self.hosts: dict[str, int] = {}
+        self._states: dict[str, WorkerState] = {}
+        self.roots = RootPlan(scheduler, self.mirror)
+        self._replaced: list[Replacement] = []
+        self._upstream_decide: Callable[[TaskState], WorkerState | None] = (
+            scheduler.decide_worker_non_rootish
+        )
+        self._upstream_objective: Callable[..., Any] = scheduler.worker_objective
+        self._upstream_cost: Callable[..., float] = scheduler.get_comm_cost
+
+    def attach(self) -> None:
+        """Take our place on the scheduler."""
+        for ws in self.scheduler.workers.values():
+            self._add(ws)
+        for patch, ours in (
+            (TASK_DECISION, self.decide_worker),
+            (WORKER_OBJECTIVE, self.worker_objective),
+            (COMM_COST, self.get_comm_cost),
+        ):
+            replaced = patch.install(self.scheduler, ours)
+            assert replaced is not None
+            self._replaced.append(replaced)
+        self.roots.attach()
+        _mirrors.append(self.mirror)
+        self.scheduler.add_plugin(self)
+
+    def detach(self) -> None:
+        """Give it up again."""
+        for replaced in self._replaced:
+            replaced.take_back()
+        self._replaced.clear()
+        self.roots.detach()
+        if self.mirror in _mirrors:
+            _mirrors.remove(self.mirror)
+        if self.name in self.scheduler.plugins:
+            self.scheduler.remove_plugin(self.name)
+
+    def set_routes(self, capacities_bytes_per_s: Sequence[float], routes: _Routes) -> None:
+        """Take the way of every pair of workers, instead of what hosts say.
+
+        Parameters
+        ----------
+        capacities_bytes_per_s : sequence of float
+            Of each edge.
+        routes : iterable
+            For each pair of workers, by number in the order in which they came: sender, receiver,
+            edges, latency in seconds.
+
+        Raises
+        ------
+        ValueError
+            If a pair is missing, or a figure cannot be.
+        """
+        self.mirror.set_routes(
+            list(capacities_bytes_per_s),
+            [
+                (sender, receiver, list(edges), latency_s)
+                for sender, receiver, edges, latency_s in routes
+            ],
+        )
+
+    # In the place of Dask's
+
+    def decide_worker(self, ts: TaskState) -> WorkerState | None:
+        """Choose a worker for a task; for `Scheduler.decide_worker_non_rootish`."""
+        scheduler = self.scheduler
+        if (
+            not ts.dependencies
+            or ts.actor
+            or ts.worker_restrictions
+            or ts.host_restrictions
+            or ts.resource_restrictions
+        ):
+            return self._upstream_decide(ts)
+        running = scheduler.running
+        ws: WorkerState | None = self.mirror.choose(
+            ts,
+            scheduler,
+            scheduler.UNKNOWN_TASK_DURATION,
+            None if len(running) == len(scheduler.workers) else running,
+        )
+        return self._upstream_decide(ts) if ws is None else ws
+
+    def worker_objective(self, ts: TaskState, ws: WorkerState) -> tuple[Any, ...]:
+        """Say what it costs to run a task somewhere; for `Scheduler.worker_objective`."""
+        costs = self.mirror.transfer(ts, ws)
+        if costs is None:
+            upstream: tuple[Any, ...] = self._upstream_objective(ts, ws)
+            return upstream
+        stack_s = self.scheduler._calc_occupancy(ws.task_prefix_count, 0) / ws.nthreads
+        start_s = stack_s + costs[1]
+        return (len(ws.actors), start_s, ws.nbytes) if ts.actor else (start_s, ws.nbytes)
+
+    def get_comm_cost(self, ts: TaskState, ws: WorkerState) -> float:
+        """Say how long the inputs of a task take to come; for `Scheduler.get_comm_cost`."""
+        costs = self.mirror.transfer(ts, ws)
+        return self._upstream_cost(ts, ws) if costs is None else costs[0]
+
+    # What the scheduler tells its plugins
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Take a worker in."""
+        self._add(scheduler.workers[worker])
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
+        """Forget a worker; upstream has forgotten its state already."""
+        ws = self._states.pop(worker, None)
+        if ws is not None:
+            self.roots.remove_worker(ws)
+            self.mirror.remove_worker(ws)
+
+    def update_graph(
+        self,
+        scheduler: Scheduler,
+        *,
+        tasks: list[Any],
+        priority: dict[Any, tuple[int | float, ...]],
+        **_: Any,
+    ) -> None:
+        """Plan the roots of a graph before any of them is given out."""
+        self.roots.plan(tasks, priority)
+
+    def _add(self, ws: WorkerState) -> None:
+        host = self.hosts.setdefault(ws.host, len(self.hosts))
+        self._states[ws.address] = ws
+        self.roots.add_worker(ws, self.mirror.add_worker(ws, host, host))
+
+
+# For the whole process, in the place of functions of the scheduler's `WorkerState`
+
+
+def counted_need(original: Callable[[WorkerState, TaskState], None]) -> Callable[..., None]:
+    """Make an `_inc_needs_replica` that tells the mirrors of what is needed for the first time."""
+
+    def _inc_needs_replica(self: WorkerState, ts: TaskState) -> None:
+        if _mirrors and ts not in self.needs_what:
+            for mirror in _mirrors:
+                mirror.promise(ts, self)
+        original(self, ts)
+
+    return _inc_needs_replica
+
+
+def dropped_need(original: Callable[[WorkerState, TaskState], None]) -> Callable[..., None]:
+    """Make a `_dec_needs_replica` that tells the mirrors of what is needed no more."""
+
+    def _dec_needs_replica(self: WorkerState, ts: TaskState) -> None:
+        original(self, ts)
+        if _mirrors and ts not in self.needs_what:
+            for mirror in _mirrors:
+                mirror.settle(ts, self)
+
+    return _dec_needs_replica
+
+
+def met_need(original: Callable[[WorkerState, TaskState], None]) -> Callable[..., None]:
+    """Make an `add_replica` that tells the mirrors of what has come."""
+
+    def add_replica(self: WorkerState, ts: TaskState) -> None:
+        if _mirrors and ts in self.needs_what:
+            for mirror in _mirrors:
+                mirror.settle(ts, self)
+        original(self, ts)
+
+    return add_replica

@@ -1,0 +1,291 @@
+"""Where the root tasks of a graph run, planned when the graph comes.
+
+Dask gives each root to whoever has a free thread, so results that are combined later are made
+wherever. `RootPlan` says for each root which worker is to run it, by a partition of the graph
+(``crates/placement/src/roots``), as a hint: a worker with a free thread takes the roots that were
+planned for it first, and when there are none left, those of the worker that has most. No root
+waits for a worker that is busy while another one is idle.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from distributed import Scheduler
+
+from backhaul import _native
+from backhaul.dask import in_flight
+from backhaul.dask.patches import QUEUE_SLOTS, QUEUED_TASK_DECISION, ROOTISH
+from backhaul.dask.patching import Replacement
+from backhaul.dask.private import TaskState, WorkerState, task_slots_available
+
+__all__ = ["RootPlan"]
+
+#: States of a root that nobody has been given
+_BEFORE = frozenset({"released", "waiting", "queued"})
+
+
+class RootPlan:
+    """The roots of one scheduler that wait for a thread, by the worker that is to run them.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    mirror : backhaul._native.Placement
+        What it knows of workers and links.
+    """
+
+    def __init__(self, scheduler: Scheduler, mirror: _native.Placement) -> None:
+        self.scheduler = scheduler
+        self.mirror = mirror
+        #: Numbers of the workers in the mirror
+        self.numbers: dict[WorkerState, int] = {}
+        self.states: dict[int, WorkerState] = {}
+        #: Who is to run what has not been given out, by key
+        self.hints: dict[Any, WorkerState] = {}
+        #: The same by worker, as heaps; some of it may have been given out meanwhile
+        self.own: dict[WorkerState, list[tuple[Any, int, TaskState]]] = {}
+        self._count = 0
+        #: The task that upstream looks at, and the worker that the next one goes to
+        self._looked_at: TaskState | None = None
+        self._target: WorkerState | None = None
+        self._upstream_rootish: Callable[[TaskState], bool] = scheduler.is_rootish
+        self._upstream_slots: Callable[..., None] = scheduler.stimulus_queue_slots_maybe_opened
+        self._upstream_decide: Callable[[], WorkerState | None] = (
+            scheduler.decide_worker_rootish_queuing_enabled
+        )
+        self._replaced: list[Replacement] = []
+        self._window: in_flight.InFlightWindow | None = None
+
+    @staticmethod
+    def fits(scheduler: Scheduler) -> bool:
+        """Tell whether it can be attached."""
+        decided = in_flight.installed(scheduler) is not None
+        return (
+            ROOTISH.fits(scheduler)
+            and QUEUE_SLOTS.fits(scheduler)
+            and (decided or QUEUED_TASK_DECISION.fits(scheduler))
+        )
+
+    def attach(self) -> None:
+        """Take our place on the scheduler, beside `backhaul.dask.in_flight` if that is there."""
+        patches = [(ROOTISH, self.is_rootish), (QUEUE_SLOTS, self.slots_maybe_opened)]
+        self._window = in_flight.installed(self.scheduler)
+        if self._window is None:
+            patches.append((QUEUED_TASK_DECISION, self.decide_worker))
+        else:
+            self._window.roots = self
+            self._upstream_decide = self._window.upstream_decide
+        for patch, ours in patches:
+            replaced = patch.install(self.scheduler, ours)
+            if replaced is not None:
+                self._replaced.append(replaced)
+
+    def detach(self) -> None:
+        """Give it up again."""
+        for replaced in self._replaced:
+            replaced.take_back()
+        self._replaced.clear()
+        if self._window is not None:
+            self._window.roots = None
+        self.hints.clear()
+        self.own.clear()
+
+    # What is told
+
+    def add_worker(self, ws: WorkerState, number: int) -> None:
+        """Take a worker in; it has no roots of its own in the plans that there are."""
+        self.numbers[ws] = number
+        self.states[number] = ws
+
+    def remove_worker(self, ws: WorkerState) -> None:
+        """Forget a worker: its roots go to whoever is free."""
+        number = self.numbers.pop(ws, None)
+        if number is not None:
+            del self.states[number]
+        for _, _, ts in self.own.pop(ws, ()):
+            if self.hints.get(ts.key) is ws:
+                del self.hints[ts.key]
+
+    def plan(self, tasks: Iterable[Any], priority: Mapping[Any, Any]) -> int:
+        """Plan the roots among some tasks.
+
+        Parameters
+        ----------
+        tasks : iterable of key
+            Tasks of a graph that has come, and what they need.
+        priority : mapping of key to priority
+            The order in which they are to run.
+
+        Returns
+        -------
+        int
+            Number of roots that were planned.
+        """
+        scheduler = self.scheduler
+        targets = [
+            (self.numbers[ws], float(ws.nthreads)) for ws in scheduler.running if ws in self.numbers
+        ]
+        if len(targets) < 2:
+            return 0
+        ordered = sorted(tasks, key=priority.__getitem__)
+        states = [scheduler.tasks[key] for key in ordered]
+        indices = {ts: index for index, ts in enumerate(states)}
+        rootish: dict[Any, bool] = {}
+        places: list[int] = []
+        needs: list[int] = []
+        roots = 0
+        for ts in states:
+            if ts.who_has:
+                holder = next(iter(ts.who_has))
+                places.append(self.numbers.get(holder, -2))
+            elif self._is_root(ts, rootish):
+                places.append(-1)
+                roots += 1
+            else:
+                places.append(-2)
+            own = [indices[dts] for dts in ts.dependencies if dts in indices]
+            needs.append(len(own))
+            needs += own
+        if not roots:
+            return 0
+        targets.sort()
+        planned = _native.plan_roots(self.mirror, places, needs, targets)
+        for ts, number in zip(states, planned, strict=True):
+            if number >= 0:
+                ws = self.states[number]
+                self.hints[ts.key] = ws
+                self._count += 1
+                heapq.heappush(self.own.setdefault(ws, []), (ts.priority, self._count, ts))
+        return roots
+
+    # In the place of Dask's
+
+    def is_rootish(self, ts: TaskState) -> bool:
+        """Note which task upstream looks at, before it asks for a worker without naming it."""
+        self._looked_at = ts
+        return self._upstream_rootish(ts)
+
+    def decide_worker(self) -> WorkerState | None:
+        """Choose a worker for a root; for `Scheduler.decide_worker_rootish_queuing_enabled`."""
+        ts, self._looked_at = self._looked_at, None
+        target, self._target = self._target, None
+        if target is not None:
+            return target
+        hint = None if ts is None else self.hints.get(ts.key)
+        if hint is None:
+            return self._upstream_decide()
+        assert ts is not None
+        idle = self.scheduler.idle_task_count
+        if hint not in idle:
+            # Nobody waits for a busy worker while one has nothing of its own to do.
+            hint = next((ws for ws in idle if not self._has_own(ws)), None)
+        if hint is not None:
+            del self.hints[ts.key]
+        return hint
+
+    def slots_maybe_opened(self, *, stimulus_id: str) -> None:
+        """Fill free threads; for `Scheduler.stimulus_queue_slots_maybe_opened`."""
+        scheduler = self.scheduler
+        if not self.hints:
+            self._upstream_slots(stimulus_id=stimulus_id)
+            return
+        for ws in list(scheduler.idle_task_count):
+            for _ in range(task_slots_available(ws, scheduler.WORKER_SATURATION)):
+                ts = self.front_for(ws, of_others=True)
+                if ts is None:
+                    break
+                self.give(ts)
+                self._target = ws
+                try:
+                    scheduler.transitions({ts.key: "processing"}, stimulus_id)
+                finally:
+                    self._target = None
+
+    def front_for(self, ws: WorkerState, *, of_others: bool) -> TaskState | None:
+        """Look at the queued task that a worker is to run next.
+
+        Parameters
+        ----------
+        ws : distributed.scheduler.WorkerState
+            The worker.
+        of_others : bool
+            Whether it is to have what was planned for others when it has none of its own.
+
+        Returns
+        -------
+        distributed.scheduler.TaskState or None
+            None if there is nothing for it. Whoever sends it says so with `give`.
+        """
+        queued = self.scheduler.queued
+        if not queued:
+            return None
+        front: TaskState = queued.peek()
+        own = self._front(ws)
+        if front.key not in self.hints and (own is None or _first(front, own)):
+            return front
+        if own is None and of_others:
+            # That of the worker with most to do is missed least.
+            while self.own:
+                richest = max(self.own, key=lambda other: len(self.own[other]))
+                own = self._front(richest)
+                if own is not None:
+                    break
+            return front if own is None else own
+        return own
+
+    def give(self, ts: TaskState) -> None:
+        """Note that a task is sent to somebody."""
+        self.hints.pop(ts.key, None)
+
+    def _has_own(self, ws: WorkerState) -> bool:
+        """Tell whether roots were planned for a worker that may still come into the queue."""
+        heap = self.own.get(ws)
+        while heap:
+            ts = heap[0][2]
+            if self.hints.get(ts.key) is ws and ts.state in _BEFORE:
+                return True
+            heapq.heappop(heap)
+        self.own.pop(ws, None)
+        return False
+
+    def _front(self, ws: WorkerState) -> TaskState | None:
+        """Look at the first root of a worker that is still queued; drop those that are not."""
+        heap = self.own.get(ws)
+        if heap is None:
+            return None
+        while heap:
+            ts = heap[0][2]
+            if ts.state == "queued" and self.hints.get(ts.key) is ws:
+                return ts
+            heapq.heappop(heap)
+            if self.hints.get(ts.key) is ws and ts.state != "queued":
+                del self.hints[ts.key]
+        del self.own[ws]
+        return None
+
+    def _is_root(self, ts: TaskState, rootish: dict[Any, bool]) -> bool:
+        """Tell whether a task waits for nothing and will go through the queue."""
+        if (
+            ts.dependencies
+            or ts.state != "released"
+            or ts.run_spec is None
+            or not ts._queueable
+            or ts.actor
+            or ts.worker_restrictions
+            or ts.host_restrictions
+            or ts.resource_restrictions
+        ):
+            return False
+        group = ts.group
+        if group not in rootish:
+            rootish[group] = self._upstream_rootish(ts)
+        return rootish[group]
+
+
+def _first(one: TaskState, other: TaskState) -> bool:
+    """Tell whether a task is to run before another one."""
+    return (one.priority or ()) < (other.priority or ())

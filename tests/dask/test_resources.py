@@ -252,6 +252,18 @@ async def test_tasks_are_spread_and_wait_at_the_scheduler_for_room(eventually: E
 
 
 @pytest.mark.asyncio
+async def test_a_worker_that_joins_takes_of_what_waits(eventually: Eventually) -> None:
+    async with cluster({"GPU": 1}) as (client, scheduler, _):
+        futures = client.map(gated_gpu, range(20))
+        await eventually(lambda: len(scheduler.unrunnable) == 18)
+        with dask.config.set({"backhaul.resources": {"GPU": 4}}):
+            async with Worker(scheduler.address, nthreads=1, host="127.0.0.1") as joined:
+                await eventually(lambda: len(slots(joined).held) == 4)
+                gate.set()
+                assert await client.gather(futures) == list(range(20))
+
+
+@pytest.mark.asyncio
 async def test_chains_stay_on_the_unit_of_their_inputs() -> None:
     @resources(GPU=1, CPU=0, affinity=["GPU"])
     def step(before: tuple[int, ...]) -> tuple[int, ...]:

@@ -91,13 +91,20 @@ class Program:
         Variables to add to the environment.
     within : sequence of str
         Command to run it with, such as ``ip netns exec …``.
+    stdin : bool
+        It reads what `write` is given.
     """
 
     def __init__(
-        self, *arguments: str, env: dict[str, str] | None = None, within: Sequence[str] = ()
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        within: Sequence[str] = (),
+        stdin: bool = False,
     ) -> None:
         self.process = subprocess.Popen(
             [*within, sys.executable, *arguments],
+            stdin=subprocess.PIPE if stdin else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -109,6 +116,12 @@ class Program:
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def write(self, text: str) -> None:
+        """Give it something to read."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text)
+        self.process.stdin.flush()
 
     def wait_for(self, pattern: str) -> str:
         """Wait for a line to match, and return its first group."""

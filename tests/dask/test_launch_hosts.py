@@ -12,25 +12,18 @@ The client has no Backhaul; nobody is told which lane to use.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.dask.hosts import Hosts, needs_namespaces
+
 if TYPE_CHECKING:
     from tests.dask.conftest import Start
 
-pytestmark = [
-    pytest.mark.timeout(180),
-    pytest.mark.skipif(
-        os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None,
-        reason="network namespaces need root, and the ip and tc of iproute2",
-    ),
-]
+pytestmark = [pytest.mark.timeout(180), needs_namespaces]
 
 ADDRESSES = {
     "scheduler": "10.77.0.1",
@@ -109,65 +102,13 @@ with Client(sys.argv[1]) as client:
 """
 
 
-class Hosts:
-    """Network namespaces that are joined by a bridge in one more."""
-
-    def __init__(self) -> None:
-        self._prefix = f"bh{os.getpid()}"
-        self._switch = f"{self._prefix}-switch"
-        self.made: list[str] = []
-
-    def make(self) -> None:
-        """Make them all, each with an address; `far` sends slowly."""
-        self._add(self._switch)
-        ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
-        ip("-n", self._switch, "link", "set", "bridge", "up")
-        for host, address in ADDRESSES.items():
-            space = self.namespace(host)
-            self._add(space)
-            ip("-n", space, "link", "set", "lo", "up")
-            veth = ["type", "veth", "peer", "name", host, "netns", self._switch]
-            ip("link", "add", "eth0", "netns", space, *veth)
-            ip("-n", self._switch, "link", "set", host, "master", "bridge", "up")
-            ip("-n", space, "address", "add", f"{address}/24", "dev", "eth0")
-            ip("-n", space, "link", "set", "eth0", "up")
-        slow = f"rate {SLOW_BYTES_PER_S * 8:.0f}bit burst 64kb latency 400ms"
-        tc("-n", self.namespace("far"), *f"qdisc add dev eth0 root tbf {slow}".split())
-
-    def close(self) -> None:
-        """Remove what was made."""
-        for space in reversed(self.made):
-            ip("netns", "del", space)
-
-    def namespace(self, host: str) -> str:
-        """Name a host's network namespace."""
-        return f"{self._prefix}-{host}"
-
-    def within(self, host: str) -> list[str]:
-        """Command to run something on a host with."""
-        return ["ip", "netns", "exec", self.namespace(host)]
-
-    def _add(self, space: str) -> None:
-        ip("netns", "add", space)
-        self.made.append(space)
-
-
-def ip(*arguments: str) -> None:
-    """Run iproute2's ``ip``."""
-    subprocess.run(["ip", *arguments], check=True, timeout=30)
-
-
-def tc(*arguments: str) -> None:
-    """Run iproute2's ``tc``."""
-    subprocess.run(["tc", *arguments], check=True, timeout=30)
-
-
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Hosts]:
     """Make the hosts, and remove them in the end."""
-    hosts = Hosts()
+    hosts = Hosts(ADDRESSES)
     try:
         hosts.make()
+        hosts.slow_down("far", SLOW_BYTES_PER_S)
         yield hosts
     finally:
         hosts.close()

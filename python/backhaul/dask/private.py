@@ -33,8 +33,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import cloudpickle
 from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
+from dask.local import MultiprocessingPoolExecutor
+from dask.multiprocessing import initialize_worker_process
+from dask.system import CPU_COUNT
 from distributed.batched import BatchedSend
 from distributed.client import Client, Future, FutureState
 from distributed.collections import HeapSet
@@ -110,6 +114,7 @@ from distributed.worker_state_machine import (
 from distributed.worker_state_machine import WorkerState as WorkerStateMachine
 
 __all__ = [
+    "CPU_COUNT",
     "OFFLOAD_THRESHOLD",
     "WORKER_ANY_RUNNING",
     "Alias",
@@ -135,6 +140,7 @@ __all__ = [
     "GraphNode",
     "HeapSet",
     "List",
+    "MultiprocessingPoolExecutor",
     "Nanny",
     "NannyMemoryManager",
     "Pickled",
@@ -165,6 +171,7 @@ __all__ = [
     "WorkerStateMachine",
     "backends",
     "by_value_modules",
+    "cloudpickle",
     "coerce_to_address",
     "comm_utils",
     "context_meter",
@@ -181,6 +188,7 @@ __all__ = [
     "get_ip",
     "get_ip_interface",
     "import_term",
+    "initialize_worker_process",
     "is_msgpack_serializable",
     "iscoroutinefunction",
     "key_split",

@@ -1,0 +1,317 @@
+"""Resources on Dask's local schedulers: what lets a task through to a pool when its units are free.
+
+`dask.local.get_async` hands each ready task to ``submit``. A `Gate` stands there in the place of a
+pool: it takes all of them, and gives each to a thread or a process once it holds what it asks for,
+on the thread that has just given something back. A graph in which nobody asks for anything never
+comes here.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import heapq
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import dask
+from backhaul._native import ResourcePools, ResourceRequest
+from backhaul.dask.declared import Declared, checked, groups_of
+from backhaul.dask.leases import Lease, current_lease, set_current_device
+from backhaul.dask.requests import CPU, Needs, anyone_asks, needs_of
+from backhaul.errors import ConfigError
+
+__all__ = ["Asked", "Gate", "asked_in", "declared_for", "run_holding"]
+
+#: Ready tasks that `dask.local.get_async` may hand over: all
+_WORKERS = 1 << 30
+
+_PLAIN = Needs({})
+
+
+def asked_in(dsk: Any) -> Asked | None:
+    """Find what the tasks of a graph ask for; None if they ask for nothing but a thread each.
+
+    Parameters
+    ----------
+    dsk : mapping or expression
+        As a ``get`` of Dask's is given it.
+
+    Raises
+    ------
+    ConfigError
+        If an annotation asks for what cannot be.
+    """
+    annotated = _annotations(dsk)
+    if not annotated and not anyone_asks():
+        return None
+    graph = dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__()
+    needs: dict[Any, Needs] = {}
+    for key, task in graph.items():
+        found = needs_of(task) if anyone_asks() else None
+        if (said := annotated.get(key)) is not None:
+            found = (found or _PLAIN).with_annotated(*said)
+        if found is not None:
+            needs[key] = found
+    return Asked(graph, needs, is_annotated=bool(annotated)) if needs else None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A graph, and what its tasks ask for.
+
+    Parameters
+    ----------
+    graph : mapping
+        The graph.
+    needs : dict
+        By key, for those that ask for something.
+    is_annotated : bool
+        Whether some of it is known by the key alone, so that tasks must keep theirs.
+    """
+
+    graph: Mapping[Any, Any]
+    needs: dict[Any, Needs]
+    is_annotated: bool
+
+
+def declared_for(resources: Mapping[str, Any] | None, *, cpus: int) -> Declared:
+    """Say what a local scheduler has.
+
+    Parameters
+    ----------
+    resources : mapping or None
+        As a keyword has it; None for what ``backhaul.resources`` says.
+    cpus : int
+        Threads or processes, unless ``CPU`` says otherwise.
+
+    Raises
+    ------
+    ConfigError
+        If it makes no sense.
+    """
+    given = resources if resources is not None else dask.config.get("backhaul.resources", None)
+    declared = checked(given)
+    amount = declared.get(CPU, cpus)
+    if isinstance(amount, list):
+        raise ConfigError(f"CPU={amount!r}: the threads of a scheduler have no ids")
+    declared[CPU] = float(amount)
+    return declared
+
+
+@dataclass(order=True, slots=True)
+class _Waiting:
+    """A task that waits at the gate."""
+
+    #: The newest first, as `dask.local.get_async` has it; of those that came at once, in order
+    place: tuple[int, int]
+    batch: Any = field(compare=False)
+    function: Any = field(compare=False)
+    future: Future[Any] = field(compare=False)
+    key: Any = field(compare=False)
+    dependencies: Iterable[Any] = field(compare=False)
+    context: contextvars.Context | None = field(compare=False)
+
+
+class Gate(Executor):
+    """What `dask.local.get_async` takes for a pool.
+
+    Parameters
+    ----------
+    declared : mapping
+        What there is, see `declared_for`.
+    needs : mapping
+        What tasks ask for, by key.
+    pool : Executor
+        Runs what is let through; it must have room for all that may run at once.
+    in_threads : bool
+        Whether that is threads of this process.
+    needs_in : callable, optional
+        Says what a task asks for, and which keys it depends on, by what was made of it for
+        another process.
+
+    Raises
+    ------
+    ConfigError
+        If a task asks for what can never be met here. Names it, and what there is.
+    """
+
+    def __init__(
+        self,
+        declared: Declared,
+        needs: Mapping[Any, Needs],
+        pool: Executor,
+        *,
+        in_threads: bool = True,
+        needs_in: Callable[[Any], tuple[Needs | None, Iterable[Any]]] | None = None,
+    ) -> None:
+        self._max_workers = _WORKERS
+        self._pool = pool
+        self._pools = ResourcePools(declared)
+        self._groups = groups_of(declared)
+        self._needs = needs
+        self._needs_in = needs_in
+        self._in_threads = in_threads
+        self._lock = threading.RLock()
+        self._waiting: dict[Needs, list[_Waiting]] = {}
+        self._requests: dict[Needs, ResourceRequest] = {}
+        #: Units that results were made on, by key
+        self._made_on: dict[Any, dict[str, tuple[int, ...]]] = {}
+        self._count = itertools.count()
+        self._ended = 0
+        self._is_closed = False
+        for key, each in needs.items():
+            reason = self._pools.unmeetable(self._request(each))
+            if reason is not None:
+                raise ConfigError(f"task {key!r} asks for {each!r}, which is never met: {reason}")
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Take a batch of one task, and run it when it may hold what it asks for."""
+        (batch,) = args
+        ((key, task_info, *_),) = batch
+        dependencies: Iterable[Any] = ()
+        needs = self._needs.get(key)
+        if self._needs_in is not None:
+            found, dependencies = self._needs_in(task_info)
+            needs = found if needs is None else needs
+        elif needs is not None and needs.affinity:
+            dependencies = task_info[1]
+        future: Future[Any] = Future()
+        context = contextvars.copy_context() if self._in_threads else None
+        with self._lock:
+            place = -self._ended, next(self._count)
+            waiting = _Waiting(place, batch, fn, future, key, dependencies, context)
+            heapq.heappush(self._waiting.setdefault(needs or _PLAIN, []), waiting)
+            self._let_through()
+        return future
+
+    def close(self) -> None:
+        """Let nothing more through; what runs goes on."""
+        with self._lock:
+            self._is_closed = True
+            self._waiting.clear()
+
+    def _request(self, needs: Needs) -> ResourceRequest:
+        request = self._requests.get(needs)
+        if request is None:
+            amounts = {**needs.resources, CPU: needs.cpu}
+            request = self._requests[needs] = ResourceRequest(amounts, list(needs.affinity))
+        return request
+
+    def _let_through(self) -> None:
+        """Start all that may hold what it asks for, the newest first; called under the lock."""
+        blocked: set[Needs] = set()
+        while True:
+            heads = [
+                (heap[0].place, needs)
+                for needs, heap in self._waiting.items()
+                if needs not in blocked
+            ]
+            if not heads:
+                return
+            _, needs = min(heads, key=lambda head: head[0])
+            heap = self._waiting[needs]
+            number = self._pools.take(self._request(needs), self._inputs(needs, heap[0]))
+            if number is None:
+                blocked.add(needs)
+                continue
+            waiting = heapq.heappop(heap)
+            if not heap:
+                del self._waiting[needs]
+            held = self._pools.held(number)
+            held.pop(CPU, None)
+            self._start(waiting, Lease(needs, number, held, self._groups))
+
+    def _inputs(self, needs: Needs, waiting: _Waiting) -> dict[str, list[int]] | None:
+        if not needs.affinity:
+            return None
+        inputs: dict[str, list[int]] = {}
+        for key in waiting.dependencies:
+            for name, units in self._made_on.get(key, {}).items():
+                inputs.setdefault(name, []).extend(units)
+        return inputs
+
+    def _start(self, waiting: _Waiting, lease: Lease) -> None:
+        if waiting.context is not None:
+            self._pool.submit(
+                waiting.context.run, self._run_here, waiting, lease
+            ).add_done_callback(lambda ended: self._fail(waiting, lease, ended))
+        else:
+            self._pool.submit(
+                run_holding, lease.needs, lease.held, self._groups, waiting.function, waiting.batch
+            ).add_done_callback(lambda ended: self._end(waiting, lease, ended))
+
+    def _run_here(self, waiting: _Waiting, lease: Lease) -> None:
+        current_lease.set(lease)
+        set_current_device(lease)
+        outcome = waiting.function(waiting.batch)
+        self._give_back(waiting, lease)
+        waiting.future.set_result(outcome)
+
+    def _fail(self, waiting: _Waiting, lease: Lease, ended: Future[Any]) -> None:
+        """Pass on what broke off the thread of a task."""
+        error = ended.exception()
+        if error is not None and not waiting.future.done():
+            self._give_back(waiting, lease)
+            waiting.future.set_exception(error)
+
+    def _end(self, waiting: _Waiting, lease: Lease, ended: Future[Any]) -> None:
+        """Pass on what came back from a process."""
+        self._give_back(waiting, lease)
+        error = ended.exception()
+        if error is not None:
+            waiting.future.set_exception(error)
+        else:
+            waiting.future.set_result(ended.result())
+
+    def _give_back(self, waiting: _Waiting, lease: Lease) -> None:
+        with self._lock:
+            if lease.is_over:
+                return
+            lease.is_over = True
+            self._pools.give_back(lease.number)
+            self._ended += 1
+            if units := lease.units:
+                self._made_on[waiting.key] = units
+            if not self._is_closed:
+                self._let_through()
+
+
+def run_holding(
+    needs: Needs,
+    held: Mapping[str, tuple[int, ...] | float],
+    groups: Mapping[str, list[list[int]]],
+    function: Callable[[Any], Any],
+    batch: Any,
+) -> Any:
+    """Run a batch in this process, with what its task holds."""
+    lease = Lease(needs, 0, held, groups)
+    token = current_lease.set(lease)
+    try:
+        set_current_device(lease)
+        return function(batch)
+    finally:
+        current_lease.reset(token)
+
+
+def _annotations(dsk: Any) -> dict[Any, tuple[dict[str, float], tuple[str, ...]]]:
+    """Collect what annotations say, by key: amounts, and affinities."""
+    by_type: dict[str, dict[Any, Any]] = {}
+    layers = getattr(dsk, "layers", None)
+    if layers is not None:
+        for layer in layers.values():
+            for kind, value in (layer.annotations or {}).items():
+                if kind in ("resources", "affinity"):
+                    found = by_type.setdefault(kind, {})
+                    found.update({key: value(key) if callable(value) else value for key in layer})
+    elif (annotations := getattr(dsk, "__dask_annotations__", None)) is not None:
+        by_type = annotations()
+    affinity = by_type.get("affinity", {})
+    found = {}
+    for key, amounts in by_type.get("resources", {}).items():
+        said = affinity.get(key, ())
+        found[key] = amounts, (said,) if isinstance(said, str) else tuple(said)
+    return found

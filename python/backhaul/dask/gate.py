@@ -102,6 +102,49 @@ def declared_for(resources: Mapping[str, Any] | None, *, cpus: int) -> Declared:
     return declared
 
 
+class _Outcome:
+    """What `dask.local.get_async` asks of a future: a callback, and then the result.
+
+    One of ``concurrent.futures`` has a condition of its own, which would cost more than all else
+    that is done here for a task.
+
+    Parameters
+    ----------
+    lock : Lock
+        Held while it changes.
+    """
+
+    __slots__ = ("_callback", "_error", "_is_done", "_lock", "_value")
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._callback: Callable[[_Outcome], object] | None = None
+        self._is_done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def add_done_callback(self, callback: Callable[[_Outcome], object]) -> None:
+        """Have a callback called once it is done."""
+        with self._lock:
+            if not self._is_done:
+                self._callback = callback
+                return
+        callback(self)
+
+    def end(self, value: Any, error: BaseException | None) -> None:
+        """Be done."""
+        with self._lock:
+            self._value, self._error, self._is_done = value, error, True
+        if self._callback is not None:
+            self._callback(self)
+
+    def result(self) -> Any:
+        """Give the value, or raise the error; to be asked when it is done."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
 @dataclass(order=True, slots=True)
 class _Waiting:
     """A task that waits at the gate."""
@@ -110,7 +153,7 @@ class _Waiting:
     place: tuple[int, int]
     batch: Any = field(compare=False)
     function: Any = field(compare=False)
-    future: Future[Any] = field(compare=False)
+    future: _Outcome = field(compare=False)
     key: Any = field(compare=False)
     dependencies: Iterable[Any] = field(compare=False)
     context: contextvars.Context | None = field(compare=False)
@@ -158,6 +201,8 @@ class Gate(Executor):
         self._lock = threading.RLock()
         self._waiting: dict[Needs, list[_Waiting]] = {}
         self._requests: dict[Needs, ResourceRequest] = {}
+        #: Requests that nothing was free for, since something was last given back
+        self._blocked: set[Needs] = set()
         #: Units that results were made on, by key
         self._made_on: dict[Any, dict[str, tuple[int, ...]]] = {}
         self._count = itertools.count()
@@ -168,7 +213,7 @@ class Gate(Executor):
             if reason is not None:
                 raise ConfigError(f"task {key!r} asks for {each!r}, which is never met: {reason}")
 
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Take a batch of one task, and run it when it may hold what it asks for."""
         (batch,) = args
         ((key, task_info, *_),) = batch
@@ -179,13 +224,16 @@ class Gate(Executor):
             needs = found if needs is None else needs
         elif needs is not None and needs.affinity:
             dependencies = task_info[1]
-        future: Future[Any] = Future()
+        future = _Outcome(self._lock)
         context = contextvars.copy_context() if self._in_threads else None
+        needs = needs or _PLAIN
         with self._lock:
             place = -self._ended, next(self._count)
             waiting = _Waiting(place, batch, fn, future, key, dependencies, context)
-            heapq.heappush(self._waiting.setdefault(needs or _PLAIN, []), waiting)
-            self._let_through()
+            heapq.heappush(self._waiting.setdefault(needs, []), waiting)
+            if needs not in self._blocked:
+                for started in self._let_through():
+                    self._start(*started)
         return future
 
     def close(self) -> None:
@@ -201,29 +249,28 @@ class Gate(Executor):
             request = self._requests[needs] = ResourceRequest(amounts, list(needs.affinity))
         return request
 
-    def _let_through(self) -> None:
-        """Start all that may hold what it asks for, the newest first; called under the lock."""
-        blocked: set[Needs] = set()
+    def _let_through(self) -> list[tuple[_Waiting, Lease]]:
+        """Take out all that may hold what it asks for, the newest first; called under the lock."""
+        started: list[tuple[_Waiting, Lease]] = []
         while True:
-            heads = [
-                (heap[0].place, needs)
-                for needs, heap in self._waiting.items()
-                if needs not in blocked
-            ]
-            if not heads:
-                return
-            _, needs = min(heads, key=lambda head: head[0])
+            first: tuple[tuple[int, int], Needs] | None = None
+            for needs, heap in self._waiting.items():
+                if needs not in self._blocked and (first is None or heap[0].place < first[0]):
+                    first = heap[0].place, needs
+            if first is None:
+                return started
+            needs = first[1]
             heap = self._waiting[needs]
             number = self._pools.take(self._request(needs), self._inputs(needs, heap[0]))
             if number is None:
-                blocked.add(needs)
+                self._blocked.add(needs)
                 continue
             waiting = heapq.heappop(heap)
             if not heap:
                 del self._waiting[needs]
             held = self._pools.held(number)
             held.pop(CPU, None)
-            self._start(waiting, Lease(needs, number, held, self._groups))
+            started.append((waiting, Lease(needs, number, held, self._groups)))
 
     def _inputs(self, needs: Needs, waiting: _Waiting) -> dict[str, list[int]] | None:
         if not needs.affinity:
@@ -235,49 +282,54 @@ class Gate(Executor):
         return inputs
 
     def _start(self, waiting: _Waiting, lease: Lease) -> None:
-        if waiting.context is not None:
-            self._pool.submit(
-                waiting.context.run, self._run_here, waiting, lease
-            ).add_done_callback(lambda ended: self._fail(waiting, lease, ended))
+        if self._in_threads:
+            self._pool.submit(self._run_here, waiting, lease)
         else:
             self._pool.submit(
                 run_holding, lease.needs, lease.held, self._groups, waiting.function, waiting.batch
             ).add_done_callback(lambda ended: self._end(waiting, lease, ended))
 
     def _run_here(self, waiting: _Waiting, lease: Lease) -> None:
-        current_lease.set(lease)
-        set_current_device(lease)
-        outcome = waiting.function(waiting.batch)
-        self._give_back(waiting, lease)
-        waiting.future.set_result(outcome)
-
-    def _fail(self, waiting: _Waiting, lease: Lease, ended: Future[Any]) -> None:
-        """Pass on what broke off the thread of a task."""
-        error = ended.exception()
-        if error is not None and not waiting.future.done():
-            self._give_back(waiting, lease)
-            waiting.future.set_exception(error)
+        """Run a task in this thread, and then what can run for what it gives back."""
+        following: tuple[_Waiting, Lease] | None = (waiting, lease)
+        while following is not None:
+            waiting, lease = following
+            error: BaseException | None = None
+            outcome: Any = None
+            try:
+                assert waiting.context is not None
+                outcome = waiting.context.run(_run_in_context, lease, waiting)
+            except BaseException as raised:
+                error = raised
+            following, *others = [*self._give_back(waiting, lease), None]
+            for other in others:
+                if other is not None:
+                    self._start(*other)
+            waiting.future.end(outcome, error)
 
     def _end(self, waiting: _Waiting, lease: Lease, ended: Future[Any]) -> None:
         """Pass on what came back from a process."""
-        self._give_back(waiting, lease)
+        for started in self._give_back(waiting, lease):
+            self._start(*started)
         error = ended.exception()
-        if error is not None:
-            waiting.future.set_exception(error)
-        else:
-            waiting.future.set_result(ended.result())
+        waiting.future.end(None if error is not None else ended.result(), error)
 
-    def _give_back(self, waiting: _Waiting, lease: Lease) -> None:
+    def _give_back(self, waiting: _Waiting, lease: Lease) -> list[tuple[_Waiting, Lease]]:
+        """Have back what a task held, and take out what may run for it."""
         with self._lock:
-            if lease.is_over:
-                return
             lease.is_over = True
             self._pools.give_back(lease.number)
+            self._blocked.clear()
             self._ended += 1
             if units := lease.units:
                 self._made_on[waiting.key] = units
-            if not self._is_closed:
-                self._let_through()
+            return [] if self._is_closed else self._let_through()
+
+
+def _run_in_context(lease: Lease, waiting: _Waiting) -> Any:
+    current_lease.set(lease)
+    set_current_device(lease)
+    return waiting.function(waiting.batch)
 
 
 def run_holding(

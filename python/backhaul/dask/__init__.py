@@ -18,6 +18,7 @@ from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 
 if TYPE_CHECKING:
+    from backhaul.dask import processes, sync, threaded
     from backhaul.dask.device_arrays import register_device_array
     from backhaul.dask.lane_map import lanes
     from backhaul.dask.launch.cluster import LocalCluster
@@ -42,9 +43,12 @@ __all__ = [
     "get_resources",
     "lanes",
     "links",
+    "processes",
     "register_device_array",
     "resource_id",
     "resources",
+    "sync",
+    "threaded",
     "transfers",
 ]
 
@@ -67,7 +71,13 @@ _LAZY = {
 }
 
 
+#: Modules that are reached as attributes: ``backhaul.dask.threaded.get``
+_MODULES = frozenset({"processes", "sync", "threaded"})
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"backhaul.dask.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,9 +33,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import cloudpickle
 from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
+from dask.local import MultiprocessingPoolExecutor
+from dask.multiprocessing import initialize_worker_process
 from dask.order import order as dask_order
+from dask.system import CPU_COUNT
 from distributed import worker_state_machine as instructions
 from distributed.batched import BatchedSend
 from distributed.client import Client, Future, FutureState
@@ -129,6 +133,7 @@ from distributed.worker_state_machine import TaskState as WorkerTaskState
 from distributed.worker_state_machine import WorkerState as WorkerStateMachine
 
 __all__ = [
+    "CPU_COUNT",
     "OFFLOAD_THRESHOLD",
     "WORKER_ANY_RUNNING",
     "Alias",
@@ -156,6 +161,7 @@ __all__ = [
     "GraphNode",
     "HeapSet",
     "List",
+    "MultiprocessingPoolExecutor",
     "Nanny",
     "NannyMemoryManager",
     "Pickled",
@@ -188,6 +194,7 @@ __all__ = [
     "WorkerTaskState",
     "backends",
     "by_value_modules",
+    "cloudpickle",
     "coerce_to_address",
     "comm_utils",
     "context_meter",
@@ -205,6 +212,7 @@ __all__ = [
     "get_ip",
     "get_ip_interface",
     "import_term",
+    "initialize_worker_process",
     "instructions",
     "is_msgpack_serializable",
     "iscoroutinefunction",

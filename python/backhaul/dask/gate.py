@@ -1,0 +1,369 @@
+"""Resources on Dask's local schedulers: what lets a task through to a pool when its units are free.
+
+`dask.local.get_async` hands each ready task to ``submit``. A `Gate` stands there in the place of a
+pool: it takes all of them, and gives each to a thread or a process once it holds what it asks for,
+on the thread that has just given something back. A graph in which nobody asks for anything never
+comes here.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import heapq
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import dask
+from backhaul._native import ResourcePools, ResourceRequest
+from backhaul.dask.declared import Declared, checked, groups_of
+from backhaul.dask.leases import Lease, current_lease, set_current_device
+from backhaul.dask.requests import CPU, Needs, anyone_asks, needs_of
+from backhaul.errors import ConfigError
+
+__all__ = ["Asked", "Gate", "asked_in", "declared_for", "run_holding"]
+
+#: Ready tasks that `dask.local.get_async` may hand over: all
+_WORKERS = 1 << 30
+
+_PLAIN = Needs({})
+
+
+def asked_in(dsk: Any) -> Asked | None:
+    """Find what the tasks of a graph ask for; None if they ask for nothing but a thread each.
+
+    Parameters
+    ----------
+    dsk : mapping or expression
+        As a ``get`` of Dask's is given it.
+
+    Raises
+    ------
+    ConfigError
+        If an annotation asks for what cannot be.
+    """
+    annotated = _annotations(dsk)
+    if not annotated and not anyone_asks():
+        return None
+    graph = dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__()
+    needs: dict[Any, Needs] = {}
+    for key, task in graph.items():
+        found = needs_of(task) if anyone_asks() else None
+        if (said := annotated.get(key)) is not None:
+            found = (found or _PLAIN).with_annotated(*said)
+        if found is not None:
+            needs[key] = found
+    return Asked(graph, needs, is_annotated=bool(annotated)) if needs else None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A graph, and what its tasks ask for.
+
+    Parameters
+    ----------
+    graph : mapping
+        The graph.
+    needs : dict
+        By key, for those that ask for something.
+    is_annotated : bool
+        Whether some of it is known by the key alone, so that tasks must keep theirs.
+    """
+
+    graph: Mapping[Any, Any]
+    needs: dict[Any, Needs]
+    is_annotated: bool
+
+
+def declared_for(resources: Mapping[str, Any] | None, *, cpus: int) -> Declared:
+    """Say what a local scheduler has.
+
+    Parameters
+    ----------
+    resources : mapping or None
+        As a keyword has it; None for what ``backhaul.resources`` says.
+    cpus : int
+        Threads or processes, unless ``CPU`` says otherwise.
+
+    Raises
+    ------
+    ConfigError
+        If it makes no sense.
+    """
+    given = resources if resources is not None else dask.config.get("backhaul.resources", None)
+    declared = checked(given)
+    amount = declared.get(CPU, cpus)
+    if isinstance(amount, list):
+        raise ConfigError(f"CPU={amount!r}: the threads of a scheduler have no ids")
+    declared[CPU] = float(amount)
+    return declared
+
+
+class _Outcome:
+    """What `dask.local.get_async` asks of a future: a callback, and then the result.
+
+    One of ``concurrent.futures`` has a condition of its own, which would cost more than all else
+    that is done here for a task.
+
+    Parameters
+    ----------
+    lock : Lock
+        Held while it changes.
+    """
+
+    __slots__ = ("_callback", "_error", "_is_done", "_lock", "_value")
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._callback: Callable[[_Outcome], object] | None = None
+        self._is_done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def add_done_callback(self, callback: Callable[[_Outcome], object]) -> None:
+        """Have a callback called once it is done."""
+        with self._lock:
+            if not self._is_done:
+                self._callback = callback
+                return
+        callback(self)
+
+    def end(self, value: Any, error: BaseException | None) -> None:
+        """Be done."""
+        with self._lock:
+            self._value, self._error, self._is_done = value, error, True
+        if self._callback is not None:
+            self._callback(self)
+
+    def result(self) -> Any:
+        """Give the value, or raise the error; to be asked when it is done."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+@dataclass(order=True, slots=True)
+class _Waiting:
+    """A task that waits at the gate."""
+
+    #: The newest first, as `dask.local.get_async` has it; of those that came at once, in order
+    place: tuple[int, int]
+    batch: Any = field(compare=False)
+    function: Any = field(compare=False)
+    future: _Outcome = field(compare=False)
+    key: Any = field(compare=False)
+    dependencies: Iterable[Any] = field(compare=False)
+    context: contextvars.Context | None = field(compare=False)
+
+
+class Gate(Executor):
+    """What `dask.local.get_async` takes for a pool.
+
+    Parameters
+    ----------
+    declared : mapping
+        What there is, see `declared_for`.
+    needs : mapping
+        What tasks ask for, by key.
+    pool : Executor
+        Runs what is let through; it must have room for all that may run at once.
+    in_threads : bool
+        Whether that is threads of this process.
+    needs_in : callable, optional
+        Says what a task asks for, and which keys it depends on, by what was made of it for
+        another process.
+
+    Raises
+    ------
+    ConfigError
+        If a task asks for what can never be met here. Names it, and what there is.
+    """
+
+    def __init__(
+        self,
+        declared: Declared,
+        needs: Mapping[Any, Needs],
+        pool: Executor,
+        *,
+        in_threads: bool = True,
+        needs_in: Callable[[Any], tuple[Needs | None, Iterable[Any]]] | None = None,
+    ) -> None:
+        self._max_workers = _WORKERS
+        self._pool = pool
+        self._pools = ResourcePools(declared)
+        self._groups = groups_of(declared)
+        self._needs = needs
+        self._needs_in = needs_in
+        self._in_threads = in_threads
+        self._lock = threading.RLock()
+        self._waiting: dict[Needs, list[_Waiting]] = {}
+        self._requests: dict[Needs, ResourceRequest] = {}
+        #: Requests that nothing was free for, since something was last given back
+        self._blocked: set[Needs] = set()
+        #: Units that results were made on, by key
+        self._made_on: dict[Any, dict[str, tuple[int, ...]]] = {}
+        self._count = itertools.count()
+        self._ended = 0
+        self._is_closed = False
+        for key, each in needs.items():
+            reason = self._pools.unmeetable(self._request(each))
+            if reason is not None:
+                raise ConfigError(f"task {key!r} asks for {each!r}, which is never met: {reason}")
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Take a batch of one task, and run it when it may hold what it asks for."""
+        (batch,) = args
+        ((key, task_info, *_),) = batch
+        dependencies: Iterable[Any] = ()
+        needs = self._needs.get(key)
+        if self._needs_in is not None:
+            found, dependencies = self._needs_in(task_info)
+            needs = found if needs is None else needs
+        elif needs is not None and needs.affinity:
+            dependencies = task_info[1]
+        future = _Outcome(self._lock)
+        context = contextvars.copy_context() if self._in_threads else None
+        needs = needs or _PLAIN
+        with self._lock:
+            place = -self._ended, next(self._count)
+            waiting = _Waiting(place, batch, fn, future, key, dependencies, context)
+            heapq.heappush(self._waiting.setdefault(needs, []), waiting)
+            if needs not in self._blocked:
+                for started in self._let_through():
+                    self._start(*started)
+        return future
+
+    def close(self) -> None:
+        """Let nothing more through; what runs goes on."""
+        with self._lock:
+            self._is_closed = True
+            self._waiting.clear()
+
+    def _request(self, needs: Needs) -> ResourceRequest:
+        request = self._requests.get(needs)
+        if request is None:
+            amounts = {**needs.resources, CPU: needs.cpu}
+            request = self._requests[needs] = ResourceRequest(amounts, list(needs.affinity))
+        return request
+
+    def _let_through(self) -> list[tuple[_Waiting, Lease]]:
+        """Take out all that may hold what it asks for, the newest first; called under the lock."""
+        started: list[tuple[_Waiting, Lease]] = []
+        while True:
+            first: tuple[tuple[int, int], Needs] | None = None
+            for needs, heap in self._waiting.items():
+                if needs not in self._blocked and (first is None or heap[0].place < first[0]):
+                    first = heap[0].place, needs
+            if first is None:
+                return started
+            needs = first[1]
+            heap = self._waiting[needs]
+            number = self._pools.take(self._request(needs), self._inputs(needs, heap[0]))
+            if number is None:
+                self._blocked.add(needs)
+                continue
+            waiting = heapq.heappop(heap)
+            if not heap:
+                del self._waiting[needs]
+            held = self._pools.held(number)
+            held.pop(CPU, None)
+            started.append((waiting, Lease(needs, number, held, self._groups)))
+
+    def _inputs(self, needs: Needs, waiting: _Waiting) -> dict[str, list[int]] | None:
+        if not needs.affinity:
+            return None
+        inputs: dict[str, list[int]] = {}
+        for key in waiting.dependencies:
+            for name, units in self._made_on.get(key, {}).items():
+                inputs.setdefault(name, []).extend(units)
+        return inputs
+
+    def _start(self, waiting: _Waiting, lease: Lease) -> None:
+        if self._in_threads:
+            self._pool.submit(self._run_here, waiting, lease)
+        else:
+            self._pool.submit(
+                run_holding, lease.needs, lease.held, self._groups, waiting.function, waiting.batch
+            ).add_done_callback(lambda ended: self._end(waiting, lease, ended))
+
+    def _run_here(self, waiting: _Waiting, lease: Lease) -> None:
+        """Run a task in this thread, and then what can run for what it gives back."""
+        following: tuple[_Waiting, Lease] | None = (waiting, lease)
+        while following is not None:
+            waiting, lease = following
+            error: BaseException | None = None
+            outcome: Any = None
+            try:
+                assert waiting.context is not None
+                outcome = waiting.context.run(_run_in_context, lease, waiting)
+            except BaseException as raised:
+                error = raised
+            following, *others = [*self._give_back(waiting, lease), None]
+            for other in others:
+                if other is not None:
+                    self._start(*other)
+            waiting.future.end(outcome, error)
+
+    def _end(self, waiting: _Waiting, lease: Lease, ended: Future[Any]) -> None:
+        """Pass on what came back from a process."""
+        for started in self._give_back(waiting, lease):
+            self._start(*started)
+        error = ended.exception()
+        waiting.future.end(None if error is not None else ended.result(), error)
+
+    def _give_back(self, waiting: _Waiting, lease: Lease) -> list[tuple[_Waiting, Lease]]:
+        """Have back what a task held, and take out what may run for it."""
+        with self._lock:
+            lease.is_over = True
+            self._pools.give_back(lease.number)
+            self._blocked.clear()
+            self._ended += 1
+            if units := lease.units:
+                self._made_on[waiting.key] = units
+            return [] if self._is_closed else self._let_through()
+
+
+def _run_in_context(lease: Lease, waiting: _Waiting) -> Any:
+    current_lease.set(lease)
+    set_current_device(lease)
+    return waiting.function(waiting.batch)
+
+
+def run_holding(
+    needs: Needs,
+    held: Mapping[str, tuple[int, ...] | float],
+    groups: Mapping[str, list[list[int]]],
+    function: Callable[[Any], Any],
+    batch: Any,
+) -> Any:
+    """Run a batch in this process, with what its task holds."""
+    lease = Lease(needs, 0, held, groups)
+    token = current_lease.set(lease)
+    try:
+        set_current_device(lease)
+        return function(batch)
+    finally:
+        current_lease.reset(token)
+
+
+def _annotations(dsk: Any) -> dict[Any, tuple[dict[str, float], tuple[str, ...]]]:
+    """Collect what annotations say, by key: amounts, and affinities."""
+    by_type: dict[str, dict[Any, Any]] = {}
+    layers = getattr(dsk, "layers", None)
+    if layers is not None:
+        for layer in layers.values():
+            for kind, value in (layer.annotations or {}).items():
+                if kind in ("resources", "affinity"):
+                    found = by_type.setdefault(kind, {})
+                    found.update({key: value(key) if callable(value) else value for key in layer})
+    elif (annotations := getattr(dsk, "__dask_annotations__", None)) is not None:
+        by_type = annotations()
+    affinity = by_type.get("affinity", {})
+    found = {}
+    for key, amounts in by_type.get("resources", {}).items():
+        said = affinity.get(key, ())
+        found[key] = amounts, (said,) if isinstance(said, str) else tuple(said)
+    return found

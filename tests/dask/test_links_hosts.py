@@ -103,12 +103,14 @@ def test_links_of_ten_times_different_speed_are_told_and_a_change_is_followed(
         return found
 
     # Six messages, and more where this machine has no processor for 1 Gb/s at the time.
+    between: dict[str, Any] = {}
     for _ in range(6):
         between = told(0, "far", 6)
         if within_a_quarter(between["bandwidth"], FAST_BYTES_PER_S):
             break
     assert within_a_quarter(between["bandwidth"], FAST_BYTES_PER_S), between
     assert (between["lane"], between["origin"]) == ("tcp", "process pair")
+    inside: dict[str, Any] = {}
     for _ in range(6):
         inside = told(0, 1, 6)
         if inside["bandwidth"] > 4 * FAST_BYTES_PER_S:

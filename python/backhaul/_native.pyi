@@ -374,8 +374,18 @@ class Links:
     def remove_worker(self, address: str) -> None:
         """Forget a worker and the links of its process; what is known of its host stays."""
 
+    def open_report(self, process: str, now_s: float) -> None:
+        """Take note that a process begins to report, at so many seconds of a clock."""
+
     def report(
-        self, process: str, sender: str, sender_host: str, lane: str, estimates: bytes
+        self,
+        process: str,
+        sender: str,
+        sender_host: str,
+        lane: str,
+        moved_bytes: int,
+        busy_s: float,
+        estimates: bytes,
     ) -> None:
         """Take what a process says of what another one sends it, for what it said before.
 
@@ -387,6 +397,9 @@ class Links:
             Address of the sender's host; of a worker that of `add_worker` counts.
         lane : str
             The lane.
+        moved_bytes, busy_s : int, float
+            Bytes of messages that are timed, without those that were lent, and the seconds in which
+            any of them were on their way; since the receiver started.
         estimates : bytes
             13 for each memory and class of sizes: the class, and 128 for memory of a device;
             messages (4 bytes), bytes per second and latency in seconds (4 bytes each, floats).

@@ -71,6 +71,25 @@ def test_what_has_not_met_is_answered_for_by_what_is_nearest() -> None:
         account.links.seconds("nobody", "w0", MIB)
 
 
+def test_processes_that_share_a_nic_are_not_blamed_for_it() -> None:
+    account = LinkAccount(1000)
+    for number in range(16):
+        host = "near" if number < 8 else "far"
+        account.handle_report(f"w{number}", host, report(f"p{number}"), now_s=0.0)
+    for second in range(1, 4):
+        # Each of four receives a quarter of 125 MB/s all the time, from a peer of its own.
+        for number in range(4):
+            told = report(f"p{8 + number}", (f"p{number}", "tcp", estimate(31.25e6)))
+            told["flows"][0][4] = [
+                [0, 100, 1000, 0, 0.0],
+                [MIB, 10 * second, 31_250_000 * second, 0, float(second)],
+            ]
+            account.handle_report(f"w{8 + number}", "far", told, now_s=float(second))
+    for number in range(4):
+        _, bandwidth = origin(account, f"w{number}", f"w{8 + number}")
+        assert 125e6 / 1.5 < bandwidth < 125e6 * 1.5
+
+
 def test_links_of_a_worker_that_left_are_forgotten_and_those_of_its_host_are_not() -> None:
     account = account_of(4)
     account.handle_report("w2", "h1", report("p2", ("p0", "tcp", estimate(2e8))))

@@ -3,7 +3,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use backhaul_placement::links::{Estimator, LinkTable, Memory, NicClock, Prior, Priors, WorkerId};
+use backhaul_placement::links::{
+    Estimator, LinkTable, Memory, NicClock, Prior, Priors, Report, Traffic, WorkerId,
+};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 /// Workers of a large cluster
@@ -33,7 +35,14 @@ fn table() -> (LinkTable, Vec<WorkerId>) {
         for step in 1..16 {
             let sender = format!("p{}", (receiver * 7 + step * 61) % WORKERS);
             let receiver = format!("p{receiver}");
-            let _ = table.handle_report(&receiver, &sender, "", "tcp", &said);
+            let _ = table.handle_report(Report {
+                receiver: &receiver,
+                sender: &sender,
+                sender_host: "",
+                lane: "tcp",
+                traffic: Traffic::default(),
+                said: &said,
+            });
         }
     }
     (table, workers)

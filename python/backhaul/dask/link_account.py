@@ -7,6 +7,7 @@ heartbeats bring, and told who has left.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection
 from typing import Any
 
@@ -14,7 +15,7 @@ from dask.utils import parse_bytes
 
 import dask
 from backhaul._native import Links
-from backhaul.dask.flows import Report
+from backhaul.dask.flows import Report, timed_bytes_min
 
 __all__ = ["LinkAccount"]
 
@@ -49,7 +50,9 @@ class LinkAccount:
         #: Workers of whom the log has said that they talk nonsense; as many as there were at most.
         self._warned: set[str] = set()
 
-    def handle_report(self, address: str, host: str, report: Report) -> None:
+    def handle_report(
+        self, address: str, host: str, report: Report, *, now_s: float | None = None
+    ) -> None:
         """Take note of what a worker says; nonsense is left out, and said once of each worker.
 
         Parameters
@@ -58,16 +61,20 @@ class LinkAccount:
             The worker, and the host that it is on.
         report : dict
             As `backhaul.dask.flows.Reporter` makes it; one of another release may lack the links.
+        now_s : float, optional
+            When it came, in seconds of a clock that does not jump; by default now.
         """
         listed = report.get("links", [])
         try:
             speed = report.get("nic_bytes_per_s")
             process = str(report["process"])
             self.links.add_worker(address, process, host, None if speed is None else float(speed))
-            for (sender, _pid, sender_host, lane, _sizes), estimates in zip(
+            self.links.open_report(process, time.monotonic() if now_s is None else now_s)
+            for (sender, _pid, sender_host, lane, sizes), estimates in zip(
                 report["flows"], listed, strict=False
             ):
-                self.links.report(process, sender, sender_host, lane, estimates)
+                traffic = _traffic(sizes)
+                self.links.report(process, sender, sender_host, lane, *traffic, estimates)
         except (KeyError, TypeError, ValueError) as error:
             if address not in self._warned:
                 self._warned.add(address)
@@ -98,3 +105,13 @@ class LinkAccount:
     def rows(self) -> list[tuple[Any, ...]]:
         """List what was measured, as `Links.rows`."""
         return self.links.rows()
+
+
+def _traffic(sizes: list[list[float]]) -> tuple[int, float]:
+    """Add up the bytes that moved in messages that are timed, and their seconds."""
+    moved_bytes, busy_s = 0.0, 0.0
+    for bytes_min, _messages, nbytes, lent_bytes, seconds in sizes:
+        if bytes_min >= timed_bytes_min:
+            moved_bytes += nbytes - lent_bytes
+            busy_s += seconds
+    return int(moved_bytes), busy_s

@@ -1,7 +1,7 @@
 //! What the scheduler knows of links, for Python.
 
 use backhaul_placement::links::{
-    LinkEstimate, LinkTable, Memory, Prior, Priors, TableError, WorkerId,
+    LinkEstimate, LinkTable, Memory, Prior, Priors, Report, TableError, Traffic, WorkerId,
 };
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
@@ -67,20 +67,35 @@ impl Links {
         self.table.remove_worker(address);
     }
 
+    fn open_report(&mut self, process: &str, now_s: f64) {
+        self.table.open_report(process, now_s);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a report says of one link")]
     fn report(
         &mut self,
         process: &str,
         sender: &str,
         sender_host: &str,
         lane: &str,
+        moved_bytes: u64,
+        busy_s: f64,
         estimates: &[u8],
     ) -> PyResult<()> {
-        let estimates = LinkEstimate::read_all(estimates)
+        let said = LinkEstimate::read_all(estimates)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        match self
-            .table
-            .handle_report(process, sender, sender_host, lane, &estimates)
-        {
+        let report = Report {
+            receiver: process,
+            sender,
+            sender_host,
+            lane,
+            traffic: Traffic {
+                moved_bytes,
+                busy_s,
+            },
+            said: &said,
+        };
+        match self.table.handle_report(report) {
             // What finds no room is answered for by its hosts.
             Ok(()) | Err(TableError::Full { .. }) => Ok(()),
             Err(error) => Err(PyKeyError::new_err(error.to_string())),

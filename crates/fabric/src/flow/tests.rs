@@ -29,8 +29,11 @@ fn a_message_that_never_came_is_not_counted_and_stops_no_clock() {
     let mut inflow = Inflow::open(&flows, &about(1, LaneKind::Tcp));
     inflow.begin(&Now::lazy(), ArrivalId(3), 1 << 20, false);
     inflow.stored(&Now::lazy(), ArrivalId(3), 1 << 19, false);
+    assert_eq!(lock(&inflow.nic).peers(), 1);
     inflow.stop();
     assert_eq!(lock(&inflow.flow.state).clock.active(), 0);
+    assert_eq!(lock(&inflow.nic).peers(), 0);
+    assert!(only(&flows, LaneKind::Tcp).links.is_empty());
     assert_eq!(counts(&only(&flows, LaneKind::Tcp))[3], (0, 0));
 }
 
@@ -78,6 +81,47 @@ fn what_forgotten_peers_sent_is_summed_up_by_host() {
         .collect();
     assert_eq!(forgotten.len(), 1);
     assert_eq!(forgotten[0].sizes[0].messages, 100);
+}
+
+#[test]
+fn what_comes_from_other_hosts_shares_the_address_that_it_comes_to() {
+    let flows = Arc::default();
+    let on = |host: u8, peer: u32| About {
+        local: SocketAddr::from(([10, 0, 0, 1], 1)),
+        peer: SocketAddr::from(([10, 0, 0, host], 2)),
+        ..about(peer, LaneKind::Tcp)
+    };
+    let [one, other, here] =
+        [(2, 1), (3, 2), (1, 3)].map(|(host, peer)| Inflow::open(&flows, &on(host, peer)));
+    assert!(Arc::ptr_eq(&one.nic, &other.nic));
+    assert!(
+        !Arc::ptr_eq(&one.nic, &here.nic),
+        "a peer of this host needs no NIC"
+    );
+}
+
+#[test]
+fn a_long_message_tells_how_fast_its_link_is() {
+    let flows = Arc::default();
+    let mut inflow = Inflow::open(&flows, &about(1, LaneKind::Tcp));
+    inflow.begin(&Now::lazy(), ArrivalId(1), 2 << 20, false);
+    inflow.stored(&Now::lazy(), ArrivalId(1), 1 << 20, false);
+    assert!(only(&flows, LaneKind::Tcp).links.is_empty());
+    inflow.stored(&Now::lazy(), ArrivalId(1), 1 << 20, false);
+    let flow = only(&flows, LaneKind::Tcp);
+    assert_eq!((flow.links.len(), flow.ignored), (1, 0));
+    let link = flow.links[0];
+    assert_eq!(
+        (link.class, link.memory),
+        (SizeClass::of(2 << 20), Memory::Host)
+    );
+    assert_eq!(link.estimate.samples, 1);
+    inflow.begin(&Now::lazy(), ArrivalId(2), 2 << 20, true);
+    inflow.stored(&Now::lazy(), ArrivalId(2), 2 << 20, true);
+    let links = only(&flows, LaneKind::Tcp).links;
+    assert_eq!(links.len(), 2);
+    assert_eq!(links[1].memory, Memory::Device);
+    assert_eq!(links[1].estimate.bytes_per_s, f64::INFINITY);
 }
 
 fn receive(inflow: &mut Inflow, bytes: u64) {

@@ -10,6 +10,7 @@ mod class;
 mod estimate;
 mod estimator;
 mod host_pair;
+mod load;
 mod nic;
 mod ring;
 mod table;
@@ -18,7 +19,8 @@ pub use self::busy_clock::BusyClock;
 pub use self::class::{Memory, SizeClass, TIMED_BYTES_MIN};
 pub use self::estimate::{Estimate, EstimateError, LinkEstimate};
 pub use self::estimator::{Estimator, SampleError};
+pub use self::load::Traffic;
 pub use self::nic::{Alone, Begun, NicClock};
 pub use self::table::{
-    Answer, Link, LinkTable, Origin, Prior, Priors, ProcessId, TableError, WorkerId,
+    Answer, Link, LinkTable, Origin, Prior, Priors, ProcessId, Report, TableError, WorkerId,
 };

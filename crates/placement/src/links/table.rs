@@ -5,6 +5,7 @@
 //! what was learned of its host stays.
 
 mod prior;
+mod shared;
 
 use std::collections::HashMap;
 
@@ -13,6 +14,8 @@ use thiserror::Error;
 use super::class::Memory;
 use super::estimate::LinkEstimate;
 use super::host_pair::{Alike, Profile, is_much_alike};
+use super::load::{Load, Traffic, Window};
+use super::ring::Ring;
 
 use self::prior::Kind;
 pub use self::prior::{Prior, Priors};
@@ -87,6 +90,23 @@ pub struct Link {
     pub said: LinkEstimate,
 }
 
+/// What a process says of what it received from another one over one lane
+#[derive(Clone, Copy, Debug)]
+pub struct Report<'r> {
+    /// Token of who says it
+    pub receiver: &'r str,
+    /// Token of who sent
+    pub sender: &'r str,
+    /// Where that is, as the receiver sees it; a worker's own host is known better
+    pub sender_host: &'r str,
+    /// The lane
+    pub lane: &'r str,
+    /// What has come in all
+    pub traffic: Traffic,
+    /// How fast it came
+    pub said: &'r [LinkEstimate],
+}
+
 /// All links that are known
 ///
 /// Bounded: by the links of processes that have workers, and by a limit on all of them.
@@ -113,6 +133,9 @@ struct Host {
     name: String,
     /// Speed of its NIC, in bytes per second
     nic_bytes_per_s: Option<f64>,
+    /// What comes from other hosts, and what goes there
+    incoming: Load,
+    outgoing: Load,
 }
 
 #[derive(Debug)]
@@ -120,6 +143,12 @@ struct Process {
     token: String,
     host: HostId,
     workers: u32,
+    /// When the window began in which it receives now, in seconds; `None` before its first report
+    window_began_s: Option<f64>,
+    /// How long the window was that its last report ended, in seconds; 0 if that ended none
+    window_s: f64,
+    /// From whom much came in the last window, from other hosts
+    senders: Vec<ProcessId>,
 }
 
 /// From one process to another
@@ -129,6 +158,13 @@ struct Pair {
     lanes: Vec<(String, Vec<LinkEstimate>)>,
     /// Of the last lane
     profiles: Profiles,
+    /// What had come when the window of its receiver began, by the lane that was used then
+    traffic: (String, Traffic),
+    window: Option<Window>,
+    /// What it would have had in its last windows without other processes; empty if there were none
+    alone: Ring,
+    /// Windows since then in which nobody else was there
+    quiet_windows: u8,
 }
 
 #[derive(Debug, Default)]
@@ -187,7 +223,11 @@ impl LinkTable {
         }
         let process = self.process(process, host);
         // A receiver may have told of it before, by an address that only it uses.
-        self.processes[process.0 as usize].host = self.host(host);
+        let host = self.host(host);
+        if self.host_of(process) != host {
+            self.forget_windows(process);
+            self.processes[process.0 as usize].host = host;
+        }
         self.processes[process.0 as usize].workers += 1;
         let id = self.free_workers.pop().unwrap_or_else(|| {
             self.workers.push(None);
@@ -236,21 +276,21 @@ impl LinkTable {
 
     /// Handles what a process says of what it received from another one
     ///
-    /// Replaces what it said before of this lane. `sender_host` is where the sender is, as the
-    /// receiver sees it; a worker's own host is known better.
+    /// Replaces what it said before of this lane. To be called after [`LinkTable::open_report`].
     ///
     /// # Errors
     ///
     /// [`TableError::NotAWorker`] if no worker is in the receiving process, and
     /// [`TableError::Full`] if there is no room for another link. Nothing has changed.
-    pub fn handle_report(
-        &mut self,
-        receiver: &str,
-        sender: &str,
-        sender_host: &str,
-        lane: &str,
-        said: &[LinkEstimate],
-    ) -> Result<(), TableError> {
+    pub fn handle_report(&mut self, report: Report<'_>) -> Result<(), TableError> {
+        let Report {
+            receiver,
+            sender,
+            sender_host,
+            lane,
+            traffic,
+            said,
+        } = report;
         let Some(&receiver) = self.process_ids.get(receiver) else {
             return Err(TableError::NotAWorker {
                 process: receiver.to_owned(),
@@ -270,17 +310,18 @@ impl LinkTable {
             }
         }
         let sender = self.process(sender, sender_host);
+        let said = self.without_others((sender, receiver), lane, traffic, said);
         let pair = self.pairs.entry((sender, receiver)).or_default();
         pair.lanes.retain(|(other, _)| other != lane);
         if pair.lanes.len() == LANES_MAX {
             pair.lanes.remove(0);
         }
-        pair.lanes.push((lane.to_owned(), said.to_vec()));
-        pair.profiles = profiles(said);
+        pair.profiles = profiles(&said);
+        pair.lanes.push((lane.to_owned(), said.clone()));
 
         let hosts = (self.host_of(sender), self.host_of(receiver));
         let host_pair = self.host_pairs.entry(hosts).or_default();
-        host_pair.alike.handle((sender, receiver), said);
+        host_pair.alike.handle((sender, receiver), &said);
         let said = host_pair.alike.second_fastest();
         host_pair.profiles = profiles(&said);
         if is_much_alike(&said, &host_pair.told) {
@@ -408,6 +449,9 @@ impl LinkTable {
             token: token.to_owned(),
             host: self.host(host),
             workers: 0,
+            window_began_s: None,
+            window_s: 0.0,
+            senders: Vec::new(),
         };
         let id = if let Some(id) = self.free_processes.pop() {
             self.processes[id.0 as usize] = process;
@@ -427,6 +471,8 @@ impl LinkTable {
         self.hosts.push(Host {
             name: name.to_owned(),
             nic_bytes_per_s: None,
+            incoming: Load::default(),
+            outgoing: Load::default(),
         });
         let id = HostId(self.hosts.len() as u32 - 1);
         self.host_ids.insert(name.to_owned(), id);
@@ -435,6 +481,7 @@ impl LinkTable {
 
     /// Forgets a process and its links
     fn forget(&mut self, process: ProcessId) {
+        self.forget_windows(process);
         self.pairs
             .retain(|&(sender, receiver), _| sender != process && receiver != process);
         let token = std::mem::take(&mut self.processes[process.0 as usize].token);

@@ -66,20 +66,21 @@ proptest! {
         }
     }
 
-    /// Three of one host share what it can send, and a fast host beside it is told apart
+    /// Some of one host share what it can send, and a fast host beside it is told apart
     #[test]
     fn a_slow_host_is_neither_blamed_nor_praised_for_a_fast_one(
-        seed in 1_u64.., bytes in MIB..12 * MIB,
+        seed in 1_u64.., bytes in MIB..12 * MIB, slow_senders in 1_usize..4,
     ) {
         let slow = GIGABIT / 5.0;
-        let mut network = Network::new(10.0 * GIGABIT, &[slow, 20.0 * GIGABIT], 4, seed);
-        network.send(&senders(&[0, 0, 0, 1]), 24, bytes, 4);
-        for process in 0..3 {
-            let estimate = network.estimate(process);
-            prop_assert!(off(estimate, slow) < 1.5, "{process}: {estimate}");
+        let fast = 10.0 * GIGABIT;
+        let hosts: Vec<u32> = (0..4).map(|number| u32::from(number >= slow_senders)).collect();
+        let mut network = Network::new(fast, &[slow, 2.0 * fast], 4, seed);
+        // As many messages as keep all of them busy together for a while.
+        network.send(&senders(&hosts), 24, bytes, 4);
+        for (process, &host) in hosts.iter().enumerate() {
+            let (estimate, truth) = (network.estimate(process), [slow, fast][host as usize]);
+            prop_assert!(off(estimate, truth) < 1.5, "{process}: {estimate} of {truth}");
         }
-        let fast = network.estimate(3);
-        prop_assert!(off(fast, 10.0 * GIGABIT) < 1.5, "{fast}");
     }
 
     /// Whatever shares it, nobody is said to be faster than the NIC

@@ -47,7 +47,8 @@ impl Network {
         }
     }
 
-    /// Each sender sends so many messages, one after another; all at the same time
+    /// Each sender sends so many messages, one after another; all at the same time, and none stops
+    /// before all have
     ///
     /// In one of `starved_every` messages a sender has no processor for what it could have; 0 for
     /// none.
@@ -58,14 +59,15 @@ impl Network {
         bytes: u64,
         starved_every: usize,
     ) {
-        let mut left = vec![messages; senders.len()];
+        let mut sent = vec![0; senders.len()];
         let mut going: Vec<(usize, OnTheWay)> = Vec::new();
         loop {
             for (number, sender) in senders.iter().enumerate() {
-                if left[number] > 0 && going.iter().all(|(other, _)| *other != number) {
-                    left[number] -= 1;
+                let is_on = sent.iter().any(|sent| *sent < messages);
+                if is_on && going.iter().all(|(other, _)| *other != number) {
+                    sent[number] += 1;
                     let is_starved =
-                        starved_every > 0 && left[number].is_multiple_of(starved_every);
+                        starved_every > 0 && sent[number] % starved_every == starved_every - 1;
                     let starved = if is_starved {
                         0.1 + 0.5 * self.part()
                     } else {

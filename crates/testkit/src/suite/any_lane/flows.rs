@@ -39,6 +39,20 @@ pub fn what_comes_is_counted_by_size(harness: &Harness) {
         let is_timed = class.is_timed() && counted.messages > 0;
         assert_eq!(counted.time > Duration::ZERO, is_timed, "{class:?}");
     }
+    // Two messages of each size; what was there when it was heard of took no time, and says nothing.
+    let timed = SizeClass::all().filter(|class| class.is_timed()).count() - 1;
+    assert!(flow.links.len() <= timed, "{:?}", flow.links);
+    for link in &flow.links {
+        assert!(link.class.is_timed(), "{link:?}");
+        assert!(
+            link.estimate.bytes_per_s > 0.0 && link.estimate.samples > 0,
+            "{link:?}"
+        );
+    }
+    let samples: u32 = flow.links.iter().map(|link| link.estimate.samples).sum();
+    let of_timed = |&&bytes: &&usize| SizeClass::of(bytes as u64).is_timed();
+    let sent = 2 * SIZES.iter().filter(of_timed).count();
+    assert_eq!((samples + flow.ignored) as usize, sent);
     let back = pair.near_context.flows();
     assert!(
         back.iter()

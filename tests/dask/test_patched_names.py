@@ -35,6 +35,8 @@ OURS = {
     "declared.py": {"found", "parts"},
     "execution.py": {"_current", "ours", "stream"},
     "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
+    # A lease
+    "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs"},
     "flows.py": {"found", "names", "reported", "total"},
     "launch/cluster.py": {"kwargs"},
     "launch/command.py": {"described", "parameters"},
@@ -52,10 +54,13 @@ OURS = {
     "lending.py": {"frames"},
     "ledger.py": {"link", "process", "listed", "rest"},
     "matrix.py": {"by_name", "cell", "found", "total"},
+    # The environment of processes that are started, as dask.multiprocessing.get sets it
+    "processes.py": {"os.environ", "packed"},
     "prometheus.py": {"found"},
     # The function of a user's that is decorated
     "requests.py": {"amounts", "function"},
     "scheduler_slots.py": {"declared", "restrictions"},
+    "sync.py": {"declared"},
     # A pandas frame
     "transfer_table.py": {"frame"},
     # The argument of dask.config.set

@@ -44,6 +44,9 @@ __all__ = ["SchedulerSlots", "install", "slots_of"]
 
 logger = logging.getLogger(__name__)
 
+#: What each task asks for, besides, that takes no thread; each worker has so many of it
+_BESIDE = {"tasks without CPU": 1.0}
+
 
 def install(scheduler: Scheduler) -> bool:
     """Have a scheduler heed what tasks ask for; again costs nothing.
@@ -60,23 +63,25 @@ def install(scheduler: Scheduler) -> bool:
     """
     if slots_of(scheduler) is not None:
         return True
-    if resource_limits() is None:
+    limits = resource_limits()
+    if limits is None:
         return False
-    fits = (
-        ANNOTATIONS_APPLIED.fits(scheduler),
-        ADD_RESOURCES.fits(scheduler),
-        SET_RESOURCES_HANDLER.fits(scheduler.handlers),
-        REMOVE_RESOURCES.fits(scheduler),
-        NON_ROOT_DECISION.fits(scheduler),
-        IS_ROOTISH.fits(scheduler),
-        IS_UNOCCUPIED.fits(scheduler),
-        ACQUIRE_RESOURCES.fits(scheduler),
-        RELEASE_RESOURCES.fits(scheduler),
-        LONG_RUNNING.fits(scheduler.stream_handlers),
+    places = (
+        (ANNOTATIONS_APPLIED, scheduler),
+        (ADD_RESOURCES, scheduler),
+        (SET_RESOURCES_HANDLER, scheduler.handlers),
+        (REMOVE_RESOURCES, scheduler),
+        (NON_ROOT_DECISION, scheduler),
+        (IS_ROOTISH, scheduler),
+        (IS_UNOCCUPIED, scheduler),
+        (ACQUIRE_RESOURCES, scheduler),
+        (RELEASE_RESOURCES, scheduler),
+        (LONG_RUNNING, scheduler.stream_handlers),
     )
-    if not all(fits):
+    # The first that does not says so.
+    if not all(patch.fits(place) for patch, place in places):
         return False
-    SchedulerSlots(scheduler).attach()
+    SchedulerSlots(scheduler, beside_max=limits.beside_max).attach()
     return True
 
 
@@ -115,10 +120,13 @@ class SchedulerSlots:
     ----------
     scheduler : distributed.Scheduler
         The scheduler.
+    beside_max : int
+        Most tasks at once of a worker that take less than a thread.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, beside_max: int) -> None:
         self.scheduler: Any = scheduler
+        self.beside_max = beside_max
         self.places = ResourcePlaces()
         #: Whether anybody has asked for a resource yet
         self.is_active = False
@@ -217,8 +225,9 @@ class SchedulerSlots:
         asked = self._asked.get(found)
         if asked is None:
             amounts = {name: units for name, units in found[0] if name != CPU}
-            # Several threads are a restriction, too: not every worker has them.
-            request = {**amounts, CPU: cpu} if cpu > 1 else amounts
+            # Several threads are a restriction, too: not every worker has them. What takes none is
+            # counted, so that a worker is not sent more than it could ever run at once.
+            request = amounts if cpu == 1 else {**amounts, CPU: cpu, **({} if cpu else _BESIDE)}
             signature = self.places.signature(ResourceRequest(request))
             asked = self._asked[found] = _Asked(Needs({**amounts, CPU: cpu}), signature)
         return asked
@@ -461,7 +470,7 @@ class SchedulerSlots:
             self._next_number += 1
             self._numbers[ws] = number
             self._workers[number] = ws
-        declared = {CPU: float(ws.nthreads)}
+        declared = {CPU: float(ws.nthreads), **{name: float(self.beside_max) for name in _BESIDE}}
         try:
             self.places.set_worker(number, {**declared, **_declared_by(ws)})
         except (ArithmeticError, TypeError, ValueError) as error:

@@ -72,16 +72,16 @@ def install(worker: Worker) -> None:
     if limits is None or type(state) is not WorkerStateMachine:
         return
     declared = declared_here(state.total_resources)
-    fits = (
-        WORKER_STATE_CLASS.fits(state),
-        CONSTRAINED_TASKS.fits(state),
-        READY_TASKS.fits(state),
-        BESIDE_EXECUTOR.fits(worker.executors),
-        STARTUP_INFORMATION.fits(worker.startup_information),
-        SET_RESOURCES.fits(worker),
+    places = (
+        (WORKER_STATE_CLASS, state),
+        (CONSTRAINED_TASKS, state),
+        (READY_TASKS, state),
+        (BESIDE_EXECUTOR, worker.executors),
+        (STARTUP_INFORMATION, worker.startup_information),
+        (SET_RESOURCES, worker),
     )
-    # Tasks that wait there already would have to move.
-    if not all(fits) or state.ready or state.constrained:
+    # The first that does not fit says so. Tasks that wait there already would have to move.
+    if not all(patch.fits(place) for patch, place in places) or state.ready or state.constrained:
         return
     for name, total in totals(declared).items():
         state.total_resources[name] = total

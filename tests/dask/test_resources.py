@@ -252,6 +252,18 @@ async def test_tasks_are_spread_and_wait_at_the_scheduler_for_room(eventually: E
 
 
 @pytest.mark.asyncio
+async def test_tasks_do_not_wait_where_waiting_would_fail_them(eventually: Eventually) -> None:
+    with dask.config.set({"distributed.scheduler.no-workers-timeout": "1h"}):
+        async with cluster({"GPU": 1}, {"GPU": 1}) as (client, scheduler, _):
+            futures = client.map(gated_gpu, range(12))
+            processing = scheduler.workers.values()
+            await eventually(lambda: [len(ws.processing) for ws in processing] == [6, 6])
+            assert not scheduler.unrunnable
+            gate.set()
+            assert await client.gather(futures) == list(range(12))
+
+
+@pytest.mark.asyncio
 async def test_chains_stay_on_the_unit_of_their_inputs() -> None:
     @resources(GPU=1, CPU=0, affinity=["GPU"])
     def step(before: tuple[int, ...]) -> tuple[int, ...]:

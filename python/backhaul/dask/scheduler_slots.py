@@ -336,6 +336,15 @@ class SchedulerSlots:
             self._keep(ts, asked)
         return ws
 
+    @property
+    def _keeps(self) -> bool:
+        """Whether tasks wait here for room.
+
+        With a timeout for tasks that no worker can run, Dask would fail those that wait: in the
+        same state, and for as long as others run.
+        """
+        return self.scheduler.no_workers_timeout is None
+
     def _candidates(self, ts: TaskState, asked: _Asked) -> set[WorkerState]:
         """Those that hold inputs, and the least loaded one."""
         running = self.scheduler.running
@@ -358,7 +367,9 @@ class SchedulerSlots:
         for ws in candidates:
             number = self._number(ws)
             load = self.places.load(asked.signature, number)
-            if load is None or not self.places.has_room(asked.signature, number):
+            if load is None or (
+                self._keeps and not self.places.has_room(asked.signature, number)
+            ):
                 continue
             begins_s = 0.0
             if ts.dependencies:
@@ -443,7 +454,9 @@ class SchedulerSlots:
 
             def steal_time_ratio(ts: TaskState) -> Any:
                 # They wait here, and go where there is room, before anybody could steal them.
-                return (None, None) if self.asked_by(ts) is not None else ratio(ts)
+                asked = self.asked_by(ts)
+                is_kept = asked is not None and (self._keeps or asked.is_beside)
+                return (None, None) if is_kept else ratio(ts)
 
             STEAL_RATIO.install(stealing, steal_time_ratio)
         self._meet_workers()

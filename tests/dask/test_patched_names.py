@@ -32,6 +32,7 @@ OURS = {
     "device_frames.py": {"frames", "host"},
     # Bokeh's, of a page that we made
     "dashboard.py": {"doc", "grid", "hosts", "page", "plot", "self"},
+    "asked.py": {"restrictions"},
     "declared.py": {"found", "parts"},
     "execution.py": {"_current", "ours", "stream"},
     "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
@@ -59,7 +60,7 @@ OURS = {
     "prometheus.py": {"found"},
     # The function of a user's that is decorated
     "requests.py": {"amounts", "function"},
-    "scheduler_slots.py": {"declared", "restrictions"},
+    "scheduler_slots.py": {"declared"},
     "sync.py": {"declared"},
     # A pandas frame
     "transfer_table.py": {"frame"},
@@ -92,14 +93,12 @@ STATE = {
     "holding.py": {"task_state.annotations"},
     # A name of ours in the attributes of a client, that Dask does not have
     "outbox.py": {"attributes"},
-    # As Scheduler._apply_annotations and SchedulerState.acquire_resources
-    "scheduler_slots.py": {
-        "ts.annotations",
-        "ts.resource_restrictions",
-        "ws.used_resources[name]",
-    },
+    # As Scheduler._apply_annotations
+    "asked.py": {"ts.annotations", "ts.resource_restrictions"},
+    # As SchedulerState.acquire_resources
+    "scheduler_slots.py": {"ws.used_resources[name]"},
     # As Worker.set_resources and WorkerState._handle_compute_task
-    "worker_slots.py": {
+    "slotted_worker.py": {
         "state.available_resources",
         "state.total_resources[name]",
         "ts.resource_restrictions",

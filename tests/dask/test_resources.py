@@ -15,7 +15,8 @@ import pytest
 from distributed import Client, Scheduler, Worker, get_worker, secede, wait
 
 import dask
-from backhaul.dask import get_resources, resource_id, resources, scheduler_slots, worker_slots
+from backhaul.dask import get_resources, resource_id, resources, scheduler_slots, slotted_worker
+from backhaul.dask.worker_slots import WorkerSlots
 from backhaul.errors import ConfigError, ResourceError
 from tests.dask.conftest import Eventually
 
@@ -67,8 +68,8 @@ async def cluster(
                 await worker.close()
 
 
-def slots(worker: Worker) -> worker_slots.WorkerSlots:
-    found = worker_slots.slots_of(worker.state)
+def slots(worker: Worker) -> WorkerSlots:
+    found = slotted_worker.slots_of(worker.state)
     assert found is not None
     return found
 
@@ -441,7 +442,7 @@ async def test_switched_off_all_is_as_upstream() -> None:
     with dask.config.set({"distributed.comm.backhaul.resources.enabled": False}):
         async with cluster({}) as (client, scheduler, (worker,)):
             assert scheduler_slots.slots_of(scheduler) is None
-            assert worker_slots.slots_of(worker.state) is None
+            assert slotted_worker.slots_of(worker.state) is None
             assert await client.submit(quick, 1) == 1
 
 

@@ -22,6 +22,7 @@ from distributed import Client, LocalCluster, Scheduler, Worker
 
 import dask
 from backhaul.bench.summary import Spread, spread
+from backhaul.dask import scheduler_slots
 
 __all__ = ["TASK_S", "choice_us", "gaps_s", "main", "makespan_s"]
 
@@ -117,8 +118,6 @@ def choice_us(*, ours: bool, workers: int = 1000, choices: int = 200) -> float:
 
 async def _choice_us(workers: int, choices: int, *, ours: bool) -> float:
     from dask._task_spec import Task
-
-    from backhaul.dask import scheduler_slots
 
     async with Scheduler(
         protocol="tcp", host="127.0.0.1", port=0, dashboard=False, dashboard_address=":0"

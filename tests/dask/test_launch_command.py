@@ -71,7 +71,8 @@ def test_workers_of_a_command_are_pinned_and_share_memory(
 ) -> None:
     pid_file = tmp_path / "pid"
     program = start(
-        *COMMAND, "worker", scheduler["tcp"], *WORKER, "--name", "here", "--resources", "MEM=2",
+        *COMMAND, "worker", scheduler["tcp"], *WORKER, "--name", "here",
+        "--resources", "MEM=2 GPU=[[0,1],[2,3]]",
         "--memory-limit", "1GiB", "--env", "COLOUR=green", "--pid-file", str(pid_file),
     )  # fmt: skip
     # Given one address of the scheduler, it finds the better one.
@@ -81,15 +82,19 @@ def test_workers_of_a_command_are_pinned_and_share_memory(
     with Client(scheduler["backhaul"]) as client:
 
         def found(dask_worker: Any) -> tuple[Any, ...]:
-            resources = dict(dask_worker.state.total_resources)
+            from backhaul.dask.slotted_worker import slots_of
+
+            slots = slots_of(dask_worker.state)
+            assert slots is not None
+            resources = dict(dask_worker.state.total_resources) | slots.groups
             return (
                 dask_worker.name, os.sched_getaffinity(0), os.environ["COLOUR"], resources,
                 dask_worker.memory_manager.memory_limit,
             )  # fmt: skip
 
         assert sorted(client.run(found).values()) == [
-            ("here-0", {CPUS[0]}, "green", {"MEM": 2}, 1 << 30),
-            ("here-1", {CPUS[1]}, "green", {"MEM": 2}, 1 << 30),
+            ("here-0", {CPUS[0]}, "green", {"MEM": 2, "GPU": [[0, 1], [2, 3]]}, 1 << 30),
+            ("here-1", {CPUS[1]}, "green", {"MEM": 2, "GPU": [[0, 1], [2, 3]]}, 1 << 30),
         ]
         between: Any = lanes(client)
         assert set(between.values()) == {"shm"}

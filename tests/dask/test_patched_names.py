@@ -32,9 +32,12 @@ OURS = {
     "device_frames.py": {"frames", "host"},
     # Bokeh's, of a page that we made, and a cell of our matrix
     "dashboard.py": {"cell", "doc", "grid", "hosts", "page", "plot", "self"},
+    "asked.py": {"restrictions"},
     "declared.py": {"found", "parts"},
     "execution.py": {"_current", "ours", "stream"},
     "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
+    # A lease
+    "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs"},
     "flows.py": {"found", "names", "reported", "total"},
     "launch/cluster.py": {"kwargs"},
     "launch/command.py": {"described", "parameters"},
@@ -54,14 +57,17 @@ OURS = {
     # A pandas frame
     "link_table.py": {"frame"},
     "matrix.py": {"by_name", "cell", "found", "total"},
+    # The environment of processes that are started, as dask.multiprocessing.get sets it
+    "processes.py": {"os.environ", "packed"},
     "prometheus.py": {"found"},
     # What we made
     "reports.py": {"report"},
     # The function of a user's that is decorated
     "requests.py": {"amounts", "function"},
-    "scheduler_slots.py": {"declared", "restrictions"},
     "roots.py": {"rootish"},
     "sources.py": {"_links"},
+    "scheduler_slots.py": {"declared"},
+    "sync.py": {"declared"},
     # A pandas frame
     "transfer_table.py": {"frame"},
     # The argument of dask.config.set
@@ -95,14 +101,12 @@ STATE = {
     "sources.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have
     "outbox.py": {"attributes"},
-    # As Scheduler._apply_annotations and SchedulerState.acquire_resources
-    "scheduler_slots.py": {
-        "ts.annotations",
-        "ts.resource_restrictions",
-        "ws.used_resources[name]",
-    },
+    # As Scheduler._apply_annotations
+    "asked.py": {"ts.annotations", "ts.resource_restrictions"},
+    # As SchedulerState.acquire_resources
+    "scheduler_slots.py": {"ws.used_resources[name]"},
     # As Worker.set_resources and WorkerState._handle_compute_task
-    "worker_slots.py": {
+    "slotted_worker.py": {
         "state.available_resources",
         "state.total_resources[name]",
         "ts.resource_restrictions",

@@ -15,7 +15,8 @@ import pytest
 from distributed import Client, Scheduler, Worker, get_worker, secede, wait
 
 import dask
-from backhaul.dask import get_resources, resource_id, resources, scheduler_slots, worker_slots
+from backhaul.dask import get_resources, resource_id, resources, scheduler_slots, slotted_worker
+from backhaul.dask.worker_slots import WorkerSlots
 from backhaul.errors import ConfigError, ResourceError
 from tests.dask.conftest import Eventually
 
@@ -67,8 +68,8 @@ async def cluster(
                 await worker.close()
 
 
-def slots(worker: Worker) -> worker_slots.WorkerSlots:
-    found = worker_slots.slots_of(worker.state)
+def slots(worker: Worker) -> WorkerSlots:
+    found = slotted_worker.slots_of(worker.state)
     assert found is not None
     return found
 
@@ -264,6 +265,18 @@ async def test_a_worker_that_joins_takes_of_what_waits(eventually: Eventually) -
 
 
 @pytest.mark.asyncio
+async def test_tasks_do_not_wait_where_waiting_would_fail_them(eventually: Eventually) -> None:
+    with dask.config.set({"distributed.scheduler.no-workers-timeout": "1h"}):
+        async with cluster({"GPU": 1}, {"GPU": 1}) as (client, scheduler, _):
+            futures = client.map(gated_gpu, range(12))
+            processing = scheduler.workers.values()
+            await eventually(lambda: [len(ws.processing) for ws in processing] == [6, 6])
+            assert not scheduler.unrunnable
+            gate.set()
+            assert await client.gather(futures) == list(range(12))
+
+
+@pytest.mark.asyncio
 async def test_chains_stay_on_the_unit_of_their_inputs() -> None:
     @resources(GPU=1, CPU=0, affinity=["GPU"])
     def step(before: tuple[int, ...]) -> tuple[int, ...]:
@@ -441,7 +454,7 @@ async def test_switched_off_all_is_as_upstream() -> None:
     with dask.config.set({"distributed.comm.backhaul.resources.enabled": False}):
         async with cluster({}) as (client, scheduler, (worker,)):
             assert scheduler_slots.slots_of(scheduler) is None
-            assert worker_slots.slots_of(worker.state) is None
+            assert slotted_worker.slots_of(worker.state) is None
             assert await client.submit(quick, 1) == 1
 
 

@@ -16,7 +16,7 @@ mod request;
 
 pub use self::declare::{Coupled, Declaration, DeclareError, IDS_MAX, Indexed};
 pub use self::indexed::{Choice, IndexedPool};
-pub use self::places::{AHEAD, Place, Places, PlacesError, Signature};
+pub use self::places::{AHEAD, Place, Places, PlacesError, RANKINGS_MAX, Signature};
 pub use self::pools::{Held, LeaseId, Pools, TakeError, UnknownLease};
 pub use self::quantity::{PER_ONE, Quantity, QuantityError};
 pub use self::request::{Request, RequestError, Unmeetable};

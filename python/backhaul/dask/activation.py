@@ -77,11 +77,11 @@ def install_for(server: Any) -> None:
 
             placement.install(server)
     elif isinstance(server, Worker):
-        from backhaul.dask import memory, reports, worker_slots
+        from backhaul.dask import memory, reports, slotted_worker
 
         memory.install(server)
         reports.install(server)
-        worker_slots.install(server)
+        slotted_worker.install(server)
     elif isinstance(server, Nanny):
         from backhaul.dask import memory
 

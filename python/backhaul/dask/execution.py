@@ -51,7 +51,7 @@ from backhaul.dask.private import (
     time,
     worker_variable,
 )
-from backhaul.dask.worker_slots import lease_of
+from backhaul.dask.slotted_worker import lease_of
 
 __all__ = ["direct_start", "start_execution"]
 

@@ -448,7 +448,7 @@ DASHBOARD_PAGES: Final = InstancePatch(
     read={"distributed.dashboard.scheduler": "d15b73ada655"},
 )
 
-# Resources: `backhaul.dask.worker_slots` and `backhaul.dask.scheduler_slots`
+# Resources: `backhaul.dask.slotted_worker` and `backhaul.dask.scheduler_slots`
 
 _SLOTS_WITHOUT = "tasks wait for resources as upstream has them wait"
 

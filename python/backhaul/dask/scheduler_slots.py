@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from distributed import Scheduler
 
-from backhaul._native import ResourcePlaces, ResourceRequest
+from backhaul._native import ResourcePlaces
+from backhaul.dask.asked import BESIDE_TASKS, Asked, AskedTasks
 from backhaul.dask.config import resource_limits
 from backhaul.dask.declared import Declared, checked, totals
 from backhaul.dask.patches import (
@@ -60,23 +60,25 @@ def install(scheduler: Scheduler) -> bool:
     """
     if slots_of(scheduler) is not None:
         return True
-    if resource_limits() is None:
+    limits = resource_limits()
+    if limits is None:
         return False
-    fits = (
-        ANNOTATIONS_APPLIED.fits(scheduler),
-        ADD_RESOURCES.fits(scheduler),
-        SET_RESOURCES_HANDLER.fits(scheduler.handlers),
-        REMOVE_RESOURCES.fits(scheduler),
-        NON_ROOT_DECISION.fits(scheduler),
-        IS_ROOTISH.fits(scheduler),
-        IS_UNOCCUPIED.fits(scheduler),
-        ACQUIRE_RESOURCES.fits(scheduler),
-        RELEASE_RESOURCES.fits(scheduler),
-        LONG_RUNNING.fits(scheduler.stream_handlers),
+    places = (
+        (ANNOTATIONS_APPLIED, scheduler),
+        (ADD_RESOURCES, scheduler),
+        (SET_RESOURCES_HANDLER, scheduler.handlers),
+        (REMOVE_RESOURCES, scheduler),
+        (NON_ROOT_DECISION, scheduler),
+        (IS_ROOTISH, scheduler),
+        (IS_UNOCCUPIED, scheduler),
+        (ACQUIRE_RESOURCES, scheduler),
+        (RELEASE_RESOURCES, scheduler),
+        (LONG_RUNNING, scheduler.stream_handlers),
     )
-    if not all(fits):
+    # The first that does not says so.
+    if not all(patch.fits(place) for patch, place in places):
         return False
-    SchedulerSlots(scheduler).attach()
+    SchedulerSlots(scheduler, beside_max=limits.beside_max).attach()
     return True
 
 
@@ -87,27 +89,6 @@ def slots_of(scheduler: Scheduler) -> SchedulerSlots | None:
     return owner if isinstance(owner, SchedulerSlots) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One distinct request.
-
-    Parameters
-    ----------
-    needs : Needs
-        What is asked for.
-    signature : int
-        Its number in the places.
-    """
-
-    needs: Needs
-    signature: int
-
-    @property
-    def is_beside(self) -> bool:
-        """Whether it takes less than a thread."""
-        return self.needs.cpu < 1
-
-
 class SchedulerSlots:
     """What tasks of one scheduler ask for, and which workers have it.
 
@@ -115,15 +96,19 @@ class SchedulerSlots:
     ----------
     scheduler : distributed.Scheduler
         The scheduler.
+    beside_max : int
+        Most tasks at once of a worker that take less than a thread.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, beside_max: int) -> None:
         self.scheduler: Any = scheduler
+        self.beside_max = beside_max
         self.places = ResourcePlaces()
+        self.asked = AskedTasks(self.places)
         #: Whether anybody has asked for a resource yet
         self.is_active = False
         #: Tasks that were sent to a worker: their request, and the number of the worker
-        self.booked: dict[TaskState, tuple[_Asked, int]] = {}
+        self.booked: dict[TaskState, tuple[Asked, int]] = {}
         #: Tasks that there is no room for, by request and restrictions
         self.waiting: dict[Any, HeapSet[TaskState]] = {}
         self._numbers: dict[WorkerState, int] = {}
@@ -131,8 +116,6 @@ class SchedulerSlots:
         self._next_number = 0
         #: Tasks that take less than a thread, by worker
         self._beside: dict[WorkerState, int] = {}
-        self._asked: dict[Any, _Asked] = {}
-        self._said: dict[Any, Needs] = {}
         self._warned: set[int] = set()
         self._drains = False
         self._upstream_apply = scheduler._apply_annotations
@@ -182,46 +165,8 @@ class SchedulerSlots:
         return with_annotations
 
     def _note(self, ts: TaskState, found: Needs | None) -> None:
-        """Put what a task asks for where the scheduler and its worker look."""
-        annotations = ts.annotations or {}
-        annotated = dict(ts.resource_restrictions or {})
-        # Where a worker declares it, CPU is a resource of Dask's like any other.
-        theirs = annotated.pop(CPU, None) if self.scheduler.resources.get(CPU) else None
-        if not annotated and theirs is not None and found is None:
-            return
-        affinity = annotations.get("affinity", ())
-        affinity = (affinity,) if isinstance(affinity, str) else tuple(affinity)
-        said = (found, tuple(annotated.items()), affinity)
-        needs = self._said.get(said)
-        if needs is None:
-            needs = (found or _NOTHING).with_annotated(annotated, affinity)
-            self._said[said] = needs
-        restrictions = dict(needs.resources)
-        if theirs is not None:
-            restrictions[CPU] = theirs
-        ts.resource_restrictions = restrictions or None
-        if needs.cpu != 1 or needs.affinity:
-            carried = {"CPU": needs.cpu, "affinity": list(needs.affinity)}
-            ts.annotations = {**annotations, ANNOTATION: carried}
-        if not self.is_active and (restrictions or needs.cpu != 1):
+        if self.asked.note(ts, found, declares_cpu=bool(self.scheduler.resources.get(CPU))):
             self._activate()
-
-    def asked_by(self, ts: TaskState) -> _Asked | None:
-        """Say what a task asks for; None for one thread and nothing else."""
-        restrictions, annotations = ts.resource_restrictions, ts.annotations
-        carried = annotations.get(ANNOTATION) if annotations else None
-        if not restrictions and carried is None:
-            return None
-        cpu = carried["CPU"] if carried else 1.0
-        found = (tuple((restrictions or {}).items()), cpu)
-        asked = self._asked.get(found)
-        if asked is None:
-            amounts = {name: units for name, units in found[0] if name != CPU}
-            # Several threads are a restriction, too: not every worker has them.
-            request = {**amounts, CPU: cpu} if cpu > 1 else amounts
-            signature = self.places.signature(ResourceRequest(request))
-            asked = self._asked[found] = _Asked(Needs({**amounts, CPU: cpu}), signature)
-        return asked
 
     def is_rootish(self, ts: TaskState) -> bool:
         """Tell whether a task may wait in the queue; one that takes no thread need not."""
@@ -258,7 +203,7 @@ class SchedulerSlots:
     def acquire(self, ts: TaskState, ws: WorkerState) -> None:
         """Note that a task was sent to a worker."""
         self._upstream_acquire(ts, ws)
-        asked = self.asked_by(ts)
+        asked = self.asked.by(ts)
         if asked is None:
             return
         number = self._number(ws)
@@ -307,7 +252,7 @@ class SchedulerSlots:
 
     def decide_worker(self, ts: TaskState) -> WorkerState | None:
         """Choose a worker for a task that is no root, or asks for something."""
-        asked = self.asked_by(ts)
+        asked = self.asked.by(ts)
         if asked is None or ts.actor:
             found: WorkerState | None = self._upstream_decide(ts)
             return found
@@ -327,7 +272,16 @@ class SchedulerSlots:
             self._keep(ts, asked)
         return ws
 
-    def _candidates(self, ts: TaskState, asked: _Asked) -> set[WorkerState]:
+    @property
+    def _keeps(self) -> bool:
+        """Whether tasks wait here for room.
+
+        With a timeout for tasks that no worker can run, Dask would fail those that wait: in the
+        same state, and for as long as others run.
+        """
+        return self.scheduler.no_workers_timeout is None
+
+    def _candidates(self, ts: TaskState, asked: Asked) -> set[WorkerState]:
         """Those that hold inputs, and the least loaded one."""
         running = self.scheduler.running
         found = {ws for dts in ts.dependencies for ws in dts.who_has or () if ws in running}
@@ -342,14 +296,14 @@ class SchedulerSlots:
         return found
 
     def _cheapest(
-        self, ts: TaskState, asked: _Asked, candidates: Iterable[WorkerState]
+        self, ts: TaskState, asked: Asked, candidates: Iterable[WorkerState]
     ) -> WorkerState | None:
         """Choose, of those with room, the one where the task can begin first."""
         best: tuple[float, float, WorkerState] | None = None
         for ws in candidates:
             number = self._number(ws)
             load = self.places.load(asked.signature, number)
-            if load is None or not self.places.has_room(asked.signature, number):
+            if load is None or (self._keeps and not self.places.has_room(asked.signature, number)):
                 continue
             begins_s = 0.0
             if ts.dependencies:
@@ -360,7 +314,7 @@ class SchedulerSlots:
                 best = begins_s, load, ws
         return None if best is None else best[2]
 
-    def _keep(self, ts: TaskState, asked: _Asked) -> None:
+    def _keep(self, ts: TaskState, asked: Asked) -> None:
         """Keep a task that no worker has room for, or ever will."""
         reason = self.places.unmeetable(asked.signature)
         if reason is not None and asked.signature not in self._warned:
@@ -419,6 +373,8 @@ class SchedulerSlots:
 
     def _activate(self) -> None:
         """Take the place of whatever decides, from the first task on that asks for something."""
+        if self.is_active:
+            return
         self.is_active = True
         scheduler = self.scheduler
         REMOVE_RESOURCES.install(scheduler, self.remove_resources)
@@ -434,13 +390,15 @@ class SchedulerSlots:
 
             def steal_time_ratio(ts: TaskState) -> Any:
                 # They wait here, and go where there is room, before anybody could steal them.
-                return (None, None) if self.asked_by(ts) is not None else ratio(ts)
+                asked = self.asked.by(ts)
+                is_kept = asked is not None and (self._keeps or asked.is_beside)
+                return (None, None) if is_kept else ratio(ts)
 
             STEAL_RATIO.install(stealing, steal_time_ratio)
         self._meet_workers()
         for ws in scheduler.workers.values():
             for ts in ws.processing:
-                asked = self.asked_by(ts)
+                asked = self.asked.by(ts)
                 if asked is not None:
                     self.places.book(asked.signature, self._number(ws))
                     self.booked[ts] = asked, self._number(ws)
@@ -461,7 +419,10 @@ class SchedulerSlots:
             self._next_number += 1
             self._numbers[ws] = number
             self._workers[number] = ws
-        declared = {CPU: float(ws.nthreads)}
+        declared = {
+            CPU: float(ws.nthreads),
+            **{name: float(self.beside_max) for name in BESIDE_TASKS},
+        }
         try:
             self.places.set_worker(number, {**declared, **_declared_by(ws)})
         except (ArithmeticError, TypeError, ValueError) as error:
@@ -481,6 +442,3 @@ def _declared_by(ws: WorkerState) -> Declared:
         if isinstance(value, list) and counted[name] == ws.resources.get(name):
             declared[name] = value
     return declared
-
-
-_NOTHING = Needs({})

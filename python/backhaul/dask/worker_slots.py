@@ -14,138 +14,27 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any
 
-from distributed import Worker
-
-import dask
 from backhaul._native import ResourcePools, ResourceRequest
 from backhaul.dask.beside import BesideThreadPoolExecutor
-from backhaul.dask.config import resource_limits
 from backhaul.dask.declared import Declared, checked, groups_of, totals
-from backhaul.dask.holding import holding_execute
 from backhaul.dask.leases import Lease
-from backhaul.dask.patches import (
-    BESIDE_EXECUTOR,
-    CONSTRAINED_TASKS,
-    EXECUTE,
-    READY_TASKS,
-    SET_RESOURCES,
-    STARTUP_INFORMATION,
-    WORKER_STATE_CLASS,
-)
-from backhaul.dask.private import HeapSet, UnpauseEvent, WorkerStateMachine, time
+from backhaul.dask.private import HeapSet
 from backhaul.dask.requests import ANNOTATION, CPU, Needs
 from backhaul.errors import ConfigError
 
-__all__ = ["WorkerSlots", "declared_here", "install", "lease_of", "slots_of"]
+__all__ = ["WorkerSlots", "by_priority"]
 
 logger = logging.getLogger(__name__)
 
-_by_priority = attrgetter("priority")
+#: As Dask sorts tasks that are ready
+by_priority = attrgetter("priority")
 
 #: Shares of threads are added up as floats
 _ROUNDING = 1e-9
-
-
-def install(worker: Worker) -> None:
-    """Give a worker slots by request; again costs nothing.
-
-    Reads ``backhaul.resources``, and adds to Dask's own resources of the worker what is declared
-    there.
-
-    Parameters
-    ----------
-    worker : distributed.Worker
-        Before it has joined its scheduler.
-
-    Raises
-    ------
-    ConfigError
-        If the configuration makes no sense.
-    """
-    limits = resource_limits()
-    state = worker.state
-    # A class of somebody else's keeps what it does otherwise.
-    if limits is None or type(state) is not WorkerStateMachine:
-        return
-    declared = declared_here(state.total_resources)
-    fits = (
-        WORKER_STATE_CLASS.fits(state),
-        CONSTRAINED_TASKS.fits(state),
-        READY_TASKS.fits(state),
-        BESIDE_EXECUTOR.fits(worker.executors),
-        STARTUP_INFORMATION.fits(worker.startup_information),
-        SET_RESOURCES.fits(worker),
-    )
-    # Tasks that wait there already would have to move.
-    if not all(fits) or state.ready or state.constrained:
-        return
-    for name, total in totals(declared).items():
-        state.total_resources[name] = total
-        state.available_resources.setdefault(name, total)
-    executor = BesideThreadPoolExecutor()
-    slots = WorkerSlots(declared, beside_max=limits.beside_max, executor=executor)
-    CONSTRAINED_TASKS.install(state, _Constrained(slots))
-    READY_TASKS.install(state, _Ready(slots))
-    WORKER_STATE_CLASS.install(state, SlottedWorkerState)
-    BESIDE_EXECUTOR.install(worker.executors, executor)
-    STARTUP_INFORMATION.install(worker.startup_information, _declared_by)
-    SET_RESOURCES.install(worker, _setting(worker, worker.set_resources))
-    if not _executes_directly():
-        EXECUTE.install(worker, holding_execute(worker, worker.execute, lease_of))
-
-
-def declared_here(given: Mapping[str, float]) -> Declared:
-    """Say what a worker has: what it was given, and what ``backhaul.resources`` says besides.
-
-    The configuration wins where both have a name and count alike, as it may name ids; where they
-    count otherwise, what the worker was given does.
-    """
-    configured = checked(dask.config.get("backhaul.resources", None))
-    counted = totals(configured)
-    own = {name: total for name, total in given.items() if counted.get(name) != total}
-    # Threads of workers are what Dask says; local schedulers are told otherwise.
-    if CPU not in given:
-        configured.pop(CPU, None)
-    return checked({**configured, **own})
-
-
-def slots_of(state: WorkerStateMachine) -> WorkerSlots | None:
-    """Find the slots of a worker's state; None if it has none."""
-    return getattr(state.constrained, "slots", None)
-
-
-def lease_of(state: WorkerStateMachine, key: Any) -> Lease | None:
-    """Find the lease of a task that executes; None if it needs none."""
-    slots: WorkerSlots | None = getattr(state.constrained, "slots", None)
-    return slots.held.get(key) if slots is not None and slots.held else None
-
-
-def _executes_directly() -> bool:
-    """Tell whether tasks of this process are started by `backhaul.dask.execution`."""
-    # That imports this.
-    from backhaul.dask.activation import installed
-
-    return any(patch.replace == "execution.direct_start" for patch in installed())
-
-
-def _setting(worker: Worker, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a `Worker.set_resources` after which tasks start that waited for what there is now."""
-
-    async def set_resources(**resources: float) -> None:
-        await original(**resources)
-        if worker.state.running:
-            worker.handle_stimulus(UnpauseEvent(stimulus_id=f"set-resources-{time()}"))
-
-    return set_resources
-
-
-def _declared_by(worker: Worker) -> Declared:
-    slots = slots_of(worker.state)
-    return {} if slots is None else slots.declared
 
 
 class WorkerSlots:
@@ -211,7 +100,7 @@ class WorkerSlots:
         """Note a task that has become ready."""
         heap = self.waiting.get(needs)
         if heap is None:
-            heap = self.waiting[needs] = HeapSet(key=_by_priority)
+            heap = self.waiting[needs] = HeapSet(key=by_priority)
         heap.add(ts)
 
     def discard(self, ts: Any) -> None:
@@ -222,7 +111,7 @@ class WorkerSlots:
             if not heap:
                 del self.waiting[needs]
 
-    def start(self, state: SlottedWorkerState) -> dict[Any, str]:
+    def start(self, state: Any) -> dict[Any, str]:
         """Take leases for as many ready tasks as there are slots for, in order of priority.
 
         Returns
@@ -349,137 +238,3 @@ class WorkerSlots:
                 amounts[name] = math.ceil(units)
         affinity = [name for name in needs.affinity if self.pools.units(name) is not None]
         return ResourceRequest(amounts, affinity)
-
-
-class _Constrained(HeapSet[Any]):
-    """Tasks that wait for resources: upstream's set of them, which ours look into."""
-
-    __slots__ = ("slots",)
-
-    def __init__(self, slots: WorkerSlots) -> None:
-        super().__init__(key=_by_priority)
-        self.slots = slots
-
-    def add(self, value: Any) -> None:
-        """Note a task, with the others that ask for the same."""
-        super().add(value)
-        needs = self.slots.needs_of(value)
-        assert needs is not None
-        self.slots.add(value, needs)
-
-    def discard(self, value: Any) -> None:
-        """Forget a task."""
-        if value in self._data:
-            super().discard(value)
-            self.slots.discard(value)
-
-
-class _Ready(HeapSet[Any]):
-    """Tasks that wait for a thread: upstream's set of them, with plain tasks apart."""
-
-    __slots__ = ("_plain", "slots")
-
-    def __init__(self, slots: WorkerSlots) -> None:
-        super().__init__(key=_by_priority)
-        self.slots = slots
-        #: Whether only plain tasks were added since it was empty
-        self._plain: HeapSet[Any] | None = None
-
-    def add(self, value: Any) -> None:
-        """Note a task; one that asks for something, with those that ask for the same."""
-        super().add(value)
-        needs = self.slots.needs_of(value)
-        if needs is not None:
-            if self._plain is None:
-                self._split()
-            self._plain.discard(value)  # type: ignore[union-attr]
-            self.slots.add(value, needs)
-        elif self._plain is not None:
-            self._plain.add(value)
-
-    def discard(self, value: Any) -> None:
-        """Forget a task."""
-        if value in self._data:
-            super().discard(value)
-            if self._plain is not None:
-                if value in self._plain:
-                    self._plain.discard(value)
-                else:
-                    self.slots.discard(value)
-                if not self._data:
-                    self._plain = None
-
-    def pop(self) -> Any:
-        """Give the first task, and forget it."""
-        if self._plain is None:
-            return super().pop()
-        value = self.peek()
-        self.discard(value)
-        return value
-
-    def peek_plain(self) -> Any | None:
-        """Give the first task that asks for nothing but a thread; None if there is none."""
-        tasks = self if self._plain is None else self._plain
-        return tasks.peek() if tasks else None
-
-    def _split(self) -> None:
-        """Keep plain tasks apart from now on, until there are none of any kind."""
-        self._plain = HeapSet(key=_by_priority)
-        for value in self.sorted():
-            if self.slots.needs_of(value) is None:
-                self._plain.add(value)
-
-
-class SlottedWorkerState(WorkerStateMachine):
-    """A worker's state machine that starts tasks by slots."""
-
-    __slots__ = ()
-
-    constrained: _Constrained
-    ready: _Ready
-
-    def _ensure_computing(self) -> Any:
-        slots = self.constrained.slots
-        if slots.is_idle:
-            return super()._ensure_computing()
-        if not self.running:
-            return {}, []
-        return slots.start(self), []
-
-    def _release_resources(self, ts: Any) -> None:
-        super()._release_resources(ts)
-        slots = self.constrained.slots
-        if slots.held:
-            slots.give_back(ts)
-
-    def _purge_state(self, ts: Any) -> None:
-        made_on = self.constrained.slots.made_on
-        if made_on:
-            made_on.pop(ts.key, None)
-        super()._purge_state(ts)
-
-    def _give_back_early(self, ts: Any) -> None:
-        """Have back what a task holds that goes on without a slot."""
-        if ts.key in self.constrained.slots.held:
-            self._release_resources(ts)
-            # Given back once: upstream does it again when the task ends.
-            ts.resource_restrictions = {}
-
-    def _long_running(self, ts: Any, *args: Any, stimulus_id: str) -> Any:
-        self._give_back_early(ts)
-        return WorkerStateMachine._transition_executing_long_running(
-            self, ts, *args, stimulus_id=stimulus_id
-        )
-
-    def _still_long_running(self, ts: Any, *args: Any, stimulus_id: str) -> Any:
-        self._give_back_early(ts)
-        return WorkerStateMachine._transition_cancelled_or_resumed_long_running(
-            self, ts, *args, stimulus_id=stimulus_id
-        )
-
-    _TRANSITIONS_TABLE: ClassVar[Mapping[Any, Callable[..., Any]]] = {
-        **WorkerStateMachine._TRANSITIONS_TABLE,
-        ("executing", "long-running"): _long_running,
-        ("cancelled", "long-running"): _still_long_running,
-        ("resumed", "long-running"): _still_long_running,
-    }

@@ -40,7 +40,7 @@ impl ResourcePlaces {
 
     /// Workers that can ever meet a request, the least loaded first
     #[pyo3(signature = (signature, count = 1))]
-    fn ranked(&self, signature: u32, count: usize) -> PyResult<Vec<Place>> {
+    fn ranked(&mut self, signature: u32, count: usize) -> PyResult<Vec<Place>> {
         let ranked = self.places.ranked(Signature(signature)).map_err(key)?;
         Ok(ranked.take(count).collect())
     }
@@ -75,7 +75,7 @@ impl ResourcePlaces {
     }
 
     /// Says why no worker can ever meet a request; None if one can, or there is none at all
-    fn unmeetable(&self, signature: u32) -> PyResult<Option<String>> {
+    fn unmeetable(&mut self, signature: u32) -> PyResult<Option<String>> {
         self.places.unmeetable(Signature(signature)).map_err(key)
     }
 }

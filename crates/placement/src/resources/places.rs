@@ -1,7 +1,9 @@
 //! Which worker a task with resources fits best: for a scheduler.
 //!
 //! For each distinct request there is one ranking of the workers that can meet it, kept up to date
-//! as tasks are placed and end, so that a choice among thousands costs no look at each.
+//! as tasks are placed and end, so that a choice among thousands costs no look at each. Where there
+//! are more than [`RANKINGS_MAX`], those that were asked for the longest ago are made again when
+//! they are asked for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,6 +17,9 @@ use super::request::Request;
 /// How much may be placed at a worker, as a multiple of what it has: while one task holds a unit,
 /// another one is there to take it over
 pub const AHEAD: u64 = 2;
+
+/// Rankings that are kept up to date
+pub const RANKINGS_MAX: usize = 64;
 
 /// What a load of one, a resource that is wholly used, is in the rankings
 const FULL: u64 = 1 << 20;
@@ -32,6 +37,8 @@ pub struct Places {
     workers: BTreeMap<Place, Worker>,
     signatures: Vec<Ranking>,
     by_request: HashMap<Request, Signature>,
+    /// Those that are kept up to date, the one first that was asked for the longest ago
+    kept: Vec<Signature>,
     turn: u64,
 }
 
@@ -47,6 +54,8 @@ struct Worker {
 #[derive(Debug)]
 struct Ranking {
     request: Request,
+    /// Whether it is up to date; empty if not
+    is_kept: bool,
     order: BTreeSet<Rank>,
     rank_of: HashMap<Place, Rank>,
 }
@@ -82,8 +91,8 @@ impl Places {
             booked,
             turn,
         };
-        for (number, ranking) in self.signatures.iter_mut().enumerate() {
-            ranking.place(place, &worker, signature(number));
+        for &number in &self.kept {
+            self.signatures[number.0 as usize].place(place, &worker, number);
         }
         self.workers.insert(place, worker);
         Ok(())
@@ -104,15 +113,12 @@ impl Places {
             return known;
         }
         let number = signature(self.signatures.len());
-        let mut ranking = Ranking {
+        self.signatures.push(Ranking {
             request: request.clone(),
+            is_kept: false,
             order: BTreeSet::new(),
             rank_of: HashMap::new(),
-        };
-        for (&place, worker) in &self.workers {
-            ranking.place(place, worker, number);
-        }
-        self.signatures.push(ranking);
+        });
         self.by_request.insert(request.clone(), number);
         number
     }
@@ -125,10 +131,10 @@ impl Places {
     ///
     /// [`PlacesError`] if there is no such request.
     pub fn ranked(
-        &self,
+        &mut self,
         signature: Signature,
     ) -> Result<impl Iterator<Item = Place> + '_, PlacesError> {
-        let ranking = self.ranking(signature)?;
+        let ranking = self.kept_ranking(signature)?;
         Ok(ranking.order.iter().map(|&(_, _, place)| place))
     }
 
@@ -139,13 +145,15 @@ impl Places {
     ///
     /// [`PlacesError`] if there is no such request or worker.
     pub fn load(&self, signature: Signature, place: Place) -> Result<Option<f64>, PlacesError> {
-        self.worker(place)?;
+        let worker = self.worker(place)?;
         let ranking = self.ranking(signature)?;
-        if ranking.request.needs().is_empty() {
-            return Ok(ranking.rank_of.get(&place).map(|_| 0.0));
+        if worker.pools.meetable(&ranking.request).is_err() {
+            return Ok(None);
         }
-        let load = ranking.rank_of.get(&place).map(|&(load, _, _)| load);
-        Ok(load.map(|load| load as f64 / FULL as f64))
+        if ranking.request.needs().is_empty() {
+            return Ok(Some(0.0));
+        }
+        Ok(Some(ranking.load(worker, signature) as f64 / FULL as f64))
     }
 
     /// Whether a worker may be given one more such task, to run or to wait
@@ -208,11 +216,11 @@ impl Places {
     /// # Errors
     ///
     /// [`PlacesError`] if there is no such request.
-    pub fn unmeetable(&self, signature: Signature) -> Result<Option<String>, PlacesError> {
-        let ranking = self.ranking(signature)?;
-        if !ranking.order.is_empty() {
+    pub fn unmeetable(&mut self, signature: Signature) -> Result<Option<String>, PlacesError> {
+        if !self.kept_ranking(signature)?.order.is_empty() {
             return Ok(None);
         }
+        let ranking = self.ranking(signature)?;
         // Of the reasons, each once: most clusters have few kinds of workers.
         let reasons: BTreeSet<String> = self
             .workers
@@ -237,12 +245,33 @@ impl Places {
         for (name, amount) in request.needs() {
             apply(worker.used.entry(name.clone()).or_default(), *amount);
         }
-        for (number, ranking) in self.signatures.iter_mut().enumerate() {
-            let number = self::signature(number);
+        for &number in &self.kept {
+            let ranking = &mut self.signatures[number.0 as usize];
             if number == signature || ranking.shares(&request) {
                 ranking.place(place, worker, number);
             }
         }
+    }
+
+    /// Gives a ranking that is up to date from now on
+    fn kept_ranking(&mut self, signature: Signature) -> Result<&Ranking, PlacesError> {
+        if !self.ranking(signature)?.is_kept {
+            if self.kept.len() == RANKINGS_MAX {
+                let longest_ago = self.kept.remove(0);
+                self.signatures[longest_ago.0 as usize].clear();
+            }
+            let ranking = &mut self.signatures[signature.0 as usize];
+            ranking.is_kept = true;
+            for (&place, worker) in &self.workers {
+                ranking.place(place, worker, signature);
+            }
+            self.kept.push(signature);
+        } else if self.kept.last() != Some(&signature)
+            && let Some(found) = self.kept.iter().position(|&kept| kept == signature)
+        {
+            self.kept[found..].rotate_left(1);
+        }
+        self.ranking(signature)
     }
 
     fn ranking(&self, signature: Signature) -> Result<&Ranking, PlacesError> {
@@ -272,6 +301,12 @@ impl Ranking {
             self.order.insert(rank);
             self.rank_of.insert(place, rank);
         }
+    }
+
+    fn clear(&mut self) {
+        self.is_kept = false;
+        self.order.clear();
+        self.rank_of.clear();
     }
 
     fn forget(&mut self, place: Place) {
@@ -348,7 +383,7 @@ mod tests {
         Request::new([("GPU", units)], []).expect("it makes sense")
     }
 
-    fn best(places: &Places, signature: Signature) -> Option<Place> {
+    fn best(places: &mut Places, signature: Signature) -> Option<Place> {
         places.ranked(signature).expect("it is known").next()
     }
 
@@ -360,7 +395,7 @@ mod tests {
             places.set_worker(place, &gpus(2)).expect("it makes sense");
         }
         for _ in 0..8 {
-            let place = best(&places, one).expect("one can");
+            let place = best(&mut places, one).expect("one can");
             places.book(one, place).expect("it is known");
         }
         assert_eq!((places.booked(one, 0), places.booked(one, 1)), (4, 4));
@@ -378,10 +413,10 @@ mod tests {
             places.set_worker(place, &gpus(2)).expect("it makes sense");
         }
         places.book(two, 0).expect("it is known");
-        assert_eq!(best(&places, one), Some(1));
+        assert_eq!(best(&mut places, one), Some(1));
         places.book(one, 1).expect("it is known");
         places.release(two, 0).expect("it is booked");
-        assert_eq!(best(&places, one), Some(0));
+        assert_eq!(best(&mut places, one), Some(0));
         assert_eq!(
             places.release(two, 0),
             Err(PlacesError::NotBooked {
@@ -396,7 +431,7 @@ mod tests {
         let mut places = Places::default();
         let four = places.signature(&request(4.0));
         places.set_worker(0, &gpus(2)).expect("it makes sense");
-        assert_eq!(best(&places, four), None);
+        assert_eq!(best(&mut places, four), None);
         assert_eq!(
             places.unmeetable(four),
             Ok(Some(
@@ -404,9 +439,9 @@ mod tests {
             ))
         );
         places.set_worker(1, &gpus(4)).expect("it makes sense");
-        assert_eq!(best(&places, four), Some(1));
+        assert_eq!(best(&mut places, four), Some(1));
         places.remove_worker(1);
-        assert_eq!(best(&places, four), None);
+        assert_eq!(best(&mut places, four), None);
     }
 
     #[test]
@@ -419,11 +454,31 @@ mod tests {
                 .expect("it makes sense");
         }
         for _ in 0..9 {
-            let place = best(&places, nothing).expect("each can");
+            let place = best(&mut places, nothing).expect("each can");
             places.book(nothing, place).expect("it is known");
         }
         assert!((0..3).all(|place| places.booked(nothing, place) == 3));
         assert_eq!(places.has_room(nothing, 0), Ok(true));
+    }
+
+    #[test]
+    fn rankings_that_were_not_kept_are_right_when_they_are_asked_for() {
+        let mut places = Places::default();
+        places.set_worker(0, &gpus(2)).expect("it makes sense");
+        places.set_worker(1, &gpus(2)).expect("it makes sense");
+        let shares = 1..=2 * RANKINGS_MAX as u32;
+        let signatures: Vec<Signature> = shares
+            .map(|share| places.signature(&request(f64::from(share) / 1000.0)))
+            .collect();
+        let one = places.signature(&request(1.0));
+        for &signature in &signatures {
+            assert_eq!(best(&mut places, signature), Some(0));
+        }
+        places.book(one, 0).expect("it is known");
+        for &signature in &signatures {
+            assert_eq!(best(&mut places, signature), Some(1));
+        }
+        assert!(places.kept.len() <= RANKINGS_MAX);
     }
 
     #[test]

@@ -1,0 +1,112 @@
+"""What the tasks of a scheduler ask for: read as graphs arrive, and looked up when it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from backhaul._native import ResourcePlaces, ResourceRequest
+from backhaul.dask.private import TaskState
+from backhaul.dask.requests import ANNOTATION, CPU, Needs
+
+__all__ = ["BESIDE_TASKS", "Asked", "AskedTasks"]
+
+#: What each task asks for, besides, that takes no thread; each worker has so many of it
+BESIDE_TASKS: Final = {"tasks without CPU": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One distinct request.
+
+    Parameters
+    ----------
+    needs : Needs
+        What is asked for.
+    signature : int
+        Its number in the places.
+    """
+
+    needs: Needs
+    signature: int
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether it takes less than a thread."""
+        return self.needs.cpu < 1
+
+
+class AskedTasks:
+    """The distinct requests of a scheduler's tasks.
+
+    Parameters
+    ----------
+    places : ResourcePlaces
+        Where each gets a number.
+    """
+
+    def __init__(self, places: ResourcePlaces) -> None:
+        self._places = places
+        self._asked: dict[Any, Asked] = {}
+        self._said: dict[Any, Needs] = {}
+
+    def note(self, ts: TaskState, found: Needs | None, *, declares_cpu: bool) -> bool:
+        """Put what a task asks for where the scheduler and its worker look.
+
+        Parameters
+        ----------
+        ts : TaskState
+            A new task, with its annotations.
+        found : Needs or None
+            What its functions ask for.
+        declares_cpu : bool
+            Whether a worker has ``CPU`` as a resource of Dask's, which it then is.
+
+        Returns
+        -------
+        bool
+            Whether it asks for anything but one thread.
+        """
+        annotations = ts.annotations or {}
+        annotated = dict(ts.resource_restrictions or {})
+        theirs = annotated.pop(CPU, None) if declares_cpu else None
+        if not annotated and theirs is not None and found is None:
+            return False
+        affinity = annotations.get("affinity", ())
+        affinity = (affinity,) if isinstance(affinity, str) else tuple(affinity)
+        said = (found, tuple(annotated.items()), affinity)
+        needs = self._said.get(said)
+        if needs is None:
+            needs = (found or _NOTHING).with_annotated(annotated, affinity)
+            self._said[said] = needs
+        restrictions = dict(needs.resources)
+        if theirs is not None:
+            restrictions[CPU] = theirs
+        ts.resource_restrictions = restrictions or None
+        if needs.cpu != 1 or needs.affinity:
+            carried = {"CPU": needs.cpu, "affinity": list(needs.affinity)}
+            ts.annotations = {**annotations, ANNOTATION: carried}
+        return bool(restrictions) or needs.cpu != 1
+
+    def by(self, ts: TaskState) -> Asked | None:
+        """Say what a task asks for; None for one thread and nothing else."""
+        restrictions, annotations = ts.resource_restrictions, ts.annotations
+        carried = annotations.get(ANNOTATION) if annotations else None
+        if not restrictions and carried is None:
+            return None
+        cpu = carried["CPU"] if carried else 1.0
+        found = (tuple((restrictions or {}).items()), cpu)
+        asked = self._asked.get(found)
+        if asked is None:
+            amounts = {name: units for name, units in found[0] if name != CPU}
+            # Several threads are a restriction, too: not every worker has them. What takes none is
+            # counted, so that a worker is not sent more than it could ever run at once.
+            request = amounts if cpu == 1 else {**amounts, CPU: cpu}
+            if not cpu:
+                request = {**request, **BESIDE_TASKS}
+            signature = self._places.signature(ResourceRequest(request))
+            asked = self._asked[found] = Asked(Needs({**amounts, CPU: cpu}), signature)
+        return asked
+
+
+_NOTHING = Needs({})

@@ -1,0 +1,127 @@
+"""What functions ask for, and how it is found in what a graph has for a task."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import random
+from typing import Any
+
+import cloudpickle
+import pytest
+from dask._task_spec import Task, TaskRef
+
+from backhaul.dask import declared, resources
+from backhaul.dask.requests import Needs, needs_of
+from backhaul.errors import ConfigError
+
+
+@resources(GPU=1, CPU=0, affinity=["GPU"])
+def kernel(x: Any) -> Any:
+    return x
+
+
+@resources(GPU=2, MEMORY=1e9)
+def large(x: Any) -> Any:
+    return x
+
+
+def plain(x: Any) -> Any:
+    return x
+
+
+ON_GPU = Needs({"GPU": 1, "CPU": 0}, ["GPU"])
+
+
+def test_cpu_is_one_unless_it_is_said_and_nothing_is_left_out() -> None:
+    chosen = random.Random(1)
+    for _ in range(200):
+        amounts = {name: chosen.choice([0, 0.5, 1, 3]) for name in ("GPU", "DISK", "CPU")}
+        said = {name: units for name, units in amounts.items() if chosen.random() < 0.7}
+        needs = Needs(said)
+        assert needs.cpu == said.get("CPU", 1)
+        assert needs.resources == {n: u for n, u in said.items() if n != "CPU" and u}
+        assert needs == pickle.loads(pickle.dumps(needs))
+        assert hash(needs) == hash(Needs(dict(reversed(said.items()))))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        kernel,
+        (kernel, "x"),
+        (plain, [(kernel, "x")]),
+        functools.partial(plain, kernel),
+        Task("y", kernel, TaskRef("x")),
+        Task("y", map, kernel, TaskRef("x")),
+        Task("y", plain, Task(None, kernel, 1)),
+        Task.fuse(Task("x", plain, 1), Task("y", kernel, TaskRef("x"))),
+        cloudpickle.loads(cloudpickle.dumps(Task("y", kernel, 1))),
+    ],
+)
+def test_what_a_function_asks_for_is_found_wherever_it_is(spec: Any) -> None:
+    assert needs_of(spec) == ON_GPU
+
+
+@pytest.mark.parametrize("spec", [plain, 1, "kernel", ("x", 0), Task("x", plain, 1), int, object()])
+def test_what_asks_for_nothing_has_no_needs(spec: Any) -> None:
+    assert needs_of(spec) is None
+
+
+def test_what_is_fused_asks_for_the_larger_of_each() -> None:
+    fused = Task.fuse(Task("x", kernel, 1), Task("y", large, TaskRef("x")))
+    assert needs_of(fused) == Needs({"GPU": 2, "MEMORY": 1e9, "CPU": 1}, ["GPU"])
+
+
+def test_functions_made_in_another_process_still_ask() -> None:
+    @resources(GPU=1)
+    def local(x: Any) -> Any:
+        return x
+
+    assert needs_of(cloudpickle.loads(cloudpickle.dumps(local))) == Needs({"GPU": 1})
+
+
+def test_what_can_have_no_attribute_is_refused() -> None:
+    with pytest.raises(TypeError, match="can have no attributes"):
+        resources(GPU=1)(len)
+    with pytest.raises(TypeError, match="only what can be called"):
+        resources(GPU=1)(3)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, {}),
+        ("GPU=2", {"GPU": 2}),
+        ("GPU=2,MEM=1.5", {"GPU": 2, "MEM": 1.5}),
+        ("GPU=[[0,1],[2,3]] MEMORY=64e9", {"GPU": [[0, 1], [2, 3]], "MEMORY": 64e9}),
+        ("GPU=[0, 1]  NIC=1", {"GPU": [0, 1], "NIC": 1}),
+    ],
+)
+def test_command_lines_say_numbers_ids_and_groups(text: str | None, expected: Any) -> None:
+    assert declared.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("GPU", "must be like NAME=VALUE, got 'GPU'"),
+        ("GPU=NaN", "'NaN' is neither a number nor ids"),
+        ("GPU=[0,1", "neither a number nor ids"),
+        ("GPU=[[0],[0]]", "GPU 0 is in two groups, number 0 and number 1"),
+        ("GPU=-1", "there cannot be that much of GPU: -1 is negative"),
+        ('GPU="two"', "GPU must be a number, ids like"),
+        ("GPU=true", "GPU must be a number, ids like"),
+        ("GPU=[-1]", "GPU must be a number, ids like"),
+    ],
+)
+def test_what_cannot_be_declared_is_refused_with_its_name(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        declared.parse(text)
+    assert message in str(caught.value)
+
+
+def test_dask_is_told_how_much_there_is() -> None:
+    said = declared.checked({"GPU": ((0, 1), (2,)), "NIC": range(2), "MEMORY": 64e9})
+    assert declared.totals(said) == {"GPU": 3, "NIC": 2, "MEMORY": 64e9}
+    assert declared.groups_of(said) == {"GPU": [[0, 1], [2]], "NIC": [[0, 1]]}

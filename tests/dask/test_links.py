@@ -100,6 +100,19 @@ def test_links_of_a_worker_that_left_are_forgotten_and_those_of_its_host_are_not
     assert origin(account, "w0", "w3") == ("host pair", pytest.approx(2e8))
 
 
+def test_who_left_is_seen_beside_workers_without_backhaul_too() -> None:
+    account = account_of(4)
+    there = ["w0", "w1", "w3", "tcp://10.0.0.1:1"]
+    account.keep(there)
+    assert len(account.links) == 4
+    account.keep(there, thoroughly=True)
+    assert sorted(account.links.workers()) == ["w0", "w1", "w3"]
+    account = account_of(4)
+    for _ in range(300):
+        account.keep(there)
+    assert len(account.links) == 3
+
+
 @pytest.mark.parametrize(
     ("nonsense", "named"),
     [

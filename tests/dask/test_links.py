@@ -14,7 +14,8 @@ from distributed import Client, LocalCluster
 
 import dask
 from backhaul._native import Links
-from backhaul.dask import links
+from backhaul.dask import dashboard, links
+from backhaul.dask.account import account_of as account_of_scheduler
 from backhaul.dask.flows import process_flows
 from backhaul.dask.link_account import LinkAccount
 from backhaul.dask.reports import nic_bytes_per_s
@@ -97,6 +98,19 @@ def test_links_of_a_worker_that_left_are_forgotten_and_those_of_its_host_are_not
     assert account.rows() == []
     assert sorted(account.links.workers()) == ["w0", "w1", "w3"]
     assert origin(account, "w0", "w3") == ("host pair", pytest.approx(2e8))
+
+
+def test_who_left_is_seen_beside_workers_without_backhaul_too() -> None:
+    account = account_of(4)
+    there = ["w0", "w1", "w3", "tcp://10.0.0.1:1"]
+    account.keep(there)
+    assert len(account.links) == 4
+    account.keep(there, thoroughly=True)
+    assert sorted(account.links.workers()) == ["w0", "w1", "w3"]
+    account = account_of(4)
+    for _ in range(300):
+        account.keep(there)
+    assert len(account.links) == 3
 
 
 @pytest.mark.parametrize(
@@ -210,6 +224,25 @@ def test_each_link_is_told_with_its_samples_and_where_it_comes_from(client: Clie
     measured: Any = links(client, unmet=False)
     assert set(measured.origin) == {"process pair"}
     assert c not in set(measured.receiver)
+
+
+def test_the_page_says_what_to_expect_of_the_next_message(client: Client) -> None:
+    a, b, _ = client.scheduler_info(n_workers=-1)["workers"]
+    move(client, a, b, 2, 4 * MIB)
+    frame: Any = links(client)
+    samples = only(frame, b, a, size_class="1-16MiB").samples
+    found: Any = client.run_on_scheduler(_expected)
+    assert found[b, a].endswith(f"s, lent, from {samples} messages of this pair")
+    # It only asked for it.
+    assert found[a, b].endswith("messages of these hosts")
+
+
+def _expected(dask_scheduler: Any) -> dict[tuple[str, str], str]:
+    account = account_of_scheduler(dask_scheduler)
+    assert account is not None
+    matrix = dashboard._look(dask_scheduler, account.current(), account.links)
+    titles = matrix.titles
+    return {(titles[cell.row], titles[cell.column]): cell.expected for cell in matrix.cells}
 
 
 def test_a_heartbeat_has_at_most_32_bytes_more_for_each_link(client: Client) -> None:

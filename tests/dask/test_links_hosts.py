@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,19 +102,18 @@ def test_links_of_ten_times_different_speed_are_told_and_a_change_is_followed(
         found: dict[str, Any] = row
         return found
 
-    # Six messages, and more where this machine has no processor for 1 Gb/s at the time.
-    between: dict[str, Any] = {}
-    for _ in range(6):
-        between = told(0, "far", 6)
-        if within_a_quarter(between["bandwidth"], FAST_BYTES_PER_S):
-            break
+    def told_at_last(receiver: Any, is_right: Callable[[float], bool]) -> dict[str, Any]:
+        # Six messages, and more where this machine has no processor for so much at the time.
+        row = told(0, receiver, 6)
+        for _ in range(5):
+            if not is_right(row["bandwidth"]):
+                row = told(0, receiver, 6)
+        return row
+
+    between = told_at_last("far", lambda found: within_a_quarter(found, FAST_BYTES_PER_S))
     assert within_a_quarter(between["bandwidth"], FAST_BYTES_PER_S), between
     assert (between["lane"], between["origin"]) == ("tcp", "process pair")
-    inside: dict[str, Any] = {}
-    for _ in range(6):
-        inside = told(0, 1, 6)
-        if inside["bandwidth"] > 4 * FAST_BYTES_PER_S:
-            break
+    inside = told_at_last(1, lambda found: found > 4 * FAST_BYTES_PER_S)
     assert inside["bandwidth"] > 4 * FAST_BYTES_PER_S, inside
     assert (inside["lane"], inside["origin"]) == ("shm", "process pair")
     # Another worker of the host has not met it, and is told what its host has seen.

@@ -77,7 +77,7 @@ class Account:
         own = self._own(changed_max=None)
         self._ledger.handle_report(self._scheduler.address, own, time())
         self._ledger.leave_all_but({self._scheduler.address, *self._scheduler.workers})
-        self.links.keep(self._scheduler.workers)
+        self.links.keep(self._scheduler.workers, thoroughly=True)
         return self._ledger
 
     def heartbeat_worker(self, *, address: str, metrics: dict[str, Any], **others: Any) -> Any:

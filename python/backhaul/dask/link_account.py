@@ -19,6 +19,10 @@ from backhaul.dask.flows import Report, timed_bytes_min
 
 __all__ = ["LinkAccount"]
 
+#: Each so many heartbeats it is looked whether somebody has left unseen: of workers some may be
+#: without Backhaul.
+_LOOKS = 256
+
 logger = logging.getLogger(__name__)
 
 #: Bytes per second, and seconds beside that, to expect before anything was measured: what
@@ -49,6 +53,7 @@ class LinkAccount:
         )
         #: Workers of whom the log has said that they talk nonsense; as many as there were at most.
         self._warned: set[str] = set()
+        self._looks = 0
 
     def handle_report(
         self, address: str, host: str, report: Report, *, now_s: float | None = None
@@ -84,9 +89,19 @@ class LinkAccount:
                     error.args[0] if error.args else error,
                 )
 
-    def keep(self, addresses: Collection[str]) -> None:
-        """Forget the workers that are not among some; does nothing if there are none."""
-        if len(self.links) <= len(addresses) and not self._warned:
+    def keep(self, addresses: Collection[str], *, thoroughly: bool = False) -> None:
+        """Forget the workers that are not among some.
+
+        Parameters
+        ----------
+        addresses : collection of str
+            The workers that are there.
+        thoroughly : bool, default False
+            Look also if there are no more of ours than of all, or it is not the turn of that.
+        """
+        self._looks += 1
+        is_due = self._looks % _LOOKS == 0
+        if len(self.links) <= len(addresses) and not thoroughly and not is_due:
             return
         for address in self.links.workers():
             if address not in addresses:

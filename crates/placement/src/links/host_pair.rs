@@ -152,4 +152,4 @@ pub(super) fn is_much_alike(one: &[LinkEstimate], other: &[LinkEstimate]) -> boo
 const CLASSES: usize = SizeClass::COUNT * Memory::ALL.len();
 
 /// Links that are remembered, those heard of last
-const ALIKE_MAX: usize = 12;
+const ALIKE_MAX: usize = 8;

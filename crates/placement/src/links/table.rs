@@ -4,6 +4,7 @@
 //! kind, else of what was known before anything moved. Links of a process that left are forgotten;
 //! what was learned of its host stays.
 
+mod hosts;
 mod prior;
 mod shared;
 
@@ -14,9 +15,10 @@ use thiserror::Error;
 use super::class::Memory;
 use super::estimate::LinkEstimate;
 use super::host_pair::{Alike, Profile, is_much_alike};
-use super::load::{Load, Traffic, Window};
+use super::load::{Traffic, Window};
 use super::ring::Ring;
 
+use self::hosts::{HOSTS_MAX, Host, HostId};
 use self::prior::Kind;
 pub use self::prior::{Prior, Priors};
 
@@ -27,9 +29,6 @@ pub struct WorkerId(u32);
 /// A process, in a [`LinkTable`]; several workers may be in one
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ProcessId(u32);
-
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-struct HostId(u32);
 
 /// Where an answer comes from
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -109,13 +108,17 @@ pub struct Report<'r> {
 
 /// All links that are known
 ///
-/// Bounded: by the links of processes that have workers, and by a limit on all of them.
+/// Bounded: pairs of processes and pairs of hosts by a limit, hosts by those that anybody is on. What
+/// was learned of a host that nobody is on any more is kept until room is needed.
 #[derive(Debug)]
 pub struct LinkTable {
     priors: Priors,
     links_max: usize,
     hosts: Vec<Host>,
     host_ids: HashMap<String, HostId>,
+    free_hosts: Vec<HostId>,
+    /// So many hosts make it look for some that nobody is on
+    hosts_max: usize,
     processes: Vec<Process>,
     process_ids: HashMap<String, ProcessId>,
     free_processes: Vec<ProcessId>,
@@ -126,16 +129,6 @@ pub struct LinkTable {
     pairs: HashMap<(ProcessId, ProcessId), Pair>,
     host_pairs: HashMap<(HostId, HostId), HostPair>,
     kinds: [KindOfLink; Kind::COUNT],
-}
-
-#[derive(Debug)]
-struct Host {
-    name: String,
-    /// Speed of its NIC, in bytes per second
-    nic_bytes_per_s: Option<f64>,
-    /// What comes from other hosts, and what goes there
-    incoming: Load,
-    outgoing: Load,
 }
 
 #[derive(Debug)]
@@ -197,6 +190,8 @@ impl LinkTable {
             links_max,
             hosts: Vec::new(),
             host_ids: HashMap::new(),
+            free_hosts: Vec::new(),
+            hosts_max: HOSTS_MAX,
             processes: Vec::new(),
             process_ids: HashMap::new(),
             free_processes: Vec::new(),
@@ -320,6 +315,9 @@ impl LinkTable {
         pair.lanes.push((lane.to_owned(), said.clone()));
 
         let hosts = (self.host_of(sender), self.host_of(receiver));
+        if !self.has_room_for(hosts) {
+            return Ok(());
+        }
         let host_pair = self.host_pairs.entry(hosts).or_default();
         host_pair.alike.handle((sender, receiver), &said);
         let said = host_pair.alike.second_fastest();
@@ -461,21 +459,6 @@ impl LinkTable {
             ProcessId(self.processes.len() as u32 - 1)
         };
         self.process_ids.insert(token.to_owned(), id);
-        id
-    }
-
-    fn host(&mut self, name: &str) -> HostId {
-        if let Some(&id) = self.host_ids.get(name) {
-            return id;
-        }
-        self.hosts.push(Host {
-            name: name.to_owned(),
-            nic_bytes_per_s: None,
-            incoming: Load::default(),
-            outgoing: Load::default(),
-        });
-        let id = HostId(self.hosts.len() as u32 - 1);
-        self.host_ids.insert(name.to_owned(), id);
         id
     }
 

@@ -322,3 +322,19 @@ fn what_is_busy_is_forgotten_with_those_who_left_and_clocks_that_jump_do_no_harm
     table.open_report("nobody", 0.0);
     second(&mut table, 9, &[("p8", "p5")]);
 }
+
+#[test]
+fn hosts_that_nobody_is_on_are_forgotten_when_there_are_many() {
+    let (mut table, w) = table();
+    let said = [said(MIB, 2e8, 6)];
+    report(&mut table, "p2", "p0", "h0", "tcp", &said).expect("a worker says it");
+    // As pods that come and go, each with an address of its own.
+    for pod in 0..3 * HOSTS_MAX {
+        table.add_worker("pod", &format!("pod{pod}"), &format!("10.{pod}"));
+        report(&mut table, "p2", &format!("pod{pod}"), "", "tcp", &said).expect("it says it");
+    }
+    assert!(table.hosts.len() <= HOSTS_MAX + 10, "{}", table.hosts.len());
+    assert!(table.host_pairs.len() <= 100, "{}", table.host_pairs.len());
+    assert!(table.processes.len() <= 10);
+    assert_eq!(from(&table, w[1], w[3]), (Origin::HostPair, 2e8));
+}

@@ -82,7 +82,7 @@ OURS = {
 #: Of Dask's, and state: what stands there is what Dask would have written.
 STATE = {
     # As distributed.threadpoolexecutor.secede
-    "beside.py": {"thread_state.proceed"},
+    "beside.py": {"pool_thread_state.proceed"},
     # As Worker.execute, _run_task and GraphNode.is_coro
     "execution.py": {
         "run_spec._is_coro",

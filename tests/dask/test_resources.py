@@ -207,6 +207,9 @@ async def test_tasks_without_cpu_run_beside_full_threads_and_the_reverse(
         gate.set()
         assert await client.gather(beside) == list(range(100))
         await eventually(lambda: all_is_free(worker))
+        # Threads that nobody needs any more are gone.
+        executor: Any = worker.executors["backhaul-beside"]
+        await eventually(lambda: len(executor._threads) < 20)
 
 
 @pytest.mark.asyncio

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from backhaul.dask.private import ThreadPoolExecutor, thread_state, threads_lock
+from backhaul.dask.private import ThreadPoolExecutor, pool_thread_state, threads_lock
 
 __all__ = ["BESIDE", "BesideThreadPoolExecutor"]
 
@@ -17,6 +17,8 @@ BESIDE = "backhaul-beside"
 
 #: Threads that may be idle, besides as many as are busy
 _SPARE = 8
+#: How often to look whether the pool is being shut down, in seconds
+_PATIENCE_S = 0.05
 
 
 class BesideThreadPoolExecutor(ThreadPoolExecutor):
@@ -33,8 +35,9 @@ class BesideThreadPoolExecutor(ThreadPoolExecutor):
         super().__init__(  # type: ignore[no-untyped-call]
             1, thread_name_prefix="Dask-Backhaul-Beside"
         )
-        #: Threads that were told to leave, and have not
+        #: Threads that were told to leave, and have not; changed, with their set, under the lock
         self._leaving = 0
+        self._leaving_lock = threading.Lock()
 
     def grow(self, tasks: int) -> None:
         """Have a thread for each of so many tasks, once they are submitted."""
@@ -43,18 +46,26 @@ class BesideThreadPoolExecutor(ThreadPoolExecutor):
 
     def shrink(self, tasks: int) -> None:
         """Send threads away if far more are there than tasks."""
-        surplus = len(self._threads) - self._leaving - 2 * tasks - _SPARE
+        with self._leaving_lock:
+            surplus = len(self._threads) - self._leaving - 2 * tasks - _SPARE
+            self._leaving += max(0, surplus)
         if surplus > 0:
             self._max_workers = max(1, tasks)
             for _ in range(surplus):
-                self._leaving += 1
                 self._work_queue.put(_Leave(self))
 
     def left(self) -> None:
         """Note that a thread has left; called by it."""
-        with threads_lock:
-            self._threads.discard(threading.current_thread())
-            self._leaving -= 1
+        while not threads_lock.acquire(timeout=_PATIENCE_S):
+            if self._shutdown:
+                # It is held by who waits for this thread to end.
+                return
+        try:
+            with self._leaving_lock:
+                self._threads.discard(threading.current_thread())
+                self._leaving -= 1
+        finally:
+            threads_lock.release()
 
 
 class _Leave:
@@ -65,5 +76,5 @@ class _Leave:
 
     def run(self) -> None:
         """As a work item of the pool."""
-        thread_state.proceed = False
+        pool_thread_state.proceed = False
         self._executor.left()

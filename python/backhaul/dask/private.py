@@ -89,6 +89,7 @@ from distributed.spill import SpillBuffer
 from distributed.stealing import WorkStealing
 from distributed.system_monitor import SystemMonitor
 from distributed.threadpoolexecutor import ThreadPoolExecutor, threads_lock
+from distributed.threadpoolexecutor import thread_state as pool_thread_state
 from distributed.utils import All as wait_for_all
 from distributed.utils import (
     ensure_memoryview,
@@ -227,6 +228,7 @@ __all__ = [
     "offload",
     "parse_memory_limit",
     "pickle",
+    "pool_thread_state",
     "process_of",
     "processes_and_threads",
     "read_when_there",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from benches.python import codec, idle, imports, order, overproduction, versus
+from benches.python import codec, idle, imports, order, overproduction, placement, versus
 from benches.python.commands import COMMANDS
 
 __all__ = ["main"]
@@ -34,6 +34,7 @@ for command in (
     imports.main,
     order.main,
     overproduction.main,
+    placement.main,
     versus.main,
 ):
     main.add_command(command)

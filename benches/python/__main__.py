@@ -11,7 +11,16 @@ from pathlib import Path
 
 import click
 
-from benches.python import codec, idle, imports, order, overproduction, slots, versus
+from benches.python import (
+    codec,
+    idle,
+    imports,
+    order,
+    overproduction,
+    placement,
+    slots,
+    versus,
+)
 from benches.python.commands import COMMANDS
 
 __all__ = ["main"]
@@ -34,6 +43,7 @@ for command in (
     imports.main,
     order.main,
     overproduction.main,
+    placement.main,
     slots.main,
     versus.main,
 ):

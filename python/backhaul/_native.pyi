@@ -1244,14 +1244,20 @@ def plan_roots(
     placement: Placement,
     places: Sequence[int],
     needs: Sequence[int],
+    kinds: Sequence[int],
+    table: Sequence[tuple[float, float]],
     targets: Sequence[tuple[int, float]],
     /,
-) -> list[int]:
+) -> list[int] | None:
     """Plan which worker runs which root of a graph: its number for each task, or -1.
+
+    None if nothing is gained over roots that go to whoever is free.
 
     Tasks are in the order in which they are to run. ``places`` has -1 for a root, -2 for a task
     that comes later, or the number of the worker that has its result; ``needs`` for each task how
-    many others it needs, and their numbers; ``targets`` the workers and their shares.
+    many others it needs, and their numbers; ``kinds`` the kind of each task, and ``table`` for each
+    kind the seconds of a task and the bytes of its result; ``targets`` the workers and their
+    threads.
 
     `ValueError` if the lists are no graph, or a worker is unknown.
     """

@@ -27,8 +27,8 @@ __all__ = ["LinkPlacement", "counted_need", "dropped_need", "install", "met_need
 #: moved for a small gain. Found in simulation, see ``docs/design/placement.md``.
 BETA = 3.0
 
-#: What is told of needs: one for each scheduler of this process that has a placement
-_mirrors: list[_native.Placement] = []
+#: What is told of needs and results: one for each scheduler of this process that has one
+_placements: list[LinkPlacement] = []
 
 #: What is known of links: numbers of sender and receiver, edges, latency in seconds
 _Routes = Iterable[tuple[int, int, Sequence[int], float]]
@@ -107,7 +107,7 @@ class LinkPlacement(SchedulerPlugin):
             assert replaced is not None
             self._replaced.append(replaced)
         self.roots.attach()
-        _mirrors.append(self.mirror)
+        _placements.append(self)
         self.scheduler.add_plugin(self)
 
     def detach(self) -> None:
@@ -116,8 +116,8 @@ class LinkPlacement(SchedulerPlugin):
             replaced.take_back()
         self._replaced.clear()
         self.roots.detach()
-        if self.mirror in _mirrors:
-            _mirrors.remove(self.mirror)
+        if self in _placements:
+            _placements.remove(self)
         if self.name in self.scheduler.plugins:
             self.scheduler.remove_plugin(self.name)
 
@@ -150,13 +150,9 @@ class LinkPlacement(SchedulerPlugin):
     def decide_worker(self, ts: TaskState) -> WorkerState | None:
         """Choose a worker for a task; for `Scheduler.decide_worker_non_rootish`."""
         scheduler = self.scheduler
-        if (
-            not ts.dependencies
-            or ts.actor
-            or ts.worker_restrictions
-            or ts.host_restrictions
-            or ts.resource_restrictions
-        ):
+        if not ts.dependencies:
+            return self.roots.decide_unqueued(ts) or self._upstream_decide(ts)
+        if ts.actor or ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions:
             return self._upstream_decide(ts)
         running = scheduler.running
         ws: WorkerState | None = self.mirror.choose(
@@ -180,7 +176,7 @@ class LinkPlacement(SchedulerPlugin):
     def get_comm_cost(self, ts: TaskState, ws: WorkerState) -> float:
         """Say how long the inputs of a task take to come; for `Scheduler.get_comm_cost`."""
         costs = self.mirror.transfer(ts, ws)
-        return self._upstream_cost(ts, ws) if costs is None else costs[0]
+        return self._upstream_cost(ts, ws) if costs is None else costs[1]
 
     # What the scheduler tells its plugins
 
@@ -219,9 +215,9 @@ def counted_need(original: Callable[[WorkerState, TaskState], None]) -> Callable
     """Make an `_inc_needs_replica` that tells the mirrors of what is needed for the first time."""
 
     def _inc_needs_replica(self: WorkerState, ts: TaskState) -> None:
-        if _mirrors and ts not in self.needs_what:
-            for mirror in _mirrors:
-                mirror.promise(ts, self)
+        if _placements and ts not in self.needs_what:
+            for placement in _placements:
+                placement.mirror.promise(ts, self)
         original(self, ts)
 
     return _inc_needs_replica
@@ -232,9 +228,9 @@ def dropped_need(original: Callable[[WorkerState, TaskState], None]) -> Callable
 
     def _dec_needs_replica(self: WorkerState, ts: TaskState) -> None:
         original(self, ts)
-        if _mirrors and ts not in self.needs_what:
-            for mirror in _mirrors:
-                mirror.settle(ts, self)
+        if _placements and ts not in self.needs_what:
+            for placement in _placements:
+                placement.mirror.settle(ts, self)
 
     return _dec_needs_replica
 
@@ -243,9 +239,11 @@ def met_need(original: Callable[[WorkerState, TaskState], None]) -> Callable[...
     """Make an `add_replica` that tells the mirrors of what has come."""
 
     def add_replica(self: WorkerState, ts: TaskState) -> None:
-        if _mirrors and ts in self.needs_what:
-            for mirror in _mirrors:
-                mirror.settle(ts, self)
+        for placement in _placements:
+            if ts in self.needs_what:
+                placement.mirror.settle(ts, self)
+            elif ts.who_has is None:
+                placement.roots.observe(ts)
         original(self, ts)
 
     return add_replica

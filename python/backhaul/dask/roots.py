@@ -10,6 +10,7 @@ waits for a worker that is busy while another one is idle.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,9 +20,14 @@ from backhaul import _native
 from backhaul.dask import in_flight
 from backhaul.dask.patches import QUEUE_SLOTS, QUEUED_TASK_DECISION, ROOTISH
 from backhaul.dask.patching import Replacement
-from backhaul.dask.private import TaskState, WorkerState, task_slots_available
+from backhaul.dask.private import TaskPrefix, TaskState, WorkerState, task_slots_available
 
 __all__ = ["RootPlan"]
+
+#: Kinds of tasks whose size is remembered; when there are more, all are forgotten
+PREFIXES_MAX = 10_000
+#: How much the size of one result counts
+_WEIGHT = 1 / 8
 
 #: States of a root that nobody has been given
 _BEFORE = frozenset({"released", "waiting", "queued"})
@@ -48,6 +54,8 @@ class RootPlan:
         self.hints: dict[Any, WorkerState] = {}
         #: The same by worker, as heaps; some of it may have been given out meanwhile
         self.own: dict[WorkerState, list[tuple[Any, int, TaskState]]] = {}
+        #: Expected size of a result, in bytes, by name of the prefix
+        self.nbytes: dict[str, float] = {}
         self._count = 0
         #: The task that upstream looks at, and the worker that the next one goes to
         self._looked_at: TaskState | None = None
@@ -110,6 +118,17 @@ class RootPlan:
             if self.hints.get(ts.key) is ws:
                 del self.hints[ts.key]
 
+    def observe(self, ts: TaskState) -> None:
+        """Learn from a result that has been made how large those of its kind are."""
+        name = ts.prefix.name
+        before = self.nbytes.get(name)
+        if before is None:
+            if len(self.nbytes) >= PREFIXES_MAX:
+                self.nbytes.clear()
+            self.nbytes[name] = float(ts.nbytes)
+        else:
+            self.nbytes[name] = before + (ts.nbytes - before) * _WEIGHT
+
     def plan(self, tasks: Iterable[Any], priority: Mapping[Any, Any]) -> int:
         """Plan the roots among some tasks.
 
@@ -129,7 +148,8 @@ class RootPlan:
         targets = [
             (self.numbers[ws], float(ws.nthreads)) for ws in scheduler.running if ws in self.numbers
         ]
-        if len(targets) < 2:
+        self._forget_lost()
+        if len(targets) < 2 or math.isinf(scheduler.WORKER_SATURATION):
             return 0
         ordered = sorted(tasks, key=priority.__getitem__)
         states = [scheduler.tasks[key] for key in ordered]
@@ -137,6 +157,8 @@ class RootPlan:
         rootish: dict[Any, bool] = {}
         places: list[int] = []
         needs: list[int] = []
+        prefixes: dict[TaskPrefix, int] = {}
+        kinds: list[int] = []
         roots = 0
         for ts in states:
             if ts.who_has:
@@ -150,10 +172,17 @@ class RootPlan:
             own = [indices[dts] for dts in ts.dependencies if dts in indices]
             needs.append(len(own))
             needs += own
+            kinds.append(prefixes.setdefault(ts.prefix, len(prefixes)))
         if not roots:
             return 0
         targets.sort()
-        planned = _native.plan_roots(self.mirror, places, needs, targets)
+        table = [
+            (max(0.0, prefix.duration_average), self.nbytes.get(prefix.name, 0.0))
+            for prefix in prefixes
+        ]
+        planned = _native.plan_roots(self.mirror, places, needs, kinds, table, targets)
+        if planned is None:
+            return 0
         for ts, number in zip(states, planned, strict=True):
             if number >= 0:
                 ws = self.states[number]
@@ -175,17 +204,21 @@ class RootPlan:
         target, self._target = self._target, None
         if target is not None:
             return target
-        hint = None if ts is None else self.hints.get(ts.key)
-        if hint is None:
+        if ts is None or ts.key not in self.hints:
             return self._upstream_decide()
-        assert ts is not None
-        idle = self.scheduler.idle_task_count
-        if hint not in idle:
-            # Nobody waits for a busy worker while one has nothing of its own to do.
-            hint = next((ws for ws in idle if not self._has_own(ws)), None)
+        hint = self._free_worker(ts)
         if hint is not None:
-            del self.hints[ts.key]
+            self.give(ts)
         return hint
+
+    def decide_unqueued(self, ts: TaskState) -> WorkerState | None:
+        """Choose a worker for a root that is not queued; None if it is not planned."""
+        hint = self.hints.get(ts.key)
+        if hint is None or hint not in self.scheduler.running:
+            return None
+        chosen = self._free_worker(ts) or hint
+        self.give(ts)
+        return chosen
 
     def slots_maybe_opened(self, *, stimulus_id: str) -> None:
         """Fill free threads; for `Scheduler.stimulus_queue_slots_maybe_opened`."""
@@ -241,6 +274,21 @@ class RootPlan:
         """Note that a task is sent to somebody."""
         self.hints.pop(ts.key, None)
 
+    def _free_worker(self, ts: TaskState) -> WorkerState | None:
+        """Get the worker that a root was planned for, or another one, if it has a free thread."""
+        idle = self.scheduler.idle_task_count
+        hint = self.hints[ts.key]
+        if hint in idle:
+            return hint
+        # Nobody waits for a busy worker while one has nothing of its own to do.
+        return next((ws for ws in idle if not self._has_own(ws)), None)
+
+    def _forget_lost(self) -> None:
+        """Drop hints of tasks that were cancelled before anybody asked for them."""
+        tasks = self.scheduler.tasks
+        for key in [key for key in self.hints if key not in tasks]:
+            del self.hints[key]
+
     def _has_own(self, ws: WorkerState) -> bool:
         """Tell whether roots were planned for a worker that may still come into the queue."""
         heap = self.own.get(ws)
@@ -268,12 +316,11 @@ class RootPlan:
         return None
 
     def _is_root(self, ts: TaskState, rootish: dict[Any, bool]) -> bool:
-        """Tell whether a task waits for nothing and will go through the queue."""
+        """Tell whether a task waits for nothing, and its worker is ours to choose."""
         if (
             ts.dependencies
             or ts.state != "released"
             or ts.run_spec is None
-            or not ts._queueable
             or ts.actor
             or ts.worker_restrictions
             or ts.host_restrictions
@@ -283,7 +330,8 @@ class RootPlan:
         group = ts.group
         if group not in rootish:
             rootish[group] = self._upstream_rootish(ts)
-        return rootish[group]
+        # Upstream has a way of its own for roots that may not be queued.
+        return not rootish[group] or bool(ts._queueable)
 
 
 def _first(one: TaskState, other: TaskState) -> bool:

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use backhaul_placement::cost::{
-    HostLinks, Input, Islands, LinkError, Mirror, Route, RouteTable, Transfer,
+    HostLinks, Input, Islands, LinkCosts, LinkError, Mirror, Route, RouteTable, Transfer,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -224,15 +224,9 @@ impl Placement {
             .is_some_and(Option::is_some)
     }
 
-    /// Time of one byte from one worker to another with nothing else under way
-    pub(crate) fn seconds_per_byte(&self, sender: u32, receiver: u32) -> f64 {
-        if sender == receiver {
-            return 0.0;
-        }
-        let links = self.mirror.links();
-        links
-            .route(sender, receiver)
-            .seconds_per_byte(links.capacities())
+    /// What it knows of links
+    pub(crate) fn links(&self) -> &dyn LinkCosts {
+        self.mirror.links()
     }
 
     fn number(&self, worker: &Bound<'_, PyAny>) -> Option<u32> {

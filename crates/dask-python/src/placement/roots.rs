@@ -1,6 +1,6 @@
 //! `backhaul_placement::roots` as Python calls it: two lists of numbers in, one out.
 
-use backhaul_placement::roots::{self, Graph, Target};
+use backhaul_placement::roots::{self, Graph, Kinds, Target};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -8,14 +8,16 @@ use super::cost::Placement;
 
 /// Plans which worker runs which root of a graph
 #[pyfunction]
-#[pyo3(signature = (placement, places, needs, targets, /))]
+#[pyo3(signature = (placement, places, needs, kinds, table, targets, /))]
 pub(crate) fn plan_roots(
     py: Python<'_>,
     placement: &Placement,
     places: Vec<i64>,
     needs: Vec<u32>,
+    kinds: Vec<u32>,
+    table: Vec<(f64, f64)>,
     targets: Vec<(u32, f64)>,
-) -> PyResult<Vec<i64>> {
+) -> PyResult<Option<Vec<i64>>> {
     let graph =
         Graph::read(&places, &needs).map_err(|error| PyValueError::new_err(error.to_string()))?;
     for &(worker, share) in &targets {
@@ -30,30 +32,19 @@ pub(crate) fn plan_roots(
     }
     let targets: Vec<Target> = targets
         .into_iter()
-        .map(|(worker, share)| Target { worker, share })
+        .map(|(worker, share)| Target {
+            worker,
+            share,
+            roots_max: f64::INFINITY,
+        })
         .collect();
+    let kinds = Kinds {
+        of: &kinds,
+        table: &table,
+    };
     Ok(py.detach(|| {
-        let cost = |a: u32, b: u32| {
-            placement
-                .seconds_per_byte(a, b)
-                .max(placement.seconds_per_byte(b, a))
-        };
-        let mut worst = 0.0f64;
-        for a in &targets {
-            for b in &targets {
-                worst = worst.max(cost(a.worker, b.worker));
-            }
-        }
-        let near = |a: u32, b: u32| {
-            if worst > 0.0 {
-                1.0 - cost(a, b) / worst
-            } else {
-                1.0
-            }
-        };
-        roots::plan(&graph, &targets, near)
-            .into_iter()
-            .map(|worker| worker.map_or(-1, i64::from))
-            .collect()
+        let planned = roots::choose(&graph, kinds, &targets, placement.links())?;
+        let numbers = planned.into_iter();
+        Some(numbers.map(|worker| worker.map_or(-1, i64::from)).collect())
     }))
 }

@@ -3,8 +3,15 @@
 //! - [`graph`](mod@graph): the graph as numbers, and which results meet where
 //! - [`plan`](mod@plan): who is to run which root
 
+//! - [`estimate`](mod@estimate): how long that takes
+//! - [`choice`]: which of several plans is taken, or none
+
+pub mod choice;
+pub mod estimate;
 pub mod graph;
 pub mod plan;
 
+pub use choice::choose;
+pub use estimate::{Estimate, Kinds, estimate};
 pub use graph::{Graph, GraphError, Place};
 pub use plan::{Target, plan};

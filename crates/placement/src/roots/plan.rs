@@ -15,6 +15,8 @@ pub struct Target {
     pub worker: u32,
     /// Its share of the roots, in any unit: threads
     pub share: f64,
+    /// Most roots that it may have; infinite if only its share limits it
+    pub roots_max: f64,
 }
 
 /// Plans who runs which root; returns the number of a worker for each root by task, or None
@@ -81,6 +83,7 @@ fn targets_of_placed(graph: &Graph, targets: &[Target]) -> Vec<(u32, u32)> {
 /// How many roots each target has, and may have
 struct Loads {
     room: Vec<f64>,
+    most: Vec<f64>,
     count: Vec<f64>,
     /// Roots that no whole share has room for
     spare: usize,
@@ -88,12 +91,34 @@ struct Loads {
 
 impl Loads {
     fn new(targets: &[Target], roots: usize, shares: f64) -> Self {
+        let whole = |target: &Target| (roots as f64 * target.share / shares).floor();
+        let limited = |target: &&Target| target.roots_max < whole(target);
+        let taken: f64 = targets
+            .iter()
+            .filter(limited)
+            .map(|target| target.roots_max)
+            .sum();
+        let taken_share: f64 = targets
+            .iter()
+            .filter(limited)
+            .map(|target| target.share)
+            .sum();
+        // What some may not have, the others share.
+        let left = roots as f64 - taken;
+        let left_share = shares - taken_share;
         let room: Vec<f64> = targets
             .iter()
-            .map(|target| (roots as f64 * target.share / shares).floor())
+            .map(|target| {
+                if limited(&target) {
+                    target.roots_max.floor()
+                } else {
+                    (left * target.share / left_share).floor()
+                }
+            })
             .collect();
         let whole: f64 = room.iter().sum();
         Self {
+            most: targets.iter().map(|target| target.roots_max).collect(),
             count: vec![0.0; targets.len()],
             spare: roots.saturating_sub(whole as usize),
             room,
@@ -101,7 +126,8 @@ impl Loads {
     }
 
     fn has_room(&self, at: usize) -> bool {
-        self.count[at] < self.room[at] + f64::from(u8::from(self.spare > 0))
+        let spare = f64::from(u8::from(self.spare > 0));
+        self.count[at] < (self.room[at] + spare).min(self.most[at])
     }
 
     fn filled(&self, at: usize) -> f64 {
@@ -219,7 +245,11 @@ mod tests {
 
     fn targets(workers: u32) -> Vec<Target> {
         (0..workers)
-            .map(|worker| Target { worker, share: 1.0 })
+            .map(|worker| Target {
+                worker,
+                share: 1.0,
+                roots_max: f64::INFINITY,
+            })
             .collect()
     }
 
@@ -257,6 +287,25 @@ mod tests {
     }
 
     #[test]
+    fn what_a_worker_may_not_have_goes_to_the_others() {
+        let mut workers = targets(3);
+        workers[2].roots_max = 2.0;
+        for (count, expected) in [(15, [14, 14, 2]), (14, [13, 13, 2]), (16, [15, 15, 2])] {
+            let planned = plan(&pairs(count), &workers, |_, _| 0.0);
+            let found = [0, 1, 2].map(|worker| {
+                let of_worker = |to: &&Option<u32>| **to == Some(worker);
+                planned.iter().filter(of_worker).count()
+            });
+            assert_eq!(found, expected);
+        }
+        // Nobody else has room for the one that is left over.
+        workers[0].roots_max = 1.0;
+        workers[1].roots_max = 1.0;
+        let planned = plan(&pairs(15), &workers, |_, _| 0.0);
+        assert_eq!(planned.iter().flatten().count(), 4);
+    }
+
+    #[test]
     fn what_is_combined_with_a_result_goes_where_that_is() {
         // Tasks 0 and 1 lie on workers 2 and 1; roots 2 and 3 meet them.
         let graph = Graph::read(&[2, 1, -1, -1, -2, -2], &[0, 0, 0, 0, 2, 0, 2, 2, 1, 3]).unwrap();
@@ -291,6 +340,7 @@ mod tests {
         let idle = [Target {
             worker: 0,
             share: 0.0,
+            roots_max: 1.0,
         }];
         assert_eq!(plan(&pairs(1), &idle, |_, _| 0.0), vec![None; 3]);
     }

@@ -175,6 +175,8 @@ class SimulatedCluster:
         self.tasks: Graph = {}
         self.run = Run(0.0)
         self._kept: list[Key] = []
+        #: Called after each event of a computation, if anybody wants to see what it led to
+        self.watch: Callable[[], None] | None = None
         self.network = _Network(self)
         self.scheduler = Scheduler(dashboard=False, validate=False, dashboard_address=":0")
         self.scheduler.status = Status.running
@@ -264,6 +266,8 @@ class SimulatedCluster:
             return False
         self.now_s, _, act = heapq.heappop(self._events)
         act()
+        if self.watch is not None:
+            self.watch()
         return True
 
     def _balance(self) -> None:

@@ -1,0 +1,104 @@
+"""What deciding where a task goes costs the scheduler: by Dask, and by Backhaul's placement."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from backhaul import _native
+from backhaul.bench.placement.machines import hosts_machine
+from backhaul.bench.placement.simulation_job import SimulatedCluster
+from backhaul.dask.private import Task
+
+__all__ = ["main"]
+
+#: Results that each worker holds, and their size
+_HELD, _BYTES = 40, 1_000_000
+
+
+@click.command("placement")
+@click.option("--workers", default="8,64", show_default=True, help="Comma-separated.")
+@click.option("--inputs", default="2,8,32", show_default=True, help="Comma-separated.")
+@click.option("--roots", type=click.IntRange(1), default=20_000, show_default=True)
+def main(workers: str, inputs: str, roots: int) -> None:
+    """Time decisions about tasks with some inputs, and plans of roots."""
+    counts = [int(number) for number in inputs.split(",")]
+    table = Table(title="µs of CPU of one decision, best of 7", title_justify="left")
+    for name in ("workers", "policy", *(f"{count} inputs" for count in counts)):
+        table.add_column(name, justify="right")
+    for number in map(int, workers.split(",")):
+        for policy in ("upstream", "backhaul"):
+            found = asyncio.run(_decisions(number, policy, counts))
+            table.add_row(str(number), policy, *(f"{us:.1f}" for us in found))
+    console = Console()
+    console.print(table)
+    for number in map(int, workers.split(",")):
+        us = asyncio.run(_plan(number, roots))
+        console.print(f"{number} workers: a plan of {roots} roots in pairs, {us:.2f} µs a task")
+
+
+async def _decisions(workers: int, policy: str, counts: list[int]) -> list[float]:
+    """Time the decision for a task by number of inputs, in µs."""
+    machine = hosts_machine("bench", hosts=workers // 8, workers=8, nic_gb_per_s=3.0)
+    cluster = SimulatedCluster(machine, policy=policy)
+    scheduler: Any = cluster.scheduler
+    states = list(scheduler.workers.values())
+    results = []
+    for number in range(workers * _HELD):
+        ts = scheduler.new_task(("r", number), Task(("r", number), _nothing), "released")
+        ts.nbytes = _BYTES
+        scheduler.add_replica(ts, states[number % workers])
+        results.append(ts)
+    # Each has tasks of three kinds before it.
+    for prefix in ("aa", "bb", "cc"):
+        for ws in states:
+            key = (prefix, ws.address)
+            ws.add_to_processing(scheduler.new_task(key, Task(key, _nothing), "released"))
+    found = []
+    for count in counts:
+        ts = scheduler.new_task(("t", count), Task(("t", count), _nothing), "released")
+        for number in range(count):
+            ts.add_dependency(results[number * 7 % len(results)])
+        found.append(_best_us(functools.partial(scheduler.decide_worker_non_rootish, ts)))
+    cluster.close()
+    return found
+
+
+async def _plan(workers: int, roots: int) -> float:
+    """Time a plan of roots that are combined in pairs, in µs a task."""
+    machine = hosts_machine("bench", hosts=workers // 8, workers=8, nic_gb_per_s=3.0)
+    cluster = SimulatedCluster(machine, policy="backhaul")
+    assert cluster.placement is not None
+    pairs = roots // 2
+    places = [-1] * (2 * pairs) + [-2] * pairs
+    needs = [0] * (2 * pairs)
+    for pair in range(pairs):
+        needs += [2, pair, pair + pairs]
+    kinds = [0] * len(places)
+    targets = [(number, 2.0) for number in range(workers)]
+    mirror = cluster.placement.mirror
+    arguments = (mirror, places, needs, kinds, [(0.01, 1e6)], targets)
+    us = _best_us(lambda: _native.plan_roots(*arguments), times=1)
+    cluster.close()
+    return us / len(places)
+
+
+def _best_us(act: Callable[[], object], *, times: int = 200) -> float:
+    best = float("inf")
+    for _ in range(7):
+        began = time.process_time_ns()
+        for _ in range(times):
+            act()
+        best = min(best, (time.process_time_ns() - began) / times / 1000)
+    return best
+
+
+def _nothing() -> None:
+    """Stands for the function of a task."""

@@ -1,0 +1,190 @@
+//! Which plan is taken: the one that is expected to take least, or none.
+//!
+//! Workers behind a slow link are given their whole share in one plan, and in another one only as
+//! many roots as they have threads, which they would be given anyway as soon as they are idle. No
+//! plan is taken where it gains nothing over roots that go to whoever is free: what is not planned
+//! is balanced better.
+
+use super::estimate::{Kinds, estimate};
+use super::graph::{Graph, Place};
+use super::plan::{Target, plan};
+use crate::cost::LinkCosts;
+
+/// Plans who runs which root; None if nothing is gained by that
+///
+/// The share of each target is its number of threads.
+#[must_use]
+pub fn choose(
+    graph: &Graph,
+    kinds: Kinds<'_>,
+    targets: &[Target],
+    links: &dyn LinkCosts,
+) -> Option<Vec<Option<u32>>> {
+    let cost = pair_costs(targets, links);
+    let worst = cost.iter().copied().fold(0.0, f64::max);
+    let index = |worker: u32| targets.iter().position(|target| target.worker == worker);
+    let near = |a: u32, b: u32| match (index(a), index(b)) {
+        (Some(a), Some(b)) if worst > 0.0 => 1.0 - cost[a * targets.len() + b] / worst,
+        _ => 1.0,
+    };
+    let mut best = plan(graph, targets, near);
+    let mut expected = estimate(graph, kinds, targets, &best, links);
+    if let Some(limited) = with_slow_ones_limited(targets, &cost) {
+        let planned = plan(graph, &limited, near);
+        let other = estimate(graph, kinds, targets, &planned, links);
+        if other.traffic_s.max(other.busiest_s) < expected.traffic_s.max(expected.busiest_s) {
+            (best, expected) = (planned, other);
+        }
+    }
+    // Whatever is planned, work that is left is balanced in the end.
+    let free = estimate(graph, kinds, targets, &anywhere(graph, targets), links);
+    let gain =
+        expected.traffic_s + expected.balanced_s < (free.traffic_s + free.balanced_s) * GAIN_MAX;
+    gain.then_some(best)
+}
+
+/// Seconds of a byte between each pair, in the slower direction
+fn pair_costs(targets: &[Target], links: &dyn LinkCosts) -> Vec<f64> {
+    let capacities = links.capacities();
+    let one_way = |a: u32, b: u32| {
+        if a == b {
+            0.0
+        } else {
+            links.route(a, b).seconds_per_byte(capacities)
+        }
+    };
+    targets
+        .iter()
+        .flat_map(|a| targets.iter().map(move |b| (a.worker, b.worker)))
+        .map(|(a, b)| one_way(a, b).max(one_way(b, a)))
+        .collect()
+}
+
+/// The targets, those that even the nearest half of the others reach slowly with a limit
+fn with_slow_ones_limited(targets: &[Target], cost: &[f64]) -> Option<Vec<Target>> {
+    let count = targets.len();
+    let middle = |row: &[f64]| {
+        let mut row = row.to_vec();
+        row.sort_by(f64::total_cmp);
+        row.get(count / 2).copied().unwrap_or(0.0)
+    };
+    let middles: Vec<f64> = cost.chunks(count.max(1)).map(middle).collect();
+    let usual = middle(&middles);
+    let mut limited = targets.to_vec();
+    let mut any = false;
+    for (target, its) in limited.iter_mut().zip(&middles) {
+        if *its > SLOW * usual && usual > 0.0 {
+            target.roots_max = target.share;
+            any = true;
+        }
+    }
+    any.then_some(limited)
+}
+
+/// Roots as they go to whoever is free: to any thread, as that depends on who ends first
+fn anywhere(graph: &Graph, targets: &[Target]) -> Vec<Option<u32>> {
+    let threads: Vec<u32> = targets
+        .iter()
+        .flat_map(|target| std::iter::repeat_n(target.worker, (target.share as usize).max(1)))
+        .collect();
+    let mut mixed: Vec<(u64, u32)> = (0..graph.len() as u32)
+        .filter(|&task| graph.place(task) == Place::Root)
+        // Fibonacci hashing, D. E. Knuth, The Art of Computer Programming 3, section 6.4.
+        .map(|task| (u64::from(task).wrapping_mul(0x9e37_79b9_7f4a_7c15), task))
+        .collect();
+    mixed.sort_unstable();
+    let mut planned = vec![None; graph.len()];
+    for ((_, task), worker) in mixed.into_iter().zip(threads.iter().copied().cycle()) {
+        planned[task as usize] = Some(worker);
+    }
+    planned
+}
+
+/// A plan that is expected to take more than this much of what no plan takes is not worth it
+const GAIN_MAX: f64 = 0.92;
+/// A worker is behind a slow link if its pairs take so many times what is usual
+const SLOW: f64 = 2.0;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+    use super::*;
+    use crate::cost::HostLinks;
+
+    fn four_hosts(slow: bool) -> (HostLinks, Vec<Target>) {
+        let mut links = HostLinks::default();
+        for host in 0..4 {
+            links.add_worker(host).unwrap();
+        }
+        if slow {
+            links.set_nic(3, 1.25e8).unwrap();
+        }
+        let targets = (0..4)
+            .map(|worker| Target {
+                worker,
+                share: 1.0,
+                roots_max: f64::INFINITY,
+            })
+            .collect();
+        (links, targets)
+    }
+
+    /// Each of some results needs all of as many roots
+    fn all_to_all(roots: u32) -> Graph {
+        let mut places = vec![-1; roots as usize];
+        let mut needs = vec![0; roots as usize];
+        for _ in 0..roots {
+            places.push(-2);
+            needs.push(roots);
+            needs.extend(0..roots);
+        }
+        Graph::read(&places, &needs).unwrap()
+    }
+
+    #[test]
+    fn where_all_meet_all_a_worker_behind_a_slow_link_is_given_little() {
+        let (links, targets) = four_hosts(true);
+        let graph = all_to_all(16);
+        let of = vec![0; graph.len()];
+        let kinds = Kinds {
+            of: &of,
+            table: &[(0.01, 1e8)],
+        };
+        let planned = choose(&graph, kinds, &targets, &links).unwrap();
+        assert_eq!(planned.iter().filter(|to| **to == Some(3)).count(), 1);
+    }
+
+    #[test]
+    fn where_families_stay_apart_it_is_given_its_share() {
+        let (links, targets) = four_hosts(true);
+        let mut places = vec![-1; 36];
+        let mut needs = vec![0; 36];
+        for pair in 0..18 {
+            places.push(-2);
+            needs.extend([2, pair, pair + 18]);
+        }
+        let graph = Graph::read(&places, &needs).unwrap();
+        let of = vec![0; graph.len()];
+        let kinds = Kinds {
+            of: &of,
+            table: &[(0.1, 1e8)],
+        };
+        let planned = choose(&graph, kinds, &targets, &links).unwrap();
+        assert_eq!(planned.iter().filter(|to| **to == Some(3)).count(), 9);
+    }
+
+    #[test]
+    fn where_nothing_is_gained_there_is_no_plan() {
+        let (links, targets) = four_hosts(false);
+        // There is nothing to choose from.
+        let targets = &targets[..1];
+        let graph = Graph::read(&[-1; 20], &[0; 20]).unwrap();
+        let of = [0; 20];
+        let kinds = Kinds {
+            of: &of,
+            table: &[(0.1, 1e8)],
+        };
+        assert_eq!(choose(&graph, kinds, targets, &links), None);
+    }
+}

@@ -1,0 +1,250 @@
+"""Where tasks go: what the simulated scheduler does with the plan of roots and with link costs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import distributed
+import pytest
+from distributed import Client, Scheduler, Worker
+
+import dask
+from backhaul import _native
+from backhaul.bench.placement.described import read_machine
+from backhaul.bench.placement.machines import MACHINES, Machine, hosts_machine
+from backhaul.bench.placement.simulation_job import SimulatedCluster, simulate
+from backhaul.bench.placement.workloads import Graph, Phase, SimulatedTask, workload
+from backhaul.dask import activation, in_flight, patches, placement
+
+SWITCH = "distributed.comm.backhaul.placement.enabled"
+
+
+@pytest.fixture(autouse=True)
+def fresh(plain_dask: None) -> Iterator[None]:
+    """Begin each test with Dask as it is, and end it so."""
+    with dask.config.set({"distributed.scheduler.active-memory-manager.start": False}):
+        yield
+
+
+def in_loop(act: Callable[[], Any]) -> Any:
+    async def run() -> Any:
+        return act()
+
+    return asyncio.run(run())
+
+
+def two_hosts() -> Machine:
+    return hosts_machine("two hosts", hosts=2, workers=2, nic_gb_per_s=0.125)
+
+
+def tangled(seed: int) -> Phase:
+    """Make roots of different lengths, some combined in pairs, some with nothing."""
+    seeded = random.Random(seed)
+    count = seeded.randint(1, 60)
+    graph: Graph = {
+        ("read", i): SimulatedTask((), seeded.uniform(1e-3, 50e-3), seeded.randint(1, 10**7))
+        for i in range(count)
+    }
+    for i in range(seeded.randint(0, count)):
+        needs = seeded.sample(list(graph)[:count], min(count, seeded.randint(1, 3)))
+        graph["join", i] = SimulatedTask(needs, 5e-3, 10**6)
+    return Phase(graph, list(graph))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_root_waits_for_a_busy_worker_while_another_one_is_idle(seed: int) -> None:
+    def run() -> None:
+        cluster = SimulatedCluster(two_hosts(), policy="backhaul")
+        try:
+            for number in range(2):
+                phase = tangled(seed)
+                renamed = Phase(
+                    {
+                        (f"{key[0]}-{number}", *key[1:]): task._replace(
+                            needs=[(f"{need[0]}-{number}", *need[1:]) for need in task.needs]
+                        )
+                        for key, task in phase.graph.items()
+                    },
+                    [(f"{key[0]}-{number}", *key[1:]) for key in phase.keys],
+                )
+                cluster.watch = lambda: waiting.append(waits(cluster.scheduler))
+                cluster.compute(renamed)
+                cluster.release()
+            assert cluster.placement is not None
+            assert cluster.placement.mirror.promises() == 0
+            assert cluster.placement.roots.hints == {}
+        finally:
+            cluster.close()
+
+    waiting: list[bool] = []
+    in_loop(run)
+    assert len(waiting) > 10
+    assert not any(waiting)
+
+
+def waits(scheduler: Scheduler) -> bool:
+    """Tell whether a task is queued while a worker has a free thread."""
+    return bool(scheduler.queued and scheduler.idle_task_count)
+
+
+def test_results_that_are_combined_are_made_on_one_worker() -> None:
+    graph: Graph = {
+        (name, i): SimulatedTask((), 30e-3, 64 * 10**6) for name in "ab" for i in range(40)
+    }
+    for i in range(40):
+        graph["add", i] = SimulatedTask([("a", i), ("b", i)], 10e-3, 8)
+    phases = [Phase(graph, [("add", i) for i in range(40)])]
+    upstream = simulate(two_hosts(), phases, policy="upstream")
+    ours = simulate(two_hosts(), phases, policy="backhaul")
+    assert ours.crossed_bytes <= 0.25 * upstream.crossed_bytes
+    assert ours.seconds < upstream.seconds
+
+
+def test_a_transfer_takes_the_nvlink_and_not_the_processors() -> None:
+    machine = MACHINES["dgx-1"]()
+    phases = workload("transpose-persisted", work="gpu", small=True)
+
+    def slow_bytes(policy: str) -> int:
+        run = simulate(machine, phases, policy=policy)
+        return sum(
+            nbytes
+            for sender, receiver, nbytes, _, _ in run.transfers
+            if len(machine.routes[sender, receiver].edges) > 1
+        )
+
+    assert slow_bytes("backhaul") <= 0.2 * slow_bytes("upstream")
+
+
+@pytest.mark.parametrize("name", ["transpose", "stencil", "a+b", "shuffle"])
+def test_uniform_links_are_no_worse_than_upstream(name: str) -> None:
+    machine = hosts_machine("uniform", hosts=4, workers=1, nic_gb_per_s=1.25)
+    phases = workload(name, work="cpu", small=True)
+    upstream = simulate(machine, phases, policy="upstream").seconds
+    assert simulate(machine, phases, policy="backhaul").seconds <= 1.05 * upstream
+
+
+def test_costs_rise_from_worker_to_host_to_network() -> None:
+    described = read_machine(
+        '[[host]]\nname = "a"\nworkers = 2\nnic_gb_per_s = 1\n'
+        '[[host]]\nname = "b"\nnic_gb_per_s = 1',
+        name="three",
+    )
+
+    def run() -> list[float]:
+        cluster = SimulatedCluster(described, policy="backhaul")
+        try:
+            scheduler: Any = cluster.scheduler
+            first, beside, far = scheduler.workers.values()
+            result = scheduler.new_task("result", None, "released")
+            result.nbytes = 10**8
+            scheduler.add_replica(result, first)
+            task = scheduler.new_task("task", None, "released")
+            task.add_dependency(result)
+            return [scheduler.get_comm_cost(task, ws) for ws in (first, beside, far)]
+        finally:
+            cluster.close()
+
+    same, host, network = in_loop(run)
+    assert same == 0
+    assert 0 < host < network
+
+
+@pytest.mark.parametrize("beta", [0.5, float("nan"), float("inf"), -1.0])
+def test_a_beta_that_cannot_be_is_refused_with_the_value(beta: float) -> None:
+    with pytest.raises(ValueError, match=f"(?i){beta:g}"):
+        _native.Placement(beta=beta)
+
+
+def test_links_that_cannot_be_are_refused_with_the_value() -> None:
+    mirror = _native.Placement(beta=3.0)
+    assert mirror.add_worker(object(), 0, 0) == 0
+    with pytest.raises(ValueError, match="host 5"):
+        mirror.set_nic(5, 1e9)
+    with pytest.raises(ValueError, match="-1 bytes/s"):
+        mirror.set_pair(0, 0, -1.0, 0.0)
+    with pytest.raises(ValueError, match="NaN"):
+        mirror.set_nic(0, float("nan"))
+    with pytest.raises(ValueError, match="edge 3"):
+        mirror.set_routes([1.0], [(0, 0, [3], 0.0)])
+    with pytest.raises(ValueError, match="no worker 7"):
+        _native.plan_roots(mirror, [-1], [0], [0], [], [(7, 1.0)])
+    with pytest.raises(ValueError, match="needs 9"):
+        _native.plan_roots(mirror, [-1], [1, 9], [0], [], [(0, 1.0)])
+
+
+# On real clusters
+
+
+async def summed(client: Client, scheduler: Scheduler) -> None:
+    """Compute what has roots in pairs, twice, and a task that fails."""
+    for _ in range(2):
+        left = client.map(pow, range(40), [2] * 40, pure=False)
+        right = client.map(pow, range(40), [1] * 40, pure=False)
+        added = client.map(sum, list(zip(left, right, strict=True)))
+        assert await client.gather(added) == [i * i + i for i in range(40)]
+    failing = client.submit(divmod, 1, 0)
+    with pytest.raises(ZeroDivisionError):
+        await failing
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_a_real_cluster_computes_as_ever_with_and_without_the_window(window: bool) -> None:
+    async def run() -> None:
+        settings = {SWITCH: True, "distributed.comm.backhaul.work-in-hand.enabled": window}
+        with dask.config.set(settings):
+            async with (
+                Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler,
+                Worker(scheduler.address, nthreads=2),
+                Worker(scheduler.address, nthreads=1),
+                Client(scheduler.address, asynchronous=True) as client,
+            ):
+                found = scheduler.plugins["backhaul-placement"]
+                assert isinstance(found, placement.LinkPlacement)
+                assert (in_flight.installed(scheduler) is not None) == window
+                await summed(client, scheduler)
+                third = Worker(scheduler.address, nthreads=1)
+                async with third:
+                    await summed(client, scheduler)
+                await summed(client, scheduler)
+                assert len(found.roots.numbers) == 2
+                del client
+                assert found.roots.hints == {}
+                found.detach()
+                assert "is_rootish" not in vars(scheduler)
+
+    asyncio.run(asyncio.wait_for(run(), 100))
+
+
+def test_without_the_switch_nothing_is_changed() -> None:
+    async def run() -> None:
+        async with Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler:
+            assert "backhaul-placement" not in scheduler.plugins
+            assert "worker_objective" not in vars(scheduler)
+        assert "placement.enabled" not in {patch.switch for patch in activation.installed()}
+
+    asyncio.run(run())
+
+
+def test_an_unknown_scheduler_is_left_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original = distributed.scheduler.SchedulerState.worker_objective
+    monkeypatch.setattr(
+        distributed.scheduler.SchedulerState,
+        "worker_objective",
+        lambda self, *arguments: original(self, *arguments),
+    )
+
+    async def run() -> None:
+        scheduler = Scheduler(dashboard=False, dashboard_address=":0")
+        with dask.config.set({SWITCH: True}):
+            assert placement.install(scheduler) is None
+        assert "decide_worker_non_rootish" not in vars(scheduler)
+
+    patches.WORKER_OBJECTIVE._warned.clear()
+    asyncio.run(run())
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("worker_objective" in line for line in said) == 1

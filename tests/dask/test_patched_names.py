@@ -65,6 +65,8 @@ OURS = {
     # The function of a user's that is decorated
     "requests.py": {"amounts", "function"},
     "roots.py": {"rootish"},
+    # The window is ours, of in_flight.py
+    "roots.py": {"prefixes", "rootish", "self._window"},
     "sources.py": {"_links"},
     "scheduler_slots.py": {"declared"},
     "sync.py": {"declared"},

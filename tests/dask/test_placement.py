@@ -13,6 +13,7 @@ from distributed import Client, Scheduler, Worker
 
 import dask
 from backhaul import _native
+from backhaul.bench.placement import Options, run
 from backhaul.bench.placement.described import read_machine
 from backhaul.bench.placement.machines import MACHINES, Machine, hosts_machine
 from backhaul.bench.placement.simulation_job import SimulatedCluster, simulate
@@ -118,12 +119,11 @@ def test_a_transfer_takes_the_nvlink_and_not_the_processors() -> None:
     assert slow_bytes("backhaul") <= 0.2 * slow_bytes("upstream")
 
 
-@pytest.mark.parametrize("name", ["transpose", "stencil", "a+b", "shuffle"])
-def test_uniform_links_are_no_worse_than_upstream(name: str) -> None:
-    machine = hosts_machine("uniform", hosts=4, workers=1, nic_gb_per_s=1.25)
-    phases = workload(name, work="cpu", small=True)
-    upstream = simulate(machine, phases, policy="upstream").seconds
-    assert simulate(machine, phases, policy="backhaul").seconds <= 1.05 * upstream
+def test_uniform_links_are_no_worse_than_upstream() -> None:
+    # In processes with a fixed hash seed: what is near the bound must not depend on luck.
+    options = Options(machines=("flat",), workloads=("transpose", "stencil", "a+b", "shuffle"))
+    rows = run(options, on_step=lambda *_: None).rows
+    assert {row.workload for row in rows if row.ratio < 0.95} == set()
 
 
 def test_costs_rise_from_worker_to_host_to_network() -> None:

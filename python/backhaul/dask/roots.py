@@ -9,8 +9,8 @@ waits for a worker that is busy while another one is idle.
 
 from __future__ import annotations
 
-import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -52,11 +52,10 @@ class RootPlan:
         self.states: dict[int, WorkerState] = {}
         #: Who is to run what has not been given out, by key
         self.hints: dict[Any, WorkerState] = {}
-        #: The same by worker, as heaps; some of it may have been given out meanwhile
-        self.own: dict[WorkerState, list[tuple[Any, int, TaskState]]] = {}
+        #: The same by worker, in order; some of it may have been given out meanwhile
+        self.own: dict[WorkerState, deque[TaskState]] = {}
         #: Expected size of a result, in bytes, by name of the prefix
         self.nbytes: dict[str, float] = {}
-        self._count = 0
         #: The task that upstream looks at, and the worker that the next one goes to
         self._looked_at: TaskState | None = None
         self._target: WorkerState | None = None
@@ -114,7 +113,7 @@ class RootPlan:
         number = self.numbers.pop(ws, None)
         if number is not None:
             del self.states[number]
-        for _, _, ts in self.own.pop(ws, ()):
+        for ts in self.own.pop(ws, ()):
             if self.hints.get(ts.key) is ws:
                 del self.hints[ts.key]
 
@@ -187,8 +186,7 @@ class RootPlan:
             if number >= 0:
                 ws = self.states[number]
                 self.hints[ts.key] = ws
-                self._count += 1
-                heapq.heappush(self.own.setdefault(ws, []), (ts.priority, self._count, ts))
+                self.own.setdefault(ws, deque()).append(ts)
         return roots
 
     # In the place of Dask's
@@ -257,14 +255,15 @@ class RootPlan:
         if not queued:
             return None
         front: TaskState = queued.peek()
-        own = self._front(ws)
+        own = self._end(ws, 0)
         if front.key not in self.hints and (own is None or _first(front, own)):
             return front
         if own is None and of_others:
-            # That of the worker with most to do is missed least.
+            # What the worker with most to do comes to last is missed least, and what is combined
+            # with it comes last, too.
             while self.own:
                 richest = max(self.own, key=lambda other: len(self.own[other]))
-                own = self._front(richest)
+                own = self._end(richest, -1)
                 if own is not None:
                     break
             return front if own is None else own
@@ -291,25 +290,25 @@ class RootPlan:
 
     def _has_own(self, ws: WorkerState) -> bool:
         """Tell whether roots were planned for a worker that may still come into the queue."""
-        heap = self.own.get(ws)
-        while heap:
-            ts = heap[0][2]
+        own = self.own.get(ws)
+        while own:
+            ts = own[0]
             if self.hints.get(ts.key) is ws and ts.state in _BEFORE:
                 return True
-            heapq.heappop(heap)
+            own.popleft()
         self.own.pop(ws, None)
         return False
 
-    def _front(self, ws: WorkerState) -> TaskState | None:
-        """Look at the first root of a worker that is still queued; drop those that are not."""
-        heap = self.own.get(ws)
-        if heap is None:
+    def _end(self, ws: WorkerState, end: int) -> TaskState | None:
+        """Look at a worker's first (0) or last (-1) root in the queue; drop those that are not."""
+        own = self.own.get(ws)
+        if own is None:
             return None
-        while heap:
-            ts = heap[0][2]
+        while own:
+            ts = own[end]
             if ts.state == "queued" and self.hints.get(ts.key) is ws:
                 return ts
-            heapq.heappop(heap)
+            own.pop() if end else own.popleft()
             if self.hints.get(ts.key) is ws and ts.state != "queued":
                 del self.hints[ts.key]
         del self.own[ws]

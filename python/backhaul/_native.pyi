@@ -1182,11 +1182,18 @@ class Placement:
         `ValueError` for a pair without one, or a figure that cannot be.
         """
 
-    def set_nic(self, host: int, bytes_per_s: float, /) -> None:
-        """Take what is known of the NIC of a host, in both directions."""
+    def set_hosts(
+        self,
+        nics: Sequence[tuple[int, float]],
+        flows: Sequence[tuple[int, int, float, float]],
+        /,
+    ) -> None:
+        """Take what is known of NICs of hosts, and of one flow between two hosts or within one.
 
-    def set_pair(self, sender: int, receiver: int, bytes_per_s: float, latency_s: float, /) -> None:
-        """Take what is known of one flow from a host to another one, or within one."""
+        NICs are a host and its bytes a second in both directions; flows are the hosts of sender
+        and receiver, bytes a second and latency in seconds. `ValueError` for a host that is not
+        there or a figure that cannot be; nothing is taken then.
+        """
 
     def promise(self, task: object, worker: object, /) -> None:
         """Note that a result will go to a worker, from where it comes soonest."""

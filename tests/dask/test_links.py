@@ -13,10 +13,11 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask
-from backhaul._native import Links
+from backhaul._native import Links, Placement
 from backhaul.dask import dashboard, links
 from backhaul.dask.account import account_of as account_of_scheduler
 from backhaul.dask.flows import process_flows
+from backhaul.dask.learned_links import LearnedLinks
 from backhaul.dask.link_account import LinkAccount
 from backhaul.dask.reports import nic_bytes_per_s
 
@@ -89,6 +90,40 @@ def test_processes_that_share_a_nic_are_not_blamed_for_it() -> None:
     for number in range(4):
         _, bandwidth = origin(account, f"w{number}", f"w{8 + number}")
         assert 125e6 / 1.5 < bandwidth < 125e6 * 1.5
+
+
+def test_placement_is_told_what_was_measured_and_only_that() -> None:
+    account = account_of(6)
+    told: list[Any] = []
+    clock = [0.0]
+    learned = LearnedLinks(account, lambda *found: told.append(found), clock=lambda: clock[0])
+    hosts = {"h0": 0, "h1": 1, "h2": 2}
+    workers = {host: [f"w{2 * number}", f"w{2 * number + 1}"] for host, number in hosts.items()}
+    assert not learned.refresh(hosts, workers)
+    account.handle_report("w2", "h1", report("p2", ("p0", "tcp", estimate(2e8))))
+    # At most once a second.
+    assert not learned.refresh(hosts, workers)
+    clock[0] += 1.5
+    assert learned.refresh(hosts, workers)
+    ((nics, flows),) = told
+    assert nics == [(number, pytest.approx(2e8)) for number in range(3)]
+    # The others of its kind are taken to be like it; nothing is known within a host.
+    pairs = {(sender, receiver) for sender, receiver, _, _ in flows}
+    assert pairs == {(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)}
+    assert all(bytes_per_s == pytest.approx(2e8) for _, _, bytes_per_s, _ in flows)
+    clock[0] += 1.5
+    assert not learned.refresh(hosts, workers)
+    # What is lent does not move, and has no bandwidth that could be told.
+    account.handle_report("w1", "h0", report("p1", ("p0", "shm", estimate(math.inf))))
+    clock[0] += 1.5
+    assert learned.refresh(hosts, workers)
+    inside = {(sender, receiver): rate for sender, receiver, rate, _ in told[-1][1]}
+    assert inside[0, 0] == 1e12
+    mirror = Placement(beta=3.0)
+    for number in range(3):
+        mirror.add_worker(object(), number, number)
+    for found in told:
+        mirror.set_hosts(*found)
 
 
 def test_links_of_a_worker_that_left_are_forgotten_and_those_of_its_host_are_not() -> None:

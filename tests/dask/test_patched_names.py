@@ -52,6 +52,7 @@ OURS = {
     "launch/worker_specs.py": {"arguments", "ours", "own", "resources"},
     # A lease
     "leases.py": {"lease"},
+    "learned_links.py": {"nics"},
     "lending.py": {"frames"},
     "ledger.py": {"link", "process", "listed", "rest"},
     # A pandas frame
@@ -64,7 +65,7 @@ OURS = {
     "reports.py": {"report"},
     # The function of a user's that is decorated
     "requests.py": {"amounts", "function"},
-    "roots.py": {"rootish"},
+    "placement.py": {"workers"},
     # The window is ours, of in_flight.py
     "roots.py": {"prefixes", "rootish", "self._window"},
     "sources.py": {"_links"},

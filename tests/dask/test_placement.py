@@ -18,7 +18,15 @@ from backhaul.bench.placement.described import read_machine
 from backhaul.bench.placement.machines import MACHINES, Machine, hosts_machine
 from backhaul.bench.placement.simulation_job import SimulatedCluster, simulate
 from backhaul.bench.placement.workloads import Graph, Phase, SimulatedTask, workload
-from backhaul.dask import activation, in_flight, patches, placement
+from backhaul.dask import (
+    activation,
+    in_flight,
+    patches,
+    placement,
+    resource_id,
+    resources,
+    scheduler_slots,
+)
 
 SWITCH = "distributed.comm.backhaul.placement.enabled"
 
@@ -162,11 +170,11 @@ def test_links_that_cannot_be_are_refused_with_the_value() -> None:
     mirror = _native.Placement(beta=3.0)
     assert mirror.add_worker(object(), 0, 0) == 0
     with pytest.raises(ValueError, match="host 5"):
-        mirror.set_nic(5, 1e9)
+        mirror.set_hosts([(5, 1e9)], [])
     with pytest.raises(ValueError, match="-1 bytes/s"):
-        mirror.set_pair(0, 0, -1.0, 0.0)
+        mirror.set_hosts([], [(0, 0, -1.0, 0.0)])
     with pytest.raises(ValueError, match="NaN"):
-        mirror.set_nic(0, float("nan"))
+        mirror.set_hosts([(0, float("nan"))], [])
     with pytest.raises(ValueError, match="edge 3"):
         mirror.set_routes([1.0], [(0, 0, [3], 0.0)])
     with pytest.raises(ValueError, match="no worker 7"):
@@ -248,3 +256,33 @@ def test_an_unknown_scheduler_is_left_as_it_is(
     asyncio.run(run())
     said = [record.getMessage() for record in caplog.records]
     assert sum("worker_objective" in line for line in said) == 1
+
+
+def test_resources_are_heeded_beside_it() -> None:
+    @resources(GPU=1, CPU=0)
+    def on_gpu(number: int) -> tuple[int, Any]:
+        return number, resource_id("GPU")
+
+    async def run() -> None:
+        with dask.config.set({SWITCH: True, "backhaul.resources": {"GPU": 1}}):
+            async with (
+                Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler,
+                Worker(scheduler.address, nthreads=2),
+                Worker(scheduler.address, nthreads=1),
+                Client(scheduler.address, asynchronous=True) as client,
+            ):
+                found = scheduler.plugins["backhaul-placement"]
+                await summed(client, scheduler)
+                futures = client.map(on_gpu, range(30), pure=False)
+                assert await client.gather(futures) == [(number, 0) for number in range(30)]
+                slots = scheduler_slots.slots_of(scheduler)
+                assert slots is not None
+                assert slots.is_active
+                # Whichever came first: both are asked.
+                assert scheduler.decide_worker_non_rootish == slots.decide_worker
+                assert slots._upstream_decide == found.decide_worker
+                assert scheduler.is_rootish == slots.is_rootish
+                assert slots._upstream_is_rootish == found.roots.is_rootish
+                await summed(client, scheduler)
+
+    asyncio.run(asyncio.wait_for(run(), 100))

@@ -63,6 +63,8 @@ class Account:
         self._ledger = Ledger(links_max=links_max)
         #: How fast links are, as their receivers say
         self.links = LinkAccount(links_max)
+        #: Called when a worker has told of its links
+        self.listeners: list[Callable[[], object]] = []
         self._own = Reporter()
         self._upstream: Callable[..., Any] = scheduler.handlers[SCHEDULER_HEARTBEAT.item]
         self._is_warned = False
@@ -94,6 +96,8 @@ class Account:
         try:
             self._ledger.handle_report(address, report, time())
             self.links.handle_report(address, self._scheduler.workers[address].host, report)
+            for told in self.listeners:
+                told()
         except Exception as error:
             # Nothing may come out of here: a worker whose heartbeat fails closes itself.
             if not self._is_warned:

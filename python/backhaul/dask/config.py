@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ResourceLimits",
     "Settings",
+    "is_choice",
     "resource_limits",
     "switched_on",
     "transfers_links_max",
@@ -38,8 +39,10 @@ _ROOT = "distributed.comm.backhaul"
 
 # Every worker reads it at its start, and the loader in C takes a tenth of the time of the other.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DEFAULTS = Path(__file__).with_name("backhaul-dask.yaml").read_text(encoding="utf-8")
-dask.config.update_defaults(yaml.load(_DEFAULTS, Loader=_LOADER))
+_DEFAULTS = yaml.load(
+    Path(__file__).with_name("backhaul-dask.yaml").read_text(encoding="utf-8"), Loader=_LOADER
+)
+dask.config.update_defaults(_DEFAULTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,6 +170,17 @@ def switched_on(switch: str) -> bool:
         If the value is not a boolean. Names the key and the value.
     """
     return _require(switch, _flag)
+
+
+def is_choice(switch: str) -> bool:
+    """Tell whether a replacement that is off is off by somebody's choice.
+
+    Parameters
+    ----------
+    switch : str
+        As for `switched_on`.
+    """
+    return bool(dask.config.get(f"{_ROOT}.{switch}", config=_DEFAULTS))
 
 
 def work_in_hand_limits() -> Limits | None:

@@ -20,6 +20,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Final
 
@@ -251,9 +252,10 @@ def _tuple(digests: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _belongs(original: Any, known: Iterable[Any]) -> bool:
-    """Tell whether what is replaced comes from where the sources that were read come from.
+    """Tell whether what is replaced comes from where the sources that were read come from, or here.
 
-    What is no function is not asked: nobody has read it, and nothing of ours calls it.
+    What is no function is not asked: nobody has read it, and nothing of ours calls it. A function
+    of this package in that place calls what it has replaced.
     """
     if isinstance(original, functools.partial):
         original = original.func
@@ -261,8 +263,14 @@ def _belongs(original: Any, known: Iterable[Any]) -> bool:
     original = getattr(original, "func", original)
     if not callable(original) or isinstance(original, type):
         return True
-    homes = (inspect.getsourcefile(source) for source in known)
-    return isinstance(original, FunctionType) and _files(original) <= set(filter(None, homes))
+    if not isinstance(original, FunctionType):
+        return False
+    homes = set(filter(None, map(inspect.getsourcefile, known)))
+    return all(file in homes or _is_ours(file) for file in _files(original))
+
+
+def _is_ours(file: str | None) -> bool:
+    return file is not None and Path(__file__).parent in Path(file).parents
 
 
 def _name(source: Any) -> str:

@@ -15,7 +15,9 @@ from typing import Any
 from distributed import Scheduler, SchedulerPlugin
 
 from backhaul import _native
+from backhaul.dask.account import account_of
 from backhaul.dask.config import switched_on
+from backhaul.dask.learned_links import LearnedLinks
 from backhaul.dask.patches import COMM_COST, TASK_DECISION, WORKER_OBJECTIVE
 from backhaul.dask.patching import Replacement
 from backhaul.dask.private import TaskState, WorkerState
@@ -87,6 +89,11 @@ class LinkPlacement(SchedulerPlugin):
         self.hosts: dict[str, int] = {}
         self._states: dict[str, WorkerState] = {}
         self.roots = RootPlan(scheduler, self.mirror)
+        self._account = account_of(scheduler)
+        #: What links have turned out to be; None if the scheduler keeps no account of them
+        self.learned: LearnedLinks | None = None
+        if self._account is not None:
+            self.learned = LearnedLinks(self._account.links, self.mirror.set_hosts)
         self._replaced: list[Replacement] = []
         self._upstream_decide: Callable[[TaskState], WorkerState | None] = (
             scheduler.decide_worker_non_rootish
@@ -107,6 +114,8 @@ class LinkPlacement(SchedulerPlugin):
             assert replaced is not None
             self._replaced.append(replaced)
         self.roots.attach()
+        if self._account is not None:
+            self._account.listeners.append(self.learn)
         _placements.append(self)
         self.scheduler.add_plugin(self)
 
@@ -116,6 +125,8 @@ class LinkPlacement(SchedulerPlugin):
             replaced.take_back()
         self._replaced.clear()
         self.roots.detach()
+        if self._account is not None and self.learn in self._account.listeners:
+            self._account.listeners.remove(self.learn)
         if self in _placements:
             _placements.remove(self)
         if self.name in self.scheduler.plugins:
@@ -144,6 +155,15 @@ class LinkPlacement(SchedulerPlugin):
                 for sender, receiver, edges, latency_s in routes
             ],
         )
+
+    def learn(self) -> None:
+        """Look at what is known of links by now."""
+        if self.learned is None:
+            return
+        workers: dict[str, list[str]] = {}
+        for ws in self._states.values():
+            workers.setdefault(ws.host, []).append(ws.address)
+        self.learned.refresh(self.hosts, workers)
 
     # In the place of Dask's
 
@@ -200,6 +220,7 @@ class LinkPlacement(SchedulerPlugin):
         **_: Any,
     ) -> None:
         """Plan the roots of a graph before any of them is given out."""
+        self.learn()
         self.roots.plan(tasks, priority)
 
     def _add(self, ws: WorkerState) -> None:

@@ -377,6 +377,9 @@ class SchedulerSlots:
             return
         self.is_active = True
         scheduler = self.scheduler
+        # `backhaul.dask.placement` may have taken their places meanwhile.
+        self._upstream_decide = scheduler.decide_worker_non_rootish
+        self._upstream_is_rootish = scheduler.is_rootish
         REMOVE_RESOURCES.install(scheduler, self.remove_resources)
         NON_ROOT_DECISION.install(scheduler, self.decide_worker)
         IS_ROOTISH.install(scheduler, self.is_rootish)

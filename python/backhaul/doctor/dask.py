@@ -19,7 +19,7 @@ def examine() -> Iterator[Finding]:
         yield Finding("dask", "distributed", State.ABSENT, said, "pip install 'backhaul[dask]'")
         return
     yield _lanes()
-    from backhaul.dask.config import switched_on
+    from backhaul.dask.config import is_choice, switched_on
     from backhaul.dask.patches import PATCHES
 
     version = importlib.metadata.version("distributed")
@@ -27,7 +27,8 @@ def examine() -> Iterator[Finding]:
     on, off, refused = [], set(), {}
     for patch in PATCHES:
         if not switched_on(patch.switch):
-            off.add(patch.switch)
+            if is_choice(patch.switch):
+                off.add(patch.switch)
         elif (refusal := patch.refusal()) is not None:
             refused[str(patch)] = refusal
         else:

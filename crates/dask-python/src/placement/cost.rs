@@ -91,26 +91,23 @@ impl Placement {
         Ok(())
     }
 
-    /// Takes what is known of the NIC of a host
-    #[pyo3(signature = (host, bytes_per_s, /))]
-    fn set_nic(&mut self, host: u32, bytes_per_s: f64) -> PyResult<()> {
-        self.hosts.set_nic(host, bytes_per_s).map_err(refusal)?;
-        self.use_hosts();
-        Ok(())
-    }
-
-    /// Takes what is known of one flow between two hosts, or within one
-    #[pyo3(signature = (sender, receiver, bytes_per_s, latency_s, /))]
-    fn set_pair(
+    /// Takes what is known of the NICs of hosts, and of one flow between two hosts or within one
+    #[pyo3(signature = (nics, flows, /))]
+    fn set_hosts(
         &mut self,
-        sender: u32,
-        receiver: u32,
-        bytes_per_s: f64,
-        latency_s: f64,
+        nics: Vec<(u32, f64)>,
+        flows: Vec<(u32, u32, f64, f64)>,
     ) -> PyResult<()> {
-        self.hosts
-            .set_pair(sender, receiver, bytes_per_s, latency_s)
-            .map_err(refusal)?;
+        let mut hosts = self.hosts.clone();
+        for (host, bytes_per_s) in nics {
+            hosts.set_nic(host, bytes_per_s).map_err(refusal)?;
+        }
+        for (sender, receiver, bytes_per_s, latency_s) in flows {
+            hosts
+                .set_pair(sender, receiver, bytes_per_s, latency_s)
+                .map_err(refusal)?;
+        }
+        self.hosts = hosts;
         self.use_hosts();
         Ok(())
     }

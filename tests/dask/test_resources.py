@@ -16,6 +16,8 @@ from distributed import Client, Scheduler, Worker, get_worker, secede, wait
 
 import dask
 from backhaul.dask import get_resources, resource_id, resources, scheduler_slots, slotted_worker
+from backhaul.dask.beside import BesideThreadPoolExecutor
+from backhaul.dask.private import threads_lock
 from backhaul.dask.worker_slots import WorkerSlots
 from backhaul.errors import ConfigError, ResourceError
 from tests.dask.conftest import Eventually
@@ -210,6 +212,27 @@ async def test_tasks_without_cpu_run_beside_full_threads_and_the_reverse(
         # Threads that nobody needs any more are gone.
         executor: Any = worker.executors["backhaul-beside"]
         await eventually(lambda: len(executor._threads) < 20)
+
+
+def test_threads_that_are_about_to_leave_are_not_counted_on() -> None:
+    pool: Any = BesideThreadPoolExecutor()
+    try:
+        together = threading.Barrier(21)
+        pool.grow(20)
+        for _ in range(20):
+            pool.submit(together.wait, 60)
+        together.wait(60)
+        # Twelve are told to leave, and cannot yet.
+        with threads_lock:
+            pool.shrink(0)
+            together = threading.Barrier(13)
+            pool.grow(12)
+            for _ in range(12):
+                pool.submit(together.wait, 60)
+        # All of them run at once, or this breaks.
+        together.wait(60)
+    finally:
+        pool.shutdown(wait=False)
 
 
 @pytest.mark.asyncio

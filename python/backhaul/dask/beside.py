@@ -41,8 +41,11 @@ class BesideThreadPoolExecutor(ThreadPoolExecutor):
 
     def grow(self, tasks: int) -> None:
         """Have a thread for each of so many tasks, once they are submitted."""
-        if tasks > self._max_workers:
-            self._max_workers = tasks
+        with self._leaving_lock:
+            # Those that were told to leave count as threads until they have, and run nothing more.
+            threads = tasks + self._leaving
+        if threads > self._max_workers:
+            self._max_workers = threads
 
     def shrink(self, tasks: int) -> None:
         """Send threads away if far more are there than tasks."""

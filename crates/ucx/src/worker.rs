@@ -345,6 +345,7 @@ fn make_context(library: &Library, settings: &[(String, String)]) -> Result<Hand
     parameters.features = FEATURE_AM | FEATURE_WAKEUP;
     parameters.name = c"backhaul".as_ptr();
     let mut context = null_mut();
+    let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: parameters and configuration as made above; the version is that of the functions used,
     // as an older library than it is told of only complains.
     let status = unsafe {
@@ -356,6 +357,7 @@ fn make_context(library: &Library, settings: &[(String, String)]) -> Result<Hand
             &raw mut context,
         )
     };
+    drop(starting);
     // SAFETY: the configuration that was read, which nobody uses any more.
     unsafe { (api.config_release)(config) };
     check("ucp_init", status).map(|()| context)
@@ -388,6 +390,13 @@ const SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 2] = [
 ];
 
 /// A text that no setting can have
+/// Held while a context is made
+///
+/// The thread that loads UCX's modules is left with a pending error of `dlsym`. Where two threads make
+/// the first two contexts of a process, that one may hold the lock of UCX's allocator when it first asks
+/// for `sbrk` (`ucm_reloc_get_orig` calls `dlerror`, which allocates), and then waits for itself (1.21).
+static STARTING: Mutex<()> = Mutex::new(());
+
 const INVALID: Failed = Failed {
     call: "ucp_config_modify",
     status: Status(-5),

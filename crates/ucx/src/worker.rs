@@ -376,11 +376,18 @@ fn make_worker(library: &Library, context: Handle) -> Result<Handle, Failed> {
     parameters.field_mask = WORKER_THREAD_MODE | WORKER_FLAGS;
     parameters.flags = WORKER_IGNORE_LEAKS;
     parameters.thread_mode = THREAD_MODE_SERIALIZED;
-    let mut worker = null_mut();
-    // SAFETY: the context was just made.
-    let status =
-        unsafe { (library.api.worker_create)(context, &raw const parameters, &raw mut worker) };
-    check("ucp_worker_create", status).map(|()| worker)
+    for _ in 0..ATTEMPTS {
+        let mut worker = null_mut();
+        // SAFETY: the context was just made.
+        let status =
+            unsafe { (library.api.worker_create)(context, &raw const parameters, &raw mut worker) };
+        check(NO_WORKER.call, status)?;
+        if !worker.is_null() {
+            return Ok(worker);
+        }
+        tracing::debug!(status, "UCX reports no error, and gives no worker");
+    }
+    Err(NO_WORKER)
 }
 
 /// Without these, shared memory is not used where a dead peer is to be noticed
@@ -389,7 +396,6 @@ const SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 2] = [
     (c"SYSV_ERROR_HANDLING", c"y"),
 ];
 
-/// A text that no setting can have
 /// Held while a context is made
 ///
 /// The thread that loads UCX's modules is left with a pending error of `dlsym`. Where two threads make
@@ -397,6 +403,17 @@ const SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 2] = [
 /// for `sbrk` (`ucm_reloc_get_orig` calls `dlerror`, which allocates), and then waits for itself (1.21).
 static STARTING: Mutex<()> = Mutex::new(());
 
+/// Tries to make a worker: on a busy machine, about one in a thousand came to nothing without an
+/// error (1.21)
+const ATTEMPTS: u32 = 3;
+
+/// `UCS_ERR_IO_ERROR`, for want of a reason
+const NO_WORKER: Failed = Failed {
+    call: "ucp_worker_create",
+    status: Status(-3),
+};
+
+/// A text that no setting can have
 const INVALID: Failed = Failed {
     call: "ucp_config_modify",
     status: Status(-5),

@@ -105,6 +105,10 @@ simulate: ## 100,000 runs of two simulated peers, with faults at every step (SEE
 soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')
 	$(BIN)/python tests/soak/soak.py $(ARGS)
 
+.PHONY: idle
+idle: build ## Two minutes of short tasks on a busy machine, looking for workers that are idle though there is work
+	$(BIN)/python tests/soak/idle.py $(ARGS)
+
 .PHONY: check
 check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes nothing
 	cargo fmt --all --check

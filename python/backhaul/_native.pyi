@@ -666,8 +666,23 @@ class Endpoint:
         chosen.
         """
 
+    def recent_events(self) -> list[tuple[float, str]]:
+        """What happened last on the connection, besides bytes that moved.
+
+        For whoever wants to know why something waits.
+
+        Returns
+        -------
+        list of (float, str)
+            How long ago, in seconds, to some milliseconds, and what; the oldest first, at most 64.
+        """
+
     def statistics(self) -> dict[str, Any]:
-        """Messages, bytes and time spent, by direction."""
+        """Messages, bytes and time spent, by direction.
+
+        ``overlooked`` counts what had waited for seconds while nobody was woken for it, until the
+        engine's inspection found it: a defect, which is also logged as a warning.
+        """
 
     def __enter__(self) -> Endpoint: ...
     def __exit__(

@@ -9,7 +9,7 @@ use backhaul_proto::{
 };
 
 use crate::carrier::WayStatistics;
-use crate::connection::Conn;
+use crate::connection::{Conn, ConnectionEvent};
 use crate::context::Core;
 use crate::error::{CloseReason, RecvError, SendError};
 use crate::identity::Identity;
@@ -165,6 +165,13 @@ impl Endpoint {
     /// Why the connection ended, if it has
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.conn.close_reason().cloned()
+    }
+
+    /// What happened last on the connection besides bytes that moved, the oldest first
+    ///
+    /// For whoever wants to know why something waits; at most 64 events.
+    pub fn recent_events(&self) -> Vec<ConnectionEvent> {
+        self.conn.recent_events()
     }
 
     /// Payload bytes of sends that are not complete

@@ -65,6 +65,7 @@ pub use backhaul_ucx::{LoadError, Search as UcxSearch, UcxError, Version as UcxV
 pub use bytes::Bytes;
 pub use carrier::{Way, WayStatistics};
 pub use config::{Config, ConfigError, UcxConfig};
+pub use connection::{ConnectionEvent, EventKind};
 pub use context::Context;
 pub use endpoint::{Endpoint, EndpointInfo};
 pub use error::{
@@ -87,6 +88,7 @@ pub use statistics::EndpointStatistics;
 /// For experiments and tests: it may change with any release.
 pub mod seams {
     pub use crate::carrier::{Carrier, Carriers, Payload, TakeError, Ways};
+    pub use crate::connection::overlooked_in_process;
     pub use crate::experiments::{CarrierProvider, Experiments, LaneEnd, LaneProvider};
     pub use crate::lane::{Farewell, Lane, LaneError, LaneTraits, Moved};
     pub use crate::link::{

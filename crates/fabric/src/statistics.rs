@@ -36,6 +36,9 @@ pub struct EndpointStatistics {
     pub spins_hit: u64,
     /// Times a caller polled in vain and slept
     pub spins_missed: u64,
+    /// Times the engine found something that had waited for seconds while nobody was woken for it: a
+    /// defect, logged as a warning
+    pub overlooked: u64,
     /// Age of the connection
     pub age: Duration,
 }
@@ -60,6 +63,7 @@ pub struct Counters {
     pub(crate) wakeups: Count,
     pub(crate) spins_hit: Count,
     pub(crate) spins_missed: Count,
+    pub(crate) overlooked: Count,
     connected_at: Instant,
 }
 
@@ -87,6 +91,7 @@ impl Counters {
             wakeups: Count::default(),
             spins_hit: Count::default(),
             spins_missed: Count::default(),
+            overlooked: Count::default(),
             connected_at: Instant::now(),
         }
     }
@@ -111,6 +116,7 @@ impl Counters {
             wakeups: self.wakeups.value(),
             spins_hit: self.spins_hit.value(),
             spins_missed: self.spins_missed.value(),
+            overlooked: self.overlooked.value(),
             age: self.connected_at.elapsed(),
         }
     }

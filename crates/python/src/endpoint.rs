@@ -195,6 +195,14 @@ impl Endpoint {
         self.endpoint.queued_bytes()
     }
 
+    fn recent_events(&self) -> Vec<(f64, &'static str)> {
+        let events = self.endpoint.recent_events();
+        events
+            .iter()
+            .map(|event| (event.age.as_secs_f64(), event.kind.in_words()))
+            .collect()
+    }
+
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let info = self.endpoint.info();
         let dict = PyDict::new(py);
@@ -240,6 +248,7 @@ impl Endpoint {
             ("wakeups", statistics.wakeups),
             ("spins_hit", statistics.spins_hit),
             ("spins_missed", statistics.spins_missed),
+            ("overlooked", statistics.overlooked),
         ] {
             dict.set_item(name, count)?;
         }

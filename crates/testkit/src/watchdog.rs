@@ -1,8 +1,10 @@
-//! Ends a test that hangs, saying which.
+//! Ends a test that hangs, saying which; fails one that hung for seconds.
 
 use std::io::Write;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
+
+use backhaul::seams::overlooked_in_process;
 
 /// Aborts the process if it lives for too long
 ///
@@ -34,6 +36,17 @@ impl Watchdog {
             })
             .expect("the system has threads left");
         Self { _alive: alive }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        // Of this case or of one beside it: the log says on which connection.
+        let overlooked = overlooked_in_process();
+        assert!(
+            overlooked == 0 || std::thread::panicking(),
+            "{overlooked} wake-ups were lost: something waited until an inspection found it"
+        );
     }
 }
 

@@ -133,6 +133,11 @@ class BackhaulComm(Comm):
         return self._endpoint.info()
 
     @property
+    def recent_events(self) -> list[tuple[float, str]]:
+        """What happened last on the connection: how many seconds ago, and what."""
+        return self._endpoint.recent_events()
+
+    @property
     def same_host(self) -> bool:
         """Whether the peer is on this host: Dask then does not compress."""
         # Dask compares addresses, which may need a name server and may mislead.

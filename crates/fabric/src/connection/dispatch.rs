@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::port::{Command, RecvCompleter};
+use super::recorder::EventKind;
 use super::{Conn, Port, RecvToken, SendToken};
 use crate::error::{CloseReason, RecvError, SendError};
 use crate::link::{Delivery, LinkEvent};
@@ -49,6 +50,7 @@ impl Conn {
         reason: &CloseReason,
         wakes: &mut WakeList,
     ) {
+        self.recorder.note(EventKind::Ended);
         // First: the memory of sends that the end has overtaken is let go of when the peer can see it.
         let farewell = port.farewell();
         self.interest.end(farewell);

@@ -109,20 +109,20 @@ impl Interest {
         self.is_with_loop.load(Ordering::Relaxed)
     }
 
-    /// Has an event loop watch the doorbell from now on, if there is one
-    pub(super) fn join_loop(&self, watch: &Arc<LoopWatch>, member: Weak<dyn Member>) {
+    /// Has an event loop watch the doorbell from now on, if there is one; `false` if that is as before
+    pub(super) fn join_loop(&self, watch: &Arc<LoopWatch>, member: Weak<dyn Member>) -> bool {
         let mut watched = lock(&self.watched);
         let Some(watched) = watched.as_mut() else {
-            return;
+            return false;
         };
         if let Some((by, _)) = &watched.by_loop
             && std::ptr::eq(by.as_ptr(), Arc::as_ptr(watch))
         {
-            return;
+            return false;
         }
         self.leave_loop_of(watched);
         let Some(doorbell) = &watched.doorbell else {
-            return;
+            return false;
         };
         // It stays readable until it is cleared, so nothing is lost in between.
         self.engine.unwatch(doorbell);
@@ -130,10 +130,12 @@ impl Interest {
             Ok(id) => {
                 watched.by_loop = Some((Arc::downgrade(watch), id));
                 self.is_with_loop.store(true, Ordering::Relaxed);
+                true
             }
             Err(error) => {
                 tracing::debug!(%error, "an event loop cannot watch a doorbell");
                 self.watch_doorbell(doorbell);
+                false
             }
         }
     }

@@ -7,11 +7,13 @@
 //! a caller polls does not (it is then *busy-polled*, see [`crate::runtime`]).
 
 mod dispatch;
+mod inspection;
 mod interest;
 mod peer_process;
 mod polling;
 mod port;
 mod posting;
+mod recorder;
 mod spin;
 mod visits;
 
@@ -34,11 +36,15 @@ use crate::request::{Completer, Operation, Progress, Request, WakeList};
 use crate::runtime::{Engine, Source, SourceId, lock};
 use crate::statistics::Counters;
 
+use inspection::Waiting;
+pub use inspection::overlooked_in_process;
 use interest::Interest;
 use peer_process::Membership;
 pub(crate) use peer_process::{PeerProcess, PeerProcesses};
 use port::{Command, Outcome, Work};
 pub(crate) use port::{Port, RecvToken, SendToken};
+use recorder::Recorder;
+pub use recorder::{ConnectionEvent, EventKind};
 use spin::SpinPolicy;
 
 /// A connection
@@ -81,6 +87,9 @@ pub(crate) struct Conn {
     linger: Duration,
     /// Tells of the end of the peer's process, where that is known
     process: OnceLock<Membership>,
+    recorder: Recorder,
+    /// What the engine's last inspection found waiting
+    seen_waiting: Mutex<Option<Waiting>>,
 }
 
 /// What is known of a connection from the start
@@ -153,6 +162,8 @@ impl Conn {
             next_operation: AtomicU64::new(0),
             linger: config.linger,
             process: OnceLock::new(),
+            recorder: Recorder::new(),
+            seen_waiting: Mutex::default(),
         });
         engine.replace(id, Arc::clone(&conn) as Arc<dyn Source>);
         if let Some(process) = parts.process {
@@ -166,6 +177,7 @@ impl Conn {
         if let Some(at) = timeout {
             engine.schedule(id, at);
         }
+        engine.inspect(id);
         // Bytes may have come with the handshake, or lie in the ring already.
         conn.drive();
         Ok(conn)
@@ -219,6 +231,11 @@ impl Conn {
         request
     }
 
+    /// What happened last, the oldest first
+    pub(crate) fn recent_events(&self) -> Vec<ConnectionEvent> {
+        self.recorder.recent()
+    }
+
     /// State of the protocol, for reports; `None` while somebody moves data
     pub(crate) fn protocol_statistics(&self) -> Option<backhaul_proto::ConnectionStatistics> {
         let statistics = self.port.try_lock().ok();
@@ -260,6 +277,7 @@ impl Conn {
 
     /// Leaves a command in the inbox for whoever holds the port
     fn leave(&self, command: Command) {
+        self.recorder.note(EventKind::CommandLeft);
         lock(&self.inbox).push(command);
         self.dirty.store(true, Ordering::SeqCst);
         self.settle(Outcome::default());
@@ -273,8 +291,14 @@ impl Conn {
         fence(Ordering::SeqCst);
         let more = self.dirty.load(Ordering::SeqCst) && self.has_work_left(Work::SUBMIT);
         if more || self.is_left_to_engine(outcome) {
-            self.interest.call_engine();
+            self.call_engine();
         }
+    }
+
+    /// Has the engine come back to this connection soon
+    fn call_engine(&self) {
+        self.recorder.note(EventKind::EngineCalled);
+        self.interest.call_engine();
     }
 
     /// Works on the link, returning whether the engine is to go on
@@ -374,7 +398,7 @@ impl Conn {
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
         if self.dirty.load(Ordering::SeqCst) && self.has_work_left(Work::SUBMIT) {
-            self.interest.call_engine();
+            self.call_engine();
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Conn;
 use super::port::{Command, Work};
+use super::recorder::EventKind;
 use super::spin::Look;
 use crate::link::Delivery;
 use crate::request::Progress;
@@ -44,11 +45,17 @@ impl Conn {
         }
     }
 
+    /// Has the engine watch the doorbell again
+    pub(super) fn leave_loop(&self) {
+        self.recorder.note(EventKind::LoopLeft);
+        self.interest.leave_loop();
+    }
+
     /// Hands the connection to the engine: from now on news wake it
     pub(super) fn arm(&self) {
         self.masked.store(false, Ordering::SeqCst);
         if self.progress(Work::ARM).more {
-            self.interest.call_engine();
+            self.call_engine();
         }
     }
 
@@ -110,7 +117,7 @@ impl Conn {
             if outcome.more || (outcome.moved && !patience.is_zero()) {
                 slices += 1;
                 if slices == SLICES_MAX {
-                    self.interest.call_engine();
+                    self.call_engine();
                     return;
                 }
                 moved_at = Instant::now();
@@ -123,6 +130,7 @@ impl Conn {
         if !patience.is_zero() {
             self.arm();
         }
+        self.recorder.note(EventKind::EngineDone);
     }
 }
 
@@ -133,6 +141,7 @@ impl Progress for Conn {
             return done.load(Ordering::Acquire);
         }
         self.inline.fetch_add(1, Ordering::SeqCst);
+        self.recorder.note(EventKind::PollBegun);
         if !self.masked.swap(true, Ordering::SeqCst) {
             self.progress(Work::MASK);
         }
@@ -141,6 +150,12 @@ impl Progress for Conn {
             (done.load(Ordering::Acquire), look)
         });
         let last = self.inline.fetch_sub(1, Ordering::SeqCst) == 1;
+        let kind = if found {
+            EventKind::PollHit
+        } else {
+            EventKind::PollMissed
+        };
+        self.recorder.note(kind);
         if found {
             // The tick sees by it that there was one.
             self.counters.spins_hit.add(1);
@@ -162,7 +177,7 @@ impl Progress for Conn {
 
     fn step(&self) {
         if self.progress(Work::STEP).more {
-            self.interest.call_engine();
+            self.call_engine();
         }
     }
 
@@ -185,17 +200,19 @@ impl Progress for Conn {
             return;
         }
         let member: Weak<dyn Member> = Arc::downgrade(&(Arc::clone(&self) as Arc<dyn Member>));
-        self.interest.join_loop(watch, member);
+        if self.interest.join_loop(watch, member) {
+            self.recorder.note(EventKind::LoopJoined);
+        }
         // One that blocks meanwhile has seen it with the loop, or is seen here.
         if self.blocked.load(Ordering::SeqCst) > 0 {
-            self.interest.leave_loop();
+            self.leave_loop();
         }
     }
 
     fn begin_block(&self) {
         self.blocked.fetch_add(1, Ordering::SeqCst);
         if self.interest.is_with_loop() {
-            self.interest.leave_loop();
+            self.leave_loop();
         }
     }
 

@@ -14,6 +14,7 @@ use backhaul_proto::{Given, MessageKind, Offer, SegmentSource, SendRefused, Sour
 use smallvec::SmallVec;
 
 use self::payloads::Incoming;
+use super::inspection::Waiting;
 use super::interest::Interest;
 use crate::carrier::{Carriers, WayStatistics};
 use crate::error::{RecvError, SendError};
@@ -60,6 +61,9 @@ pub(crate) struct Port {
     ///
     /// To ask again at once would keep the kernel from moving it on: both need the socket's lock.
     pub(super) is_stalled: bool,
+    /// Reads and writes that have moved bytes
+    reads: u64,
+    writes: u64,
 }
 
 /// What is asked of a connection
@@ -158,6 +162,8 @@ impl Port {
             payloads: VecDeque::new(),
             interest,
             is_stalled: false,
+            reads: 0,
+            writes: 0,
         }
     }
 
@@ -300,6 +306,19 @@ impl Port {
         self.link.is_at_rest() && self.lane.as_ref().is_some_and(|lane| !lane.may_have_news())
     }
 
+    /// What can be moved now, as far as the lane knows
+    pub(super) fn waiting(&mut self) -> Waiting {
+        let has_output = self.link.is_blocked();
+        let lane = self.lane.as_mut().filter(|_| self.link.is_open());
+        let (has_news, has_room) = lane.map_or((false, false), |lane| {
+            (lane.has_unread(), has_output && lane.has_room(1))
+        });
+        Waiting {
+            reads: has_news.then_some(self.reads),
+            writes: has_room.then_some(self.writes),
+        }
+    }
+
     /// Whether the looks of [`is_at_rest`](Self::is_at_rest) have moved something that the lane is not for
     pub(super) fn has_moved_else(&self) -> bool {
         let lane = self.lane.as_ref();
@@ -427,6 +446,7 @@ impl Port {
             match lane.read(&mut targets) {
                 Ok(Moved::Bytes(bytes)) => {
                     drop(targets);
+                    self.reads += 1;
                     total += bytes;
                     self.link.handle_read(&Now::lazy(), bytes);
                     total += self.take_some();
@@ -478,6 +498,7 @@ impl Port {
         drop(slices);
         match written {
             Ok(Moved::Bytes(bytes)) => {
+                self.writes += 1;
                 self.link.handle_written(bytes);
                 bytes
             }

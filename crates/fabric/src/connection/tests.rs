@@ -5,11 +5,17 @@ use backhaul_proto::{MessageKind, Tag, TagMask};
 use super::*;
 use crate::context::Context;
 use crate::memory::Segments;
+use crate::runtime::LoopWatch;
 
 /// Two connected endpoints over TCP, and what keeps them
 fn pair() -> (crate::Endpoint, crate::Endpoint, Context) {
+    pair_over(LaneKind::Tcp)
+}
+
+/// Two connected endpoints, and what keeps them
+fn pair_over(lane: LaneKind) -> (crate::Endpoint, crate::Endpoint, Context) {
     let config = Config {
-        lanes: vec![LaneKind::Tcp],
+        lanes: vec![lane],
         // Its pings would send on what nobody was called for.
         keep_alive: None,
         ..Config::default()
@@ -106,6 +112,50 @@ fn a_receive_given_up_in_the_inbox_leaves_its_message_to_the_next_there() {
         let message = next.wait(Some(PATIENCE)).unwrap().unwrap();
         assert_eq!(message.segments[0][..], [*number]);
     }
+}
+
+/// Has a message come that is noticed by an inspection alone, returning the receiver's statistics
+///
+/// `None` where the engine was still at its first visit, as on a busy machine it may be.
+fn overlook(lane: LaneKind, prepare: &dyn Fn(&Arc<Conn>)) -> Option<crate::EndpointStatistics> {
+    let (near, far, _context) = pair_over(lane);
+    let received = far.recv_message(Tag(1), TagMask::FULL);
+    prepare(far.conn());
+    near.send_copy(Tag(1), b"overlooked").detach();
+    let began = Instant::now();
+    while far.statistics().received_messages == 0 {
+        assert!(began.elapsed() < PATIENCE, "{lane:?}: it hangs");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let events = far.recent_events();
+    let received = received.wait(Some(PATIENCE)).unwrap().unwrap();
+    assert_eq!(received.segments[0][..], *b"overlooked");
+    assert_eq!(near.statistics().overlooked, 0);
+    let was_found = events
+        .iter()
+        .any(|event| event.kind == EventKind::Overlooked);
+    was_found.then(|| far.statistics())
+}
+
+#[test]
+fn the_engine_finds_what_nobody_was_woken_for() {
+    for lane in [LaneKind::Tcp, LaneKind::Shm, LaneKind::Inproc] {
+        // As a caller leaves it that polled, and did not arm the connection as it went.
+        let mask = |conn: &Arc<Conn>| {
+            conn.progress(Work::MASK);
+            conn.interest.set(Some(false), None);
+        };
+        let statistics = (0..20).find_map(|_| overlook(lane, &mask));
+        assert_eq!(statistics.expect("it is found").overlooked, 1, "{lane:?}");
+    }
+}
+
+#[test]
+fn the_engine_does_the_work_of_an_event_loop_that_is_kept_from_it() {
+    let watch = LoopWatch::new().unwrap();
+    let join = |conn: &Arc<Conn>| Arc::clone(conn).join_loop(&watch);
+    let statistics = (0..20).find_map(|_| overlook(LaneKind::Shm, &join));
+    assert_eq!(statistics.expect("it is found").overlooked, 0);
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -9,6 +9,7 @@ use rustix::event::epoll::EventFlags;
 use super::Conn;
 use super::interest::{PORT_DOORBELL, PORT_PROCESS};
 use super::port::Work;
+use super::recorder::EventKind;
 use crate::lane::FAREWELL_PATIENCE;
 use crate::runtime::{Member, Source};
 
@@ -16,13 +17,17 @@ impl Source for Conn {
     fn on_ready(self: Arc<Self>, port: u8, flags: EventFlags) {
         self.counters.wakeups.add(1);
         if port == PORT_DOORBELL {
+            self.recorder.note(EventKind::DoorbellRang);
             self.interest.clear_doorbell();
             if self.inline.load(Ordering::SeqCst) == 0 {
                 self.drive();
+            } else {
+                self.recorder.note(EventKind::LeftToCaller);
             }
         } else if port == PORT_PROCESS {
             self.handle_peer_ended("the process of the peer has ended");
         } else if !self.interest.has_sentinel() {
+            self.recorder.note(EventKind::SocketReady);
             let is_usual = (EventFlags::IN | EventFlags::OUT).contains(flags);
             // What is to be written waits for a caller only while one polls.
             let gives_way = || {
@@ -33,6 +38,7 @@ impl Source for Conn {
                 self.interest.set(Some(false), Some(false));
                 // A caller that armed the link meanwhile has found it watched still.
                 if gives_way() {
+                    self.recorder.note(EventKind::LeftToCaller);
                     return;
                 }
             }
@@ -61,6 +67,7 @@ impl Source for Conn {
         }
         // Before arming: a caller that still finds it busy-polled has polled before that.
         self.busy_polled.store(false, Ordering::SeqCst);
+        self.recorder.note(EventKind::PollersGone);
         self.drive();
         false
     }
@@ -69,9 +76,14 @@ impl Source for Conn {
         if self.closed.get().is_some() {
             return None;
         }
+        self.recorder.note(EventKind::DeadlinePassed);
         let next = self.with_port(|port| port.handle_timeout(now));
         self.drive();
         next
+    }
+
+    fn on_inspect(self: Arc<Self>) -> bool {
+        self.inspect()
     }
 
     fn on_stop(self: Arc<Self>) {
@@ -82,6 +94,7 @@ impl Source for Conn {
 impl Conn {
     /// Handles that the peer is no more
     fn handle_peer_ended(&self, detail: &str) {
+        self.recorder.note(EventKind::PeerEnded);
         // What the peer wrote before it ended is still in the ring.
         while self.progress(Work::DRIVE).moved {}
         self.with_port(|port| port.handle_peer_ended(detail));
@@ -91,6 +104,7 @@ impl Conn {
 impl Member for Conn {
     fn on_news(self: Arc<Self>) {
         self.counters.wakeups.add(1);
+        self.recorder.note(EventKind::LoopWoken);
         self.interest.clear_doorbell();
         if self.inline.load(Ordering::SeqCst) > 0 {
             return;
@@ -99,12 +113,12 @@ impl Member for Conn {
         let outcome = self.progress(Work::ARM);
         if outcome.more || outcome.partial {
             self.loop_pause.store(LOOP_PAUSE, Ordering::Relaxed);
-            self.interest.call_engine();
+            self.call_engine();
         }
     }
 
     fn leave(&self) {
-        self.interest.leave_loop();
+        self.leave_loop();
     }
 }
 

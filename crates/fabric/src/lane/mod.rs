@@ -57,6 +57,13 @@ pub trait Lane: Send {
     /// Whether another read would find nothing, as the last one has shown
     fn is_drained(&self) -> bool;
 
+    /// Whether something lies there to be read, without a read; `false` if the lane cannot tell
+    ///
+    /// Asked now and then, to find what nobody was woken for; so it may take a system call.
+    fn has_unread(&self) -> bool {
+        false
+    }
+
     /// Asks to be woken when something arrives; `false` if something is there already
     ///
     /// # Errors

@@ -83,6 +83,10 @@ impl Lane for RingLane {
         self.rings.consumer.has_news()
     }
 
+    fn has_unread(&self) -> bool {
+        self.rings.consumer.has_news()
+    }
+
     fn is_drained(&self) -> bool {
         !self.rings.consumer.has_news()
     }

@@ -68,6 +68,10 @@ impl Lane for TcpLane {
         true
     }
 
+    fn has_unread(&self) -> bool {
+        rustix::io::ioctl_fionread(&*self.socket).is_ok_and(|bytes| bytes > 0)
+    }
+
     fn is_drained(&self) -> bool {
         self.drained
     }

@@ -32,6 +32,8 @@ pub(crate) struct Engine {
     /// No other lock is taken, and nothing of a source called, while it is held
     sources: Mutex<Sources>,
     busy_polled: Mutex<Vec<SourceId>>,
+    /// Looked at every [`INSPECTED_EVERY`]
+    inspected: Mutex<Vec<SourceId>>,
     /// The thread looks at busy-polled sources each tick, so a new one need not wake it
     ticking: AtomicBool,
     stopping: AtomicBool,
@@ -63,6 +65,7 @@ impl Engine {
             doorbell: Doorbell::new()?,
             sources: Mutex::default(),
             busy_polled: Mutex::default(),
+            inspected: Mutex::default(),
             ticking: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             thread: OnceLock::new(),
@@ -152,6 +155,18 @@ impl Engine {
         true
     }
 
+    /// Has `on_inspect` of a source called every [`INSPECTED_EVERY`], until it says otherwise
+    pub(crate) fn inspect(&self, id: SourceId) {
+        let is_first = {
+            let mut inspected = lock(&self.inspected);
+            inspected.push(id);
+            inspected.len() == 1
+        };
+        if is_first && self.thread.get() != Some(&std::thread::current().id()) {
+            self.doorbell.notify();
+        }
+    }
+
     /// Has `on_deadline` of a source called at `at`, unless it has an earlier deadline
     pub(crate) fn schedule(&self, id: SourceId, at: Instant) {
         let is_earliest = lock(&self.sources).schedule(id, at);
@@ -189,6 +204,7 @@ impl Engine {
         self.stopping.store(true, Ordering::SeqCst);
         let sources = lock(&self.sources).drain();
         lock(&self.busy_polled).clear();
+        lock(&self.inspected).clear();
         for source in sources {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| source.on_stop())) {
                 report_panic(&*panic);
@@ -199,8 +215,9 @@ impl Engine {
     fn run_until_stopped(&self) {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         let mut ticked_at = Instant::now();
+        let mut inspected_at = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
-            let timeout = self.timeout();
+            let timeout = self.timeout(inspected_at + INSPECTED_EVERY);
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 // The system documents none for a valid descriptor and buffer.
@@ -222,7 +239,13 @@ impl Engine {
                 self.tick();
                 ticked_at = Instant::now();
             }
-            self.visit_due(Instant::now());
+            let now = Instant::now();
+            self.visit_due(now);
+            // Behind all that was ready: what a wake-up came for is no longer there.
+            if now >= inspected_at + INSPECTED_EVERY {
+                self.inspect_all();
+                inspected_at = now;
+            }
         }
     }
 
@@ -261,6 +284,12 @@ impl Engine {
         }
     }
 
+    fn inspect_all(&self) {
+        let mut looked_at = std::mem::take(&mut *lock(&self.inspected));
+        looked_at.retain(|id| self.call(*id, |source| source.on_inspect()) == Some(true));
+        lock(&self.inspected).append(&mut looked_at);
+    }
+
     /// Calls the sources whose deadline has passed, and no others
     fn visit_due(&self, now: Instant) {
         let due = lock(&self.sources).take_due(now);
@@ -272,11 +301,13 @@ impl Engine {
     }
 
     /// How long to sleep; `None` is for ever
-    fn timeout(&self) -> Option<Timespec> {
+    fn timeout(&self, inspection_at: Instant) -> Option<Timespec> {
         let sleep = if self.ticking.load(Ordering::SeqCst) {
             TICK
         } else {
-            let at = lock(&self.sources).earliest()?;
+            let inspection_at = (!lock(&self.inspected).is_empty()).then_some(inspection_at);
+            let deadline = lock(&self.sources).earliest();
+            let at = inspection_at.into_iter().chain(deadline).min()?;
             // Rounded up, so that the deadline has passed on waking.
             at.saturating_duration_since(Instant::now()) + Duration::from_millis(1)
         };
@@ -332,6 +363,15 @@ const EVENTS_MAX: usize = 128;
 /// It bounds how late a message is noticed without a caller that waits; a caller that goes to sleep
 /// arms its connection itself.
 const TICK: Duration = Duration::from_millis(1);
+
+/// How often the engine looks for what was overlooked
+///
+/// Far longer than a peer takes from writing to notifying on a busy machine. A look at a thousand
+/// idle connections takes some 100 µs.
+#[cfg(not(test))]
+const INSPECTED_EVERY: Duration = Duration::from_secs(2);
+#[cfg(test)]
+const INSPECTED_EVERY: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -17,6 +17,11 @@ pub(crate) trait Source: Send + Sync {
         false
     }
 
+    /// Looks whether something was overlooked, returning whether to look again
+    fn on_inspect(self: Arc<Self>) -> bool {
+        false
+    }
+
     /// The deadline of the source has passed; returns the next one, if there is one
     fn on_deadline(self: Arc<Self>, _now: Instant) -> Option<Instant> {
         None

@@ -28,9 +28,9 @@ from typing import Any, NoReturn, TypeVar
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.holding import holding, send_beside
+from backhaul.dask.instance_patches import EXECUTOR_QUEUE
 from backhaul.dask.leases import current_lease, set_current_device
 from backhaul.dask.memory import allocate_in_arena
-from backhaul.dask.patches import EXECUTOR_QUEUE
 from backhaul.dask.private import (
     WORKER_ANY_RUNNING,
     ExecuteFailureEvent,

@@ -23,7 +23,9 @@ from backhaul._native import ResourcePlaces
 from backhaul.dask.asked import BESIDE_TASKS, Asked, AskedTasks
 from backhaul.dask.config import resource_limits
 from backhaul.dask.declared import Declared, checked, totals
-from backhaul.dask.patches import (
+from backhaul.dask.private import HeapSet, TaskState, WorkerState
+from backhaul.dask.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
+from backhaul.dask.resource_patches import (
     ACQUIRE_RESOURCES,
     ADD_RESOURCES,
     ANNOTATIONS_APPLIED,
@@ -37,8 +39,6 @@ from backhaul.dask.patches import (
     STARTUP_INFORMATION,
     STEAL_RATIO,
 )
-from backhaul.dask.private import HeapSet, TaskState, WorkerState
-from backhaul.dask.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
 
 __all__ = ["SchedulerSlots", "install", "slots_of"]
 

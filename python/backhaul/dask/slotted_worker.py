@@ -17,7 +17,9 @@ from backhaul.dask.config import resource_limits
 from backhaul.dask.declared import Declared, checked, totals
 from backhaul.dask.holding import holding_execute
 from backhaul.dask.leases import Lease
-from backhaul.dask.patches import (
+from backhaul.dask.private import HeapSet, UnpauseEvent, WorkerStateMachine, time
+from backhaul.dask.requests import CPU
+from backhaul.dask.resource_patches import (
     BESIDE_EXECUTOR,
     CONSTRAINED_TASKS,
     EXECUTE,
@@ -26,8 +28,6 @@ from backhaul.dask.patches import (
     STARTUP_INFORMATION,
     WORKER_STATE_CLASS,
 )
-from backhaul.dask.private import HeapSet, UnpauseEvent, WorkerStateMachine, time
-from backhaul.dask.requests import CPU
 from backhaul.dask.worker_slots import WorkerSlots, by_priority
 
 __all__ = ["SlottedWorkerState", "declared_here", "install", "lease_of", "slots_of"]

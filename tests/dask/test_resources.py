@@ -484,6 +484,25 @@ async def test_switched_off_all_is_as_upstream() -> None:
             assert await client.submit(quick, 1) == 1
 
 
+@resources(CORE=1, CPU=0)
+def on_core(number: int) -> Any:
+    return resource_id("CORE"), os.sched_getaffinity(0), threading.get_ident()
+
+
+@pytest.mark.asyncio
+async def test_a_task_runs_on_the_cores_that_it_holds() -> None:
+    allowed = os.sched_getaffinity(0)
+    async with cluster({"CORE": "all"}) as (client, _, (worker,)):
+        assert worker.state.total_resources == {"CORE": len(allowed)}
+        for core, cpus, _thread in await client.gather(client.map(on_core, range(8))):
+            assert core in allowed
+            assert cpus == {core}
+        executor: Any = worker.executors["backhaul-beside"]
+        # The threads of the pool are as they were.
+        assert executor.submit(os.sched_getaffinity, 0).result(60) == allowed
+        assert all_is_free(worker)
+
+
 class FakeLibrary:
     """Stands for CuPy: it remembers which device each thread uses."""
 

@@ -20,7 +20,8 @@ from typing import Any
 import dask
 from backhaul._native import ResourcePools, ResourceRequest
 from backhaul.dask.declared import Declared, checked, groups_of
-from backhaul.dask.leases import Lease, current_lease, set_current_device
+from backhaul.dask.leases import Lease, current_lease, lay_down, take_up
+from backhaul.dask.machine_pools import coupled_here, resolved
 from backhaul.dask.requests import CPU, Needs, anyone_asks, needs_of
 from backhaul.errors import ConfigError
 
@@ -94,7 +95,7 @@ def declared_for(resources: Mapping[str, Any] | None, *, cpus: int) -> Declared:
         If it makes no sense.
     """
     given = resources if resources is not None else dask.config.get("backhaul.resources", None)
-    declared = checked(given)
+    declared = resolved(checked(given))
     amount = declared.get(CPU, cpus)
     if isinstance(amount, list):
         raise ConfigError(f"CPU={amount!r}: the threads of a scheduler have no ids")
@@ -193,7 +194,7 @@ class Gate(Executor):
     ) -> None:
         self._max_workers = _WORKERS
         self._pool = pool
-        self._pools = ResourcePools(declared)
+        self._pools = ResourcePools(declared, coupled=coupled_here(declared))
         self._groups = groups_of(declared)
         self._needs = needs
         self._needs_in = needs_in
@@ -328,8 +329,11 @@ class Gate(Executor):
 
 def _run_in_context(lease: Lease, waiting: _Waiting) -> Any:
     current_lease.set(lease)
-    set_current_device(lease)
-    return waiting.function(waiting.batch)
+    take_up(lease)
+    try:
+        return waiting.function(waiting.batch)
+    finally:
+        lay_down(lease)
 
 
 def run_holding(
@@ -343,9 +347,10 @@ def run_holding(
     lease = Lease(needs, 0, held, groups)
     token = current_lease.set(lease)
     try:
-        set_current_device(lease)
+        take_up(lease)
         return function(batch)
     finally:
+        lay_down(lease)
         current_lease.reset(token)
 
 

@@ -17,6 +17,7 @@ from backhaul.dask.config import resource_limits
 from backhaul.dask.declared import Declared, checked, totals
 from backhaul.dask.holding import holding_execute
 from backhaul.dask.leases import Lease
+from backhaul.dask.machine_pools import coupled_here, resolved
 from backhaul.dask.private import HeapSet, UnpauseEvent, WorkerStateMachine, time
 from backhaul.dask.requests import CPU
 from backhaul.dask.resource_patches import (
@@ -70,7 +71,9 @@ def install(worker: Worker) -> None:
         state.total_resources[name] = total
         state.available_resources.setdefault(name, total)
     executor = BesideThreadPoolExecutor()
-    slots = WorkerSlots(declared, beside_max=limits.beside_max, executor=executor)
+    slots = WorkerSlots(
+        declared, couple=coupled_here, beside_max=limits.beside_max, executor=executor
+    )
     CONSTRAINED_TASKS.install(state, Constrained(slots))
     READY_TASKS.install(state, Ready(slots))
     WORKER_STATE_CLASS.install(state, SlottedWorkerState)
@@ -87,7 +90,7 @@ def declared_here(given: Mapping[str, float]) -> Declared:
     The configuration wins where both have a name and count alike, as it may name ids; where they
     count otherwise, what the worker was given does.
     """
-    configured = checked(dask.config.get("backhaul.resources", None))
+    configured = resolved(checked(dask.config.get("backhaul.resources", None)))
     counted = totals(configured)
     own = {name: total for name, total in given.items() if counted.get(name) != total}
     # Threads of workers are what Dask says; local schedulers are told otherwise.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +22,7 @@ from backhaul._native import ResourcePools, ResourceRequest
 from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.declared import Declared, checked, groups_of, totals
 from backhaul.dask.leases import Lease
+from backhaul.dask.machine_pools import Coupled
 from backhaul.dask.private import HeapSet
 from backhaul.dask.requests import ANNOTATION, CPU, Needs
 from backhaul.errors import ConfigError
@@ -44,6 +45,8 @@ class WorkerSlots:
     ----------
     declared : mapping
         What the worker has, see `backhaul.dask.declared`.
+    couple : callable, optional
+        Tells of what is declared which units are near to each other.
     beside_max : int
         Most tasks at once that take less than a thread.
     executor : BesideThreadPoolExecutor
@@ -54,11 +57,13 @@ class WorkerSlots:
         self,
         declared: Declared,
         *,
+        couple: Callable[[Declared], Coupled] = lambda _: {},
         beside_max: int,
         executor: BesideThreadPoolExecutor | None = None,
     ) -> None:
         self.declared = declared
-        self.pools = ResourcePools(declared)
+        self.pools = ResourcePools(declared, coupled=couple(declared))
+        self._couple = couple
         self._totals = totals(declared)
         self.groups = groups_of(declared)
         self.beside_max = beside_max
@@ -164,11 +169,10 @@ class WorkerSlots:
 
     def could_hold(self, needs: Needs) -> bool:
         """Tell whether the resources of a request are free, without taking them."""
-        lease = self._take(needs, {})
-        if lease is None:
+        try:
+            return self.pools.is_free(self._request(needs))
+        except ValueError:
             return False
-        self.pools.give_back(lease)
-        return True
 
     def give_back(self, ts: Any) -> None:
         """Have back what a task holds; does nothing if it holds nothing."""
@@ -195,7 +199,7 @@ class WorkerSlots:
         except ConfigError as error:
             logger.warning("Backhaul lends what there was before: %s", error)
         else:
-            self.pools.declare(declared)
+            self.pools.declare(declared, coupled=self._couple(declared))
             self.declared = declared
             self.groups = groups_of(declared)
             self._requests.clear()
@@ -221,14 +225,17 @@ class WorkerSlots:
         return True
 
     def _take(self, needs: Needs, inputs: Mapping[str, list[int]]) -> int | None:
-        request = self._requests.get(needs)
-        if request is None:
-            request = self._requests[needs] = self._fitted(needs)
         try:
-            return self.pools.take(request, inputs)
+            return self.pools.take(self._request(needs), inputs)
         except ValueError:
             # There is less than when it was sent here. It waits, as upstream has it, for more.
             return None
+
+    def _request(self, needs: Needs) -> ResourceRequest:
+        request = self._requests.get(needs)
+        if request is None:
+            request = self._requests[needs] = self._fitted(needs)
+        return request
 
     def _fitted(self, needs: Needs) -> ResourceRequest:
         """Round up what is more than one of something that Dask counts, and we do by ids."""

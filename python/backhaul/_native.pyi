@@ -891,8 +891,15 @@ class ResourcePools:
             If it can never be met.
         """
 
-    def keep_for(self, request: ResourceRequest) -> bool:
+    def keep_for(self, request: ResourceRequest, only: Sequence[str] | None = None) -> bool:
         """Lend what a request needs to no other one until it has taken it.
+
+        Parameters
+        ----------
+        request : ResourceRequest
+            What is asked for.
+        only : sequence of str, optional
+            Names of the resources of which it is kept; all of them by default.
 
         Returns
         -------

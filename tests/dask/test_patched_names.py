@@ -71,6 +71,8 @@ OURS = {
     "roots.py": {"prefixes", "rootish", "self._window"},
     "sources.py": {"_links"},
     "scheduler_slots.py": {"declared"},
+    # Slots
+    "slotted_worker.py": {"slots"},
     "sync.py": {"declared"},
     # A pandas frame
     "transfer_table.py": {"frame"},

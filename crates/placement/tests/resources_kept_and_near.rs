@@ -119,9 +119,9 @@ fn two_that_want_all_do_not_keep_it_from_each_other() {
     let pair = request(&[("GPU", 2.0)]);
     let both = request(&[("GPU", 2.0), ("MEMORY", 10.0)]);
     let first = take(&mut pools, &one).expect("it is free");
-    assert_eq!(pools.keep_for(&both), Ok(true));
-    assert_eq!(pools.keep_for(&both), Ok(true));
-    assert_eq!(pools.keep_for(&pair), Ok(false));
+    assert_eq!(pools.keep_for(&both, None), Ok(true));
+    assert_eq!(pools.keep_for(&both, None), Ok(true));
+    assert_eq!(pools.keep_for(&pair, None), Ok(false));
     assert_eq!(take(&mut pools, &one), None);
     assert_eq!(take(&mut pools, &request(&[("MEMORY", 1.0)])), None);
     assert_eq!(pools.is_free(&both), Ok(false));
@@ -130,19 +130,23 @@ fn two_that_want_all_do_not_keep_it_from_each_other() {
     assert_eq!(pools.is_free(&both), Ok(true));
     let held = take(&mut pools, &both).expect("it was kept");
     assert_eq!(pools.kept_for(), None);
-    assert_eq!(pools.keep_for(&pair), Ok(true));
+    assert_eq!(pools.keep_for(&pair, None), Ok(true));
     pools.give_back(held).expect("it was taken");
     assert_eq!(take(&mut pools, &one), None);
     // Nobody waits with it any more.
     pools.keep_no_longer();
     assert!(take(&mut pools, &one).is_some());
+    let only = ["MEMORY".to_owned()];
+    assert_eq!(pools.keep_for(&both, Some(&only)), Ok(true));
+    assert!(take(&mut pools, &one).is_some());
+    assert_eq!(take(&mut pools, &request(&[("MEMORY", 1.0)])), None);
 }
 
 #[test]
 fn a_new_declaration_keeps_nothing() {
     let mut pools = pools(&[("GPU", Declaration::Indexed(grouped(&[2])))]);
     pools
-        .keep_for(&request(&[("GPU", 2.0)]))
+        .keep_for(&request(&[("GPU", 2.0)]), None)
         .expect("it can be met");
     let fewer = Declaration::Indexed(grouped(&[1]));
     pools
@@ -177,7 +181,7 @@ proptest! {
             .into_iter()
             .filter_map(|each| take(&mut pools, &asked(each)))
             .collect();
-        prop_assert_eq!(pools.keep_for(&wanted), Ok(true));
+        prop_assert_eq!(pools.keep_for(&wanted, None), Ok(true));
         let mut others: Vec<LeaseId> = Vec::new();
         for (number, each) in later.into_iter().enumerate() {
             let each = asked(each);

@@ -12,7 +12,7 @@ import contextvars
 import heapq
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from backhaul.dask.declared import Declared, checked, groups_of
 from backhaul.dask.leases import Lease, current_lease, lay_down, take_up
 from backhaul.dask.machine_pools import coupled_here, resolved
 from backhaul.dask.requests import CPU, Needs, anyone_asks, needs_of
+from backhaul.dask.turns import Turns
 from backhaul.errors import ConfigError
 
 __all__ = ["Asked", "Gate", "asked_in", "declared_for", "run_holding"]
@@ -204,6 +205,11 @@ class Gate(Executor):
         self._requests: dict[Needs, ResourceRequest] = {}
         #: Requests that nothing was free for, since something was last given back
         self._blocked: set[Needs] = set()
+        self._turns: Turns[Needs] = Turns(
+            names_of=_contended,
+            keep=lambda needs: self._pools.keep_for(self._request(needs), list(_contended(needs))),
+            keep_no_longer=self._pools.keep_no_longer,
+        )
         #: Units that results were made on, by key
         self._made_on: dict[Any, dict[str, tuple[int, ...]]] = {}
         self._count = itertools.count()
@@ -254,9 +260,15 @@ class Gate(Executor):
         """Take out all that may hold what it asks for, the newest first; called under the lock."""
         started: list[tuple[_Waiting, Lease]] = []
         while True:
+            kept = self._turns.kept
             first: tuple[tuple[int, int], Needs] | None = None
             for needs, heap in self._waiting.items():
-                if needs not in self._blocked and (first is None or heap[0].place < first[0]):
+                if needs in self._blocked:
+                    continue
+                if needs == kept:
+                    first = heap[0].place, needs
+                    break
+                if first is None or heap[0].place < first[0]:
                     first = heap[0].place, needs
             if first is None:
                 return started
@@ -265,7 +277,13 @@ class Gate(Executor):
             number = self._pools.take(self._request(needs), self._inputs(needs, heap[0]))
             if number is None:
                 self._blocked.add(needs)
+                # Whoever comes next is past it: the newest come first here.
+                self._turns.refused(needs, 0)
                 continue
+            self._turns.granted(needs, 1)
+            if needs == kept:
+                # What it needs more than that is for all again.
+                self._blocked.clear()
             waiting = heapq.heappop(heap)
             if not heap:
                 del self._waiting[needs]
@@ -325,6 +343,11 @@ class Gate(Executor):
             if units := lease.units:
                 self._made_on[waiting.key] = units
             return [] if self._is_closed else self._let_through()
+
+
+def _contended(needs: Needs) -> Collection[str]:
+    """Name what a request may wait for while others take it; one CPU is soon free."""
+    return (*needs.resources, CPU) if needs.cpu > 1 else needs.resources
 
 
 def _run_in_context(lease: Lease, waiting: _Waiting) -> Any:

@@ -71,6 +71,12 @@ class Lease:
         #: CPUs that the thread of the task may use when it has ended, if it may use others now
         self.cpus_before: set[int] | None = None
 
+    def begin_again(self, number: int, held: Mapping[str, tuple[int, ...] | float]) -> None:
+        """Hold something again, that need not be what it was before."""
+        self.number, self.held = number, held
+        self.has_device = False
+        self.is_over = False
+
     @property
     def units(self) -> dict[str, tuple[int, ...]]:
         """Units by name, without amounts."""

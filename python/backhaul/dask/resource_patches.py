@@ -19,6 +19,8 @@ from backhaul.dask.private import (
     Worker,
     WorkerState,
     WorkerStateMachine,
+    pool_worker,
+    rejoin,
 )
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "LONG_RUNNING",
     "NON_ROOT_DECISION",
     "READY_TASKS",
+    "REJOIN_LOCK",
     "RELEASE_RESOURCES",
     "REMOVE_RESOURCES",
     "RESOURCE_PATCHES",
@@ -86,6 +89,18 @@ BESIDE_EXECUTOR: Final = InstancePatch(
     without=_SLOTS_WITHOUT,
     item="backhaul-beside",
     read={ThreadPoolExecutor: "ea2d0c64c2c5", Worker.execute: "981e9c472e6a"},
+)
+
+#: The lock that threads take first that rejoin: tasks take a lease again
+REJOIN_LOCK: Final = InstancePatch(
+    shown="ThreadPoolExecutor._rejoin_lock",
+    without="tasks that rejoin hold nothing",
+    attribute="_rejoin_lock",
+    read={
+        ThreadPoolExecutor: "ea2d0c64c2c5",
+        rejoin: "31e9d18bc083",
+        pool_worker: "f2ce8d32fd23",
+    },
 )
 
 #: How a worker begins a task, where `backhaul.dask.execution` does not
@@ -216,6 +231,7 @@ RESOURCE_PATCHES: Final = (
     CONSTRAINED_TASKS,
     READY_TASKS,
     BESIDE_EXECUTOR,
+    REJOIN_LOCK,
     EXECUTE,
     STARTUP_INFORMATION,
     SET_RESOURCES,

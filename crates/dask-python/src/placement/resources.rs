@@ -127,8 +127,10 @@ impl ResourcePools {
     }
 
     /// Lends what a request needs to no other one until it has taken it; whether that is so now
-    fn keep_for(&mut self, request: &ResourceRequest) -> PyResult<bool> {
-        self.pools.keep_for(&request.request).map_err(value_error)
+    #[pyo3(signature = (request, only = None))]
+    fn keep_for(&mut self, request: &ResourceRequest, only: Option<Vec<String>>) -> PyResult<bool> {
+        let kept = self.pools.keep_for(&request.request, only.as_deref());
+        kept.map_err(value_error)
     }
 
     /// Lends to all again what was kept

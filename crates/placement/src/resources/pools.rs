@@ -210,18 +210,25 @@ impl Pools {
     /// Lends what a request needs to no other one from now on, until it has taken it
     ///
     /// What others hold stays with them. Units are kept in the group, or of the groups, that have
-    /// the most free. Returns whether something is kept for it now: not while it is for another one,
+    /// the most free; of resources that are not in `only`, where that is given, nothing is. Returns whether something is kept for it now: not while it is for another one,
     /// so that two that need the same never keep it from each other.
     ///
     /// # Errors
     ///
     /// [`TakeError`] if it can never be met.
-    pub fn keep_for(&mut self, request: &Request) -> Result<bool, TakeError> {
+    pub fn keep_for(
+        &mut self,
+        request: &Request,
+        only: Option<&[String]>,
+    ) -> Result<bool, TakeError> {
         self.meetable(request)?;
         if let Some(kept_for) = &self.kept_for {
             return Ok(kept_for == request);
         }
         for (name, wanted) in request.needs() {
+            if only.is_some_and(|only| !only.contains(name)) {
+                continue;
+            }
             match self.pools.get_mut(name) {
                 Some(Pool::Indexed(pool)) => pool.keep(*wanted),
                 Some(Pool::Sum { kept, .. }) => *kept = *wanted,

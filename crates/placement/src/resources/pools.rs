@@ -210,8 +210,9 @@ impl Pools {
     /// Lends what a request needs to no other one from now on, until it has taken it
     ///
     /// What others hold stays with them. Units are kept in the group, or of the groups, that have
-    /// the most free; of resources that are not in `only`, where that is given, nothing is. Returns whether something is kept for it now: not while it is for another one,
-    /// so that two that need the same never keep it from each other.
+    /// the most free; of resources that are not in `only`, where that is given, nothing is. Returns
+    /// whether something is kept for it now: not while it is for another one, so that two that need
+    /// the same never keep it from each other.
     ///
     /// # Errors
     ///

@@ -836,7 +836,8 @@ class ResourcePools:
         By name: a whole number of units, counted from zero; ids like ``[0, 1]``; groups of ids like
         ``[[0, 1], [2, 3]]``; or, as a float, an amount. A whole number above 4096 is an amount too.
     coupled : dict, optional
-        Ids of other pools that are near to some ids, like ``{"GPU": {0: {"NIC": [1]}}}``.
+        Ids of other pools that are near to some ids, like ``{"GPU": {0: {"NIC": [1]}}}``; they
+        are near to each other.
 
     Raises
     ------
@@ -880,6 +881,39 @@ class ResourcePools:
         ValueError
             If it can never be met.
         """
+
+    def is_free(self, request: ResourceRequest) -> bool:
+        """Tell whether all that a request asks for is free, and may be taken by it.
+
+        Raises
+        ------
+        ValueError
+            If it can never be met.
+        """
+
+    def keep_for(self, request: ResourceRequest, only: Sequence[str] | None = None) -> bool:
+        """Lend what a request needs to no other one until it has taken it.
+
+        Parameters
+        ----------
+        request : ResourceRequest
+            What is asked for.
+        only : sequence of str, optional
+            Names of the resources of which it is kept; all of them by default.
+
+        Returns
+        -------
+        bool
+            Whether that is so now: not while something is kept for another one.
+
+        Raises
+        ------
+        ValueError
+            If it can never be met.
+        """
+
+    def keep_no_longer(self) -> None:
+        """Lend to all again what was kept."""
 
     def give_back(self, lease: int) -> None:
         """Give back all that a lease holds.

@@ -100,7 +100,7 @@ async def test_a_nanny_passes_protocol_and_configuration_to_its_worker(
     pids = await client.run(os.getpid)
     assert list(pids) == [nanny.worker_address]
     assert pids[nanny.worker_address] != os.getpid()
-    # Its restart is in test_execution.py.
+    # Its restart is in execution/test_ends.py.
     assert await client.submit(sum, [1, 2]) == 3
 
 

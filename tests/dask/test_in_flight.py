@@ -14,7 +14,7 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import dask
-from backhaul.dask import in_flight, patches, patching
+from backhaul.dask import in_flight, instance_patches, patching
 from backhaul.dask.config import work_in_hand_limits
 from backhaul.dask.in_flight import install, uninstall
 from backhaul.dask.steal_back import StealBack
@@ -405,7 +405,7 @@ async def test_an_unknown_scheduler_is_left_alone_with_one_warning(
         "source_digest",
         lambda source: "0" if source is distributed.stealing else digest(source),
     )
-    for patch in patches.INSTANCE_PATCHES:
+    for patch in instance_patches.INSTANCE_PATCHES:
         patch._warned.clear()
     handlers = dict(scheduler.stream_handlers)
     assert not install(scheduler)

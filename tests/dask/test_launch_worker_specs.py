@@ -124,6 +124,12 @@ def test_single_workers_may_differ() -> None:
         options_of(one_worker(), by_name={"numa1": {}})
 
 
+def test_all_cores_of_a_worker_are_for_it_to_count() -> None:
+    found = options_of(one_worker(gpus=(PlannedGpu(0, None),)), resources={"CORE": "all"})
+    assert found["resources"] == {"GPU": 1}
+    assert found["config"]["backhaul"]["resources"] == {"GPU": 1, "CORE": "all"}
+
+
 def test_classes_of_nannies_and_of_workers_are_told_apart() -> None:
     class OwnNanny(Nanny):
         pass

@@ -33,7 +33,7 @@ OURS = {
     # Bokeh's, of a page that we made, and a cell of our matrix
     "dashboard.py": {"cell", "doc", "grid", "hosts", "page", "plot", "self"},
     "asked.py": {"restrictions"},
-    "declared.py": {"found", "parts"},
+    "declared.py": {"counted", "found", "parts"},
     "execution.py": {"_current", "ours", "stream"},
     "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
     # A lease
@@ -57,6 +57,7 @@ OURS = {
     "ledger.py": {"link", "process", "listed", "rest"},
     # A pandas frame
     "link_table.py": {"frame"},
+    "machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
     "matrix.py": {"by_name", "cell", "found", "total"},
     # The environment of processes that are started, as dask.multiprocessing.get sets it
     "processes.py": {"os.environ", "packed"},
@@ -70,6 +71,8 @@ OURS = {
     "roots.py": {"prefixes", "rootish", "self._window"},
     "sources.py": {"_links"},
     "scheduler_slots.py": {"declared"},
+    # Slots
+    "slotted_worker.py": {"slots"},
     "sync.py": {"declared"},
     # A pandas frame
     "transfer_table.py": {"frame"},

@@ -7,26 +7,21 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from distributed import Client, Scheduler, Worker, get_worker, secede, wait
+from distributed import Worker, get_worker, secede, wait
 
 import dask
 from backhaul.dask import get_resources, resource_id, resources, scheduler_slots, slotted_worker
 from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.private import threads_lock
-from backhaul.dask.worker_slots import WorkerSlots
 from backhaul.errors import ConfigError, ResourceError
 from tests.dask.conftest import Eventually
+from tests.dask.slotted_cluster import ISLANDS, all_is_free, cluster, gate, slots
 
-#: Two groups of two
-ISLANDS = {"GPU": [[0, 1], [2, 3]], "MEMORY": 64e9}
-
-#: Workers live in this process: tasks wait here, and leave what they hold.
-gate = threading.Event()
+#: Workers live in this process: tasks leave here what they hold.
 holders: Counter[int] = Counter()
 overbooked: list[int] = []
 lock = threading.Lock()
@@ -39,47 +34,6 @@ def fresh_gate() -> Any:
     overbooked.clear()
     yield
     gate.set()
-
-
-@asynccontextmanager
-async def cluster(
-    *declared: Any, nthreads: int = 2, **config: Any
-) -> AsyncIterator[tuple[Client, Scheduler, list[Worker]]]:
-    """Start a scheduler and a worker for each declaration, all in this process, and validate."""
-    async with Scheduler(
-        protocol="backhaul", host="127.0.0.1", port=0, dashboard_address=":0", validate=True
-    ) as scheduler:
-        workers = []
-        try:
-            for each in declared:
-                with dask.config.set({"backhaul.resources": each, **config}):
-                    worker = Worker(
-                        scheduler.address, nthreads=nthreads, validate=True, host="127.0.0.1"
-                    )
-                    workers.append(await worker)
-            async with Client(scheduler.address, asynchronous=True) as client:
-                yield client, scheduler, workers
-                scheduler.validate_state()
-                for worker in workers:
-                    if worker.status == worker.status.running:
-                        worker.state.validate_state()
-                gate.set()
-        finally:
-            gate.set()
-            for worker in workers:
-                await worker.close()
-
-
-def slots(worker: Worker) -> WorkerSlots:
-    found = slotted_worker.slots_of(worker.state)
-    assert found is not None
-    return found
-
-
-def all_is_free(worker: Worker) -> bool:
-    own = slots(worker)
-    amounts = own.pools.amounts().values()
-    return not own.held and own.beside == 0 and all(total == free for total, free in amounts)
 
 
 @resources(GPU=1, CPU=0)
@@ -482,6 +436,25 @@ async def test_switched_off_all_is_as_upstream() -> None:
             assert scheduler_slots.slots_of(scheduler) is None
             assert slotted_worker.slots_of(worker.state) is None
             assert await client.submit(quick, 1) == 1
+
+
+@resources(CORE=1, CPU=0)
+def on_core(number: int) -> Any:
+    return resource_id("CORE"), os.sched_getaffinity(0), threading.get_ident()
+
+
+@pytest.mark.asyncio
+async def test_a_task_runs_on_the_cores_that_it_holds() -> None:
+    allowed = os.sched_getaffinity(0)
+    async with cluster({"CORE": "all"}) as (client, _, (worker,)):
+        assert worker.state.total_resources == {"CORE": len(allowed)}
+        for core, cpus, _thread in await client.gather(client.map(on_core, range(8))):
+            assert core in allowed
+            assert cpus == {core}
+        executor: Any = worker.executors["backhaul-beside"]
+        # The threads of the pool are as they were.
+        assert executor.submit(os.sched_getaffinity, 0).result(60) == allowed
+        assert all_is_free(worker)
 
 
 class FakeLibrary:

@@ -9,6 +9,7 @@
 
 mod declare;
 mod indexed;
+mod near;
 mod places;
 mod pools;
 mod quantity;

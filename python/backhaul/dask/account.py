@@ -12,9 +12,9 @@ from distributed import Scheduler
 from backhaul.dask import dashboard, prometheus
 from backhaul.dask.config import transfers_links_max
 from backhaul.dask.flows import Reporter
+from backhaul.dask.instance_patches import SCHEDULER_HEARTBEAT
 from backhaul.dask.ledger import Ledger
 from backhaul.dask.link_account import LinkAccount
-from backhaul.dask.patches import SCHEDULER_HEARTBEAT
 from backhaul.dask.reports import METRIC
 
 __all__ = ["Account", "account_of", "install"]

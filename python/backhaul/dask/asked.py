@@ -48,6 +48,7 @@ class AskedTasks:
     def __init__(self, places: ResourcePlaces) -> None:
         self._places = places
         self._asked: dict[Any, Asked] = {}
+        self._names: dict[int, frozenset[str]] = {}
         self._said: dict[Any, Needs] = {}
 
     def note(self, ts: TaskState, found: Needs | None, *, declares_cpu: bool) -> bool:
@@ -105,8 +106,13 @@ class AskedTasks:
             if not cpu:
                 request = {**request, **BESIDE_TASKS}
             signature = self._places.signature(ResourceRequest(request))
+            self._names[signature] = frozenset(amounts if cpu <= 1 else {**amounts, CPU: cpu})
             asked = self._asked[found] = Asked(Needs({**amounts, CPU: cpu}), signature)
         return asked
+
+    def names_of(self, signature: int) -> frozenset[str]:
+        """Name what tasks with a request keep from each other; not that they take no thread."""
+        return self._names[signature]
 
 
 _NOTHING = Needs({})

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from backhaul.dask.comm import BackhaulComm
-from backhaul.dask.patches import STREAM_CLASS
+from backhaul.dask.instance_patches import STREAM_CLASS
 from backhaul.dask.private import BatchedSend, CommClosedError
 
 __all__ = ["AdaptiveBatchedSend", "adaptive_start", "adopt"]

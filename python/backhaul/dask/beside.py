@@ -7,8 +7,10 @@ it waits for a GPU or a disk, runs here.
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from backhaul.dask.private import ThreadPoolExecutor, pool_thread_state, threads_lock
+from backhaul.dask.rejoining import RejoinLock
 
 __all__ = ["BESIDE", "BesideThreadPoolExecutor"]
 
@@ -35,6 +37,7 @@ class BesideThreadPoolExecutor(ThreadPoolExecutor):
         super().__init__(  # type: ignore[no-untyped-call]
             1, thread_name_prefix="Dask-Backhaul-Beside"
         )
+        self._rejoin_lock: Any = RejoinLock(self._rejoin_lock)
         #: Threads that were told to leave, and have not; changed, with their set, under the lock
         self._leaving = 0
         self._leaving_lock = threading.Lock()

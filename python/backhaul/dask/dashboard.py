@@ -21,11 +21,11 @@ from distributed import Scheduler
 from jinja2 import Environment, FileSystemLoader
 from tornado.ioloop import IOLoop
 
+from backhaul.dask.instance_patches import DASHBOARD_PAGES
 from backhaul.dask.ledger import Ledger
 from backhaul.dask.link_account import LinkAccount
 from backhaul.dask.matrix import Cell, Matrix, Peer, amount, duration, matrix_of
 from backhaul.dask.page_texts import EXPECTED_BYTES, TOOLTIP, expectation, head, sums
-from backhaul.dask.patches import DASHBOARD_PAGES
 
 if TYPE_CHECKING:
     from bokeh.document import Document

@@ -2,22 +2,30 @@
 
 Three ways of saying it mean ids: a whole number counts them from zero, ``[0, 1]`` names them, and
 ``[[0, 1], [2, 3]]`` puts them into groups that belong together. A float is an amount, of bytes for
-example, without ids; so is a whole number above 4096.
+example, without ids; so is a whole number above 4096. Of what the machine knows, ``"all"`` is what
+the process may use: see `backhaul.dask.machine_pools`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from backhaul._native import ResourcePools
 from backhaul.errors import ConfigError
 
-__all__ = ["Declared", "checked", "groups_of", "parse", "totals"]
+__all__ = ["ALL", "IDS_MAX", "Declared", "checked", "groups_of", "parse", "totals"]
 
-#: By name: ids in groups, or an amount, or a whole number of units
-Declared: TypeAlias = "dict[str, float | list[int] | list[list[int]]]"
+#: By name: ids in groups, or an amount, or a whole number of units, or all that there are
+Declared: TypeAlias = "dict[str, float | str | list[int] | list[list[int]]]"
+
+#: What stands for all units of the machine that a process may use
+ALL: Final = "all"
+#: A whole number above this is an amount
+IDS_MAX: Final = 4096
+#: Pools of which the machine knows all units
+_KNOWN: Final = ("GPU", "CORE", "NIC")
 
 
 def checked(declared: Mapping[str, Any] | None) -> Declared:
@@ -26,7 +34,7 @@ def checked(declared: Mapping[str, Any] | None) -> Declared:
     Parameters
     ----------
     declared : mapping of str to float, list of int or list of list of int, or None
-        As above; tuples are as good as lists, and None is nothing.
+        As above; tuples are as good as lists, and None is nothing. ``"all"`` stays what it is.
 
     Returns
     -------
@@ -40,18 +48,27 @@ def checked(declared: Mapping[str, Any] | None) -> Declared:
         ids. Names it.
     """
     found: Declared = {name: _plain(value) for name, value in (declared or {}).items()}
+    counted = {}
+    for name, value in found.items():
+        if value != ALL:
+            counted[name] = value
+        elif name not in _KNOWN:
+            raise ConfigError(
+                f"resources={declared!r}: a machine knows all of {', '.join(_KNOWN)}, not of {name}"
+            )
     try:
-        ResourcePools(found)
+        ResourcePools(counted)
     except (OverflowError, TypeError, ValueError) as error:
         raise ConfigError(f"resources={declared!r}: {error}") from error
     return found
 
 
 def totals(declared: Mapping[str, Any]) -> dict[str, float]:
-    """Count what is declared, for Dask, which knows numbers only."""
+    """Count what is declared, for Dask, which knows numbers only; without what is `ALL`."""
     return {
         name: value if isinstance(value, int | float) else sum(map(len, _groups(value)))
         for name, value in declared.items()
+        if value != ALL
     }
 
 
@@ -60,7 +77,7 @@ def groups_of(declared: Mapping[str, Any]) -> dict[str, list[list[int]]]:
     return {
         name: _groups(value)
         for name, value in declared.items()
-        if not isinstance(value, int | float)
+        if not isinstance(value, int | float | str)
     }
 
 
@@ -70,8 +87,8 @@ def parse(text: str | None) -> Declared:
     Parameters
     ----------
     text : str or None
-        Parts like ``GPU=2``, ``GPU=[0,1]``, ``GPU=[[0,1],[2,3]]`` and ``MEMORY=64e9``, with spaces
-        or commas between them.
+        Parts like ``GPU=2``, ``GPU=[0,1]``, ``GPU=[[0,1],[2,3]]``, ``CORE=all`` and
+        ``MEMORY=64e9``, with spaces or commas between them.
 
     Raises
     ------
@@ -84,6 +101,9 @@ def parse(text: str | None) -> Declared:
         name, value = name.strip(), value.strip()
         if not equals or not name:
             raise ConfigError(f"--resources must be like NAME=VALUE, got {part!r}")
+        if value == ALL:
+            found[name] = value
+            continue
         try:
             found[name] = json.loads(value, parse_constant=_refuse)
         except ValueError as error:

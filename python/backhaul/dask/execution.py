@@ -28,9 +28,9 @@ from typing import Any, NoReturn, TypeVar
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.holding import holding, send_beside
-from backhaul.dask.leases import current_lease, set_current_device
+from backhaul.dask.instance_patches import EXECUTOR_QUEUE
+from backhaul.dask.leases import current_lease, lay_down, take_up
 from backhaul.dask.memory import allocate_in_arena
-from backhaul.dask.patches import EXECUTOR_QUEUE
 from backhaul.dask.private import (
     WORKER_ANY_RUNNING,
     ExecuteFailureEvent,
@@ -319,10 +319,12 @@ class _Execution(asyncio.Future[None]):
         worker_variable.set(worker)
         allocate_in_arena()
         if (lease := current_lease.get()) is not None:
-            set_current_device(lease)
+            take_up(lease)
         try:
             self._call()
         finally:
+            if lease is not None:
+                lay_down(lease)
             del thread_state.start_time, thread_state.execution_state, thread_state.key
             with worker.active_threads_lock:
                 del worker.active_threads[thread]

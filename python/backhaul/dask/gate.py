@@ -12,7 +12,7 @@ import contextvars
 import heapq
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +20,10 @@ from typing import Any
 import dask
 from backhaul._native import ResourcePools, ResourceRequest
 from backhaul.dask.declared import Declared, checked, groups_of
-from backhaul.dask.leases import Lease, current_lease, set_current_device
+from backhaul.dask.leases import Lease, current_lease, lay_down, take_up
+from backhaul.dask.machine_pools import coupled_here, resolved
 from backhaul.dask.requests import CPU, Needs, anyone_asks, needs_of
+from backhaul.dask.turns import Turns
 from backhaul.errors import ConfigError
 
 __all__ = ["Asked", "Gate", "asked_in", "declared_for", "run_holding"]
@@ -94,7 +96,7 @@ def declared_for(resources: Mapping[str, Any] | None, *, cpus: int) -> Declared:
         If it makes no sense.
     """
     given = resources if resources is not None else dask.config.get("backhaul.resources", None)
-    declared = checked(given)
+    declared = resolved(checked(given))
     amount = declared.get(CPU, cpus)
     if isinstance(amount, list):
         raise ConfigError(f"CPU={amount!r}: the threads of a scheduler have no ids")
@@ -193,7 +195,7 @@ class Gate(Executor):
     ) -> None:
         self._max_workers = _WORKERS
         self._pool = pool
-        self._pools = ResourcePools(declared)
+        self._pools = ResourcePools(declared, coupled=coupled_here(declared))
         self._groups = groups_of(declared)
         self._needs = needs
         self._needs_in = needs_in
@@ -203,6 +205,11 @@ class Gate(Executor):
         self._requests: dict[Needs, ResourceRequest] = {}
         #: Requests that nothing was free for, since something was last given back
         self._blocked: set[Needs] = set()
+        self._turns: Turns[Needs] = Turns(
+            names_of=_contended,
+            keep=lambda needs: self._pools.keep_for(self._request(needs), list(_contended(needs))),
+            keep_no_longer=self._pools.keep_no_longer,
+        )
         #: Units that results were made on, by key
         self._made_on: dict[Any, dict[str, tuple[int, ...]]] = {}
         self._count = itertools.count()
@@ -253,9 +260,15 @@ class Gate(Executor):
         """Take out all that may hold what it asks for, the newest first; called under the lock."""
         started: list[tuple[_Waiting, Lease]] = []
         while True:
+            kept = self._turns.kept
             first: tuple[tuple[int, int], Needs] | None = None
             for needs, heap in self._waiting.items():
-                if needs not in self._blocked and (first is None or heap[0].place < first[0]):
+                if needs in self._blocked:
+                    continue
+                if needs == kept:
+                    first = heap[0].place, needs
+                    break
+                if first is None or heap[0].place < first[0]:
                     first = heap[0].place, needs
             if first is None:
                 return started
@@ -264,7 +277,13 @@ class Gate(Executor):
             number = self._pools.take(self._request(needs), self._inputs(needs, heap[0]))
             if number is None:
                 self._blocked.add(needs)
+                # Whoever comes next is past it: the newest come first here.
+                self._turns.refused(needs, 0)
                 continue
+            self._turns.granted(needs, 1)
+            if needs == kept:
+                # What it needs more than that is for all again.
+                self._blocked.clear()
             waiting = heapq.heappop(heap)
             if not heap:
                 del self._waiting[needs]
@@ -326,10 +345,18 @@ class Gate(Executor):
             return [] if self._is_closed else self._let_through()
 
 
+def _contended(needs: Needs) -> Collection[str]:
+    """Name what a request may wait for while others take it; one CPU is soon free."""
+    return (*needs.resources, CPU) if needs.cpu > 1 else needs.resources
+
+
 def _run_in_context(lease: Lease, waiting: _Waiting) -> Any:
     current_lease.set(lease)
-    set_current_device(lease)
-    return waiting.function(waiting.batch)
+    take_up(lease)
+    try:
+        return waiting.function(waiting.batch)
+    finally:
+        lay_down(lease)
 
 
 def run_holding(
@@ -343,9 +370,10 @@ def run_holding(
     lease = Lease(needs, 0, held, groups)
     token = current_lease.set(lease)
     try:
-        set_current_device(lease)
+        take_up(lease)
         return function(batch)
     finally:
+        lay_down(lease)
         current_lease.reset(token)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from distributed import Scheduler
 
 from backhaul.dask.config import work_in_hand_limits
-from backhaul.dask.patches import QUEUED_TASK_DECISION, STEAL_RESPONSE, TASK_FINISHED
+from backhaul.dask.instance_patches import QUEUED_TASK_DECISION, STEAL_RESPONSE, TASK_FINISHED
 from backhaul.dask.patching import Replacement
 from backhaul.dask.private import TaskGroup, TaskState, WorkerState
 from backhaul.dask.saturation import (

@@ -7,18 +7,33 @@ context variable; it is there in the thread of the task, and in what copies its 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
 from backhaul.dask.requests import CPU, Needs
 from backhaul.errors import ResourceError
 
-__all__ = ["Lease", "current_lease", "get_resources", "resource_id", "set_current_device"]
+__all__ = [
+    "CORE",
+    "GPU",
+    "NIC",
+    "Lease",
+    "current_lease",
+    "device_of",
+    "get_resources",
+    "lay_down",
+    "resource_id",
+    "take_up",
+]
 
 #: Name of the resource of which the ids are devices of CUDA
 GPU: Final = "GPU"
+#: Names of those of which the ids are CPUs and network interfaces
+CORE: Final = "CORE"
+NIC: Final = "NIC"
 
 
 class Lease:
@@ -36,7 +51,7 @@ class Lease:
         Units of each pool by group.
     """
 
-    __slots__ = ("groups", "has_device", "held", "is_over", "needs", "number")
+    __slots__ = ("cpus_before", "groups", "has_device", "held", "is_over", "needs", "number")
 
     def __init__(
         self,
@@ -53,6 +68,14 @@ class Lease:
         self.is_over = False
         #: Whether libraries for GPUs were told
         self.has_device = False
+        #: CPUs that the thread of the task may use when it has ended, if it may use others now
+        self.cpus_before: set[int] | None = None
+
+    def begin_again(self, number: int, held: Mapping[str, tuple[int, ...] | float]) -> None:
+        """Hold something again, that need not be what it was before."""
+        self.number, self.held = number, held
+        self.has_device = False
+        self.is_over = False
 
     @property
     def units(self) -> dict[str, tuple[int, ...]]:
@@ -117,6 +140,30 @@ def get_resources() -> dict[str, tuple[int, ...] | float]:
     return {**lease.held, CPU: lease.needs.cpu}
 
 
+def take_up(lease: Lease) -> None:
+    """Have what runs in this thread use what a lease holds, until `lay_down`.
+
+    The first GPU becomes the current device of libraries that are loaded, and the thread, with
+    those that it starts, runs on the cores of the lease alone, where it holds any.
+    """
+    set_current_device(lease)
+    cores = lease.held.get(CORE)
+    if isinstance(cores, tuple):
+        # Not its own to use, such as ids that stand for something else: it runs where it did.
+        with contextlib.suppress(OSError):
+            before = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, cores)
+            lease.cpus_before = before
+
+
+def lay_down(lease: Lease) -> None:
+    """Let the thread of a task that has ended run where it did before."""
+    if lease.cpus_before is not None:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, lease.cpus_before)
+        lease.cpus_before = None
+
+
 def set_current_device(lease: Lease) -> None:
     """Have libraries for GPUs use the first GPU of a lease in this thread, where they are loaded.
 
@@ -136,12 +183,28 @@ def set_current_device(lease: Lease) -> None:
             continue
         # A library that is there but has no device, or no driver, leaves the task to itself.
         with contextlib.suppress(Exception):
-            device = _device(ids[0], groups, count_devices(library))
+            device = device_of(ids[0], groups, count_devices(library))
             if device is not None:
                 use(library, device)
 
 
-def _device(unit: int, groups: list[list[int]], devices: int) -> int | None:
+def device_of(unit: int, groups: Sequence[Sequence[int]], devices: int) -> int | None:
+    """Tell which device of a process a unit of ``GPU`` stands for.
+
+    Parameters
+    ----------
+    unit : int
+        Its id.
+    groups : sequence of sequence of int
+        All ids.
+    devices : int
+        How many devices there are.
+
+    Returns
+    -------
+    int or None
+        Number of the device; None if the unit stands for none.
+    """
     if devices == len(groups) and sum(map(len, groups)) > devices:
         return next((number for number, ids in enumerate(groups) if unit in ids), None)
     return unit if 0 <= unit < devices else None

@@ -32,7 +32,11 @@ from distributed import Nanny, Worker
 from backhaul import Arena, _native
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_arena
-from backhaul.dask.patches import NANNY_MEMORY_MONITOR, WORKER_MEMORY, WORKER_MEMORY_MONITOR
+from backhaul.dask.instance_patches import (
+    NANNY_MEMORY_MONITOR,
+    WORKER_MEMORY,
+    WORKER_MEMORY_MONITOR,
+)
 
 __all__ = [
     "MemoryMonitor",

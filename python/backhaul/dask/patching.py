@@ -3,7 +3,8 @@
 A replacement rests on the source of what it replaces or relies upon. It is made only where that
 source is, to the letter, one that was read; in any other release of ``distributed``, or if somebody
 else has replaced the function before us, Dask runs as it is, and the log says so once. What is
-replaced is listed in `backhaul.dask.patches`, and nowhere else.
+replaced is listed in `backhaul.dask.patches` and `backhaul.dask.instance_patches`, and nowhere
+else.
 """
 
 from __future__ import annotations

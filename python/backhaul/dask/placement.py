@@ -17,8 +17,8 @@ from distributed import Scheduler, SchedulerPlugin
 from backhaul import _native
 from backhaul.dask.account import account_of
 from backhaul.dask.config import switched_on
+from backhaul.dask.instance_patches import COMM_COST, TASK_DECISION, WORKER_OBJECTIVE
 from backhaul.dask.learned_links import LearnedLinks
-from backhaul.dask.patches import COMM_COST, TASK_DECISION, WORKER_OBJECTIVE
 from backhaul.dask.patching import Replacement
 from backhaul.dask.private import TaskState, WorkerState
 from backhaul.dask.roots import RootPlan

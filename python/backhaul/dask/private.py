@@ -88,7 +88,8 @@ from distributed.sizeof import safe_sizeof
 from distributed.spill import SpillBuffer
 from distributed.stealing import WorkStealing
 from distributed.system_monitor import SystemMonitor
-from distributed.threadpoolexecutor import ThreadPoolExecutor, threads_lock
+from distributed.threadpoolexecutor import ThreadPoolExecutor, rejoin, threads_lock
+from distributed.threadpoolexecutor import _worker as pool_worker
 from distributed.threadpoolexecutor import thread_state as pool_thread_state
 from distributed.utils import All as wait_for_all
 from distributed.utils import (
@@ -229,9 +230,11 @@ __all__ = [
     "parse_memory_limit",
     "pickle",
     "pool_thread_state",
+    "pool_worker",
     "process_of",
     "processes_and_threads",
     "read_when_there",
+    "rejoin",
     "run_actor",
     "run_task",
     "run_task_simple",

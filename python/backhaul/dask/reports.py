@@ -11,7 +11,7 @@ from distributed.comm import get_address_host
 from backhaul.dask import prometheus
 from backhaul.dask.config import transfers_links_max
 from backhaul.dask.flows import Reporter
-from backhaul.dask.patches import WORKER_METRIC
+from backhaul.dask.instance_patches import WORKER_METRIC
 
 __all__ = ["METRIC", "WorkerMetric", "install", "nic_bytes_per_s", "report_of"]
 

@@ -18,7 +18,7 @@ from distributed import Scheduler
 
 from backhaul import _native
 from backhaul.dask import in_flight
-from backhaul.dask.patches import QUEUE_SLOTS, QUEUED_TASK_DECISION, ROOTISH
+from backhaul.dask.instance_patches import QUEUE_SLOTS, QUEUED_TASK_DECISION, ROOTISH
 from backhaul.dask.patching import Replacement
 from backhaul.dask.private import TaskPrefix, TaskState, WorkerState, task_slots_available
 

@@ -12,6 +12,7 @@ Nothing but the annotations of new tasks is looked at before somebody asks for a
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Iterable
 from operator import attrgetter
@@ -23,7 +24,9 @@ from backhaul._native import ResourcePlaces
 from backhaul.dask.asked import BESIDE_TASKS, Asked, AskedTasks
 from backhaul.dask.config import resource_limits
 from backhaul.dask.declared import Declared, checked, totals
-from backhaul.dask.patches import (
+from backhaul.dask.private import HeapSet, TaskState, WorkerState
+from backhaul.dask.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
+from backhaul.dask.resource_patches import (
     ACQUIRE_RESOURCES,
     ADD_RESOURCES,
     ANNOTATIONS_APPLIED,
@@ -37,8 +40,7 @@ from backhaul.dask.patches import (
     STARTUP_INFORMATION,
     STEAL_RATIO,
 )
-from backhaul.dask.private import HeapSet, TaskState, WorkerState
-from backhaul.dask.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
+from backhaul.dask.turns import Turns
 
 __all__ = ["SchedulerSlots", "install", "slots_of"]
 
@@ -117,6 +119,11 @@ class SchedulerSlots:
         #: Tasks that take less than a thread, by worker
         self._beside: dict[WorkerState, int] = {}
         self._warned: set[int] = set()
+        self._turns: Turns[int] = Turns(
+            names_of=self.asked.names_of, keep=self._keep_worker, keep_no_longer=self._keep_none
+        )
+        #: The worker that takes nothing more of what the request needs that `_turns` keeps it for
+        self._kept_worker: WorkerState | None = None
         self._drains = False
         self._upstream_apply = scheduler._apply_annotations
         self._upstream_add: Any = scheduler.add_resources
@@ -198,6 +205,11 @@ class SchedulerSlots:
         if number is not None:
             del self._workers[number]
             self.places.remove_worker(number)
+        if ws is self._kept_worker:
+            self._kept_worker = None
+            if self.waiting:
+                # Another one is kept.
+                self._drain_soon()
         self._upstream_remove(worker)
 
     def acquire(self, ts: TaskState, ws: WorkerState) -> None:
@@ -209,6 +221,7 @@ class SchedulerSlots:
         number = self._number(ws)
         self.places.book(asked.signature, number)
         self.booked[ts] = asked, number
+        self._turns.granted(asked.signature, ts.priority)
         if asked.is_beside and ts not in ws.long_running:
             self._beside[ws] = self._beside.get(ws, 0) + 1
             ws.add_to_long_running(ts)
@@ -285,15 +298,35 @@ class SchedulerSlots:
         """Those that hold inputs, and the least loaded one."""
         running = self.scheduler.running
         found = {ws for dts in ts.dependencies for ws in dts.who_has or () if ws in running}
-        for number in self.places.ranked(asked.signature):
-            if (ws := self._workers[number]) in running:
-                found.add(ws)
-                return found
-        for number in self.places.ranked(asked.signature, len(self._workers)):
-            if (ws := self._workers[number]) in running:
-                found.add(ws)
-                break
+        least_loaded = self._least_loaded(asked.signature)
+        if least_loaded is not None:
+            found.add(least_loaded)
         return found
+
+    def _least_loaded(self, signature: int) -> WorkerState | None:
+        """Find the worker that would be the least loaded with one more such task."""
+        # It is nearly always the first.
+        for count in (1, len(self._workers)):
+            for number in self.places.ranked(signature, count):
+                ws = self._workers[number]
+                if ws in self.scheduler.running and not self._is_kept_from(signature, ws):
+                    return ws
+        return None
+
+    def _is_kept_from(self, signature: int, ws: WorkerState) -> bool:
+        """Tell whether a worker takes no such task now, for a request that waited for long."""
+        kept = self._turns.kept
+        if kept is None or ws is not self._kept_worker or kept == signature:
+            return False
+        return not self.asked.names_of(kept).isdisjoint(self.asked.names_of(signature))
+
+    def _keep_worker(self, signature: int) -> bool:
+        """Choose a worker that a request is to get, and is kept from what needs the same."""
+        self._kept_worker = self._least_loaded(signature)
+        return self._kept_worker is not None
+
+    def _keep_none(self) -> None:
+        self._kept_worker = None
 
     def _cheapest(
         self, ts: TaskState, asked: Asked, candidates: Iterable[WorkerState]
@@ -304,6 +337,8 @@ class SchedulerSlots:
             number = self._number(ws)
             load = self.places.load(asked.signature, number)
             if load is None or (self._keeps and not self.places.has_room(asked.signature, number)):
+                continue
+            if self._is_kept_from(asked.signature, ws):
                 continue
             begins_s = 0.0
             if ts.dependencies:
@@ -335,6 +370,8 @@ class SchedulerSlots:
         if heap is None:
             heap = self.waiting[place] = HeapSet(key=attrgetter("priority"))
         heap.add(ts)
+        if reason is None and not any(restrictions):
+            self._turns.refused(asked.signature, heap.peek().priority)
 
     def _drain_soon(self) -> None:
         """Send what waits, once all that happens now has been handled."""
@@ -345,29 +382,42 @@ class SchedulerSlots:
     def drain(self) -> None:
         """Send as many of the tasks that wait as workers have room for, the first ones first."""
         self._drains = False
-        for place, heap in list(self.waiting.items()):
+        kept = self._turns.kept
+        if kept is not None and self._kept_worker not in self.scheduler.running:
+            self._keep_worker(kept)
+        heads: list[Any] = []
+        for number, place in enumerate(list(self.waiting)):
+            self._push_head(heads, number, place)
+        while heads:
+            _, number, place = heapq.heappop(heads)
             signature, restrictions = place
-            while heap:
-                ts = heap.peek()
-                if ts.state != "no-worker":
-                    # It was sent when a worker joined, or nobody wants it any more.
-                    heap.discard(ts)
-                    continue
-                if not any(restrictions) and not self._has_room(signature):
-                    break
-                self.scheduler.transitions(
-                    {ts.key: "processing"}, stimulus_id=f"resources-free-{ts.key}"
-                )
-                if ts.state == "no-worker":
-                    break
-                heap.discard(ts)
-            if not heap:
-                self.waiting.pop(place, None)
+            if not any(restrictions) and not self._has_room(signature):
+                continue
+            ts = self.waiting[place].peek()
+            self.scheduler.transitions(
+                {ts.key: "processing"}, stimulus_id=f"resources-free-{ts.key}"
+            )
+            if ts.state != "no-worker":
+                self._push_head(heads, number, place)
+
+    def _push_head(self, heads: list[Any], number: int, place: Any) -> None:
+        """Note which task of a kind is the first that waits, if any still does."""
+        heap = self.waiting[place]
+        while heap:
+            ts = heap.peek()
+            if ts.state == "no-worker":
+                is_kept = place[0] == self._turns.kept
+                heapq.heappush(heads, (() if is_kept else ts.priority, number, place))
+                return
+            # It was sent, just now or when a worker joined, or nobody wants it any more.
+            heap.discard(ts)
+        del self.waiting[place]
+        if not any(place[1]):
+            self._turns.left(place[0])
 
     def _has_room(self, signature: int) -> bool:
-        return any(
-            self.places.has_room(signature, number) for number in self.places.ranked(signature)
-        )
+        ws = self._least_loaded(signature)
+        return ws is not None and bool(self.places.has_room(signature, self._number(ws)))
 
     # Workers by number
 

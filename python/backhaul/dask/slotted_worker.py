@@ -7,6 +7,7 @@ by sub-classes of the sets in which Dask's state machine keeps tasks, and one of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from distributed import Worker
@@ -17,20 +18,37 @@ from backhaul.dask.config import resource_limits
 from backhaul.dask.declared import Declared, checked, totals
 from backhaul.dask.holding import holding_execute
 from backhaul.dask.leases import Lease
-from backhaul.dask.patches import (
+from backhaul.dask.machine_pools import coupled_here, resolved
+from backhaul.dask.private import (
+    HeapSet,
+    ThreadPoolExecutor,
+    UnpauseEvent,
+    WorkerStateMachine,
+    time,
+)
+from backhaul.dask.rejoining import RejoinLock
+from backhaul.dask.requests import CPU
+from backhaul.dask.resource_patches import (
     BESIDE_EXECUTOR,
     CONSTRAINED_TASKS,
     EXECUTE,
     READY_TASKS,
+    REJOIN_LOCK,
     SET_RESOURCES,
     STARTUP_INFORMATION,
     WORKER_STATE_CLASS,
 )
-from backhaul.dask.private import HeapSet, UnpauseEvent, WorkerStateMachine, time
-from backhaul.dask.requests import CPU
 from backhaul.dask.worker_slots import WorkerSlots, by_priority
 
-__all__ = ["SlottedWorkerState", "declared_here", "install", "lease_of", "slots_of"]
+__all__ = [
+    "SlottedWorkerState",
+    "declared_here",
+    "give_slots",
+    "install",
+    "lease_of",
+    "slots_of",
+    "start_more",
+]
 
 
 def install(worker: Worker) -> None:
@@ -70,15 +88,27 @@ def install(worker: Worker) -> None:
         state.total_resources[name] = total
         state.available_resources.setdefault(name, total)
     executor = BesideThreadPoolExecutor()
-    slots = WorkerSlots(declared, beside_max=limits.beside_max, executor=executor)
-    CONSTRAINED_TASKS.install(state, Constrained(slots))
-    READY_TASKS.install(state, Ready(slots))
-    WORKER_STATE_CLASS.install(state, SlottedWorkerState)
+    slots = WorkerSlots(
+        declared, couple=coupled_here, beside_max=limits.beside_max, executor=executor
+    )
+    # Not at once: the state machine is in the middle of something.
+    slots.wake = partial(worker.loop.add_callback, start_more, worker)
+    give_slots(state, slots)
     BESIDE_EXECUTOR.install(worker.executors, executor)
+    default: Any = worker.executors["default"]
+    if isinstance(default, ThreadPoolExecutor) and REJOIN_LOCK.fits(default):
+        REJOIN_LOCK.install(default, RejoinLock(default._rejoin_lock))
     STARTUP_INFORMATION.install(worker.startup_information, _declared_by)
     SET_RESOURCES.install(worker, _setting(worker, worker.set_resources))
     if not _executes_directly():
         EXECUTE.install(worker, holding_execute(worker, worker.execute, lease_of))
+
+
+def give_slots(state: WorkerStateMachine, slots: WorkerSlots) -> None:
+    """Have a state machine, that has no tasks yet, start them by slots."""
+    CONSTRAINED_TASKS.install(state, Constrained(slots))
+    READY_TASKS.install(state, Ready(slots))
+    WORKER_STATE_CLASS.install(state, SlottedWorkerState)
 
 
 def declared_here(given: Mapping[str, float]) -> Declared:
@@ -87,7 +117,7 @@ def declared_here(given: Mapping[str, float]) -> Declared:
     The configuration wins where both have a name and count alike, as it may name ids; where they
     count otherwise, what the worker was given does.
     """
-    configured = checked(dask.config.get("backhaul.resources", None))
+    configured = resolved(checked(dask.config.get("backhaul.resources", None)))
     counted = totals(configured)
     own = {name: total for name, total in given.items() if counted.get(name) != total}
     # Threads of workers are what Dask says; local schedulers are told otherwise.
@@ -120,10 +150,15 @@ def _setting(worker: Worker, original: Callable[..., Any]) -> Callable[..., Any]
 
     async def set_resources(**resources: float) -> None:
         await original(**resources)
-        if worker.state.running:
-            worker.handle_stimulus(UnpauseEvent(stimulus_id=f"set-resources-{time()}"))
+        start_more(worker)
 
     return set_resources
+
+
+def start_more(worker: Worker) -> None:
+    """Have the state machine look for tasks that may start by now."""
+    if worker.state.running:
+        worker.handle_stimulus(UnpauseEvent(stimulus_id=f"resources-{time()}"))
 
 
 def _declared_by(worker: Worker) -> Declared:

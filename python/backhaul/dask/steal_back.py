@@ -15,7 +15,7 @@ from typing import Any
 
 from distributed import Scheduler, SchedulerPlugin
 
-from backhaul.dask.patches import STEAL_RESPONSE
+from backhaul.dask.instance_patches import STEAL_RESPONSE
 from backhaul.dask.patching import Replacement
 from backhaul.dask.private import TaskState, WorkerState
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -22,8 +22,10 @@ from backhaul._native import ResourcePools, ResourceRequest
 from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.declared import Declared, checked, groups_of, totals
 from backhaul.dask.leases import Lease
+from backhaul.dask.machine_pools import Coupled
 from backhaul.dask.private import HeapSet
 from backhaul.dask.requests import ANNOTATION, CPU, Needs
+from backhaul.dask.turns import Turns
 from backhaul.errors import ConfigError
 
 __all__ = ["WorkerSlots", "by_priority"]
@@ -44,6 +46,8 @@ class WorkerSlots:
     ----------
     declared : mapping
         What the worker has, see `backhaul.dask.declared`.
+    couple : callable, optional
+        Tells of what is declared which units are near to each other.
     beside_max : int
         Most tasks at once that take less than a thread.
     executor : BesideThreadPoolExecutor
@@ -54,11 +58,13 @@ class WorkerSlots:
         self,
         declared: Declared,
         *,
+        couple: Callable[[Declared], Coupled] = lambda _: {},
         beside_max: int,
         executor: BesideThreadPoolExecutor | None = None,
     ) -> None:
         self.declared = declared
-        self.pools = ResourcePools(declared)
+        self.pools = ResourcePools(declared, coupled=couple(declared))
+        self._couple = couple
         self._totals = totals(declared)
         self.groups = groups_of(declared)
         self.beside_max = beside_max
@@ -68,18 +74,29 @@ class WorkerSlots:
         self.held: dict[Any, Lease] = {}
         #: Units that results in memory were made on, by key
         self.made_on: dict[Any, dict[str, tuple[int, ...]]] = {}
+        #: Tasks that have seceded and ask for a lease again: whom to tell, by key
+        self._returning: dict[Any, tuple[Any, Lease, Callable[[], object]]] = {}
+        #: Those of them that have it; to Dask they are not executing
+        self._returned: set[Any] = set()
         #: Tasks that execute and take less than a thread
         self.beside = 0
         #: Threads that tasks with leases take; a plain one takes one
         self._threads = 0.0
         self._executor = executor
+        #: Called when ready tasks may start that nothing else will look at
+        self.wake: Callable[[], None] = lambda: None
+        self._turns: Turns[Needs] = Turns(
+            names_of=lambda needs: needs.resources,
+            keep=self._keep,
+            keep_no_longer=self.pools.keep_no_longer,
+        )
         self._needs: dict[Any, Needs] = {}
         self._requests: dict[Needs, ResourceRequest] = {}
 
     @property
     def is_idle(self) -> bool:
         """Whether there are only plain tasks."""
-        return not self.held and not self.waiting
+        return not self.held and not self.waiting and not self._returning
 
     def needs_of(self, ts: Any) -> Needs | None:
         """Say what a task of the worker asks for; None for one thread and nothing else."""
@@ -107,12 +124,19 @@ class WorkerSlots:
         """Forget a task that is not ready any more."""
         needs = self.needs_of(ts)
         if needs is not None and (heap := self.waiting.get(needs)) is not None:
+            # It may be that threads were left idle for it.
+            wakes = needs.cpu > 0 and bool(heap) and heap.peek() is ts
             heap.discard(ts)
             if not heap:
                 del self.waiting[needs]
+                wakes = self._turns.left(needs) or wakes
+            if wakes:
+                self.wake()
 
     def start(self, state: Any) -> dict[Any, str]:
         """Take leases for as many ready tasks as there are slots for, in order of priority.
+
+        Those that something is kept for come first: what is free of it is idle until they start.
 
         Returns
         -------
@@ -122,12 +146,18 @@ class WorkerSlots:
         self._follow(state.total_resources)
         recs: dict[Any, str] = {}
         ready = state.ready
-        free = state.nthreads - (len(state.executing) - len(self.held)) - self._threads
+        plain_running = len(state.executing) - len(self.held) + len(self._returned)
+        free = state.nthreads - plain_running - self._threads
+        if self._returning:
+            free -= self._lend_again(free)
+        kept = self._turns.kept
         heads = [
-            (heap.peek().priority, number, needs)
+            (() if needs == kept else heap.peek().priority, number, needs)
             for number, (needs, heap) in enumerate(self.waiting.items())
         ]
         heapq.heapify(heads)
+        #: What idle threads are left to, that are too few
+        left_to: Needs | None = None
         while True:
             plain = ready.peek_plain() if free >= 1 - _ROUNDING else None
             if plain is not None and (not heads or plain.priority <= heads[0][0]):
@@ -143,12 +173,13 @@ class WorkerSlots:
             heap = self.waiting[needs]
             ts = heap.peek()
             if needs.cpu > free + _ROUNDING:
-                if 1 < needs.cpu <= state.nthreads and self.could_hold(needs):
+                if free > _ROUNDING and needs.cpu <= state.nthreads and self.could_hold(needs):
                     # It would wait for ever if others took each thread as it gets free.
-                    free = 0
+                    free, left_to = 0, needs
                 continue
             if not self._lend(ts, needs):
                 continue
+            self._turns.granted(needs, ts.priority)
             free -= needs.cpu
             heap.discard(ts)
             state.ready.discard(ts)
@@ -160,15 +191,36 @@ class WorkerSlots:
                 heapq.heappush(heads, (heap.peek().priority, number, needs))
             else:
                 self.waiting.pop(needs, None)
+        if left_to is not None and recs and not self.could_hold(left_to):
+            # One without a thread has taken what else it asks for.
+            recs.update(self.start(state))
         return recs
+
+    def take_again(self, ts: Any, lease: Lease, tell: Callable[[], object]) -> None:
+        """Lend again to a task that has seceded, as soon as what it asks for is free.
+
+        Such a task runs already, so it comes before those that wait.
+
+        Parameters
+        ----------
+        ts : TaskState or None
+            The task; None if the worker does not know it any more.
+        lease : Lease
+            What it held, which is over.
+        tell : callable
+            Called when it holds it again, or never will: the lease says so.
+        """
+        if ts is None or ts.key in self._returning or not lease.is_over:
+            tell()
+        else:
+            self._returning[ts.key] = ts, lease, tell
 
     def could_hold(self, needs: Needs) -> bool:
         """Tell whether the resources of a request are free, without taking them."""
-        lease = self._take(needs, {})
-        if lease is None:
+        try:
+            return self.pools.is_free(self._request(needs))
+        except ValueError:
             return False
-        self.pools.give_back(lease)
-        return True
 
     def give_back(self, ts: Any) -> None:
         """Have back what a task holds; does nothing if it holds nothing."""
@@ -177,6 +229,7 @@ class WorkerSlots:
             return
         lease.is_over = True
         self.pools.give_back(lease.number)
+        self._returned.discard(ts.key)
         self._threads -= lease.needs.cpu
         if lease.needs.cpu < 1:
             self.beside -= 1
@@ -184,6 +237,28 @@ class WorkerSlots:
                 self._executor.shrink(self.beside)
         if units := lease.units:
             self.made_on[ts.key] = units
+
+    def _lend_again(self, free: float) -> float:
+        """Lend to tasks that ask for it again, and return how many threads they take."""
+        taken = 0.0
+        for key, (ts, lease, tell) in list(self._returning.items()):
+            needs = lease.needs
+            if needs.cpu > free - taken + _ROUNDING:
+                continue
+            try:
+                self.pools.is_free(self._request(needs))
+            except ValueError:
+                # There is less by now: it would wait for ever, and with it whoever waits for it.
+                del self._returning[key]
+                tell()
+                continue
+            if self._lend(ts, needs, lease):
+                del self._returning[key]
+                self._turns.granted(needs, ts.priority)
+                self._returned.add(key)
+                taken += needs.cpu
+                tell()
+        return taken
 
     def _follow(self, total: Mapping[str, float]) -> None:
         """Have what the worker has by now; what is held stays with its holder."""
@@ -195,24 +270,34 @@ class WorkerSlots:
         except ConfigError as error:
             logger.warning("Backhaul lends what there was before: %s", error)
         else:
-            self.pools.declare(declared)
+            self.pools.declare(declared, coupled=self._couple(declared))
+            self._turns.forget_kept()
             self.declared = declared
             self.groups = groups_of(declared)
             self._requests.clear()
         self._totals = dict(total)
 
-    def _lend(self, ts: Any, needs: Needs) -> bool:
+    def _lend(self, ts: Any, needs: Needs, lease: Lease | None = None) -> bool:
         if needs.cpu < 1 and self.beside >= self.beside_max:
             return False
         inputs: dict[str, list[int]] = {}
-        if needs.affinity and self.made_on:
+        if lease is not None:
+            # Again the same, if that is free: what the task has made may be there.
+            inputs = {name: list(ids) for name, ids in lease.units.items()}
+        elif needs.affinity and self.made_on:
             for dependency in ts.dependencies:
                 for name, units in self.made_on.get(dependency.key, {}).items():
                     inputs.setdefault(name, []).extend(units)
-        number = self._take(needs, inputs)
+        number = self._take(needs, inputs, again=lease is not None)
         if number is None:
+            self._turns.refused(needs, ts.priority)
             return False
-        self.held[ts.key] = Lease(needs, number, self.pools.held(number), self.groups)
+        held = self.pools.held(number)
+        if lease is None:
+            lease = Lease(needs, number, held, self.groups)
+        else:
+            lease.begin_again(number, held)
+        self.held[ts.key] = lease
         self._threads += needs.cpu
         if needs.cpu < 1:
             self.beside += 1
@@ -220,15 +305,30 @@ class WorkerSlots:
                 self._executor.grow(self.beside)
         return True
 
-    def _take(self, needs: Needs, inputs: Mapping[str, list[int]]) -> int | None:
-        request = self._requests.get(needs)
-        if request is None:
-            request = self._requests[needs] = self._fitted(needs)
+    def _take(
+        self, needs: Needs, inputs: Mapping[str, list[int]], *, again: bool = False
+    ) -> int | None:
+        request = self._request(needs)
+        if again and self._turns.kept != needs:
+            request = ResourceRequest(request.needs, list(inputs))
         try:
             return self.pools.take(request, inputs)
         except ValueError:
             # There is less than when it was sent here. It waits, as upstream has it, for more.
             return None
+
+    def _keep(self, needs: Needs) -> bool:
+        try:
+            return self.pools.keep_for(self._request(needs))
+        except ValueError:
+            # What it asks for is not there any more: nobody waits for it by staying away.
+            return False
+
+    def _request(self, needs: Needs) -> ResourceRequest:
+        request = self._requests.get(needs)
+        if request is None:
+            request = self._requests[needs] = self._fitted(needs)
+        return request
 
     def _fitted(self, needs: Needs) -> ResourceRequest:
         """Round up what is more than one of something that Dask counts, and we do by ids."""

@@ -121,6 +121,23 @@ impl ResourcePools {
         Ok(lease.map(|lease| lease.0))
     }
 
+    /// Whether all that a request asks for is free, and may be taken by it
+    fn is_free(&self, request: &ResourceRequest) -> PyResult<bool> {
+        self.pools.is_free(&request.request).map_err(value_error)
+    }
+
+    /// Lends what a request needs to no other one until it has taken it; whether that is so now
+    #[pyo3(signature = (request, only = None))]
+    fn keep_for(&mut self, request: &ResourceRequest, only: Option<Vec<String>>) -> PyResult<bool> {
+        let kept = self.pools.keep_for(&request.request, only.as_deref());
+        kept.map_err(value_error)
+    }
+
+    /// Lends to all again what was kept
+    fn keep_no_longer(&mut self) {
+        self.pools.keep_no_longer();
+    }
+
     /// Gives back all that a lease holds
     fn give_back(&mut self, lease: u64) -> PyResult<()> {
         self.pools.give_back(LeaseId(lease)).map_err(key_error)?;

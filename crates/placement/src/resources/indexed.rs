@@ -26,6 +26,8 @@ struct Unit {
     /// Which group it belongs to; `None` once it is no longer declared
     group: Option<usize>,
     free: Quantity,
+    /// Whether it is kept for one request
+    is_kept: bool,
 }
 
 impl IndexedPool {
@@ -47,6 +49,7 @@ impl IndexedPool {
                 let unit = self.units.entry(id).or_insert(Unit {
                     group: None,
                     free: Quantity::ONE,
+                    is_kept: false,
                 });
                 unit.group = Some(group);
             }
@@ -63,7 +66,8 @@ impl IndexedPool {
     /// could hold is taken from several, as few as can be.
     ///
     /// Before all that, units in `preferred` are chosen, then units of their groups, then those in
-    /// `near`. Ids that are not there are no preference.
+    /// `near`. Ids that are not there are no preference. Units that are kept are chosen only if
+    /// `keeps` says that they are for this one.
     ///
     /// To be asked only for what is not `refused`.
     pub fn choose(
@@ -71,8 +75,9 @@ impl IndexedPool {
         wanted: Quantity,
         preferred: &[UnitId],
         near: &[UnitId],
+        keeps: bool,
     ) -> Option<Choice> {
-        let taste = Taste::new(self, preferred, near);
+        let taste = Taste::new(self, preferred, near, keeps);
         match wanted.whole_units() {
             Some(count) => self.choose_whole(usize::try_from(count).ok()?, &taste),
             None => self.choose_share(wanted, &taste),
@@ -81,8 +86,7 @@ impl IndexedPool {
 
     /// Says why a request can never be met here; `None` if it can
     pub fn refused(&self, resource: &str, wanted: Quantity) -> Option<Unmeetable> {
-        let count: usize = self.sizes.iter().sum();
-        let there = Quantity::whole(u32::try_from(count).unwrap_or(u32::MAX));
+        let there = Quantity::whole(u32::try_from(self.count()).unwrap_or(u32::MAX));
         if wanted > there {
             return Some(Unmeetable::TooMuch {
                 resource: resource.to_owned(),
@@ -97,6 +101,56 @@ impl IndexedPool {
             });
         }
         None
+    }
+
+    /// Keeps units for one request, free or not: those of which the most is free
+    ///
+    /// They are such as [`IndexedPool::choose`] gives once they are free: one unit for a share,
+    /// units of one group wherever there is a group large enough.
+    pub fn keep(&mut self, wanted: Quantity) {
+        self.keep_nothing();
+        let count = wanted.whole_units().unwrap_or(1);
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let mut groups: Vec<Vec<(Quantity, UnitId)>> = vec![Vec::new(); self.sizes.len()];
+        for (&id, unit) in &self.units {
+            if let Some(group) = unit.group {
+                groups[group].push((unit.free, id));
+            }
+        }
+        for units in &mut groups {
+            units.sort_by_key(|&(free, id)| (Quantity::ONE - free, id));
+        }
+        let free_of = |units: &[(Quantity, UnitId)]| -> Quantity {
+            units.iter().take(count).map(|&(free, _)| free).sum()
+        };
+        let is_large_enough = |units: &Vec<(Quantity, UnitId)>| units.len() >= count;
+        let kept: Vec<UnitId> = if groups.iter().any(is_large_enough) {
+            groups
+                .iter()
+                .filter(|units| is_large_enough(units))
+                // Of equals the first, which is the last when it is turned round.
+                .rev()
+                .max_by_key(|units| free_of(units))
+                .into_iter()
+                .flat_map(|units| units.iter().take(count).map(|&(_, id)| id))
+                .collect()
+        } else {
+            groups.sort_by_key(|units| std::cmp::Reverse(free_of(units)));
+            let units = groups.iter().flatten();
+            units.take(count).map(|&(_, id)| id).collect()
+        };
+        for id in kept {
+            if let Some(unit) = self.units.get_mut(&id) {
+                unit.is_kept = true;
+            }
+        }
+    }
+
+    /// Keeps no unit any longer
+    pub fn keep_nothing(&mut self) {
+        for unit in self.units.values_mut() {
+            unit.is_kept = false;
+        }
     }
 
     /// Takes what was just chosen
@@ -130,6 +184,25 @@ impl IndexedPool {
             .map(|(&id, unit)| (id, unit.free))
     }
 
+    /// Whether so much is free of some units, were they alone; all of them, where they are fewer
+    pub fn has_free(&self, wanted: Quantity, ids: impl Iterator<Item = UnitId>) -> bool {
+        let one = wanted.min(Quantity::ONE);
+        let count = usize::try_from(wanted.whole_units().unwrap_or(1)).unwrap_or(usize::MAX);
+        let (mut there, mut free) = (0_usize, 0_usize);
+        for id in ids {
+            if let Some(unit) = self.units.get(&id) {
+                there += 1;
+                free += usize::from(unit.free >= one);
+            }
+        }
+        there > 0 && free >= count.min(there)
+    }
+
+    /// How many units are declared
+    pub fn count(&self) -> usize {
+        self.sizes.iter().sum()
+    }
+
     /// How many units are declared
     pub fn total(&self) -> Quantity {
         self.free().map(|_| Quantity::ONE).sum()
@@ -138,6 +211,7 @@ impl IndexedPool {
     fn choose_share(&self, wanted: Quantity, taste: &Taste<'_>) -> Option<Choice> {
         self.units
             .iter()
+            .filter(|(_, unit)| taste.may_take(unit))
             .filter_map(|(&id, unit)| Some((id, unit.group?, unit.free)))
             .filter(|(_, _, free)| *free >= wanted)
             .min_by_key(|&(id, group, free)| (taste.rank(id, group), free, id))
@@ -149,6 +223,7 @@ impl IndexedPool {
         for (&id, unit) in &self.units {
             if let Some(group) = unit.group
                 && unit.free == Quantity::ONE
+                && taste.may_take(unit)
             {
                 free[group].push(id);
             }
@@ -203,10 +278,12 @@ struct Taste<'a> {
     preferred: &'a [UnitId],
     groups: Vec<usize>,
     near: &'a [UnitId],
+    /// Whether kept units are for it
+    keeps: bool,
 }
 
 impl<'a> Taste<'a> {
-    fn new(pool: &IndexedPool, preferred: &'a [UnitId], near: &'a [UnitId]) -> Self {
+    fn new(pool: &IndexedPool, preferred: &'a [UnitId], near: &'a [UnitId], keeps: bool) -> Self {
         let groups = preferred
             .iter()
             .filter_map(|id| pool.units.get(id)?.group)
@@ -215,7 +292,12 @@ impl<'a> Taste<'a> {
             preferred,
             groups,
             near,
+            keeps,
         }
+    }
+
+    fn may_take(&self, unit: &Unit) -> bool {
+        self.keeps || !unit.is_kept
     }
 
     /// Rank of one unit; the lower, the better
@@ -254,7 +336,7 @@ mod tests {
     }
 
     fn taken(pool: &mut IndexedPool, units: f64, preferred: &[UnitId]) -> Option<Vec<UnitId>> {
-        let choice = pool.choose(share(units), preferred, &[])?;
+        let choice = pool.choose(share(units), preferred, &[], false)?;
         pool.take(&choice);
         Some(choice.into_iter().map(|(id, _)| id).collect())
     }

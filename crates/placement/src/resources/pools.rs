@@ -1,13 +1,16 @@
 //! All that one worker lends to its tasks.
 
+mod choose;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 use thiserror::Error;
 
 use super::UnitId;
-use super::declare::{Coupled, Declaration, DeclareError, check};
+use super::declare::{Declaration, DeclareError, check};
 use super::indexed::{Choice, IndexedPool};
+use super::near::Near;
 use super::quantity::Quantity;
 use super::request::{Request, Unmeetable};
 
@@ -15,22 +18,27 @@ use super::request::{Request, Unmeetable};
 ///
 /// What is taken is a lease, given back once. Nothing is lent twice: of an indexed pool no unit
 /// beyond one, of a sum no more than there is.
+///
+/// A request for much may wait for ever while requests for little take each unit as it gets free.
+/// [`Pools::keep_for`] ends that: from then on what it needs is lent to no other request. Who is to
+/// be helped so, and when, is for the caller to say.
 #[derive(Clone, Debug, Default)]
 pub struct Pools {
     pools: BTreeMap<String, Pool>,
+    near: Near,
     leases: BTreeMap<LeaseId, Held>,
     last: u64,
+    kept_for: Option<Request>,
 }
 
 #[derive(Clone, Debug)]
 enum Pool {
-    Indexed {
-        pool: IndexedPool,
-        coupled: BTreeMap<UnitId, Vec<Coupled>>,
-    },
+    Indexed(IndexedPool),
     Sum {
         total: Quantity,
         used: Quantity,
+        /// What only the request may take that something is kept for
+        kept: Quantity,
     },
 }
 
@@ -88,6 +96,8 @@ impl Pools {
         declared: &BTreeMap<String, Declaration>,
     ) -> Result<(), DeclareError> {
         check(declared)?;
+        self.keep_no_longer();
+        self.near = Near::new(declared);
         let mut before = std::mem::take(&mut self.pools);
         for lease in self.leases.values_mut() {
             lease.follow(declared);
@@ -96,18 +106,16 @@ impl Pools {
             let pool = match declaration {
                 Declaration::Indexed(indexed) => {
                     let mut pool = match before.remove(name) {
-                        Some(Pool::Indexed { pool, .. }) => pool,
+                        Some(Pool::Indexed(pool)) => pool,
                         _ => IndexedPool::default(),
                     };
                     pool.declare(indexed);
-                    Pool::Indexed {
-                        pool,
-                        coupled: indexed.coupled.clone(),
-                    }
+                    Pool::Indexed(pool)
                 }
                 Declaration::Sum(units) => Pool::Sum {
                     total: Quantity::from_f64(*units).expect("it was checked"),
                     used: self.leased(name),
+                    kept: Quantity::ZERO,
                 },
             };
             self.pools.insert(name.clone(), pool);
@@ -129,7 +137,7 @@ impl Pools {
                         there: self.to_string(),
                     });
                 }
-                Some(Pool::Indexed { pool, .. }) => {
+                Some(Pool::Indexed(pool)) => {
                     if let Some(refused) = pool.refused(name, *wanted) {
                         return Err(refused);
                     }
@@ -156,7 +164,9 @@ impl Pools {
     /// Takes all that a request asks for, or nothing; `None` if it is not free now
     ///
     /// `inputs` has the units that the inputs of the task ran on, by name of the resource; they
-    /// count where the request has an affinity to it.
+    /// count where the request has an affinity to it. Such resources are chosen first, then those of
+    /// which there is the least; what is chosen later is near to what was chosen before, and what is
+    /// chosen before has something free near to it, wherever that can be had.
     ///
     /// # Errors
     ///
@@ -166,40 +176,11 @@ impl Pools {
         request: &Request,
         inputs: &BTreeMap<String, Vec<UnitId>>,
     ) -> Result<Option<LeaseId>, TakeError> {
-        self.meetable(request)?;
-        let mut held = Held::default();
-        // Ids near to those that were chosen
-        let mut near: Vec<&Coupled> = Vec::new();
-        for (name, wanted) in request.needs() {
-            match &self.pools[name] {
-                Pool::Indexed { pool, coupled } => {
-                    let preferred = match inputs.get(name) {
-                        Some(ids) if request.prefers(name) => ids.as_slice(),
-                        _ => &[],
-                    };
-                    let near_here: Vec<UnitId> = near
-                        .iter()
-                        .filter(|each| each.resource == *name)
-                        .map(|each| each.id)
-                        .collect();
-                    let Some(choice) = pool.choose(*wanted, preferred, &near_here) else {
-                        return Ok(None);
-                    };
-                    for (id, _) in &choice {
-                        near.extend(coupled.get(id).into_iter().flatten());
-                    }
-                    held.units.insert(name.clone(), choice);
-                }
-                Pool::Sum { total, used } => {
-                    if *used + *wanted > *total {
-                        return Ok(None);
-                    }
-                    held.amounts.insert(name.clone(), *wanted);
-                }
-            }
-        }
+        let Some(held) = self.choose(request, inputs)? else {
+            return Ok(None);
+        };
         for (name, choice) in &held.units {
-            if let Some(Pool::Indexed { pool, .. }) = self.pools.get_mut(name) {
+            if let Some(Pool::Indexed(pool)) = self.pools.get_mut(name) {
                 pool.take(choice);
             }
         }
@@ -208,10 +189,72 @@ impl Pools {
                 *used += *amount;
             }
         }
+        if self.kept_for.as_ref() == Some(request) {
+            self.keep_no_longer();
+        }
         self.last += 1;
         let lease = LeaseId(self.last);
         self.leases.insert(lease, held);
         Ok(Some(lease))
+    }
+
+    /// Whether all that a request asks for is free, and may be taken by it
+    ///
+    /// # Errors
+    ///
+    /// [`TakeError`] if it can never be met.
+    pub fn is_free(&self, request: &Request) -> Result<bool, TakeError> {
+        Ok(self.choose(request, &BTreeMap::new())?.is_some())
+    }
+
+    /// Lends what a request needs to no other one from now on, until it has taken it
+    ///
+    /// What others hold stays with them. Units are kept in the group, or of the groups, that have
+    /// the most free; of resources that are not in `only`, where that is given, nothing is. Returns
+    /// whether something is kept for it now: not while it is for another one, so that two that need
+    /// the same never keep it from each other.
+    ///
+    /// # Errors
+    ///
+    /// [`TakeError`] if it can never be met.
+    pub fn keep_for(
+        &mut self,
+        request: &Request,
+        only: Option<&[String]>,
+    ) -> Result<bool, TakeError> {
+        self.meetable(request)?;
+        if let Some(kept_for) = &self.kept_for {
+            return Ok(kept_for == request);
+        }
+        for (name, wanted) in request.needs() {
+            if only.is_some_and(|only| !only.contains(name)) {
+                continue;
+            }
+            match self.pools.get_mut(name) {
+                Some(Pool::Indexed(pool)) => pool.keep(*wanted),
+                Some(Pool::Sum { kept, .. }) => *kept = *wanted,
+                None => {}
+            }
+        }
+        self.kept_for = Some(request.clone());
+        Ok(true)
+    }
+
+    /// Lends to all again what was kept for one request, as nobody waits with it any more
+    pub fn keep_no_longer(&mut self) {
+        if self.kept_for.take().is_some() {
+            for pool in self.pools.values_mut() {
+                match pool {
+                    Pool::Indexed(pool) => pool.keep_nothing(),
+                    Pool::Sum { kept, .. } => *kept = Quantity::ZERO,
+                }
+            }
+        }
+    }
+
+    /// The request that something is kept for
+    pub fn kept_for(&self) -> Option<&Request> {
+        self.kept_for.as_ref()
     }
 
     /// Gives back all that a lease holds
@@ -222,7 +265,7 @@ impl Pools {
     pub fn give_back(&mut self, lease: LeaseId) -> Result<Held, UnknownLease> {
         let held = self.leases.remove(&lease).ok_or(UnknownLease { lease })?;
         for (name, choice) in &held.units {
-            if let Some(Pool::Indexed { pool, .. }) = self.pools.get_mut(name) {
+            if let Some(Pool::Indexed(pool)) = self.pools.get_mut(name) {
                 pool.give_back(choice);
             }
         }
@@ -251,19 +294,19 @@ impl Pools {
     /// Names of the pools with how much there is, and how much of it is free
     pub fn amounts(&self) -> impl Iterator<Item = (&str, Quantity, Quantity)> + '_ {
         self.pools.iter().map(|(name, pool)| match pool {
-            Pool::Indexed { pool, .. } => {
+            Pool::Indexed(pool) => {
                 let free = pool.free().map(|(_, free)| free).sum();
                 (name.as_str(), pool.total(), free)
             }
             // What is left may be less than nothing after a new declaration.
-            Pool::Sum { total, used } => (name.as_str(), *total, *total - *(used.min(total))),
+            Pool::Sum { total, used, .. } => (name.as_str(), *total, *total - *(used.min(total))),
         })
     }
 
     /// The units of a pool, with how much of each is free; `None` if it is a sum, or not there
     pub fn units(&self, resource: &str) -> Option<Vec<(UnitId, Quantity)>> {
         match self.pools.get(resource) {
-            Some(Pool::Indexed { pool, .. }) => Some(pool.free().collect()),
+            Some(Pool::Indexed(pool)) => Some(pool.free().collect()),
             _ => None,
         }
     }
@@ -310,7 +353,7 @@ pub struct UnknownLease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::Indexed;
+    use crate::resources::{Coupled, Indexed};
 
     fn declared(pools: &[(&str, Declaration)]) -> BTreeMap<String, Declaration> {
         pools
@@ -432,30 +475,6 @@ mod tests {
         ] {
             let error = Pools::new(&pools).expect_err("it makes no sense");
             assert_eq!(error.to_string(), message);
-        }
-    }
-
-    #[test]
-    fn units_of_two_pools_are_taken_near_to_each_other() {
-        let mut gpus = Indexed::counted(2);
-        for id in 0..2 {
-            let near = Coupled {
-                resource: "NIC".to_owned(),
-                id: 1 - id,
-            };
-            gpus.coupled.insert(id, vec![near]);
-        }
-        let mut pools = Pools::new(&declared(&[
-            ("GPU", Declaration::Indexed(gpus)),
-            ("NIC", Declaration::Indexed(Indexed::counted(2))),
-        ]))
-        .expect("it makes sense");
-        let both = request(&[("GPU", 1.0), ("NIC", 1.0)]);
-        for (gpu, nic) in [(0, 1), (1, 0)] {
-            let lease = take(&mut pools, &both).expect("it is free");
-            let held = pools.held(lease).expect("it was taken");
-            assert_eq!(held.units["GPU"], [(gpu, Quantity::ONE)]);
-            assert_eq!(held.units["NIC"], [(nic, Quantity::ONE)]);
         }
     }
 

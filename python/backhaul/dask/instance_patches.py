@@ -1,0 +1,263 @@
+"""What is replaced on single objects of Dask's: a scheduler, a worker, a nanny, a stream, a pool.
+
+Of the list in `backhaul.dask.patches` the part that a whole process does not share. What resources
+replace is in `backhaul.dask.resource_patches`, and counted here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import distributed.stealing
+from distributed import Scheduler
+
+from backhaul.dask.patching import InstancePatch
+from backhaul.dask.private import (
+    AsyncProcess,
+    BatchedSend,
+    HeapSet,
+    Nanny,
+    NannyMemoryManager,
+    SchedulerState,
+    SystemMonitor,
+    TaskFinishedMsg,
+    TaskPrefix,
+    TaskState,
+    ThreadPoolExecutor,
+    Worker,
+    WorkerMemoryManager,
+    WorkerProcess,
+    WorkerState,
+    WorkerStateMachine,
+    log_errors,
+    task_slots_available,
+)
+from backhaul.dask.resource_patches import RESOURCE_PATCHES
+
+__all__ = [
+    "ASYNC_PROCESS_CLASS",
+    "COMM_COST",
+    "DASHBOARD_PAGES",
+    "EXECUTOR_QUEUE",
+    "INSTANCE_PATCHES",
+    "NANNY_MEMORY_MONITOR",
+    "QUEUED_TASK_DECISION",
+    "QUEUE_SLOTS",
+    "ROOTISH",
+    "SCHEDULER_HEARTBEAT",
+    "STEAL_RESPONSE",
+    "STREAM_CLASS",
+    "TASK_DECISION",
+    "TASK_FINISHED",
+    "WORKER_MEMORY",
+    "WORKER_MEMORY_MONITOR",
+    "WORKER_METRIC",
+    "WORKER_OBJECTIVE",
+    "WORKER_PROCESS_CLASS",
+]
+
+#: The handler of ``task-finished``: `backhaul.dask.in_flight` looks at the worker after Dask has
+TASK_FINISHED: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['task-finished']",
+    without="workers are not kept filled",
+    item="task-finished",
+    read={
+        Scheduler.handle_task_finished: "f2459ffb4e7e",
+        Scheduler.stimulus_queue_slots_maybe_opened: "2aa9c5a70172",
+        Scheduler.transitions: "edd9af11e5f3",
+        SchedulerState._transitions: "223e6d801674",
+        Scheduler.send_all: "8c228e56a8c2",
+        HeapSet: "c711cb774f6b",
+        WorkerState: "7b84667ecb2d",
+        TaskState: "a478e3a2064b",
+        TaskFinishedMsg: "232e1fa070b3",
+    },
+)
+
+#: The choice of a worker for a queued task: ours while a worker is filled
+QUEUED_TASK_DECISION: Final = InstancePatch(
+    shown="Scheduler.decide_worker_rootish_queuing_enabled",
+    without="workers are not kept filled",
+    attribute="decide_worker_rootish_queuing_enabled",
+    read={
+        SchedulerState.decide_worker_rootish_queuing_enabled: "7280849e5a73",
+        SchedulerState._transition_queued_processing: "582686aa38d4",
+    },
+)
+
+#: The choice of a worker for a task with inputs: `backhaul.dask.placement` makes it
+TASK_DECISION: Final = InstancePatch(
+    shown="Scheduler.decide_worker_non_rootish",
+    without="tasks are placed by one bandwidth",
+    attribute="decide_worker_non_rootish",
+    read={
+        SchedulerState.decide_worker_non_rootish: "1aa228f24ad3",
+        SchedulerState._get_prefix_duration: "c83d2014ed24",
+        WorkerState: "7b84667ecb2d",
+        TaskState: "a478e3a2064b",
+        TaskPrefix: "bd658544d449",
+    },
+)
+
+#: What it costs to run a task on a worker, where upstream still chooses: actors, restrictions
+WORKER_OBJECTIVE: Final = InstancePatch(
+    shown="Scheduler.worker_objective",
+    without="tasks are placed by one bandwidth",
+    attribute="worker_objective",
+    read={
+        SchedulerState.worker_objective: "86f78b3327dd",
+        SchedulerState._calc_occupancy: "c33a7e8955e0",
+    },
+)
+
+#: How long the inputs of a task take to come to a worker, for work stealing
+COMM_COST: Final = InstancePatch(
+    shown="Scheduler.get_comm_cost",
+    without="tasks are stolen by one bandwidth",
+    attribute="get_comm_cost",
+    read={
+        SchedulerState.get_comm_cost: "9512e209bdcd",
+        distributed.stealing: "99143d44cb54",
+    },
+)
+
+#: Whether a task is a root: `backhaul.dask.roots` notes which one was asked about
+ROOTISH: Final = InstancePatch(
+    shown="Scheduler.is_rootish",
+    without="roots go to whoever is free",
+    attribute="is_rootish",
+    read={
+        SchedulerState.is_rootish: "8ea0f7489699",
+        SchedulerState._transition_waiting_processing: "c7f0cf0e0bd3",
+    },
+)
+
+#: Which queued tasks go out when threads are free
+QUEUE_SLOTS: Final = InstancePatch(
+    shown="Scheduler.stimulus_queue_slots_maybe_opened",
+    without="roots go to whoever is free",
+    attribute="stimulus_queue_slots_maybe_opened",
+    read={
+        Scheduler.stimulus_queue_slots_maybe_opened: "2aa9c5a70172",
+        SchedulerState._transition_queued_processing: "582686aa38d4",
+        task_slots_available: "22021da7cd1e",
+        HeapSet: "c711cb774f6b",
+    },
+)
+
+#: Answers to the requests of `backhaul.dask.steal_back`, which uses the messages of work stealing
+STEAL_RESPONSE: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['steal-response']",
+    without="workers are not kept filled",
+    item="steal-response",
+    read={
+        distributed.stealing: "99143d44cb54",
+        WorkerStateMachine._handle_steal_request: "ccd69569dfc4",
+    },
+)
+
+#: The handler of heartbeats: `backhaul.dask.account` takes the report out of them
+SCHEDULER_HEARTBEAT: Final = InstancePatch(
+    shown="Scheduler.handlers['heartbeat_worker']",
+    without="no account of transfers is kept",
+    item="heartbeat_worker",
+    read={Scheduler.heartbeat_worker: "a4c0156b01a3"},
+)
+
+#: One metric more for the heartbeats of a worker: the one of `backhaul.dask.reports`
+WORKER_METRIC: Final = InstancePatch(
+    shown="Worker.metrics['backhaul-transfers']",
+    without="the worker does not report its transfers",
+    item="backhaul-transfers",
+    read={Worker.get_metrics: "da3c2e202322"},
+)
+
+#: How much memory a worker has: without what it borrows, see `backhaul.dask.memory`
+WORKER_MEMORY: Final = InstancePatch(
+    shown="SystemMonitor.get_process_memory",
+    without="memory that is borrowed counts at the worker that borrows it, too",
+    attribute="get_process_memory",
+    read={SystemMonitor.get_process_memory: "26814941647b"},
+)
+
+#: What a worker does from time to time about its memory: it gives free blocks back before
+WORKER_MEMORY_MONITOR: Final = InstancePatch(
+    shown="Worker.periodic_callbacks['memory_monitor'].callback",
+    without="free blocks are not given back when memory is short",
+    attribute="callback",
+    read={WorkerMemoryManager.__init__: "83a0e60114d5", log_errors: "3e2526feca6f"},
+)
+
+#: The same of a nanny: it counts what its worker borrows before it ends it
+NANNY_MEMORY_MONITOR: Final = InstancePatch(
+    shown="Nanny.periodic_callbacks['memory_monitor'].callback",
+    without="a nanny ends its worker for memory that it borrows, too",
+    attribute="callback",
+    read={NannyMemoryManager: "51361236b37f"},
+)
+
+#: Streams over our comms send without timers; put there by the patch of `BatchedSend.start`
+STREAM_CLASS: Final = InstancePatch(
+    shown="BatchedSend.__class__",
+    without="messages wait for timers",
+    attribute="__class__",
+    read={BatchedSend: "6b8b9c6179e7"},
+)
+
+#: The queue of a worker's thread pool, in C; see `backhaul.dask.execution`
+EXECUTOR_QUEUE: Final = InstancePatch(
+    shown="ThreadPoolExecutor._work_queue",
+    without="tasks pass a slower queue",
+    attribute="_work_queue",
+    read={ThreadPoolExecutor: "ea2d0c64c2c5"},
+)
+
+#: A nanny's view of its worker process, and the process that it starts: they pin the worker. Dask
+#: offers `worker_class` for what runs inside the process only, which is too late for that.
+WORKER_PROCESS_CLASS: Final = InstancePatch(
+    shown="Nanny.process.__class__",
+    without="its worker is not pinned",
+    attribute="__class__",
+    read={
+        Nanny.instantiate: "7ab41bd91330",
+        WorkerProcess: ("081408171cfe", "a649c41f0265"),
+    },
+)
+ASYNC_PROCESS_CLASS: Final = InstancePatch(
+    shown="AsyncProcess._process.__class__",
+    without="its worker is not pinned",
+    attribute="__class__",
+    read={AsyncProcess: "6de012ffa30a"},
+)
+
+#: The navigation of a scheduler's dashboard: one page more, of `backhaul.dask.dashboard`
+DASHBOARD_PAGES: Final = InstancePatch(
+    shown="template_variables(scheduler)['pages']",
+    without="the page of transfers is not in the navigation",
+    item=slice(None),
+    # By name: it needs Bokeh.
+    read={"distributed.dashboard.scheduler": "d15b73ada655"},
+)
+
+#: All that is replaced on single objects
+INSTANCE_PATCHES: Final = (
+    TASK_FINISHED,
+    QUEUED_TASK_DECISION,
+    TASK_DECISION,
+    WORKER_OBJECTIVE,
+    COMM_COST,
+    ROOTISH,
+    QUEUE_SLOTS,
+    STEAL_RESPONSE,
+    SCHEDULER_HEARTBEAT,
+    WORKER_METRIC,
+    WORKER_MEMORY,
+    WORKER_MEMORY_MONITOR,
+    NANNY_MEMORY_MONITOR,
+    STREAM_CLASS,
+    EXECUTOR_QUEUE,
+    WORKER_PROCESS_CLASS,
+    ASYNC_PROCESS_CLASS,
+    DASHBOARD_PAGES,
+    *RESOURCE_PATCHES,
+)

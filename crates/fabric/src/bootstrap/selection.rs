@@ -22,6 +22,8 @@ use crate::ucx::{Hub, UcxEnd};
 /// What has been found of the lane so far
 pub(super) struct Selection {
     ring_bytes: usize,
+    /// Users, beside our own, with whom memory may be shared
+    uids: Vec<u32>,
     /// Rings, and what belongs to them
     rings: Option<(RingKind, ChannelEnd)>,
     /// Makes lanes from outside
@@ -43,11 +45,13 @@ pub(super) struct Selection {
 impl Selection {
     pub(super) fn new(
         ring_bytes: usize,
+        uids: Vec<u32>,
         experiment: Option<Arc<dyn LaneProvider>>,
         hub: Option<Arc<Hub>>,
     ) -> Self {
         Self {
             ring_bytes,
+            uids,
             rings: None,
             experiment,
             experimental: None,
@@ -216,7 +220,7 @@ impl Selection {
         if peer.host_token != local.host_token {
             return Err("another network namespace".to_owned());
         }
-        if peer.uid != local.uid {
+        if peer.uid != local.uid && !self.uids.contains(&peer.uid) {
             return Err(format!("the peer is user {}, not {}", peer.uid, local.uid));
         }
         if peer.unix_name.is_empty() {
@@ -244,6 +248,7 @@ impl Selection {
         let socket = unix_socket::make_offer(
             &peer.unix_name,
             &peer.nonce,
+            &self.uids,
             introduction.as_ref(),
             offered,
             their_cuda.as_ref().map(AsFd::as_fd),
@@ -259,7 +264,13 @@ impl Selection {
             reading: None,
         };
         self.rings = Some((RingKind::Shm, end));
-        Ok("same host and user, proved on a Unix socket".to_owned())
+        Ok(match peer.uid == local.uid {
+            true => "same host and user, proved on a Unix socket".to_owned(),
+            false => format!(
+                "same host, user {} is allowed, proved on a Unix socket",
+                peer.uid
+            ),
+        })
     }
 }
 

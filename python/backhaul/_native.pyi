@@ -486,8 +486,8 @@ class Listener:
     def info(self) -> dict[str, Any]:
         """The address, what a peer has to show (``trust``), and a warning if that is not enough.
 
-        ``trust`` is ``"secret"``, or ``"anyone"`` where nothing keeps out who reaches the address; then
-        ``warning`` says so, unless only users of this host can. It is None otherwise.
+        ``trust`` is ``"secret"``, or ``"anyone"`` where nothing keeps out who reaches the address;
+        then ``warning`` says so, unless only users of this host can. It is None otherwise.
         """
 
     def statistics(self) -> dict[str, Any]:

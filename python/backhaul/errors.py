@@ -17,7 +17,7 @@
     ├── ConnectionFailed (ConnectionError)
     │   ├── ConnectFailed                the peer was not reached; has ``errno``
     │   ├── HandshakeFailed              the peer does not speak our protocol
-    │   │   └── AuthenticationFailed     the peer does not prove the secret, or proves one here unknown
+    │   │   └── AuthenticationFailed     the two have not the same secret
     │   ├── EndpointClosed               closed here, or by the peer in good order
     │   ├── PeerGone                     the peer died or fell silent
     │   └── ProtocolViolation            the peer sent nonsense

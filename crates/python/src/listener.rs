@@ -134,7 +134,7 @@ pub(crate) fn listen(
     context: &backhaul::Context,
     address: &str,
 ) -> PyResult<Listener> {
-    py.detach(|| context.listen(address))
+    deferred::call(py, || py.detach(|| context.listen(address)))
         .map(Listener::new)
         .map_err(|error| error.into_exception(py))
 }

@@ -20,7 +20,7 @@ _KEY = "distributed.comm.backhaul.secret"
 _FILE_KEY = "distributed.comm.backhaul.secret-file"
 
 #: More than any secret may have, so that one that is too long is refused by its size.
-_READ_BYTES = 4096
+_READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,13 +75,11 @@ pub fn strangers_without_the_secret_hear_nothing(harness: &Harness) {
     let mut changed = begin(&secret(1)).0;
     let last = changed.len() - 1;
     changed[last] ^= 1;
-    let mut count = 0;
-    for words in [plain, other_version, wrong, changed] {
+    for (before, words) in (0..).zip([plain, other_version, wrong, changed]) {
         let mut peer = RawPeer::connect(listener.local_address());
         peer.say(&words);
         assert_eq!(peer.hear_out(), 0);
-        count += 1;
-        wait_until(|| listener.statistics().rejected == count);
+        wait_until(|| listener.statistics().rejected == before + 1);
     }
     harness.connect(&with_secret(harness, Some(1)), &listener);
 }

@@ -39,8 +39,9 @@ impl Trust {
         let is_local = canonical(address).ip().is_loopback();
         match self {
             Self::Anyone if !is_local => Some(format!(
-                "{address} is open to everybody who reaches it: there is no secret and no certificate, \
-                 and who connects to a Dask process runs code as its user"
+                "{address} is open to everybody who reaches it: there is no secret and no certificate. \
+                 Who connects is a peer, and where messages carry code, as Dask's do, runs it as this \
+                 user (docs/security.md)"
             )),
             Self::Anyone | Self::Secret => None,
         }

@@ -23,6 +23,7 @@ from backhaul._native import (
 )
 from backhaul.errors import (
     AddressError,
+    AuthenticationFailed,
     BackhaulError,
     Cancelled,
     ConfigError,
@@ -52,6 +53,7 @@ from backhaul.errors import (
 __all__ = [
     "AddressError",
     "Arena",
+    "AuthenticationFailed",
     "BackhaulError",
     "Cancelled",
     "ConfigError",

@@ -262,11 +262,21 @@ class Context:
     populate_leases : bool, optional
         Map the pages of what peers lend at once, rather than each when it is first touched: faster
         where most of what is received is read.
+    secret : bytes, optional
+        What all peers have to prove to each other that they have, 16 to 1024 bytes drawn at random.
+        It is never sent, kept or shown. Without one, whoever reaches a listener is a peer. See
+        ``docs/security.md``.
+    shared_memory_uids : sequence of int, optional
+        Ids of users with whose processes memory may be shared, beside the user of this process.
+        Both sides have to allow it; the kernel says who they are.
 
     Raises
     ------
     ConfigError
-        If a setting cannot work; the message has the value and what is allowed.
+        If a setting cannot work; the message has the value and what is allowed, but of a secret
+        only its size.
+    TypeError
+        If a setting is of another type.
     """
 
     def __new__(
@@ -291,6 +301,8 @@ class Context:
         arena: Arena | None = None,
         lease_bytes_min: int | None = None,
         populate_leases: bool = False,
+        secret: bytes | None = None,
+        shared_memory_uids: Sequence[int] | None = None,
     ) -> Context: ...
     def listen(self, address: str) -> Listener:
         """Listen on ``host:port``, ``[ipv6]:port`` or ``:port``; see `backhaul.listen`."""
@@ -470,6 +482,13 @@ class Listener:
 
     def accept(self) -> Request[Endpoint]:
         """Wait for the next peer; `EndpointClosed` once the listener is closed."""
+
+    def info(self) -> dict[str, Any]:
+        """The address, what a peer has to show (``trust``), and a warning if that is not enough.
+
+        ``trust`` is ``"secret"``, or ``"anyone"`` where nothing keeps out who reaches the address;
+        then ``warning`` says so, unless only users of this host can. It is None otherwise.
+        """
 
     def statistics(self) -> dict[str, Any]:
         """Peers accepted and rejected, handshakes under way, and the last rejection."""
@@ -663,7 +682,7 @@ class Endpoint:
         ``carriers`` are the names of those that both sides have. ``ways`` has a tuple for each way
         by which long private messages came, and each class of sizes: smallest size in bytes, name
         of the way, median bandwidth in bytes per second, messages timed, and whether it is the one
-        chosen.
+        chosen. ``trust`` is what the peer had to show, as for `Listener.info`.
         """
 
     def recent_events(self) -> list[tuple[float, str]]:

@@ -17,6 +17,7 @@
     ├── ConnectionFailed (ConnectionError)
     │   ├── ConnectFailed                the peer was not reached; has ``errno``
     │   ├── HandshakeFailed              the peer does not speak our protocol
+    │   │   └── AuthenticationFailed     the two have not the same secret
     │   ├── EndpointClosed               closed here, or by the peer in good order
     │   ├── PeerGone                     the peer died or fell silent
     │   └── ProtocolViolation            the peer sent nonsense
@@ -33,6 +34,7 @@ from __future__ import annotations
 
 __all__ = [
     "AddressError",
+    "AuthenticationFailed",
     "BackhaulError",
     "Cancelled",
     "ConfigError",
@@ -118,6 +120,10 @@ class ConnectFailed(ConnectionFailed):
 
 class HandshakeFailed(ConnectionFailed):
     """The peer does not speak the protocol, or another version of it."""
+
+
+class AuthenticationFailed(HandshakeFailed):
+    """The peer does not prove the secret of this side, or proves one and this side has none."""
 
 
 class EndpointClosed(ConnectionFailed):

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backhaul_proto::{CarrierKind, KeepAlive, LaneKind, Limits};
+use backhaul_proto::{CarrierKind, KeepAlive, LaneKind, Limits, Secret};
 use backhaul_shm::arena::Arena;
 use backhaul_ucx::Search;
 use thiserror::Error;
@@ -60,6 +60,12 @@ pub struct Config {
     /// Handshakes a listener has open at once. When there are more, connections that say nothing give
     /// way, those of an address that has many of them first; the rest wait in the kernel's queue.
     pub handshakes_max: usize,
+    /// What all peers have to prove, and have proved to them, that they have. Without one, whoever
+    /// reaches a listener is a peer.
+    pub secret: Option<Secret>,
+    /// Users, beside that of this process, with whose processes memory may be shared. Both sides have to
+    /// allow it, and the kernel says who they are.
+    pub shared_memory_uids: Vec<u32>,
     /// A lane and a carrier from outside, which may change with any release
     #[doc(hidden)]
     pub experiments: Experiments,
@@ -189,6 +195,8 @@ impl Default for Config {
             linger: Duration::from_secs(5),
             backlog: 2048,
             handshakes_max: 1024,
+            secret: None,
+            shared_memory_uids: Vec::new(),
             experiments: Experiments::default(),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -25,6 +26,7 @@ use crate::listener::Listener;
 use crate::memory::DeviceAllocator;
 use crate::request::{Completer, Operation, Progress, Request, finish};
 use crate::runtime::{Engine, EngineGuard, lock};
+use crate::trust::Trust;
 use crate::ucx::Hub;
 
 /// Owns configuration, receive buffers and the progress engine
@@ -47,6 +49,8 @@ pub(crate) struct Core {
     pub(crate) peer_processes: PeerProcesses,
     /// Opened with a listener; `None` before, and while that fails
     unix_socket: Mutex<Option<Arc<UnixSocket>>>,
+    /// It has been said that everybody can connect
+    warned: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -68,6 +72,7 @@ impl Context {
             ucx: Mutex::default(),
             peer_processes: PeerProcesses::default(),
             unix_socket: Mutex::default(),
+            warned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             config,
         });
@@ -197,7 +202,7 @@ impl Core {
     pub(crate) fn open_unix_socket(&self) {
         let mut unix_socket = lock(&self.unix_socket);
         if unix_socket.is_none() && self.config.lanes.contains(&LaneKind::Shm) {
-            *unix_socket = UnixSocket::open(self.engine())
+            *unix_socket = UnixSocket::open(self.engine(), self.config.shared_memory_uids.clone())
                 .inspect_err(
                     |error| tracing::warn!(%error, "no shared memory: no bootstrap socket"),
                 )
@@ -210,6 +215,8 @@ impl Core {
         Settings {
             role,
             hello,
+            secret: self.config.secret.clone(),
+            shared_memory_uids: self.config.shared_memory_uids.clone(),
             ring_bytes: self.config.ring_bytes,
             ucx: lock(&self.ucx).clone(),
             experiment: self.config.experiments.lane.clone(),
@@ -306,6 +313,15 @@ impl Core {
             let has_cuda = self.carriers().contains(&CarrierKind::Cuda);
             has_cuda.then(|| Arc::new(CudaAllocator { ordinal: 0 }) as Arc<dyn DeviceAllocator>)
         })
+    }
+
+    /// Says once, of the first listener that others than users of this host reach, if nothing keeps them out
+    pub(crate) fn warn_if_open(&self, address: SocketAddr) {
+        if let Some(warning) = Trust::of(&self.config).warning(address)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!("{warning}");
+        }
     }
 
     pub(crate) fn check_open(&self) -> io::Result<()> {

@@ -16,6 +16,7 @@ use crate::identity::Identity;
 use crate::memory::{Message, Received, RecvBuffer, Segment, Segments};
 use crate::request::Request;
 use crate::statistics::EndpointStatistics;
+use crate::trust::Trust;
 
 /// A connected peer
 ///
@@ -27,7 +28,7 @@ use crate::statistics::EndpointStatistics;
 pub struct Endpoint {
     conn: Arc<Conn>,
     /// Keeps the engine running
-    _core: Arc<Core>,
+    core: Arc<Core>,
 }
 
 /// What is known of a connection
@@ -46,6 +47,8 @@ pub struct EndpointInfo {
     pub peer_pid: u32,
     /// User id of the peer, as the peer says
     pub peer_uid: u32,
+    /// What the peer had to show before it was one
+    pub trust: Trust,
     /// The peer says that it runs under the same kernel boot
     pub same_host: bool,
     /// Why the connection ended, if it has
@@ -60,7 +63,7 @@ pub struct EndpointInfo {
 
 impl Endpoint {
     pub(crate) fn new(conn: Arc<Conn>, core: Arc<Core>) -> Self {
-        Self { conn, _core: core }
+        Self { conn, core }
     }
 
     #[cfg(test)]
@@ -205,6 +208,7 @@ impl Endpoint {
             reason: about.reason.clone(),
             peer_pid: peer.pid,
             peer_uid: peer.uid,
+            trust: Trust::of(&self.core.config),
             same_host: peer.boot_id != [0; 16]
                 && Identity::current().is_ok_and(|identity| identity.boot_id == peer.boot_id),
             closed: self.close_reason().map(|reason| reason.to_string()),

@@ -50,12 +50,13 @@ mod memory;
 mod request;
 mod runtime;
 mod statistics;
+mod trust;
 mod ucx;
 
 pub use backhaul_placement::links::{LinkEstimate, SizeClass};
 pub use backhaul_proto::{
     CarrierKind, ConnectionStatistics, HandshakeError, KeepAlive, LaneKind, Limits, ProtocolError,
-    RecvRefused, SendRefused, Tag, TagMask,
+    RecvRefused, Secret, SecretError, SendRefused, Tag, TagMask,
 };
 pub use backhaul_proto::{Device, MemoryKind, Vendor};
 pub use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig, ArenaStatistics};
@@ -82,6 +83,7 @@ pub use memory::{
 pub use request::Request;
 pub use runtime::LoopWatch;
 pub use statistics::EndpointStatistics;
+pub use trust::Trust;
 
 /// The seams of the fabric: what a lane, a carrier or a driver from outside is made of
 ///

@@ -6,13 +6,15 @@
 //!
 //! Little-endian. Fields of unknown type are skipped, so that a later version can say more; a
 //! known field twice, of the wrong size, or absent is an error. The reserved bytes are ignored.
-//! The length comes first because Dask's `tcp://` reads the first eight bytes as one.
+//! The length comes first because Dask's `tcp://` reads the first eight bytes as one. Where there is a
+//! proof of a shared secret it is the last field, for it covers what comes before.
 
 use thiserror::Error;
 
 use crate::carrier::CarrierKind;
 use crate::lane::LaneKind;
 use crate::limits::PeerLimits;
+use crate::secret::PROOF_BYTES;
 
 /// Longest body of a Hello, in bytes: its fields
 pub const HELLO_BODY_BYTES_MAX: usize = 4096;
@@ -80,6 +82,11 @@ impl Hello {
     ///
     /// [`HelloError`] naming the field.
     pub fn decode_body(body: &[u8]) -> Result<Self, HelloError> {
+        Ok(Self::decode_proved(body)?.0)
+    }
+
+    /// Reads the body of a Hello, returning also whether it ends with a proof
+    pub(crate) fn decode_proved(body: &[u8]) -> Result<(Self, bool), HelloError> {
         let mut values: [Option<&[u8]>; FIELDS.len()] = [None; FIELDS.len()];
         let mut rest = body;
         while !rest.is_empty() {
@@ -102,13 +109,17 @@ impl Hello {
                     field: field.name(),
                 });
             }
+            if field == Field::Proof && !rest.is_empty() {
+                return Err(HelloError::ProofNotLast { bytes: rest.len() });
+            }
         }
         let values = Values(values);
+        let is_proved = values.0[Field::Proof as usize - 1].is_some();
         let (lanes, lanes_unknown) =
             sort_codes(values.required(Field::Lanes)?, LaneKind::from_code);
         let (carriers, carriers_unknown) =
             sort_codes(values.optional(Field::Carriers), CarrierKind::from_code);
-        Ok(Self {
+        let hello = Self {
             boot_id: values.array(Field::BootId)?,
             host_token: values.required(Field::HostToken)?.to_vec(),
             process_token: values.array(Field::ProcessToken)?,
@@ -132,7 +143,8 @@ impl Hello {
                 .array(Field::DataChunkBytes)
                 .map(u64::from_le_bytes)?,
             ucx_address: values.optional(Field::UcxAddress).to_vec(),
-        })
+        };
+        Ok((hello, is_proved))
     }
 
     /// Writes the whole Hello, from its length on
@@ -142,6 +154,15 @@ impl Hello {
     /// If a field is longer than documented, or there are more than 32 lanes or carriers.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        self.encode_fields(false)
+    }
+
+    /// The same with a proof at the end, whose bytes are to be filled in
+    pub(crate) fn encode_with_room_for_proof(&self) -> Vec<u8> {
+        self.encode_fields(true)
+    }
+
+    fn encode_fields(&self, has_proof: bool) -> Vec<u8> {
         let mut lanes: Vec<u8> = self.lanes.iter().map(|lane| lane.code()).collect();
         lanes.extend_from_slice(&self.lanes_unknown);
         let mut carriers: Vec<u8> = self.carriers.iter().map(|kind| kind.code()).collect();
@@ -181,6 +202,9 @@ impl Hello {
             put(Field::UcxAddress, &self.ucx_address);
         }
         put(Field::DataChunkBytes, &self.data_chunk_bytes.to_le_bytes());
+        if has_proof {
+            put(Field::Proof, &[0; PROOF_BYTES]);
+        }
 
         let bytes_behind = (PREFIX_BYTES - MAGIC_OFFSET + body.len()) as u64;
         let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
@@ -224,6 +248,7 @@ enum Field {
     Carriers = 13,
     DataChunkBytes = 14,
     UcxAddress = 15,
+    Proof = 16,
 }
 
 impl Field {
@@ -244,6 +269,7 @@ impl Field {
             Self::Carriers => "carriers",
             Self::DataChunkBytes => "data_chunk_bytes",
             Self::UcxAddress => "ucx_address",
+            Self::Proof => "proof",
         }
     }
 
@@ -256,6 +282,7 @@ impl Field {
             // What fits into sockaddr_un after the NUL.
             Self::UnixName => (0, 107),
             Self::UcxAddress => (0, UCX_ADDRESS_BYTES_MAX),
+            Self::Proof => (PROOF_BYTES, PROOF_BYTES),
             Self::Pid | Self::Uid | Self::SegmentsMax => (4, 4),
             Self::CreditBytes
             | Self::CreditMessages
@@ -360,6 +387,12 @@ pub enum HelloError {
         /// Name of the field
         field: &'static str,
     },
+    /// Something follows the proof, which covers only what comes before it
+    #[error("{bytes} bytes follow the proof, which must be the last field")]
+    ProofNotLast {
+        /// What follows, in bytes
+        bytes: usize,
+    },
     /// A field should be text and is not
     #[error("{field} is not UTF-8")]
     NotText {
@@ -369,7 +402,7 @@ pub enum HelloError {
 }
 
 /// All fields, each at the index of its type less one
-const FIELDS: [Field; 15] = [
+const FIELDS: [Field; 16] = [
     Field::BootId,
     Field::HostToken,
     Field::ProcessToken,
@@ -385,167 +418,9 @@ const FIELDS: [Field; 15] = [
     Field::Carriers,
     Field::DataChunkBytes,
     Field::UcxAddress,
+    Field::Proof,
 ];
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-pub(crate) mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    pub(crate) fn sample() -> Hello {
-        Hello {
-            boot_id: [1; 16],
-            host_token: vec![2; 16],
-            process_token: [3; 16],
-            nonce: [4; 16],
-            pid: 5,
-            uid: 6,
-            lanes: vec![LaneKind::Shm, LaneKind::Tcp],
-            lanes_unknown: Vec::new(),
-            unix_name: "backhaul-5".into(),
-            credit_bytes: 7,
-            credit_messages: 8,
-            message_bytes_max: 9,
-            segments_max: 10,
-            carriers: CarrierKind::ALL.to_vec(),
-            carriers_unknown: Vec::new(),
-            data_chunk_bytes: 11,
-            ucx_address: vec![12; 300],
-        }
-    }
-
-    fn body() -> Vec<u8> {
-        sample().encode()[PREFIX_BYTES..].to_vec()
-    }
-
-    #[test]
-    fn fields_are_numbered_by_their_place() {
-        for (index, field) in FIELDS.into_iter().enumerate() {
-            assert_eq!(field as usize, index + 1);
-        }
-    }
-
-    #[test]
-    fn unknown_fields_are_skipped() {
-        let mut body = body();
-        body.extend([0xff, 0x7f, 2, 0, 1, 2]);
-        assert_eq!(Hello::decode_body(&body), Ok(sample()));
-    }
-
-    #[test]
-    fn unknown_lanes_and_carriers_are_kept_by_their_numbers() {
-        let (lanes, unknown) = sort_codes(&[3, 77, 2, 3, 0, 77], LaneKind::from_code);
-        assert_eq!(lanes, [LaneKind::Tcp, LaneKind::Shm]);
-        assert_eq!(unknown, [77, 0]);
-        let newer = Hello {
-            lanes_unknown: vec![7],
-            carriers: vec![CarrierKind::Lease],
-            carriers_unknown: vec![9, 8],
-            ..sample()
-        };
-        let body = newer.encode()[PREFIX_BYTES..].to_vec();
-        assert_eq!(Hello::decode_body(&body), Ok(newer));
-    }
-
-    #[test]
-    fn a_peer_that_names_no_carriers_has_none() {
-        let none = Hello {
-            carriers: Vec::new(),
-            ..sample()
-        };
-        let field = [13, 0, 0, 0];
-        let mut body = none.encode()[PREFIX_BYTES..].to_vec();
-        let at = body.windows(4).position(|bytes| bytes == field).unwrap();
-        body.drain(at..at + 4);
-        assert_eq!(Hello::decode_body(&body), Ok(none));
-    }
-
-    #[test]
-    fn a_field_twice_or_of_a_wrong_size_is_refused() {
-        let mut twice = body();
-        twice.extend([5, 0, 4, 0, 9, 9, 9, 9]);
-        let error = Hello::decode_body(&twice).unwrap_err();
-        assert_eq!(error, HelloError::Duplicate { field: "pid" });
-        let error = Hello::decode_body(&[6, 0, 1, 0, 9]).unwrap_err();
-        assert_eq!(error.to_string(), "uid of 1 bytes, expected 4 to 4");
-    }
-
-    #[test]
-    fn a_body_cut_anywhere_is_refused() {
-        let body = body();
-        for end in 0..body.len() {
-            Hello::decode_body(&body[..end]).unwrap_err();
-        }
-        assert_eq!(
-            Hello::decode_body(&[]),
-            Err(HelloError::Missing { field: "lanes" })
-        );
-    }
-
-    fn any_hello() -> impl Strategy<Value = Hello> {
-        let lanes = proptest::sample::subsequence(LaneKind::ALL.to_vec(), 0..=4).prop_shuffle();
-        (
-            any::<[[u8; 16]; 3]>(),
-            proptest::collection::vec(any::<u8>(), 0..=64),
-            any::<[u32; 3]>(),
-            any::<[u64; 4]>(),
-            lanes,
-            "[a-z0-9ü@-]{0,50}",
-        )
-            .prop_map(
-                |(tokens, host_token, small, large, lanes, unix_name)| Hello {
-                    boot_id: tokens[0],
-                    process_token: tokens[1],
-                    nonce: tokens[2],
-                    pid: small[0],
-                    uid: small[1],
-                    carriers: lanes
-                        .iter()
-                        .filter_map(|lane| CarrierKind::from_code(lane.code()))
-                        .collect(),
-                    lanes_unknown: host_token
-                        .iter()
-                        .take(5)
-                        .filter(|code| **code > 100 && LaneKind::from_code(**code).is_none())
-                        .copied()
-                        .collect::<std::collections::BTreeSet<_>>()
-                        .into_iter()
-                        .collect(),
-                    carriers_unknown: Vec::new(),
-                    host_token,
-                    lanes,
-                    unix_name,
-                    data_chunk_bytes: large[3],
-                    ucx_address: Vec::new(),
-                    credit_bytes: large[0],
-                    credit_messages: large[1],
-                    message_bytes_max: large[2],
-                    segments_max: small[2],
-                },
-            )
-    }
-
-    proptest! {
-        #[test]
-        fn any_hello_comes_back(hello in any_hello()) {
-            let bytes = hello.encode();
-            prop_assert!(bytes.len() - PREFIX_BYTES <= HELLO_BODY_BYTES_MAX);
-            prop_assert_eq!(Hello::decode_body(&bytes[PREFIX_BYTES..]), Ok(hello));
-        }
-
-        #[test]
-        fn a_body_with_noise_in_it_never_panics(
-            at in any::<proptest::sample::Index>(),
-            noise in proptest::collection::vec(any::<u8>(), 1..20),
-        ) {
-            let mut body = body();
-            let at = at.index(body.len());
-            for (byte, noise) in body[at..].iter_mut().zip(noise) {
-                *byte = noise;
-            }
-            let _ = Hello::decode_body(&body);
-        }
-    }
-}
+pub(crate) mod tests;

@@ -27,6 +27,7 @@ mod limits;
 mod liveness;
 mod matching;
 mod memory;
+mod secret;
 
 pub use carrier::{CarrierKind, ParseCarrierError};
 pub use connection::{
@@ -43,3 +44,4 @@ pub use lane::{LaneKind, ParseLaneError};
 pub use limits::{KeepAlive, Limits, PeerLimits};
 pub use liveness::KeepAliveExpired;
 pub use memory::{Device, MemoryKind, Offer, SegmentSource, SourceTable, Sources, Vendor};
+pub use secret::{SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret, SecretError};

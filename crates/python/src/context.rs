@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use backhaul::{Config, FlowStatistics, KeepAlive, SizeClass};
+use backhaul::{Config, FlowStatistics, KeepAlive, Secret, SizeClass};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
@@ -49,6 +50,8 @@ impl Context {
         arena = None,
         lease_bytes_min = None,
         populate_leases = false,
+        secret = None,
+        shared_memory_uids = None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
@@ -72,6 +75,8 @@ impl Context {
         arena: Option<Bound<'_, Arena>>,
         lease_bytes_min: Option<Bound<'_, PyAny>>,
         populate_leases: bool,
+        secret: Option<Bound<'_, PyAny>>,
+        shared_memory_uids: Option<Vec<Bound<'_, PyAny>>>,
     ) -> PyResult<Self> {
         let mut config = Config::default();
         if let Some(lanes) = lanes {
@@ -112,6 +117,12 @@ impl Context {
             lease_bytes_min,
         )?;
         config.populate_leases = populate_leases;
+        config.secret = secret.as_ref().map(to_secret).transpose()?;
+        for uid in shared_memory_uids.unwrap_or_default() {
+            let mut number = 0;
+            set(&mut number, "shared_memory_uids", Some(uid))?;
+            config.shared_memory_uids.push(number);
+        }
         config.ucx.library.folders = ucx_folders(py)?;
         config.arena = arena.map(|arena| arena.get().arena.clone());
         if let Some(spin) = seconds(py, "spin_us", spin_us, 1e-6)? {
@@ -260,6 +271,17 @@ fn parse_names<K: FromStr<Err: Display>>(py: Python<'_>, names: &[String]) -> Py
                 .map_err(|error| errors::config_error(py, error.to_string()))
         })
         .collect()
+}
+
+/// A secret, of which no error shows anything
+fn to_secret(value: &Bound<'_, PyAny>) -> PyResult<Secret> {
+    let Ok(bytes) = value.cast::<PyBytes>() else {
+        let kind = value.get_type().name()?;
+        let text = format!("secret must be bytes, got an object of type {kind}");
+        return Err(PyTypeError::new_err(text));
+    };
+    Secret::new(bytes.as_bytes())
+        .map_err(|error| errors::config_error(value.py(), error.to_string()))
 }
 
 /// A duration given as a number of `unit` seconds

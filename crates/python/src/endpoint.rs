@@ -212,6 +212,7 @@ impl Endpoint {
         dict.set_item("peer_address", info.peer_address.to_string())?;
         dict.set_item("peer_pid", info.peer_pid)?;
         dict.set_item("peer_uid", info.peer_uid)?;
+        dict.set_item("trust", info.trust.name())?;
         dict.set_item("same_host", info.same_host)?;
         dict.set_item("closed", info.closed)?;
         let carriers: Vec<_> = info.carriers.iter().map(|kind| kind.name()).collect();

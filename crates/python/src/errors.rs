@@ -140,6 +140,13 @@ impl IntoException for ConnectError {
                 source: HandshakeError::TimedOut { .. },
                 ..
             } => message(py, "TimedOut", &self),
+            Self::Handshake {
+                source:
+                    HandshakeError::NoProof
+                    | HandshakeError::UnexpectedProof
+                    | HandshakeError::WrongProof { .. },
+                ..
+            } => message(py, "AuthenticationFailed", &self),
             Self::Handshake { .. } => message(py, "HandshakeFailed", &self),
             Self::Io { source, .. } if source.kind() == std::io::ErrorKind::TimedOut => {
                 message(py, "TimedOut", &self)

@@ -42,6 +42,14 @@ impl Listener {
         Ok(Request::new(request, Endpoint::object))
     }
 
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        dict.set_item("address", self.address())?;
+        dict.set_item("trust", self.listener.trust().name())?;
+        dict.set_item("warning", self.listener.warning())?;
+        Ok(dict)
+    }
+
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         deferred::run(py);
         let statistics = self.listener.statistics();
@@ -126,7 +134,7 @@ pub(crate) fn listen(
     context: &backhaul::Context,
     address: &str,
 ) -> PyResult<Listener> {
-    py.detach(|| context.listen(address))
+    deferred::call(py, || py.detach(|| context.listen(address)))
         .map(Listener::new)
         .map_err(|error| error.into_exception(py))
 }

@@ -11,6 +11,15 @@ pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
+/// Threads of this process
+///
+/// # Panics
+///
+/// If the system has no procfs.
+pub fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
 /// Memory of this process that is in use, in bytes
 ///
 /// # Panics

@@ -13,6 +13,7 @@ import errno
 import inspect
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
@@ -55,6 +56,31 @@ logger = logging.getLogger(__name__)
 _BIND_ATTEMPTS = 5
 #: Pause after an accept that failed for want of resources, so as not to spin.
 _ACCEPT_PAUSE_S = 0.1
+#: Time between two warnings of one kind
+_WARNING_INTERVAL_S = 10.0
+
+
+class _RepeatedWarning:
+    """Writes one of a kind of warnings in a while, as the native module does.
+
+    Dask's workers try to reach their scheduler ten times a second, whatever the reason.
+    """
+
+    def __init__(self) -> None:
+        self._written_at: float | None = None
+        self._left_out = 0
+
+    def warn(self, text: str) -> None:
+        now = time.monotonic()
+        if self._written_at is not None and now - self._written_at < _WARNING_INTERVAL_S:
+            self._left_out += 1
+            return
+        logger.warning("%s left_out=%d", text, self._left_out)
+        self._written_at = now
+        self._left_out = 0
+
+
+_repeated = _RepeatedWarning()
 
 
 class BackhaulConnector(Connector):
@@ -102,9 +128,9 @@ class BackhaulConnector(Connector):
             try:
                 endpoint = await _connect(settings, Location(ip, port))
             except HandshakeFailed as failure:
-                raise FatalCommClosedError(
-                    f"cannot speak Backhaul with {peer_addr}: {failure}"
-                ) from failure
+                text = f"cannot speak Backhaul with {peer_addr}: {failure}"
+                _repeated.warn(text)
+                raise FatalCommClosedError(text) from failure
             except OSError as next_error:
                 if isinstance(next_error, ConnectFailed) and next_error.errno is None:
                     # It was not the system that refused: the peers were there, and have no lane.

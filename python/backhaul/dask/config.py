@@ -17,6 +17,7 @@ import yaml
 from dask.utils import parse_bytes, parse_timedelta
 
 import dask
+from backhaul.dask.secret import Secret, read_secret
 from backhaul.dask.ucx_keys import read_ucx_keys
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Settings:
     native : tuple of (str, object)
         Arguments of `backhaul.Context`, sorted, without those left to Backhaul. Hashable: equal
         settings share a context.
+    secret : Secret or None
+        What all processes of the cluster prove to each other that they have.
     ucx : tuple of (str, str)
         Variables that UCX shall find in the environment while a context is made, sorted.
     arena : tuple of (str, int) or None
@@ -86,6 +89,7 @@ class Settings:
     device_allocator: str | None
     nvtx: bool
     native: tuple[tuple[str, Any], ...]
+    secret: Secret | None
     ucx: tuple[tuple[str, str], ...]
     arena: tuple[tuple[str, int], ...] | None
 
@@ -122,6 +126,7 @@ class Settings:
             "keep_alive_interval_s": keep_alive_s / 4 if interval_s is None else interval_s,
             "keep_alive_timeout_s": keep_alive_s,
             "linger_s": _read("timeouts.linger", _seconds),
+            "shared_memory_uids": _read("shared-memory-uids", _uids),
             "backlog": int(dask.config.get("distributed.comm.socket-backlog")),
         }
         return cls(
@@ -135,6 +140,7 @@ class Settings:
             device_allocator=_read("gpu.allocator", _allocator),
             nvtx=_require("nvtx", _flag),
             native=_given(native),
+            secret=read_secret(),
             ucx=ucx_keys.environment,
             arena=_arena(),
         )
@@ -298,6 +304,15 @@ def _carriers(value: Any) -> tuple[str, ...]:
     return _names(value)
 
 
+def _uids(value: Any) -> tuple[int, ...]:
+    # An environment variable gives one number, or several as a tuple or a string.
+    if isinstance(value, str):
+        value = value.split(",")
+    elif isinstance(value, int):
+        value = (value,)
+    return tuple(_count(uid) for uid in value)
+
+
 def _allocator(value: Any) -> str:
     name = str(value)
     if name not in _ALLOCATORS and not all(name.partition(":")):
@@ -319,6 +334,7 @@ _ALLOWED: dict[Callable[[Any], Any], str] = {
     _flag: "true or false",
     _names: "a list of lanes like ['shm', 'tcp']",
     _carriers: "a list of carriers like ['lease', 'cuda']",
+    _uids: "a list of ids of users like [1000, 1001]",
     _allocator: "rmm, cupy, numba, backhaul, or a function like 'module:function'",
 }
 

@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from backhaul import Arena, Context
 from backhaul.dask.config import Settings
@@ -29,7 +28,7 @@ _HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "bistro"}
 
 _lock = threading.RLock()
 _arena: Arena | None = None
-_contexts: dict[tuple[tuple[tuple[str, Any], ...], ...], Context] = {}
+_contexts: dict[tuple[object, ...], Context] = {}
 #: Contexts of a parent process. Never dropped: closing one here would reach for threads that the
 #: fork did not copy, and for sockets that the parent still uses.
 _inherited: list[Context] = []
@@ -47,13 +46,18 @@ def shared_context(settings: Settings) -> Context:
         If the engine cannot be started.
     """
     with _lock:
-        key = (settings.native, settings.ucx)
+        key = (settings.native, settings.secret, settings.ucx)
         context = _contexts.get(key)
         if context is None:
             arena = shared_arena(settings)
             # A worker reads what it has asked for: map its pages when they arrive.
             with _variables({**_HOOKS, **dict(settings.ucx)}):
-                context = Context(**dict(settings.native), arena=arena, populate_leases=True)
+                context = Context(
+                    **dict(settings.native),
+                    arena=arena,
+                    populate_leases=True,
+                    secret=None if settings.secret is None else settings.secret.value,
+                )
             _contexts[key] = context
         return context
 

@@ -58,13 +58,15 @@ impl Handshaking {
         let Settings {
             role,
             hello,
+            secret,
+            shared_memory_uids,
             ring_bytes,
             ucx,
             experiment,
             timeout,
             unix_socket,
         } = settings;
-        let proto = Handshake::new(role, hello.clone(), Instant::now(), timeout);
+        let proto = Handshake::with_secret(role, hello.clone(), secret, Instant::now(), timeout);
         Arc::new(Self {
             engine: Arc::clone(engine),
             unix_socket,
@@ -78,7 +80,7 @@ impl Handshaking {
                 role,
                 local: hello,
                 peer: None,
-                selection: Selection::new(ring_bytes, experiment, ucx),
+                selection: Selection::new(ring_bytes, shared_memory_uids, experiment, ucx),
                 out: Vec::new(),
                 done: None,
                 staged: Vec::new(),
@@ -252,7 +254,10 @@ impl State {
     fn read(&mut self) -> Result<bool, Failure> {
         let mut buffer = [0; 4096];
         let bytes = match self.stream.read(&mut buffer) {
-            Ok(0) => return Err(Failure::Io(io::ErrorKind::UnexpectedEof.into())),
+            Ok(0) => {
+                let end = || Failure::Io(io::ErrorKind::UnexpectedEof.into());
+                return Err(self.proto.handle_end().map_or_else(end, Failure::Handshake));
+            }
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backhaul_proto::{HandshakeError, Hello, LaneKind, Role};
+use backhaul_proto::{HandshakeError, Hello, LaneKind, Role, Secret};
 use backhaul_shm::channel::Duplex;
 use backhaul_shm::doorbell::Doorbell;
 use backhaul_shm::peer_memory::PeerMemory;
@@ -40,6 +40,10 @@ pub(crate) struct Settings {
     pub(crate) role: Role,
     /// What this side says of itself; its lanes are those that may be selected, best first
     pub(crate) hello: Hello,
+    /// What the peer has to have, too
+    pub(crate) secret: Option<Secret>,
+    /// Users, beside that of this process, with whom memory may be shared
+    pub(crate) shared_memory_uids: Vec<u32>,
     /// Bytes of one ring
     pub(crate) ring_bytes: usize,
     /// The worker of this context, where there is one

@@ -22,6 +22,8 @@ use crate::ucx::{Hub, UcxEnd};
 /// What has been found of the lane so far
 pub(super) struct Selection {
     ring_bytes: usize,
+    /// Users, beside our own, with whom memory may be shared
+    uids: Vec<u32>,
     /// Rings, and what belongs to them
     rings: Option<(RingKind, ChannelEnd)>,
     /// Makes lanes from outside
@@ -43,11 +45,13 @@ pub(super) struct Selection {
 impl Selection {
     pub(super) fn new(
         ring_bytes: usize,
+        uids: Vec<u32>,
         experiment: Option<Arc<dyn LaneProvider>>,
         hub: Option<Arc<Hub>>,
     ) -> Self {
         Self {
             ring_bytes,
+            uids,
             rings: None,
             experiment,
             experimental: None,
@@ -111,6 +115,10 @@ impl Selection {
             LaneKind::Inproc => unix_socket::take_end(&local.nonce)
                 .map(|end| Some((RingKind::Inproc, end)))
                 .ok_or_else(|| "the other end is not in this process".to_owned()),
+            LaneKind::Shm if peer.is_some_and(|peer| !self.is_allowed(local, peer)) => {
+                // The kernel says so too, of what it sends; nobody has to wait for that.
+                Err(other_user(local, peer.map_or(0, |peer| peer.uid)))
+            }
             LaneKind::Shm => match unix_socket.map(|socket| socket.take(&local.nonce)) {
                 None => Err("this side has no bootstrap socket".to_owned()),
                 Some(Offered::NotYet) => {
@@ -180,6 +188,11 @@ impl Selection {
         }
     }
 
+    /// Whether the peer says that it is a user with whom memory may be shared
+    fn is_allowed(&self, local: &Hello, peer: &Hello) -> bool {
+        peer.uid == local.uid || self.uids.contains(&peer.uid)
+    }
+
     fn experiment(&self) -> Result<&dyn LaneProvider, String> {
         let experiment = self.experiment.as_deref();
         experiment.ok_or_else(|| "this side has none".to_owned())
@@ -216,8 +229,8 @@ impl Selection {
         if peer.host_token != local.host_token {
             return Err("another network namespace".to_owned());
         }
-        if peer.uid != local.uid {
-            return Err(format!("the peer is user {}, not {}", peer.uid, local.uid));
+        if !self.is_allowed(local, peer) {
+            return Err(other_user(local, peer.uid));
         }
         if peer.unix_name.is_empty() {
             return Err("the peer has no bootstrap socket".to_owned());
@@ -244,6 +257,7 @@ impl Selection {
         let socket = unix_socket::make_offer(
             &peer.unix_name,
             &peer.nonce,
+            &self.uids,
             introduction.as_ref(),
             offered,
             their_cuda.as_ref().map(AsFd::as_fd),
@@ -259,7 +273,13 @@ impl Selection {
             reading: None,
         };
         self.rings = Some((RingKind::Shm, end));
-        Ok("same host and user, proved on a Unix socket".to_owned())
+        Ok(match peer.uid == local.uid {
+            true => "same host and user, proved on a Unix socket".to_owned(),
+            false => format!(
+                "same host, user {} is allowed, proved on a Unix socket",
+                peer.uid
+            ),
+        })
     }
 }
 
@@ -274,6 +294,10 @@ impl Drop for Selection {
 /// Whether a side allows no other lane than UCX, which is then not replaced by tcp
 pub(super) fn insists_on_ucx(hello: &Hello) -> bool {
     hello.lanes.contains(&LaneKind::Ucx) && !hello.lanes.contains(&LaneKind::Tcp)
+}
+
+fn other_user(local: &Hello, uid: u32) -> String {
+    format!("the peer is user {uid}, not {}", local.uid)
 }
 
 /// Whether both sides want a carrier

@@ -2,7 +2,7 @@
 //!
 //! A listener's context has an abstract Unix socket. A peer that read its name, and the nonce of
 //! its own connection, from our Hello connects there, shows by the nonce that it is that peer and
-//! by its credentials that it is the same user, and hands over memory and doorbells. Whoever
+//! by its credentials that it is the same user, or one that is allowed, and hands over memory and doorbells. Whoever
 //! cannot do this is on another host, in another container or another user, and stays on TCP; and
 //! so does whoever comes while this process has no descriptors left.
 //!
@@ -65,6 +65,8 @@ pub(super) enum Offered {
 pub(crate) struct UnixSocket {
     name: String,
     socket: OwnedFd,
+    /// Users, beside our own, whose offers are taken
+    uids: Vec<u32>,
     engine: Weak<Engine>,
     id: OnceLock<SourceId>,
     /// Why the system refuses to accept, and when to try again
@@ -89,7 +91,9 @@ struct Expected {
 
 impl UnixSocket {
     /// Opens the socket under a random name and has the engine watch it
-    pub(crate) fn open(engine: &Arc<Engine>) -> io::Result<Arc<Self>> {
+    ///
+    /// Offers are taken from processes of this user, and of those named.
+    pub(crate) fn open(engine: &Arc<Engine>, uids: Vec<u32>) -> io::Result<Arc<Self>> {
         let name: String = random()?.iter().map(|byte| format!("{byte:02x}")).collect();
         let name = format!("backhaul-{name}");
         let socket = unix_socket()?;
@@ -101,6 +105,7 @@ impl UnixSocket {
         let bootstrap = Arc::new(Self {
             name,
             socket,
+            uids,
             engine: Arc::downgrade(engine),
             id: OnceLock::new(),
             resting: Mutex::default(),
@@ -238,7 +243,7 @@ impl Source for UnixSocket {
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
                 Err(error) => return self.rest(&engine, error),
             };
-            if let Err(error) = check_user(socket.as_fd()) {
+            if let Err(error) = check_user(socket.as_fd(), &self.uids) {
                 self.report_offer(&error.to_string());
                 continue;
             }
@@ -355,12 +360,13 @@ impl Source for Caller {
 
 /// Hands memory and doorbells to the peer whose Hello named the socket and the nonce
 ///
-/// `offered` are the rings, the table, the peer's doorbell and ours, in this order, and `cuda` the
+/// `uids` are users who may be at the other end, beside our own. `offered` are the rings, the table, the peer's doorbell and ours, in this order, and `cuda` the
 /// peer's end of the channel of that carrier. With an introduction the peer answers with its own. Returns
 /// the socket.
 pub(super) fn make_offer(
     name: &str,
     nonce: &Nonce,
+    uids: &[u32],
     introduction: Option<&Introduction>,
     offered: [BorrowedFd<'_>; OFFERED],
     cuda: Option<BorrowedFd<'_>>,
@@ -370,7 +376,7 @@ pub(super) fn make_offer(
         &socket,
         &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
     )?;
-    check_user(socket.as_fd())?;
+    check_user(socket.as_fd(), uids)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(OFFERED_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors: SmallVec<[_; OFFERED_MAX]> = offered.into_iter().chain(cuda).collect();
@@ -500,11 +506,12 @@ fn unix_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Memory is shared only between processes of one user: the kernel says who is at the other end
-fn check_user(socket: BorrowedFd<'_>) -> Result<(), OfferError> {
+/// Memory is shared between processes of one user, and of those allowed: the kernel says who is at the
+/// other end
+fn check_user(socket: BorrowedFd<'_>, uids: &[u32]) -> Result<(), OfferError> {
     let theirs = rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw();
     let ours = rustix::process::getuid().as_raw();
-    if theirs != ours {
+    if theirs != ours && !uids.contains(&theirs) {
         return Err(OfferError::OtherUser { theirs, ours });
     }
     Ok(())

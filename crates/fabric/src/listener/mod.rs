@@ -23,6 +23,7 @@ use crate::establish::establish;
 use crate::request::{Completer, Operation, Progress, Request, WakeList, finish};
 use crate::runtime::{Engine, RepeatedWarning, Source, SourceId, lock};
 use crate::statistics::Count;
+use crate::trust::Trust;
 use half_open::{HalfOpen, Room};
 
 /// Accepts peers at one address
@@ -31,7 +32,7 @@ use half_open::{HalfOpen, Room};
 #[derive(Debug)]
 pub struct Listener {
     shared: Arc<ListenerShared>,
-    _core: Arc<Core>,
+    core: Arc<Core>,
 }
 
 /// What a listener has seen, at one instant
@@ -114,7 +115,7 @@ impl Listener {
         // Before anything can fail: dropped, it takes itself out of the engine.
         let listener = Self {
             shared,
-            _core: Arc::clone(core),
+            core: Arc::clone(core),
         };
         if let Some(socket) = &*lock(&listener.shared.socket) {
             engine
@@ -124,12 +125,23 @@ impl Listener {
         if engine.is_stopping() {
             return Err(io_error(io::Error::other("the context is closed")));
         }
+        core.warn_if_open(local);
         Ok(listener)
     }
 
     /// The address bound, with the port that was picked
     pub fn local_address(&self) -> SocketAddr {
         self.shared.local
+    }
+
+    /// What a peer has to show before it is one
+    pub fn trust(&self) -> Trust {
+        Trust::of(&self.core.config)
+    }
+
+    /// What there is to warn of: that everybody who reaches the address can connect
+    pub fn warning(&self) -> Option<String> {
+        self.trust().warning(self.shared.local)
     }
 
     /// Waits for the next peer

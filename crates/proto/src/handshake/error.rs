@@ -115,6 +115,29 @@ pub enum HandshakeError {
     /// The reason in a selection or answer is not text
     #[error("the reason of the peer is not UTF-8")]
     ReasonNotText,
+    /// The peer has no secret, and this side has one
+    #[error("the peer proves no secret, and this side has one: give all of a cluster the same")]
+    NoProof,
+    /// The peer has a secret, and this side has none
+    #[error("the peer proves a secret, and this side has none: give all of a cluster the same")]
+    UnexpectedProof,
+    /// The peer has another secret, or what it said was changed on the way
+    #[error(
+        "the {phase} of the peer does not prove the secret of this side: it has another one, or somebody changed what it said"
+    )]
+    WrongProof {
+        /// What it said
+        phase: HandshakePhase,
+    },
+    /// The peer hung up without a word, as one does to whom a secret was not proved
+    #[error(
+        "the peer hung up without a word; one that has a secret does so unless it is proved to it, and this side has {}",
+        if *.has_secret { "one, so the two may differ" } else { "none" }
+    )]
+    ClosedUnheard {
+        /// Whether this side has a secret
+        has_secret: bool,
+    },
     /// It took too long
     #[error("handshake not finished after {waited:?}, it waits for: {phase}")]
     TimedOut {

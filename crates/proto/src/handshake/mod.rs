@@ -9,16 +9,22 @@
 //!
 //! The acceptor answers the lane selected, or falls back to Tcp, the socket that carries the
 //! handshake. Who is called by something that speaks another protocol says nothing.
+//!
+//! Where the sides share a [`Secret`], each message ends with a proof of it (`proofs`), and who is
+//! called says nothing before the first of them.
 
 mod error;
+mod proofs;
 mod wire;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use self::proofs::Proofs;
 use self::wire::{ANSWER, SELECT, choice_bytes, decode_choice, encode_choice, hello_bytes};
 use crate::hello::{Hello, PREFIX_BYTES};
 use crate::lane::LaneKind;
+use crate::secret::{PROOF_BYTES, Secret};
 
 pub use self::error::{HandshakeError, HandshakePhase};
 
@@ -46,8 +52,10 @@ pub struct Handshake {
     lanes: Vec<LaneKind>,
     /// Lane selected, from [`HandshakePhase::Answer`] on, and in the end the lane agreed on
     selected: Option<LaneKind>,
-    /// Our Hello, until the connector has shown that it speaks our protocol
+    /// Our Hello, until the connector has shown that it speaks our protocol, or has our secret
     withheld: Option<Vec<u8>>,
+    /// Where this side has a secret
+    proofs: Option<Proofs>,
     /// What has come of the message that is awaited; never longer than that message
     received: Vec<u8>,
     transmits: VecDeque<Vec<u8>>,
@@ -64,7 +72,30 @@ impl Handshake {
     /// If a field of `local` is longer than [`Hello`] allows.
     #[must_use]
     pub fn new(role: Role, local: Hello, now: Instant, timeout: Duration) -> Self {
-        let hello = local.encode();
+        Self::with_secret(role, local, None, now, timeout)
+    }
+
+    /// As [`new`](Self::new), with a secret that the peer must have too
+    ///
+    /// # Panics
+    ///
+    /// As `new`.
+    #[must_use]
+    pub fn with_secret(
+        role: Role,
+        local: Hello,
+        secret: Option<Secret>,
+        now: Instant,
+        timeout: Duration,
+    ) -> Self {
+        let mut proofs = secret.map(Proofs::new);
+        let mut hello = match proofs {
+            Some(_) => local.encode_with_room_for_proof(),
+            None => local.encode(),
+        };
+        if let (Role::Connector, Some(proofs)) = (role, &mut proofs) {
+            proofs.sign(role, HandshakePhase::Hello, &mut hello);
+        }
         let (transmits, withheld) = match role {
             Role::Connector => (VecDeque::from([hello]), None),
             Role::Acceptor => (VecDeque::new(), Some(hello)),
@@ -74,6 +105,7 @@ impl Handshake {
             phase: HandshakePhase::Hello,
             transmits,
             withheld,
+            proofs,
             lanes: local.lanes,
             selected: None,
             received: Vec::new(),
@@ -138,6 +170,19 @@ impl Handshake {
         Ok(())
     }
 
+    /// What it means that the peer has hung up here, if there is a reason to name
+    ///
+    /// Otherwise the end of the stream says all there is to say.
+    #[must_use]
+    pub fn handle_end(&self) -> Option<HandshakeError> {
+        let is_unheard = self.role == Role::Connector
+            && self.phase == HandshakePhase::Hello
+            && self.received.is_empty();
+        is_unheard.then_some(HandshakeError::ClosedUnheard {
+            has_secret: self.proofs.is_some(),
+        })
+    }
+
     /// Selects the lane, as the connector, after [`HandshakeEvent::PeerHello`]
     ///
     /// The reason is cut at 512 bytes.
@@ -151,8 +196,7 @@ impl Handshake {
             "select is for the connector after the peer's hello"
         );
         assert!(self.allows(lane), "lane {lane} is not in both hellos");
-        self.transmits
-            .push_back(encode_choice(SELECT, lane, reason));
+        self.say_choice(encode_choice(SELECT, lane, reason));
         self.selected = Some(lane);
         self.phase = HandshakePhase::Answer;
     }
@@ -173,8 +217,7 @@ impl Handshake {
             lane == LaneKind::Tcp || self.selected == Some(lane),
             "lane {lane} was not selected"
         );
-        self.transmits
-            .push_back(encode_choice(ANSWER, lane, reason));
+        self.say_choice(encode_choice(ANSWER, lane, reason));
         self.finish(lane, reason.to_owned());
     }
 
@@ -211,8 +254,10 @@ impl Handshake {
         match self.phase {
             HandshakePhase::Hello => {
                 let outcome = hello_bytes(&self.received);
-                // A peer of another version gets our Hello; one of another protocol gets nothing.
-                let is_ours = self.received.len() >= PREFIX_BYTES
+                // A peer of another version gets our Hello; one of another protocol gets nothing, nor
+                // does one that has not proved a secret that we have.
+                let is_ours = self.proofs.is_none()
+                    && self.received.len() >= PREFIX_BYTES
                     && !matches!(
                         outcome,
                         Err(HandshakeError::NotBackhaul { .. } | HandshakeError::SpeaksDask)
@@ -222,14 +267,53 @@ impl Handshake {
                 }
                 outcome
             }
-            HandshakePhase::Select => choice_bytes(&self.received, SELECT),
-            HandshakePhase::Answer | HandshakePhase::Done => choice_bytes(&self.received, ANSWER),
+            HandshakePhase::Select => choice_bytes(&self.received, SELECT, self.proof_bytes()),
+            HandshakePhase::Answer | HandshakePhase::Done => {
+                choice_bytes(&self.received, ANSWER, self.proof_bytes())
+            }
+        }
+    }
+
+    /// Bytes of the proof behind a selection or answer
+    fn proof_bytes(&self) -> usize {
+        self.proofs.as_ref().map_or(0, |_| PROOF_BYTES)
+    }
+
+    fn say_choice(&mut self, mut message: Vec<u8>) {
+        if let Some(proofs) = &mut self.proofs {
+            message.extend_from_slice(&[0; PROOF_BYTES]);
+            proofs.sign(self.role, self.phase, &mut message);
+        }
+        self.transmits.push_back(message);
+    }
+
+    /// Checks that a whole message of the peer proves the secret, where there is one
+    fn check_proof(&mut self, message: &[u8]) -> Result<(), HandshakeError> {
+        let peer = match self.role {
+            Role::Connector => Role::Acceptor,
+            Role::Acceptor => Role::Connector,
+        };
+        let proofs = self.proofs.as_mut();
+        proofs.map_or(Ok(()), |proofs| proofs.check(peer, self.phase, message))
+    }
+
+    /// Says the Hello that was withheld, to a peer that has proved the secret
+    fn say_hello(&mut self) {
+        if let (Some(mut hello), Some(proofs)) = (self.withheld.take(), &mut self.proofs) {
+            proofs.sign(self.role, self.phase, &mut hello);
+            self.transmits.push_back(hello);
         }
     }
 
     fn handle_message(&mut self, message: &[u8]) -> Result<(), HandshakeError> {
         if self.phase == HandshakePhase::Hello {
-            let hello = Hello::decode_body(&message[PREFIX_BYTES..])?;
+            let (hello, is_proved) = Hello::decode_proved(&message[PREFIX_BYTES..])?;
+            match (&self.proofs, is_proved) {
+                (None, true) => return Err(HandshakeError::UnexpectedProof),
+                (Some(_), false) => return Err(HandshakeError::NoProof),
+                (None, false) | (Some(_), true) => self.check_proof(message)?,
+            }
+            self.say_hello();
             for (limit, value) in [
                 ("credit_messages", hello.credit_messages),
                 ("data_chunk_bytes", hello.data_chunk_bytes),
@@ -244,6 +328,8 @@ impl Handshake {
                 .push_back(HandshakeEvent::PeerHello(Box::new(hello)));
             return Ok(());
         }
+        self.check_proof(message)?;
+        let message = &message[..message.len() - self.proof_bytes()];
         let (lane, reason) = decode_choice(message)?;
         if self.role == Role::Connector {
             let selected = self.selected.expect("set before the answer is awaited");
@@ -302,3 +388,7 @@ pub enum HandshakeEvent {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod secret_tests;

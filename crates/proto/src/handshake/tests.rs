@@ -333,7 +333,7 @@ fn a_reason_is_cut_between_characters() {
     assert!(message.len() <= CHOICE_BYTES + REASON_BYTES_MAX);
     decode_choice(&message).unwrap();
     let long = [SELECT, 3, 1, 2];
-    let error = choice_bytes(&long, SELECT).unwrap_err();
+    let error = choice_bytes(&long, SELECT, 0).unwrap_err();
     assert_eq!(error.to_string(), "reason of 513 bytes, limit 512");
 }
 

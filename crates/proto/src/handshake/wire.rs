@@ -38,8 +38,12 @@ pub(super) fn hello_bytes(received: &[u8]) -> Result<usize, HandshakeError> {
     }
 }
 
-/// How long a selection or answer is, going by its beginning
-pub(super) fn choice_bytes(received: &[u8], expected: u8) -> Result<usize, HandshakeError> {
+/// How long a selection or answer is, with the proof that it may have, going by its beginning
+pub(super) fn choice_bytes(
+    received: &[u8],
+    expected: u8,
+    proof_bytes: usize,
+) -> Result<usize, HandshakeError> {
     match *received {
         [found, ..] if found != expected => {
             // To name a second Hello in the error, a few bytes more are waited for.
@@ -60,9 +64,9 @@ pub(super) fn choice_bytes(received: &[u8], expected: u8) -> Result<usize, Hands
                     max: REASON_BYTES_MAX,
                 });
             }
-            Ok(CHOICE_BYTES + bytes)
+            Ok(CHOICE_BYTES + bytes + proof_bytes)
         }
-        _ => Ok(CHOICE_BYTES),
+        _ => Ok(CHOICE_BYTES + proof_bytes),
     }
 }
 

@@ -10,6 +10,7 @@ pub mod lanes;
 pub mod lease_neglect;
 pub mod lease_strangers;
 pub mod neglect;
+pub mod secrets;
 pub mod shared_memory;
 pub mod strangers;
 pub mod violations;
@@ -53,6 +54,13 @@ macro_rules! conformance_of_our_frames {
             neglect {
                 a_silent_peer_whose_host_answers_stays
                 what_never_comes_takes_no_time
+            }
+            secrets {
+                sides_with_one_secret_are_peers
+                sides_without_one_secret_are_not_peers
+                strangers_without_the_secret_hear_nothing
+                a_recorded_hello_opens_nothing
+                who_answers_without_the_secret_is_refused
             }
             shared_memory {
                 memory_offered_by_hand_is_a_lane

@@ -1,0 +1,75 @@
+//! Whom a context lets in: what a peer has to show before it is one.
+
+use std::net::SocketAddr;
+
+use crate::address::canonical;
+use crate::config::Config;
+
+/// What a peer has to show before it is one
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Trust {
+    /// Nothing: whoever reaches the address is a peer
+    Anyone,
+    /// That it has the secret of this side
+    Secret,
+}
+
+impl Trust {
+    /// What a configuration asks of peers
+    pub(crate) const fn of(config: &Config) -> Self {
+        match config.secret {
+            Some(_) => Self::Secret,
+            None => Self::Anyone,
+        }
+    }
+
+    /// Its name
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Anyone => "anyone",
+            Self::Secret => "secret",
+        }
+    }
+
+    /// What is to be said of a listener that asks this of its peers, if others than users of this host
+    /// reach its address
+    pub(crate) fn warning(self, address: SocketAddr) -> Option<String> {
+        let is_local = canonical(address).ip().is_loopback();
+        match self {
+            Self::Anyone if !is_local => Some(format!(
+                "{address} is open to everybody who reaches it: there is no secret and no certificate. \
+                 Who connects is a peer, and where messages carry code, as Dask's do, runs it as this \
+                 user (docs/security.md)"
+            )),
+            Self::Anyone | Self::Secret => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_open_to_everybody_is_warned_of() {
+        for (address, is_warned) in [
+            ("127.0.0.1:1", false),
+            ("127.1.2.3:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("10.0.0.1:1", true),
+            ("[fe80::1]:1", true),
+        ] {
+            let address = address.parse().unwrap();
+            let warning = Trust::Anyone.warning(address);
+            assert_eq!(warning.is_some(), is_warned, "{address}");
+            assert!(warning.is_none_or(|text| text.contains(&address.to_string())));
+            assert_eq!(Trust::Secret.warning(address), None);
+        }
+    }
+}

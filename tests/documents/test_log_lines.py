@@ -1,0 +1,71 @@
+"""Each line that the source writes to a log is in ``docs/operations.md``, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "operations.md"
+
+LOGGERS = {"logger", "log", "app_log"}
+LEVELS = {"info", "warning", "error", "exception", "critical"}
+
+#: Lines that the source does not spell out where it writes them: what it has there, and what the
+#: document says.
+ELSEWHERE = {
+    "{warning}": "… is open to everybody who reaches it",
+    "text": "Failed to serialize (…); falling back to pickle. Be aware that this may be slow.",
+    "refusal": "the refusal of a worker's place",
+    "… left_out=…": "cannot speak Backhaul with …",
+    "…: …": "the settings follow",
+}
+
+
+def lines_of_rust() -> Iterator[str]:
+    for path in sorted(ROOT.glob("crates/*/src/**/*.rs")):
+        source = path.read_text(encoding="utf-8")
+        for call in re.finditer(r"tracing::(?:warn|error)!\((.*?)\);?\n", source, re.DOTALL):
+            literals = re.findall(r'"((?:[^"\\]|\\.)*)"', call[1])
+            assert literals, f"{path}: {call[0]} has no text of its own"
+            line = literals[-1]
+            yield line if line in ELSEWHERE else re.sub(r"\{[^}]*\}", "…", line)
+
+
+def lines_of_python() -> Iterator[str]:
+    for path in sorted(ROOT.glob("python/backhaul/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr=level), args=[text, *_]
+                ) if name in LOGGERS and level in LEVELS:
+                    yield text_of(text).strip().partition("\n")[0]
+
+
+def text_of(node: ast.expr) -> str:
+    """Write a format with … for what differs; what is no text, as it is in the source."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return re.sub(r"%#?[srdx]", "…", text)
+        case ast.JoinedStr(values=parts):
+            return "".join(
+                text_of(part) if isinstance(part, ast.Constant) else "…" for part in parts
+            )
+        case _:
+            return ast.unparse(node)
+
+
+def test_every_line_of_the_source_is_in_the_document_and_the_other_way_round() -> None:
+    document = DOCUMENT.read_text(encoding="utf-8")
+    found = [ELSEWHERE.get(line, line) for line in (*lines_of_rust(), *lines_of_python())]
+    assert len(found) > 50
+    missing = {line for line in found if line not in document}
+    assert not missing
+    told = document.partition("\n## Log lines\n")[2]
+    first_cells = re.findall(r"^\| (`.*?`) \| ", told, re.MULTILINE)
+    listed = {line for cell in first_cells for line in re.findall(r"`([^`]+)`", cell)}
+    assert len(listed) > 50
+    # What the native module says of its own log, which is no event of its own.
+    assert listed - set(found) == {"… earlier messages were dropped"}

@@ -178,7 +178,8 @@ pub fn hello(lanes: &[LaneKind]) -> Hello {
         process_token: [3; 16],
         nonce: [4; 16],
         pid: 1,
-        uid: 1,
+        // As the kernel says it to whoever shares memory.
+        uid: rustix::process::getuid().as_raw(),
         lanes: lanes.to_vec(),
         lanes_unknown: Vec::new(),
         unix_name: String::new(),

@@ -2,7 +2,8 @@
 //!
 //! In a program of its own, one test at a time, since it counts what the whole process has. The large
 //! crowds are for a machine with little else to do: `cargo test --release -p backhaul-testkit --test
-//! crowds -- --ignored --nocapture`, which prints what it measured.
+//! crowds -- --ignored --nocapture`, which prints what it measured. On a busy machine run the program it
+//! names under `chrt -f 10`, as root: what waits for a CPU is not what is measured.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 

@@ -57,4 +57,6 @@ def _lanes() -> Finding:
     lanes = dict(settings.native).get("lanes")
     said = "all lanes" if lanes is None else f"lanes {', '.join(lanes)}"
     said += "".join(f", {name}={value}" for name, value in settings.ucx)
+    # Which of the two is right depends on who reaches this host.
+    said += "; a secret" if settings.secret else "; no secret: whoever connects is a peer"
     return Finding("dask", "configuration", State.WORKS, said)

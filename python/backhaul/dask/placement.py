@@ -17,8 +17,10 @@ from distributed import Scheduler, SchedulerPlugin
 from backhaul import _native
 from backhaul.dask.account import account_of
 from backhaul.dask.config import switched_on
+from backhaul.dask.flows import Report
 from backhaul.dask.instance_patches import COMM_COST, TASK_DECISION, WORKER_OBJECTIVE
 from backhaul.dask.learned_links import LearnedLinks
+from backhaul.dask.link_news import LinkNews
 from backhaul.dask.patching import Replacement
 from backhaul.dask.private import TaskState, WorkerState
 from backhaul.dask.roots import RootPlan
@@ -88,12 +90,17 @@ class LinkPlacement(SchedulerPlugin):
         #: Numbers of hosts
         self.hosts: dict[str, int] = {}
         self._states: dict[str, WorkerState] = {}
+        #: Addresses of the workers of each host that has some
+        self._by_host: dict[str, list[str]] = {}
         self.roots = RootPlan(scheduler, self.mirror)
         self._account = account_of(scheduler)
         #: What links have turned out to be; None if the scheduler keeps no account of them
         self.learned: LearnedLinks | None = None
+        #: What workers are told of that
+        self.news: LinkNews | None = None
         if self._account is not None:
             self.learned = LearnedLinks(self._account.links, self.mirror.set_hosts)
+            self.news = LinkNews(scheduler, self._account.links)
         self._replaced: list[Replacement] = []
         self._upstream_decide: Callable[[TaskState], WorkerState | None] = (
             scheduler.decide_worker_non_rootish
@@ -115,7 +122,7 @@ class LinkPlacement(SchedulerPlugin):
             self._replaced.append(replaced)
         self.roots.attach()
         if self._account is not None:
-            self._account.listeners.append(self.learn)
+            self._account.listeners.append(self.hear)
         _placements.append(self)
         self.scheduler.add_plugin(self)
 
@@ -125,8 +132,8 @@ class LinkPlacement(SchedulerPlugin):
             replaced.take_back()
         self._replaced.clear()
         self.roots.detach()
-        if self._account is not None and self.learn in self._account.listeners:
-            self._account.listeners.remove(self.learn)
+        if self._account is not None and self.hear in self._account.listeners:
+            self._account.listeners.remove(self.hear)
         if self in _placements:
             _placements.remove(self)
         if self.name in self.scheduler.plugins:
@@ -158,12 +165,15 @@ class LinkPlacement(SchedulerPlugin):
 
     def learn(self) -> None:
         """Look at what is known of links by now."""
-        if self.learned is None:
-            return
-        workers: dict[str, list[str]] = {}
-        for ws in self._states.values():
-            workers.setdefault(ws.host, []).append(ws.address)
-        self.learned.refresh(self.hosts, workers)
+        if self.learned is not None:
+            self.learned.refresh(self.hosts, self._by_host)
+
+    def hear(self, address: str, report: Report) -> None:
+        """Take note that a worker has told of its links, and tell it what others have."""
+        self.learn()
+        # One of another release would end at a message that it does not know.
+        if self.news is not None and report.get("hears_of_links") is True:
+            self.news.tell(address, self._by_host)
 
     # In the place of Dask's
 
@@ -210,6 +220,12 @@ class LinkPlacement(SchedulerPlugin):
         if ws is not None:
             self.roots.remove_worker(ws)
             self.mirror.remove_worker(ws)
+            own = self._by_host[ws.host]
+            own.remove(worker)
+            if not own:
+                del self._by_host[ws.host]
+            if self.news is not None:
+                self.news.forget(worker)
 
     def update_graph(
         self,
@@ -226,6 +242,7 @@ class LinkPlacement(SchedulerPlugin):
     def _add(self, ws: WorkerState) -> None:
         host = self.hosts.setdefault(ws.host, len(self.hosts))
         self._states[ws.address] = ws
+        self._by_host.setdefault(ws.host, []).append(ws.address)
         self.roots.add_worker(ws, self.mirror.add_worker(ws, host, host))
 
 

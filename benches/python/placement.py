@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +25,7 @@ _HELD, _BYTES = 40, 1_000_000
 
 
 @click.command("placement")
-@click.option("--workers", default="8,64", show_default=True, help="Comma-separated.")
+@click.option("--workers", default="8,64,1000", show_default=True, help="Comma-separated.")
 @click.option("--inputs", default="2,8,32", show_default=True, help="Comma-separated.")
 @click.option("--roots", type=click.IntRange(1), default=20_000, show_default=True)
 def main(workers: str, inputs: str, roots: int) -> None:
@@ -82,7 +83,7 @@ async def _plan(workers: int, roots: int) -> float:
     for pair in range(pairs):
         needs += [2, pair, pair + pairs]
     kinds = [0] * len(places)
-    targets = [(number, 2.0) for number in range(workers)]
+    targets = [(number, 2.0, math.inf) for number in range(workers)]
     mirror = cluster.placement.mirror
     arguments = (mirror, places, needs, kinds, [(0.01, 1e6)], targets)
     us = _best_us(lambda: _native.plan_roots(*arguments), times=1)

@@ -31,6 +31,9 @@ __all__ = ["LinkPlacement", "counted_need", "dropped_need", "install", "met_need
 #: moved for a small gain. Found in simulation, see ``docs/design/placement.md``.
 BETA = 3.0
 
+#: The same where one pair of workers has a link for itself: its bytes are in nobody else's way
+BETA_PRIVATE = 2.0
+
 #: What is told of needs and results: one for each scheduler of this process that has one
 _placements: list[LinkPlacement] = []
 
@@ -86,7 +89,7 @@ class LinkPlacement(SchedulerPlugin):
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.mirror = _native.Placement(beta=BETA)
+        self.mirror = _native.Placement(beta=BETA, beta_private=BETA_PRIVATE)
         #: Numbers of hosts
         self.hosts: dict[str, int] = {}
         self._states: dict[str, WorkerState] = {}
@@ -190,6 +193,7 @@ class LinkPlacement(SchedulerPlugin):
             scheduler,
             scheduler.UNKNOWN_TASK_DURATION,
             None if len(running) == len(scheduler.workers) else running,
+            self.roots.nbytes.get(ts.prefix.name, 0.0),
         )
         return self._upstream_decide(ts) if ws is None else ws
 

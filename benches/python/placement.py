@@ -62,11 +62,20 @@ async def _decisions(workers: int, policy: str, counts: list[int]) -> list[float
         for ws in states:
             key = (prefix, ws.address)
             ws.add_to_processing(scheduler.new_task(key, Task(key, _nothing), "released"))
+    if cluster.placement is not None:
+        cluster.placement.roots.nbytes["t"] = float(_BYTES)
     found = []
     for count in counts:
         ts = scheduler.new_task(("t", count), Task(("t", count), _nothing), "released")
         for number in range(count):
             ts.add_dependency(results[number * 7 % len(results)])
+        # What is looked at besides, of tasks that need the result: as many as count
+        for above in range(2):
+            key = ("u", count, above)
+            later = scheduler.new_task(key, Task(key, _nothing), "released")
+            later.add_dependency(ts)
+            for number in range(8):
+                later.add_dependency(results[(number * 11 + above) % len(results)])
         found.append(_best_us(functools.partial(scheduler.decide_worker_non_rootish, ts)))
     cluster.close()
     return found

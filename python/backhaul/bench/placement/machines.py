@@ -152,9 +152,7 @@ def _nvlinks(one: int, other: int) -> int:
 
 def _relay(sender: int, receiver: int) -> int:
     """Find the GPU whose slower NVLink to both is fastest; of several another one each way."""
-    slower = {
-        relay: min(_nvlinks(sender, relay), _nvlinks(relay, receiver)) for relay in range(8)
-    }
+    slower = {relay: min(_nvlinks(sender, relay), _nvlinks(relay, receiver)) for relay in range(8)}
     best = [relay for relay in slower if slower[relay] == max(slower.values())]
     return best[0] if sender < receiver else best[-1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +25,7 @@ _HELD, _BYTES = 40, 1_000_000
 
 
 @click.command("placement")
-@click.option("--workers", default="8,64", show_default=True, help="Comma-separated.")
+@click.option("--workers", default="8,64,1000", show_default=True, help="Comma-separated.")
 @click.option("--inputs", default="2,8,32", show_default=True, help="Comma-separated.")
 @click.option("--roots", type=click.IntRange(1), default=20_000, show_default=True)
 def main(workers: str, inputs: str, roots: int) -> None:
@@ -61,11 +62,20 @@ async def _decisions(workers: int, policy: str, counts: list[int]) -> list[float
         for ws in states:
             key = (prefix, ws.address)
             ws.add_to_processing(scheduler.new_task(key, Task(key, _nothing), "released"))
+    if cluster.placement is not None:
+        cluster.placement.roots.nbytes["t"] = float(_BYTES)
     found = []
     for count in counts:
         ts = scheduler.new_task(("t", count), Task(("t", count), _nothing), "released")
         for number in range(count):
             ts.add_dependency(results[number * 7 % len(results)])
+        # What is looked at besides, of tasks that need the result: as many as count
+        for above in range(2):
+            key = ("u", count, above)
+            later = scheduler.new_task(key, Task(key, _nothing), "released")
+            later.add_dependency(ts)
+            for number in range(8):
+                later.add_dependency(results[(number * 11 + above) % len(results)])
         found.append(_best_us(functools.partial(scheduler.decide_worker_non_rootish, ts)))
     cluster.close()
     return found
@@ -82,7 +92,7 @@ async def _plan(workers: int, roots: int) -> float:
     for pair in range(pairs):
         needs += [2, pair, pair + pairs]
     kinds = [0] * len(places)
-    targets = [(number, 2.0) for number in range(workers)]
+    targets = [(number, 2.0, math.inf) for number in range(workers)]
     mirror = cluster.placement.mirror
     arguments = (mirror, places, needs, kinds, [(0.01, 1e6)], targets)
     us = _best_us(lambda: _native.plan_roots(*arguments), times=1)

@@ -1220,16 +1220,17 @@ class Placement:
 
     Parameters
     ----------
-    beta : float
-        How much more a byte counts than the time that it takes alone; from 1.
+    beta, beta_private : float
+        How much more a byte counts than the time that it takes alone, on an edge that several pairs
+        of workers share, and on one of a pair alone; from 1.
 
     Raises
     ------
     ValueError
-        If beta is no number from 1.
+        If one of them is no number from 1.
     """
 
-    def __new__(cls, *, beta: float) -> Placement: ...
+    def __new__(cls, *, beta: float, beta_private: float) -> Placement: ...
     def add_worker(self, worker: object, host: int, island: int, /) -> int:
         """Add a worker on a host, by numbers that leave out none; return its own.
 
@@ -1276,9 +1277,20 @@ class Placement:
         """
 
     def choose(
-        self, task: object, scheduler: object, unknown_s: float, running: set[Any] | None, /
+        self,
+        task: object,
+        scheduler: object,
+        unknown_s: float,
+        running: set[Any] | None,
+        result_bytes: float,
+        /,
     ) -> Any:
-        """Choose the worker where a task with inputs is expected to begin soonest, or None."""
+        """Choose the worker where a task with inputs is expected to begin soonest, or None.
+
+        ``unknown_s`` is what tasks are expected to take of which nothing is known, ``running`` the
+        workers that may be chosen, or None for all, and ``result_bytes`` the size to expect of the
+        result, 0 if none is known: the way to those with whom it is combined counts, too.
+        """
 
     def promises(self) -> int:
         """Count the results that are promised."""
@@ -1321,7 +1333,7 @@ def plan_roots(
     needs: Sequence[int],
     kinds: Sequence[int],
     table: Sequence[tuple[float, float]],
-    targets: Sequence[tuple[int, float]],
+    targets: Sequence[tuple[int, float, float]],
     /,
 ) -> list[int] | None:
     """Plan which worker runs which root of a graph: its number for each task, or -1.
@@ -1331,8 +1343,8 @@ def plan_roots(
     Tasks are in the order in which they are to run. ``places`` has -1 for a root, -2 for a task
     that comes later, or the number of the worker that has its result; ``needs`` for each task how
     many others it needs, and their numbers; ``kinds`` the kind of each task, and ``table`` for each
-    kind the seconds of a task and the bytes of its result; ``targets`` the workers and their
-    threads.
+    kind the seconds of a task and the bytes of its result; ``targets`` the workers, their threads
+    and the memory that they have left, in bytes, infinite if nobody has said.
 
-    `ValueError` if the lists are no graph, or a worker is unknown.
+    `ValueError` if the lists are no graph, a worker is unknown, or a figure cannot be.
     """

@@ -119,7 +119,7 @@ def test_placement_is_told_what_was_measured_and_only_that() -> None:
     assert learned.refresh(hosts, workers)
     inside = {(sender, receiver): rate for sender, receiver, rate, _ in told[-1][1]}
     assert inside[0, 0] == 1e12
-    mirror = Placement(beta=3.0)
+    mirror = Placement(beta=3.0, beta_private=2.0)
     for number in range(3):
         mirror.add_worker(object(), number, number)
     for found in told:

@@ -55,6 +55,7 @@ OURS = {
     "learned_links.py": {"nics"},
     "lending.py": {"frames"},
     "ledger.py": {"link", "process", "listed", "rest"},
+    "link_news.py": {"classes"},
     # A pandas frame
     "link_table.py": {"frame"},
     "machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
@@ -66,7 +67,6 @@ OURS = {
     "reports.py": {"report"},
     # The function of a user's that is decorated
     "requests.py": {"amounts", "function"},
-    "placement.py": {"workers"},
     # The window is ours, of in_flight.py
     "roots.py": {"prefixes", "rootish", "self._window"},
     "sources.py": {"_links"},

@@ -48,6 +48,7 @@ SWITCHES = {
     "hot-path.execution",
     "hot-path.futures",
     "hot-path.order",
+    "placement.nearest-first",
 }
 #: With what is off unless it is asked for, as it is in this process
 ALL_SWITCHES = {*SWITCHES, "placement.enabled"}

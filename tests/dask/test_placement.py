@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -112,6 +114,54 @@ def test_results_that_are_combined_are_made_on_one_worker() -> None:
     assert ours.seconds < upstream.seconds
 
 
+@pytest.mark.parametrize("little", [False, True])
+def test_a_worker_with_little_memory_has_fewer_roots_planned(little: bool) -> None:
+    pairs, nbytes = 40, 10**7
+    graph: Graph = {(name, i): SimulatedTask((), 30e-3, nbytes) for name in "ab" for i in range(40)}
+    for i in range(pairs):
+        graph["add", i] = SimulatedTask([("a", i), ("b", i)], 10e-3, 8)
+
+    def run() -> Counter[str]:
+        cluster = SimulatedCluster(two_hosts(), policy="backhaul")
+        try:
+            workers = list(cluster.scheduler.workers.values())
+            for ws in workers:
+                ws.memory_limit = 10**10
+            if little:
+                # Three tenths of its share, before it would spill
+                workers[0].memory_limit = 10 * 10**7
+            for number in range(2):
+                renamed = {
+                    (f"{key[0]}-{number}", key[1]): task._replace(
+                        needs=[(f"{need[0]}-{number}", need[1]) for need in task.needs]
+                    )
+                    for key, task in graph.items()
+                }
+                planned: Counter[str] = Counter()
+                plan = _native.plan_roots
+
+                def counted(*arguments: Any, plan: Any = plan, planned: Any = planned) -> Any:
+                    found = plan(*arguments)
+                    planned.update(workers[at].address for at in found or () if at >= 0)
+                    return found
+
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setattr(_native, "plan_roots", counted)
+                    cluster.compute(Phase(renamed, [(f"add-{number}", i) for i in range(pairs)]))
+                cluster.release()
+            return Counter({ws.address: planned[ws.address] for ws in workers})
+        finally:
+            cluster.close()
+
+    counts = list(in_loop(run).values())
+    assert sum(counts) == 2 * pairs
+    if little:
+        assert counts[0] == 6
+        assert all(count in (24, 25) for count in counts[1:])
+    else:
+        assert counts == [20] * 4
+
+
 def test_a_transfer_takes_the_nvlink_and_not_the_processors() -> None:
     machine = MACHINES["dgx-1"]()
     phases = workload("transpose-persisted", work="gpu", small=True)
@@ -163,11 +213,13 @@ def test_costs_rise_from_worker_to_host_to_network() -> None:
 @pytest.mark.parametrize("beta", [0.5, float("nan"), float("inf"), -1.0])
 def test_a_beta_that_cannot_be_is_refused_with_the_value(beta: float) -> None:
     with pytest.raises(ValueError, match=f"(?i){beta:g}"):
-        _native.Placement(beta=beta)
+        _native.Placement(beta=beta, beta_private=2.0)
+    with pytest.raises(ValueError, match=f"(?i)beta_private must .* {beta:g}"):
+        _native.Placement(beta=3.0, beta_private=beta)
 
 
 def test_links_that_cannot_be_are_refused_with_the_value() -> None:
-    mirror = _native.Placement(beta=3.0)
+    mirror = _native.Placement(beta=3.0, beta_private=2.0)
     assert mirror.add_worker(object(), 0, 0) == 0
     with pytest.raises(ValueError, match="host 5"):
         mirror.set_hosts([(5, 1e9)], [])
@@ -178,9 +230,13 @@ def test_links_that_cannot_be_are_refused_with_the_value() -> None:
     with pytest.raises(ValueError, match="edge 3"):
         mirror.set_routes([1.0], [(0, 0, [3], 0.0)])
     with pytest.raises(ValueError, match="no worker 7"):
-        _native.plan_roots(mirror, [-1], [0], [0], [], [(7, 1.0)])
+        _native.plan_roots(mirror, [-1], [0], [0], [], [(7, 1.0, math.inf)])
     with pytest.raises(ValueError, match="needs 9"):
-        _native.plan_roots(mirror, [-1], [1, 9], [0], [], [(0, 1.0)])
+        _native.plan_roots(mirror, [-1], [1, 9], [0], [], [(0, 1.0, math.inf)])
+    with pytest.raises(ValueError, match="-1 bytes of memory"):
+        _native.plan_roots(mirror, [-1], [0], [0], [], [(0, 1.0, -1.0)])
+    with pytest.raises(ValueError, match="NaN bytes of memory"):
+        _native.plan_roots(mirror, [-1], [0], [0], [], [(0, 1.0, math.nan)])
 
 
 # On real clusters

@@ -31,6 +31,8 @@ _CASES = ("map", "chain", "tree", "all-to-all", "submit")
 _ARCHITECTURES = ("core", "threads", "workers", "gpu", "gpus")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
 _MACHINES = ("dgx-1", "4-hosts", "slow-nic", "racks", "flat")
+#: Known besides, but not run unless it is named
+_RELAYED = "dgx-1-relays"
 _WORKLOADS = (
     *("transpose", "transpose-persisted", "tree", "stencil", "tensordot", "a+b", "random"),
     "shuffle",
@@ -300,8 +302,8 @@ class _MachinesType(ListType):
     type=_MachinesType(_MACHINES),
     default="all",
     show_default=True,
-    help=f"Comma-separated: {', '.join(_MACHINES)}, all, or files that describe one "
-    "(docs/design/placement.md).",
+    help=f"Comma-separated: {', '.join(_MACHINES)}, all (of these), {_RELAYED}, or files that "
+    "describe one (docs/design/placement.md).",
 )
 @click.option(
     "--workload",

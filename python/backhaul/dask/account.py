@@ -11,7 +11,7 @@ from distributed import Scheduler
 
 from backhaul.dask import dashboard, prometheus
 from backhaul.dask.config import transfers_links_max
-from backhaul.dask.flows import Reporter
+from backhaul.dask.flows import Report, Reporter
 from backhaul.dask.instance_patches import SCHEDULER_HEARTBEAT
 from backhaul.dask.ledger import Ledger
 from backhaul.dask.link_account import LinkAccount
@@ -63,8 +63,8 @@ class Account:
         self._ledger = Ledger(links_max=links_max)
         #: How fast links are, as their receivers say
         self.links = LinkAccount(links_max)
-        #: Called when a worker has told of its links
-        self.listeners: list[Callable[[], object]] = []
+        #: Called with the address of a worker that has told of its links, and with what it said
+        self.listeners: list[Callable[[str, Report], object]] = []
         self._own = Reporter()
         self._upstream: Callable[..., Any] = scheduler.handlers[SCHEDULER_HEARTBEAT.item]
         self._is_warned = False
@@ -97,7 +97,7 @@ class Account:
             self._ledger.handle_report(address, report, time())
             self.links.handle_report(address, self._scheduler.workers[address].host, report)
             for told in self.listeners:
-                told()
+                told(address, report)
         except Exception as error:
             # Nothing may come out of here: a worker whose heartbeat fails closes itself.
             if not self._is_warned:

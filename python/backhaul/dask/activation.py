@@ -77,9 +77,11 @@ def install_for(server: Any) -> None:
 
             placement.install(server)
     elif isinstance(server, Worker):
-        from backhaul.dask import memory, reports, slotted_worker
+        from backhaul.dask import memory, reports, slotted_worker, sources
 
         memory.install(server)
+        if switched_on("placement.nearest-first"):
+            sources.install(server)
         reports.install(server)
         slotted_worker.install(server)
     elif isinstance(server, Nanny):

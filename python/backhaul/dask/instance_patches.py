@@ -40,6 +40,7 @@ __all__ = [
     "DASHBOARD_PAGES",
     "EXECUTOR_QUEUE",
     "INSTANCE_PATCHES",
+    "LINK_NEWS",
     "NANNY_MEMORY_MONITOR",
     "QUEUED_TASK_DECISION",
     "QUEUE_SLOTS",
@@ -172,6 +173,14 @@ WORKER_METRIC: Final = InstancePatch(
     read={Worker.get_metrics: "da3c2e202322"},
 )
 
+#: What a worker is told of its links: `backhaul.dask.sources` listens
+LINK_NEWS: Final = InstancePatch(
+    shown="Worker.stream_handlers['backhaul-links']",
+    without="the worker fetches as upstream does",
+    item="backhaul-links",
+    read={Worker.handle_scheduler: "de01a9fc9cf6"},
+)
+
 #: How much memory a worker has: without what it borrows, see `backhaul.dask.memory`
 WORKER_MEMORY: Final = InstancePatch(
     shown="SystemMonitor.get_process_memory",
@@ -251,6 +260,7 @@ INSTANCE_PATCHES: Final = (
     STEAL_RESPONSE,
     SCHEDULER_HEARTBEAT,
     WORKER_METRIC,
+    LINK_NEWS,
     WORKER_MEMORY,
     WORKER_MEMORY_MONITOR,
     NANNY_MEMORY_MONITOR,

@@ -200,7 +200,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     # From whom a worker fetches first
     Patch(
-        switch="placement.enabled",
+        switch="placement.nearest-first",
         owner=WorkerStateMachine,
         name="_select_workers_for_gather",
         replace="sources.nearest_first",

@@ -17,8 +17,10 @@ from distributed import Scheduler, SchedulerPlugin
 from backhaul import _native
 from backhaul.dask.account import account_of
 from backhaul.dask.config import switched_on
+from backhaul.dask.flows import Report
 from backhaul.dask.instance_patches import COMM_COST, TASK_DECISION, WORKER_OBJECTIVE
 from backhaul.dask.learned_links import LearnedLinks
+from backhaul.dask.link_news import LinkNews
 from backhaul.dask.patching import Replacement
 from backhaul.dask.private import TaskState, WorkerState
 from backhaul.dask.roots import RootPlan
@@ -28,6 +30,9 @@ __all__ = ["LinkPlacement", "counted_need", "dropped_need", "install", "met_need
 #: How much more a byte counts than the time that it takes alone: bytes that need not move are not
 #: moved for a small gain. Found in simulation, see ``docs/design/placement.md``.
 BETA = 3.0
+
+#: The same where one pair of workers has a link for itself: its bytes are in nobody else's way
+BETA_PRIVATE = 2.0
 
 #: What is told of needs and results: one for each scheduler of this process that has one
 _placements: list[LinkPlacement] = []
@@ -84,16 +89,21 @@ class LinkPlacement(SchedulerPlugin):
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.mirror = _native.Placement(beta=BETA)
+        self.mirror = _native.Placement(beta=BETA, beta_private=BETA_PRIVATE)
         #: Numbers of hosts
         self.hosts: dict[str, int] = {}
         self._states: dict[str, WorkerState] = {}
+        #: Addresses of the workers of each host that has some
+        self._by_host: dict[str, list[str]] = {}
         self.roots = RootPlan(scheduler, self.mirror)
         self._account = account_of(scheduler)
         #: What links have turned out to be; None if the scheduler keeps no account of them
         self.learned: LearnedLinks | None = None
+        #: What workers are told of that
+        self.news: LinkNews | None = None
         if self._account is not None:
             self.learned = LearnedLinks(self._account.links, self.mirror.set_hosts)
+            self.news = LinkNews(scheduler, self._account.links)
         self._replaced: list[Replacement] = []
         self._upstream_decide: Callable[[TaskState], WorkerState | None] = (
             scheduler.decide_worker_non_rootish
@@ -115,7 +125,7 @@ class LinkPlacement(SchedulerPlugin):
             self._replaced.append(replaced)
         self.roots.attach()
         if self._account is not None:
-            self._account.listeners.append(self.learn)
+            self._account.listeners.append(self.hear)
         _placements.append(self)
         self.scheduler.add_plugin(self)
 
@@ -125,8 +135,8 @@ class LinkPlacement(SchedulerPlugin):
             replaced.take_back()
         self._replaced.clear()
         self.roots.detach()
-        if self._account is not None and self.learn in self._account.listeners:
-            self._account.listeners.remove(self.learn)
+        if self._account is not None and self.hear in self._account.listeners:
+            self._account.listeners.remove(self.hear)
         if self in _placements:
             _placements.remove(self)
         if self.name in self.scheduler.plugins:
@@ -158,12 +168,15 @@ class LinkPlacement(SchedulerPlugin):
 
     def learn(self) -> None:
         """Look at what is known of links by now."""
-        if self.learned is None:
-            return
-        workers: dict[str, list[str]] = {}
-        for ws in self._states.values():
-            workers.setdefault(ws.host, []).append(ws.address)
-        self.learned.refresh(self.hosts, workers)
+        if self.learned is not None:
+            self.learned.refresh(self.hosts, self._by_host)
+
+    def hear(self, address: str, report: Report) -> None:
+        """Take note that a worker has told of its links, and tell it what others have."""
+        self.learn()
+        # One of another release would end at a message that it does not know.
+        if self.news is not None and report.get("hears_of_links") is True:
+            self.news.tell(address, self._by_host)
 
     # In the place of Dask's
 
@@ -180,6 +193,7 @@ class LinkPlacement(SchedulerPlugin):
             scheduler,
             scheduler.UNKNOWN_TASK_DURATION,
             None if len(running) == len(scheduler.workers) else running,
+            self.roots.nbytes.get(ts.prefix.name, 0.0),
         )
         return self._upstream_decide(ts) if ws is None else ws
 
@@ -210,6 +224,12 @@ class LinkPlacement(SchedulerPlugin):
         if ws is not None:
             self.roots.remove_worker(ws)
             self.mirror.remove_worker(ws)
+            own = self._by_host[ws.host]
+            own.remove(worker)
+            if not own:
+                del self._by_host[ws.host]
+            if self.news is not None:
+                self.news.forget(worker)
 
     def update_graph(
         self,
@@ -226,6 +246,7 @@ class LinkPlacement(SchedulerPlugin):
     def _add(self, ws: WorkerState) -> None:
         host = self.hosts.setdefault(ws.host, len(self.hosts))
         self._states[ws.address] = ws
+        self._by_host.setdefault(ws.host, []).append(ws.address)
         self.roots.add_worker(ws, self.mirror.add_worker(ws, host, host))
 
 

@@ -8,7 +8,7 @@ import psutil
 from distributed import Worker
 from distributed.comm import get_address_host
 
-from backhaul.dask import prometheus
+from backhaul.dask import prometheus, sources
 from backhaul.dask.config import transfers_links_max
 from backhaul.dask.flows import Reporter
 from backhaul.dask.instance_patches import WORKER_METRIC
@@ -44,6 +44,7 @@ class WorkerMetric:
         report = self._reporter(changed_max=None) if self._reports_all else self._reporter()
         self._reports_all = False
         report["nic_bytes_per_s"] = self._nic_bytes_per_s
+        report["hears_of_links"] = sources.hears_of_links(worker)
         return report
 
     def report_all(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from distributed import Scheduler
 
+import dask
 from backhaul import _native
 from backhaul.dask import in_flight
 from backhaul.dask.instance_patches import QUEUE_SLOTS, QUEUED_TASK_DECISION, ROOTISH
@@ -145,7 +146,9 @@ class RootPlan:
         """
         scheduler = self.scheduler
         targets = [
-            (self.numbers[ws], float(ws.nthreads)) for ws in scheduler.running if ws in self.numbers
+            (self.numbers[ws], float(ws.nthreads), _memory_left_bytes(ws))
+            for ws in scheduler.running
+            if ws in self.numbers
         ]
         self._forget_lost()
         if len(targets) < 2 or math.isinf(scheduler.WORKER_SATURATION):
@@ -214,7 +217,10 @@ class RootPlan:
         hint = self.hints.get(ts.key)
         if hint is None or hint not in self.scheduler.running:
             return None
-        chosen = self._free_worker(ts) or hint
+        chosen = self._free_worker(ts)
+        # Who has more slots than threads is not idle: it would run no sooner there than at home.
+        if chosen is None or len(chosen.processing) >= chosen.nthreads:
+            chosen = hint
         self.give(ts)
         return chosen
 
@@ -331,6 +337,15 @@ class RootPlan:
             rootish[group] = self._upstream_rootish(ts)
         # Upstream has a way of its own for roots that may not be queued.
         return not rootish[group] or bool(ts._queueable)
+
+
+def _memory_left_bytes(ws: WorkerState) -> float:
+    """Say how much a worker may still hold before it would spill, in bytes."""
+    if not ws.memory_limit:
+        return math.inf
+    # That of the scheduler's configuration; a worker may have another one, or none.
+    target = dask.config.get("distributed.worker.memory.target") or 1.0
+    return max(0.0, float(ws.memory_limit * target - ws.nbytes))
 
 
 def _first(one: TaskState, other: TaskState) -> bool:

@@ -6,12 +6,15 @@
 use std::collections::HashMap;
 
 use backhaul_placement::cost::{
-    HostLinks, Input, Islands, LinkCosts, LinkError, Mirror, Route, RouteTable, Transfer,
+    Beta, HostLinks, Input, Islands, LinkCosts, LinkError, MEETINGS_MAX, MEMBERS_MAX, Meetings,
+    Mirror, Route, RouteTable,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PySet};
+use pyo3::types::PySet;
+
+use super::stack::Stack;
 
 /// Where the bytes of one scheduler are, and what is under way
 #[pyclass(module = "backhaul._native")]
@@ -25,28 +28,31 @@ pub(crate) struct Placement {
     workers: Vec<Option<Py<PyAny>>>,
     /// Numbers by address of the object, which `workers` keeps alive
     numbers: HashMap<usize, u32>,
-    /// How much more a byte counts than the time that it takes alone
-    beta: f64,
 }
 
 #[pymethods]
 impl Placement {
     #[new]
-    #[pyo3(signature = (*, beta))]
-    fn new(beta: f64) -> PyResult<Self> {
-        if !(beta >= 1.0 && beta.is_finite()) {
-            return Err(PyValueError::new_err(format!(
-                "beta must be a number from 1, got {beta}"
-            )));
+    #[pyo3(signature = (*, beta, beta_private))]
+    fn new(beta: f64, beta_private: f64) -> PyResult<Self> {
+        for (name, beta) in [("beta", beta), ("beta_private", beta_private)] {
+            if !(beta >= 1.0 && beta.is_finite()) {
+                return Err(PyValueError::new_err(format!(
+                    "{name} must be a number from 1, got {beta}"
+                )));
+            }
         }
+        let beta = Beta {
+            shared: beta,
+            private: beta_private,
+        };
         Ok(Self {
-            mirror: Mirror::new(Box::new(HostLinks::default())),
+            mirror: Mirror::new(Box::new(HostLinks::default()), beta),
             hosts: HostLinks::default(),
             described: false,
             islands: Islands::default(),
             workers: Vec::new(),
             numbers: HashMap::new(),
-            beta,
         })
     }
 
@@ -148,25 +154,25 @@ impl Placement {
             return Ok(None);
         };
         let inputs = self.read_inputs(task)?;
-        let beta = self.beta;
         Ok(inputs.with(|inputs| {
-            let Transfer { queued_s, alone_s } = self.mirror.transfer(inputs, receiver);
-            Some((queued_s, queued_s + (beta - 1.0) * alone_s))
+            let transfer = self.mirror.transfer(inputs, receiver);
+            Some((transfer.queued_s, transfer.cost_s()))
         }))
     }
 
     /// The worker where a task with inputs is expected to end soonest; None if no holder is known
     ///
-    /// `durations` has the expected seconds of tasks by prefix, `prefixes` the prefixes of the
-    /// scheduler for those it does not have; `running` are the workers that may be chosen, or None
-    /// for all.
-    #[pyo3(signature = (task, scheduler, unknown_s, running, /))]
+    /// `unknown_s` is what tasks are expected to take of which nothing is known; `running` are the
+    /// workers that may be chosen, or None for all; `result_bytes` is the size to expect of the
+    /// result, or 0 if none is known.
+    #[pyo3(signature = (task, scheduler, unknown_s, running, result_bytes, /))]
     fn choose<'py>(
         &mut self,
         task: &Bound<'py, PyAny>,
         scheduler: &Bound<'py, PyAny>,
         unknown_s: f64,
         running: Option<&Bound<'py, PySet>>,
+        result_bytes: f64,
     ) -> PyResult<Option<Py<PyAny>>> {
         let py = task.py();
         let inputs = self.read_inputs(task)?;
@@ -176,7 +182,11 @@ impl Placement {
         let candidates = self
             .islands
             .candidates(held, |worker| stack.seconds(py, worker));
-        let beta = self.beta;
+        let meetings = if result_bytes > 0.0 {
+            self.read_meetings(task)?
+        } else {
+            Meetings::default()
+        };
         let mut best: Option<(f64, u64, u32)> = None;
         inputs.with(|inputs| {
             for worker in candidates {
@@ -187,8 +197,9 @@ impl Placement {
                 if best.is_some_and(|(least, _, _)| stack_s > least) {
                     continue;
                 }
-                let Transfer { queued_s, alone_s } = self.mirror.transfer(inputs, worker);
-                let seconds = stack_s + queued_s + (beta - 1.0) * alone_s;
+                let seconds = stack_s
+                    + self.mirror.transfer(inputs, worker).cost_s()
+                    + meetings.seconds(worker, result_bytes, self.mirror.links());
                 let bytes = stack.nbytes(py, worker);
                 if best.is_none_or(|(least, fewest, _)| {
                     seconds < least || (seconds == least && bytes < fewest)
@@ -245,6 +256,36 @@ impl Placement {
         Ok(inputs)
     }
 
+    /// Finds who has what the result of a task will be combined with, or is to make it
+    fn read_meetings(&self, task: &Bound<'_, PyAny>) -> PyResult<Meetings> {
+        let py = task.py();
+        let mut meetings = Meetings::default();
+        let dependents = task.getattr(intern!(py, "dependents"))?;
+        for dependent in dependents.try_iter()?.take(MEETINGS_MAX) {
+            let needs = dependent?.getattr(intern!(py, "dependencies"))?;
+            let mut others = Vec::new();
+            for need in needs.try_iter()?.take(MEMBERS_MAX + 1) {
+                let need = need?;
+                if need.is(task) {
+                    continue;
+                }
+                let holders = need.getattr(intern!(py, "who_has"))?;
+                let first = if holders.is_none() {
+                    None
+                } else {
+                    holders.try_iter()?.next().transpose()?
+                };
+                let place = match first {
+                    Some(holder) => holder,
+                    None => need.getattr(intern!(py, "processing_on"))?,
+                };
+                others.extend(self.number(&place));
+            }
+            meetings.add(&others);
+        }
+        Ok(meetings)
+    }
+
     fn read_input(&self, task: &Bound<'_, PyAny>, inputs: &mut Inputs) -> PyResult<()> {
         let py = task.py();
         let bytes: f64 = task.getattr(intern!(py, "nbytes"))?.extract()?;
@@ -291,104 +332,6 @@ impl Inputs {
             })
             .collect();
         act(&inputs)
-    }
-}
-
-/// How long workers are busy with what they were given, read once for each
-struct Stack<'a, 'py> {
-    workers: &'a [Option<Py<PyAny>>],
-    prefixes: Bound<'py, PyDict>,
-    unknown_s: f64,
-    running: Option<&'a Bound<'py, PySet>>,
-    /// By worker
-    known: Vec<(u32, Option<f64>)>,
-    /// Expected seconds by address of the name
-    durations: Vec<(usize, f64)>,
-    failed: Option<PyErr>,
-}
-
-impl<'a, 'py> Stack<'a, 'py> {
-    fn new(
-        workers: &'a [Option<Py<PyAny>>],
-        prefixes: Bound<'py, PyDict>,
-        unknown_s: f64,
-        running: Option<&'a Bound<'py, PySet>>,
-    ) -> Self {
-        Self {
-            workers,
-            prefixes,
-            unknown_s,
-            running,
-            known: Vec::with_capacity(32),
-            durations: Vec::with_capacity(8),
-            failed: None,
-        }
-    }
-
-    /// Seconds for each thread of a worker; None if it may not be chosen
-    fn seconds(&mut self, py: Python<'py>, worker: u32) -> Option<f64> {
-        if let Some(&(_, seconds)) = self.known.iter().find(|(number, _)| *number == worker) {
-            return seconds;
-        }
-        let seconds = match self.read(py, worker) {
-            Ok(seconds) => seconds,
-            Err(error) => {
-                self.failed = Some(error);
-                None
-            }
-        };
-        self.known.push((worker, seconds));
-        seconds
-    }
-
-    fn read(&mut self, py: Python<'py>, worker: u32) -> PyResult<Option<f64>> {
-        let Some(state) = &self.workers[worker as usize] else {
-            return Ok(None);
-        };
-        let state = state.bind(py);
-        if let Some(running) = self.running
-            && !running.contains(state)?
-        {
-            return Ok(None);
-        }
-        let counts = state.getattr(intern!(py, "task_prefix_count"))?;
-        let threads: f64 = state.getattr(intern!(py, "nthreads"))?.extract()?;
-        let mut seconds = 0.0;
-        for (name, count) in counts.cast::<PyDict>()? {
-            seconds += self.duration(&name)? * count.extract::<f64>()?;
-        }
-        Ok(Some(seconds / threads.max(1.0)))
-    }
-
-    fn duration(&mut self, name: &Bound<'py, PyAny>) -> PyResult<f64> {
-        let py = name.py();
-        let address = name.as_ptr() as usize;
-        if let Some(&(_, seconds)) = self.durations.iter().find(|(known, _)| *known == address) {
-            return Ok(seconds);
-        }
-        let mut seconds = self.unknown_s;
-        if let Some(prefix) = self.prefixes.get_item(name)? {
-            let average: f64 = prefix.getattr(intern!(py, "duration_average"))?.extract()?;
-            if average >= 0.0 {
-                seconds = average;
-            } else {
-                let longest: f64 = prefix.getattr(intern!(py, "max_exec_time"))?.extract()?;
-                if longest > 0.0 {
-                    seconds = 2.0 * longest;
-                }
-            }
-        }
-        self.durations.push((address, seconds));
-        Ok(seconds)
-    }
-
-    /// Bytes that a worker holds
-    fn nbytes(&self, py: Python<'py>, worker: u32) -> u64 {
-        self.workers[worker as usize]
-            .as_ref()
-            .and_then(|state| state.bind(py).getattr(intern!(py, "nbytes")).ok())
-            .and_then(|bytes| bytes.extract().ok())
-            .unwrap_or(0)
     }
 }
 

@@ -16,11 +16,11 @@ pub(crate) fn plan_roots(
     needs: Vec<u32>,
     kinds: Vec<u32>,
     table: Vec<(f64, f64)>,
-    targets: Vec<(u32, f64)>,
+    targets: Vec<(u32, f64, f64)>,
 ) -> PyResult<Option<Vec<i64>>> {
     let graph =
         Graph::read(&places, &needs).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    for &(worker, share) in &targets {
+    for &(worker, share, memory_bytes) in &targets {
         if !placement.has_worker(worker) {
             return Err(PyValueError::new_err(format!("no worker {worker}")));
         }
@@ -29,13 +29,19 @@ pub(crate) fn plan_roots(
                 "worker {worker} has a share of {share}"
             )));
         }
+        if memory_bytes.is_nan() || memory_bytes < 0.0 {
+            return Err(PyValueError::new_err(format!(
+                "worker {worker} has {memory_bytes} bytes of memory left"
+            )));
+        }
     }
     let targets: Vec<Target> = targets
         .into_iter()
-        .map(|(worker, share)| Target {
+        .map(|(worker, share, memory_bytes)| Target {
             worker,
             share,
             roots_max: f64::INFINITY,
+            memory_bytes,
         })
         .collect();
     let kinds = Kinds {

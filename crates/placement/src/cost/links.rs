@@ -15,6 +15,9 @@ pub trait LinkCosts: Send + Sync {
     /// Capacity of each edge that routes name, in bytes per second
     fn capacities(&self) -> &[f64];
 
+    /// Whether only one pair of workers uses an edge, in one direction
+    fn is_private(&self, edge: u32) -> bool;
+
     /// How long bytes take with nothing else under way, in seconds
     fn seconds(&self, sender: u32, receiver: u32, bytes: f64) -> f64 {
         if sender == receiver {
@@ -80,6 +83,8 @@ impl Route {
 pub struct RouteTable {
     workers: usize,
     capacities: Vec<f64>,
+    /// By edge: whether one pair alone uses it
+    private: Vec<bool>,
     /// By sender, then receiver
     routes: Vec<Route>,
 }
@@ -121,10 +126,15 @@ impl RouteTable {
                     receiver: (at % workers) as u32,
                 }),
             })
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<Route>, LinkError>>()?;
+        let mut users = vec![0u32; capacities_bytes_per_s.len()];
+        for edge in routes.iter().flat_map(Route::edges) {
+            users[*edge as usize] += 1;
+        }
         Ok(Self {
             workers,
             capacities: capacities_bytes_per_s,
+            private: users.into_iter().map(|pairs| pairs < 2).collect(),
             routes,
         })
     }
@@ -137,6 +147,10 @@ impl LinkCosts for RouteTable {
 
     fn capacities(&self) -> &[f64] {
         &self.capacities
+    }
+
+    fn is_private(&self, edge: u32) -> bool {
+        self.private[edge as usize]
     }
 }
 
@@ -262,6 +276,11 @@ impl LinkCosts for HostLinks {
 
     fn capacities(&self) -> &[f64] {
         &self.capacities
+    }
+
+    /// None is: each is a NIC or the memory of a host
+    fn is_private(&self, _edge: u32) -> bool {
+        false
     }
 }
 

@@ -4,7 +4,8 @@
 //! added: where both are small neither hides the other, and the larger of the two alone is ruinous
 //! as soon as workers without any input are candidates. The time of what must come counts what is
 //! already promised on the same edges, and β times the time that it would take alone: without that
-//! weight a scheduler with true bandwidths moves more than one that believes in slow ones.
+//! weight a scheduler with true bandwidths moves more than one that believes in slow ones. Bytes on
+//! an edge that only one pair of workers uses are in nobody else's way, and weigh less.
 //! StarPU's `dmda` scheduler has the same β (C. Augonnet et al., Data-Aware Task Scheduling on
 //! Multi-Accelerator Based Platforms, ICPADS 2010).
 
@@ -29,13 +30,31 @@ pub struct Input<'a> {
 pub struct Transfer {
     /// Behind all that is under way on the same edges, in seconds
     pub queued_s: f64,
-    /// With nothing else under way, without latencies, in seconds
-    pub alone_s: f64,
+    /// What it weighs besides: β − 1 times the time with nothing else under way, in seconds
+    pub weighted_s: f64,
+}
+
+impl Transfer {
+    /// What a place costs for it, in seconds
+    #[must_use]
+    pub fn cost_s(&self) -> f64 {
+        self.queued_s + self.weighted_s
+    }
+}
+
+/// β: how much more a byte counts than the time that it takes alone; 1 for no more
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Beta {
+    /// On an edge that several pairs of workers share
+    pub shared: f64,
+    /// On an edge, or in a flow, of one pair alone
+    pub private: f64,
 }
 
 /// The transfers that a scheduler has promised
 pub struct Mirror {
     links: Box<dyn LinkCosts>,
+    beta: Beta,
     /// Bytes under way, by edge
     pending_bytes: Vec<f64>,
     /// What was promised, by result and receiver
@@ -48,10 +67,11 @@ pub struct Mirror {
 impl Mirror {
     /// Makes one with nothing under way
     #[must_use]
-    pub fn new(links: Box<dyn LinkCosts>) -> Self {
+    pub fn new(links: Box<dyn LinkCosts>, beta: Beta) -> Self {
         let edges = links.capacities().len();
         Self {
             links,
+            beta,
             pending_bytes: vec![0.0; edges],
             promised: HashMap::default(),
             added: vec![0.0; edges],
@@ -156,16 +176,19 @@ impl Mirror {
             }
         }
         let capacities = self.links.capacities();
-        let (mut queued_s, mut alone_s) = (slowest_flow_s, slowest_flow_s);
+        let (shared, private) = (self.beta.shared - 1.0, self.beta.private - 1.0);
+        let (mut queued_s, mut weighted_s) = (slowest_flow_s, private * slowest_flow_s);
         for edge in self.touched.drain(..) {
             let edge = edge as usize;
             let added = std::mem::take(&mut self.added[edge]);
-            alone_s = alone_s.max(added / capacities[edge]);
+            let is_private = self.links.is_private(edge as u32);
+            let weight = if is_private { private } else { shared };
+            weighted_s = weighted_s.max(weight * added / capacities[edge]);
             queued_s = queued_s.max((added + self.pending_bytes[edge]) / capacities[edge]);
         }
         Transfer {
             queued_s: queued_s + latency_s,
-            alone_s,
+            weighted_s,
         }
     }
 
@@ -236,10 +259,14 @@ mod tests {
             (1, 2, far),
             (2, 1, far),
         ];
-        Mirror::new(Box::new(
-            RouteTable::new(3, vec![10.0, 1.0], routes).unwrap(),
-        ))
+        let links = RouteTable::new(3, vec![10.0, 1.0], routes).unwrap();
+        Mirror::new(Box::new(links), BETA)
     }
+
+    const BETA: Beta = Beta {
+        shared: 3.0,
+        private: 2.0,
+    };
 
     fn input(task: u64, holders: &[u32]) -> Input<'_> {
         Input {
@@ -254,13 +281,25 @@ mod tests {
         let mut mirror = mirror();
         let inputs = [input(1, &[0]), input(2, &[0]), input(3, &[1])];
         let there = mirror.transfer(&inputs, 1);
-        assert!((there.alone_s - 2.0).abs() < 1e-9);
-        assert_eq!(mirror.transfer(&inputs, 2).alone_s, 30.0);
+        assert!((there.weighted_s - 2.0 * 2.0).abs() < 1e-9);
+        assert!((there.cost_s() - 3.0 * 2.0 - REQUEST_S).abs() < 1e-9);
+        assert_eq!(mirror.transfer(&inputs, 2).weighted_s, 2.0 * 30.0);
         assert_eq!(
             mirror.transfer(&[input(3, &[1])], 1),
             Transfer::default(),
             "what is there costs nothing"
         );
+    }
+
+    #[test]
+    fn bytes_on_an_edge_of_one_pair_alone_weigh_less() {
+        let [own, shared] = [0, 1].map(|edge| Route::new(&[edge], 0.0).unwrap());
+        let routes = [(0, 1, own), (1, 0, shared), (0, 2, shared), (2, 0, shared)];
+        let others = [(1, 2, shared), (2, 1, shared)];
+        let links = RouteTable::new(3, vec![1.0, 1.0], routes.into_iter().chain(others)).unwrap();
+        let mut mirror = Mirror::new(Box::new(links), BETA);
+        assert_eq!(mirror.transfer(&[input(1, &[0])], 1).weighted_s, 10.0);
+        assert_eq!(mirror.transfer(&[input(1, &[0])], 2).weighted_s, 20.0);
     }
 
     #[test]
@@ -270,7 +309,7 @@ mod tests {
         assert_eq!(mirror.pending_bytes(0), 10.0);
         let beside = mirror.transfer(&[input(1, &[0])], 1);
         assert!((beside.queued_s - 2.0 - REQUEST_S).abs() < 1e-9);
-        assert!((beside.alone_s - 1.0).abs() < 1e-9);
+        assert!((beside.weighted_s - 2.0 * 1.0).abs() < 1e-9);
         let elsewhere = mirror.transfer(&[input(1, &[0])], 2);
         assert!((elsewhere.queued_s - 10.0 - REQUEST_S).abs() < 1e-9);
         // What is promised to the worker costs nothing more there.

@@ -3,11 +3,14 @@
 //! - [`links`]: the way of each pair of workers, and how fast its edges are
 //! - [`mirror`]: what is under way on each edge, and what a placement would add to it
 //! - [`candidates`]: which workers are worth asking
+//! - [`meetings`]: where the result will be needed
 
 pub mod candidates;
 pub mod links;
+pub mod meetings;
 pub mod mirror;
 
 pub use candidates::Islands;
 pub use links::{HostLinks, LinkCosts, LinkError, Route, RouteTable};
-pub use mirror::{Input, Mirror, Transfer};
+pub use meetings::{MEETINGS_MAX, MEMBERS_MAX, Meetings};
+pub use mirror::{Beta, Input, Mirror, Transfer};

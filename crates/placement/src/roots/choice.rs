@@ -12,7 +12,7 @@ use crate::cost::LinkCosts;
 
 /// Plans who runs which root; None if nothing is gained by that
 ///
-/// The share of each target is its number of threads.
+/// The share of each target is its number of threads, unless its memory has no room for that.
 #[must_use]
 pub fn choose(
     graph: &Graph,
@@ -22,11 +22,14 @@ pub fn choose(
 ) -> Option<Vec<Option<u32>>> {
     let cost = pair_costs(targets, links);
     let worst = cost.iter().copied().fold(0.0, f64::max);
-    let index = |worker: u32| targets.iter().position(|target| target.worker == worker);
-    let near = |a: u32, b: u32| match (index(a), index(b)) {
-        (Some(a), Some(b)) if worst > 0.0 => 1.0 - cost[a * targets.len() + b] / worst,
-        _ => 1.0,
+    let near = |a: usize, b: usize| {
+        if worst > 0.0 {
+            1.0 - cost[a * targets.len() + b] / worst
+        } else {
+            1.0
+        }
     };
+    let targets = &with_memory(graph, kinds, targets)[..];
     let mut best = plan(graph, targets, near);
     let mut expected = estimate(graph, kinds, targets, &best, links);
     if let Some(limited) = with_slow_ones_limited(targets, &cost) {
@@ -60,6 +63,30 @@ fn pair_costs(targets: &[Target], links: &dyn LinkCosts) -> Vec<f64> {
         .collect()
 }
 
+/// The targets, each with no more roots than its memory has room for
+///
+/// Where all results of roots together have no room, each target has its share of the memory. No
+/// limit is below the number of threads: so many a worker that is idle is given anyway.
+fn with_memory(graph: &Graph, kinds: Kinds<'_>, targets: &[Target]) -> Vec<Target> {
+    let (mut roots, mut bytes) = (0.0, 0.0);
+    for task in (0..graph.len() as u32).filter(|&task| graph.place(task) == Place::Root) {
+        roots += 1.0;
+        bytes += kinds.get(task).1;
+    }
+    let memory_bytes: f64 = targets.iter().map(|target| target.memory_bytes).sum();
+    let mut limited = targets.to_vec();
+    // Of what size they are is not known before some have been seen.
+    if bytes <= 0.0 {
+        return limited;
+    }
+    let crowded = (bytes / memory_bytes).max(1.0);
+    for target in &mut limited {
+        let room = roots * crowded * target.memory_bytes / bytes;
+        target.roots_max = target.roots_max.min(room.max(target.share));
+    }
+    limited
+}
+
 /// The targets, those that even the nearest half of the others reach slowly with a limit
 fn with_slow_ones_limited(targets: &[Target], cost: &[f64]) -> Option<Vec<Target>> {
     let count = targets.len();
@@ -74,7 +101,7 @@ fn with_slow_ones_limited(targets: &[Target], cost: &[f64]) -> Option<Vec<Target
     let mut any = false;
     for (target, its) in limited.iter_mut().zip(&middles) {
         if *its > SLOW * usual && usual > 0.0 {
-            target.roots_max = target.share;
+            target.roots_max = target.roots_max.min(target.share);
             any = true;
         }
     }
@@ -82,6 +109,9 @@ fn with_slow_ones_limited(targets: &[Target], cost: &[f64]) -> Option<Vec<Target
 }
 
 /// Roots as they go to whoever is free: to any thread, as that depends on who ends first
+///
+/// Those that are left when each thread has had as many go to threads that are evenly apart, not to
+/// the first ones: of 24 on 16 threads each worker with two has three.
 fn anywhere(graph: &Graph, targets: &[Target]) -> Vec<Option<u32>> {
     let threads: Vec<u32> = targets
         .iter()
@@ -93,9 +123,15 @@ fn anywhere(graph: &Graph, targets: &[Target]) -> Vec<Option<u32>> {
         .map(|task| (u64::from(task).wrapping_mul(0x9e37_79b9_7f4a_7c15), task))
         .collect();
     mixed.sort_unstable();
+    let whole_rounds = mixed.len() - mixed.len() % threads.len().max(1);
+    let left = mixed.len() - whole_rounds;
     let mut planned = vec![None; graph.len()];
-    for ((_, task), worker) in mixed.into_iter().zip(threads.iter().copied().cycle()) {
-        planned[task as usize] = Some(worker);
+    for (at, (_, task)) in mixed.into_iter().enumerate() {
+        let thread = match at.checked_sub(whole_rounds) {
+            None => at % threads.len(),
+            Some(over) => over * threads.len() / left,
+        };
+        planned[task as usize] = Some(threads[thread]);
     }
     planned
 }
@@ -125,6 +161,7 @@ mod tests {
                 worker,
                 share: 1.0,
                 roots_max: f64::INFINITY,
+                memory_bytes: f64::INFINITY,
             })
             .collect();
         (links, targets)
@@ -172,6 +209,54 @@ mod tests {
         };
         let planned = choose(&graph, kinds, &targets, &links).unwrap();
         assert_eq!(planned.iter().filter(|to| **to == Some(3)).count(), 9);
+    }
+
+    /// Roots of 100 MB that are combined in pairs, and how many each of four workers is given
+    fn counts_by_worker(pairs: u32, memory_bytes: [f64; 4]) -> [usize; 4] {
+        let (links, mut targets) = four_hosts(false);
+        for (target, memory_bytes) in targets.iter_mut().zip(memory_bytes) {
+            target.memory_bytes = memory_bytes;
+        }
+        let mut places = vec![-1; 2 * pairs as usize];
+        let mut needs = vec![0; 2 * pairs as usize];
+        for pair in 0..pairs {
+            places.push(-2);
+            needs.extend([2, pair, pair + pairs]);
+        }
+        let graph = Graph::read(&places, &needs).unwrap();
+        let of = vec![0; graph.len()];
+        let kinds = Kinds {
+            of: &of,
+            table: &[(0.01, 1e8)],
+        };
+        let planned = choose(&graph, kinds, &targets, &links).unwrap();
+        [0, 1, 2, 3].map(|worker| planned.iter().filter(|to| **to == Some(worker)).count())
+    }
+
+    #[test]
+    fn a_worker_with_little_memory_is_given_what_it_has_room_for() {
+        let unlimited = f64::INFINITY;
+        assert_eq!(counts_by_worker(40, [unlimited; 4]), [20; 4]);
+        // 0.6 GB have room for six, and the others share the rest.
+        let some = counts_by_worker(40, [unlimited, unlimited, unlimited, 0.6e9]);
+        assert_eq!(some[3], 6);
+        assert!(
+            some[..3].iter().all(|count| (24..=26).contains(count)),
+            "{some:?}"
+        );
+        // No less than it has threads, as it is given so many anyway.
+        assert_eq!(
+            counts_by_worker(40, [unlimited, unlimited, unlimited, 0.0])[3],
+            1
+        );
+    }
+
+    #[test]
+    fn where_all_memory_is_too_little_each_has_its_share_of_it() {
+        // 8 GB for 4 GB of memory
+        assert_eq!(counts_by_worker(40, [1e9; 4]), [20; 4]);
+        let some = counts_by_worker(40, [1.5e9, 1.5e9, 0.5e9, 0.5e9]);
+        assert_eq!(some, [30, 30, 10, 10]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! is the work of the workers, and the bytes over the edges; neither order nor latency counts.
 
 use super::graph::{Graph, Place};
-use super::plan::Target;
+use super::plan::{Target, positions};
 use crate::cost::LinkCosts;
 
 /// What tasks take and make, by kind
@@ -17,7 +17,8 @@ pub struct Kinds<'a> {
 }
 
 impl Kinds<'_> {
-    fn get(&self, task: u32) -> (f64, f64) {
+    /// Seconds of a task, and bytes of its result
+    pub(super) fn get(&self, task: u32) -> (f64, f64) {
         self.of
             .get(task as usize)
             .and_then(|&kind| self.table.get(kind as usize))
@@ -37,7 +38,8 @@ pub fn estimate(
     planned: &[Option<u32>],
     links: &dyn LinkCosts,
 ) -> Estimate {
-    let index_of = |worker: u32| targets.iter().position(|target| target.worker == worker);
+    let positions = positions(targets);
+    let index_of = |worker: u32| positions.get(&worker).copied();
     // By task: the place among the targets of who has its result
     let mut at: Vec<Option<usize>> = vec![None; graph.len()];
     // By task: to whom it was sent already, as bits; more than 64 workers share bits
@@ -132,6 +134,7 @@ mod tests {
             worker,
             share: 1.0,
             roots_max: f64::INFINITY,
+            memory_bytes: f64::INFINITY,
         });
         // Two roots that are combined
         let graph = Graph::read(&[-1, -1, -2], &[0, 0, 2, 0, 1]).unwrap();
@@ -161,6 +164,7 @@ mod tests {
             worker,
             share: 1.0,
             roots_max: f64::INFINITY,
+            memory_bytes: f64::INFINITY,
         });
         // A small result on worker 0 that two tasks of worker 1 need
         let graph = Graph::read(&[0, 1, -2, -2], &[0, 0, 2, 0, 1, 2, 0, 1]).unwrap();

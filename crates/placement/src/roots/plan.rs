@@ -6,6 +6,8 @@
 //! between neighbours and load from; here neighbours are weighted by how cheap their link is, and by
 //! how soon they meet.
 
+use std::collections::HashMap;
+
 use super::graph::{Graph, Place};
 
 /// A worker that roots may go to
@@ -17,13 +19,20 @@ pub struct Target {
     pub share: f64,
     /// Most roots that it may have; infinite if only its share limits it
     pub roots_max: f64,
+    /// Memory that is left for results; infinite if nobody has said
+    pub memory_bytes: f64,
 }
 
 /// Plans who runs which root; returns the number of a worker for each root by task, or None
 ///
-/// `near` says how near a worker is to another one: 1 for itself, 0 over the slowest link.
+/// `near` says how near a target is to another one, by their places in the list: 1 for itself, 0 over
+/// the slowest link. Takes time by the number of targets for each root.
 #[must_use]
-pub fn plan(graph: &Graph, targets: &[Target], near: impl Fn(u32, u32) -> f64) -> Vec<Option<u32>> {
+pub fn plan(
+    graph: &Graph,
+    targets: &[Target],
+    near: impl Fn(usize, usize) -> f64,
+) -> Vec<Option<u32>> {
     let mut planned: Vec<Option<u32>> = vec![None; graph.len()];
     let roots: Vec<u32> = (0..graph.len() as u32)
         .filter(|&task| graph.place(task) == Place::Root)
@@ -32,14 +41,16 @@ pub fn plan(graph: &Graph, targets: &[Target], near: impl Fn(u32, u32) -> f64) -
     if roots.is_empty() || targets.is_empty() || shares <= 0.0 {
         return planned;
     }
-    let nearness: Vec<f64> = targets
-        .iter()
-        .flat_map(|a| targets.iter().map(move |b| (a.worker, b.worker)))
-        .map(|(a, b)| if a == b { 1.0 } else { near(a, b) })
+    let count = targets.len();
+    // By the target that pulls, then the one that is pulled
+    let nearness: Vec<f64> = (0..count)
+        .flat_map(|puller| (0..count).map(move |at| (at, puller)))
+        .map(|(at, puller)| if at == puller { 1.0 } else { near(at, puller) })
         .collect();
-    let mut loads = Loads::new(targets, roots.len(), shares);
+    let mut loads = Loads::new(targets, roots.len());
     let mut meetings = Meetings::new(graph);
-    let mut pull = vec![0.0; targets.len()];
+    let mut pull = Pull::new(count);
+    let mut gains = vec![0.0; count];
     for (task, target) in targets_of_placed(graph, targets) {
         meetings.collect(graph, task);
         meetings.note(target);
@@ -47,13 +58,19 @@ pub fn plan(graph: &Graph, targets: &[Target], near: impl Fn(u32, u32) -> f64) -
     for &root in &roots {
         meetings.collect(graph, root);
         meetings.pull(graph, &mut pull);
+        gains.fill(0.0);
+        // Few pull at one root: those that have what it is combined with.
+        for (puller, weight) in pull.drain() {
+            let row = &nearness[puller * count..][..count];
+            for (gain, near) in gains.iter_mut().zip(row) {
+                *gain += near * weight;
+            }
+        }
         let mut best: Option<(f64, usize)> = None;
-        for at in 0..targets.len() {
+        for (at, gain) in gains.iter().enumerate() {
             if !loads.has_room(at) {
                 continue;
             }
-            let row = &nearness[at * targets.len()..][..targets.len()];
-            let gain: f64 = row.iter().zip(&pull).map(|(near, pull)| near * pull).sum();
             let score = gain - LOAD_WEIGHT * loads.filled(at);
             if best.is_none_or(|(most, _)| score > most + 1e-12) {
                 best = Some((score, at));
@@ -69,15 +86,52 @@ pub fn plan(graph: &Graph, targets: &[Target], near: impl Fn(u32, u32) -> f64) -
 
 /// What is on a worker already, by its place among the targets
 fn targets_of_placed(graph: &Graph, targets: &[Target]) -> Vec<(u32, u32)> {
+    let at = positions(targets);
     (0..graph.len() as u32)
         .filter_map(|task| match graph.place(task) {
-            Place::On(worker) => {
-                let at = targets.iter().position(|target| target.worker == worker)?;
-                Some((task, at as u32))
-            }
+            Place::On(worker) => Some((task, *at.get(&worker)? as u32)),
             _ => None,
         })
         .collect()
+}
+
+/// Where each worker is among the targets
+pub(super) fn positions(targets: &[Target]) -> HashMap<u32, usize> {
+    let workers = targets.iter().map(|target| target.worker);
+    workers.zip(0..).collect()
+}
+
+/// How much targets pull at one root
+struct Pull {
+    weights: Vec<f64>,
+    /// The targets whose weight is not 0
+    touched: Vec<u32>,
+}
+
+impl Pull {
+    fn new(targets: usize) -> Self {
+        Self {
+            weights: vec![0.0; targets],
+            touched: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, target: u32, weight: f64) {
+        let sum = &mut self.weights[target as usize];
+        if *sum == 0.0 {
+            self.touched.push(target);
+        }
+        *sum += weight;
+    }
+
+    /// Gives each target that pulls and how much, and leaves none
+    fn drain(&mut self) -> impl Iterator<Item = (usize, f64)> {
+        let weights = &mut self.weights;
+        self.touched.drain(..).map(|target| {
+            let target = target as usize;
+            (target, std::mem::take(&mut weights[target]))
+        })
+    }
 }
 
 /// How many roots each target has, and may have
@@ -90,32 +144,42 @@ struct Loads {
 }
 
 impl Loads {
-    fn new(targets: &[Target], roots: usize, shares: f64) -> Self {
-        let whole = |target: &Target| (roots as f64 * target.share / shares).floor();
-        let limited = |target: &&Target| target.roots_max < whole(target);
-        let taken: f64 = targets
-            .iter()
-            .filter(limited)
-            .map(|target| target.roots_max)
-            .sum();
-        let taken_share: f64 = targets
-            .iter()
-            .filter(limited)
-            .map(|target| target.share)
-            .sum();
-        // What some may not have, the others share.
-        let left = roots as f64 - taken;
-        let left_share = shares - taken_share;
-        let room: Vec<f64> = targets
-            .iter()
-            .map(|target| {
-                if limited(&target) {
-                    target.roots_max.floor()
+    fn new(targets: &[Target], roots: usize) -> Self {
+        // What some may not have, the others share; that may be more than one of these may have.
+        let mut limited = vec![false; targets.len()];
+        let room = loop {
+            let (mut left, mut left_share) = (roots as f64, 0.0);
+            for (target, is_limited) in targets.iter().zip(&limited) {
+                if *is_limited {
+                    left -= target.roots_max.floor();
                 } else {
-                    (left * target.share / left_share).floor()
+                    left_share += target.share;
                 }
-            })
-            .collect();
+            }
+            let whole = |target: &Target| {
+                (left.max(0.0) * target.share / left_share.max(f64::MIN_POSITIVE)).floor()
+            };
+            let mut has_more = false;
+            for (target, is_limited) in targets.iter().zip(&mut limited) {
+                if !*is_limited && target.roots_max < whole(target) {
+                    *is_limited = true;
+                    has_more = true;
+                }
+            }
+            if !has_more {
+                break targets
+                    .iter()
+                    .zip(&limited)
+                    .map(|(target, is_limited)| {
+                        if *is_limited {
+                            target.roots_max.floor()
+                        } else {
+                            whole(target)
+                        }
+                    })
+                    .collect::<Vec<f64>>();
+            }
+        };
         let whole: f64 = room.iter().sum();
         Self {
             most: targets.iter().map(|target| target.roots_max).collect(),
@@ -205,13 +269,12 @@ impl Meetings {
     }
 
     /// Sums up who has what the collected meetings need besides
-    fn pull(&self, graph: &Graph, pull: &mut [f64]) {
-        pull.fill(0.0);
+    fn pull(&self, graph: &Graph, pull: &mut Pull) {
         for &(meeting, level) in &self.found {
             let needs = graph.needs(meeting).len() as f64;
             let weight = LEVEL_WEIGHT.powi(level as i32) / needs;
             for &(target, count) in &self.below[meeting as usize] {
-                pull[target as usize] += weight * f64::from(count);
+                pull.add(target, weight * f64::from(count));
             }
         }
     }
@@ -249,6 +312,7 @@ mod tests {
                 worker,
                 share: 1.0,
                 roots_max: f64::INFINITY,
+                memory_bytes: f64::INFINITY,
             })
             .collect()
     }
@@ -341,6 +405,7 @@ mod tests {
             worker: 0,
             share: 0.0,
             roots_max: 1.0,
+            memory_bytes: f64::INFINITY,
         }];
         assert_eq!(plan(&pairs(1), &idle, |_, _| 0.0), vec![None; 3]);
     }

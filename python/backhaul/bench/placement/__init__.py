@@ -25,7 +25,7 @@ from backhaul.bench.machine import Machine as ThisMachine
 from backhaul.bench.machine import installed_versions
 from backhaul.bench.placement.described import load_machine
 from backhaul.bench.placement.gantt import write_gantt
-from backhaul.bench.placement.machines import MACHINES
+from backhaul.bench.placement.machines import COMPARED
 from backhaul.bench.placement.workloads import WORKLOADS
 from backhaul.bench.report import Report
 
@@ -40,7 +40,7 @@ class Options:
     """What to run."""
 
     #: Names of built-in machines, or paths of files that describe one
-    machines: Sequence[str] = tuple(MACHINES)
+    machines: Sequence[str] = COMPARED
     #: Some of `WORKLOADS`
     workloads: Sequence[str] = tuple(WORKLOADS)
     #: Some of `POLICIES`

@@ -1,7 +1,8 @@
 """Machines to simulate: workers, edges with a capacity, and the way of each pair along the edges.
 
-Five are built in, of the kinds that a study of placement compared; any other one is described in a
-file, see `described`. Figures of links are round ones of what such machines are sold with.
+Some are built in: five of the kinds that a study of placement compared, and one of these with
+routes over two links; any other one is described in a file, see `described`. Figures of links are
+round ones of what such machines are sold with.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["MACHINES", "Machine", "Route", "SimulatedWorker", "hosts_machine"]
+__all__ = ["COMPARED", "MACHINES", "Machine", "Route", "SimulatedWorker", "hosts_machine"]
 
 GB: Final = 1e9
 
@@ -103,20 +104,35 @@ _NVLINKS = {
 }  # fmt: skip
 
 
-def dgx1() -> Machine:
-    """Eight GPUs in a cube of NVLinks; pairs without one go by PCIe and the processors."""
-    machine = Machine("DGX-1", work="gpu")
+def dgx1(*, relayed: bool = False) -> Machine:
+    """Eight GPUs in a cube of NVLinks.
+
+    Parameters
+    ----------
+    relayed : bool, default False
+        Pairs without an NVLink go over two of them, by a third GPU that copies on while it still
+        receives (`backhaul.topology.route`), instead of by PCIe and the processors.
+    """
+    machine = Machine("DGX-1 with relays" if relayed else "DGX-1", work="gpu")
     for _ in range(8):
         machine.add_worker("dgx", 1)
     for sender in range(8):
         for receiver in range(8):
             if sender == receiver:
                 continue
-            low, high = sorted((sender, receiver))
-            links = _NVLINKS.get((low, high))
+            links = _nvlinks(sender, receiver)
             if links:
                 own = machine.edge(f"NVLink {sender}→{receiver}", links * 20 * GB)
                 machine.add_route(sender, receiver, [own], NVLINK_S)
+                continue
+            if relayed:
+                relay = _relay(sender, receiver)
+                hops = [(sender, relay), (relay, receiver)]
+                path = [
+                    machine.edge(f"NVLink {one}→{other}", _nvlinks(one, other) * 20 * GB)
+                    for one, other in hops
+                ]
+                machine.add_route(sender, receiver, path, 2 * NVLINK_S)
                 continue
             path = [
                 machine.edge(f"PCIe from {sender}", 12 * GB),
@@ -127,6 +143,18 @@ def dgx1() -> Machine:
                 path.append(machine.edge(f"QPI from {sender // 4}", 6 * GB))
             machine.add_route(sender, receiver, path, PCIE_S)
     return machine
+
+
+def _nvlinks(one: int, other: int) -> int:
+    """Count the NVLinks between two GPUs."""
+    return _NVLINKS.get((min(one, other), max(one, other)), 0)
+
+
+def _relay(sender: int, receiver: int) -> int:
+    """Find the GPU whose slower NVLink to both is fastest; of several another one each way."""
+    slower = {relay: min(_nvlinks(sender, relay), _nvlinks(relay, receiver)) for relay in range(8)}
+    best = [relay for relay in slower if slower[relay] == max(slower.values())]
+    return best[0] if sender < receiver else best[-1]
 
 
 def hosts_machine(
@@ -189,6 +217,7 @@ def hosts_machine(
 #: The machines that are built in, by the name on the command line
 MACHINES: Final[dict[str, Callable[[], Machine]]] = {
     "dgx-1": dgx1,
+    "dgx-1-relays": lambda: dgx1(relayed=True),
     "4-hosts": lambda: hosts_machine("four hosts", hosts=4, workers=4, nic_gb_per_s=3.125),
     "slow-nic": lambda: hosts_machine(
         "one slow NIC", hosts=4, workers=2, nic_gb_per_s=1.25, slow_host_gb_per_s=0.125
@@ -198,3 +227,6 @@ MACHINES: Final[dict[str, Callable[[], Machine]]] = {
     ),
     "flat": lambda: hosts_machine("flat network", hosts=8, workers=1, nic_gb_per_s=1.25),
 }
+
+#: Those that are run if nobody says which
+COMPARED: Final = tuple(name for name in MACHINES if name != "dgx-1-relays")

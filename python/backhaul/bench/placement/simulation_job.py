@@ -308,8 +308,9 @@ class SimulatedCluster:
         switch = "placement.enabled"
         with dask.config.set({f"distributed.comm.backhaul.{switch}": True}):
             activation.install(only=switch)
+            activation.install(only="placement.nearest-first")
             self.placement = placement.install(self.scheduler)
-        if self.placement is None or len(activation.installed()) < 3:
+        if self.placement is None or len(activation.installed()) < 4:
             raise RuntimeError("this release of Dask is none that placement was written for")
         self.placement.set_routes(
             self.machine.capacities_bytes_per_s,

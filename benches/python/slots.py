@@ -1,9 +1,10 @@
 """``slots``: what it is worth that tasks wait for what they ask for and for nothing else.
 
-Three figures, with resources as Dask has them and with ours: how long work for CPUs and independent
+Four figures, with resources as Dask has them and with ours: how long work for CPUs and independent
 work for GPUs take together; how long a free unit waits for its next task while another task, ahead
-of it, waits for something else; and what a scheduler of a thousand workers spends on the choice of
-one. Tasks sleep, so that the figures tell of waiting and not of this machine's cores.
+of it, waits for something else; what a scheduler of a thousand workers spends on the choice of one;
+and what a task that asks for a unit costs on the local schedulers, beside Dask's own without it.
+Tasks of the first two sleep, so that the figures tell of waiting and not of this machine's cores.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
+import dask.local
+import dask.threaded
 from distributed import Client, LocalCluster, Scheduler, Worker
 
-import dask
 from backhaul.bench.summary import Spread, spread
-from backhaul.dask import scheduler_slots
+from backhaul.dask import resources, scheduler_slots, sync, threaded
 
-__all__ = ["TASK_S", "choice_us", "gaps_s", "main", "makespan_s"]
+__all__ = ["TASK_S", "choice_us", "gaps_s", "local_us", "main", "makespan_s"]
 
 _SWITCH = "distributed.comm.backhaul.resources.enabled"
 #: Duration of one task, in seconds
@@ -93,6 +95,51 @@ def gaps_s(*, ours: bool, tasks: int = 50) -> tuple[float, Spread]:
     spans.sort()
     between = [after[0] - before[1] for before, after in itertools.pairwise(spans)]
     return spans[0][0] - submitted_s, spread(between)
+
+
+def local_us(*, repeats: int, tasks: int = 10_000) -> dict[str, tuple[Spread, Spread]]:
+    """Time a task on the local schedulers: Dask's, and ours where each asks for a unit.
+
+    Parameters
+    ----------
+    repeats : int
+        How often, in turn.
+    tasks : int
+        Tasks of one graph, ``x + 1`` each.
+
+    Returns
+    -------
+    dict
+        By scheduler: microseconds of CPU for a task of the plain graph on Dask's, and of the graph
+        that asks on ours.
+    """
+    asked = {"resources": {"GPU": 2}}
+    gets: dict[str, Any] = {
+        "threads": (dask.threaded.get, threaded.get),
+        "one thread": (dask.local.get_sync, sync.get),
+    }
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in gets}
+    for _ in range(repeats):
+        for name, (theirs, ours) in gets.items():
+            found[name][0].append(_task_us(theirs, _increment, tasks))
+            found[name][1].append(_task_us(ours, _increment_on_gpu, tasks, **asked))
+    return {name: (spread(theirs), spread(ours)) for name, (theirs, ours) in found.items()}
+
+
+def _task_us(get: Any, function: Any, tasks: int, **options: Any) -> float:
+    graph = {f"x-{number}": (function, number) for number in range(tasks)}
+    begin = time.process_time()
+    get(graph, list(graph), **options)
+    return (time.process_time() - begin) / tasks * 1e6
+
+
+def _increment(number: int) -> int:
+    return number + 1
+
+
+@resources(GPU=1)
+def _increment_on_gpu(number: int) -> int:
+    return number + 1
 
 
 def choice_us(*, ours: bool, workers: int = 1000, choices: int = 200) -> float:
@@ -254,4 +301,7 @@ def main(repeats: int, workers: int) -> None:
     choices = [choice_us(ours=ours, workers=workers) for ours in (False, True)]
     cells = " | ".join(f"{choice:.1f}" for choice in choices)
     lines.append(f"| choice among {workers} workers, µs | {cells} | |")
+    for name, found in local_us(repeats=repeats).items():
+        cells = " | ".join(f"{each.median:.1f} ({each.minimum:.1f})" for each in found)
+        lines.append(f"| CPU of a local task that asks for a unit, {name}, µs | {cells} | |")
     click.echo("\n".join(lines))

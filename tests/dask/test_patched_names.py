@@ -36,8 +36,8 @@ OURS = {
     "declared.py": {"counted", "found", "parts"},
     "execution.py": {"_current", "ours", "stream"},
     "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
-    # A lease
-    "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs"},
+    # A lease, and a queue of the gate
+    "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     "flows.py": {"found", "names", "reported", "total"},
     "launch/cluster.py": {"kwargs"},
     "launch/command.py": {"described", "parameters"},
@@ -73,7 +73,7 @@ OURS = {
     "scheduler_slots.py": {"declared"},
     # Slots
     "slotted_worker.py": {"slots"},
-    "sync.py": {"declared"},
+    "sync.py": {"declared", "lease"},
     # A pandas frame
     "transfer_table.py": {"frame"},
     # The argument of dask.config.set

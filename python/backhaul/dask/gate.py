@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import contextvars
 import heapq
-import itertools
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -147,18 +146,53 @@ class _Outcome:
         return self._value
 
 
-@dataclass(order=True, slots=True)
 class _Waiting:
-    """A task that waits at the gate."""
+    """A task at the gate."""
 
-    #: The newest first, as `dask.local.get_async` has it; of those that came at once, in order
-    place: tuple[int, int]
-    batch: Any = field(compare=False)
-    function: Any = field(compare=False)
-    future: _Outcome = field(compare=False)
-    key: Any = field(compare=False)
-    dependencies: Iterable[Any] = field(compare=False)
-    context: contextvars.Context | None = field(compare=False)
+    __slots__ = ("batch", "context", "dependencies", "function", "future", "key")
+
+    def __init__(
+        self,
+        key: Any,
+        function: Any,
+        batch: Any,
+        dependencies: Iterable[Any],
+        future: _Outcome,
+        context: contextvars.Context | None,
+    ) -> None:
+        self.key = key
+        self.function = function
+        self.batch = batch
+        self.dependencies = dependencies
+        self.future = future
+        self.context = context
+
+
+class _Queue:
+    """The tasks at the gate that ask for the same.
+
+    Parameters
+    ----------
+    needs : Needs
+        What that is.
+    """
+
+    __slots__ = ("heap", "is_blocked", "needs", "request")
+
+    def __init__(self, needs: Needs) -> None:
+        self.needs = needs
+        self.request = ResourceRequest({**needs.resources, CPU: needs.cpu}, list(needs.affinity))
+        #: The newest first, as `dask.local.get_async` has it; of those that came at once, in order
+        self.heap: list[tuple[int, int, _Waiting]] = []
+        #: Whether nothing was free for them, since something was last given back
+        self.is_blocked = False
+
+    @property
+    def contended(self) -> frozenset[str]:
+        """Names of what they may wait for while others take it; one CPU is soon free."""
+        return frozenset(
+            (*self.needs.resources, CPU) if self.needs.cpu > 1 else self.needs.resources
+        )
 
 
 class Gate(Executor):
@@ -197,105 +231,132 @@ class Gate(Executor):
         self._pool = pool
         self._pools = ResourcePools(declared, coupled=coupled_here(declared))
         self._groups = groups_of(declared)
-        self._needs = needs
         self._needs_in = needs_in
         self._in_threads = in_threads
         self._lock = threading.RLock()
-        self._waiting: dict[Needs, list[_Waiting]] = {}
-        self._requests: dict[Needs, ResourceRequest] = {}
-        #: Requests that nothing was free for, since something was last given back
-        self._blocked: set[Needs] = set()
-        self._turns: Turns[Needs] = Turns(
-            names_of=_contended,
-            keep=lambda needs: self._pools.keep_for(self._request(needs), list(_contended(needs))),
+        self._queues: dict[Needs, _Queue] = {}
+        self._turns: Turns[_Queue] = Turns(
+            names_of=lambda queue: queue.contended,
+            keep=lambda queue: self._pools.keep_for(queue.request, list(queue.contended)),
             keep_no_longer=self._pools.keep_no_longer,
         )
-        #: Units that results were made on, by key
+        #: Whether some could take what others wait for, so that turns are counted
+        self._contends = False
+        #: Whether somebody may ask on which units results were made
+        self._prefers = needs_in is not None
+        #: These units, by key
         self._made_on: dict[Any, dict[str, tuple[int, ...]]] = {}
-        self._count = itertools.count()
+        self._count = 0
         self._ended = 0
         self._is_closed = False
-        for key, each in needs.items():
-            reason = self._pools.unmeetable(self._request(each))
+        self._plain = self._queue(_PLAIN)
+        self._by_key = {key: self._queue(each) for key, each in needs.items()}
+        for key, queue in self._by_key.items():
+            reason = self._pools.unmeetable(queue.request)
             if reason is not None:
-                raise ConfigError(f"task {key!r} asks for {each!r}, which is never met: {reason}")
+                raise ConfigError(
+                    f"task {key!r} asks for {queue.needs!r}, which is never met: {reason}"
+                )
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Take a batch of one task, and run it when it may hold what it asks for."""
         (batch,) = args
         ((key, task_info, *_),) = batch
         dependencies: Iterable[Any] = ()
-        needs = self._needs.get(key)
+        queue = self._by_key.get(key)
         if self._needs_in is not None:
             found, dependencies = self._needs_in(task_info)
-            needs = found if needs is None else needs
-        elif needs is not None and needs.affinity:
+            if queue is None and found is not None:
+                queue = self._queue(found)
+        elif queue is not None and queue.needs.affinity:
             dependencies = task_info[1]
+        if queue is None:
+            queue = self._plain
         future = _Outcome(self._lock)
         context = contextvars.copy_context() if self._in_threads else None
-        needs = needs or _PLAIN
+        waiting = _Waiting(key, fn, batch, dependencies, future, context)
         with self._lock:
-            place = -self._ended, next(self._count)
-            waiting = _Waiting(place, batch, fn, future, key, dependencies, context)
-            heapq.heappush(self._waiting.setdefault(needs, []), waiting)
-            if needs not in self._blocked:
-                for started in self._let_through():
-                    self._start(*started)
+            # Where one waits that is not blocked, it has been let through.
+            lease = (
+                None
+                if queue.is_blocked or self._is_closed
+                else self._lend(queue, waiting.dependencies)
+            )
+            if lease is None:
+                self._count += 1
+                heapq.heappush(queue.heap, (-self._ended, self._count, waiting))
+            else:
+                self._start(waiting, lease)
         return future
 
     def close(self) -> None:
         """Let nothing more through; what runs goes on."""
         with self._lock:
             self._is_closed = True
-            self._waiting.clear()
+            for queue in self._queues.values():
+                queue.heap.clear()
 
-    def _request(self, needs: Needs) -> ResourceRequest:
-        request = self._requests.get(needs)
-        if request is None:
-            amounts = {**needs.resources, CPU: needs.cpu}
-            request = self._requests[needs] = ResourceRequest(amounts, list(needs.affinity))
-        return request
+    def _queue(self, needs: Needs) -> _Queue:
+        queue = self._queues.get(needs)
+        if queue is None:
+            queue = _Queue(needs)
+            others = self._queues.values()
+            if any(queue.contended & other.contended for other in others):
+                self._contends = True
+            self._prefers = self._prefers or bool(needs.affinity)
+            self._queues[needs] = queue
+        return queue
 
     def _let_through(self) -> list[tuple[_Waiting, Lease]]:
         """Take out all that may hold what it asks for, the newest first; called under the lock."""
         started: list[tuple[_Waiting, Lease]] = []
         while True:
             kept = self._turns.kept
-            first: tuple[tuple[int, int], Needs] | None = None
-            for needs, heap in self._waiting.items():
-                if needs in self._blocked:
+            first: _Queue | None = None
+            for queue in self._queues.values():
+                if queue.is_blocked or not queue.heap:
                     continue
-                if needs == kept:
-                    first = heap[0].place, needs
+                if queue is kept:
+                    first = queue
                     break
-                if first is None or heap[0].place < first[0]:
-                    first = heap[0].place, needs
+                if first is None or queue.heap[0] < first.heap[0]:
+                    first = queue
             if first is None:
                 return started
-            needs = first[1]
-            heap = self._waiting[needs]
-            number = self._pools.take(self._request(needs), self._inputs(needs, heap[0]))
-            if number is None:
-                self._blocked.add(needs)
-                # Whoever comes next is past it: the newest come first here.
-                self._turns.refused(needs, 0)
-                continue
-            self._turns.granted(needs, 1)
-            if needs == kept:
-                # What it needs more than that is for all again.
-                self._blocked.clear()
-            waiting = heapq.heappop(heap)
-            if not heap:
-                del self._waiting[needs]
-            held = self._pools.held(number)
-            held.pop(CPU, None)
-            started.append((waiting, Lease(needs, number, held, self._groups)))
+            waiting = first.heap[0][-1]
+            lease = self._lend(first, waiting.dependencies)
+            if lease is not None:
+                heapq.heappop(first.heap)
+                started.append((waiting, lease))
 
-    def _inputs(self, needs: Needs, waiting: _Waiting) -> dict[str, list[int]] | None:
-        if not needs.affinity:
+    def _lend(self, queue: _Queue, dependencies: Iterable[Any]) -> Lease | None:
+        """Take what a task asks for; None if that is not free, nor for others that ask for it."""
+        needs = queue.needs
+        inputs = self._inputs(dependencies) if needs.affinity else None
+        number = self._pools.take(queue.request, inputs)
+        if number is None:
+            queue.is_blocked = True
+            if self._contends:
+                # Whoever comes next is past it: the newest come first here.
+                self._turns.refused(queue, 0)
             return None
+        if self._contends:
+            is_kept = queue is self._turns.kept
+            self._turns.granted(queue, 1)
+            if is_kept:
+                # What was kept and is not taken is for all again.
+                self._unblock()
+        held = self._pools.held(number)
+        held.pop(CPU, None)
+        return Lease(needs, number, held, self._groups)
+
+    def _unblock(self) -> None:
+        for queue in self._queues.values():
+            queue.is_blocked = False
+
+    def _inputs(self, dependencies: Iterable[Any]) -> dict[str, list[int]]:
         inputs: dict[str, list[int]] = {}
-        for key in waiting.dependencies:
+        for key in dependencies:
             for name, units in self._made_on.get(key, {}).items():
                 inputs.setdefault(name, []).extend(units)
         return inputs
@@ -320,34 +381,33 @@ class Gate(Executor):
                 outcome = waiting.context.run(_run_in_context, lease, waiting)
             except BaseException as raised:
                 error = raised
-            following, *others = [*self._give_back(waiting, lease), None]
-            for other in others:
-                if other is not None:
-                    self._start(*other)
+            started = self._go_on(waiting, lease)
+            following = started.pop(0) if started else None
+            for other in started:
+                self._start(*other)
             waiting.future.end(outcome, error)
 
     def _end(self, waiting: _Waiting, lease: Lease, ended: Future[Any]) -> None:
         """Pass on what came back from a process."""
-        for started in self._give_back(waiting, lease):
+        for started in self._go_on(waiting, lease):
             self._start(*started)
         error = ended.exception()
         waiting.future.end(None if error is not None else ended.result(), error)
 
-    def _give_back(self, waiting: _Waiting, lease: Lease) -> list[tuple[_Waiting, Lease]]:
+    def _give_back(self, key: Any, lease: Lease) -> None:
+        """Have back what a task held."""
+        lease.is_over = True
+        self._pools.give_back(lease.number)
+        if self._prefers and (units := lease.units):
+            self._made_on[key] = units
+
+    def _go_on(self, waiting: _Waiting, lease: Lease) -> list[tuple[_Waiting, Lease]]:
         """Have back what a task held, and take out what may run for it."""
         with self._lock:
-            lease.is_over = True
-            self._pools.give_back(lease.number)
-            self._blocked.clear()
+            self._give_back(waiting.key, lease)
+            self._unblock()
             self._ended += 1
-            if units := lease.units:
-                self._made_on[waiting.key] = units
             return [] if self._is_closed else self._let_through()
-
-
-def _contended(needs: Needs) -> Collection[str]:
-    """Name what a request may wait for while others take it; one CPU is soon free."""
-    return (*needs.resources, CPU) if needs.cpu > 1 else needs.resources
 
 
 def _run_in_context(lease: Lease, waiting: _Waiting) -> Any:

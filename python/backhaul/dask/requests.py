@@ -66,7 +66,7 @@ class Needs:
         If an amount is negative or no number, or an affinity is to something that is not asked for.
     """
 
-    __slots__ = ("_key", "affinity", "cpu", "request", "resources")
+    __slots__ = ("_hash", "_key", "affinity", "cpu", "request", "resources")
 
     def __init__(self, amounts: Mapping[str, float], affinity: Iterable[str] = ()) -> None:
         given = {name: _amount(name, units) for name, units in amounts.items()}
@@ -83,6 +83,7 @@ class Needs:
         self.affinity = tuple(request.affinity)
         self.request = ResourceRequest(asked, list(self.affinity))
         self._key = (self.cpu, self.request)
+        self._hash = hash(self._key)
 
     def __reduce__(self) -> Any:
         return _asking, ({**self.resources, CPU: self.cpu}, self.affinity)
@@ -91,7 +92,7 @@ class Needs:
         return isinstance(other, Needs) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
 
     def __repr__(self) -> str:
         said = [f"{name}={units:g}" for name, units in {**self.resources, CPU: self.cpu}.items()]

@@ -54,9 +54,7 @@ pub(super) fn shown(suite: SupportedCipherSuite) -> (&'static str, u32) {
     let named = NAMED
         .iter()
         .find(|known| known.suite.suite() == suite.suite());
-    named.map_or((suite.suite().as_str().unwrap_or("unknown"), 0), |known| {
-        (known.openssl, known.bits)
-    })
+    named.map_or(("unknown", 0), |known| (known.openssl, known.bits))
 }
 
 /// All names, for an error

@@ -368,8 +368,8 @@ impl Core {
     }
 
     /// Says once, of the first listener that others than users of this host reach, if nothing keeps them out
-    pub(crate) fn warn_if_open(&self, address: SocketAddr) {
-        if let Some(warning) = Trust::of(&self.config).warning(address)
+    pub(crate) fn warn_if_open(&self, trust: Trust, address: SocketAddr) {
+        if let Some(warning) = trust.warning(address)
             && !self.warned.swap(true, Ordering::Relaxed)
         {
             tracing::warn!("{warning}");

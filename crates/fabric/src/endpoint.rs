@@ -213,7 +213,7 @@ impl Endpoint {
             reason: about.reason.clone(),
             peer_pid: peer.pid,
             peer_uid: peer.uid,
-            trust: Trust::of(&self.core.config),
+            trust: Trust::of(&self.core.config, about.tls.is_some()),
             same_host: peer.boot_id != [0; 16]
                 && Identity::current().is_ok_and(|identity| identity.boot_id == peer.boot_id),
             closed: self.close_reason().map(|reason| reason.to_string()),

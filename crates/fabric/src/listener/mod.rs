@@ -138,7 +138,7 @@ impl Listener {
         if engine.is_stopping() {
             return Err(io_error(io::Error::other("the context is closed")));
         }
-        core.warn_if_open(local);
+        core.warn_if_open(listener.trust(), local);
         Ok(listener)
     }
 
@@ -149,7 +149,7 @@ impl Listener {
 
     /// What a peer has to show before it is one
     pub fn trust(&self) -> Trust {
-        Trust::of(&self.core.config)
+        Trust::of(&self.core.config, self.shared.tls.is_some())
     }
 
     /// What there is to warn of: that everybody who reaches the address can connect

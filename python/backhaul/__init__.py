@@ -2,7 +2,8 @@
 
 `listen` and `connect` give an `Endpoint`, one connected peer. Each operation on it returns a
 `Request`: ``await`` it, or ``wait()`` for it. How the bytes travel, the *lane*, is agreed on when
-connecting: through the process, through shared memory, or over TCP.
+connecting: through the process, through shared memory, or over TCP,
+encrypted where a `Tls` is given.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from backhaul._native import (
     Endpoint,
     Listener,
     Request,
+    Tls,
     __version__,
 )
 from backhaul.errors import (
@@ -30,6 +32,7 @@ from backhaul.errors import (
     ConnectFailed,
     ConnectionFailed,
     CudaUnavailable,
+    EncryptionFailed,
     EndpointClosed,
     HandshakeFailed,
     InvalidBuffer,
@@ -46,6 +49,7 @@ from backhaul.errors import (
     QueueFull,
     ResourceError,
     TimedOut,
+    TlsError,
     TruncatedError,
     UcxUnavailable,
 )
@@ -62,6 +66,7 @@ __all__ = [
     "Context",
     "CudaUnavailable",
     "DeviceBuffer",
+    "EncryptionFailed",
     "Endpoint",
     "EndpointClosed",
     "HandshakeFailed",
@@ -83,6 +88,8 @@ __all__ = [
     "ResourceError",
     "Server",
     "TimedOut",
+    "Tls",
+    "TlsError",
     "TruncatedError",
     "UcxUnavailable",
     "__version__",

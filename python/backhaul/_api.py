@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, overload
 
-from backhaul._native import Context, Endpoint, Listener, Request
+from backhaul._native import Context, Endpoint, Listener, Request, Tls
 from backhaul.errors import EndpointClosed
 
 __all__ = ["Server", "connect", "default_context", "listen"]
@@ -33,7 +33,11 @@ def default_context() -> Context:
 
 
 def connect(
-    address: str, *, lanes: Sequence[str] | None = None, context: Context | None = None
+    address: str,
+    *,
+    lanes: Sequence[str] | None = None,
+    context: Context | None = None,
+    tls: Tls | None = None,
 ) -> Request[Endpoint]:
     """Connect to a listener over the best lane that both sides have.
 
@@ -47,6 +51,10 @@ def connect(
         not.
     context : Context, optional
         By default that of the process.
+    tls : Tls, optional
+        Encrypts, and refuses a listener that does not. Lanes in clear text, ``"tcp"`` and ``"ucx"``,
+        are then not used; those within a host are, once TLS has proved the peer. By default that of
+        the context.
 
     Returns
     -------
@@ -60,20 +68,28 @@ def connect(
 
     Notes
     -----
-    The request raises `AddressError`, `ConnectFailed`, `HandshakeFailed`, `TimedOut` or
-    `UcxUnavailable`.
+    The request raises `AddressError`, `ConnectFailed`, `HandshakeFailed`,
+    `EncryptionFailed`, `TimedOut` or `UcxUnavailable`.
     """
-    return (context or default_context()).connect(_without_scheme(address), lanes=lanes)
+    return (context or default_context()).connect(
+        _without_scheme(address), lanes=lanes, tls=tls
+    )
 
 
 @overload
 def listen(
-    address: str = ..., handler: None = ..., *, context: Context | None = ...
+    address: str = ...,
+    handler: None = ...,
+    *,
+    context: Context | None = ...,
+    tls: Tls | None = ...,
 ) -> Listener: ...
 
 
 @overload
-def listen(address: str, handler: Handler, *, context: Context | None = ...) -> Server: ...
+def listen(
+    address: str, handler: Handler, *, context: Context | None = ..., tls: Tls | None = ...
+) -> Server: ...
 
 
 def listen(
@@ -81,6 +97,7 @@ def listen(
     handler: Handler | None = None,
     *,
     context: Context | None = None,
+    tls: Tls | None = None,
 ) -> Listener | Server:
     """Listen for peers.
 
@@ -96,6 +113,9 @@ def listen(
         connection at once.
     context : Context, optional
         By default that of the process.
+    tls : Tls, optional
+        Encrypts, and refuses peers that do not or whose certificate it does not believe. By default
+        that of the context.
 
     Returns
     -------
@@ -107,10 +127,12 @@ def listen(
     ------
     AddressError
         If the text is no address.
+    TlsError
+        If `tls` has no certificate.
     ListenError
         If the system refuses it, for example because the port is taken (``errno.EADDRINUSE``).
     """
-    listener = (context or default_context()).listen(_without_scheme(address))
+    listener = (context or default_context()).listen(_without_scheme(address), tls=tls)
     if handler is None:
         return listener
     return Server(listener, handler)

@@ -109,6 +109,51 @@ class Codec:
         """Forget them."""
 
 @final
+class Tls:
+    """Certificates for encryption: whom a side believes, and who it is.
+
+    Both sides show a certificate, and each believes the other if an authority in ``ca`` has signed
+    its certificate, whatever name it is for. A certificate that is itself in ``ca`` is believed too.
+    What is named is read and checked once, here.
+
+    Parameters
+    ----------
+    ca : str or os.PathLike
+        Path of the certificates of the authorities, in PEM; or the PEM itself, which has lines.
+    cert : str or os.PathLike, optional
+        The certificate of this side, path or PEM, with its chain behind it if there is one. A
+        listener needs one, and so does who connects to ours.
+    key : str or os.PathLike, optional
+        Its private key, path or PEM, not encrypted; by default it is with the certificate.
+    min_version, max_version : str, default "1.2", "1.3"
+        Oldest and newest version of TLS that may be spoken: ``"1.2"`` or ``"1.3"``.
+    ciphers : str, optional
+        Names of ciphers, as OpenSSL or IANA has them, with colons between. Where none of TLS 1.3 is
+        named, all of that version stay allowed. By default all.
+
+    Raises
+    ------
+    TlsError
+        If a file cannot be read or used, a certificate has expired, the key is another one's, or a
+        version or cipher is not known. Names the file and why.
+
+    Notes
+    -----
+    The protocol is that of `rustls` with the cryptography of `ring`. Sessions are not resumed.
+    """
+
+    def __new__(
+        cls,
+        ca: str | PathLike[str],
+        cert: str | PathLike[str] | None = None,
+        key: str | PathLike[str] | None = None,
+        *,
+        min_version: str = "1.2",
+        max_version: str = "1.3",
+        ciphers: str | None = None,
+    ) -> Tls: ...
+
+@final
 class Arena:
     """Recycled memory that peers on this host can map.
 
@@ -303,11 +348,14 @@ class Context:
         populate_leases: bool = False,
         secret: bytes | None = None,
         shared_memory_uids: Sequence[int] | None = None,
+        tls: Tls | None = None,
     ) -> Context: ...
-    def listen(self, address: str) -> Listener:
+    def listen(self, address: str, *, tls: Tls | None = None) -> Listener:
         """Listen on ``host:port``, ``[ipv6]:port`` or ``:port``; see `backhaul.listen`."""
 
-    def connect(self, address: str, *, lanes: Sequence[str] | None = None) -> Request[Endpoint]:
+    def connect(
+        self, address: str, *, lanes: Sequence[str] | None = None, tls: Tls | None = None
+    ) -> Request[Endpoint]:
         """Connect to a listener; see `backhaul.connect`."""
 
     def statistics(self) -> dict[str, int]:
@@ -486,7 +534,8 @@ class Listener:
     def info(self) -> dict[str, Any]:
         """The address, what a peer has to show (``trust``), and a warning if that is not enough.
 
-        ``trust`` is ``"secret"``, or ``"anyone"`` where nothing keeps out who reaches the address;
+        ``trust`` is ``"certificate"``, ``"secret"``,
+        ``"certificate and secret"``, or ``"anyone"`` where nothing keeps out who reaches the address;
         then ``warning`` says so, unless only users of this host can. It is None otherwise.
         """
 
@@ -544,7 +593,7 @@ class Endpoint:
 
     @property
     def lane(self) -> str:
-        """The lane in use: ``"inproc"``, ``"shm"``, ``"ucx"`` or ``"tcp"``."""
+        """The lane in use: ``"inproc"``, ``"shm"``, ``"ucx"``, ``"tcp"`` or ``"tls"``."""
 
     def send(self, buffer: Buffer | Any, *, tag: int = 0, shared: bool = False) -> Request[None]:
         """Send a buffer under a tag.
@@ -682,7 +731,9 @@ class Endpoint:
         ``carriers`` are the names of those that both sides have. ``ways`` has a tuple for each way
         by which long private messages came, and each class of sizes: smallest size in bytes, name
         of the way, median bandwidth in bytes per second, messages timed, and whether it is the one
-        chosen. ``trust`` is what the peer had to show, as for `Listener.info`.
+        chosen. ``trust`` is what the peer had to show, as for `Listener.info`. ``tls``
+        is None, or how the peers have met: the ``version`` and the ``cipher`` by the names that
+        `ssl` has for them, ``cipher_bits``, and the ``peer_certificate`` in DER.
         """
 
     def recent_events(self) -> list[tuple[float, str]]:

@@ -5,6 +5,7 @@
     BackhaulError
     ├── ConfigError (ValueError)         a setting or lane that cannot be used
     │   ├── CudaUnavailable              memory of a GPU, and CUDA cannot be used here
+    │   ├── TlsError                     certificates, keys, versions or ciphers that cannot be used
     │   └── UcxUnavailable               the ucx lane was asked for, and UCX cannot be used here
     ├── AddressError (ValueError)        a text that is no address
     ├── MachineError (ValueError)        a text or a host that no machine can be read from
@@ -17,6 +18,7 @@
     ├── ConnectionFailed (ConnectionError)
     │   ├── ConnectFailed                the peer was not reached; has ``errno``
     │   ├── HandshakeFailed              the peer does not speak our protocol
+    │   │   └── EncryptionFailed         TLS was not agreed on: certificates, or one side does without
     │   │   └── AuthenticationFailed     the two have not the same secret
     │   ├── EndpointClosed               closed here, or by the peer in good order
     │   ├── PeerGone                     the peer died or fell silent
@@ -41,6 +43,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionFailed",
     "CudaUnavailable",
+    "EncryptionFailed",
     "EndpointClosed",
     "HandshakeFailed",
     "InvalidBuffer",
@@ -57,6 +60,7 @@ __all__ = [
     "QueueFull",
     "ResourceError",
     "TimedOut",
+    "TlsError",
     "TruncatedError",
     "UcxUnavailable",
 ]
@@ -72,6 +76,10 @@ class ConfigError(BackhaulError, ValueError):
 
 class UcxUnavailable(ConfigError):
     """UCX was asked for and cannot be used; the message says which libraries and what to do."""
+
+
+class TlsError(ConfigError):
+    """Certificates, keys, versions or ciphers that cannot be used; names the file and why."""
 
 
 class CudaUnavailable(ConfigError):
@@ -124,6 +132,10 @@ class HandshakeFailed(ConnectionFailed):
 
 class AuthenticationFailed(HandshakeFailed):
     """The peer does not prove the secret of this side, or proves one and this side has none."""
+
+
+class EncryptionFailed(HandshakeFailed):
+    """No encrypted connection: one side does not ask for one, or refuses the other's certificate."""
 
 
 class EndpointClosed(ConnectionFailed):

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::experiments::Experiments;
 use crate::memory::DeviceAllocator;
+use crate::tls::{Tls, TlsError};
 
 /// Settings of a [`Context`](crate::Context)
 #[derive(Clone, Debug)]
@@ -20,6 +21,9 @@ pub struct Config {
     /// Where ucx is named it is loaded, or the context is not made; where it is and tcp is not, peers
     /// without it are refused. The default names it not, and uses it between hosts with RDMA.
     pub lanes: Vec<LaneKind>,
+    /// How connections are encrypted where nothing else is said for them: all listeners ask for it
+    /// then, and so does who connects. Without it nothing is encrypted.
+    pub tls: Option<Tls>,
     /// What concerns UCX, once it is to be used
     pub ucx: UcxConfig,
     /// Carriers that may move the payload of accepted messages beside the lane. Without any, all
@@ -149,6 +153,10 @@ impl Config {
             }
         }
         check_lanes(&self.lanes)?;
+        check_encryption(&self.lanes, self.tls.is_some())?;
+        if let Some(tls) = &self.tls {
+            tls.check_listener()?;
+        }
         check_count("number of carriers", &self.carriers, CarrierKind::ALL.len())?;
         if !self.ring_bytes.is_power_of_two() {
             return Err(ConfigError::NotPowerOfTwo {
@@ -173,6 +181,7 @@ impl Default for Config {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             lanes: LaneKind::DEFAULT.to_vec(),
+            tls: None,
             ucx: UcxConfig::default(),
             carriers: CarrierKind::DEFAULT.to_vec(),
             limits: Limits::default(),
@@ -205,6 +214,23 @@ impl Default for Config {
 /// Checks lanes given in order of preference
 pub(crate) fn check_lanes(lanes: &[LaneKind]) -> Result<(), ConfigError> {
     check_count("number of lanes", lanes, LaneKind::ALL.len())
+}
+
+/// Checks lanes against whether encryption is asked for, so that no wish is passed over in silence
+pub(crate) fn check_encryption(lanes: &[LaneKind], is_encrypted: bool) -> Result<(), ConfigError> {
+    let is_named = |lane| lanes.contains(&lane);
+    if is_encrypted
+        && is_named(LaneKind::Ucx)
+        && !is_named(LaneKind::Tcp)
+        && !is_named(LaneKind::Tls)
+    {
+        let lane = LaneKind::Ucx;
+        return Err(ConfigError::ClearText { lane });
+    }
+    if !is_encrypted && is_named(LaneKind::Tls) && !is_named(LaneKind::Tcp) {
+        return Err(ConfigError::NoCertificates);
+    }
+    Ok(())
 }
 
 /// Checks that a list is no longer than there are kinds, as a Hello carries it
@@ -247,6 +273,18 @@ pub enum ConfigError {
         /// Value that was given
         value: u64,
     },
+    /// Certificates, keys, versions or ciphers cannot be used
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Only a lane in clear text is allowed, and encryption is asked for
+    #[error("lane {lane} is in clear text, and TLS is asked for: allow tls")]
+    ClearText {
+        /// The lane
+        lane: LaneKind,
+    },
+    /// The encrypted lane is allowed by name, and there is nothing to encrypt with
+    #[error("lane tls needs certificates, and none are given")]
+    NoCertificates,
 }
 
 #[cfg(test)]
@@ -270,8 +308,8 @@ mod tests {
     #[test]
     fn more_lanes_than_there_are_is_refused() {
         assert_eq!(check_lanes(&LaneKind::ALL), Ok(()));
-        let error = check_lanes(&[LaneKind::Tcp; 5]).unwrap_err().to_string();
-        assert!(error.contains("got 5"), "{error}");
+        let error = check_lanes(&[LaneKind::Tcp; 6]).unwrap_err().to_string();
+        assert!(error.contains("got 6"), "{error}");
     }
 
     #[test]

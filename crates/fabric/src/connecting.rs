@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex};
 use backhaul_proto::{LaneKind, Role};
 
 use crate::address::Address;
-use crate::bootstrap::{self, Established, Failure, Handshaking};
+use crate::bootstrap::{self, Established, Failure, Handshaking, Stream, TlsStream};
 use crate::context::Core;
 use crate::endpoint::Endpoint;
 use crate::error::ConnectError;
 use crate::establish::establish;
 use crate::request::{Completer, Progress, finish};
 use crate::runtime::lock;
+use crate::tls::Tls;
 
 /// A connect on its way from the look-up of its name to the endpoint
 pub(crate) struct Start {
@@ -23,6 +24,8 @@ pub(crate) struct Start {
     pub(crate) connecting: Arc<Connecting>,
     pub(crate) address: String,
     pub(crate) lanes: Vec<LaneKind>,
+    /// How the connection is encrypted, if it is
+    pub(crate) tls: Option<Tls>,
     pub(crate) completer: Completer<Endpoint, ConnectError>,
 }
 
@@ -66,7 +69,7 @@ impl Start {
             return finish(self.completer, Err(error));
         }
         // A nonce of its own for each attempt.
-        let hello = match self.core.hello(&self.lanes, None) {
+        let hello = match self.core.hello(&self.lanes, None, self.tls.is_some()) {
             Ok(hello) => hello,
             Err(source) => {
                 let error = io_error(source);
@@ -75,7 +78,7 @@ impl Start {
         };
         let mut outcome = Err(std::io::Error::other("the host has no address"));
         while let Some(peer) = found.pop_front() {
-            outcome = bootstrap::connect(peer).map(|stream| (stream, peer));
+            outcome = self.stream_to(peer).map(|stream| (stream, peer));
             if outcome.is_ok() {
                 break;
             }
@@ -91,10 +94,17 @@ impl Start {
         let connecting = Arc::clone(&self.connecting);
         let settings = core.settings(Role::Connector, hello);
         let callback = Box::new(move |outcome| self.conclude(outcome, found));
-        let stream = Box::new(stream);
         let handshaking = Handshaking::new(core.engine(), settings, stream, peer, callback);
         connecting.go_on(Arc::clone(&handshaking));
         handshaking.start();
+    }
+
+    fn stream_to(&self, peer: SocketAddr) -> std::io::Result<Box<dyn Stream>> {
+        let plain = bootstrap::connect(peer)?;
+        Ok(match &self.tls {
+            Some(tls) => Box::new(TlsStream::connect(plain, tls, peer)?),
+            None => Box::new(plain),
+        })
     }
 
     fn conclude(self, outcome: Result<Established, Failure>, others: VecDeque<SocketAddr>) {
@@ -143,6 +153,7 @@ impl Progress for Connecting {
 fn connect_error(failure: Failure, address: String) -> ConnectError {
     match failure {
         Failure::Io(source) => ConnectError::Io { address, source },
+        Failure::Tls(source) => ConnectError::Tls { address, source },
         Failure::Handshake(source) => ConnectError::Handshake { address, source },
         Failure::NoLane { reason } => ConnectError::NoLane { address, reason },
         // Those that connect give way to nobody.

@@ -15,7 +15,7 @@ use backhaul_ucx::library::has_rdma;
 use crate::address::Address;
 use crate::bootstrap::{Settings, UnixSocket};
 use crate::carrier::cuda::CudaAllocator;
-use crate::config::{Config, check_lanes};
+use crate::config::{Config, check_encryption, check_lanes};
 use crate::connecting::{Connecting, Start};
 use crate::connection::PeerProcesses;
 use crate::endpoint::Endpoint;
@@ -26,6 +26,7 @@ use crate::listener::Listener;
 use crate::memory::DeviceAllocator;
 use crate::request::{Completer, Operation, Progress, Request, finish};
 use crate::runtime::{Engine, EngineGuard, lock};
+use crate::tls::Tls;
 use crate::trust::Trust;
 use crate::ucx::Hub;
 
@@ -93,7 +94,21 @@ impl Context {
             address: address.to_owned(),
             source,
         })?;
-        Listener::bind(&self.core, address)
+        Listener::bind(&self.core, address, self.core.config.tls.as_ref())
+    }
+
+    /// Listens for peers that encrypt by what `tls` says
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::listen`], and [`ListenError::Config`] if it has no certificate, or the context
+    /// allows lanes in clear text alone.
+    pub fn listen_tls(&self, address: &str, tls: &Tls) -> Result<Listener, ListenError> {
+        self.core.check_open().map_err(|source| ListenError::Io {
+            address: address.to_owned(),
+            source,
+        })?;
+        Listener::bind(&self.core, address, Some(tls))
     }
 
     /// Connects to a listener over the best lane that both sides have
@@ -107,6 +122,29 @@ impl Context {
         address: &str,
         lanes: &[LaneKind],
     ) -> Request<Endpoint, ConnectError> {
+        self.start_connect(address, lanes, self.core.config.tls.clone())
+    }
+
+    /// Connects with encryption by what `tls` says, over one of `lanes` or else over TLS
+    ///
+    /// Lanes in clear text are passed over. Without `lanes` they are those of the context.
+    pub fn connect_tls(
+        &self,
+        address: &str,
+        lanes: Option<&[LaneKind]>,
+        tls: &Tls,
+    ) -> Request<Endpoint, ConnectError> {
+        let lanes = lanes.unwrap_or(&self.core.config.lanes);
+        self.start_connect(address, lanes, Some(tls.clone()))
+    }
+
+    fn start_connect(
+        &self,
+        address: &str,
+        lanes: &[LaneKind],
+        tls: Option<Tls>,
+    ) -> Request<Endpoint, ConnectError> {
+        let is_encrypted = tls.is_some();
         let connecting = Arc::new(Connecting::default());
         let completer = Completer::new();
         let request = Request::of(
@@ -121,13 +159,16 @@ impl Context {
             connecting,
             address: address.to_owned(),
             lanes: lanes.to_vec(),
+            tls,
             completer,
         };
-        if let Err(error) = check_lanes(lanes) {
+        let checked = check_lanes(lanes).and_then(|()| check_encryption(lanes, is_encrypted));
+        if let Err(error) = checked {
             finish(start.completer, Err(error.into()));
             return request;
         }
         if lanes.contains(&LaneKind::Ucx)
+            && !is_encrypted
             && let Err(error) = self.core.ucx()
         {
             finish(start.completer, Err(error.into()));
@@ -242,10 +283,11 @@ impl Core {
         &self,
         lanes: &[LaneKind],
         unix_socket: Option<&UnixSocket>,
+        is_encrypted: bool,
     ) -> io::Result<Hello> {
         let identity = Identity::current()?;
         let limits = &self.config.limits;
-        let lanes = self.available_lanes(lanes);
+        let lanes = self.available_lanes(lanes, is_encrypted);
         Ok(Hello {
             boot_id: identity.boot_id,
             host_token: identity.host_token.clone(),
@@ -267,8 +309,9 @@ impl Core {
         })
     }
 
-    /// Lanes that can be offered: that from outside only where there is one, and ucx where it runs
-    fn available_lanes(&self, lanes: &[LaneKind]) -> Vec<LaneKind> {
+    /// Lanes that can be offered: that from outside only where there is one, ucx where it runs, and
+    /// tls in the place of those in clear text
+    fn available_lanes(&self, lanes: &[LaneKind], is_encrypted: bool) -> Vec<LaneKind> {
         let has_experiment = self.config.experiments.lane.is_some();
         let has_ucx = lock(&self.ucx).is_some();
         let is_default = lanes == LaneKind::DEFAULT;
@@ -278,9 +321,18 @@ impl Core {
         }
         available.retain(|lane| match lane {
             LaneKind::Experimental => has_experiment,
-            LaneKind::Ucx => has_ucx,
-            LaneKind::Inproc | LaneKind::Shm | LaneKind::Tcp => true,
+            LaneKind::Ucx => has_ucx && !is_encrypted,
+            LaneKind::Tcp => !is_encrypted || !lanes.contains(&LaneKind::Tls),
+            LaneKind::Tls => is_encrypted,
+            LaneKind::Inproc | LaneKind::Shm => true,
         });
+        if is_encrypted {
+            for lane in &mut available {
+                if *lane == LaneKind::Tcp {
+                    *lane = LaneKind::Tls;
+                }
+            }
+        }
         available
     }
 
@@ -316,8 +368,8 @@ impl Core {
     }
 
     /// Says once, of the first listener that others than users of this host reach, if nothing keeps them out
-    pub(crate) fn warn_if_open(&self, address: SocketAddr) {
-        if let Some(warning) = Trust::of(&self.config).warning(address)
+    pub(crate) fn warn_if_open(&self, trust: Trust, address: SocketAddr) {
+        if let Some(warning) = trust.warning(address)
             && !self.warned.swap(true, Ordering::Relaxed)
         {
             tracing::warn!("{warning}");

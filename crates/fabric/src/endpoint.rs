@@ -16,6 +16,7 @@ use crate::identity::Identity;
 use crate::memory::{Message, Received, RecvBuffer, Segment, Segments};
 use crate::request::Request;
 use crate::statistics::EndpointStatistics;
+use crate::tls::TlsInfo;
 use crate::trust::Trust;
 
 /// A connected peer
@@ -41,6 +42,9 @@ pub struct EndpointInfo {
     pub peer_address: SocketAddr,
     /// Lane that carries the messages
     pub lane: LaneKind,
+    /// How the peers have met, and proved each other, if that was encrypted; within a host the messages
+    /// may go another way then
+    pub tls: Option<TlsInfo>,
     /// Why this lane, and why not the better ones
     pub reason: String,
     /// Process id of the peer, in the peer's own namespace
@@ -205,10 +209,11 @@ impl Endpoint {
             local_address: about.local,
             peer_address: about.peer,
             lane: about.lane,
+            tls: about.tls.clone(),
             reason: about.reason.clone(),
             peer_pid: peer.pid,
             peer_uid: peer.uid,
-            trust: Trust::of(&self.core.config),
+            trust: Trust::of(&self.core.config, about.tls.is_some()),
             same_host: peer.boot_id != [0; 16]
                 && Identity::current().is_ok_and(|identity| identity.boot_id == peer.boot_id),
             closed: self.close_reason().map(|reason| reason.to_string()),

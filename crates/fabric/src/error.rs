@@ -10,6 +10,7 @@ use backhaul_ucx::UcxError;
 use thiserror::Error;
 
 use crate::config::ConfigError;
+use crate::tls::TlsFailure;
 
 /// Why a link ended
 #[derive(Clone, Debug, Error)]
@@ -130,6 +131,15 @@ pub enum ConnectError {
         /// What went wrong
         source: HandshakeError,
     },
+    /// The two sides do not agree on encryption: one does not ask for it, or does not believe the
+    /// other's certificate
+    #[error("no encrypted connection to {address}: {source}")]
+    Tls {
+        /// Address of the peer
+        address: String,
+        /// What went wrong
+        source: TlsFailure,
+    },
     /// There is no lane that both sides allow
     #[error("no lane to {address}: {reason}")]
     NoLane {
@@ -166,6 +176,9 @@ pub enum ListenError {
     /// The text is no address, or names no host
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// A setting cannot work
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The system refused, for example because the port is taken
     #[error("cannot listen on {address}: {source}")]
     Io {

@@ -20,7 +20,7 @@ use crate::connection::{About, Conn, ConnParts, PeerProcess};
 use crate::context::Core;
 use crate::endpoint::Endpoint;
 use crate::flow::Inflow;
-use crate::lane::{Lane, RingLane, TcpLane, UcxLane};
+use crate::lane::{Lane, RingLane, TcpLane, TlsLane, UcxLane};
 use crate::link::{Link, LinkMemory, LinkParts};
 use crate::statistics::Counters;
 use crate::ucx::UcxEnd;
@@ -39,6 +39,7 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
     let Established {
         id,
         socket,
+        session,
         peer_address,
         local,
         peer,
@@ -47,9 +48,13 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
         staged,
     } = established;
     let socket = Arc::new(socket);
+    let tls = session.as_ref().map(|session| session.info());
     let mut made = match resources {
         LaneResources::Socket => Made {
-            lane: Box::new(TcpLane::new(Arc::clone(&socket))),
+            lane: match session {
+                None => Box::new(TcpLane::new(Arc::clone(&socket))),
+                Some(session) => Box::new(TlsLane::new(Arc::clone(&socket), session)),
+            },
             doorbell: None,
             carriers: Carriers::default(),
             process: None,
@@ -80,6 +85,7 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
         local: canonical(socket.local_addr()?),
         peer: canonical(peer_address),
         lane: made.lane.kind(),
+        tls,
         reason,
         carriers: made
             .carriers

@@ -4,7 +4,7 @@
 //! and [`Context::connect`] makes an [`Endpoint`], one connected peer. Each operation returns a
 //! [`Request`]: a future for any executor, or something to block on. How the bytes of a peer
 //! travel, its *lane*, is agreed on in a handshake: through this process, through shared memory,
-//! or over TCP; [`Endpoint::info`] says which and why.
+//! or over TCP, encrypted where [`Tls`] is given; [`Endpoint::info`] says which and why.
 //!
 //! ```
 //! use backhaul::{Config, Context, Tag, TagMask};
@@ -50,6 +50,7 @@ mod memory;
 mod request;
 mod runtime;
 mod statistics;
+mod tls;
 mod trust;
 mod ucx;
 
@@ -83,6 +84,7 @@ pub use memory::{
 pub use request::Request;
 pub use runtime::LoopWatch;
 pub use statistics::EndpointStatistics;
+pub use tls::{Pem, Tls, TlsError, TlsFailure, TlsInfo, TlsOptions, TlsVersion};
 pub use trust::Trust;
 
 /// The seams of the fabric: what a lane, a carrier or a driver from outside is made of

@@ -13,14 +13,20 @@ pub enum Trust {
     Anyone,
     /// That it has the secret of this side
     Secret,
+    /// A certificate that this side believes
+    Certificate,
+    /// Both
+    CertificateAndSecret,
 }
 
 impl Trust {
-    /// What a configuration asks of peers
-    pub(crate) const fn of(config: &Config) -> Self {
-        match config.secret {
-            Some(_) => Self::Secret,
-            None => Self::Anyone,
+    /// What a configuration asks of peers, with encryption or without
+    pub(crate) const fn of(config: &Config, is_encrypted: bool) -> Self {
+        match (is_encrypted, config.secret.is_some()) {
+            (false, false) => Self::Anyone,
+            (false, true) => Self::Secret,
+            (true, false) => Self::Certificate,
+            (true, true) => Self::CertificateAndSecret,
         }
     }
 
@@ -30,6 +36,8 @@ impl Trust {
         match self {
             Self::Anyone => "anyone",
             Self::Secret => "secret",
+            Self::Certificate => "certificate",
+            Self::CertificateAndSecret => "certificate and secret",
         }
     }
 
@@ -43,7 +51,7 @@ impl Trust {
                  Who connects is a peer, and where messages carry code, as Dask's do, runs it as this \
                  user (docs/security.md)"
             )),
-            Self::Anyone | Self::Secret => None,
+            Self::Anyone | Self::Secret | Self::Certificate | Self::CertificateAndSecret => None,
         }
     }
 }
@@ -70,6 +78,7 @@ mod tests {
             assert_eq!(warning.is_some(), is_warned, "{address}");
             assert!(warning.is_none_or(|text| text.contains(&address.to_string())));
             assert_eq!(Trust::Secret.warning(address), None);
+            assert_eq!(Trust::Certificate.warning(address), None);
         }
     }
 }

@@ -16,13 +16,15 @@ pub enum LaneKind {
     Ucx,
     /// The first socket; always possible
     Tcp,
+    /// The first socket, encrypted: in the place of tcp where the peers met over TLS
+    Tls,
     /// A lane from outside, for experiments and tests
     Experimental,
 }
 
 impl LaneKind {
     /// All lanes that are not experimental, fastest first
-    pub const ALL: [Self; 4] = [Self::Inproc, Self::Shm, Self::Ucx, Self::Tcp];
+    pub const ALL: [Self; 5] = [Self::Inproc, Self::Shm, Self::Ucx, Self::Tcp, Self::Tls];
 
     /// Those that need nothing but this crate, fastest first
     pub const DEFAULT: [Self; 3] = [Self::Inproc, Self::Shm, Self::Tcp];
@@ -35,8 +37,15 @@ impl LaneKind {
             Self::Shm => "shm",
             Self::Ucx => "ucx",
             Self::Tcp => "tcp",
+            Self::Tls => "tls",
             Self::Experimental => "experimental",
         }
+    }
+
+    /// Whether what travels on it can be read by whoever is on the way between two hosts
+    #[must_use]
+    pub const fn is_clear_text(self) -> bool {
+        matches!(self, Self::Tcp | Self::Ucx)
     }
 
     /// The number on the wire; never 0
@@ -47,6 +56,7 @@ impl LaneKind {
             Self::Shm => 2,
             Self::Ucx => 4,
             Self::Tcp => 3,
+            Self::Tls => 5,
             Self::Experimental => 240,
         }
     }
@@ -78,7 +88,7 @@ impl FromStr for LaneKind {
 
 /// A text that names no lane
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
-#[error("unknown lane {text:?}: expected inproc, shm, ucx or tcp")]
+#[error("unknown lane {text:?}: expected inproc, shm, ucx, tcp or tls")]
 pub struct ParseLaneError {
     /// The text
     pub text: String,

@@ -18,6 +18,7 @@ use crate::errors::{self, IntoException, set};
 use crate::listener::{self, Listener};
 use crate::owned::Owned;
 use crate::request::Request;
+use crate::tls::Tls;
 
 /// Owns configuration, buffers and the engine thread of a set of endpoints
 #[pyclass(frozen, weakref, module = "backhaul._native")]
@@ -50,6 +51,7 @@ impl Context {
         arena = None,
         lease_bytes_min = None,
         populate_leases = false,
+        tls = None,
         secret = None,
         shared_memory_uids = None,
     ))]
@@ -75,6 +77,7 @@ impl Context {
         arena: Option<Bound<'_, Arena>>,
         lease_bytes_min: Option<Bound<'_, PyAny>>,
         populate_leases: bool,
+        tls: Option<Bound<'_, Tls>>,
         secret: Option<Bound<'_, PyAny>>,
         shared_memory_uids: Option<Vec<Bound<'_, PyAny>>>,
     ) -> PyResult<Self> {
@@ -117,6 +120,7 @@ impl Context {
             lease_bytes_min,
         )?;
         config.populate_leases = populate_leases;
+        config.tls = tls.map(|tls| tls.get().tls.clone());
         config.secret = secret.as_ref().map(to_secret).transpose()?;
         for uid in shared_memory_uids.unwrap_or_default() {
             let mut number = 0;
@@ -151,22 +155,32 @@ impl Context {
             .map_err(|error| error.into_exception(py))
     }
 
-    fn listen(&self, py: Python<'_>, address: &str) -> PyResult<Listener> {
-        listener::listen(py, self.context.check(py)?, address)
+    #[pyo3(signature = (address, *, tls = None))]
+    fn listen(
+        &self,
+        py: Python<'_>,
+        address: &str,
+        tls: Option<Bound<'_, Tls>>,
+    ) -> PyResult<Listener> {
+        let tls = tls.as_ref().map(|tls| &tls.get().tls);
+        listener::listen(py, self.context.check(py)?, address, tls)
     }
 
-    #[pyo3(signature = (address, *, lanes = None))]
+    #[pyo3(signature = (address, *, lanes = None, tls = None))]
     fn connect(
         &self,
         py: Python<'_>,
         address: &str,
         lanes: Option<Vec<String>>,
+        tls: Option<Bound<'_, Tls>>,
     ) -> PyResult<Request> {
         let context = self.context.check(py)?;
         let lanes = lanes.map(|lanes| parse_names(py, &lanes)).transpose()?;
-        let request = deferred::call(py, || match lanes {
-            Some(lanes) => context.connect_over(address, &lanes),
-            None => context.connect(address),
+        let tls = tls.as_ref().map(|tls| &tls.get().tls);
+        let request = deferred::call(py, || match (tls, lanes) {
+            (Some(tls), lanes) => context.connect_tls(address, lanes.as_deref(), tls),
+            (None, Some(lanes)) => context.connect_over(address, &lanes),
+            (None, None) => context.connect(address),
         });
         Ok(Request::new(request, Endpoint::object))
     }

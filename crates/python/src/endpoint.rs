@@ -15,6 +15,7 @@ use crate::device::DeviceBuffer;
 use crate::loops::LoopBridge;
 use crate::owned::Owned;
 use crate::request::Request;
+use crate::tls;
 
 /// One connected peer
 #[pyclass(frozen, weakref, module = "backhaul._native")]
@@ -213,6 +214,9 @@ impl Endpoint {
         dict.set_item("peer_pid", info.peer_pid)?;
         dict.set_item("peer_uid", info.peer_uid)?;
         dict.set_item("trust", info.trust.name())?;
+        let tls = info.tls.as_ref();
+        let tls = tls.map(|tls| tls::info_dict(py, tls)).transpose()?;
+        dict.set_item("tls", tls)?;
         dict.set_item("same_host", info.same_host)?;
         dict.set_item("closed", info.closed)?;
         let carriers: Vec<_> = info.carriers.iter().map(|kind| kind.name()).collect();

@@ -3,7 +3,7 @@
 use backhaul::cuda::CudaMemoryError;
 use backhaul::{
     AcceptError, CloseReason, ConfigError, ConnectError, ContextError, HandshakeError, ListenError,
-    RecvError, RecvRefused, SendError, SendRefused,
+    RecvError, RecvRefused, SendError, SendRefused, TlsError,
 };
 use backhaul_topology::PlanError;
 use backhaul_topology::distance::UnknownDevice;
@@ -133,6 +133,7 @@ impl IntoException for ConnectError {
     fn into_exception(self, py: Python<'_>) -> PyErr {
         match &self {
             Self::Address(_) => message(py, "AddressError", &self),
+            Self::Config(ConfigError::Tls(_)) => message(py, "TlsError", &self),
             Self::Config(_) => message(py, "ConfigError", &self),
             Self::Ucx(_) => message(py, "UcxUnavailable", &self),
             Self::Cancelled { .. } => message(py, "Cancelled", &self),
@@ -148,6 +149,7 @@ impl IntoException for ConnectError {
                 ..
             } => message(py, "AuthenticationFailed", &self),
             Self::Handshake { .. } => message(py, "HandshakeFailed", &self),
+            Self::Tls { .. } => message(py, "EncryptionFailed", &self),
             Self::Io { source, .. } if source.kind() == std::io::ErrorKind::TimedOut => {
                 message(py, "TimedOut", &self)
             }
@@ -161,6 +163,8 @@ impl IntoException for ListenError {
     fn into_exception(self, py: Python<'_>) -> PyErr {
         match &self {
             Self::Address(_) => message(py, "AddressError", &self),
+            Self::Config(ConfigError::Tls(_)) => message(py, "TlsError", &self),
+            Self::Config(_) => message(py, "ConfigError", &self),
             Self::Io { source, .. } => os_error(py, "ListenError", source, &self),
             _ => message(py, "ListenError", &self),
         }
@@ -173,6 +177,12 @@ impl IntoException for AcceptError {
             Self::Cancelled => message(py, "Cancelled", &self),
             _ => message(py, "EndpointClosed", &self),
         }
+    }
+}
+
+impl IntoException for TlsError {
+    fn into_exception(self, py: Python<'_>) -> PyErr {
+        message(py, "TlsError", &self)
     }
 }
 

@@ -22,6 +22,7 @@ mod memory_policy;
 mod numpy_memory;
 mod owned;
 mod request;
+mod tls;
 mod topology;
 
 use pyo3::prelude::*;
@@ -53,6 +54,8 @@ mod _native {
     };
     #[pymodule_export]
     use crate::request::Request;
+    #[pymodule_export]
+    use crate::tls::Tls;
     #[pymodule_export]
     use crate::topology::{Machine, Plan};
 

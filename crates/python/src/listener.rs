@@ -133,8 +133,13 @@ pub(crate) fn listen(
     py: Python<'_>,
     context: &backhaul::Context,
     address: &str,
+    tls: Option<&backhaul::Tls>,
 ) -> PyResult<Listener> {
-    deferred::call(py, || py.detach(|| context.listen(address)))
+    let listen = || match tls {
+        Some(tls) => context.listen_tls(address, tls),
+        None => context.listen(address),
+    };
+    deferred::call(py, || py.detach(listen))
         .map(Listener::new)
         .map_err(|error| error.into_exception(py))
 }

@@ -75,11 +75,12 @@ impl Harness {
             LaneKind::Shm => |config| config.lanes = vec![LaneKind::Shm],
             LaneKind::Ucx => crate::ucx::configure,
             LaneKind::Tcp => |config| config.lanes = vec![LaneKind::Tcp],
+            LaneKind::Tls => crate::tls::configure,
             LaneKind::Experimental => crate::toy::configure,
         };
         let leases_max = match lane {
             LaneKind::Inproc | LaneKind::Shm => SLOTS,
-            LaneKind::Ucx | LaneKind::Tcp | LaneKind::Experimental => 0,
+            LaneKind::Ucx | LaneKind::Tcp | LaneKind::Tls | LaneKind::Experimental => 0,
         };
         Self {
             lane,
@@ -88,7 +89,10 @@ impl Harness {
             leases_max,
             frees_later: lane == LaneKind::Ucx,
             peer_program: None,
-            peer_environment: Vec::new(),
+            peer_environment: match lane {
+                LaneKind::Tls => crate::tls::environment(),
+                _ => Vec::new(),
+            },
             skipped: None,
         }
     }

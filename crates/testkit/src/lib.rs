@@ -37,6 +37,7 @@ pub mod raw;
 pub mod resources;
 pub mod sim;
 pub mod suite;
+pub mod tls;
 pub mod toy;
 pub mod ucx;
 pub mod watchdog;

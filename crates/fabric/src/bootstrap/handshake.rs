@@ -66,7 +66,12 @@ impl Handshaking {
             timeout,
             unix_socket,
         } = settings;
-        let proto = Handshake::with_secret(role, hello.clone(), secret, Instant::now(), timeout);
+        let now = Instant::now();
+        let mut proto = Handshake::with_secret(role, hello.clone(), secret, now, timeout);
+        let is_encrypted = stream.is_encrypted();
+        if is_encrypted {
+            proto = proto.encrypted();
+        }
         Arc::new(Self {
             engine: Arc::clone(engine),
             unix_socket,
@@ -80,7 +85,13 @@ impl Handshaking {
                 role,
                 local: hello,
                 peer: None,
-                selection: Selection::new(ring_bytes, shared_memory_uids, experiment, ucx),
+                selection: Selection::new(
+                    ring_bytes,
+                    shared_memory_uids,
+                    experiment,
+                    ucx,
+                    is_encrypted,
+                ),
                 out: Vec::new(),
                 done: None,
                 staged: Vec::new(),
@@ -129,7 +140,7 @@ impl Handshaking {
     /// Whether the peer has said who it is, or something is there to be read
     pub(crate) fn has_spoken(&self) -> bool {
         match &*lock(&self.state) {
-            Some(state) => state.peer.is_some() || state.has_input(),
+            Some(state) => state.peer.is_some() || state.stream.has_heard() || state.has_input(),
             None => true,
         }
     }
@@ -144,7 +155,7 @@ impl Handshaking {
             match state.advance(self.unix_socket.as_deref()) {
                 Err(failure) => Err(failure),
                 Ok(()) if state.done.is_some() && state.out.is_empty() => Ok(slot.take()),
-                Ok(()) => self.rewatch(state).map(|()| None).map_err(Failure::Io),
+                Ok(()) => self.rewatch(state).map(|()| None).map_err(Failure::from),
             }
         };
         match outcome {
@@ -183,9 +194,11 @@ impl Handshaking {
                 return (state.callback)(Err(error.into()));
             }
         };
+        let (socket, session) = state.stream.into_parts();
         (state.callback)(Ok(Established {
             id,
-            socket: state.stream.into_socket(),
+            socket,
+            session,
             peer_address: state.peer_address,
             local: state.local,
             peer,

@@ -10,6 +10,7 @@ mod handshake;
 mod introduction;
 mod selection;
 mod stream;
+mod tls_stream;
 mod unix_socket;
 
 use std::io;
@@ -27,12 +28,14 @@ use thiserror::Error;
 use crate::carrier::lease;
 use crate::experiments::{LaneEnd, LaneProvider};
 use crate::runtime::SourceId;
+use crate::tls::{Session, TlsFailure};
 use crate::ucx::{Hub, UcxEnd};
 
 pub(crate) use connect::connect;
 pub(crate) use handshake::Handshaking;
 pub(crate) use selection::in_words;
 pub(crate) use stream::{PlainStream, Stream};
+pub(crate) use tls_stream::TlsStream;
 pub(crate) use unix_socket::UnixSocket;
 
 /// What a handshake goes by
@@ -64,6 +67,8 @@ pub(crate) struct Established {
     /// Under which the engine watches the socket, for whoever takes its place
     pub(crate) id: SourceId,
     pub(crate) socket: TcpStream,
+    /// What encrypts on the socket, and has proved the peer
+    pub(crate) session: Option<Box<Session>>,
     pub(crate) peer_address: SocketAddr,
     /// What this side has said of itself
     pub(crate) local: Hello,
@@ -139,7 +144,10 @@ impl From<RingKind> for LaneKind {
 pub(crate) enum Failure {
     /// The stream was not made, or broke
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Io(io::Error),
+    /// The peer is not one to talk to under encryption
+    #[error(transparent)]
+    Tls(TlsFailure),
     /// The peer does not speak our protocol, or breaks it
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
@@ -155,4 +163,13 @@ pub(crate) enum Failure {
     /// Given up here
     #[error("cancelled")]
     Cancelled,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match TlsFailure::of_io(&error) {
+            None => Self::Io(error),
+            Some(failure) => Self::Tls(failure.clone()),
+        }
+    }
 }

@@ -40,6 +40,8 @@ pub(super) struct Selection {
     left: Option<Nonce>,
     /// The peer answers our introduction before it answers us
     is_introduced: bool,
+    /// The first socket is, and so every lane has to be
+    is_encrypted: bool,
 }
 
 impl Selection {
@@ -48,6 +50,7 @@ impl Selection {
         uids: Vec<u32>,
         experiment: Option<Arc<dyn LaneProvider>>,
         hub: Option<Arc<Hub>>,
+        is_encrypted: bool,
     ) -> Self {
         Self {
             ring_bytes,
@@ -60,6 +63,7 @@ impl Selection {
             selected: None,
             left: None,
             is_introduced: false,
+            is_encrypted,
         }
     }
 
@@ -71,6 +75,9 @@ impl Selection {
         let mut passed_over: Vec<_> = unknown
             .map(|code| format!("lane {code}: not known here"))
             .collect();
+        if self.is_encrypted {
+            passed_over.push("tcp, ucx: in clear text, and TLS was asked for".to_owned());
+        }
         for &lane in &local.lanes {
             if !peer.lanes.contains(&lane) {
                 passed_over.push(format!("{lane}: not offered by the peer"));
@@ -80,7 +87,7 @@ impl Selection {
                 LaneKind::Inproc => self.offer_inproc(local, peer),
                 LaneKind::Shm => self.offer_shm(local, peer),
                 LaneKind::Ucx => self.join_ucx(local, Some(peer)),
-                LaneKind::Tcp => Ok("both sides have it".to_owned()),
+                LaneKind::Tcp | LaneKind::Tls => self.offer_socket(lane),
                 LaneKind::Experimental => self
                     .experiment()
                     .and_then(|experiment| experiment.offer(local, peer))
@@ -98,7 +105,22 @@ impl Selection {
             }
         }
         // The socket on which the peers have met.
-        (LaneKind::Tcp, passed_over.join("; "))
+        (self.socket_lane(), passed_over.join("; "))
+    }
+
+    /// The lane over the first socket
+    fn socket_lane(&self) -> LaneKind {
+        match self.is_encrypted {
+            true => LaneKind::Tls,
+            false => LaneKind::Tcp,
+        }
+    }
+
+    fn offer_socket(&self, lane: LaneKind) -> Result<String, String> {
+        if lane == self.socket_lane() {
+            return Ok("both sides have it".to_owned());
+        }
+        Err(format!("the peers have met over {}", self.socket_lane()))
     }
 
     /// Answers what the connector selected, as the acceptor: the lane and why
@@ -132,7 +154,7 @@ impl Selection {
                     .map_err(in_words),
             },
             LaneKind::Ucx => self.join_ucx(local, peer).map(|_| None),
-            LaneKind::Tcp => Ok(None),
+            LaneKind::Tcp | LaneKind::Tls => self.offer_socket(lane).map(|_| None),
             LaneKind::Experimental => self
                 .experiment()
                 .and_then(|experiment| experiment.take(local))
@@ -147,7 +169,7 @@ impl Selection {
                 (lane, reason)
             }
             Err(why) => (
-                LaneKind::Tcp,
+                self.socket_lane(),
                 format!("{lane} was selected but failed here: {why}"),
             ),
         })
@@ -167,7 +189,7 @@ impl Selection {
             return Ok(LaneResources::Ucx(end));
         }
         match (agreed, made) {
-            (LaneKind::Tcp, _) => Ok(LaneResources::Socket),
+            (LaneKind::Tcp | LaneKind::Tls, _) => Ok(LaneResources::Socket),
             (LaneKind::Inproc | LaneKind::Shm, Some((kind, mut end)))
                 if LaneKind::from(kind) == agreed =>
             {

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::epoll::EventFlags;
 
+use crate::tls::Session;
+
 /// Bytes to a peer and from it, in order, without waiting
 ///
 /// Calls that cannot go on now fail with [`io::ErrorKind::WouldBlock`].
@@ -19,6 +21,16 @@ pub(crate) trait Stream: Send {
     /// Writes what there is room for
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
+    /// Whether the peer has said something that was understood, before the stream is open
+    fn has_heard(&self) -> bool {
+        false
+    }
+
+    /// Whether nobody on the way can read or change what is said
+    fn is_encrypted(&self) -> bool {
+        false
+    }
+
     /// What its descriptor is to be watched for, with something to write or nothing
     fn interest(&self, has_output: bool) -> EventFlags;
 
@@ -28,8 +40,8 @@ pub(crate) trait Stream: Send {
     /// What is watched
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// The socket below it, for whoever takes the connection over
-    fn into_socket(self: Box<Self>) -> TcpStream;
+    /// The socket below it, for whoever takes the connection over, and what encrypts on it
+    fn into_parts(self: Box<Self>) -> (TcpStream, Option<Box<Session>>);
 }
 
 /// A TCP socket that carries the bytes as they are
@@ -54,6 +66,11 @@ impl PlainStream {
             socket,
             is_connecting: true,
         }
+    }
+
+    /// The socket, for what encrypts on it
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
     }
 }
 
@@ -97,7 +114,7 @@ impl Stream for PlainStream {
         self.socket.as_fd()
     }
 
-    fn into_socket(self: Box<Self>) -> TcpStream {
-        self.socket
+    fn into_parts(self: Box<Self>) -> (TcpStream, Option<Box<Session>>) {
+        (self.socket, None)
     }
 }

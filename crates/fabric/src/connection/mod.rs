@@ -35,6 +35,7 @@ use crate::link::Link;
 use crate::request::{Completer, Operation, Progress, Request, WakeList};
 use crate::runtime::{Engine, Source, SourceId, lock};
 use crate::statistics::Counters;
+use crate::tls::TlsInfo;
 
 use inspection::Waiting;
 pub use inspection::overlooked_in_process;
@@ -98,6 +99,8 @@ pub(crate) struct About {
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
     pub(crate) lane: LaneKind,
+    /// How the peers have met, if that was encrypted
+    pub(crate) tls: Option<TlsInfo>,
     /// Why this lane
     pub(crate) reason: String,
     pub(crate) peer_hello: Hello,

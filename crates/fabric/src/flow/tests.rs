@@ -150,6 +150,7 @@ fn about(peer: u32, lane: LaneKind) -> About {
         local: address,
         peer: address,
         lane,
+        tls: None,
         carriers: Vec::new(),
         reason: String::new(),
         peer_hello: backhaul_proto::Hello {

@@ -6,17 +6,21 @@
 
 mod ring;
 mod tcp;
+mod tls;
 mod ucx;
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use backhaul_proto::LaneKind;
 use backhaul_shm::ring::RingError;
+use backhaul_sys::tcp_info;
 use thiserror::Error;
 
 pub(crate) use ring::RingLane;
 pub(crate) use tcp::TcpLane;
+pub(crate) use tls::TlsLane;
 pub(crate) use ucx::UcxLane;
 
 /// One way to move frames to a peer
@@ -167,5 +171,19 @@ fn of_io(outcome: io::Result<usize>) -> io::Result<Moved> {
             Ok(Moved::Blocked)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// When the peer's host was last there, going by what the kernels of both hosts have said to each
+/// other on a socket
+fn heard_by_kernel(socket: BorrowedFd<'_>, now: Instant) -> Option<Instant> {
+    match tcp_info::last_heard(socket) {
+        // The ping has been acknowledged, or waits with the rest for room at the peer.
+        Ok(heard) if !heard.owes_answer => Some(now),
+        Ok(heard) => now.checked_sub(heard.ago),
+        Err(error) => {
+            tracing::debug!(%error, "the system does not tell when the peer was heard");
+            None
+        }
     }
 }

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use backhaul_proto::LaneKind;
-use backhaul_sys::tcp_info;
 
-use super::{Lane, LaneError, LaneTraits, Moved, of_io};
+use super::{Lane, LaneError, LaneTraits, Moved, heard_by_kernel, of_io};
 
 /// The first socket carries the frames too
 #[derive(Debug)]
@@ -87,16 +86,7 @@ impl Lane for TcpLane {
 
     fn disarm_read(&mut self) {}
 
-    /// What the kernels of both hosts have said to each other
     fn last_heard(&self, now: Instant) -> Option<Instant> {
-        match tcp_info::last_heard(self.socket.as_fd()) {
-            // The ping has been acknowledged, or waits with the rest for room at the peer.
-            Ok(heard) if !heard.owes_answer => Some(now),
-            Ok(heard) => now.checked_sub(heard.ago),
-            Err(error) => {
-                tracing::debug!(%error, "the system does not tell when the peer was heard");
-                None
-            }
-        }
+        heard_by_kernel(self.socket.as_fd(), now)
     }
 }

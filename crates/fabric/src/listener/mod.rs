@@ -15,7 +15,8 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
 use crate::address::{Address, canonical};
-use crate::bootstrap::{Established, Failure, Handshaking, PlainStream};
+use crate::bootstrap::{Established, Failure, Handshaking, PlainStream, Stream, TlsStream};
+use crate::config::{ConfigError, check_encryption};
 use crate::context::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{AcceptError, ListenError};
@@ -23,6 +24,7 @@ use crate::establish::establish;
 use crate::request::{Completer, Operation, Progress, Request, WakeList, finish};
 use crate::runtime::{Engine, RepeatedWarning, Source, SourceId, lock};
 use crate::statistics::Count;
+use crate::tls::Tls;
 use crate::trust::Trust;
 use half_open::{HalfOpen, Room};
 
@@ -56,6 +58,8 @@ pub(crate) struct ListenerShared {
     engine: Weak<Engine>,
     id: OnceLock<SourceId>,
     local: SocketAddr,
+    /// How its connections are encrypted, if they are
+    tls: Option<Tls>,
     /// `None` once closed
     socket: Mutex<Option<TcpListener>>,
     queue: Mutex<Queue>,
@@ -82,7 +86,15 @@ struct Queue {
 }
 
 impl Listener {
-    pub(crate) fn bind(core: &Arc<Core>, text: &str) -> Result<Self, ListenError> {
+    pub(crate) fn bind(
+        core: &Arc<Core>,
+        text: &str,
+        tls: Option<&Tls>,
+    ) -> Result<Self, ListenError> {
+        if let Some(tls) = tls {
+            tls.check_listener().map_err(ConfigError::from)?;
+            check_encryption(&core.config.lanes, true)?;
+        }
         let io_error = |source: io::Error| ListenError::Io {
             address: text.to_owned(),
             source,
@@ -98,6 +110,7 @@ impl Listener {
             engine: Arc::downgrade(engine),
             id: OnceLock::new(),
             local,
+            tls: tls.cloned(),
             socket: Mutex::new(Some(socket)),
             queue: Mutex::default(),
             paused: AtomicBool::new(false),
@@ -125,7 +138,7 @@ impl Listener {
         if engine.is_stopping() {
             return Err(io_error(io::Error::other("the context is closed")));
         }
-        core.warn_if_open(local);
+        core.warn_if_open(listener.trust(), local);
         Ok(listener)
     }
 
@@ -136,7 +149,7 @@ impl Listener {
 
     /// What a peer has to show before it is one
     pub fn trust(&self) -> Trust {
-        Trust::of(&self.core.config)
+        Trust::of(&self.core.config, self.shared.tls.is_some())
     }
 
     /// What there is to warn of: that everybody who reaches the address can connect
@@ -265,12 +278,18 @@ impl ListenerShared {
     /// Starts on a connection that came in
     fn shake_hands(self: &Arc<Self>, core: &Arc<Core>, socket: TcpStream, peer: SocketAddr) {
         let unix_socket = core.unix_socket();
-        let hello = match core.hello(&core.config.lanes, unix_socket.as_deref()) {
-            Ok(hello) => hello,
-            Err(error) => return self.reject(peer, &error.to_string()),
+        let is_encrypted = self.tls.is_some();
+        let hello = core.hello(&core.config.lanes, unix_socket.as_deref(), is_encrypted);
+        let plain = PlainStream::connected(socket);
+        let stream: io::Result<Box<dyn Stream>> = match &self.tls {
+            None => Ok(Box::new(plain)),
+            Some(tls) => TlsStream::accept(plain, tls).map(|stream| Box::new(stream) as Box<_>),
+        };
+        let (hello, stream) = match (hello, stream) {
+            (Ok(hello), Ok(stream)) => (hello, stream),
+            (Err(error), _) | (_, Err(error)) => return self.reject(peer, &error.to_string()),
         };
         let settings = core.settings(Role::Acceptor, hello);
-        let stream = Box::new(PlainStream::connected(socket));
         let (listener, its_core) = (Arc::clone(self), Arc::clone(core));
         let number = Arc::new(OnceLock::new());
         let its_number = Arc::clone(&number);

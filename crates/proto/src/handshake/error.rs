@@ -45,6 +45,9 @@ pub enum HandshakeError {
     /// The peer speaks Dask's own protocol for `tcp://` addresses
     #[error("the peer speaks dask's tcp:// protocol, not backhaul://")]
     SpeaksDask,
+    /// The peer asks for an encrypted connection, or refuses one that is not
+    #[error("the peer speaks TLS, and this side has not been told to")]
+    SpeaksTls,
     /// The peer speaks another version
     #[error("the peer speaks version {peer}, supported is {supported}")]
     Version {

@@ -7,8 +7,9 @@
 //! acceptor   Answer:  u8 0x52 | u8 lane | u16 reason_bytes | reason, UTF-8
 //! ```
 //!
-//! The acceptor answers the lane selected, or falls back to Tcp, the socket that carries the
-//! handshake. Who is called by something that speaks another protocol says nothing.
+//! The acceptor answers the lane selected, or falls back to the socket that carries the handshake:
+//! Tcp, or Tls where that is encrypted. Who is called by something that speaks another protocol says
+//! nothing.
 //!
 //! Where the sides share a [`Secret`], each message ends with a proof of it (`proofs`), and who is
 //! called says nothing before the first of them.
@@ -50,6 +51,8 @@ pub struct Handshake {
     phase: HandshakePhase,
     /// Lanes of our Hello; once the peer's is known, only those in both
     lanes: Vec<LaneKind>,
+    /// The lane over the socket that carries the handshake, which is always possible
+    socket_lane: LaneKind,
     /// Lane selected, from [`HandshakePhase::Answer`] on, and in the end the lane agreed on
     selected: Option<LaneKind>,
     /// Our Hello, until the connector has shown that it speaks our protocol, or has our secret
@@ -107,12 +110,21 @@ impl Handshake {
             withheld,
             proofs,
             lanes: local.lanes,
+            socket_lane: LaneKind::Tcp,
             selected: None,
             received: Vec::new(),
             events: VecDeque::new(),
             started: now,
             deadline: now.checked_add(timeout),
         }
+    }
+
+    /// Says that the handshake travels on an encrypted socket: no lane in clear text may be selected
+    #[must_use]
+    pub fn encrypted(mut self) -> Self {
+        self.socket_lane = LaneKind::Tls;
+        self.lanes.retain(|lane| !lane.is_clear_text());
+        self
     }
 
     /// Handles bytes from the peer, returning how many belong to the handshake
@@ -145,7 +157,7 @@ impl Handshake {
             self.handle_message(&message)?;
         }
         let carries_frames =
-            self.phase == HandshakePhase::Done && self.selected == Some(LaneKind::Tcp);
+            self.phase == HandshakePhase::Done && self.selected == Some(self.socket_lane);
         match bytes.get(used) {
             Some(&found) if !carries_frames => Err(HandshakeError::OutOfTurn {
                 found,
@@ -189,7 +201,8 @@ impl Handshake {
     ///
     /// # Panics
     ///
-    /// If it is not the connector's turn, or the lane is not in both Hellos and not Tcp.
+    /// If it is not the connector's turn, or the lane is not in both Hellos and not that over the
+    /// socket.
     pub fn select(&mut self, lane: LaneKind, reason: &str) {
         assert!(
             self.role == Role::Connector && self.phase == HandshakePhase::Select,
@@ -203,7 +216,8 @@ impl Handshake {
 
     /// Answers the selection, as the acceptor, after [`HandshakeEvent::LaneSelected`]
     ///
-    /// `lane` is the one selected, or Tcp. The reason is cut at 512 bytes. The handshake is done.
+    /// `lane` is the one selected, or that over the socket. The reason is cut at 512 bytes. The
+    /// handshake is done.
     ///
     /// # Panics
     ///
@@ -214,7 +228,7 @@ impl Handshake {
             "answer is for the acceptor after a selection"
         );
         assert!(
-            lane == LaneKind::Tcp || self.selected == Some(lane),
+            lane == self.socket_lane || self.selected == Some(lane),
             "lane {lane} was not selected"
         );
         self.say_choice(encode_choice(ANSWER, lane, reason));
@@ -260,7 +274,9 @@ impl Handshake {
                     && self.received.len() >= PREFIX_BYTES
                     && !matches!(
                         outcome,
-                        Err(HandshakeError::NotBackhaul { .. } | HandshakeError::SpeaksDask)
+                        Err(HandshakeError::NotBackhaul { .. }
+                            | HandshakeError::SpeaksDask
+                            | HandshakeError::SpeaksTls)
                     );
                 if is_ours {
                     self.transmits.extend(self.withheld.take());
@@ -333,7 +349,7 @@ impl Handshake {
         let (lane, reason) = decode_choice(message)?;
         if self.role == Role::Connector {
             let selected = self.selected.expect("set before the answer is awaited");
-            if lane != selected && lane != LaneKind::Tcp {
+            if lane != selected && lane != self.socket_lane {
                 return Err(HandshakeError::AnswerDisagrees {
                     selected,
                     answered: lane,
@@ -359,8 +375,8 @@ impl Handshake {
     }
 
     fn allows(&self, lane: LaneKind) -> bool {
-        // Tcp is the first socket, so it works whether or not they offer it.
-        lane == LaneKind::Tcp || self.lanes.contains(&lane)
+        // The lane over the first socket works whether or not they offer it.
+        lane == self.socket_lane || self.lanes.contains(&lane)
     }
 }
 

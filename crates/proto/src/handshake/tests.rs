@@ -84,13 +84,69 @@ fn bytes_after_the_answer_are_frames_if_the_socket_carries_frames() {
         };
         let [used, later] = match lane {
             LaneKind::Tcp => [Ok(answer_bytes), Ok(0)],
-            LaneKind::Inproc | LaneKind::Shm | LaneKind::Ucx | LaneKind::Experimental => {
-                [Err(out_of_turn.clone()), Err(out_of_turn)]
-            }
+            LaneKind::Inproc
+            | LaneKind::Shm
+            | LaneKind::Ucx
+            | LaneKind::Tls
+            | LaneKind::Experimental => [Err(out_of_turn.clone()), Err(out_of_turn)],
         };
         assert_eq!(connector.handle_bytes(now, &bytes), used);
         assert_eq!(connector.handle_bytes(now, &[7; 40]), later);
         assert_eq!(acceptor.handle_bytes(now, &[7; 40]), later);
+    }
+}
+
+#[test]
+fn on_an_encrypted_socket_no_lane_in_clear_text_is_selected_whatever_is_offered() {
+    let now = Instant::now();
+    for lane in [LaneKind::Tcp, LaneKind::Ucx] {
+        let mut acceptor = Handshake::new(Role::Acceptor, everything(), now, TIMEOUT).encrypted();
+        let mut bytes = everything().encode();
+        bytes.extend(encode_choice(SELECT, lane, "trust me"));
+        let error = acceptor.handle_bytes(now, &bytes);
+        assert_eq!(error, Err(HandshakeError::LaneNotOffered { lane }));
+    }
+    let (mut connector, mut acceptor) = pair(now);
+    (connector, acceptor) = (connector.encrypted(), acceptor.encrypted());
+    carry(&mut connector, &mut acceptor, 100);
+    carry(&mut acceptor, &mut connector, 100);
+    connector.select(LaneKind::Shm, "");
+    let answer = encode_choice(ANSWER, LaneKind::Tcp, "trust me");
+    let error = connector.handle_bytes(now, &answer);
+    let disagrees = HandshakeError::AnswerDisagrees {
+        selected: LaneKind::Shm,
+        answered: LaneKind::Tcp,
+    };
+    assert_eq!(error, Err(disagrees));
+}
+
+#[test]
+fn in_clear_text_the_encrypted_lane_is_not_selected_unless_it_is_offered() {
+    let now = Instant::now();
+    let (_, mut acceptor) = pair(now);
+    let mut bytes = everything().encode();
+    bytes.extend(encode_choice(SELECT, LaneKind::Tls, ""));
+    let error = acceptor.handle_bytes(now, &bytes);
+    let lane = LaneKind::Tls;
+    assert_eq!(error, Err(HandshakeError::LaneNotOffered { lane }));
+}
+
+#[test]
+fn tls_is_named_however_its_bytes_are_cut() {
+    // A ClientHello of some version, and an alert of a listener that speaks nothing else.
+    for beginning in [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"\x15\x03\x03\x00\x02\x02\x46",
+    ] {
+        for piece_bytes in 1..=beginning.len() {
+            let (_, mut acceptor) = pair(Instant::now());
+            let now = acceptor.started;
+            let error = beginning
+                .chunks(piece_bytes)
+                .find_map(|piece| acceptor.handle_bytes(now, piece).err());
+            assert_eq!(error, Some(HandshakeError::SpeaksTls));
+            assert_eq!(acceptor.poll_transmit(), None);
+        }
     }
 }
 
@@ -370,5 +426,13 @@ proptest! {
             }
             prop_assert!(acceptor.received.len() <= PREFIX_BYTES + HELLO_BODY_BYTES_MAX);
         }
+    }
+}
+
+/// A Hello that offers every lane
+fn everything() -> Hello {
+    Hello {
+        lanes: LaneKind::ALL.to_vec(),
+        ..sample()
     }
 }

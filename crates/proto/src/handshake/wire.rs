@@ -13,6 +13,8 @@ pub(super) fn hello_bytes(received: &[u8]) -> Result<usize, HandshakeError> {
         return match may_be_dask(received) {
             true if received.len() < DASK_BYTES => Ok(DASK_BYTES),
             true => Err(HandshakeError::SpeaksDask),
+            false if may_be_tls(received) && received.len() < TLS_BYTES => Ok(TLS_BYTES),
+            false if may_be_tls(received) => Err(HandshakeError::SpeaksTls),
             false => Err(HandshakeError::NotBackhaul {
                 found: received.escape_ascii().to_string(),
             }),
@@ -102,6 +104,16 @@ fn may_be_dask(received: &[u8]) -> bool {
             .all(|(found, expected)| found == expected)
 }
 
+/// Whether bytes are how TLS begins, as far as they have come: a record (RFC 8446, section 5.1) of a
+/// handshake or of an alert
+fn may_be_tls(received: &[u8]) -> bool {
+    let (content, rest) = match received {
+        [content, rest @ ..] => (*content, rest),
+        [] => return true,
+    };
+    matches!(content, 0x15 | 0x16) && rest.first().is_none_or(|major| *major == 3)
+}
+
 /// The length that a Hello begins with, of which at least the two lower bytes have come
 fn length(received: &[u8]) -> u64 {
     let mut bytes = [0; MAGIC_OFFSET];
@@ -132,6 +144,8 @@ pub(super) fn encode_choice(message_type: u8, lane: LaneKind, reason: &str) -> V
 
 /// How much of Dask's protocol it takes to know it
 const DASK_BYTES: usize = 16;
+/// How much of TLS it takes to know it, when it is no Hello
+const TLS_BYTES: usize = 3;
 /// Type of a selection
 pub(super) const SELECT: u8 = 0x51;
 /// Type of an answer

@@ -1,0 +1,644 @@
+//! A session of TLS with one peer, over a socket that does not block.
+//!
+//! Records are encrypted into one buffer that goes out with one call of the system, and come into one
+//! in which they are decrypted. Bytes count as written when the system has their records: until
+//! then the caller offers them again, and is told nothing of them.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::sync::Arc;
+
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::pki_types::ServerName;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedStatus,
+    WriteTraffic,
+};
+use rustls::{CommonState, ProtocolVersion};
+
+use super::buffer::Buffer;
+use super::{Tls, TlsError, TlsFailure, TlsInfo, TlsVersion, ciphers};
+
+/// One end of an encrypted connection
+pub(crate) struct Session {
+    side: Side,
+    /// Records that have come and are not decrypted
+    incoming: Buffer,
+    /// Records that the socket has not taken
+    outgoing: Buffer,
+    /// What has been decrypted and nobody had room for
+    plain: Vec<u8>,
+    /// What of `plain` has been taken
+    plain_taken: usize,
+    /// Bytes whose records went into `outgoing`, and that no write has returned
+    uncounted: usize,
+    /// The last read of the socket left nothing there
+    is_drained: bool,
+    /// Nothing more comes
+    is_ended: bool,
+    /// A read has said so
+    is_end_told: bool,
+    /// The first bytes of the peer were those of TLS
+    is_tls: bool,
+    /// What the next read is to report, as the one that met it had something to give
+    failed: Option<TlsFailure>,
+}
+
+/// What a read came to
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Arrived {
+    /// So many bytes, more than zero
+    Bytes(usize),
+    /// Nothing now
+    Blocked,
+    /// The peer's end of the stream
+    End,
+}
+
+enum Side {
+    Client(Box<UnbufferedClientConnection>),
+    Server(Box<UnbufferedServerConnection>),
+}
+
+/// What there was to be done with the records that are here
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Step {
+    /// Something: there may be more
+    Taken,
+    /// Nothing until the peer says more
+    Starved,
+    /// Nothing: bytes can be written
+    Ready,
+    /// The peer has said that nothing more comes
+    Ended,
+}
+
+/// Bytes to encrypt
+struct Writing<'a> {
+    parts: &'a [IoSlice<'a>],
+    taken: usize,
+}
+
+impl Session {
+    /// The side that connects; `peer` is where to
+    pub(crate) fn connect(tls: &Tls, peer: IpAddr) -> Result<Self, TlsFailure> {
+        let name = ServerName::IpAddress(peer.into());
+        let client = UnbufferedClientConnection::new(Arc::clone(&tls.client), name)?;
+        Ok(Self::new(Side::Client(Box::new(client))))
+    }
+
+    /// The side that is called
+    ///
+    /// # Errors
+    ///
+    /// If the settings have no certificate, which a listener checks before.
+    pub(crate) fn accept(tls: &Tls) -> io::Result<Self> {
+        let server = tls.server.as_ref().ok_or(TlsError::NoCertificate);
+        let server = Arc::clone(server.map_err(io::Error::other)?);
+        let server = UnbufferedServerConnection::new(server).map_err(TlsFailure::from)?;
+        Ok(Self::new(Side::Server(Box::new(server))))
+    }
+
+    fn new(side: Side) -> Self {
+        Self {
+            side,
+            incoming: Buffer::new(),
+            outgoing: Buffer::new(),
+            plain: Vec::new(),
+            plain_taken: 0,
+            uncounted: 0,
+            is_drained: false,
+            is_ended: false,
+            is_end_told: false,
+            is_tls: false,
+            failed: None,
+        }
+    }
+
+    /// Goes on with the handshake; `true` once bytes can be exchanged
+    ///
+    /// # Errors
+    ///
+    /// A [`TlsFailure`] within, or what the system reports.
+    pub(crate) fn shake_hands(&mut self, socket: &TcpStream) -> io::Result<bool> {
+        loop {
+            let step = match self.step_keeping(None) {
+                Ok(step) => step,
+                Err(failure) => return Err(self.fail(socket, failure)),
+            };
+            match step {
+                Step::Taken => continue,
+                Step::Ready if !self.state().is_handshaking() => return self.is_flushed(socket),
+                Step::Ready | Step::Starved => {}
+                Step::Ended => return Err(TlsFailure::Ended.into()),
+            }
+            if !self.is_flushed(socket)? {
+                return Ok(false);
+            }
+            match self.receive(socket) {
+                Ok(0) => return Err(TlsFailure::Ended.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(TlsFailure::Ended.into());
+                }
+                Err(error) => return Err(error),
+            }
+            if !self.is_tls && !self.check_beginning(socket)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Fills the buffers in order with what has arrived
+    pub(crate) fn read(
+        &mut self,
+        socket: &TcpStream,
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> io::Result<Arrived> {
+        let mut targets = Targets::new(buffers);
+        let taken = targets.put(&self.plain[self.plain_taken..]);
+        self.plain_taken += taken;
+        if self.plain_taken == self.plain.len() && !self.plain.is_empty() {
+            self.plain = Vec::new();
+            self.plain_taken = 0;
+        }
+        if targets.filled == 0
+            && let Some(failure) = self.failed.take()
+        {
+            return Err(self.fail(socket, failure));
+        }
+        self.is_drained = false;
+        while !targets.are_full() && !self.is_ended && self.failed.is_none() {
+            if self.has_record() {
+                let mut left = Vec::new();
+                let sink = &mut |payload: &[u8]| {
+                    let fits = targets.put(payload);
+                    left.extend_from_slice(&payload[fits..]);
+                };
+                let step = self.step(sink, None);
+                self.plain.append(&mut left);
+                match step {
+                    Ok(Step::Ended) => self.is_ended = true,
+                    Ok(_) => {}
+                    // What came before it is good.
+                    Err(failure) if targets.filled > 0 => self.failed = Some(failure),
+                    Err(failure) => return Err(self.fail(socket, failure)),
+                }
+                continue;
+            }
+            if self.is_drained {
+                break;
+            }
+            match self.receive(socket) {
+                Ok(0) => self.is_ended = true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => break,
+                Err(_) if targets.filled > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        // What finds no room goes out with the next write, which meets the error again if there is one.
+        if self.uncounted == 0 {
+            let _ = self.is_flushed(socket);
+        }
+        Ok(match targets.filled {
+            0 if self.is_ended => {
+                self.is_end_told = true;
+                Arrived::End
+            }
+            0 => Arrived::Blocked,
+            bytes => Arrived::Bytes(bytes),
+        })
+    }
+
+    /// Sends what fits now of the buffers, in order, returning how much that was
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::WouldBlock`] if nothing of them is out. The next call has to offer the same
+    /// bytes again, though there may be more behind them: some may be encrypted already.
+    pub(crate) fn write(&mut self, socket: &TcpStream, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.uncounted == 0 {
+            let mut writing = Writing { parts, taken: 0 };
+            loop {
+                match self.step_keeping(Some(&mut writing)) {
+                    Ok(Step::Taken) => {}
+                    Ok(Step::Ready) => break,
+                    Ok(Step::Ended) if !self.is_ended => self.is_ended = true,
+                    Ok(Step::Ended | Step::Starved) => {
+                        return Err(io::ErrorKind::NotConnected.into());
+                    }
+                    Err(failure) => return Err(self.fail(socket, failure)),
+                }
+            }
+            self.uncounted = writing.taken;
+        }
+        if !self.is_flushed(socket)? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(std::mem::take(&mut self.uncounted))
+    }
+
+    /// Says to the peer that nothing more comes, if there is room for it
+    pub(crate) fn say_end(&mut self, socket: &TcpStream) {
+        if self.is_flushed(socket).is_ok_and(|is_flushed| is_flushed) {
+            let incoming = &mut self.incoming;
+            let outgoing = &mut self.outgoing;
+            match &mut self.side {
+                Side::Client(client) => queue_end(&mut **client, incoming, outgoing),
+                Side::Server(server) => queue_end(&mut **server, incoming, outgoing),
+            }
+            // An error means that the peer is gone.
+            let _ = self.is_flushed(socket);
+        }
+    }
+
+    /// Whether something waits for room in the socket
+    pub(crate) fn has_output(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Whether another read would find nothing, as the last one has shown
+    pub(crate) fn is_drained(&self) -> bool {
+        self.is_drained && !self.holds_news()
+    }
+
+    /// Whether a read finds something without asking the socket
+    pub(crate) fn holds_news(&self) -> bool {
+        self.plain_taken < self.plain.len()
+            || self.has_record()
+            || (self.is_ended && !self.is_end_told)
+            || self.failed.is_some()
+    }
+
+    /// Whether the peer has said something that is TLS
+    pub(crate) fn has_heard(&self) -> bool {
+        self.is_tls
+    }
+
+    /// What is known of it, once hands are shaken
+    pub(crate) fn info(&self) -> TlsInfo {
+        let state = self.state();
+        let (cipher, cipher_bits) = state
+            .negotiated_cipher_suite()
+            .map_or(("none", 0), ciphers::shown);
+        let certificates = state.peer_certificates().unwrap_or_default();
+        TlsInfo {
+            version: match state.protocol_version() {
+                Some(ProtocolVersion::TLSv1_2) => TlsVersion::V1_2,
+                _ => TlsVersion::V1_3,
+            },
+            cipher,
+            cipher_bits,
+            peer_certificate: certificates.first().map(|first| Arc::from(&first[..])),
+        }
+    }
+
+    fn state(&self) -> &CommonState {
+        match &self.side {
+            Side::Client(client) => client,
+            Side::Server(server) => server,
+        }
+    }
+
+    /// Whether a record is here as a whole
+    fn has_record(&self) -> bool {
+        match self.incoming.filled_ref() {
+            [_, _, _, high, low, rest @ ..] => {
+                rest.len() >= usize::from(u16::from_be_bytes([*high, *low]))
+            }
+            _ => false,
+        }
+    }
+
+    /// Deals with what has come, up to the next thing that concerns us
+    fn step(
+        &mut self,
+        sink: &mut dyn FnMut(&[u8]),
+        writing: Option<&mut Writing<'_>>,
+    ) -> Result<Step, TlsFailure> {
+        let (incoming, outgoing) = (&mut self.incoming, &mut self.outgoing);
+        match &mut self.side {
+            Side::Client(client) => step(&mut **client, incoming, outgoing, sink, writing),
+            Side::Server(server) => step(&mut **server, incoming, outgoing, sink, writing),
+        }
+    }
+
+    /// As [`step`](Self::step), with what is decrypted kept for the next read
+    fn step_keeping(&mut self, writing: Option<&mut Writing<'_>>) -> Result<Step, TlsFailure> {
+        let mut plain = std::mem::take(&mut self.plain);
+        let step = self.step(&mut |payload| plain.extend_from_slice(payload), writing);
+        self.plain = plain;
+        step
+    }
+
+    /// Reads the socket once
+    fn receive(&mut self, mut socket: &TcpStream) -> io::Result<usize> {
+        let room = self.incoming.room();
+        if room.is_empty() {
+            // Nothing that is allowed is so long.
+            let detail = "a message of its handshake is too long".to_owned();
+            return Err(TlsFailure::Broken { detail }.into());
+        }
+        let asked = room.len();
+        let outcome = socket.read(room);
+        match outcome {
+            Ok(bytes) => {
+                self.is_drained = bytes < asked;
+                self.incoming.fill(bytes);
+            }
+            Err(_) => self.is_drained = true,
+        }
+        self.incoming.release();
+        outcome
+    }
+
+    /// Sends what lies in `outgoing`, returning whether all of it is out
+    fn is_flushed(&mut self, mut socket: &TcpStream) -> io::Result<bool> {
+        while !self.outgoing.is_empty() {
+            match socket.write(self.outgoing.filled()) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => self.outgoing.drop_front(bytes),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tells the peer, if there is room, and gives the error
+    fn fail(&mut self, socket: &TcpStream, failure: TlsFailure) -> io::Error {
+        // What is left to be said is an alert. More than that, it would only fail again.
+        while matches!(self.step(&mut |_| {}, None), Ok(Step::Taken)) {}
+        let _ = self.is_flushed(socket);
+        self.is_ended = true;
+        failure.into()
+    }
+
+    /// Whether the first bytes of the peer are here and may be TLS
+    fn check_beginning(&mut self, mut socket: &TcpStream) -> io::Result<bool> {
+        let is_client = matches!(self.side, Side::Client(_));
+        let found = self.incoming.filled_ref();
+        match found {
+            // A record of a handshake (RFC 8446, section 5.1); or else of an alert, by who is called.
+            // Our own Hello has a third byte of zero.
+            [HANDSHAKE, 3, minor, ..] if *minor > 0 => {}
+            [ALERT, 3, minor, ..] if *minor > 0 && is_client => {}
+            [] | [HANDSHAKE | ALERT] | [HANDSHAKE | ALERT, 3] => return Ok(false),
+            _ => {
+                let is_ours = found.get(8..16) == Some(b"backhaul");
+                let found = match is_ours {
+                    true => "a handshake of ours in clear text".to_owned(),
+                    false => format!("\"{}\"", found[..found.len().min(16)].escape_ascii()),
+                };
+                // It is one of ours: it may know why it is turned away.
+                if is_ours && !is_client {
+                    let _ = socket.write(&ASK_FOR_TLS);
+                }
+                return Err(TlsFailure::PeerIsPlain { found }.into());
+            }
+        }
+        self.is_tls = true;
+        Ok(true)
+    }
+}
+
+/// What both sides of `rustls` have
+trait Records {
+    type Data;
+
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data>;
+}
+
+impl Records for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(incoming)
+    }
+}
+
+impl Records for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(incoming)
+    }
+}
+
+fn step<R: Records>(
+    connection: &mut R,
+    incoming: &mut Buffer,
+    outgoing: &mut Buffer,
+    sink: &mut dyn FnMut(&[u8]),
+    writing: Option<&mut Writing<'_>>,
+) -> Result<Step, TlsFailure> {
+    let UnbufferedStatus { mut discard, state } = connection.process(incoming.filled());
+    let outcome = match state {
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+            let mut outcome = Ok(Step::Taken);
+            while let Some(record) = traffic.next_record() {
+                match record {
+                    Ok(record) => {
+                        discard += record.discard;
+                        sink(record.payload);
+                    }
+                    Err(error) => outcome = Err(error.into()),
+                }
+            }
+            outcome
+        }
+        Ok(ConnectionState::EncodeTlsData(data)) => {
+            encode(data, outgoing);
+            Ok(Step::Taken)
+        }
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            // It lies in `outgoing`, in front of all that comes later.
+            data.done();
+            Ok(Step::Taken)
+        }
+        Ok(ConnectionState::BlockedHandshake) => Ok(Step::Starved),
+        Ok(ConnectionState::WriteTraffic(mut traffic)) => match writing {
+            Some(writing) => writing
+                .encrypt(&mut traffic, outgoing)
+                .map(|()| Step::Ready),
+            None => Ok(Step::Ready),
+        },
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Ended),
+        Ok(other) => Err(TlsFailure::Broken {
+            detail: format!("unexpected state {other:?}"),
+        }),
+        Err(error) => Err(error.into()),
+    };
+    incoming.drop_front(discard);
+    outcome
+}
+
+fn encode<D>(mut data: EncodeTlsData<'_, D>, outgoing: &mut Buffer) {
+    loop {
+        match data.encode(outgoing.room()) {
+            Ok(bytes) => return outgoing.fill(bytes),
+            Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
+                outgoing.reserve(required_size);
+            }
+            // Only after it has been encoded, upon which we return.
+            Err(EncodeError::AlreadyEncoded) => return,
+        }
+    }
+}
+
+fn queue_end<R: Records>(connection: &mut R, incoming: &mut Buffer, outgoing: &mut Buffer) {
+    let UnbufferedStatus { discard, state } = connection.process(incoming.filled());
+    if let Ok(ConnectionState::WriteTraffic(mut traffic)) = state
+        && let Ok(bytes) = traffic.queue_close_notify(outgoing.room())
+    {
+        outgoing.fill(bytes);
+    }
+    incoming.drop_front(discard);
+}
+
+impl Writing<'_> {
+    /// Encrypts what there is room for
+    ///
+    /// Whole records are taken where they lie; shorter parts are gathered before.
+    fn encrypt<D>(
+        &mut self,
+        traffic: &mut WriteTraffic<'_, D>,
+        outgoing: &mut Buffer,
+    ) -> Result<(), TlsFailure> {
+        GATHERED.with_borrow_mut(|gathered| {
+            gathered.clear();
+            for part in self.parts {
+                let mut part = &part[..];
+                while !part.is_empty() {
+                    if gathered.is_empty() && part.len() >= RECORD_BYTES {
+                        let records = (part.len() / RECORD_BYTES).min(records_of(outgoing));
+                        let (now, later) = part.split_at(records * RECORD_BYTES);
+                        if now.is_empty() {
+                            return Ok(());
+                        }
+                        self.seal(now, traffic, outgoing)?;
+                        part = later;
+                        continue;
+                    }
+                    let fits = part.len().min(RECORD_BYTES - gathered.len());
+                    let (now, later) = part.split_at(fits);
+                    gathered.extend_from_slice(now);
+                    part = later;
+                    if gathered.len() == RECORD_BYTES {
+                        if records_of(outgoing) == 0 {
+                            return Ok(());
+                        }
+                        self.seal(gathered, traffic, outgoing)?;
+                        gathered.clear();
+                    }
+                }
+            }
+            if !gathered.is_empty() && records_of(outgoing) > 0 {
+                self.seal(gathered, traffic, outgoing)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn seal<D>(
+        &mut self,
+        bytes: &[u8],
+        traffic: &mut WriteTraffic<'_, D>,
+        outgoing: &mut Buffer,
+    ) -> Result<(), TlsFailure> {
+        let sealed =
+            traffic
+                .encrypt(bytes, outgoing.room())
+                .map_err(|error| TlsFailure::Broken {
+                    detail: error.to_string(),
+                })?;
+        outgoing.fill(sealed);
+        self.taken += bytes.len();
+        Ok(())
+    }
+}
+
+/// How many records there is room for
+fn records_of(outgoing: &mut Buffer) -> usize {
+    outgoing.room().len().saturating_sub(CONTROL_BYTES) / (RECORD_BYTES + RECORD_EXTRA_BYTES)
+}
+
+/// Memory that is filled one behind the other
+struct Targets<'a, 'b> {
+    buffers: &'a mut [IoSliceMut<'b>],
+    /// The first with room, and what of it is filled
+    at: (usize, usize),
+    filled: usize,
+}
+
+impl<'a, 'b> Targets<'a, 'b> {
+    fn new(buffers: &'a mut [IoSliceMut<'b>]) -> Self {
+        Self {
+            buffers,
+            at: (0, 0),
+            filled: 0,
+        }
+    }
+
+    fn are_full(&self) -> bool {
+        self.buffers[self.at.0.min(self.buffers.len())..]
+            .iter()
+            .map(|buffer| buffer.len())
+            .sum::<usize>()
+            == self.at.1
+    }
+
+    /// Copies what fits, returning how much that was
+    fn put(&mut self, mut bytes: &[u8]) -> usize {
+        let before = self.filled;
+        while let Some(buffer) = self.buffers.get_mut(self.at.0) {
+            let room = &mut buffer[self.at.1..];
+            let fits = room.len().min(bytes.len());
+            room[..fits].copy_from_slice(&bytes[..fits]);
+            bytes = &bytes[fits..];
+            self.filled += fits;
+            self.at.1 += fits;
+            if self.at.1 < buffer.len() {
+                break;
+            }
+            self.at = (self.at.0 + 1, 0);
+        }
+        self.filled - before
+    }
+}
+
+thread_local! {
+    /// Where parts shorter than a record are put together
+    static GATHERED: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(RECORD_BYTES));
+}
+
+/// Bytes of a full record before it is encrypted (RFC 8446, section 5.1)
+const RECORD_BYTES: usize = 16 << 10;
+
+/// What encryption adds to a record, at most: header, nonce, type and tag take 29
+const RECORD_EXTRA_BYTES: usize = 64;
+
+/// Room left for what TLS says between records
+const CONTROL_BYTES: usize = 1 << 10;
+
+/// Type of a record of a handshake, and of one with an alert
+const HANDSHAKE: u8 = 0x16;
+const ALERT: u8 = 0x15;
+
+/// An alert in clear text: `protocol_version`, fatal (RFC 8446, section 6)
+const ASK_FOR_TLS: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 70];

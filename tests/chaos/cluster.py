@@ -34,7 +34,10 @@ WORKERS = ("near", "far", "far")
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 #: How long the cluster may take to become whole
-_READY_S = 120.0
+_READY_S = 240.0
+
+#: How long a nanny may have no worker
+_NANNY_S = 30.0
 
 
 class Hung(Exception):
@@ -74,6 +77,8 @@ class Cluster:
         if lane == "tcp":
             self._environment["DASK_DISTRIBUTED__COMM__BACKHAUL__LANES"] = "['tcp']"
         self._programs: dict[str, subprocess.Popen[Any]] = {}
+        self._groups: list[int] = []
+        self._had_worker_at: dict[int, float] = {}
         self._answers: queue.Queue[str] = queue.Queue()
         self.address = ""
 
@@ -93,15 +98,31 @@ class Cluster:
         self.wait_until_whole()
 
     def mend(self) -> None:
-        """Start nannies that are not there: those cut off for long close themselves."""
+        """Start nannies that are not there, or do nothing: what a service manager would do.
+
+        Those that were cut off for long close themselves. One that gave a worker up as it started
+        may stay without, and lets nobody know (``Nanny.kill`` asserts on its status).
+        """
         for place, host in enumerate(WORKERS):
             name = f"worker-{place}"
             program = self._programs.get(name)
-            if program is None or program.poll() is not None:
-                options = ["--host", ADDRESSES[host], "--nthreads", "1", "--memory-limit", "2GiB"]
-                options += ["--no-dashboard", "--name", name, "--death-timeout", "60"]
-                options += ["--preload-nanny", "tests.chaos.diagnose"]
-                self._start(name, host, "-m", "dask", "worker", self.address, *options)
+            if program is not None and program.poll() is None and not self._is_idle(place):
+                continue
+            if program is not None:
+                _end_group(program.pid)
+                program.wait(30)
+            self._had_worker_at[place] = time.monotonic()
+            options = ["--host", ADDRESSES[host], "--nthreads", "1", "--memory-limit", "2GiB"]
+            options += ["--no-dashboard", "--name", name, "--death-timeout", "300"]
+            options += ["--preload-nanny", "tests.chaos.diagnose"]
+            self._start(name, host, "-m", "dask", "worker", self.address, *options)
+
+    def _is_idle(self, place: int) -> bool:
+        """Whether a nanny has had no worker for long."""
+        now = time.monotonic()
+        if self.worker_pids(place):
+            self._had_worker_at[place] = now
+        return now - self._had_worker_at.setdefault(place, now) > _NANNY_S
 
     def wait_until_whole(self) -> None:
         """Wait until every worker is there, and start nannies anew meanwhile."""
@@ -159,9 +180,8 @@ class Cluster:
 
     def close(self) -> None:
         """End all of them."""
-        pids = list(self._pids())
-        for pid in pids:
-            send(pid, signal.SIGKILL)
+        for group in self._groups:
+            _end_group(group)
         for program in self._programs.values():
             program.wait(30)
 
@@ -180,8 +200,11 @@ class Cluster:
                 env=self._environment,
                 cwd=_ROOT,
                 text=is_spoken_to,
+                # Its own group: what it started goes with it, though it may have ended itself.
+                start_new_session=True,
             )
         self._programs[name] = program
+        self._groups.append(program.pid)
         return program
 
     def _pids(self) -> Iterator[int]:
@@ -236,6 +259,12 @@ def _heeds(pid: int, number: int) -> bool:
         return False
     caught = next(line for line in lines if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def _end_group(group: int) -> None:
+    """Kill a program and all that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def send(pid: int, number: int) -> None:

@@ -51,7 +51,7 @@ def shuffle(client: Client, seed: int) -> bool:
 
 def transpose(client: Client, seed: int) -> bool:
     """Add an array to its transpose: every chunk off the diagonal is moved or lent."""
-    x = da.random.default_rng(seed).integers(0, 1 << 20, (3000, 3000), chunks=(500, 500))
+    x = da.random.default_rng(seed).integers(0, 1 << 20, (3000, 3000), chunks=(250, 250))
     y = x.map_blocks(slowly, dtype=x.dtype)
     total, doubled = client.gather(client.compute([x.sum(), (y + y.T).sum()]))
     return bool(doubled == 2 * total)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -31,7 +32,7 @@ from tests.chaos.network import Network, why_no_network
 from tests.chaos.schedule import LANES, Plan, draw
 
 #: Far more than a job takes, whatever happens to it
-JOB_TIMEOUT_S = 180.0
+JOB_TIMEOUT_S = 300.0
 
 #: Runs on one cluster
 JOBS_PER_CLUSTER = 10
@@ -62,6 +63,8 @@ def main() -> int:
             stream.flush()
 
     show(f"seeds {options.first} to {options.first + options.seeds - 1}, {options.protocol}")
+    # Ended from outside, it leaves no cluster behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     began_at = time.monotonic()
     outcomes: Counter[str] = Counter()
     with Bed(options.protocol, options.lane) as bed:

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use backhaul_proto::Role;
+use backhaul_sys::forks::Uninherited;
 use rustix::event::epoll::EventFlags;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
@@ -57,7 +58,7 @@ pub(crate) struct ListenerShared {
     id: OnceLock<SourceId>,
     local: SocketAddr,
     /// `None` once closed
-    socket: Mutex<Option<TcpListener>>,
+    socket: Mutex<Option<Uninherited<TcpListener>>>,
     queue: Mutex<Queue>,
     /// The socket is not watched, because enough is under way
     paused: AtomicBool,
@@ -98,7 +99,7 @@ impl Listener {
             engine: Arc::downgrade(engine),
             id: OnceLock::new(),
             local,
-            socket: Mutex::new(Some(socket)),
+            socket: Mutex::new(Some(Uninherited::new(socket))),
             queue: Mutex::default(),
             paused: AtomicBool::new(false),
             resume_at: Mutex::default(),

@@ -1,4 +1,4 @@
-"""A process without descriptors to spare, and a host that goes away."""
+"""A process without descriptors or memory to spare, and a host that goes away."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import backhaul
-from backhaul import Context
+from backhaul import Context, Request
 
 if TYPE_CHECKING:
-    from tests.native.conftest import Start
+    from tests.native.conftest import Eventually, Start
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -143,3 +144,103 @@ def test_a_host_that_vanishes_is_noticed(
         for send in sends:
             with contextlib.suppress(backhaul.PeerGone):
                 send.wait(60)
+
+
+#: Keeps all that comes to it, in a control group of its own.
+KEEP = """
+    import os
+    import sys
+
+    import backhaul
+
+    with open(sys.argv[1], "a") as group:
+        group.write(str(os.getpid()))
+    with backhaul.Context(lanes=[sys.argv[2]]) as context:
+        listener = context.listen("127.0.0.1:0")
+        print(listener.address, flush=True)
+        endpoint = listener.accept().wait(60)
+        kept = []
+        while True:
+            kept.append(bytes(endpoint.recv_frames().wait(60)[0]))
+"""
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """Make a control group with little memory; gives the file that its processes enter by."""
+    try:
+        group, limits = new_group()
+    except OSError as error:
+        pytest.skip(f"no control group for memory: {error}")
+    try:
+        for name, value in limits.items():
+            # Where swap is not counted, its file is not there.
+            with contextlib.suppress(FileNotFoundError):
+                (group / name).write_text(value)
+        yield group / "cgroup.procs"
+    finally:
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.1)
+
+
+def new_group() -> tuple[Path, dict[str, str]]:
+    """Make a group below ours; with the files that limit it, and what to write there."""
+    limit = str(192 << 20)
+    lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    name = f"backhaul-{uuid.uuid4().hex[:8]}"
+    root = Path("/sys/fs/cgroup")
+    if "memory" in paths:
+        group = root / "memory" / paths["memory"].lstrip("/") / name
+        names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+    else:
+        group = root / paths[""].lstrip("/") / name
+        names = ("memory.max", "memory.swap.max")
+    group.mkdir()
+    if not (group / names[0]).exists():
+        group.rmdir()
+        raise OSError("its controller is not handed down to us")
+    return group, dict.fromkeys(names, limit)
+
+
+def test_a_peer_that_runs_out_of_its_memory_is_gone(
+    small_group: Path, far_lane: str, start: Start, eventually: Eventually
+) -> None:
+    program = start(KEEP, str(small_group), far_lane)
+    address = program.line()
+    with Context(lanes=[far_lane]) as context:
+        # What the first connection of a process opens for good.
+        with context.listen("127.0.0.1:0") as listener:
+            context.connect(listener.address).wait(60).abort()
+        before = descriptors()
+        endpoint = context.connect(address).wait(60)
+        sends = [endpoint.send_frames([bytes(8 << 20)]) for _ in range(64)]
+        outcomes = [is_sent(send) for send in sends]
+        # The kernel has ended it: some were taken before, and each of the others got its answer.
+        assert outcomes == sorted(outcomes, reverse=True)
+        assert not outcomes[-1]
+        assert program.process.wait(60) == -signal.SIGKILL
+        endpoint.abort()
+        del endpoint, sends
+        eventually(lambda: not set(descriptors()) - set(before))
+
+
+def is_sent(send: Request[None]) -> bool:
+    """Whether a message was taken before its receiver was gone."""
+    try:
+        send.wait(60)
+    except backhaul.PeerGone:
+        return False
+    return True
+
+
+def descriptors() -> list[str]:
+    """Tell the open descriptors of this process, but for the one that finds them out."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(f"{name}: {os.readlink(f'/proc/self/fd/{name}')}")
+    return found

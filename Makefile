@@ -109,6 +109,11 @@ soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='-
 idle: build ## Two minutes of short tasks on a busy machine, looking for workers that are idle though there is work
 	$(BIN)/python tests/soak/idle.py $(ARGS)
 
+# A quarter of a minute for each seed on a quiet machine
+.PHONY: chaos
+chaos: build $(VENV)/.dev ## 20 jobs while processes die and the network breaks; needs root (ARGS='--seeds 200')
+	$(BIN)/python -m tests.chaos.run $(ARGS)
+
 .PHONY: check
 check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes nothing
 	cargo fmt --all --check

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from backhaul import Context
+
 if TYPE_CHECKING:
     from tests.native.conftest import Start
 
@@ -219,3 +221,90 @@ def test_an_endpoint_ends_though_a_forked_child_has_its_socket(lane: str, start:
         lane,
     )
     assert program.end() == (0, "", "")
+
+
+@pytest.mark.parametrize("lane", ["shm", "inproc"])
+def test_a_fork_at_any_moment_of_busy_threads_leaves_no_lock_taken(lane: str, start: Start) -> None:
+    program = start(
+        """
+        import os
+        import signal
+        import sys
+        import threading
+        import warnings
+        import backhaul
+
+        lanes = [sys.argv[1]]
+
+        def talk(context, listener):
+            accepting = listener.accept()
+            near = context.connect(listener.address).wait(30)
+            far = accepting.wait(30)
+            near.send_frames([b"x" * 200_000]).wait(30)
+            assert len(far.recv_frames().wait(30)[0]) == 200_000
+            near.abort()
+            far.abort()
+
+        over = threading.Event()
+        # A module that another thread imports at that moment stays half imported in the child:
+        # that is Python's.
+        begun = threading.Barrier(3)
+
+        def keep_talking():
+            # Connects and ends: what takes locks of the whole process, in the engine too.
+            with backhaul.Context(lanes=lanes) as context:
+                with context.listen("127.0.0.1:0") as listener:
+                    talk(context, listener)
+                    begun.wait(60)
+                    while not over.is_set():
+                        talk(context, listener)
+
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        threads = [threading.Thread(target=keep_talking, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        begun.wait(60)
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)  # it ends a child that hangs
+                with backhaul.Context(lanes=lanes) as context:
+                    with context.listen("127.0.0.1:0") as listener:
+                        talk(context, listener)
+                os._exit(0)
+            status = os.waitpid(child, 0)[1]
+            assert status == 0, status
+        over.set()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        """,
+        lane,
+    )
+    assert program.end() == (0, "", "")
+
+
+def test_a_port_is_free_when_its_process_ends_though_a_forked_child_lives(start: Start) -> None:
+    program = start(
+        """
+        import os
+        import sys
+        import warnings
+        import backhaul
+
+        listener = backhaul.Context().listen("127.0.0.1:0")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+        if child == 0:
+            sys.stdin.readline()
+            os._exit(0)
+        print(listener.address, flush=True)
+        os._exit(0)
+        """
+    )
+    address = program.line()
+    assert program.process.wait(60) == 0
+    # Its child has the pipe, and waits.
+    with Context() as context, context.listen(address) as listener:
+        assert listener.address == address
+    program.tell()

@@ -1,22 +1,26 @@
-"""A process without descriptors to spare, and a host that goes away."""
+"""A process without descriptors or memory to spare, and a host that goes away."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import backhaul
-from backhaul import Context
+from backhaul import Context, Request
 
 if TYPE_CHECKING:
-    from tests.native.conftest import Start
+    from tests.native.conftest import Eventually, Start
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -73,6 +77,11 @@ WATCH = """
 """
 
 
+def noticed(what: str, seconds: float) -> None:
+    """Say how long it took, where somebody wants to know (``pytest -s``)."""
+    sys.stdout.write(f"{what}: noticed after {seconds:.2f} s\n")
+
+
 @pytest.fixture
 def far_host() -> Iterator[tuple[str, str, str]]:
     """Join a network namespace by a link; gives its name, our address and our end of the link."""
@@ -99,9 +108,14 @@ def far_host() -> Iterator[tuple[str, str, str]]:
         yield name, "198.18.77.1", near
 
 
-@pytest.mark.parametrize("is_busy", [False, True])
+#: How long a peer takes nothing before its host vanishes: the kernel asks it for room ever more
+#: seldom if it is left alone, by then once in so long
+FULL_S = float(os.environ.get("BACKHAUL_FULL_WINDOW_S", "1"))
+
+
+@pytest.mark.parametrize("state", ["idle", "busy", "full"])
 def test_a_host_that_vanishes_is_noticed(
-    far_host: tuple[str, str, str], start: Start, is_busy: bool
+    far_host: tuple[str, str, str], start: Start, state: str
 ) -> None:
     name, address, link = far_host
     with (
@@ -111,12 +125,122 @@ def test_a_host_that_vanishes_is_noticed(
         watch = start(WATCH, listener.address, prefix=["ip", "netns", "exec", name])
         endpoint = listener.accept().wait(60)
         assert watch.line() == "connected"
+        if state == "full":
+            watch.process.send_signal(signal.SIGSTOP)
         # What is on its way to the vanished host is not acknowledged any more.
-        sends = [endpoint.send_frames([bytes(1 << 20)]) for _ in range(20)] if is_busy else []
+        sends = (
+            [] if state == "idle" else [endpoint.send_frames([bytes(1 << 20)]) for _ in range(20)]
+        )
+        if state == "full":
+            time.sleep(FULL_S)
+            assert endpoint.queued_bytes() > 0
         subprocess.run(["ip", "link", "set", link, "down"], check=True)
+        vanished_at = time.monotonic()
         with pytest.raises(backhaul.PeerGone):
-            endpoint.recv_frames().wait(60)
+            endpoint.recv_frames().wait(180)
+        noticed(state, time.monotonic() - vanished_at)
+        watch.process.send_signal(signal.SIGCONT)
         assert watch.line() == "PeerGone"
         for send in sends:
             with contextlib.suppress(backhaul.PeerGone):
                 send.wait(60)
+
+
+#: Keeps all that comes to it, in a control group of its own.
+KEEP = """
+    import os
+    import sys
+
+    import backhaul
+
+    with open(sys.argv[1], "a") as group:
+        group.write(str(os.getpid()))
+    with backhaul.Context(lanes=[sys.argv[2]]) as context:
+        listener = context.listen("127.0.0.1:0")
+        print(listener.address, flush=True)
+        endpoint = listener.accept().wait(60)
+        kept = []
+        while True:
+            kept.append(bytes(endpoint.recv_frames().wait(60)[0]))
+"""
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """Make a control group with little memory; gives the file that its processes enter by."""
+    try:
+        group, limits = new_group()
+    except OSError as error:
+        pytest.skip(f"no control group for memory: {error}")
+    try:
+        for name, value in limits.items():
+            # Where swap is not counted, its file is not there.
+            with contextlib.suppress(FileNotFoundError):
+                (group / name).write_text(value)
+        yield group / "cgroup.procs"
+    finally:
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.1)
+
+
+def new_group() -> tuple[Path, dict[str, str]]:
+    """Make a group below ours; with the files that limit it, and what to write there."""
+    limit = str(192 << 20)
+    lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    name = f"backhaul-{uuid.uuid4().hex[:8]}"
+    root = Path("/sys/fs/cgroup")
+    if "memory" in paths:
+        group = root / "memory" / paths["memory"].lstrip("/") / name
+        names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+    else:
+        group = root / paths[""].lstrip("/") / name
+        names = ("memory.max", "memory.swap.max")
+    group.mkdir()
+    if not (group / names[0]).exists():
+        group.rmdir()
+        raise OSError("its controller is not handed down to us")
+    return group, dict.fromkeys(names, limit)
+
+
+def test_a_peer_that_runs_out_of_its_memory_is_gone(
+    small_group: Path, far_lane: str, start: Start, eventually: Eventually
+) -> None:
+    program = start(KEEP, str(small_group), far_lane)
+    address = program.line()
+    with Context(lanes=[far_lane]) as context:
+        # What the first connection of a process opens for good.
+        with context.listen("127.0.0.1:0") as listener:
+            context.connect(listener.address).wait(60).abort()
+        before = descriptors()
+        endpoint = context.connect(address).wait(60)
+        sends = [endpoint.send_frames([bytes(8 << 20)]) for _ in range(64)]
+        outcomes = [is_sent(send) for send in sends]
+        # The kernel has ended it: some were taken before, and each of the others got its answer.
+        assert outcomes == sorted(outcomes, reverse=True)
+        assert not outcomes[-1]
+        assert program.process.wait(60) == -signal.SIGKILL
+        endpoint.abort()
+        del endpoint, sends
+        eventually(lambda: not set(descriptors()) - set(before))
+
+
+def is_sent(send: Request[None]) -> bool:
+    """Whether a message was taken before its receiver was gone."""
+    try:
+        send.wait(60)
+    except backhaul.PeerGone:
+        return False
+    return True
+
+
+def descriptors() -> list[str]:
+    """Tell the open descriptors of this process, but for the one that finds them out."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(f"{name}: {os.readlink(f'/proc/self/fd/{name}')}")
+    return found

@@ -169,19 +169,21 @@ def test_a_peer_killed_amid_a_stream_is_noticed(far_lane: str, start: Start) -> 
 
 
 @pytest.mark.parametrize("side", ["listens", "connects"])
-def test_a_killed_peer_is_noticed_though_its_forked_child_lives(side: str, start: Start) -> None:
+def test_a_killed_peer_is_noticed_though_its_forked_child_lives(
+    side: str, far_lane: str, start: Start
+) -> None:
     program = start(
         """
         import os, sys, time
         import backhaul
-        context = backhaul.Context(lanes=["shm"])
+        context = backhaul.Context(lanes=[sys.argv[2]])
         if sys.argv[1] == "listens":
             listener = context.listen("127.0.0.1:0")
             print(listener.address, flush=True)
             endpoint = listener.accept().wait()
         else:
             endpoint = context.connect(sys.stdin.readline().strip()).wait(60)
-        # It has copies of every socket, which none of them is told.
+        # It outlives its parent, and would keep what it has of the connection open.
         child = os.fork()
         if child == 0:
             time.sleep(300)
@@ -190,9 +192,10 @@ def test_a_killed_peer_is_noticed_though_its_forked_child_lives(side: str, start
         sys.stdin.readline()
         """,
         side,
+        far_lane,
     )
     child = 0
-    with Context(lanes=["shm"]) as context:
+    with Context(lanes=[far_lane]) as context:
         try:
             if side == "listens":
                 endpoint = context.connect(program.line()).wait(60)
@@ -201,10 +204,10 @@ def test_a_killed_peer_is_noticed_though_its_forked_child_lives(side: str, start
                 program.tell(listener.address)
                 endpoint = listener.accept().wait(60)
             child = int(program.line())
-            assert endpoint.lane == "shm"
+            assert endpoint.lane == far_lane
             receive = endpoint.recv_frames()
             program.process.kill()
-            with pytest.raises(PeerGone, match="the process of the peer has ended"):
+            with pytest.raises(PeerGone):
                 receive.wait(60)
         finally:
             if child:

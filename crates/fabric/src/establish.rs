@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use backhaul_proto::{CarrierKind, Connection, Hello};
+use backhaul_proto::{CarrierKind, Connection, Hello, KeepAlive};
 use backhaul_shm::doorbell::Doorbell;
+use backhaul_sys::tcp_timers::set_retry_max;
 use rustix::net::sockopt;
 
 use crate::address::canonical;
@@ -81,6 +83,9 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
         .config
         .keep_alive
         .filter(|_| !made.lane.traits().is_local);
+    if let Some(keep_alive) = &limits.keep_alive {
+        ask_in_time(&socket, keep_alive);
+    }
     let about = About {
         local: canonical(socket.local_addr()?),
         peer: canonical(peer_address),
@@ -124,6 +129,17 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
     };
     let conn = Conn::start(core.engine(), id, parts, &core.config)?;
     Ok(Endpoint::new(conn, Arc::clone(core)))
+}
+
+/// Has the kernel try to reach a silent host often enough that it can be found gone in time
+///
+/// Left alone, it waits twice as long each time, up to two minutes, and until it has tried nobody
+/// knows. It gives a connection up itself after 15 tries, which must not come before our time.
+fn ask_in_time(socket: &TcpStream, keep_alive: &KeepAlive) {
+    let max = keep_alive.interval.max(keep_alive.timeout / 4);
+    if let Err(error) = set_retry_max(socket.as_fd(), max) {
+        tracing::debug!(%error, "the system tries to reach silent hosts as seldom as it likes");
+    }
 }
 
 /// A lane, and what belongs to it

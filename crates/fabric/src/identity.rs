@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Mutex;
 
+use backhaul_sys::forks::PerProcess;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
@@ -33,9 +34,9 @@ impl Identity {
     ///
     /// If the system gives no random bytes, or no descriptor to read the boot id.
     pub(crate) fn current() -> io::Result<&'static Self> {
-        static CURRENT: Mutex<Option<&Identity>> = Mutex::new(None);
+        static CURRENT: PerProcess<Mutex<Option<&Identity>>> = PerProcess::new();
         let pid = std::process::id();
-        let mut current = lock(&CURRENT);
+        let mut current = lock(CURRENT.value());
         match *current {
             Some(identity) if identity.pid == pid => Ok(identity),
             _ => {

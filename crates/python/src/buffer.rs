@@ -16,6 +16,7 @@ use std::ops::DerefMut;
 use std::sync::{Mutex, PoisonError};
 
 use backhaul::{Bytes, PoolBuf, Received, RecvBuffer, RecvMemory, Segment};
+use backhaul_sys::forks::PerProcess;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -27,7 +28,7 @@ use crate::device::{self, Memory, describe};
 use crate::errors;
 
 /// Pins dropped by threads that must not run Python
-static PENDING_RELEASES: Mutex<Vec<View>> = Mutex::new(Vec::new());
+static PENDING_RELEASES: PerProcess<Mutex<Vec<View>>> = PerProcess::new();
 
 /// A view of the memory of a Python object, which is pinned until [`View::release`]
 ///
@@ -160,6 +161,7 @@ impl RecvBuffer for Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         PENDING_RELEASES
+            .value()
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .extend(self.view.take());
@@ -171,6 +173,7 @@ impl Drop for Pinned {
 pub(crate) fn release_pending(py: Python<'_>) {
     let pending = std::mem::take(
         &mut *PENDING_RELEASES
+            .value()
             .lock()
             .unwrap_or_else(PoisonError::into_inner),
     );

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};
 
+use backhaul_sys::forks::PerProcess;
 use pyo3::prelude::*;
 
 use crate::buffer;
@@ -17,7 +18,7 @@ thread_local! {
 }
 
 /// Event loops in use
-static LOOPS: Mutex<Vec<Weak<Completions>>> = Mutex::new(Vec::new());
+static LOOPS: PerProcess<Mutex<Vec<Weak<Completions>>>> = PerProcess::new();
 
 /// Something was deferred since somebody looked
 static DUE: AtomicBool = AtomicBool::new(false);
@@ -51,7 +52,7 @@ pub(crate) fn ask() {
     if CALLS.get() > 0 {
         return;
     }
-    let loops = LOOPS.lock().unwrap_or_else(PoisonError::into_inner);
+    let loops = LOOPS.value().lock().unwrap_or_else(PoisonError::into_inner);
     for completions in loops.iter().filter_map(Weak::upgrade) {
         completions.call();
     }
@@ -59,7 +60,7 @@ pub(crate) fn ask() {
 
 /// Adds an event loop to those that may be asked
 pub(crate) fn add_loop(completions: Weak<Completions>) {
-    let mut loops = LOOPS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut loops = LOOPS.value().lock().unwrap_or_else(PoisonError::into_inner);
     loops.retain(|completions| completions.strong_count() > 0);
     loops.push(completions);
 }

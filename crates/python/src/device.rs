@@ -6,6 +6,7 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use backhaul::{DeviceMemory, RecvMemory, Segment, cuda};
+use backhaul_sys::forks::PerProcess;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -16,7 +17,7 @@ use crate::dlpack;
 use crate::errors::{self, IntoException};
 
 /// Objects dropped by threads that must not run Python
-static PENDING_RELEASES: Mutex<Vec<Py<PyAny>>> = Mutex::new(Vec::new());
+static PENDING_RELEASES: PerProcess<Mutex<Vec<Py<PyAny>>>> = PerProcess::new();
 
 /// A Python object whose memory an operation works on
 struct Owner(Option<Py<PyAny>>);
@@ -24,6 +25,7 @@ struct Owner(Option<Py<PyAny>>);
 impl Drop for Owner {
     fn drop(&mut self) {
         PENDING_RELEASES
+            .value()
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .extend(self.0.take());
@@ -35,6 +37,7 @@ impl Drop for Owner {
 pub(crate) fn release_pending(_py: Python<'_>) {
     let pending = std::mem::take(
         &mut *PENDING_RELEASES
+            .value()
             .lock()
             .unwrap_or_else(PoisonError::into_inner),
     );

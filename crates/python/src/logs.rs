@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
+use backhaul_sys::forks::PerProcess;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use tracing::field::{Field, Visit};
@@ -15,11 +16,9 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::deferred;
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue {
-    lines: VecDeque::new(),
-    lost: 0,
-});
+static QUEUE: PerProcess<Mutex<Queue>> = PerProcess::new();
 
+#[derive(Default)]
 struct Queue {
     lines: VecDeque<(u8, String)>,
     lost: u64,
@@ -35,7 +34,7 @@ pub(crate) fn install() {
 pub(crate) fn write_out(py: Python<'_>) {
     static LOG: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let (lines, lost) = {
-        let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = QUEUE.value().lock().unwrap_or_else(PoisonError::into_inner);
         if queue.lines.is_empty() {
             return;
         }
@@ -79,7 +78,7 @@ impl Subscriber for Sink {
             _ => WARNING,
         };
         {
-            let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queue = QUEUE.value().lock().unwrap_or_else(PoisonError::into_inner);
             if queue.lines.len() == LINES_MAX {
                 queue.lines.pop_front();
                 queue.lost += 1;

@@ -30,6 +30,12 @@ pub fn last_heard(socket: BorrowedFd<'_>) -> io::Result<Heard> {
     Ok(ask(socket)?.heard())
 }
 
+/// How often the kernel has doubled the time to its next try
+#[cfg(test)]
+pub(crate) fn backoff(socket: BorrowedFd<'_>) -> io::Result<u8> {
+    Ok(ask(socket)?.backoff)
+}
+
 fn ask(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     let mut info = TcpInfo::default();
     let mut bytes = INFO_BYTES;

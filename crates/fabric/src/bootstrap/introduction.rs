@@ -8,9 +8,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use backhaul_shm::peer_memory::{PeerMemory, Probe, TOKEN_BYTES};
+use backhaul_sys::forks::PerProcess;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::selection::in_words;
@@ -94,8 +95,8 @@ type Opened = HashMap<(u32, [u8; TOKEN_BYTES]), Weak<PeerMemory>>;
 
 /// What is open now: one descriptor for each peer process, however many connections it has
 fn opened() -> &'static Mutex<Opened> {
-    static OPENED: OnceLock<Mutex<Opened>> = OnceLock::new();
-    OPENED.get_or_init(Mutex::default)
+    static OPENED: PerProcess<Mutex<Opened>> = PerProcess::new();
+    OPENED.value()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use backhaul_sys::forks::Uninherited;
 use rustix::event::epoll::EventFlags;
 
 use crate::tls::Session;
@@ -46,7 +47,7 @@ pub(crate) trait Stream: Send {
 
 /// A TCP socket that carries the bytes as they are
 pub(crate) struct PlainStream {
-    socket: TcpStream,
+    socket: Uninherited<TcpStream>,
     /// `connect` has not been answered yet
     is_connecting: bool,
 }
@@ -55,7 +56,7 @@ impl PlainStream {
     /// A socket that is connected; it must not block
     pub(crate) fn connected(socket: TcpStream) -> Self {
         Self {
-            socket,
+            socket: Uninherited::new(socket),
             is_connecting: false,
         }
     }
@@ -63,7 +64,7 @@ impl PlainStream {
     /// A socket that is about to be connected; it must not block
     pub(super) fn connecting(socket: TcpStream) -> Self {
         Self {
-            socket,
+            socket: Uninherited::new(socket),
             is_connecting: true,
         }
     }
@@ -92,11 +93,11 @@ impl Stream for PlainStream {
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.socket.read(buffer)
+        (&*self.socket).read(buffer)
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.write(bytes)
+        (&*self.socket).write(bytes)
     }
 
     fn interest(&self, has_output: bool) -> EventFlags {
@@ -115,6 +116,6 @@ impl Stream for PlainStream {
     }
 
     fn into_parts(self: Box<Self>) -> (TcpStream, Option<Box<Session>>) {
-        (self.socket, None)
+        (self.socket.into_inner(), None)
     }
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use backhaul_shm::doorbell::Doorbell;
 use backhaul_shm::{channel, completion};
+use backhaul_sys::forks::{PerProcess, Uninherited};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{
@@ -64,7 +65,7 @@ pub(super) enum Offered {
 /// The bootstrap socket of a context
 pub(crate) struct UnixSocket {
     name: String,
-    socket: OwnedFd,
+    socket: Uninherited<OwnedFd>,
     /// Users, beside our own, whose offers are taken
     uids: Vec<u32>,
     engine: Weak<Engine>,
@@ -104,7 +105,7 @@ impl UnixSocket {
         rustix::net::listen(&socket, BACKLOG)?;
         let bootstrap = Arc::new(Self {
             name,
-            socket,
+            socket: Uninherited::new(socket),
             uids,
             engine: Arc::downgrade(engine),
             id: OnceLock::new(),
@@ -470,8 +471,8 @@ pub(super) fn take_end(nonce: &Nonce) -> Option<ChannelEnd> {
 }
 
 fn ends() -> &'static Mutex<HashMap<Nonce, ChannelEnd>> {
-    static ENDS: OnceLock<Mutex<HashMap<Nonce, ChannelEnd>>> = OnceLock::new();
-    ENDS.get_or_init(Mutex::default)
+    static ENDS: PerProcess<Mutex<HashMap<Nonce, ChannelEnd>>> = PerProcess::new();
+    ENDS.value()
 }
 
 /// Memory could not be handed over

@@ -54,6 +54,9 @@ impl Conn {
         // First: the memory of sends that the end has overtaken is let go of when the peer can see it.
         let farewell = port.farewell();
         self.interest.end(farewell);
+        // Descriptors go with the link, not with whoever still has the endpoint.
+        let process = lock(&self.process).take();
+        drop(process);
         port.end();
         // The link ends once, so this is the only call that sets it.
         self.closed.get_or_init(|| reason.clone());

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use backhaul_shm::doorbell::Doorbell;
+use backhaul_sys::forks::Uninherited;
 use rustix::event::epoll::EventFlags;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -24,7 +25,8 @@ pub(crate) struct Interest {
 }
 
 struct Watched {
-    socket: Arc<TcpStream>,
+    /// A forked child that had it would keep the connection from ending with this process
+    socket: Uninherited<Arc<TcpStream>>,
     /// Notified by the peer; `None` when frames come through the socket
     doorbell: Option<Doorbell>,
     /// The socket is watched for bytes (always, when it is the sentinel)
@@ -49,7 +51,7 @@ impl Interest {
             id,
             has_doorbell: doorbell.is_some(),
             watched: Mutex::new(Some(Watched {
-                socket,
+                socket: Uninherited::new(socket),
                 doorbell,
                 read: true,
                 write: false,

@@ -86,8 +86,8 @@ pub(crate) struct Conn {
     closers: Mutex<Vec<Completer<(), CloseReason>>>,
     next_operation: AtomicU64,
     linger: Duration,
-    /// Tells of the end of the peer's process, where that is known
-    process: OnceLock<Membership>,
+    /// Tells of the end of the peer's process, where that is known, until the link has ended
+    process: Mutex<Option<Membership>>,
     recorder: Recorder,
     /// What the engine's last inspection found waiting
     seen_waiting: Mutex<Option<Waiting>>,
@@ -164,13 +164,13 @@ impl Conn {
             closers: Mutex::default(),
             next_operation: AtomicU64::new(0),
             linger: config.linger,
-            process: OnceLock::new(),
+            process: Mutex::default(),
             recorder: Recorder::new(),
             seen_waiting: Mutex::default(),
         });
         engine.replace(id, Arc::clone(&conn) as Arc<dyn Source>);
         if let Some(process) = parts.process {
-            conn.process.get_or_init(|| process.join(id));
+            *lock(&conn.process) = Some(process.join(id));
         }
         conn.interest.begin()?;
         let timeout = conn.with_port(|port| {

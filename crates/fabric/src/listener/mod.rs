@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use backhaul_proto::Role;
+use backhaul_sys::forks::Uninherited;
 use rustix::event::epoll::EventFlags;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
@@ -61,7 +62,7 @@ pub(crate) struct ListenerShared {
     /// How its connections are encrypted, if they are
     tls: Option<Tls>,
     /// `None` once closed
-    socket: Mutex<Option<TcpListener>>,
+    socket: Mutex<Option<Uninherited<TcpListener>>>,
     queue: Mutex<Queue>,
     /// The socket is not watched, because enough is under way
     paused: AtomicBool,
@@ -111,7 +112,7 @@ impl Listener {
             id: OnceLock::new(),
             local,
             tls: tls.cloned(),
-            socket: Mutex::new(Some(socket)),
+            socket: Mutex::new(Some(Uninherited::new(socket))),
             queue: Mutex::default(),
             paused: AtomicBool::new(false),
             resume_at: Mutex::default(),

@@ -8,6 +8,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use backhaul_sys::forks::PerProcess;
+
 use crate::completion::Receipt;
 use crate::fork::Origin;
 use crate::mapping;
@@ -102,7 +104,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // In a forked child, a thread of the parent may have had the lock.
+        // A forked child has other entries.
         if self.origin.is_here() {
             entries().remove(&self.start);
         }
@@ -115,8 +117,11 @@ struct Mapped {
 }
 
 /// The mapped leases of this process, by address
-static ENTRIES: Mutex<BTreeMap<usize, Mapped>> = Mutex::new(BTreeMap::new());
+static ENTRIES: PerProcess<Mutex<BTreeMap<usize, Mapped>>> = PerProcess::new();
 
 fn entries() -> MutexGuard<'static, BTreeMap<usize, Mapped>> {
-    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+    ENTRIES
+        .value()
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }

@@ -53,6 +53,7 @@ macro_rules! conformance_of_our_frames {
             }
             neglect {
                 a_silent_peer_whose_host_answers_stays
+                a_half_closed_peer_is_gone
                 what_never_comes_takes_no_time
             }
             secrets {

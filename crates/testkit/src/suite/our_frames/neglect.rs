@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use backhaul::{KeepAlive, Tag, TagMask};
+use backhaul::{CloseReason, KeepAlive, RecvError, SendError, Tag, TagMask};
 use backhaul_proto::{FrameHeader, FrameKind};
 
 use crate::harness::LOOPBACK;
 use crate::raw::RawPeer;
-use crate::{Finish, Harness};
+use crate::{Finish, Harness, assert_matches};
 
 /// A process that does nothing, as one that is stopped, is not dead while its host answers
 pub fn a_silent_peer_whose_host_answers_stays(harness: &Harness) {
@@ -31,6 +31,30 @@ pub fn a_silent_peer_whose_host_answers_stays(harness: &Harness) {
         ..FrameHeader::bare(FrameKind::Eager, 0)
     });
     assert!(posted.done().unwrap().segments[0].is_empty());
+}
+
+/// A peer that will say no more is gone, though it goes on reading: nothing could be agreed with it
+pub fn a_half_closed_peer_is_gone(harness: &Harness) {
+    let context = harness.context();
+    let listener = context.listen(LOOPBACK).unwrap();
+    let accept = listener.accept();
+    let mut half = RawPeer::shake_hands(listener.local_address());
+    let endpoint = accept.done().unwrap();
+    let posted = endpoint.recv_message(Tag(1), TagMask::FULL);
+    // It is announced, and waits for an answer that cannot come.
+    let announced = endpoint.send(Tag(1), vec![0; 1 << 20]);
+    half.finish();
+    assert_matches!(
+        posted.done().unwrap_err(),
+        RecvError::Closed(CloseReason::PeerGone { .. })
+    );
+    assert_matches!(
+        announced.done().unwrap_err(),
+        SendError::Closed(CloseReason::PeerGone { .. })
+    );
+    endpoint.watch_close().done().unwrap();
+    // And it is told: its own end comes.
+    half.hear_out();
 }
 
 /// A long message that is received when its connection has ended never comes, and takes no part of

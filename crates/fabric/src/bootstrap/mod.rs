@@ -34,6 +34,7 @@ pub(crate) use handshake::Handshaking;
 pub(crate) use selection::in_words;
 pub(crate) use stream::{PlainStream, Stream};
 pub(crate) use unix_socket::UnixSocket;
+pub use unix_socket::take_offer;
 
 /// What a handshake goes by
 pub(crate) struct Settings {

@@ -418,7 +418,8 @@ fn receive_offer(
             IoSliceMut::new(&mut introduction),
         ],
         &mut control,
-        RecvFlags::CMSG_CLOEXEC,
+        // A packet that is too long says how long, and is not taken for one that is not.
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC,
     ) {
         Ok(received) => received,
         Err(Errno::AGAIN) => return Ok(None),

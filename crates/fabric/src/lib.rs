@@ -51,6 +51,7 @@ mod request;
 mod runtime;
 mod statistics;
 mod trust;
+mod sync;
 mod ucx;
 
 pub use backhaul_placement::links::{LinkEstimate, SizeClass};

@@ -61,9 +61,9 @@ test-rust: $(VENV)/.run ## The Rust tests alone
 	BACKHAUL_STRESS_SEEDS=5 $(FREE_CARGO) test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
 
 .PHONY: test-loom
-test-loom: $(VENV)/.run ## The loom models of crates/shm alone
+test-loom: $(VENV)/.run ## The loom models alone: rings, completion table, wake-ups
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) \
-	  $(FREE_CARGO) test -p backhaul-shm --release --lib
+	  $(FREE_CARGO) test -p backhaul-shm -p backhaul-wakeups --release --lib
 
 .PHONY: test-python
 test-python: build $(VENV)/.dev ## The Python tests alone
@@ -96,6 +96,18 @@ gpu-test: ## Run all that needs a GPU, on a machine that has one and .gpu/ (BACK
 miri: ## The unsafe code of the rings under Miri (needs a nightly toolchain with that component)
 	CARGO_TARGET_DIR=$(TARGET)/miri PROPTEST_CASES=3 MIRIFLAGS='-Zmiri-disable-isolation -Zmiri-permissive-provenance' \
 	  cargo +nightly miri test -p backhaul-shm --lib -- ring:: size_class::
+
+# A nightly toolchain and cargo-fuzz. FUZZ_TARGETS='link ring' names some; see fuzz/run.sh
+.PHONY: fuzz
+fuzz: ## Feed each target what strangers might send, for FUZZ_SECONDS (60); what is found is an input to replay
+	fuzz/run.sh
+
+# A nightly toolchain with rust-src; the standard library is built once more for each of the two.
+# SANITIZE_WITH='thread' names one
+.PHONY: sanitize
+sanitize: ## The unsafe rooms and the connections under AddressSanitizer and ThreadSanitizer; then Miri
+	tests/sanitize.sh $(or $(SANITIZE_WITH),address thread)
+	$(MAKE) --no-print-directory miri
 
 .PHONY: simulate
 simulate: ## 100,000 runs of two simulated peers, with faults at every step (SEEDS=1000); half a minute

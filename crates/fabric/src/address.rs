@@ -71,6 +71,18 @@ impl Address {
     }
 }
 
+/// Reads an address, returning its host and port as text; nothing is looked up
+///
+/// # Errors
+///
+/// [`AddressError`].
+pub fn read_address(text: &str) -> Result<String, AddressError> {
+    Ok(match Address::parse(text)? {
+        Address::Literal(address) => canonical(address).to_string(),
+        Address::Name { host, port } => format!("{host}:{port}"),
+    })
+}
+
 /// An address with IPv4 written as IPv4, also when it came through an IPv6 socket
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {

@@ -50,6 +50,7 @@ mod memory;
 mod request;
 mod runtime;
 mod statistics;
+mod sync;
 mod tls;
 mod trust;
 mod ucx;
@@ -102,4 +103,13 @@ pub mod seams {
     pub use crate::statistics::Counters;
     pub use backhaul_proto::Hello;
     pub use backhaul_shm::doorbell::Doorbell;
+}
+
+/// Where the bytes of strangers come in, for fuzzing
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::address::read_address;
+    pub use crate::bootstrap::take_offer;
+    pub use crate::carrier::{CudaPackets, LeasePackets};
+    pub use crate::ucx::UcxMessages;
 }

@@ -6,14 +6,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
 use crate::runtime::LoopWatch;
+use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError};
 
 /// Wakers to call once the locks that completed their requests are released
 pub(crate) type WakeList = SmallVec<[Waker; 4]>;
@@ -512,7 +511,7 @@ pub(crate) fn finish<T, E>(completer: Completer<T, E>, result: Result<T, E>) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests {
     use std::sync::mpsc;

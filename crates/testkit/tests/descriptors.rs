@@ -145,9 +145,11 @@ fn too_few_descriptors_for_shared_memory_fall_back_to_tcp_at_once() {
         for (free, lane) in (2..).zip(lanes) {
             match lane {
                 LaneKind::Shm => assert!(free >= 10, "{free}"),
-                LaneKind::Inproc | LaneKind::Ucx | LaneKind::Tcp | LaneKind::Experimental => {
-                    assert!(free < 12, "{free}")
-                }
+                LaneKind::Inproc
+                | LaneKind::Ucx
+                | LaneKind::Tcp
+                | LaneKind::Tls
+                | LaneKind::Experimental => assert!(free < 12, "{free}"),
             }
         }
         for (free, reason) in (2..7).zip(reasons) {

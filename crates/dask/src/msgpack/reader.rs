@@ -288,6 +288,8 @@ mod tests {
             ((1 << 34) - 1, 999_999_999, 10),
             (1 << 34, 0, 15),
             (-1, 5, 15),
+            // More than a second of them, as somebody may send, would not fit into 30 bits.
+            (1, u32::MAX, 15),
         ] {
             let mut writer = Writer::default();
             writer.timestamp(seconds, nanoseconds);

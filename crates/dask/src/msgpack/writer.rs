@@ -186,10 +186,12 @@ impl Writer {
     }
 
     /// A point in time, in seconds since 1970 and nanoseconds after that
+    ///
+    /// Whether the nanoseconds are those of less than a second is not checked.
     pub fn timestamp(&mut self, seconds: i64, nanoseconds: u32) {
         let code = TIMESTAMP.cast_unsigned();
         match u64::try_from(seconds) {
-            Ok(seconds) if seconds >> 34 == 0 => {
+            Ok(seconds) if seconds >> 34 == 0 && nanoseconds >> 30 == 0 => {
                 let joined = u64::from(nanoseconds) << 34 | seconds;
                 if let Ok(short) = u32::try_from(joined) {
                     self.bytes.extend([m::FIX_EXT_4, code]);

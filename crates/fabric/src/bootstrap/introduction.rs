@@ -65,7 +65,9 @@ impl Introduction {
     /// Receives the answer, which has been sent
     pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let mut encoded = [0; INTRODUCTION_BYTES];
-        let (bytes, _) = rustix::net::recv(socket, &mut encoded[..], RecvFlags::DONTWAIT)?;
+        // With this flag the length is that of the packet, also where that is longer.
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        let (_, bytes) = rustix::net::recv(socket, &mut encoded[..], flags)?;
         if bytes != INTRODUCTION_BYTES {
             let what = format!("an introduction of {bytes} bytes, not {INTRODUCTION_BYTES}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
@@ -101,7 +103,25 @@ fn opened() -> &'static Mutex<Opened> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
+
+    #[test]
+    fn an_introduction_of_another_length_is_refused() {
+        let (ours, theirs) = crate::carrier::packets::pair().expect("two descriptors");
+        for bytes in [INTRODUCTION_BYTES - 1, INTRODUCTION_BYTES + 1] {
+            rustix::net::send(&theirs, &vec![1; bytes], SendFlags::empty()).expect("room");
+            let error = Introduction::receive(ours.as_fd()).expect_err("it has another length");
+            assert!(
+                error.to_string().contains(&format!("{bytes} bytes")),
+                "{error}"
+            );
+        }
+        let ours_said = Introduction::ours().expect("random bytes");
+        ours_said.send(theirs.as_fd()).expect("room");
+        assert!(Introduction::receive(ours.as_fd()).is_ok());
+    }
 
     #[test]
     fn an_introduction_comes_back() {

@@ -37,6 +37,7 @@ pub(crate) use selection::in_words;
 pub(crate) use stream::{PlainStream, Stream};
 pub(crate) use tls_stream::TlsStream;
 pub(crate) use unix_socket::UnixSocket;
+pub use unix_socket::take_offer;
 
 /// What a handshake goes by
 pub(crate) struct Settings {

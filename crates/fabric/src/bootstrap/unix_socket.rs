@@ -419,7 +419,8 @@ fn receive_offer(
             IoSliceMut::new(&mut introduction),
         ],
         &mut control,
-        RecvFlags::CMSG_CLOEXEC,
+        // A packet that is too long says how long, and is not taken for one that is not.
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC,
     ) {
         Ok(received) => received,
         Err(Errno::AGAIN) => return Ok(None),
@@ -458,6 +459,33 @@ fn receive_offer(
         }
     };
     Ok(Some((nonce, introduction, offered)))
+}
+
+/// Takes the packet of an offer off a socket and attaches what came, as a handshake would
+///
+/// `false` if there is no packet yet.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn take_offer(socket: OwnedFd) -> Result<bool, String> {
+    let received = receive_offer(socket.as_fd()).map_err(|error| error.to_string())?;
+    let Some((_, introduction, offered)) = received else {
+        return Ok(false);
+    };
+    let ([memory, table, our_doorbell, their_doorbell], cuda) =
+        offered.map_err(|error| error.to_string())?;
+    let offer = Offer {
+        memory,
+        table,
+        their_doorbell,
+        our_doorbell,
+        cuda,
+        socket,
+        introduction,
+    };
+    offer.attach().map_err(|error| error.to_string())?;
+    Ok(true)
 }
 
 /// Leaves an end for a peer in this process

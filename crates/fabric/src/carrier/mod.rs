@@ -29,6 +29,8 @@ use crate::link::CarrierReach;
 use crate::memory::{DeviceMemory, Segment};
 
 pub(crate) use self::announcing::{Announcing, CHOICE_BYTES_MIN, InPlace};
+pub use self::cuda::CudaPackets;
+pub use self::lease::LeasePackets;
 pub use self::ways::{Way, WayStatistics, Ways};
 
 /// A way to move payload to and from one peer

@@ -45,7 +45,7 @@ pub(crate) struct Hub {
 
 /// Where each connection has its inbox, by the key in the headers
 #[derive(Default)]
-struct Inboxes(RwLock<HashMap<u64, Weak<Inbox>>>);
+pub(super) struct Inboxes(RwLock<HashMap<u64, Weak<Inbox>>>);
 
 /// One end of a connection over UCX
 pub(crate) struct UcxEnd {
@@ -361,7 +361,7 @@ impl std::fmt::Debug for Hub {
 }
 
 impl Inboxes {
-    fn insert(&self, key: u64, inbox: &Arc<Inbox>) {
+    pub(super) fn insert(&self, key: u64, inbox: &Arc<Inbox>) {
         let mut inboxes = self
             .0
             .write()

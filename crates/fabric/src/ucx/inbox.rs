@@ -7,6 +7,7 @@ use std::io::IoSliceMut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use backhaul_proto::HEADER_BYTES;
 use backhaul_shm::doorbell::Doorbell;
 use backhaul_ucx::Offer;
 
@@ -64,20 +65,9 @@ impl Inbox {
     /// Takes a piece of the lane in
     pub(super) fn handle_bytes(&self, number: u64, bytes: &[u8]) {
         let mut came = lock(&self.came);
-        let waiting = came.bytes.len() as u64 + came.early_bytes;
-        if waiting + bytes.len() as u64 > WINDOW_BYTES {
+        if let Err(why) = came.take_in(number, bytes) {
             drop(came);
-            return self.fail(format!(
-                "the peer sends beyond its window of {WINDOW_BYTES} bytes"
-            ));
-        }
-        if number == came.pieces {
-            came.bytes.extend(bytes);
-            came.pieces += 1;
-            came.bring_early();
-        } else if number > came.pieces {
-            came.early_bytes += bytes.len() as u64;
-            came.early.insert(number, bytes.to_vec());
+            return self.fail(why);
         }
         let readable_bytes = came.bytes.len() as u64;
         // Pairs with the look of `has_news`, after arming.
@@ -210,6 +200,14 @@ impl Inbox {
         lock(&self.came).failure.clone()
     }
 
+    /// How many bytes, and pieces before their turn, and tickets wait
+    pub(super) fn held(&self) -> (u64, usize, usize) {
+        let came = lock(&self.came);
+        let bytes = came.bytes.len() as u64 + came.early_bytes;
+        let tickets = came.tickets_early.len() + came.tickets_over.len();
+        (bytes, came.early.len(), tickets)
+    }
+
     /// Lets go of all that has come: the connection has ended
     pub(crate) fn end(&self) {
         self.disarm();
@@ -222,6 +220,36 @@ impl Inbox {
 }
 
 impl Came {
+    /// Takes a piece in, or says what is wrong with it
+    fn take_in(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
+        // Without bytes there would be no end to how many may wait.
+        if bytes.is_empty() || number < self.pieces || self.early.contains_key(&number) {
+            let bytes = bytes.len();
+            return Err(format!(
+                "the peer sends a piece that cannot be: number {number}, of {bytes} bytes"
+            ));
+        }
+        let waiting = self.bytes.len() as u64 + self.early_bytes;
+        if waiting + bytes.len() as u64 > WINDOW_BYTES {
+            return Err(format!(
+                "the peer sends beyond its window of {WINDOW_BYTES} bytes"
+            ));
+        }
+        if number == self.pieces {
+            self.bytes.extend(bytes);
+            self.pieces += 1;
+            self.bring_early();
+        } else if self.early.len() < EARLY_PIECES_MAX {
+            self.early_bytes += bytes.len() as u64;
+            self.early.insert(number, bytes.to_vec());
+        } else {
+            return Err(format!(
+                "more than {EARLY_PIECES_MAX} pieces of the peer come before their turn"
+            ));
+        }
+        Ok(())
+    }
+
     /// Puts pieces behind the others that had come before their turn
     fn bring_early(&mut self) {
         while let Some(bytes) = self.early.remove(&self.pieces) {
@@ -245,6 +273,10 @@ impl Came {
 
 /// Offers of a peer that wait at once: as many as sends and their segments can wait there
 const OFFERS_MAX: usize = 1 << 20;
+
+/// Pieces that come before their turn at once: twice as many as frames fit into the window, as each
+/// takes memory beside its bytes, and a write may end in the middle of a frame
+const EARLY_PIECES_MAX: usize = 2 * (WINDOW_BYTES as usize / HEADER_BYTES);
 
 #[cfg(test)]
 mod tests {
@@ -280,6 +312,29 @@ mod tests {
         assert_eq!(inbox.failure(), None);
         inbox.handle_bytes(1, b"x");
         assert!(inbox.failure().unwrap().contains("window"));
+    }
+
+    #[test]
+    fn a_piece_that_is_empty_or_comes_twice_fails_the_connection() {
+        for (number, bytes) in [(7, &b""[..]), (0, b"x"), (2, b"x")] {
+            let inbox = Inbox::new(Doorbell::new().unwrap());
+            inbox.handle_bytes(0, b"a");
+            inbox.handle_bytes(2, b"c");
+            assert_eq!(inbox.failure(), None);
+            inbox.handle_bytes(number, bytes);
+            assert!(inbox.failure().unwrap().contains("cannot be"));
+        }
+    }
+
+    #[test]
+    fn pieces_before_their_turn_are_bounded_in_number() {
+        let inbox = Inbox::new(Doorbell::new().unwrap());
+        for number in 1..=EARLY_PIECES_MAX as u64 {
+            inbox.handle_bytes(number, b"x");
+        }
+        assert_eq!(inbox.failure(), None);
+        inbox.handle_bytes(u64::from(u32::MAX), b"x");
+        assert!(inbox.failure().unwrap().contains("before their turn"));
     }
 
     #[test]

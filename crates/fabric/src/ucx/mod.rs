@@ -8,11 +8,13 @@
 //! What UCX calls back may run on any thread that calls into it, on behalf of any connection. It only
 //! puts things into inboxes and rings doorbells. No lock that it takes is held over a call into UCX.
 
+mod fuzzing;
 mod hub;
 mod inbox;
 mod peer;
 mod wire;
 
+pub use fuzzing::UcxMessages;
 pub(crate) use hub::{Hub, UcxEnd};
 pub(crate) use inbox::Inbox;
 pub(crate) use wire::{Kind, header};

@@ -202,52 +202,31 @@ impl Exchange {
                 );
                 return self.handle_end();
             }
-            match Packet::decode(&bytes, received.descriptors) {
-                Ok(packet) => self.handle_packet(packet),
-                Err(_) if received.is_descriptor_lost => {
-                    let detail = "this process can hold no more descriptors".to_owned();
-                    let ticket = Packet::ticket(&bytes);
-                    self.handle_packet(Packet::Failed { ticket, detail });
-                }
-                Err(why) => {
-                    tracing::warn!(why, "the peer's CUDA carrier says what it must not");
-                    return self.handle_end();
-                }
+            let packet = match Packet::decode(&bytes, received.descriptors) {
+                Err(_) if received.is_descriptor_lost => Ok(Packet::Failed {
+                    ticket: Packet::ticket(&bytes),
+                    detail: "this process can hold no more descriptors".to_owned(),
+                }),
+                packet => packet,
+            };
+            if let Err(why) = packet.and_then(|packet| self.handle_packet(packet)) {
+                tracing::warn!(why, "the peer's CUDA carrier says what it must not");
+                return self.handle_end();
             }
         }
     }
 
-    fn handle_packet(&self, packet: Packet) {
+    fn handle_packet(&self, packet: Packet) -> Result<(), String> {
         let mut state = lock(&self.state);
-        match packet {
-            Packet::Offer {
-                ticket,
-                lowest,
-                bytes,
-                is_given,
-                place,
-            } => {
-                state.forget_below(lowest);
-                if !state.is_left && state.came.len() < OFFERS_MAX {
-                    let came = Came::Offer {
-                        bytes,
-                        is_given,
-                        place,
-                    };
-                    state.came.insert(ticket, came);
-                }
-            }
-            Packet::Failed { ticket, detail } => {
-                state.came.insert(ticket, Came::Failed(detail));
-            }
-            Packet::Returned { ticket } => {
-                let given = state.held.get(&ticket).is_some_and(|held| held.is_given);
-                let returned = given.then(|| state.held.remove(&ticket));
-                drop(state);
-                drop(returned);
-                self.end_if_done();
-            }
+        let is_returned = matches!(packet, Packet::Returned { .. });
+        let over = state.handle(packet);
+        drop(state);
+        // May call CUDA.
+        drop(over?);
+        if is_returned {
+            self.end_if_done();
         }
+        Ok(())
     }
 
     /// The peer has ended, or says nonsense: nothing comes back
@@ -308,6 +287,45 @@ impl Exchange {
 }
 
 impl State {
+    /// Takes in what the peer says, returning what is over with it, to be dropped without a lock
+    ///
+    /// # Errors
+    ///
+    /// What an honest peer does not say.
+    fn handle(&mut self, packet: Packet) -> Result<Option<Held>, String> {
+        let (ticket, came) = match packet {
+            Packet::Offer {
+                ticket,
+                lowest,
+                bytes,
+                is_given,
+                place,
+            } => {
+                self.forget_below(lowest);
+                let came = Came::Offer {
+                    bytes,
+                    is_given,
+                    place,
+                };
+                (ticket, came)
+            }
+            Packet::Failed { ticket, detail } => (ticket, Came::Failed(detail)),
+            Packet::Returned { ticket } => {
+                let is_given = self.held.get(&ticket).is_some_and(|held| held.is_given);
+                return Ok(is_given.then(|| self.held.remove(&ticket)).flatten());
+            }
+        };
+        // Nobody is going to ask for it.
+        if self.is_left {
+            return Ok(None);
+        }
+        if self.came.len() >= OFFERS_MAX {
+            return Err(format!("more than {OFFERS_MAX} segments at once"));
+        }
+        self.came.insert(ticket, came);
+        Ok(None)
+    }
+
     /// Forgets offers that are over: nobody is going to take them
     fn forget_below(&mut self, lowest: u64) {
         while let Some(first) = self.came.first_entry()
@@ -391,6 +409,38 @@ impl Outbox {
     }
 }
 
+/// What a peer says of memory of devices, without a device
+#[derive(Default)]
+pub struct CudaPackets(State);
+
+impl CudaPackets {
+    /// A packet comes, with its descriptors; gives it back as it would be sent
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, which ends the carrier.
+    pub fn receive(
+        &mut self,
+        bytes: &[u8; PACKET_BYTES],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<[u8; PACKET_BYTES], String> {
+        let packet = Packet::decode(bytes, descriptors)?;
+        let encoded = packet.encode();
+        self.0.handle(packet)?;
+        Ok(encoded.bytes)
+    }
+
+    /// Whether something has come under a ticket, which is taken
+    pub fn take(&mut self, ticket: u64) -> bool {
+        self.0.came.remove(&ticket).is_some()
+    }
+
+    /// How much waits to be taken
+    pub fn held(&self) -> usize {
+        self.0.came.len()
+    }
+}
+
 const PORT_SOCKET: u8 = 0;
 const PORT_WAKE: u8 = 1;
 
@@ -399,3 +449,23 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Offers of a peer that wait at once: as many as sends and their segments can wait there
 const OFFERS_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_and_nobody_asks_for_is_bounded() {
+        let mut state = State::default();
+        let failed = |ticket| Packet::Failed {
+            ticket,
+            detail: String::new(),
+        };
+        for ticket in 0..OFFERS_MAX as u64 {
+            assert!(state.handle(failed(ticket)).is_ok());
+        }
+        let refused = state.handle(failed(u64::MAX)).err();
+        assert!(refused.is_some_and(|why| why.contains("segments at once")));
+        assert_eq!(state.came.len(), OFFERS_MAX);
+    }
+}

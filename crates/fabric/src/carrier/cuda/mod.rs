@@ -33,6 +33,7 @@ use crate::memory::{DeviceMemory, Segment};
 use crate::runtime::{Engine, lock};
 
 pub(crate) use self::allocator::CudaAllocator;
+pub use self::exchange::CudaPackets;
 
 /// Moves memory of NVIDIA's devices between processes of one host
 pub(crate) struct CudaCarrier {

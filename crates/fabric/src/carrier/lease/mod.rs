@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use backhaul_proto::{CarrierKind, MemoryKind};
 use backhaul_shm::arena::Arena;
-use backhaul_shm::completion::CompletionTable;
+use backhaul_shm::completion::{CompletionTable, ImportedLeases};
 
 use self::exporter::Exporter;
 use self::importer::Importer;
@@ -84,6 +84,25 @@ impl Carrier for LeaseCarrier {
     fn take(&mut self, ticket: u64, bytes: u64) -> Result<Box<dyn Payload>, TakeError> {
         let payload = self.importer.take(ticket, bytes, self.populate)?;
         Ok(Box::new(payload))
+    }
+}
+
+/// The leases of a peer, without a connection
+pub struct LeasePackets(Arc<Importer>);
+
+impl LeasePackets {
+    /// Imports what comes on a socket
+    pub fn new(socket: OwnedFd, imported: ImportedLeases) -> Self {
+        Self(Importer::new(Arc::new(socket), imported))
+    }
+
+    /// Takes what the peer has exported under a ticket
+    ///
+    /// # Errors
+    ///
+    /// [`TakeError`].
+    pub fn take(&self, ticket: u64, bytes: u64) -> Result<Box<dyn Payload>, TakeError> {
+        Ok(Box::new(self.0.take(ticket, bytes, false)?))
     }
 }
 

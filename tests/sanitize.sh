@@ -1,0 +1,35 @@
+#!/bin/sh
+# Runs the tests of the unsafe rooms, and those of connections, under sanitizers:
+#
+#   tests/sanitize.sh address thread
+#
+# AddressSanitizer finds what is used after it is freed or beyond its end; ThreadSanitizer finds what two
+# threads touch without order. The standard library is built with them, or its locks would be unknown to
+# ThreadSanitizer.
+set -eu
+
+cd "$(dirname "$0")/.."
+target=x86_64-unknown-linux-gnu
+work=${CARGO_TARGET_DIR:-$PWD/target}
+
+rustup component list --toolchain nightly --installed 2>/dev/null | grep -q '^rust-src' || {
+    echo 'sanitizers need a nightly toolchain with rust-src: rustup toolchain install nightly --component rust-src' >&2
+    exit 2
+}
+
+for sanitizer in "$@"; do
+    # A child that is forked, killed or has no memory left is what these tests are about: neither its
+    # leaks nor its allocations that fail are findings
+    export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+    # Fences are not known to it: what they order would be found, without being wrong
+    export TSAN_OPTIONS=halt_on_error=1:die_after_fork=0
+    export RUSTFLAGS="-Zsanitizer=$sanitizer"
+    export CARGO_TARGET_DIR="$work/sanitize-$sanitizer"
+    run() {
+        cargo +nightly test -Zbuild-std --target $target "$@"
+    }
+    echo "== $sanitizer: memory that is shared, and what Linux is asked for"
+    run -p backhaul-shm -p backhaul-sys --lib --tests
+    echo "== $sanitizer: connections"
+    run -p backhaul --lib connection
+done

@@ -71,8 +71,8 @@ async def _decisions(workers: int, policy: str, counts: list[int]) -> list[float
             ts.add_dependency(results[number * 7 % len(results)])
         # What is looked at besides, of tasks that need the result: as many as count
         for above in range(2):
-            key = ("u", count, above)
-            later = scheduler.new_task(key, Task(key, _nothing), "released")
+            named = ("u", count, above)
+            later = scheduler.new_task(named, Task(named, _nothing), "released")
             later.add_dependency(ts)
             for number in range(8):
                 later.add_dependency(results[(number * 11 + above) % len(results)])

@@ -125,6 +125,7 @@ def test_a_worker_with_little_memory_has_fewer_roots_planned(little: bool) -> No
         cluster = SimulatedCluster(two_hosts(), policy="backhaul")
         try:
             workers = list(cluster.scheduler.workers.values())
+            planned: Counter[str] = Counter()
             for ws in workers:
                 ws.memory_limit = 10**10
             if little:
@@ -137,7 +138,7 @@ def test_a_worker_with_little_memory_has_fewer_roots_planned(little: bool) -> No
                     )
                     for key, task in graph.items()
                 }
-                planned: Counter[str] = Counter()
+                planned = Counter()
                 plan = _native.plan_roots
 
                 def counted(*arguments: Any, plan: Any = plan, planned: Any = planned) -> Any:

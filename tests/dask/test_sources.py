@@ -161,7 +161,7 @@ def test_any_time_has_a_class_that_a_worker_takes(seconds_per_byte: float) -> No
 
 def test_a_worker_is_told_what_is_new_at_most_once_a_second() -> None:
     async def run() -> None:
-        scheduler = Scheduler(dashboard=False, dashboard_address=":0")
+        scheduler: Any = Scheduler(dashboard=False, dashboard_address=":0")
         sent: list[dict[str, Any]] = []
         scheduler.worker_send = lambda _, message: sent.append(message)
         account = LinkAccount(100)

@@ -4,7 +4,7 @@ use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
 use backhaul_proto::{
-    CarrierKind, Handshake, HandshakeError, HandshakeEvent, Hello, LaneKind, Role,
+    CarrierKind, Handshake, HandshakeError, HandshakeEvent, Hello, LaneKind, Role, Secret,
 };
 
 use crate::Input;
@@ -12,7 +12,9 @@ use crate::Input;
 /// A peer whose bytes come in turns comes to the same end however each turn is cut into pieces
 pub(super) fn handshake(data: &[u8]) {
     let mut input = Input::new(data);
-    let role = input.choose(&[Role::Acceptor, Role::Connector]);
+    let side = input.byte();
+    let role = [Role::Acceptor, Role::Connector][usize::from(side & 1)];
+    let has_secret = side & 4 != 0;
     let prefers = input.choose(&[LaneKind::Shm, LaneKind::Tcp, LaneKind::Ucx]);
     let piece_bytes = 1 + input.below(7);
     let mut turns = Vec::new();
@@ -20,8 +22,13 @@ pub(super) fn handshake(data: &[u8]) {
         let bytes = input.short() as usize;
         turns.push(input.take(bytes));
     }
-    let whole = run(role, prefers, &turns, usize::MAX);
-    let pieces = run(role, prefers, &turns, piece_bytes);
+    let whole = run(role, has_secret, prefers, &turns, usize::MAX);
+    let pieces = run(role, has_secret, prefers, &turns, piece_bytes);
+    if has_secret {
+        // Nobody guesses a proof.
+        assert!(whole.events.is_empty());
+        assert!(role == Role::Connector || whole.sent.is_empty());
+    }
     assert_eq!(whole.events, pieces.events);
     assert_eq!(whole.sent, pieces.sent);
     match (whole.outcome, pieces.outcome) {
@@ -39,9 +46,17 @@ struct Run {
     outcome: Result<usize, HandshakeError>,
 }
 
-fn run(role: Role, prefers: LaneKind, turns: &[&[u8]], piece_bytes: usize) -> Run {
+fn run(
+    role: Role,
+    has_secret: bool,
+    prefers: LaneKind,
+    turns: &[&[u8]],
+    piece_bytes: usize,
+) -> Run {
     let now = Instant::now();
-    let mut handshake = Handshake::new(role, ours(), now, Duration::from_secs(3600));
+    let secret = has_secret.then(|| Secret::new(b"a secret of the cluster").expect("long enough"));
+    let patience = Duration::from_secs(3600);
+    let mut handshake = Handshake::with_secret(role, ours(), secret, now, patience);
     let mut run = Run {
         events: Vec::new(),
         sent: Vec::new(),

@@ -136,6 +136,23 @@ async def test_who_computes_something_inside_a_task_holds_its_unit_afterwards(
         await eventually(lambda: all_is_free(worker))
 
 
+@resources(GPU=1, CPU=0)
+def leaves_and_is_back() -> Any:
+    secede()
+    rejoin()
+    # The event loop may hear of the first only now.
+    sleep(0.01)
+    return resource_id("GPU")
+
+
+@pytest.mark.asyncio
+async def test_who_rejoins_at_once_holds_something_too(eventually: Eventually) -> None:
+    async with cluster({"GPU": 2}) as (client, _, (worker,)):
+        futures = [client.submit(leaves_and_is_back, pure=False) for _ in range(20)]
+        assert set(await client.gather(futures)) <= {0, 1}
+        await eventually(lambda: all_is_free(worker))
+
+
 @pytest.mark.asyncio
 async def test_who_cannot_hold_it_again_is_told(eventually: Eventually) -> None:
     async with cluster({"GPU": 1}) as (client, _, (worker,)):

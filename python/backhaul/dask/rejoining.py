@@ -42,7 +42,8 @@ class RejoinLock:
         # Threads of the pool come here, too, between two tasks.
         if not pool_thread_state.proceed:
             lease = current_lease.get()
-            if lease is not None and lease.is_over:
+            # It need not be over yet: the event loop may still have to hear of the secede.
+            if lease is not None:
                 _take_again(lease)
         return bool(self._lock.__enter__())
 

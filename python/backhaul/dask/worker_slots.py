@@ -250,6 +250,8 @@ class WorkerSlots:
             except ValueError:
                 # There is less by now: it would wait for ever, and with it whoever waits for it.
                 del self._returning[key]
+                if needs not in self.waiting:
+                    self._turns.left(needs)
                 tell()
                 continue
             if self._lend(ts, needs, lease):

@@ -55,7 +55,7 @@ def listening_socket(serve: Callable[[socket.socket], object]) -> Iterator[str]:
     [
         (
             {"lanes": ["carrier pigeon"]},
-            'unknown lane "carrier pigeon": expected inproc, shm, ucx or tc',
+            'unknown lane "carrier pigeon": expected inproc, shm, ucx, tcp or tls',
         ),
         ({"ring_bytes": 5000}, "ring_bytes must be a power of two, got 5000"),
         ({"ring_bytes": 16}, "ring_bytes must be between 4096 and 1073741824, got 16"),

@@ -53,8 +53,8 @@ def connect(
         By default that of the process.
     tls : Tls, optional
         Encrypts, and refuses a listener that does not. Lanes in clear text, ``"tcp"`` and
-        ``"ucx"``, are then not used; those within a host are, once TLS has proved the peer. By default that of
-        the context.
+        ``"ucx"``, are then not used; those within a host are, once TLS has proved the peer. By
+        default that of the context.
 
     Returns
     -------

@@ -135,7 +135,7 @@ class AuthenticationFailed(HandshakeFailed):
 
 
 class EncryptionFailed(HandshakeFailed):
-    """No encrypted connection: one side does not ask for one, or refuses the other's certificate."""
+    """No encryption: one side does not ask for it, or refuses the other's certificate."""
 
 
 class EndpointClosed(ConnectionFailed):

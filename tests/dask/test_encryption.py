@@ -92,8 +92,8 @@ async def test_who_does_not_encrypt_and_who_does_part_at_once(security: Security
         with pytest.raises(CommClosedError, match="speaks TLS"):
             await connect(listener.contact_address, timeout=60)
     async with listen("backhaul://127.0.0.1", _echo) as listener:
+        arguments = security.get_connection_args("client")
         with pytest.raises(CommClosedError, match="may not speak TLS"):
-            arguments = security.get_connection_args("client")
             await connect(listener.contact_address, timeout=60, **arguments)
 
 

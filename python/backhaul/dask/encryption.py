@@ -143,12 +143,14 @@ def _of_role(security: object, role: str) -> _Wanted | None:
     settings = security.get_tls_config_for_role(role)
     if not settings["ca_file"] or not settings["cert"]:
         return None
-    newest = security.tls_max_version
+    # Attributes that Dask sets by name.
+    versions: Any = security
+    newest = versions.tls_max_version
     return _Wanted(
         ca=settings["ca_file"],
         cert=settings["cert"],
         key=settings["key"],
-        min_version=_VERSIONS[security.tls_min_version],
+        min_version=_VERSIONS[versions.tls_min_version],
         max_version="1.3" if newest is None else _VERSIONS[newest],
         ciphers=settings["ciphers"] or None,
     )

@@ -52,9 +52,9 @@ def connect(
     context : Context, optional
         By default that of the process.
     tls : Tls, optional
-        Encrypts, and refuses a listener that does not. Lanes in clear text, ``"tcp"`` and ``"ucx"``,
-        are then not used; those within a host are, once TLS has proved the peer. By default that of
-        the context.
+        Encrypts, and refuses a listener that does not. Lanes in clear text, ``"tcp"`` and
+        ``"ucx"``, are then not used; those within a host are, once TLS has proved the peer. By
+        default that of the context.
 
     Returns
     -------
@@ -71,9 +71,7 @@ def connect(
     The request raises `AddressError`, `ConnectFailed`, `HandshakeFailed`,
     `EncryptionFailed`, `TimedOut` or `UcxUnavailable`.
     """
-    return (context or default_context()).connect(
-        _without_scheme(address), lanes=lanes, tls=tls
-    )
+    return (context or default_context()).connect(_without_scheme(address), lanes=lanes, tls=tls)
 
 
 @overload

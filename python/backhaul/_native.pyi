@@ -113,8 +113,8 @@ class Tls:
     """Certificates for encryption: whom a side believes, and who it is.
 
     Both sides show a certificate, and each believes the other if an authority in ``ca`` has signed
-    its certificate, whatever name it is for. A certificate that is itself in ``ca`` is believed too.
-    What is named is read and checked once, here.
+    its certificate, whatever name it is for. A certificate that is itself in ``ca`` is believed
+    too. What is named is read and checked once, here.
 
     Parameters
     ----------
@@ -535,8 +535,8 @@ class Listener:
         """The address, what a peer has to show (``trust``), and a warning if that is not enough.
 
         ``trust`` is ``"certificate"``, ``"secret"``,
-        ``"certificate and secret"``, or ``"anyone"`` where nothing keeps out who reaches the address;
-        then ``warning`` says so, unless only users of this host can. It is None otherwise.
+        ``"certificate and secret"``, or ``"anyone"`` where nothing keeps out who reaches the
+        address; then ``warning`` says so, unless only users of this host can. It is None otherwise.
         """
 
     def statistics(self) -> dict[str, Any]:

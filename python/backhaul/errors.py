@@ -18,7 +18,7 @@
     ├── ConnectionFailed (ConnectionError)
     │   ├── ConnectFailed                the peer was not reached; has ``errno``
     │   ├── HandshakeFailed              the peer does not speak our protocol
-    │   │   └── EncryptionFailed         TLS was not agreed on: certificates, or one side does without
+    │   │   ├── EncryptionFailed         TLS was not agreed on: certificates, or one side has none
     │   │   └── AuthenticationFailed     the two have not the same secret
     │   ├── EndpointClosed               closed here, or by the peer in good order
     │   ├── PeerGone                     the peer died or fell silent
@@ -135,7 +135,7 @@ class AuthenticationFailed(HandshakeFailed):
 
 
 class EncryptionFailed(HandshakeFailed):
-    """No encrypted connection: one side does not ask for one, or refuses the other's certificate."""
+    """No encryption: one side does not ask for it, or refuses the other's certificate."""
 
 
 class EndpointClosed(ConnectionFailed):

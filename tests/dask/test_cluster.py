@@ -174,9 +174,9 @@ async def test_a_cluster_in_threads_can_use_backhaul() -> None:
 
 
 @gen_test(timeout=60)
-async def test_a_cluster_that_must_be_encrypted_does_not_start() -> None:
+async def test_a_cluster_that_must_be_encrypted_does_not_start_without_certificates() -> None:
     security = Security(require_encryption=True)
     with pytest.raises(RuntimeError) as caught:
         await Scheduler(protocol="backhaul", security=security, dashboard_address=":0", port=0)
     messages = f"{caught.value} {caught.value.__cause__}"
-    assert "cannot encrypt yet; use tls:// instead" in messages
+    assert "the security settings name no certificates" in messages

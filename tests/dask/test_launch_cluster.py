@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from distributed import Client, SchedulerPlugin, Worker, WorkerPlugin
-from distributed.security import Security
 from distributed.utils_test import gen_test
 
 from backhaul import BackhaulError, ConfigError
@@ -255,7 +254,6 @@ def test_blocking_code_can_use_a_cluster_too() -> None:
         ({"ncores": 2}, "say threads_per_worker="),
         ({"host": "127.0.0.1", "interface": "lo"}, "exclude each other"),
         ({"host": "tcp://127.0.0.1", "protocol": "backhaul"}, "exclude each other"),
-        ({"security": Security(require_encryption=True)}, "protocol='tls'"),
         ({"security": "secret"}, "must be a Security"),
         ({"scheduler_port": (1, 2, 3)}, "names 3 ports"),
         ({"worker_class": "Worker"}, "must be a Nanny or a Worker class"),

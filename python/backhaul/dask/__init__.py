@@ -13,7 +13,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from backhaul.dask.backend import BackhaulBackend, BackhaulConnector, BackhaulListener
+from backhaul.dask.backend import (
+    BackhaulBackend,
+    BackhaulConnector,
+    BackhaulListener,
+    BackhaulTlsBackend,
+)
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 
@@ -54,6 +59,9 @@ __all__ = [
 
 #: What the entry point names: Dask calls it to get the backend.
 backend = BackhaulBackend
+
+#: The same for ``backhaul+tls://``, which is encrypted or does not start
+encrypted_backend = BackhaulTlsBackend
 
 #: Where the names are that most processes do without
 _LAZY = {

@@ -24,6 +24,7 @@ from backhaul import (
     EndpointClosed,
     HandshakeFailed,
     Request,
+    Tls,
 )
 from backhaul import Listener as NativeListener
 from backhaul.dask.addresses import (
@@ -38,7 +39,7 @@ from backhaul.dask.addresses import (
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_context
-from backhaul.dask.encryption import refuse_encryption
+from backhaul.dask.encryption import remember, tls_for
 from backhaul.dask.nvtx_ranges import comm_class_for
 from backhaul.dask.private import (
     Backend,
@@ -48,7 +49,7 @@ from backhaul.dask.private import (
     FatalCommClosedError,
 )
 
-__all__ = ["BackhaulBackend", "BackhaulConnector", "BackhaulListener"]
+__all__ = ["BackhaulBackend", "BackhaulConnector", "BackhaulListener", "BackhaulTlsBackend"]
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,8 @@ class BackhaulConnector(Connector):
     """Opens connections; Dask makes one connector for each."""
 
     prefix: ClassVar[str] = "backhaul://"
+    #: The scheme asks for encryption, whatever the security settings say
+    is_encrypted: ClassVar[bool] = False
     comm_class: ClassVar[type[BackhaulComm]] = BackhaulComm
 
     async def connect(
@@ -113,20 +116,22 @@ class BackhaulConnector(Connector):
         ValueError
             If the address or the configuration is malformed, or asks for a UCX that is not there.
         RuntimeError
-            If encryption is asked for.
+            If encryption is asked for and there are no certificates.
+        backhaul.TlsError
+            If the certificates cannot be used.
 
         Notes
         -----
         Cancelling drops the connection.
         """
         peer_addr = self.prefix + address
-        refuse_encryption(peer_addr, connection_args)
+        tls = tls_for(peer_addr, connection_args, asked=self.is_encrypted)
         settings = Settings.current()
         host, port = parse_location(address)
         error: OSError | None = None
         for ip in await _addresses(host):
             try:
-                endpoint = await _connect(settings, Location(ip, port))
+                endpoint = await _connect(settings, Location(ip, port), tls)
             except HandshakeFailed as failure:
                 text = f"cannot speak Backhaul with {peer_addr}: {failure}"
                 _repeated.warn(text)
@@ -174,10 +179,14 @@ class BackhaulListener(BaseListener):
     ValueError
         If the address is malformed.
     RuntimeError
-        If encryption is asked for.
+        If encryption is asked for and there are no certificates.
+    backhaul.TlsError
+        If the certificates cannot be used.
     """
 
     prefix: ClassVar[str] = "backhaul://"
+    #: The scheme asks for encryption, whatever the security settings say
+    is_encrypted: ClassVar[bool] = False
     comm_class: ClassVar[type[BackhaulComm]] = BackhaulComm
 
     def __init__(
@@ -191,7 +200,11 @@ class BackhaulListener(BaseListener):
         **connection_args: Any,
     ) -> None:
         super().__init__()
-        refuse_encryption(self.prefix + address, connection_args)
+        server = getattr(comm_handler, "__self__", None)
+        self._tls = tls_for(
+            self.prefix + address, connection_args, server=server, asked=self.is_encrypted
+        )
+        remember(server)
         self._wanted = parse_location(address, default_port)
         self.comm_handler = comm_handler
         self.deserialize = deserialize
@@ -218,7 +231,7 @@ class BackhaulListener(BaseListener):
         settings = self._settings = Settings.current()
         host, port = self._wanted
         ip = "" if host == "" else (await _addresses(host))[0]
-        self._natives = _bind(settings, ip, port)
+        self._natives = _bind(settings, ip, port, self._tls)
         chosen_port = parse_location(self._natives[0].address).port
         # A listener on every interface is known by its IPv4 address, which more peers can use.
         self._bound = Location(ip or "0.0.0.0", chosen_port)
@@ -358,6 +371,27 @@ class BackhaulBackend(Backend):
         return bracketed(local_host_for(parse_location(loc, default_port=0).host))
 
 
+class BackhaulTlsConnector(BackhaulConnector):
+    """Opens connections to addresses of ``backhaul+tls://``: encrypted, or not at all."""
+
+    prefix: ClassVar[str] = "backhaul+tls://"
+    is_encrypted: ClassVar[bool] = True
+
+
+class BackhaulTlsListener(BackhaulListener):
+    """Accepts peers at addresses of ``backhaul+tls://``."""
+
+    prefix: ClassVar[str] = "backhaul+tls://"
+    is_encrypted: ClassVar[bool] = True
+
+
+class BackhaulTlsBackend(BackhaulBackend):
+    """The backend of ``backhaul+tls://``."""
+
+    _connector_class: ClassVar[type[BackhaulConnector]] = BackhaulTlsConnector
+    _listener_class: ClassVar[type[BackhaulListener]] = BackhaulTlsListener
+
+
 def _activate(server: object = None) -> None:
     """Replace what is slow in Dask, where it is switched on; imported with the first comm only."""
     from backhaul.dask import activation
@@ -377,8 +411,8 @@ async def _addresses(host: str) -> list[str]:
     return sorted(ips, key=lambda ip: ":" in ip)
 
 
-async def _connect(settings: Settings, location: Location) -> Endpoint:
-    request = shared_context(settings).connect(str(location))
+async def _connect(settings: Settings, location: Location, tls: Tls | None) -> Endpoint:
+    request = shared_context(settings).connect(str(location), tls=tls)
     try:
         return await request
     except asyncio.CancelledError:
@@ -397,34 +431,35 @@ def _give_up(request: Request[Endpoint]) -> None:
             request.result().abort()
 
 
-def _bind(settings: Settings, ip: str, port: int) -> list[NativeListener]:
+def _bind(settings: Settings, ip: str, port: int, tls: Tls | None) -> list[NativeListener]:
     """Bind one address, or, for ``""``, every interface with IPv4 and, where there is one, IPv6."""
     if ip:
-        return [_bind_one(settings, Location(ip, port))]
+        return [_bind_one(settings, Location(ip, port), tls)]
     try:
-        everywhere = _bind_one(settings, Location("::", port))
+        everywhere = _bind_one(settings, Location("::", port), tls)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise
         # No IPv6 here.
-        return [_bind_one(settings, Location("0.0.0.0", port))]
+        return [_bind_one(settings, Location("0.0.0.0", port), tls)]
     chosen_port = parse_location(everywhere.address).port
     try:
-        return [everywhere, shared_context(settings).listen(f"0.0.0.0:{chosen_port}")]
+        ipv4 = shared_context(settings).listen(f"0.0.0.0:{chosen_port}", tls=tls)
+        return [everywhere, ipv4]
     except OSError:
         # The IPv6 wildcard takes IPv4 as well, unless net.ipv6.bindv6only is set.
         return [everywhere]
 
 
-def _bind_one(settings: Settings, location: Location) -> NativeListener:
+def _bind_one(settings: Settings, location: Location, tls: Tls | None) -> NativeListener:
     context = shared_context(settings)
     for _ in range(_BIND_ATTEMPTS - 1):
         try:
-            return context.listen(str(location))
+            return context.listen(str(location), tls=tls)
         except OSError as error:
             if location.port != 0 or error.errno != errno.EADDRINUSE:
                 raise
-    return context.listen(str(location))
+    return context.listen(str(location), tls=tls)
 
 
 def _location(address: str) -> str:

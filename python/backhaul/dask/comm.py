@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
 from backhaul.dask import codec, device_frames
 from backhaul.dask.config import Settings
+from backhaul.dask.encryption import extra_info
 from backhaul.dask.lending import (
     arena_for_lane,
     holds_results,
@@ -136,6 +137,11 @@ class BackhaulComm(Comm):
     def recent_events(self) -> list[tuple[float, str]]:
         """What happened last on the connection: how many seconds ago, and what."""
         return self._endpoint.recent_events()
+
+    @property
+    def extra_info(self) -> dict[str, Any]:
+        """The peer's certificate and the cipher, where the peers have met over TLS."""
+        return extra_info(self._endpoint.info()["tls"])
 
     @property
     def same_host(self) -> bool:

@@ -99,7 +99,9 @@ def claim_ucx(*, force: bool = False) -> None:
 def is_ours(address: str) -> bool:
     """Tell whether an address is one of Backhaul's, here and now."""
     scheme = address.partition("://")[0]
-    return scheme == "backhaul" or isinstance(backends.get(scheme), BackhaulBackend)
+    return scheme in ("backhaul", "backhaul+tls") or isinstance(
+        backends.get(scheme), BackhaulBackend
+    )
 
 
 def _add_preload(key: str) -> None:

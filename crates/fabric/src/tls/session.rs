@@ -42,6 +42,8 @@ pub(crate) struct Session {
     is_end_told: bool,
     /// The first bytes of the peer were those of TLS
     is_tls: bool,
+    /// It has failed, and is not to be asked again
+    is_broken: bool,
     /// What the next read is to report, as the one that met it had something to give
     failed: Option<TlsFailure>,
 }
@@ -113,6 +115,7 @@ impl Session {
             is_ended: false,
             is_end_told: false,
             is_tls: false,
+            is_broken: false,
             failed: None,
         }
     }
@@ -222,6 +225,9 @@ impl Session {
     /// [`io::ErrorKind::WouldBlock`] if nothing of them is out. The next call has to offer the same
     /// bytes again, though there may be more behind them: some may be encrypted already.
     pub(crate) fn write(&mut self, socket: &TcpStream, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.is_broken || self.failed.is_some() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         if self.uncounted == 0 {
             let mut writing = Writing { parts, taken: 0 };
             loop {
@@ -245,6 +251,9 @@ impl Session {
 
     /// Says to the peer that nothing more comes, if there is room for it
     pub(crate) fn say_end(&mut self, socket: &TcpStream) {
+        if self.is_broken || self.failed.is_some() {
+            return;
+        }
         if self.is_flushed(socket).is_ok_and(|is_flushed| is_flushed) {
             let incoming = &mut self.incoming;
             let outgoing = &mut self.outgoing;
@@ -373,9 +382,13 @@ impl Session {
 
     /// Tells the peer, if there is room, and gives the error
     fn fail(&mut self, socket: &TcpStream, failure: TlsFailure) -> io::Error {
-        // What is left to be said is an alert. More than that, it would only fail again.
-        while matches!(self.step(&mut |_| {}, None), Ok(Step::Taken)) {}
-        let _ = self.is_flushed(socket);
+        if !self.is_broken {
+            self.is_broken = true;
+            // An alert, which one step hands over. `rustls` must not be asked for more: it panics on a
+            // second record that it has to answer with an alert.
+            let _ = self.step(&mut |_| {}, None);
+            let _ = self.is_flushed(socket);
+        }
         self.is_ended = true;
         failure.into()
     }

@@ -76,7 +76,7 @@ def sort_options(options: dict[str, Any]) -> ClusterSettings:
             raise ConfigError(f"{gone}={options[gone]!r} is gone from Dask's clusters; {hint}")
     security = _security(take("security", None))
     host: str | None = take("host", None)
-    protocol, host = _protocol(take("protocol", None), host, security)
+    protocol, host = _protocol(take("protocol", None), host)
     interface: str | None = take("interface", None)
     if host and interface:
         raise ConfigError(f"host={host!r} and interface={interface!r} exclude each other")
@@ -86,7 +86,10 @@ def sort_options(options: dict[str, Any]) -> ClusterSettings:
         host = host or "127.0.0.1"
     listening: dict[str, Any] = {"host": host, "interface": None if planned else interface}
     silence_logs = _level(take("silence_logs", logging.WARNING))
-    protocols = [protocol, "tcp"] if protocol == "backhaul" else [protocol]
+    # What else speaks to it is not to be read by others either.
+    is_encrypted = security.get_tls_config_for_role("scheduler")["ca_file"]
+    beside = "tls" if is_encrypted else "tcp"
+    protocols = [protocol, beside] if protocol == "backhaul" else [protocol]
     dashboard_address = take("dashboard_address", ":8787")
     further = dict(take("scheduler_kwargs", None) or {})
     scheduler = {
@@ -156,7 +159,7 @@ def _security(security: Any) -> Security:
     return security
 
 
-def _protocol(protocol: str | None, host: str | None, security: Security) -> tuple[str, str | None]:
+def _protocol(protocol: str | None, host: str | None) -> tuple[str, str | None]:
     """Find the protocol, and the host without one in front."""
     if host and "://" in host:
         scheme, host = host.split("://", 1)
@@ -170,11 +173,6 @@ def _protocol(protocol: str | None, host: str | None, security: Security) -> tup
         raise ConfigError(
             "protocol='inproc' is for workers within this process, which have no CPUs of their "
             "own; use distributed.LocalCluster(processes=False)"
-        )
-    if protocol == "backhaul" and security.require_encryption:
-        raise ConfigError(
-            "security requires encryption, and backhaul:// cannot encrypt yet; protocol='tls' has "
-            "workers with the same places"
         )
     return protocol, host or None
 

@@ -65,12 +65,12 @@ def slept(_: Any) -> None:
 def test_a_loop_that_is_held_up_for_longer_than_the_keep_alive_loses_nothing(start: Start) -> None:
     environment = {
         "DASK_DISTRIBUTED__COMM__BACKHAUL__LANES": "['tcp']",
-        "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "1s",
+        "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "500ms",
     }
     scheduler, _ = start_cluster(start, 2, **environment)
     settings = {
         "distributed.comm.backhaul.lanes": ["tcp"],
-        "distributed.comm.timeouts.tcp": "1s",
+        "distributed.comm.timeouts.tcp": "500ms",
     }
     with dask.config.set(settings), Client(address_of(scheduler)) as client:
         holder, other = sorted(client.scheduler_info()["workers"])
@@ -78,7 +78,7 @@ def test_a_loop_that_is_held_up_for_longer_than_the_keep_alive_loses_nothing(sta
         wait(arrays, timeout=60)
         # Its event loop, not a thread beside it, while another wants what it has.
         blocking = threading.Thread(
-            target=client.run, args=(time.sleep, 3), kwargs={"workers": [holder]}
+            target=client.run, args=(time.sleep, 2), kwargs={"workers": [holder]}
         )
         blocking.start()
         sums = [client.submit(np.sum, array, workers=[other], pure=False) for array in arrays]

@@ -55,10 +55,14 @@ def main() -> int:
         "--ours", choices=["backhaul", "work-in-hand"], default="backhaul", help="what to compare"
     )
     parser.add_argument("--only", choices=["control", "ours"], help="run one side")
+    parser.add_argument("--test-seconds", type=float, help="time for each test, see `patience`")
     parser.add_argument("--log", type=Path, help="folder for the output of pytest")
     options = parser.parse_args()
 
     provide_version_module(options.checkout)
+    if options.test_seconds is not None:
+        os.environ["BACKHAUL_TEST_TIMEOUT_S"] = str(options.test_seconds)
+        os.environ["PYTEST_ADDOPTS"] = f"-p patience {os.environ.get('PYTEST_ADDOPTS', '')}"
     sides = {"control": ["control"], "ours": [options.ours]}.get(
         options.only, ["control", options.ours]
     )

@@ -79,6 +79,11 @@ test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask al
 test-ucx: $(VENV)/.dev ## The conformance suite on the lane over UCX, by tcp and by shared memory
 	cargo test -p backhaul-testkit --test ucx --test ucx_kills
 
+# Two minutes; who is let in and who is not is in `make test` too
+.PHONY: test-tls
+test-tls: ## The conformance suite on the lane over TLS
+	cargo test -p backhaul-testkit --test tls
+
 # At most 60 MiB, UCX_PY=FOLDER adds the tests of a checkout of UCX-Py
 .PHONY: gpu-bundle
 gpu-bundle: build $(VENV)/.dev ## Pack what a machine with a GPU and without a network needs into .gpu/
@@ -130,7 +135,7 @@ chaos: build $(VENV)/.dev ## 20 jobs while processes die and the network breaks;
 check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes nothing
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy -p backhaul-testkit --test ucx -- -D warnings
+	cargo clippy -p backhaul-testkit --test ucx --test tls -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def security(folder: Path) -> Security:
+def security(folder: Path) -> Any:
     roles = ("scheduler", "worker", "client")
     certificates = {f"tls_{role}_cert": str(folder / f"{role}.pem") for role in roles}
     keys = {f"tls_{role}_key": str(folder / f"{role}.key") for role in roles}
@@ -52,9 +52,9 @@ async def _echo(comm: Any) -> None:
 @pytest.mark.parametrize("scheme", ["backhaul", "backhaul+tls"])
 @gen_test()
 async def test_comms_are_encrypted_with_the_certificates_of_their_roles(
-    security: Security, scheme: str
+    security: Any, scheme: str
 ) -> None:
-    options = {"dashboard_address": ":0", "port": 0, "security": security}
+    options: dict[str, Any] = {"dashboard_address": ":0", "port": 0, "security": security}
     async with Scheduler(protocol=f"{scheme}://", **options) as scheduler:
         assert scheduler.address.startswith(f"{scheme}://")
         async with Worker(scheduler.address, security=security) as worker:
@@ -71,7 +71,7 @@ async def test_comms_are_encrypted_with_the_certificates_of_their_roles(
 
 
 @gen_test()
-async def test_ciphers_and_versions_are_kept_to(security: Security) -> None:
+async def test_ciphers_and_versions_are_kept_to(security: Any) -> None:
     import ssl
 
     security.tls_max_version = ssl.TLSVersion.TLSv1_2
@@ -86,7 +86,7 @@ async def test_ciphers_and_versions_are_kept_to(security: Security) -> None:
 
 
 @gen_test()
-async def test_who_does_not_encrypt_and_who_does_part_at_once(security: Security) -> None:
+async def test_who_does_not_encrypt_and_who_does_part_at_once(security: Any) -> None:
     arguments = security.get_listen_args("scheduler")
     async with listen("backhaul://127.0.0.1", _echo, **arguments) as listener:
         with pytest.raises(CommClosedError, match="speaks TLS"):

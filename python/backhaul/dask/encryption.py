@@ -82,7 +82,7 @@ def tls_for(
     tls = _made.get(context)
     if tls is None:
         # A server may make a context for each listener.
-        wanted = _of_server(server) or _wanted.get(context) or _of_process(address)
+        wanted = _of_server(server) or _wanted.get(context) or _of_process(address, context)
         tls = _made[context] = Tls(
             wanted.ca,
             wanted.cert,
@@ -156,13 +156,13 @@ def _of_role(security: object, role: str) -> _Wanted | None:
     )
 
 
-def _of_process(address: str) -> _Wanted:
+def _of_process(address: str, context: ssl.SSLContext) -> _Wanted:
     """Find the settings of who is no server: a client, or something that connects in its place."""
     found = {
         wanted
         for security in [each for each in gc.get_objects() if isinstance(each, Security)]
         for wanted in [_of_client(security)]
-        if wanted is not None
+        if wanted is not None and _fits(context, wanted)
     }
     if not found and (configured := _of_client(Security())) is not None:
         found = {configured}
@@ -172,6 +172,27 @@ def _of_process(address: str) -> _Wanted:
             f"{len(found)} different security settings; use one, or a process for each"
         )
     return found.pop()
+
+
+def _fits(context: ssl.SSLContext, wanted: _Wanted) -> bool:
+    """Tell whether settings may have made a context, by what a context shows of itself."""
+    newest = {
+        "1.2": (ssl.TLSVersion.TLSv1_2,),
+        "1.3": (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.MAXIMUM_SUPPORTED),
+    }
+    if context.maximum_version not in newest[wanted.max_version]:
+        return False
+    if _VERSIONS.get(context.minimum_version) != wanted.min_version:
+        return False
+    other = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if "\n" in wanted.ca:
+            other.load_verify_locations(cadata=wanted.ca)
+        else:
+            other.load_verify_locations(cafile=wanted.ca)
+    except OSError:
+        return False
+    return other.get_ca_certs(binary_form=True) == context.get_ca_certs(binary_form=True)
 
 
 def _of_client(security: Security) -> _Wanted | None:

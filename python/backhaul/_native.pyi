@@ -32,6 +32,7 @@ __all__ = [
     "ResourcePlaces",
     "ResourcePools",
     "ResourceRequest",
+    "Tls",
     "__version__",
     "arena_of_numpy_handler",
     "borrowed_bytes",

@@ -9,6 +9,7 @@ mod certificate;
 mod ciphers;
 mod error;
 mod pem;
+mod records;
 mod session;
 mod trust;
 

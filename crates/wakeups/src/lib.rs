@@ -1,7 +1,7 @@
 //! Models of who wakes whom, explored by loom: `make test-loom`.
 //!
-//! [`request`] is the production code, compiled here with loom's locks and atomics. The agreement on
-//! who moves a connection along ([`connection`]) is the production code's step for step, over a ring and
+//! `request` is the production code, compiled here with loom's locks and atomics. The agreement on
+//! who moves a connection along (`connection`) is the production code's step for step, over a ring and
 //! an engine in miniature: what it drives there, sockets and epoll, loom cannot explore.
 
 #![forbid(unsafe_code)]

@@ -19,6 +19,7 @@ from benches.python import (
     overproduction,
     placement,
     slots,
+    tls,
     versus,
 )
 from benches.python.commands import COMMANDS
@@ -45,6 +46,7 @@ for command in (
     overproduction.main,
     placement.main,
     slots.main,
+    tls.main,
     versus.main,
 ):
     main.add_command(command)

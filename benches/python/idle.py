@@ -1,7 +1,8 @@
 """``idle``: what peers cost that say nothing.
 
 A process listens, another one opens so many endpoints to it and then sleeps. Both are watched for
-CPU time and memory. One side of a connection is half of what both hold more than before.
+CPU time and memory; `tls` needs `cryptography`. One side of a connection is half of what both hold
+more than before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from benches.python.children import run_child
 
 __all__ = ["main"]
 
-_LANES = ("shm", "tcp")
+_LANES = ("shm", "tcp", "tls")
 
 
 @click.command("idle")

@@ -7,10 +7,14 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
+from typing import Any
 
 import backhaul
 from backhaul.bench.pss import read_memory
+from benches.python.certificates import make_files, tls_of
 
 _CONNECT_TIMEOUT_S = 60.0
 
@@ -19,12 +23,23 @@ def main() -> None:
     """Listen, or connect if the first argument is an address."""
     raise_descriptor_limit()
     if sys.argv[1] == "connect":
-        connect(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        connect(sys.argv[2], sys.argv[3], Path(sys.argv[4]), int(sys.argv[5]))
         return
-    lane, peers, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    with backhaul.Context(lanes=[lane]) as context, context.listen("127.0.0.1:0") as listener:
+    with tempfile.TemporaryDirectory() as folder:
+        measure(sys.argv[1], Path(folder), int(sys.argv[2]), float(sys.argv[3]))
+
+
+def measure(lane: str, folder: Path, peers: int, seconds: float) -> None:
+    """Listen, and look at what the peers cost."""
+    if lane == "tls":
+        make_files(folder)
+    with (
+        backhaul.Context(**options(lane, folder)) as context,
+        context.listen("127.0.0.1:0") as listener,
+    ):
+        where = [listener.address, lane, str(folder), f"{peers}"]
         other = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, "connect", listener.address, lane, f"{peers}"],
+            [sys.executable, "-m", __spec__.name, "connect", *where],
             stdin=subprocess.PIPE,
             text=True,
         )
@@ -48,9 +63,14 @@ def main() -> None:
     json.dump({"core_percent": 100 * used, "kb_each": grown_bytes / 2 / peers / 1e3}, sys.stdout)
 
 
-def connect(address: str, lane: str, peers: int) -> None:
+def options(lane: str, folder: Path) -> dict[str, Any]:
+    """Options of a context on a lane."""
+    return {"lanes": [lane], **({"tls": tls_of(folder)} if lane == "tls" else {})}
+
+
+def connect(address: str, lane: str, folder: Path, peers: int) -> None:
     """Open the endpoints, and hold them until told otherwise."""
-    with backhaul.Context(lanes=[lane]) as context:
+    with backhaul.Context(**options(lane, folder)) as context:
         first = context.connect(address).wait(_CONNECT_TIMEOUT_S)
         first.send_frames([b"here"]).wait(_CONNECT_TIMEOUT_S)
         first.recv_frames().wait(_CONNECT_TIMEOUT_S)

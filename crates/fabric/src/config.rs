@@ -153,8 +153,9 @@ impl Config {
             }
         }
         check_lanes(&self.lanes)?;
-        check_encryption(&self.lanes, self.tls.is_some())?;
+        // Without any, they may come with each listener and connection.
         if let Some(tls) = &self.tls {
+            check_encryption(&self.lanes, true)?;
             tls.check_listener()?;
         }
         check_count("number of carriers", &self.carriers, CarrierKind::ALL.len())?;

@@ -88,13 +88,16 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`ListenError`] if the text is no address or the system refuses it.
+    /// [`ListenError`] if the text is no address, the system refuses it, or the context allows the lane
+    /// tls alone and has no certificates.
     pub fn listen(&self, address: &str) -> Result<Listener, ListenError> {
         self.core.check_open().map_err(|source| ListenError::Io {
             address: address.to_owned(),
             source,
         })?;
-        Listener::bind(&self.core, address, self.core.config.tls.as_ref())
+        let tls = self.core.config.tls.as_ref();
+        check_encryption(&self.core.config.lanes, tls.is_some())?;
+        Listener::bind(&self.core, address, tls)
     }
 
     /// Listens for peers that encrypt by what `tls` says

@@ -141,10 +141,11 @@ fn too_few_descriptors_for_shared_memory_fall_back_to_tcp_at_once() {
             exchange(&connect_on_shm(&near, &listener));
         }
         // Two sockets, two memories, two doorbells, and the bootstrap socket at both ends; four of
-        // them are received, and two may have been closed by then.
+        // them are received, and two may have been closed by then. What the connection before had may
+        // be freed meanwhile, too: up to two.
         for (free, lane) in (2..).zip(lanes) {
             match lane {
-                LaneKind::Shm => assert!(free >= 10, "{free}"),
+                LaneKind::Shm => assert!(free >= 8, "{free}"),
                 LaneKind::Inproc
                 | LaneKind::Ucx
                 | LaneKind::Tcp

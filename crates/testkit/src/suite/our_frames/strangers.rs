@@ -200,10 +200,7 @@ pub fn strangers_hear_nothing(harness: &Harness) {
     let host = Host::new(harness);
     for (reason, words) in [
         ("does not speak backhaul", &b"GET / HTTP/1.1\r\n\r\n"[..]),
-        (
-            "does not speak backhaul",
-            b"\x16\x03\x01\x02\x00\x01\x00\x01",
-        ),
+        ("the peer speaks TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01"),
         ("dask's tcp://", DASK_GREETING),
     ] {
         host.rejects(reason, |peer| {

@@ -34,6 +34,7 @@ OURS = {
     "dashboard.py": {"cell", "doc", "grid", "hosts", "page", "plot", "self"},
     "asked.py": {"restrictions"},
     "declared.py": {"counted", "found", "parts"},
+    "encryption.py": {"_made", "_wanted"},
     "execution.py": {"_current", "ours", "stream"},
     "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
     # A lease, and a queue of the gate

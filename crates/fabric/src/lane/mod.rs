@@ -129,6 +129,16 @@ pub struct LaneTraits {
     pub is_local: bool,
 }
 
+impl LaneTraits {
+    /// Of lanes whose frames the first socket carries
+    pub(crate) const OF_SOCKET: Self = Self {
+        has_doorbell: false,
+        looks_are_free: false,
+        waits_awake: false,
+        is_local: false,
+    };
+}
+
 /// What became of a read or write
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Moved {

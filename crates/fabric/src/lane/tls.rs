@@ -30,12 +30,7 @@ impl Lane for TlsLane {
     }
 
     fn traits(&self) -> LaneTraits {
-        LaneTraits {
-            has_doorbell: false,
-            looks_are_free: false,
-            waits_awake: false,
-            is_local: false,
-        }
+        LaneTraits::OF_SOCKET
     }
 
     fn read(&mut self, buffers: &mut [IoSliceMut<'_>]) -> Result<Moved, LaneError> {

@@ -24,12 +24,7 @@ impl Lane for Unresponsive {
     }
 
     fn traits(&self) -> LaneTraits {
-        LaneTraits {
-            has_doorbell: false,
-            looks_are_free: false,
-            waits_awake: false,
-            is_local: false,
-        }
+        LaneTraits::OF_SOCKET
     }
 
     fn read(&mut self, _buffers: &mut [IoSliceMut<'_>]) -> Result<Moved, LaneError> {

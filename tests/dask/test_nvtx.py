@@ -71,11 +71,15 @@ import dask
 from backhaul.dask import BackhaulComm
 
 async def main():
+    reading = asyncio.Event()
     async def echo(comm):
+        # The other end is told in a later turn of the loop: this one is in its read by then.
+        reading.set()
         await comm.write(await comm.read())
         await comm.close()
     async with listen("backhaul://127.0.0.1", echo) as listener:
         comm = await connect(listener.contact_address)
+        await reading.wait()
         # From here on nothing but one message there and back.
         print("connected", flush=True)
         await comm.write({"x": 1})

@@ -18,6 +18,13 @@ pub trait LinkCosts: Send + Sync {
     /// Whether only one pair of workers uses an edge, in one direction
     fn is_private(&self, edge: u32) -> bool;
 
+    /// The group of a worker: all its members reach any other worker alike, and one another
+    ///
+    /// Each has a group of its own where nothing else is known.
+    fn group(&self, worker: u32) -> u32 {
+        worker
+    }
+
     /// How long bytes take with nothing else under way, in seconds
     fn seconds(&self, sender: u32, receiver: u32, bytes: f64) -> f64 {
         if sender == receiver {
@@ -276,6 +283,11 @@ impl LinkCosts for HostLinks {
 
     fn capacities(&self) -> &[f64] {
         &self.capacities
+    }
+
+    /// Its host
+    fn group(&self, worker: u32) -> u32 {
+        self.host_of[worker as usize]
     }
 
     /// None is: each is a NIC or the memory of a host

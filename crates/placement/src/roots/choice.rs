@@ -7,6 +7,7 @@
 
 use super::estimate::{Kinds, estimate};
 use super::graph::{Graph, Place};
+use super::groups::{Groups, middle};
 use super::plan::{Target, plan};
 use crate::cost::LinkCosts;
 
@@ -20,20 +21,12 @@ pub fn choose(
     targets: &[Target],
     links: &dyn LinkCosts,
 ) -> Option<Vec<Option<u32>>> {
-    let cost = pair_costs(targets, links);
-    let worst = cost.iter().copied().fold(0.0, f64::max);
-    let near = |a: usize, b: usize| {
-        if worst > 0.0 {
-            1.0 - cost[a * targets.len() + b] / worst
-        } else {
-            1.0
-        }
-    };
+    let groups = &Groups::by_links(targets, links);
     let targets = &with_memory(graph, kinds, targets)[..];
-    let mut best = plan(graph, targets, near);
+    let mut best = plan(graph, targets, groups);
     let mut expected = estimate(graph, kinds, targets, &best, links);
-    if let Some(limited) = with_slow_ones_limited(targets, &cost) {
-        let planned = plan(graph, &limited, near);
+    if let Some(limited) = with_slow_ones_limited(targets, groups) {
+        let planned = plan(graph, &limited, groups);
         let other = estimate(graph, kinds, targets, &planned, links);
         if other.traffic_s.max(other.busiest_s) < expected.traffic_s.max(expected.busiest_s) {
             (best, expected) = (planned, other);
@@ -44,23 +37,6 @@ pub fn choose(
     let gain =
         expected.traffic_s + expected.balanced_s < (free.traffic_s + free.balanced_s) * GAIN_MAX;
     gain.then_some(best)
-}
-
-/// Seconds of a byte between each pair, in the slower direction
-fn pair_costs(targets: &[Target], links: &dyn LinkCosts) -> Vec<f64> {
-    let capacities = links.capacities();
-    let one_way = |a: u32, b: u32| {
-        if a == b {
-            0.0
-        } else {
-            links.route(a, b).seconds_per_byte(capacities)
-        }
-    };
-    targets
-        .iter()
-        .flat_map(|a| targets.iter().map(move |b| (a.worker, b.worker)))
-        .map(|(a, b)| one_way(a, b).max(one_way(b, a)))
-        .collect()
 }
 
 /// The targets, each with no more roots than its memory has room for
@@ -88,19 +64,16 @@ fn with_memory(graph: &Graph, kinds: Kinds<'_>, targets: &[Target]) -> Vec<Targe
 }
 
 /// The targets, those that even the nearest half of the others reach slowly with a limit
-fn with_slow_ones_limited(targets: &[Target], cost: &[f64]) -> Option<Vec<Target>> {
-    let count = targets.len();
-    let middle = |row: &[f64]| {
-        let mut row = row.to_vec();
-        row.sort_by(f64::total_cmp);
-        row.get(count / 2).copied().unwrap_or(0.0)
-    };
-    let middles: Vec<f64> = cost.chunks(count.max(1)).map(middle).collect();
-    let usual = middle(&middles);
+fn with_slow_ones_limited(targets: &[Target], groups: &Groups) -> Option<Vec<Target>> {
+    let middles = groups.middles();
+    let mut of_targets: Vec<f64> = (0..targets.len())
+        .map(|at| middles[groups.of(at)])
+        .collect();
+    let usual = middle(&mut of_targets);
     let mut limited = targets.to_vec();
     let mut any = false;
-    for (target, its) in limited.iter_mut().zip(&middles) {
-        if *its > SLOW * usual && usual > 0.0 {
+    for (at, target) in limited.iter_mut().enumerate() {
+        if middles[groups.of(at)] > SLOW * usual && usual > 0.0 {
             target.roots_max = target.roots_max.min(target.share);
             any = true;
         }

@@ -9,6 +9,8 @@
 use std::collections::HashMap;
 
 use super::graph::{Graph, Place};
+use super::groups::Groups;
+use super::loads::Loads;
 
 /// A worker that roots may go to
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,14 +27,10 @@ pub struct Target {
 
 /// Plans who runs which root; returns the number of a worker for each root by task, or None
 ///
-/// `near` says how near a target is to another one, by their places in the list: 1 for itself, 0 over
-/// the slowest link. Takes time by the number of targets for each root.
+/// `groups` says how near targets are to one another, by their places in the list. Takes time by the
+/// number of groups for each root.
 #[must_use]
-pub fn plan(
-    graph: &Graph,
-    targets: &[Target],
-    near: impl Fn(usize, usize) -> f64,
-) -> Vec<Option<u32>> {
+pub fn plan(graph: &Graph, targets: &[Target], groups: &Groups) -> Vec<Option<u32>> {
     let mut planned: Vec<Option<u32>> = vec![None; graph.len()];
     let roots: Vec<u32> = (0..graph.len() as u32)
         .filter(|&task| graph.place(task) == Place::Root)
@@ -41,16 +39,11 @@ pub fn plan(
     if roots.is_empty() || targets.is_empty() || shares <= 0.0 {
         return planned;
     }
-    let count = targets.len();
-    // By the target that pulls, then the one that is pulled
-    let nearness: Vec<f64> = (0..count)
-        .flat_map(|puller| (0..count).map(move |at| (at, puller)))
-        .map(|(at, puller)| if at == puller { 1.0 } else { near(at, puller) })
-        .collect();
-    let mut loads = Loads::new(targets, roots.len());
+    let nearness = groups.nearness();
+    let mut loads = Loads::new(targets, groups, roots.len());
     let mut meetings = Meetings::new(graph);
-    let mut pull = Pull::new(count);
-    let mut gains = vec![0.0; count];
+    let mut pull = Pull::new(targets.len());
+    let mut gains = vec![0.0; groups.len()];
     for (task, target) in targets_of_placed(graph, targets) {
         meetings.collect(graph, task);
         meetings.note(target);
@@ -60,28 +53,54 @@ pub fn plan(
         meetings.pull(graph, &mut pull);
         gains.fill(0.0);
         // Few pull at one root: those that have what it is combined with.
-        for (puller, weight) in pull.drain() {
-            let row = &nearness[puller * count..][..count];
+        for (puller, weight) in pull.all() {
+            let row = &nearness[groups.of(puller) * groups.len()..][..groups.len()];
             for (gain, near) in gains.iter_mut().zip(row) {
                 *gain += near * weight;
             }
         }
-        let mut best: Option<(f64, usize)> = None;
-        for (at, gain) in gains.iter().enumerate() {
-            if !loads.has_room(at) {
-                continue;
-            }
-            let score = gain - LOAD_WEIGHT * loads.filled(at);
-            if best.is_none_or(|(most, _)| score > most + 1e-12) {
-                best = Some((score, at));
+        let mut best = Best::default();
+        for group in groups.all() {
+            if let Some(at) = loads.least(group) {
+                best.offer(gains[group] - LOAD_WEIGHT * loads.filled(at as usize), at);
             }
         }
-        let Some((_, at)) = best else { continue };
-        planned[root as usize] = Some(targets[at].worker);
-        loads.add(at);
-        meetings.note(at as u32);
+        // Who pulls has the other part itself, nearer than any neighbour of its group.
+        for (puller, weight) in pull.all() {
+            if loads.has_room(puller) {
+                let group = groups.of(puller);
+                let saved = 1.0 - nearness[group * groups.len() + group];
+                let gain = gains[group] + saved * weight;
+                best.offer(gain - LOAD_WEIGHT * loads.filled(puller), puller as u32);
+            }
+        }
+        pull.clear();
+        let Some(at) = best.target else { continue };
+        planned[root as usize] = Some(targets[at as usize].worker);
+        loads.add(at as usize);
+        meetings.note(at);
     }
     planned
+}
+
+/// The target with the highest score; of several, the first one
+#[derive(Default)]
+struct Best {
+    score: f64,
+    target: Option<u32>,
+}
+
+impl Best {
+    fn offer(&mut self, score: f64, target: u32) {
+        let is_better = match self.target {
+            None => true,
+            Some(other) if target < other => score > self.score - SCORE_DIFFERENCE,
+            Some(_) => score > self.score + SCORE_DIFFERENCE,
+        };
+        if is_better {
+            (self.score, self.target) = (score, Some(target));
+        }
+    }
 }
 
 /// What is on a worker already, by its place among the targets
@@ -124,84 +143,16 @@ impl Pull {
         *sum += weight;
     }
 
-    /// Gives each target that pulls and how much, and leaves none
-    fn drain(&mut self) -> impl Iterator<Item = (usize, f64)> {
-        let weights = &mut self.weights;
-        self.touched.drain(..).map(|target| {
-            let target = target as usize;
-            (target, std::mem::take(&mut weights[target]))
-        })
-    }
-}
-
-/// How many roots each target has, and may have
-struct Loads {
-    room: Vec<f64>,
-    most: Vec<f64>,
-    count: Vec<f64>,
-    /// Roots that no whole share has room for
-    spare: usize,
-}
-
-impl Loads {
-    fn new(targets: &[Target], roots: usize) -> Self {
-        // What some may not have, the others share; that may be more than one of these may have.
-        let mut limited = vec![false; targets.len()];
-        let room = loop {
-            let (mut left, mut left_share) = (roots as f64, 0.0);
-            for (target, is_limited) in targets.iter().zip(&limited) {
-                if *is_limited {
-                    left -= target.roots_max.floor();
-                } else {
-                    left_share += target.share;
-                }
-            }
-            let whole = |target: &Target| {
-                (left.max(0.0) * target.share / left_share.max(f64::MIN_POSITIVE)).floor()
-            };
-            let mut has_more = false;
-            for (target, is_limited) in targets.iter().zip(&mut limited) {
-                if !*is_limited && target.roots_max < whole(target) {
-                    *is_limited = true;
-                    has_more = true;
-                }
-            }
-            if !has_more {
-                break targets
-                    .iter()
-                    .zip(&limited)
-                    .map(|(target, is_limited)| {
-                        if *is_limited {
-                            target.roots_max.floor()
-                        } else {
-                            whole(target)
-                        }
-                    })
-                    .collect::<Vec<f64>>();
-            }
-        };
-        let whole: f64 = room.iter().sum();
-        Self {
-            most: targets.iter().map(|target| target.roots_max).collect(),
-            count: vec![0.0; targets.len()],
-            spare: roots.saturating_sub(whole as usize),
-            room,
-        }
+    /// Each target that pulls, and how much
+    fn all(&self) -> impl Iterator<Item = (usize, f64)> {
+        let touched = self.touched.iter();
+        touched.map(|&target| (target as usize, self.weights[target as usize]))
     }
 
-    fn has_room(&self, at: usize) -> bool {
-        let spare = f64::from(u8::from(self.spare > 0));
-        self.count[at] < (self.room[at] + spare).min(self.most[at])
-    }
-
-    fn filled(&self, at: usize) -> f64 {
-        self.count[at] / self.room[at].max(1.0)
-    }
-
-    fn add(&mut self, at: usize) {
-        self.count[at] += 1.0;
-        if self.count[at] > self.room[at] {
-            self.spare = self.spare.saturating_sub(1);
+    /// Leaves none
+    fn clear(&mut self) {
+        for target in self.touched.drain(..) {
+            self.weights[target as usize] = 0.0;
         }
     }
 }
@@ -293,6 +244,8 @@ impl Meetings {
 
 /// How much a full share counts against neighbours: only where these do not decide
 const LOAD_WEIGHT: f64 = 1e-3;
+/// Scores that are nearer than this are the same: sums of the same numbers in another order
+const SCORE_DIFFERENCE: f64 = 1e-12;
 /// How far above a root one looks, how many meetings are kept, and how many tasks are looked at
 const LEVELS: u32 = 4;
 const MEETINGS_MAX: usize = 48;
@@ -303,6 +256,8 @@ const LEVEL_WEIGHT: f64 = 0.25;
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -315,6 +270,15 @@ mod tests {
                 memory_bytes: f64::INFINITY,
             })
             .collect()
+    }
+
+    /// Each in a group of its own
+    fn alone(targets: &[Target], near: impl Fn(usize, usize) -> f64) -> Groups {
+        Groups::new(0..targets.len() as u32, |a, b| 1.0 - near(a, b))
+    }
+
+    fn plan_far(graph: &Graph, targets: &[Target]) -> Vec<Option<u32>> {
+        plan(graph, targets, &alone(targets, |_, _| 0.0))
     }
 
     /// Roots in pairs that are far apart in order: `i` is combined with `i + pairs`
@@ -331,7 +295,7 @@ mod tests {
     #[test]
     fn roots_that_are_combined_go_to_one_worker_and_all_workers_get_their_share() {
         let graph = pairs(40);
-        let planned = plan(&graph, &targets(4), |_, _| 0.0);
+        let planned = plan_far(&graph, &targets(4));
         let mut counts = [0; 4];
         for pair in 0..40 {
             assert_eq!(planned[pair], planned[pair + 40]);
@@ -345,7 +309,7 @@ mod tests {
     fn a_worker_with_more_threads_gets_more() {
         let mut workers = targets(2);
         workers[1].share = 3.0;
-        let planned = plan(&pairs(40), &workers, |_, _| 0.0);
+        let planned = plan_far(&pairs(40), &workers);
         let second = planned.iter().filter(|worker| **worker == Some(1)).count();
         assert_eq!(second, 60);
     }
@@ -355,7 +319,7 @@ mod tests {
         let mut workers = targets(3);
         workers[2].roots_max = 2.0;
         for (count, expected) in [(15, [14, 14, 2]), (14, [13, 13, 2]), (16, [15, 15, 2])] {
-            let planned = plan(&pairs(count), &workers, |_, _| 0.0);
+            let planned = plan_far(&pairs(count), &workers);
             let found = [0, 1, 2].map(|worker| {
                 let of_worker = |to: &&Option<u32>| **to == Some(worker);
                 planned.iter().filter(of_worker).count()
@@ -365,7 +329,7 @@ mod tests {
         // Nobody else has room for the one that is left over.
         workers[0].roots_max = 1.0;
         workers[1].roots_max = 1.0;
-        let planned = plan(&pairs(15), &workers, |_, _| 0.0);
+        let planned = plan_far(&pairs(15), &workers);
         assert_eq!(planned.iter().flatten().count(), 4);
     }
 
@@ -373,7 +337,7 @@ mod tests {
     fn what_is_combined_with_a_result_goes_where_that_is() {
         // Tasks 0 and 1 lie on workers 2 and 1; roots 2 and 3 meet them.
         let graph = Graph::read(&[2, 1, -1, -1, -2, -2], &[0, 0, 0, 0, 2, 0, 2, 2, 1, 3]).unwrap();
-        let planned = plan(&graph, &targets(3), |_, _| 0.0);
+        let planned = plan_far(&graph, &targets(3));
         assert_eq!(planned[2], Some(2));
         assert_eq!(planned[3], Some(1));
     }
@@ -386,11 +350,8 @@ mod tests {
         let mut places = vec![-1; 8];
         places.push(-2);
         let graph = Graph::read(&places, &needs).unwrap();
-        let planned = plan(
-            &graph,
-            &targets(4),
-            |a, b| if a / 2 == b / 2 { 0.9 } else { 0.0 },
-        );
+        let near = |a: usize, b: usize| if a / 2 == b / 2 { 0.9 } else { 0.0 };
+        let planned = plan(&graph, &targets(4), &alone(&targets(4), near));
         let hosts: Vec<u32> = planned[..8]
             .iter()
             .map(|worker| worker.unwrap() / 2)
@@ -398,15 +359,52 @@ mod tests {
         assert_eq!(hosts, [0, 0, 0, 0, 1, 1, 1, 1]);
     }
 
+    proptest! {
+        /// Groups save time and change nothing: the plan is that of a group for each target.
+        #[test]
+        fn a_plan_is_the_same_by_groups(
+            hosts in prop::collection::vec(0..3u32, 1..9),
+            shares in prop::collection::vec(1..4u32, 9),
+            most in prop::collection::vec(prop_oneof![Just(f64::INFINITY), (0..6u32).prop_map(f64::from)], 9),
+            distances in prop::collection::vec(0..4u32, 9),
+            meetings in prop::collection::vec(prop::collection::vec(0..30u32, 1..5), 0..25),
+            placed in prop::collection::vec(0..9u32, 0..6),
+        ) {
+            let targets: Vec<Target> = targets(hosts.len() as u32)
+                .into_iter()
+                .zip(shares.iter().zip(&most))
+                .map(|(target, (&share, &roots_max))| Target { share: f64::from(share), roots_max, ..target })
+                .collect();
+            let cost = |a: usize, b: usize| {
+                let (a, b) = (hosts[a].min(hosts[b]), hosts[a].max(hosts[b]));
+                f64::from(distances[(3 * a + b) as usize])
+            };
+            let mut places = vec![-1; 30];
+            for (place, worker) in places.iter_mut().step_by(5).zip(&placed) {
+                *place = i64::from(*worker);
+            }
+            let mut needs = vec![0; 30];
+            for meeting in meetings {
+                places.push(-2);
+                needs.push(meeting.len() as u32);
+                needs.extend(meeting);
+            }
+            let graph = Graph::read(&places, &needs).unwrap();
+            let by_host = plan(&graph, &targets, &Groups::new(hosts.iter().copied(), cost));
+            let each_alone = plan(&graph, &targets, &Groups::new(0..hosts.len() as u32, cost));
+            prop_assert_eq!(by_host, each_alone);
+        }
+    }
+
     #[test]
     fn nobody_to_plan_for_is_no_plan() {
-        assert_eq!(plan(&pairs(1), &[], |_, _| 0.0), vec![None; 3]);
+        assert_eq!(plan_far(&pairs(1), &[]), vec![None; 3]);
         let idle = [Target {
             worker: 0,
             share: 0.0,
             roots_max: 1.0,
             memory_bytes: f64::INFINITY,
         }];
-        assert_eq!(plan(&pairs(1), &idle, |_, _| 0.0), vec![None; 3]);
+        assert_eq!(plan_far(&pairs(1), &idle), vec![None; 3]);
     }
 }

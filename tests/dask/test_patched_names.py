@@ -35,7 +35,8 @@ OURS = {
     "asked.py": {"restrictions"},
     "declared.py": {"counted", "found", "parts"},
     "encryption.py": {"_made", "_wanted"},
-    "execution.py": {"_current", "ours", "stream"},
+    # A queue of a class of ours
+    "execution.py": {"_current", "line", "ours", "stream", "work_queue"},
     "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
     # A lease, and a queue of the gate
     "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
@@ -68,6 +69,8 @@ OURS = {
     "reports.py": {"report"},
     # The function of a user's that is decorated
     "requests.py": {"amounts", "function"},
+    # An item of ours
+    "runs.py": {"item"},
     # The window is ours, of in_flight.py
     "roots.py": {"prefixes", "rootish", "self._window"},
     "sources.py": {"_links"},
@@ -93,7 +96,7 @@ STATE = {
     # As Worker.execute, _run_task and GraphNode.is_coro
     "execution.py": {
         "run_spec._is_coro",
-        "self._task_state.start_time",
+        "self.task_state.start_time",
         "thread_state.execution_state",
         "thread_state.key",
         "thread_state.start_time",

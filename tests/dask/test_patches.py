@@ -48,6 +48,7 @@ SWITCHES = {
     "hot-path.execution",
     "hot-path.futures",
     "hot-path.order",
+    "hot-path.runs",
     "placement.nearest-first",
 }
 #: With what is off unless it is asked for, as it is in this process
@@ -119,6 +120,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "WorkerState.add_replica",
         "Server.handle_stream",
         "Worker._start_async_instruction",
+        "Worker.handle_stimulus",
         "Client._send_to_scheduler",
         "Future.release",
         "FutureState._get_event",

@@ -21,6 +21,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter, thread_time
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn, TypeVar
@@ -51,6 +52,7 @@ from backhaul.dask.private import (
     time,
     worker_variable,
 )
+from backhaul.dask.runs import Line, runs_are_on
 from backhaul.dask.slotted_worker import lease_of
 
 __all__ = ["direct_start", "start_execution"]
@@ -110,20 +112,41 @@ def start_execution(
         not isinstance(executor, ThreadPoolExecutor)
         or type(executor) not in _EXECUTORS
         or worker.status not in WORKER_ANY_RUNNING
-        or task_state.annotations is None
-        or "executor" in task_state.annotations
-        or "span" in task_state.annotations
-        or worker.state.actors
-        or task_state.run_spec is None
-        or _is_coroutine(task_state.run_spec)
+        or not _is_ordinary(worker, task_state)
     ):
         return False
-    _quicken(executor)
-    execution = _Execution(worker, task_state, span_id)
-    if not execution.take_data():
-        return False
-    execution.submit(executor)
+    _quicken(worker, executor)
+    line: Line | None = getattr(executor._work_queue, "line", None)
+    execution: Any = None if line is None else line.take(task_state)
+    if execution is None:
+        execution = _Execution(worker, task_state, line)
+        if not execution.take_data():
+            return False
+    if execution.is_claimed:
+        execution.name(span_id)
+    else:
+        execution.submit(executor, span_id)
     return True
+
+
+def _is_ordinary(worker: Worker, task_state: Any) -> bool:
+    """Tell whether a task is a function that is called in a thread of the default pool."""
+    return (
+        task_state.annotations is not None
+        and "executor" not in task_state.annotations
+        and "span" not in task_state.annotations
+        and not worker.state.actors
+        and task_state.run_spec is not None
+        and not _is_coroutine(task_state.run_spec)
+    )
+
+
+def _prepare(worker: Worker, line: Line, task_state: Any) -> _Execution | None:
+    """Make an item of a task that is ready; None if it goes Dask's way."""
+    if not _is_ordinary(worker, task_state):
+        return None
+    execution = _Execution(worker, task_state, line)
+    return execution if execution.take_data() else None
 
 
 def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -185,8 +208,12 @@ class _Execution(asyncio.Future[None]):
         "_broken",
         "_context",
         "_data",
+        "_ended_s",
         "_error",
+        "_is_named",
+        "_is_over",
         "_key",
+        "_line",
         "_measured",
         "_metrics",
         "_metrics_before",
@@ -196,20 +223,28 @@ class _Execution(asyncio.Future[None]):
         "_span_id",
         "_started_s",
         "_submitted_s",
-        "_task_state",
         "_thread",
         "_times",
         "_worker",
+        "is_claimed",
+        "is_deferred",
+        "task_state",
     )
 
-    def __init__(self, worker: Worker, task_state: Any, span_id: str | None) -> None:
+    def __init__(self, worker: Worker, task_state: Any, line: Line | None) -> None:
         super().__init__(loop=_event_loop(worker))
         self._worker = worker
-        self._task_state = task_state
+        self._line = line
+        self.task_state = task_state
         self._key = task_state.key
-        self._run_id = task_state.run_id
         self._run_spec = task_state.run_spec
-        self._span_id = span_id
+        #: Whether the state machine has named it, and a thread has taken it before that
+        self._is_named = False
+        self.is_claimed = False
+        self._is_over = False
+        #: When it ended, and whether the report of that was to wait for others
+        self._ended_s = 0.0
+        self.is_deferred = False
         #: When the instruction began: time that no other metric accounts for is "other".
         self._started_s = perf_counter()
         self._metrics: list[tuple[Any, float, str]] = []
@@ -228,7 +263,7 @@ class _Execution(asyncio.Future[None]):
             start = time()
             data = self._worker.data
             self._data = {
-                dependency.key: data[dependency.key] for dependency in self._task_state.dependencies
+                dependency.key: data[dependency.key] for dependency in self.task_state.dependencies
             }
             stop = time()
             #: A copy of the context that caused the instruction, as a task of asyncio has.
@@ -240,19 +275,36 @@ class _Execution(asyncio.Future[None]):
             callbacks.reset(token)
         # Threshold and record of Worker.execute.
         if stop - start > 0.005:
-            self._task_state.startstops.append(
-                {"action": "disk-read", "start": start, "stop": stop}
-            )
+            self.task_state.startstops.append({"action": "disk-read", "start": start, "stop": stop})
         return True
 
-    def submit(self, executor: ThreadPoolExecutor) -> None:
-        """Queue it at the end of this turn of the event loop."""
-        worker = self._worker
-        worker._async_instructions.add(self)  # type: ignore[arg-type]
-        worker.active_keys.add(self._key)
-        self._task_state.start_time = time()
+    def claim(self) -> None:
+        """Have a thread begin with it, which the event loop hears of later."""
+        self.is_claimed = True
+        # Until here it has waited for a thread, as others do for whom nothing was prepared.
+        self._started_s = perf_counter()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.task_state.start_time = time()
         self._metrics_before = len(self._metrics)
         self._submitted_s = perf_counter()
+
+    def name(self, span_id: str | None) -> None:
+        """Have the state machine's consent, and stand for its instruction."""
+        worker = self._worker
+        self._is_named = True
+        self._span_id = span_id
+        self._run_id = self.task_state.run_id
+        worker._async_instructions.add(self)  # type: ignore[arg-type]
+        worker.active_keys.add(self._key)
+        if self._is_over and self._line is not None:
+            self._line.end(self)
+
+    def submit(self, executor: ThreadPoolExecutor, span_id: str | None) -> None:
+        """Queue it at the end of this turn of the event loop."""
+        self.name(span_id)
+        self._begin()
         # Not at once: the thread would wake up to wait for the interpreter, which this one needs
         # until the end of its turn.
         started = getattr(_current, "started", None)
@@ -292,13 +344,24 @@ class _Execution(asyncio.Future[None]):
             self.get_loop().call_soon(self._finish, context=self._context)
 
     def run(self) -> None:
-        """Run the task; called by a thread of the pool."""
+        """Run the task, and those that come next; called by a thread of the pool."""
+        execution: _Execution | None = self
+        while execution is not None:
+            execution = execution._run_and_report()
+
+    def _run_and_report(self) -> _Execution | None:
+        """Run the task; gives what the thread is to run at once."""
         if self.cancelled():
-            return
+            return None
         try:
             self._context.copy().run(self._run)
         except BaseException as error:
             self._broken = error
+        self._ended_s = perf_counter()
+        line = self._line
+        if line is not None:
+            following: Any = line.ended(self, is_last=self._broken is not None)
+            return following  # type: ignore[no-any-return]
         event_loop = self.get_loop()
         try:
             event_loop.call_soon_threadsafe(self._finish, context=self._context)
@@ -306,6 +369,7 @@ class _Execution(asyncio.Future[None]):
             # The event loop has been closed, with the worker that would handle the result.
             if not event_loop.is_closed():
                 raise
+        return None
 
     @_shown_as(run_task)
     def _run(self) -> None:
@@ -351,11 +415,23 @@ class _Execution(asyncio.Future[None]):
             delay_s = self._worker.scheduler_delay
             self._times = wall_s + delay_s, stop_s + delay_s
 
+    def finish(self) -> None:
+        """Tell the state machine, or do so when it has named it; called by the event loop."""
+        if self._is_named:
+            self._context.run(self._finish)
+        else:
+            self._is_over = True
+
     def _finish(self) -> None:
         """Tell the state machine; called by the event loop, in the context of the instruction."""
         if self.cancelled():
             self._drop()
             return
+        if self.is_deferred:
+            # That it waited for others is nobody's time.
+            waited_s = perf_counter() - self._ended_s
+            self._started_s += waited_s
+            self._submitted_s += waited_s
         worker = self._worker
         self._forget()
         self.set_result(None)
@@ -414,7 +490,7 @@ class _Execution(asyncio.Future[None]):
         if isinstance(error, Reschedule):
             return RescheduleEvent(key=self._key, stimulus_id=f"reschedule-{time()}")
         message = self._outcome
-        if self._task_state.state in ("executing", "long-running", "resumed"):
+        if self.task_state.state in ("executing", "long-running", "resumed"):
             logger.error(
                 "Compute Failed\n"
                 "Key:       %s\n"
@@ -423,7 +499,7 @@ class _Execution(asyncio.Future[None]):
                 "Exception: %r\n"
                 "Traceback: %r\n",
                 self._key,
-                self._task_state.state,
+                self.task_state.state,
                 repr(self._run_spec)[:1000],
                 message["exception_text"],
                 message["traceback_text"],
@@ -449,7 +525,7 @@ class _Execution(asyncio.Future[None]):
             # have its nanny close too, which is to restart it.
             self.get_loop().call_soon(_raise, error)
             raise error
-        if self._task_state.state in ("executing", "long-running"):
+        if self.task_state.state in ("executing", "long-running"):
             logger.error(f"Exception during execution of task {self._key!r}", exc_info=error)
         try:
             # `from_exception` reads the traceback of the exception being handled.
@@ -525,6 +601,9 @@ def _recorder(metrics: list[tuple[Any, float, str]]) -> Callable[[Any, float, st
 class _WorkQueue(queue.SimpleQueue[Any]):
     """A queue written in C, with the one thing that `Worker.close` asks of Python's."""
 
+    #: What its threads take without it
+    line: Line | None = None
+
     @property
     def queue(self) -> _WorkQueue:
         return self
@@ -535,7 +614,7 @@ class _WorkQueue(queue.SimpleQueue[Any]):
                 self.get_nowait()
 
 
-def _quicken(executor: ThreadPoolExecutor) -> None:
+def _quicken(worker: Worker, executor: ThreadPoolExecutor) -> None:
     """Give a thread pool that has no thread yet a queue written in C."""
     if isinstance(executor._work_queue, _WorkQueue) or executor._threads:
         return
@@ -546,6 +625,9 @@ def _quicken(executor: ThreadPoolExecutor) -> None:
     try:
         with executor._shutdown_lock:
             if not executor._shutdown and not executor._threads and executor._work_queue.empty():
-                EXECUTOR_QUEUE.install(executor, _WorkQueue())
+                work_queue = _WorkQueue()
+                if EXECUTOR_QUEUE.install(executor, work_queue) and runs_are_on(worker, executor):
+                    line = work_queue.line = Line(worker, executor)
+                    line.prepare = partial(_prepare, worker, line)
     finally:
         threads_lock.release()

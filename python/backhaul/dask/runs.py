@@ -1,0 +1,337 @@
+"""Runs: the tasks that a thread of a worker takes one after another, without the event loop.
+
+After each task the thread would wake the event loop, which tells the state machine, which names the
+next task, which goes through the queue of the pool: more than a trivial task takes, and two
+switches of threads. Here the event loop lays out beforehand which tasks come next, in the order in
+which the state machine would name them; a thread that has ended one takes the next of them at once.
+What has ended is told to the state machine in the order in which it did, up to `RESULTS_MAX` or
+`REPORT_S` at a time.
+
+The state machine sees what it always sees: before anything else is told to it, all that threads
+have done is told, and while it is told something no thread takes a task. So a request to steal or
+to cancel a task that runs finds it executing. A task is laid out only if nothing that ends before
+it can change whose turn it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import Any, Final, Protocol
+
+from distributed import Status, WorkerPlugin
+
+from backhaul.dask.private import (
+    HeapSet,
+    Worker,
+    WorkerStateMachine,
+    pool_thread_state,
+)
+from backhaul.dask.slotted_worker import SlottedWorkerState, slots_of
+
+__all__ = ["Item", "Line", "runs_are_on", "settling_handle_stimulus"]
+
+#: Most tasks that are laid out
+AHEAD_MAX: Final = 32
+#: Bytes of inputs that may be held for them: what is held cannot be spilled
+INPUT_BYTES_MAX: Final = 32 << 20
+#: Most results that wait for the event loop, and for how long they do
+RESULTS_MAX: Final = 32
+REPORT_S: Final = 0.001
+
+
+class Item(Protocol):
+    """A task that is laid out, or that runs."""
+
+    task_state: Any
+    #: Whether a thread has taken it before the state machine named it
+    is_claimed: bool
+    #: Whether the thread that ended it went on at once, so that the report may wait
+    is_deferred: bool
+
+    def claim(self) -> None:
+        """Note that a thread has taken it; called by that thread."""
+
+    def finish(self) -> None:
+        """Tell the state machine how it ended; called by the event loop."""
+
+
+class Line:
+    """The tasks of a worker that its threads may take next, and those that they have ended.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        Whose tasks they are.
+    executor : distributed.threadpoolexecutor.ThreadPoolExecutor
+        Whose threads run them.
+
+    Attributes
+    ----------
+    prepare : callable
+        Makes an `Item` of a task that is ready, with its inputs; None if it is no task for a run.
+    """
+
+    def __init__(self, worker: Worker, executor: Any) -> None:
+        self._worker = worker
+        self._executor = executor
+        self.prepare: Callable[[Any], Item | None] = lambda _: None
+        self._event_loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop  # type: ignore[attr-defined]
+        # The event loop holds it while the state machine works, threads while they take a task.
+        self._lock = threading.RLock()
+        self._next: deque[Item] = deque()
+        self._ended: deque[Item] = deque()
+        #: Those laid out, and those that threads have taken before the state machine named them
+        self._items: dict[Any, Item] = {}
+        #: Whether the event loop has been called, or asked to be with the next result
+        self._is_called = False
+        self._is_quiet = True
+        self._is_busy = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # Called by threads
+
+    def ended(self, item: Item, *, is_last: bool) -> Item | None:
+        """Note that a task has ended, and take the next one.
+
+        Parameters
+        ----------
+        item : Item
+            What has ended, in this thread of the pool.
+        is_last : bool
+            Whether the thread shall take no other.
+
+        Returns
+        -------
+        Item or None
+            What the thread is to run at once.
+        """
+        following: Item | None = None
+        executor = self._executor
+        with self._lock:
+            if (
+                self._next
+                and not is_last
+                # What needs its result may come before all others.
+                and not item.task_state.dependents
+                # The thread has left the pool, another one wants its place, or it is to end.
+                and pool_thread_state.proceed
+                and not executor._rejoin_list
+                and not executor._shutdown
+            ):
+                following = self._next.popleft()
+                following.claim()
+            item.is_deferred = following is not None
+            self._ended.append(item)
+            calls = not self._is_called and (
+                following is None or self._is_quiet or len(self._ended) >= RESULTS_MAX
+            )
+            if calls:
+                self._is_called = True
+        if calls:
+            try:
+                self._event_loop.call_soon_threadsafe(self._settle)
+            except RuntimeError:
+                # The event loop has been closed, with the worker that would handle the result.
+                if not self._event_loop.is_closed():
+                    raise
+        return following
+
+    # Called by the event loop
+
+    def handle(self, original: Callable[..., None], stimuli: tuple[Any, ...]) -> None:
+        """Tell the state machine what threads have done, and then something else.
+
+        Parameters
+        ----------
+        original : callable
+            Dask's function that tells it.
+        stimuli : tuple
+            The events.
+        """
+        if self._is_busy:
+            # What it is told leads to this.
+            original(self._worker, *stimuli)
+            return
+        self._is_busy = True
+        try:
+            self._tell()
+            with self._lock:
+                # A thread may have ended one since.
+                self._tell()
+                if stimuli:
+                    original(self._worker, *stimuli)
+                    self._tell()
+                self._lay_out()
+        finally:
+            self._is_busy = False
+            # One of them broke off what was told.
+            if self._ended:
+                self._event_loop.call_soon(self._settle)
+
+    def take(self, task_state: Any) -> Item | None:
+        """Give what was made for a task that the state machine has named.
+
+        Parameters
+        ----------
+        task_state : distributed.worker_state_machine.TaskState
+            The task.
+
+        Returns
+        -------
+        Item or None
+            None if nothing was. A thread has it already if it is claimed.
+        """
+        if task_state.key not in self._items:
+            return None
+        with self._lock:
+            item = self._items.pop(task_state.key)
+            if not item.is_claimed:
+                self._next.remove(item)
+            return item if item.task_state is task_state else None
+
+    def end(self, item: Item) -> None:
+        """Have the state machine told of a task that ended before it was named."""
+        with self._lock:
+            self._ended.append(item)
+
+    def _settle(self) -> None:
+        with self._lock:
+            self._is_called = False
+        self.handle(_tell_nothing, ())
+
+    def _tick(self) -> None:
+        self._timer = None
+        with self._lock:
+            # Nothing has ended for that long: the next result is not to wait.
+            self._is_quiet = not self._ended
+        if not self._is_quiet:
+            self.handle(_tell_nothing, ())
+
+    def _tell(self) -> None:
+        """Tell the state machine of all that has ended."""
+        while self._ended:
+            # Whatever one of them leads to, the others are told later.
+            self._ended.popleft().finish()
+
+    def _lay_out(self) -> None:
+        """Say which tasks come next; the lock is held, and the state machine knows everything."""
+        items, self._items = self._items, {}
+        self._next.clear()
+        # A thread that was told so late that its task has been forgotten meanwhile
+        for key, item in items.items():
+            if item.is_claimed and item.task_state.state == "ready":
+                self._items[key] = item
+        worker = self._worker
+        state = worker.state
+        if not state.ready or not _is_plain(worker):
+            return
+        room_bytes = INPUT_BYTES_MAX
+        for task_state in _first(state.ready, AHEAD_MAX):
+            key = task_state.key
+            if key in self._items:
+                continue
+            room_bytes -= sum(dependency.nbytes or 0 for dependency in task_state.dependencies)
+            if room_bytes < 0 or not _in_memory(worker.data, task_state.dependencies):
+                break
+            known = items.get(key)
+            if known is None or known.task_state is not task_state:
+                known = self.prepare(task_state)
+            # Those behind it would go past it.
+            if known is None:
+                break
+            self._items[key] = known
+            self._next.append(known)
+        if self._next:
+            self._is_quiet = False
+            if self._timer is None:
+                self._timer = self._event_loop.call_later(REPORT_S, self._tick)
+
+
+def runs_are_on(worker: Worker, executor: Any) -> bool:
+    """Tell whether threads of a pool may take tasks by themselves.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        Whose events go through `settling_handle_stimulus`, if that is switched on.
+    executor : distributed.threadpoolexecutor.ThreadPoolExecutor
+        A pool of its own.
+    """
+    # That imports this.
+    from backhaul.dask.activation import installed
+
+    return (
+        worker.executors.get("default") is executor
+        # A sub-class may handle events otherwise.
+        and type(worker).handle_stimulus is Worker.handle_stimulus
+        and any(patch.replace == "runs.settling_handle_stimulus" for patch in installed())
+    )
+
+
+def _tell_nothing(_: Worker) -> None:
+    """Stand for Dask's function where there is no event of its own."""
+
+
+def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., None]:
+    """Make a `Worker.handle_stimulus` that first tells what threads have done."""
+
+    def handle_stimulus(self: Worker, *stims: Any) -> None:
+        queue: Any = getattr(self.executors.get("default"), "_work_queue", None)
+        line: Line | None = getattr(queue, "line", None)
+        if line is None:
+            original(self, *stims)
+        else:
+            line.handle(original, stims)
+
+    return handle_stimulus
+
+
+def _is_plain(worker: Worker) -> bool:
+    """Tell whether the state machine names tasks by their order alone, and nobody looks on."""
+    state = worker.state
+    if (
+        not state.running
+        or worker.status is not Status.running
+        or state.constrained
+        or state.actors
+        or type(state) not in (WorkerStateMachine, SlottedWorkerState)
+    ):
+        return False
+    slots = slots_of(state)
+    if slots is not None and not slots.is_idle:
+        return False
+    # A plugin hears of each task when it starts.
+    return all(
+        getattr(type(plugin), "transition", WorkerPlugin.transition) is WorkerPlugin.transition
+        for plugin in worker.plugins.values()
+    )
+
+
+def _in_memory(data: Any, dependencies: Any) -> bool:
+    """Tell whether results are where looking at them reads no disk."""
+    if type(data) is dict:
+        return all(dependency.key in data for dependency in dependencies)
+    fast = getattr(data, "fast", None)
+    return not dependencies or (
+        fast is not None and all(dependency.key in fast for dependency in dependencies)
+    )
+
+
+def _first(tasks: HeapSet[Any], count: int) -> Iterator[Any]:
+    """Give the first tasks of a heap in their order; the heap is not sorted for it."""
+    heap, members = tasks._heap, tasks._data
+    seen: set[Any] = set()
+    candidates = [(heap[0], 0)] if heap else []
+    while candidates and len(seen) < count:
+        (_, _, reference), at = heappop(candidates)
+        task = reference()
+        if task in members and task not in seen:
+            seen.add(task)
+            yield task
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < len(heap):
+                heappush(candidates, (heap[child], child))

@@ -353,12 +353,14 @@ class _Execution(asyncio.Future[None]):
         """Run the task; gives what the thread is to run at once."""
         if self.cancelled():
             return None
+        line = self._line
+        if line is not None:
+            line.begins()
         try:
             self._context.copy().run(self._run)
         except BaseException as error:
             self._broken = error
         self._ended_s = perf_counter()
-        line = self._line
         if line is not None:
             following: Any = line.ended(self, is_last=self._broken is not None)
             return following  # type: ignore[no-any-return]

@@ -42,6 +42,9 @@ INPUT_BYTES_MAX: Final = 32 << 20
 RESULTS_MAX: Final = 32
 REPORT_S: Final = 0.001
 
+#: What stands for True while a task runs; a task that leaves the pool, or comes back, overwrites it
+_STAYS: Final = object()
+
 
 class Item(Protocol):
     """A task that is laid out, or that runs."""
@@ -94,6 +97,10 @@ class Line:
 
     # Called by threads
 
+    def begins(self) -> None:
+        """Note that this thread of the pool begins with a task."""
+        pool_thread_state.proceed = _STAYS
+
     def ended(self, item: Item, *, is_last: bool) -> Item | None:
         """Note that a task has ended, and take the next one.
 
@@ -111,14 +118,17 @@ class Line:
         """
         following: Item | None = None
         executor = self._executor
+        if pool_thread_state.proceed is not _STAYS:
+            # The event loop was told that it left, or is about to be: it must hear of that first.
+            self._call(self._leaver_ended, item)
+            return None
         with self._lock:
             if (
                 self._next
                 and not is_last
                 # What needs its result may come before all others.
                 and not item.task_state.dependents
-                # The thread has left the pool, another one wants its place, or it is to end.
-                and pool_thread_state.proceed
+                # Another thread wants the place of this one, or all are to end.
                 and not executor._rejoin_list
                 and not executor._shutdown
             ):
@@ -132,13 +142,16 @@ class Line:
             if calls:
                 self._is_called = True
         if calls:
-            try:
-                self._event_loop.call_soon_threadsafe(self._settle)
-            except RuntimeError:
-                # The event loop has been closed, with the worker that would handle the result.
-                if not self._event_loop.is_closed():
-                    raise
+            self._call(self._settle)
         return following
+
+    def _call(self, function: Callable[..., None], *args: Any) -> None:
+        try:
+            self._event_loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            # The event loop has been closed, with the worker that would handle the result.
+            if not self._event_loop.is_closed():
+                raise
 
     # Called by the event loop
 
@@ -194,13 +207,17 @@ class Line:
             return item if item.task_state is task_state else None
 
     def end(self, item: Item) -> None:
-        """Have the state machine told of a task that ended before it was named."""
+        """Have the state machine told that a task has ended."""
         with self._lock:
             self._ended.append(item)
 
     def _settle(self) -> None:
         with self._lock:
             self._is_called = False
+        self.handle(_tell_nothing, ())
+
+    def _leaver_ended(self, item: Item) -> None:
+        self.end(item)
         self.handle(_tell_nothing, ())
 
     def _tick(self) -> None:

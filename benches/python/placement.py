@@ -16,6 +16,7 @@ from rich.table import Table
 from backhaul import _native
 from backhaul.bench.placement.machines import hosts_machine
 from backhaul.bench.placement.simulation_job import SimulatedCluster
+from backhaul.dask.placement import BETA, BETA_PRIVATE
 from backhaul.dask.private import Task
 
 __all__ = ["main"]
@@ -41,7 +42,7 @@ def main(workers: str, inputs: str, roots: int) -> None:
     console = Console()
     console.print(table)
     for number in map(int, workers.split(",")):
-        us = asyncio.run(_plan(number, roots))
+        us = _plan(number, roots)
         console.print(f"{number} workers: a plan of {roots} roots in pairs, {us:.2f} µs a task")
 
 
@@ -81,11 +82,15 @@ async def _decisions(workers: int, policy: str, counts: list[int]) -> list[float
     return found
 
 
-async def _plan(workers: int, roots: int) -> float:
-    """Time a plan of roots that are combined in pairs, in µs a task."""
-    machine = hosts_machine("bench", hosts=workers // 8, workers=8, nic_gb_per_s=3.0)
-    cluster = SimulatedCluster(machine, policy="backhaul")
-    assert cluster.placement is not None
+def _plan(workers: int, roots: int) -> float:
+    """Time a plan of roots that are combined in pairs, in µs a task.
+
+    Workers are eight to a host, of whose links nothing is known yet, as when a cluster starts.
+    """
+    mirror = _native.Placement(beta=BETA, beta_private=BETA_PRIVATE)
+    addresses = [f"tcp://{number}" for number in range(workers)]
+    for number, address in enumerate(addresses):
+        mirror.add_worker(address, number // 8, number // 8)
     pairs = roots // 2
     places = [-1] * (2 * pairs) + [-2] * pairs
     needs = [0] * (2 * pairs)
@@ -93,10 +98,8 @@ async def _plan(workers: int, roots: int) -> float:
         needs += [2, pair, pair + pairs]
     kinds = [0] * len(places)
     targets = [(number, 2.0, math.inf) for number in range(workers)]
-    mirror = cluster.placement.mirror
     arguments = (mirror, places, needs, kinds, [(0.01, 1e6)], targets)
     us = _best_us(lambda: _native.plan_roots(*arguments), times=1)
-    cluster.close()
     return us / len(places)
 
 

@@ -104,7 +104,7 @@ def test_a_slow_reader_does_not_grow_a_fast_writer(far_lane: str, start: Start) 
             request = near.send_frames(frames)
             try:
                 # Far longer than one takes that is not kept waiting.
-                request.wait(0.01)
+                request.wait(0.002)
             except QueueFull as error:
                 refused = error
                 break

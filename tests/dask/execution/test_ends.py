@@ -192,7 +192,8 @@ async def test_a_restarted_worker_runs_tasks_again(
     client: Client, scheduler: Scheduler, nanny: Nanny, eventually: Eventually
 ) -> None:
     assert await client.submit(add, 1, 2) == 3
-    running = client.submit(sleep, 600)
+    # Dask waits for its end for up to 30 s.
+    running = client.submit(sleep, 8)
     await eventually(lambda: scheduler.workers[nanny.worker_address].processing)
     await client.restart()
     assert running.status == "cancelled"

@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import attrgetter
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def check(line: Line) -> None:
     """See that what is laid out comes first, and the state machine knows what threads do."""
     state = line._worker.state
-    ready = sorted(state.ready, key=lambda ts: ts.priority)
+    ready: list[Any] = sorted(state.ready, key=attrgetter("priority"))
     laid_out = [item.task_state for item in line._next]
     assert laid_out == ready[: len(laid_out)]
     assert len(state.executing) <= state.nthreads
@@ -195,8 +196,9 @@ async def test_what_needs_a_result_goes_before_what_was_laid_out(
     needs = ComputeTaskEvent.dummy(
         "needs", who_has={"first": [worker.address]}, priority=(-2000,), stimulus_id="needs"
     )
-    needs.run_spec = worker.state.tasks["a"].run_spec.substitute({}, key="needs")
-    needs.span_id = worker.state.tasks["a"].span_id
+    like: Any = worker.state.tasks["a"]
+    needs.run_spec = like.run_spec.substitute({}, key="needs")
+    needs.span_id = like.span_id
     worker.handle_stimulus(needs)
     assert worker.state.tasks["first"].dependents
     gates["first"].set()

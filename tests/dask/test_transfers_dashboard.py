@@ -126,9 +126,10 @@ async def test_the_page_shows_who_sends_what_to_whom_and_goes_on_to(
 
         a, b = cluster.scheduler.workers
         await move(client, a, b)
-        # Without a reload: it comes with the next heartbeats.
+        # Without a reload: it comes with the next heartbeats, of each worker in its turn.
         await browser.until(
-            f"{CELLS}.some((cell) => cell.receiver == '{b}' && cell.sender == '{a}'"
+            f"{CELLS}.length == 2"
+            f" && {CELLS}.some((cell) => cell.receiver == '{b}' && cell.sender == '{a}'"
             " && cell.bytes.endsWith('MB'))"
         )
         cells = {(cell["receiver"], cell["sender"]): cell for cell in await browser.evaluate(CELLS)}

@@ -20,7 +20,7 @@ PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name '*.
 
 # Parts of the tests that run beside one another. Each of them waits for half of its time, and each
 # prints when it is over.
-TEST_JOBS ?= 2
+TEST_JOBS ?= 3
 
 # Models are explored for seconds: what link-time optimisation saves there, it costs to build
 QUICK_RELEASE := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
@@ -50,10 +50,10 @@ run: build ## Set up, then run a Dask job over tcp:// and over backhaul:// and c
 build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
 
 .PHONY: test
-test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test, two parts at a time (TEST_JOBS=1: one after another)
+test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test, three parts at a time (TEST_JOBS=1: one after another)
 	cargo test --workspace --no-run
 	$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
-	  test-python test-rust $(if $(ARGS),,test-newest) test-loom
+	  $(if $(ARGS),test-python test-rust,test-dask test-rest test-rust test-newest) test-loom
 
 .PHONY: test-rust
 test-rust: $(VENV)/.run ## The Rust tests alone
@@ -69,7 +69,16 @@ test-loom: $(VENV)/.run ## The loom models alone: rings, completion table, wake-
 test-python: build $(VENV)/.dev ## The Python tests alone
 	$(BIN)/python -m pytest $(ARGS)
 
-# A cache of its own: it may run beside the other
+# The longer half of them. Each half has a cache of its own, as they run beside one another
+.PHONY: test-dask
+test-dask: build $(VENV)/.dev
+	$(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_dask tests/dask
+
+.PHONY: test-rest
+test-rest: build $(VENV)/.dev
+	$(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_rest --ignore=tests/dask
+
+# A cache of its own: it may run beside the others
 .PHONY: test-newest
 test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask alone
 	$(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),tests/dask)

@@ -49,6 +49,7 @@ SWITCHES = {
     "hot-path.futures",
     "hot-path.order",
     "hot-path.runs",
+    "hot-path.small-graphs",
     "placement.nearest-first",
 }
 #: With what is off unless it is asked for, as it is in this process
@@ -126,6 +127,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "FutureState._get_event",
         "FutureState.wait",
         "dask.order.order",
+        "distributed.scheduler.offload",
         "distributed.utils.All",
         "distributed.worker._run_actor",
     }, distributed.__version__

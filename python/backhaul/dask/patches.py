@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 import dask.order
+import distributed.scheduler
 import distributed.utils
 import distributed.worker
 
@@ -27,6 +28,7 @@ from backhaul.dask.private import (
     Future,
     FutureState,
     HeapSet,
+    LLGExpr,
     Server,
     SpillBuffer,
     StateMachineEvent,
@@ -35,10 +37,13 @@ from backhaul.dask.private import (
     Worker,
     WorkerState,
     WorkerStateMachine,
+    materialize_graph,
+    offload,
     pool_worker,
     run_actor,
     run_task,
     run_task_simple,
+    update_graph,
     wait_for,
     wait_for_all,
 )
@@ -195,6 +200,19 @@ PATCHES: tuple[Patch, ...] = (
             Future._bind_late: "36cf95d12009",
             Client._dec_ref: "f7c892d68ed0",
             Client._release_key: "2d790ca7d72e",
+        },
+    ),
+    # In its module, where the scheduler looks it up.
+    Patch(
+        switch="hot-path.small-graphs",
+        owner=distributed.scheduler,
+        name="offload",
+        replace="small_graphs.inline_offload",
+        read={
+            update_graph: "042ec25aa66b",
+            materialize_graph: "a9e296bb767e",
+            offload: "d8c86146670c",
+            LLGExpr: "8f2f688147e6",
         },
     ),
     # Where a scheduler keeps account of what each worker still needs

@@ -31,10 +31,12 @@ Besides the names below we depend on some facts that no import shows:
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import cloudpickle
 from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
+from dask._expr import LLGExpr
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 from dask.local import MultiprocessingPoolExecutor
 from dask.multiprocessing import initialize_worker_process
@@ -77,12 +79,14 @@ from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpac
 from distributed.protocol.utils import msgpack_opts
 from distributed.scheduler import (
     ClientState,
+    Scheduler,
     SchedulerState,
     TaskGroup,
     TaskPrefix,
     TaskState,
     WorkerState,
 )
+from distributed.scheduler import _materialize_graph as materialize_graph
 from distributed.scheduler import _task_slots_available as task_slots_available
 from distributed.sizeof import safe_sizeof
 from distributed.spill import SpillBuffer
@@ -162,6 +166,7 @@ __all__ = [
     "GatherDepSuccessEvent",
     "GraphNode",
     "HeapSet",
+    "LLGExpr",
     "List",
     "MultiprocessingPoolExecutor",
     "Nanny",
@@ -221,6 +226,7 @@ __all__ = [
     "key_split",
     "loads",
     "log_errors",
+    "materialize_graph",
     "maybe_compress",
     "merge_and_deserialize",
     "msgpack_decode_default",
@@ -248,11 +254,15 @@ __all__ = [
     "threads_lock",
     "time",
     "to_frames",
+    "update_graph",
     "wait_for",
     "wait_for_all",
     "worker_events",
     "worker_variable",
 ]
+
+#: Without its decorator, whose source it would show otherwise
+update_graph = inspect.unwrap(Scheduler.update_graph)
 
 containers = (List, Tuple, Set, Dict)
 

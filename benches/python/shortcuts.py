@@ -24,7 +24,7 @@ __all__ = ["SWITCHES", "main"]
 _ROOT = "distributed.comm.backhaul"
 
 #: The switches, in the order in which they are added
-SWITCHES = ("hot-path.small-graphs", "hot-path.ride-along")
+SWITCHES = ("hot-path.small-graphs", "hot-path.ride-along", "small-results.enabled")
 
 #: Cases, the job of each, and how many tasks it has
 _CASES = {

@@ -51,6 +51,7 @@ SWITCHES = {
     "hot-path.runs",
     "hot-path.small-graphs",
     "placement.nearest-first",
+    "small-results.enabled",
 }
 #: With what is off unless it is asked for, as it is in this process
 ALL_SWITCHES = {*SWITCHES, "placement.enabled"}
@@ -122,6 +123,9 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Server.handle_stream",
         "Worker._start_async_instruction",
         "Worker.handle_stimulus",
+        "Client._gather_remote",
+        "Client._handle_report",
+        "Client._release_key",
         "Client._send_to_scheduler",
         "Future.release",
         "FutureState._get_event",
@@ -526,5 +530,6 @@ def test_every_patch_of_single_objects_fits_this_release(patch: patching.Instanc
 def test_every_patch_of_single_objects_is_in_the_list() -> None:
     listed = {**vars(instance_patches), **vars(resource_patches)}
     named = {each for each in listed.values() if isinstance(each, patching.InstancePatch)}
+    named |= set(instance_patches.CLIENT_RESULTS.values())
     assert named == set(instance_patches.INSTANCE_PATCHES)
     assert all(patch.read for patch in patches.PATCHES)

@@ -37,6 +37,8 @@ from backhaul.dask.private import (
     Worker,
     WorkerState,
     WorkerStateMachine,
+    handle_report,
+    log_errors,
     materialize_graph,
     offload,
     pool_worker,
@@ -214,6 +216,32 @@ PATCHES: tuple[Patch, ...] = (
             offload: "d8c86146670c",
             LLGExpr: "8f2f688147e6",
         },
+    ),
+    # A client says that it holds results before it hears of the first
+    Patch(
+        switch="small-results.enabled",
+        owner=Client,
+        name="_handle_report",
+        replace="held_results.holding_handle_report",
+        read={
+            handle_report: "b758acbb2eb2",
+            log_errors: "3e2526feca6f",
+            Client._start: "3fb82c8b15ee",
+        },
+    ),
+    Patch(
+        switch="small-results.enabled",
+        owner=Client,
+        name="_release_key",
+        replace="held_results.releasing_release_key",
+        read={Client._release_key: "2d790ca7d72e"},
+    ),
+    Patch(
+        switch="small-results.enabled",
+        owner=Client,
+        name="_gather_remote",
+        replace="held_results.sparing_gather_remote",
+        read={Client._gather_remote: "b9dc86ed83f4", Client._gather: "e5e8b8868464"},
     ),
     # Where a scheduler keeps account of what each worker still needs
     Patch(

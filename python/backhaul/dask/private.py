@@ -218,6 +218,7 @@ __all__ = [
     "from_frames",
     "get_ip",
     "get_ip_interface",
+    "handle_report",
     "import_term",
     "initialize_worker_process",
     "instructions",
@@ -261,7 +262,8 @@ __all__ = [
     "worker_variable",
 ]
 
-#: Without its decorator, whose source it would show otherwise
+# Without their decorator, which hides where they come from
+handle_report = inspect.unwrap(Client._handle_report)
 update_graph = inspect.unwrap(Scheduler.update_graph)
 
 containers = (List, Tuple, Set, Dict)

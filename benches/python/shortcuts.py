@@ -24,7 +24,12 @@ __all__ = ["SWITCHES", "main"]
 _ROOT = "distributed.comm.backhaul"
 
 #: The switches, in the order in which they are added
-SWITCHES = ("hot-path.small-graphs", "hot-path.ride-along", "small-results.enabled")
+SWITCHES = (
+    "hot-path.small-graphs",
+    "hot-path.ride-along",
+    "small-results.enabled",
+    "hot-path.result",
+)
 
 #: Cases, the job of each, and how many tasks it has
 _CASES = {
@@ -44,12 +49,11 @@ class _Options(tasks.Options):
     def configurations(self) -> list[Configuration]:
         if not self.added:
             return [_with((), "none"), _with(SWITCHES, "all")]
-        return [
-            _with(
-                SWITCHES[:count], f"+ {SWITCHES[count - 1].partition('.')[2]}" if count else "none"
-            )
-            for count in range(len(SWITCHES) + 1)
-        ]
+        found = [_with((), "none")]
+        for count, switch in enumerate(SWITCHES, 1):
+            name = switch.removeprefix("hot-path.").removesuffix(".enabled")
+            found.append(_with(SWITCHES[:count], f"+ {name}"))
+        return found
 
 
 def _with(switches: tuple[str, ...], name: str) -> Configuration:

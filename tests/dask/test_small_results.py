@@ -163,7 +163,7 @@ async def test_results_come_without_being_asked_for(
 async def test_each_look_gives_a_value_of_its_own(
     client: Client, scheduler: Scheduler, worker: Worker
 ) -> None:
-    future = client.submit(list, [1, 2])
+    future: Any = client.submit(list, [1, 2])
     first = await future
     first.append(3)
     assert await future == [1, 2]

@@ -243,6 +243,18 @@ PATCHES: tuple[Patch, ...] = (
         replace="held_results.sparing_gather_remote",
         read={Client._gather_remote: "b9dc86ed83f4", Client._gather: "e5e8b8868464"},
     ),
+    Patch(
+        switch="hot-path.result",
+        owner=Future,
+        name="result",
+        replace="native_wait.blocking_result",
+        read={
+            Future.result: "ab86f0096ede",
+            Future._result: "f096ab6c742d",
+            Client.sync: "7422a21c49bc",
+            FutureState: "a3cf7ecc4e8d",
+        },
+    ),
     # Where a scheduler keeps account of what each worker still needs
     Patch(
         switch="placement.enabled",

@@ -18,18 +18,9 @@ from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.option_types import ListType
 from backhaul.bench.tables import open_console, print_machine
 from backhaul.bench.task_tables import tasks_tables
+from backhaul.bench.trace import SHORTCUTS, shortcuts
 
-__all__ = ["SWITCHES", "main"]
-
-_ROOT = "distributed.comm.backhaul"
-
-#: The switches, in the order in which they are added
-SWITCHES = (
-    "hot-path.small-graphs",
-    "hot-path.ride-along",
-    "small-results.enabled",
-    "hot-path.result",
-)
+__all__ = ["main"]
 
 #: Cases, the job of each, and how many tasks it has
 _CASES = {
@@ -48,17 +39,12 @@ class _Options(tasks.Options):
     @property
     def configurations(self) -> list[Configuration]:
         if not self.added:
-            return [_with((), "none"), _with(SWITCHES, "all")]
-        found = [_with((), "none")]
-        for count, switch in enumerate(SWITCHES, 1):
+            return [shortcuts((), "none"), shortcuts(SHORTCUTS, "all")]
+        found = [shortcuts((), "none")]
+        for count, switch in enumerate(SHORTCUTS, 1):
             name = switch.removeprefix("hot-path.").removesuffix(".enabled")
-            found.append(_with(SWITCHES[:count], f"+ {name}"))
+            found.append(shortcuts(SHORTCUTS[:count], f"+ {name}"))
         return found
-
-
-def _with(switches: tuple[str, ...], name: str) -> Configuration:
-    settings = tuple((f"{_ROOT}.{switch}", str(switch in switches)) for switch in SWITCHES)
-    return Configuration("backhaul", settings=settings, settings_name=name)
 
 
 @click.command("shortcuts")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -136,6 +137,17 @@ def test_what_is_not_held_is_gathered(client: Client, looped: list[Any]) -> None
     event.set()
     assert future.result(timeout=60) == 5
     assert looped.count("_result") == 3
+
+
+def test_tracebacks_are_as_short_as_dasks(client: Client) -> None:
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    future = client.submit(fails)
+    with pytest.raises(ZeroDivisionError) as raised:
+        future.result()
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    assert [frame.name for frame in frames][1:] == ["result", "fails"]
 
 
 def test_an_asynchronous_client_gets_a_coroutine(client: Client) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backhaul.dask.held_results import held_by
-from backhaul.dask.private import Client, Future, FutureState
+from backhaul.dask.private import Client, Future, FutureState, shorten_traceback
 from backhaul.dask.waiting import StateEvent
 
 __all__ = ["blocking_result"]
@@ -23,20 +23,28 @@ def blocking_result(original: Callable[..., Any]) -> Callable[..., Any]:
     """Make a `Future.result` that needs no event loop for a result that is held."""
 
     def result(self: Future[Any], timeout: Any = None) -> Any:
-        client, state = self._client, self._state
-        if client is None or state is None or not _may_block(client):
-            return original(self, timeout)
-        held = held_by(client)
-        if held is None:
-            return original(self, timeout)
-        if state.status == "pending" and timeout is None:
-            _wait(state)
-        # Not of another future of that key, as there is after a restart.
-        if client.futures.get(self.key) is state and (value := held.value_of(self.key)):
+        if value := _held_result(self, timeout):
             return value[0]
-        return original(self, timeout)
+        # As Dask's own: a call of it would be one frame more in tracebacks that are to be short.
+        self._verify_initialized()
+        with shorten_traceback():
+            return self.client.sync(self._result, callback_timeout=timeout)
 
     return result
+
+
+def _held_result(future: Future[Any], timeout: Any) -> tuple[Any, ...]:
+    """Wait for a result, if this thread may, and give it alone; nothing if it is not held."""
+    client, state = future._client, future._state
+    if client is None or state is None or not _may_block(client):
+        return ()
+    held = held_by(client)
+    if held is None:
+        return ()
+    if state.status == "pending" and timeout is None:
+        _wait(state)
+    # Not of another future of that key, as there is after a restart.
+    return held.value_of(future.key) if client.futures.get(future.key) is state else ()
 
 
 def _may_block(client: Client) -> bool:

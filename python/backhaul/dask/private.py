@@ -42,6 +42,7 @@ from dask.local import MultiprocessingPoolExecutor
 from dask.multiprocessing import initialize_worker_process
 from dask.order import order as dask_order
 from dask.system import CPU_COUNT
+from dask.utils import shorten_traceback
 from distributed import worker_state_machine as instructions
 from distributed.batched import BatchedSend
 from distributed.client import Client, Future, FutureState
@@ -248,6 +249,7 @@ __all__ = [
     "safe_sizeof",
     "serialize",
     "serialize_and_split",
+    "shorten_traceback",
     "sizeof",
     "starting_method",
     "task_slots_available",

@@ -93,7 +93,9 @@ def carrying(state: WorkerStateMachine, ts: Any, message: TaskFinishedMsg) -> Ta
     TaskFinishedMsg
         The message, or one that carries the result.
     """
-    bytes_max = _asked.get(state.address)
+    if not _asked:
+        return message
+    bytes_max = _asked.get(getattr(state, "address", ""))
     if bytes_max is None or message.nbytes > bytes_max:
         return message
     data = state.data

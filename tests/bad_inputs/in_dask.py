@@ -16,6 +16,7 @@ from backhaul.cli import main as backhaul_command
 from backhaul.dask.config import (
     Settings,
     resource_limits,
+    small_result_limits,
     switched_on,
     transfers_links_max,
     work_in_hand_limits,
@@ -62,6 +63,8 @@ CONFIGURATION = [
     _sets("hot-path.batching", "yes", lambda: switched_on("hot-path.batching")),
     _sets("work-in-hand.memory-share", 2, work_in_hand_limits),
     _sets("work-in-hand.seconds", None, work_in_hand_limits),
+    _sets("small-results.size", "little", small_result_limits),
+    _sets("small-results.kept", -1, small_result_limits),
     _sets("resources.beside", -3, resource_limits),
     _sets("transfers.links-limit", "no", transfers_links_max),
 ]

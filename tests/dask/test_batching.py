@@ -333,3 +333,91 @@ async def test_a_handler_that_closes_its_stream_hears_no_more(comm_pair: CommPai
         await streams.handle_stream(server, b, None)
         await server.close()
     assert heard == [1]
+
+
+# What rides with the next message
+
+
+RELEASES: list[dict[str, Any]] = [
+    {"op": "release-worker-data", "key": "x", "stimulus_id": "s"},
+    {"op": "free-keys", "keys": ("x",), "stimulus_id": "s"},
+    {"op": "client-releases-keys", "keys": ("x",), "client": "c"},
+]
+
+
+@pytest.fixture
+def long_ride(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever rides waits for longer than any test."""
+    monkeypatch.setattr(batching, "_RIDE_S", 3600.0)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@gen_test()
+async def test_what_gives_something_up_rides_with_the_next_message(
+    release: dict[str, Any], comm_pair: CommPair, long_ride: None
+) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        stream.send(release)
+        await asyncio.sleep(0.01)
+        assert stream.batch_count == 0
+        stream.send("next")
+        assert await comm.read() == (release, "next")
+        # And no longer once it has left.
+        stream.send("more")
+        assert await comm.read() == ("more",)
+
+
+@gen_test()
+async def test_with_nobody_to_ride_with_it_leaves_by_itself(comm_pair: CommPair) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        for release in RELEASES:
+            stream.send(release)
+        assert await comm.read() == tuple(RELEASES)
+
+
+@gen_test()
+async def test_nothing_rides_in_a_batch_that_has_more_to_say(
+    comm_pair: CommPair, long_ride: None
+) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        stream.send(RELEASES[0], "now")
+        assert await comm.read() == (RELEASES[0], "now")
+        stream.send("now")
+        stream.send(RELEASES[0])
+        assert await comm.read() == ("now", RELEASES[0])
+
+
+@gen_test()
+async def test_whoever_is_hurried_does_not_ride(comm_pair: CommPair, long_ride: None) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        stream.send(RELEASES[0])
+        stream.hurry()
+        assert await comm.read() == (RELEASES[0],)
+
+
+@gen_test()
+async def test_what_rides_leaves_before_the_end(comm_pair: CommPair, long_ride: None) -> None:
+    async with stream_pair(comm_pair) as (stream, comm):
+        stream.send(RELEASES[0])
+        await stream.close()
+        assert await comm.read() == (RELEASES[0],)
+
+
+@gen_test()
+async def test_what_rides_waits_for_a_peer_that_does_not_read(
+    comm_pair: CommPair, long_ride: None
+) -> None:
+    async with stream_pair(comm_pair, config=TIGHT) as (stream, comm):
+        await fill(stream)
+        stream.send(RELEASES[0])
+        stream.send("last")
+        batches = await read_messages(comm, stream.message_count)
+        assert batches[-1][-2:] == [RELEASES[0], "last"]
+
+
+@gen_test()
+async def test_switched_off_nothing_rides(comm_pair: CommPair, long_ride: None) -> None:
+    with dask.config.set({"distributed.comm.backhaul.hot-path.ride-along": False}):
+        async with stream_pair(comm_pair) as (stream, comm):
+            stream.send(RELEASES[0])
+            assert await comm.read() == (RELEASES[0],)

@@ -25,7 +25,7 @@ OURS = {
     "activation.py": {"_installed"},
     "backend.py": {"comm"},
     "codec.py": {"compression", "frames", "header"},
-    "comm.py": {"self._finalizer"},
+    "comm.py": {"ours", "self._finalizer"},
     # The environment, while UCX reads it
     "context.py": {"_contexts", "os.environ"},
     "device_arrays.py": {"header"},
@@ -40,6 +40,8 @@ OURS = {
     "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
     # A lease, and a queue of the gate
     "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
+    # What is held, and what handles it
+    "held_results.py": {"ours"},
     "flows.py": {"found", "names", "reported", "total"},
     "launch/cluster.py": {"kwargs"},
     "launch/command.py": {"described", "parameters"},
@@ -74,6 +76,8 @@ OURS = {
     # The window is ours, of in_flight.py
     "roots.py": {"prefixes", "rootish", "self._window"},
     "sources.py": {"_links"},
+    # A message of a class of ours
+    "small_results.py": {"_asked", "carried"},
     "scheduler_slots.py": {"declared"},
     # Slots
     "slotted_worker.py": {"slots"},
@@ -111,6 +115,7 @@ STATE = {
     "sources.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have
     "outbox.py": {"attributes"},
+    "held_results.py": {"attributes[_ATTRIBUTE]"},
     # As Scheduler._apply_annotations
     "asked.py": {"ts.annotations", "ts.resource_restrictions"},
     # As SchedulerState.acquire_resources

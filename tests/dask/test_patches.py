@@ -49,7 +49,10 @@ SWITCHES = {
     "hot-path.futures",
     "hot-path.order",
     "hot-path.runs",
+    "hot-path.result",
+    "hot-path.small-graphs",
     "placement.nearest-first",
+    "small-results.enabled",
 }
 #: With what is off unless it is asked for, as it is in this process
 ALL_SWITCHES = {*SWITCHES, "placement.enabled"}
@@ -121,11 +124,16 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Server.handle_stream",
         "Worker._start_async_instruction",
         "Worker.handle_stimulus",
+        "Client._gather_remote",
+        "Client._handle_report",
+        "Client._release_key",
         "Client._send_to_scheduler",
         "Future.release",
+        "Future.result",
         "FutureState._get_event",
         "FutureState.wait",
         "dask.order.order",
+        "distributed.scheduler.offload",
         "distributed.utils.All",
         "distributed.worker._run_actor",
     }, distributed.__version__
@@ -524,5 +532,6 @@ def test_every_patch_of_single_objects_fits_this_release(patch: patching.Instanc
 def test_every_patch_of_single_objects_is_in_the_list() -> None:
     listed = {**vars(instance_patches), **vars(resource_patches)}
     named = {each for each in listed.values() if isinstance(each, patching.InstancePatch)}
+    named |= set(instance_patches.CLIENT_RESULTS.values())
     assert named == set(instance_patches.INSTANCE_PATCHES)
     assert all(patch.read for patch in patches.PATCHES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -175,10 +176,18 @@ def _check_gpus(chosen: dict[str, Any]) -> None:
     show_default=True,
     help="What tasks call: a function that workers import, or one pickled by value.",
 )
+@click.option(
+    "--trace",
+    "trace_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Instead of measuring, write the stages of a submit by process, with shortcuts and "
+    "without, as a Chrome trace there and as a picture beside it (.svg).",
+)
 @saturation("1.1,20")
 @cluster_options(repetitions=5)
 @profile_options
-def tasks(**chosen: Any) -> None:
+def tasks(*, trace_file: Path | None, **chosen: Any) -> None:
     """Measure what a trivial Dask task costs: wall-clock, CPU and context switches.
 
     Exits with 1 if a result is wrong. Needs the extra `dask`.
@@ -186,8 +195,34 @@ def tasks(**chosen: Any) -> None:
     from backhaul.bench import tasks as job
     from backhaul.bench.task_tables import tasks_tables
 
+    if trace_file is not None:
+        _trace(trace_file, chosen)
+        return
     named(chosen, "cases", "--case")
     run_benchmark(job, tasks_tables, chosen)
+
+
+def _trace(path: Path, chosen: dict[str, Any]) -> None:
+    """Write a trace of submits, and say what is where."""
+    from backhaul.bench import trace
+    from backhaul.bench.dask_cluster import BenchmarkFailed
+    from backhaul.bench.output import show_progress
+
+    try:
+        with show_progress() as on_step:
+            recordings = trace.record(
+                submits=chosen["tasks"] or trace.SUBMITS,
+                workers=chosen["workers"],
+                threads=chosen["threads"],
+                on_step=on_step,
+            )
+        picture = trace.write_trace(path, recordings)
+    except (BenchmarkFailed, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    for recording in recordings:
+        begin_ns, end_ns = recording.median
+        click.echo(f"{recording.label}: {(end_ns - begin_ns) / 1e3:.0f} µs, the median, stamped")
+    click.echo(f"{path}: for chrome://tracing or Perfetto\n{picture}: the median submit of each")
 
 
 @click.command("transpose-sum")

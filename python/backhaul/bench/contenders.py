@@ -35,11 +35,23 @@ class Configuration:
     saturation: float = _DASK_SATURATION
     #: Whether the allocator keeps what is freed; see :data:`RECYCLED_MEMORY`
     recycled: bool = False
+    #: Keys of the configuration of Dask, and what they are set to in each of its processes
+    settings: tuple[tuple[str, str], ...] = ()
+    #: How reports name these settings
+    settings_name: str = ""
 
     @property
     def one_process(self) -> bool:
         """Whether all is in one process, so that nothing is moved."""
         return self.protocol == "inproc"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its processes find in their environment."""
+        found = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": str(self.saturation)}
+        for key, value in self.settings:
+            found["DASK_" + key.replace(".", "__").replace("-", "_").upper()] = value
+        return {**found, **(RECYCLED_MEMORY if self.recycled else {})}
 
     @property
     def label(self) -> str:
@@ -49,6 +61,8 @@ class Configuration:
             parts.append(f"saturation {self.saturation:g}")
         if self.recycled:
             parts.append("recycled")
+        if self.settings_name:
+            parts.append(self.settings_name)
         return ", ".join(parts)
 
 

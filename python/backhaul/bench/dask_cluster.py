@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from backhaul.bench.contenders import RECYCLED_MEMORY, Configuration
+from backhaul.bench.contenders import Configuration
 from backhaul.bench.control import Control, ControlClosed
 from backhaul.bench.pair import end_process
 
@@ -181,8 +181,7 @@ class DaskCluster:
         environment = {
             **(_nanny_environment() if role == "workers" or configuration.one_process else {}),
             **os.environ,
-            **(RECYCLED_MEMORY if configuration.recycled else {}),
-            "DASK_DISTRIBUTED__SCHEDULER__WORKER_SATURATION": str(configuration.saturation),
+            **configuration.environment,
             "DASK_TEMPORARY_DIRECTORY": str(self._folder),
         }
         process = subprocess.Popen(

@@ -17,7 +17,7 @@ from backhaul.bench.profiles import Profiler
 from backhaul.bench.report import Report
 from backhaul.bench.summary import Spread, spread
 
-__all__ = ["DEFAULT_TASKS", "Options", "Row", "run"]
+__all__ = ["DEFAULT_TASKS", "Options", "Row", "run", "task_rows"]
 
 #: Cases, and how many tasks each has unless something else is asked for
 DEFAULT_TASKS = {"map": 5000, "chain": 300, "tree": 1023, "all-to-all": 100, "submit": 200}
@@ -69,7 +69,7 @@ def run(
         "backhaul.bench.tasks/1",
         chosen,
         options,
-        rows_of=_rows,
+        rows_of=task_rows,
         on_step=on_step,
         profiler=profiler,
     )
@@ -80,7 +80,21 @@ def _parameters(options: Options, case: str) -> dict[str, Any]:
     return {"tasks": tasks, "function": options.function}
 
 
-def _rows(case: cases.Case, found: Mapping[str, Sequence[Measured]]) -> list[Row]:
+def task_rows(case: cases.Case, found: Mapping[str, Sequence[Measured]]) -> list[Row]:
+    """Sum up the repetitions of a case, for one task each.
+
+    Parameters
+    ----------
+    case : Case
+        What was run.
+    found : mapping of str to sequence of Measured
+        Its repetitions, by label of the configuration.
+
+    Returns
+    -------
+    list of Row
+        One for each configuration.
+    """
     rows: list[Row] = []
     tasks = next(iter(found.values()))[0].tasks
     for label, repetitions in found.items():

@@ -67,8 +67,10 @@ def install_for(server: Any) -> None:
     """
     # Each imports what it needs: a worker does without the scheduler's part.
     if isinstance(server, Scheduler):
-        from backhaul.dask import account, in_flight, scheduler_slots
+        from backhaul.dask import account, in_flight, scheduler_slots, small_results
 
+        # Below the in-flight window, which calls it as Dask's own.
+        small_results.install_for_scheduler(server)
         in_flight.install(server)
         account.install(server)
         scheduler_slots.install(server)
@@ -77,13 +79,14 @@ def install_for(server: Any) -> None:
 
             placement.install(server)
     elif isinstance(server, Worker):
-        from backhaul.dask import memory, reports, slotted_worker, sources
+        from backhaul.dask import memory, reports, slotted_worker, small_results, sources
 
         memory.install(server)
         if switched_on("placement.nearest-first"):
             sources.install(server)
         reports.install(server)
         slotted_worker.install(server)
+        small_results.install_for_worker(server)
     elif isinstance(server, Nanny):
         from backhaul.dask import memory
 

@@ -41,6 +41,7 @@ from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_context
 from backhaul.dask.encryption import remember, tls_for
 from backhaul.dask.nvtx_ranges import comm_class_for
+from backhaul.dask.offers import offered_by
 from backhaul.dask.private import (
     Backend,
     BaseListener,
@@ -205,6 +206,7 @@ class BackhaulListener(BaseListener):
             self.prefix + address, connection_args, server=server, asked=self.is_encrypted
         )
         remember(server)
+        self._server = server
         self._wanted = parse_location(address, default_port)
         self.comm_handler = comm_handler
         self.deserialize = deserialize
@@ -310,6 +312,7 @@ class BackhaulListener(BaseListener):
             settings=self._settings,
         )
         comm.allow_offload = self.allow_offload
+        comm.offered = offered_by(self._server)
         try:
             await self.on_connection(comm)
         except CommClosedError:

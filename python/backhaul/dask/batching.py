@@ -9,6 +9,9 @@ made it. Messages gather in two cases only, both of which end by themselves:
   between two batches grows, up to `_PAUSE_MAX_S`, and ends with the first message that comes later.
 
 The scheme of the second is that of interrupt moderation in network drivers.
+
+Messages that only give something up wake nobody by themselves: they ride with the next message, if
+one comes within `_RIDE_S`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.config import switched_on
 from backhaul.dask.instance_patches import STREAM_CLASS
 from backhaul.dask.private import BatchedSend, CommClosedError
 
@@ -36,6 +40,13 @@ _PAUSE_MIN_S = 0.00025
 #: A message that comes sooner than this after a batch is one of many. A chain of tasks, which waits
 #: for each message, has longer gaps.
 _DENSE_S = 0.0004
+
+#: How long a message that only gives something up waits for one to ride with: no longer than the
+#: shortest interval of Dask's, so that memory is free no later than there.
+_RIDE_S = 0.002
+#: These: a client, a scheduler and a worker that no longer need a result. Whoever hears of it has
+#: nothing to do but to let go as well.
+_RIDING = frozenset({"client-releases-keys", "free-keys", "release-worker-data"})
 
 #: A batch above this is not kept in the log of recent messages, as in Dask.
 _LOGGED_BYTES_MAX = 1_000_000
@@ -67,6 +78,9 @@ class AdaptiveBatchedSend(BatchedSend):
         self._draining: asyncio.Task[None] | None = None
         self._flushed_at = 0.0
         self._pause_s = 0.0
+        self._may_ride = switched_on("hot-path.ride-along")
+        #: Whether the flush that was scheduled is for messages that would rather ride with others.
+        self._is_riding = False
         if self.buffer:
             self._schedule()
 
@@ -82,7 +96,17 @@ class AdaptiveBatchedSend(BatchedSend):
             raise CommClosedError(f"Comm {self.comm!r} already closed.")
         self.message_count += len(msgs)
         self.buffer.extend(msgs)
-        if self._due is None and self._draining is None:
+        if self._draining is not None:
+            return
+        if self._due is None:
+            if self._may_ride and _all_ride(msgs):
+                self._is_riding = True
+                self._due_at = self._event_loop.time() + _RIDE_S
+                self._due = self._event_loop.call_at(self._due_at, self._flush)
+            else:
+                self._schedule()
+        elif self._is_riding and not _all_ride(msgs):
+            self._cancel_flush()
             self._schedule()
 
     def close(self, timeout: Any = None) -> asyncio.Future[None]:
@@ -121,12 +145,14 @@ class AdaptiveBatchedSend(BatchedSend):
             self._due = self._event_loop.call_soon(self._flush)
 
     def _cancel_flush(self) -> None:
+        self._is_riding = False
         if self._due is not None:
             self._due.cancel()
             self._due = None
 
     def _flush(self) -> None:
         self._due = None
+        self._is_riding = False
         if self.please_stop or self._draining is not None or not self.buffer:
             return
         payload, self.buffer = self.buffer, []
@@ -208,6 +234,11 @@ class AdaptiveBatchedSend(BatchedSend):
         self.please_stop = True
         self.stopped.set()
         self._cancel_flush()
+
+
+def _all_ride(messages: tuple[Any, ...]) -> bool:
+    """Tell whether messages only give something up."""
+    return all(type(each) is dict and each.get("op") in _RIDING for each in messages)
 
 
 def adopt(stream: BatchedSend, comm: Any) -> bool:

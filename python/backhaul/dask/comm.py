@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
-from backhaul.dask import codec, device_frames
+from backhaul.dask import codec, device_frames, offers
 from backhaul.dask.config import Settings
 from backhaul.dask.encryption import extra_info
 from backhaul.dask.lending import (
@@ -96,6 +96,8 @@ class BackhaulComm(Comm):
         self._device_allocator = settings.device_allocator
         #: Whether memory of our GPUs can be sent to the peer; None before the handshake.
         self._by_device: bool | None = None
+        #: What the server that listens for this comm understands, see `backhaul.dask.offers`.
+        self.offered: list[str] = []
         #: Tag of the next frame that goes by itself.
         self._next_tag = 0
         #: Where results are copied that lie elsewhere, to be lent; None if this lane lends nothing.
@@ -152,6 +154,8 @@ class BackhaulComm(Comm):
     def handshake_info(self) -> dict[str, Any]:
         """Tell the peer about this side, for Dask and, under one key, for ourselves."""
         ours = {"pid": os.getpid(), "host": socket.gethostname(), "lane": self.lane}
+        if self.offered:
+            ours[offers.FIELD] = self.offered
         ours |= device_frames.offer(self.info["carriers"], self._wants_device_frames)
         return {**super().handshake_info(), "backhaul": ours}
 

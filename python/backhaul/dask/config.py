@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ResourceLimits",
     "Settings",
+    "SmallResultLimits",
     "is_choice",
     "resource_limits",
+    "small_result_limits",
     "switched_on",
     "transfers_links_max",
     "work_in_hand_limits",
@@ -207,6 +209,38 @@ def work_in_hand_limits() -> Limits | None:
         tasks_per_thread=_require("work-in-hand.tasks-per-thread", _count),
         memory_share=_require("work-in-hand.memory-share", _share),
         memory_budget_bytes=_require("work-in-hand.memory-budget", _bytes),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmallResultLimits:
+    """Which results travel with the message that their task has finished.
+
+    Parameters
+    ----------
+    bytes_max : int
+        Most bytes of one of them.
+    kept_bytes_max : int
+        Most bytes of all that a client keeps.
+    """
+
+    bytes_max: int
+    kept_bytes_max: int
+
+
+def small_result_limits() -> SmallResultLimits | None:
+    """Read which results travel with messages; None if none do.
+
+    Raises
+    ------
+    ValueError
+        If a value cannot be understood. Names the key, the value and what is allowed.
+    """
+    if not _require("small-results.enabled", _flag):
+        return None
+    return SmallResultLimits(
+        bytes_max=_require("small-results.size", _bytes),
+        kept_bytes_max=_require("small-results.kept", _bytes),
     )
 
 

@@ -20,6 +20,7 @@ from backhaul.dask.private import (
     WorkerStateMachine,
     context_meter,
 )
+from backhaul.dask.small_results import carrying
 
 __all__ = ["add_copy", "direct_handle_event", "quick_finished_message", "quick_getitem"]
 
@@ -86,15 +87,16 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
     ) -> TaskFinishedMsg:
         kind = ts.type
         if self.validate or type(kind) is not type or kind.__flags__ & _MADE_AT_RUN_TIME:
-            return original(self, ts, run_id=run_id, stimulus_id=stimulus_id)
+            message = original(self, ts, run_id=run_id, stimulus_id=stimulus_id)
+            return carrying(self, ts, message)
         pickled = _pickled.get(kind)
         if pickled is None:
             message = original(self, ts, run_id=run_id, stimulus_id=stimulus_id)
             if len(_pickled) < _PICKLED_MAX:
                 _pickled[kind] = message.type
-            return message
+            return carrying(self, ts, message)
         assert ts.nbytes is not None
-        return TaskFinishedMsg(
+        message = TaskFinishedMsg(
             key=ts.key,
             run_id=run_id,
             nbytes=ts.nbytes,
@@ -105,6 +107,7 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
             startstops=ts.startstops,
             stimulus_id=stimulus_id,
         )
+        return carrying(self, ts, message)
 
     return _get_task_finished_msg
 

@@ -11,10 +11,12 @@ from typing import Final
 import distributed.stealing
 from distributed import Scheduler
 
+from backhaul.dask.offers import SMALL_RESULTS
 from backhaul.dask.patching import InstancePatch
 from backhaul.dask.private import (
     AsyncProcess,
     BatchedSend,
+    Client,
     HeapSet,
     Nanny,
     NannyMemoryManager,
@@ -36,6 +38,7 @@ from backhaul.dask.resource_patches import RESOURCE_PATCHES
 
 __all__ = [
     "ASYNC_PROCESS_CLASS",
+    "CLIENT_RESULTS",
     "COMM_COST",
     "DASHBOARD_PAGES",
     "EXECUTOR_QUEUE",
@@ -44,8 +47,11 @@ __all__ = [
     "NANNY_MEMORY_MONITOR",
     "QUEUED_TASK_DECISION",
     "QUEUE_SLOTS",
+    "RESULTS_FINISHED",
+    "RESULT_REQUESTS",
     "ROOTISH",
     "SCHEDULER_HEARTBEAT",
+    "SMALL_RESULTS_TELLERS",
     "STEAL_RESPONSE",
     "STREAM_CLASS",
     "TASK_DECISION",
@@ -74,6 +80,60 @@ TASK_FINISHED: Final = InstancePatch(
         TaskFinishedMsg: "232e1fa070b3",
     },
 )
+
+#: The same handler, for results that come with the message: `backhaul.dask.small_results`
+RESULTS_FINISHED: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['task-finished']",
+    without="small results are fetched",
+    item="task-finished",
+    read={
+        Scheduler.handle_task_finished: "f2459ffb4e7e",
+        Scheduler.stimulus_task_finished: "53555f78cc36",
+        SchedulerState._transition_processing_memory: "85c93d843473",
+        SchedulerState._add_to_memory: "40d0cc7da235",
+        TaskState: "a478e3a2064b",
+        TaskFinishedMsg: "232e1fa070b3",
+    },
+)
+
+#: Clients that keep results, and workers that send them: one operation more
+SMALL_RESULTS_TELLERS: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['backhaul-small-results']",
+    without="small results are fetched",
+    item=SMALL_RESULTS,
+    read={
+        Scheduler.add_client: "43ffdaa14b08",
+        Scheduler.remove_client: "074ea311e34c",
+        Scheduler.worker_send: "43b9db20aad0",
+    },
+)
+
+#: What a worker is asked for by its scheduler: one operation more
+RESULT_REQUESTS: Final = InstancePatch(
+    shown="Worker.stream_handlers['backhaul-result-requests']",
+    without="small results are fetched",
+    item="backhaul-result-requests",
+    read={Worker.handle_scheduler: "de01a9fc9cf6"},
+)
+
+#: What a client hears of its keys, by operation: `backhaul.dask.held_results` keeps their results
+CLIENT_RESULTS: Final = {
+    operation: InstancePatch(
+        shown=f"Client._stream_handlers[{operation!r}]",
+        without="small results are fetched",
+        item=operation,
+        read={function: digest},
+    )
+    for operation, function, digest in (
+        ("backhaul-result", Client._handle_key_in_memory, "11081f4e9941"),
+        ("key-in-memory", Client._handle_key_in_memory, "11081f4e9941"),
+        ("lost-data", Client._handle_lost_data, "6c6babd8fd78"),
+        ("cancelled-keys", Client._handle_cancelled_keys, "f60ed4e111a3"),
+        ("task-retried", Client._handle_retried_key, "c80cefc29607"),
+        ("task-erred", Client._handle_task_erred, "ab6e288467a0"),
+        ("restart", Client._handle_restart, "90293f9f7ed7"),
+    )
+}
 
 #: The choice of a worker for a queued task: ours while a worker is filled
 QUEUED_TASK_DECISION: Final = InstancePatch(
@@ -251,6 +311,10 @@ DASHBOARD_PAGES: Final = InstancePatch(
 #: All that is replaced on single objects
 INSTANCE_PATCHES: Final = (
     TASK_FINISHED,
+    RESULTS_FINISHED,
+    SMALL_RESULTS_TELLERS,
+    RESULT_REQUESTS,
+    *CLIENT_RESULTS.values(),
     QUEUED_TASK_DECISION,
     TASK_DECISION,
     WORKER_OBJECTIVE,

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 import dask.order
+import distributed.scheduler
 import distributed.utils
 import distributed.worker
 
@@ -27,6 +28,7 @@ from backhaul.dask.private import (
     Future,
     FutureState,
     HeapSet,
+    LLGExpr,
     Server,
     SpillBuffer,
     StateMachineEvent,
@@ -35,10 +37,15 @@ from backhaul.dask.private import (
     Worker,
     WorkerState,
     WorkerStateMachine,
+    handle_report,
+    log_errors,
+    materialize_graph,
+    offload,
     pool_worker,
     run_actor,
     run_task,
     run_task_simple,
+    update_graph,
     wait_for,
     wait_for_all,
 )
@@ -195,6 +202,57 @@ PATCHES: tuple[Patch, ...] = (
             Future._bind_late: "36cf95d12009",
             Client._dec_ref: "f7c892d68ed0",
             Client._release_key: "2d790ca7d72e",
+        },
+    ),
+    # In its module, where the scheduler looks it up.
+    Patch(
+        switch="hot-path.small-graphs",
+        owner=distributed.scheduler,
+        name="offload",
+        replace="small_graphs.inline_offload",
+        read={
+            update_graph: "042ec25aa66b",
+            materialize_graph: "a9e296bb767e",
+            offload: "d8c86146670c",
+            LLGExpr: "8f2f688147e6",
+        },
+    ),
+    # A client says that it holds results before it hears of the first
+    Patch(
+        switch="small-results.enabled",
+        owner=Client,
+        name="_handle_report",
+        replace="held_results.holding_handle_report",
+        read={
+            handle_report: "b758acbb2eb2",
+            log_errors: "3e2526feca6f",
+            Client._start: "3fb82c8b15ee",
+        },
+    ),
+    Patch(
+        switch="small-results.enabled",
+        owner=Client,
+        name="_release_key",
+        replace="held_results.releasing_release_key",
+        read={Client._release_key: "2d790ca7d72e"},
+    ),
+    Patch(
+        switch="small-results.enabled",
+        owner=Client,
+        name="_gather_remote",
+        replace="held_results.sparing_gather_remote",
+        read={Client._gather_remote: "b9dc86ed83f4", Client._gather: "e5e8b8868464"},
+    ),
+    Patch(
+        switch="hot-path.result",
+        owner=Future,
+        name="result",
+        replace="native_wait.blocking_result",
+        read={
+            Future.result: "ab86f0096ede",
+            Future._result: "f096ab6c742d",
+            Client.sync: "7422a21c49bc",
+            FutureState: "a3cf7ecc4e8d",
         },
     ),
     # Where a scheduler keeps account of what each worker still needs

@@ -31,15 +31,18 @@ Besides the names below we depend on some facts that no import shows:
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import cloudpickle
 from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
+from dask._expr import LLGExpr
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, List, Set, Task, TaskRef, Tuple
 from dask.local import MultiprocessingPoolExecutor
 from dask.multiprocessing import initialize_worker_process
 from dask.order import order as dask_order
 from dask.system import CPU_COUNT
+from dask.utils import shorten_traceback
 from distributed import worker_state_machine as instructions
 from distributed.batched import BatchedSend
 from distributed.client import Client, Future, FutureState
@@ -77,12 +80,14 @@ from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpac
 from distributed.protocol.utils import msgpack_opts
 from distributed.scheduler import (
     ClientState,
+    Scheduler,
     SchedulerState,
     TaskGroup,
     TaskPrefix,
     TaskState,
     WorkerState,
 )
+from distributed.scheduler import _materialize_graph as materialize_graph
 from distributed.scheduler import _task_slots_available as task_slots_available
 from distributed.sizeof import safe_sizeof
 from distributed.spill import SpillBuffer
@@ -162,6 +167,7 @@ __all__ = [
     "GatherDepSuccessEvent",
     "GraphNode",
     "HeapSet",
+    "LLGExpr",
     "List",
     "MultiprocessingPoolExecutor",
     "Nanny",
@@ -213,6 +219,7 @@ __all__ = [
     "from_frames",
     "get_ip",
     "get_ip_interface",
+    "handle_report",
     "import_term",
     "initialize_worker_process",
     "instructions",
@@ -221,6 +228,7 @@ __all__ = [
     "key_split",
     "loads",
     "log_errors",
+    "materialize_graph",
     "maybe_compress",
     "merge_and_deserialize",
     "msgpack_decode_default",
@@ -241,6 +249,7 @@ __all__ = [
     "safe_sizeof",
     "serialize",
     "serialize_and_split",
+    "shorten_traceback",
     "sizeof",
     "starting_method",
     "task_slots_available",
@@ -248,11 +257,16 @@ __all__ = [
     "threads_lock",
     "time",
     "to_frames",
+    "update_graph",
     "wait_for",
     "wait_for_all",
     "worker_events",
     "worker_variable",
 ]
+
+# Without their decorator, which hides where they come from
+handle_report = inspect.unwrap(Client._handle_report)
+update_graph = inspect.unwrap(Scheduler.update_graph)
 
 containers = (List, Tuple, Set, Dict)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.private import CommClosedError, Worker, iscoroutinefunction
+from backhaul.dask.small_results import tell_scheduler
 
 __all__ = ["draining_handle_stream", "handle_stream"]
 
@@ -41,6 +42,7 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
         What a handler raised.
     """
     logger.info("Starting established connection to %s", comm.peer_address)
+    tell_scheduler(server, comm)
     stream = _Stream(server.stream_handlers, comm, extra or {})
     try:
         while True:

@@ -22,6 +22,8 @@ __all__ = ["StateEvent", "untimed_wait", "wait_for_all", "wait_for_state"]
 
 _Quiet: TypeAlias = type | tuple[type, ...]
 
+#: Held while the event of a future is made
+_making = threading.Lock()
 #: What `_Gathering` resumes in this thread at the moment.
 _current = threading.local()
 
@@ -53,6 +55,23 @@ class _Step:
         self.gathering.resume_soon(self)
 
 
+class _ThreadWaiter:
+    """A thread that waits for a state."""
+
+    __slots__ = ("_is_woken", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self._is_woken = False
+
+    def wake(self) -> None:
+        # By the event loop alone; twice, if the state is set again before the thread goes on.
+        if not self._is_woken:
+            self._is_woken = True
+            self.lock.release()
+
+
 class StateEvent:
     """An `asyncio.Event` of a future, which wakes whole gatherings as well as tasks."""
 
@@ -60,7 +79,7 @@ class StateEvent:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._waiters: list[_Waiter | _Step] = []
+        self._waiters: list[_Waiter | _Step | _ThreadWaiter] = []
 
     def is_set(self) -> bool:
         return self._is_set
@@ -69,7 +88,8 @@ class StateEvent:
         """Wake all who wait; they go on in the next turn of the event loop."""
         if not self._is_set:
             self._is_set = True
-            for waiter in self._waiters:
+            # A copy: a thread that is woken takes itself out.
+            for waiter in tuple(self._waiters):
                 waiter.wake()
 
     def clear(self) -> None:
@@ -84,6 +104,17 @@ class StateEvent:
             finally:
                 self._waiters.remove(waiter)
         return True
+
+    def wait_in_thread(self) -> None:
+        """Block this thread, which is not that of the event loop, until somebody sets it."""
+        waiter = _ThreadWaiter()
+        self._waiters.append(waiter)
+        try:
+            # Set before: whoever set it may not have seen this waiter.
+            if not self._is_set:
+                waiter.lock.acquire()
+        finally:
+            self._waiters.remove(waiter)
 
     def park(self, step: _Step) -> Generator[None]:
         """Leave the coroutine of a step here until it is woken."""
@@ -179,8 +210,12 @@ def shared_event(original: Callable[..., Any]) -> Callable[..., Any]:
     def _get_event(self: FutureState) -> Any:
         event: Any = self._event
         if event is None:
-            event = StateEvent()
-            self._event = event
+            # A thread that waits may make it, too.
+            with _making:
+                event = self._event
+                if event is None:
+                    event = StateEvent()
+                    self._event = event
         return event
 
     return _get_event

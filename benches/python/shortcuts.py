@@ -1,0 +1,74 @@
+"""``shortcuts``: what each shortcut of a small task is worth, on clusters that differ in it alone.
+
+Each configuration has a cluster of its own, with the switches of the shortcuts before it on, and is
+used in turn with the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from backhaul.bench import cases, tasks
+from backhaul.bench.contenders import Configuration
+from backhaul.bench.machine import Machine, installed_versions
+from backhaul.bench.option_types import ListType
+from backhaul.bench.tables import open_console, print_machine
+from backhaul.bench.task_tables import tasks_tables
+from backhaul.bench.trace import SHORTCUTS, shortcuts
+
+__all__ = ["main"]
+
+#: Cases, the job of each, and how many tasks it has
+_CASES = {
+    "submit": ("submit", 200),
+    "chain": ("benches.python.shortcuts_job:SubmitChain", 300),
+    "map": ("map", 2000),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(tasks.Options):
+    """What to run: clusters that differ in switches."""
+
+    added: bool = True
+
+    @property
+    def configurations(self) -> list[Configuration]:
+        if not self.added:
+            return [shortcuts((), "none"), shortcuts(SHORTCUTS, "all")]
+        found = [shortcuts((), "none")]
+        for count, switch in enumerate(SHORTCUTS, 1):
+            name = switch.removeprefix("hot-path.").removesuffix(".enabled")
+            found.append(shortcuts(SHORTCUTS[:count], f"+ {name}"))
+        return found
+
+
+@click.command("shortcuts")
+@click.option("--case", "names", type=ListType(tuple(_CASES), all=tuple(_CASES)), default="all")
+@click.option("--repetitions", type=click.IntRange(1), default=7, show_default=True)
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--added/--at-once", default=True, help="Each on top of the last, or none and all.")
+def main(names: tuple[str, ...], repetitions: int, workers: int, added: bool) -> None:
+    """Time small tasks with the shortcuts of the hot path added one by one."""
+    options = _Options(cases=names, repetitions=repetitions, workers=workers, added=added)
+    console = open_console()
+    print_machine(console, Machine.here(), installed_versions("backhaul", "distributed"))
+    chosen = [_case(name) for name in names]
+    report: Any = cases.run(
+        "benches.shortcuts/1",
+        chosen,
+        options,
+        rows_of=tasks.task_rows,
+        on_step=lambda _what, _left: None,
+    )
+    report = dataclasses.replace(report, options=options)
+    console.print(tasks_tables(report))
+
+
+def _case(name: str) -> cases.Case:
+    job, count = _CASES[name]
+    return cases.Case(name, job, {"tasks": count, "function": "module"}, label=name)

@@ -1,0 +1,251 @@
+"""Small results that a client holds, as they came with the news that they are there.
+
+A scheduler that understands sends the result of a small task right before Dask's own
+``key-in-memory`` (`backhaul.dask.small_results`). It is held here, pickled, for as long as the
+client has a future of the task that is finished, and no more than `small-results.kept` of all of
+them. Where Dask's client would ask the scheduler for keys, those that are held are left out of the
+request; if all are, none is made. Everything else of ``gather`` is Dask's: what waits, raises,
+skips and puts results in their places.
+
+Each look gives a value of its own, as each request does.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.config import SmallResultLimits, small_result_limits
+from backhaul.dask.instance_patches import CLIENT_RESULTS
+from backhaul.dask.offers import SMALL_RESULTS, offers
+from backhaul.dask.private import Client
+
+__all__ = [
+    "HeldResults",
+    "held_by",
+    "holding_handle_report",
+    "releasing_release_key",
+    "sparing_gather_remote",
+]
+
+logger = logging.getLogger(__name__)
+
+_ATTRIBUTE = "_backhaul_held_results"
+
+#: What a result takes beside its bytes, in bytes
+_ENTRY_BYTES = 200
+
+
+class HeldResults:
+    """The small results that one client holds.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    limits : SmallResultLimits
+        How much it holds.
+
+    Notes
+    -----
+    What changes runs on the event loop of the client; `value_of` may be asked by any thread.
+    """
+
+    def __init__(self, client: Client, limits: SmallResultLimits) -> None:
+        self._client = client
+        self._limits = limits
+        #: Pickles by key, oldest first
+        self._held: dict[Any, bytes] = {}
+        self._held_bytes = 0
+        #: The result that came last and its key, until its ``key-in-memory`` follows
+        self._arrived: tuple[Any, bytes] | None = None
+        self._upstream: dict[str, Callable[..., Any]] = {}
+        #: Of the dictionary and the count together
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is held."""
+        return self._held_bytes
+
+    def attach(self) -> bool:
+        """Hear of results and of what ends them; False if the client is not quite Dask's."""
+        handlers = self._client._stream_handlers
+        if not all(patch.fits(handlers) for patch in CLIENT_RESULTS.values()):
+            return False
+        ours: dict[str, Callable[..., Any]] = {
+            "backhaul-result": self.handle_result,
+            "key-in-memory": self.handle_key_in_memory,
+            "restart": self.handle_restart,
+            "cancelled-keys": self.handle_cancelled_keys,
+        }
+        for operation, patch in CLIENT_RESULTS.items():
+            ours.setdefault(operation, self._ending(operation))
+            replacement = patch.install(handlers, ours[operation])
+            assert replacement is not None
+            self._upstream[operation] = replacement.original
+        return True
+
+    def value_of(self, key: Any) -> tuple[Any, ...]:
+        """Look a result up.
+
+        Parameters
+        ----------
+        key : key
+            Of a future.
+
+        Returns
+        -------
+        tuple
+            The result alone; empty if it is not held, or the future not finished.
+        """
+        pickled = self._held.get(key)
+        state = self._client.futures.get(key)
+        if pickled is None or state is None or state.status != "finished":
+            return ()
+        try:
+            return (pickle.loads(pickled),)
+        except Exception:
+            # A library is not here, or is another release: Dask's way meets that too, and says so.
+            logger.debug("Cannot load the result of %r that came with the news", key, exc_info=True)
+            self.drop(key)
+            return ()
+
+    def drop(self, key: Any) -> None:
+        """Let go of a result, if it is held."""
+        with self._lock:
+            pickled = self._held.pop(key, None)
+            if pickled is not None:
+                self._held_bytes -= len(pickled) + _ENTRY_BYTES
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._held.clear()
+            self._held_bytes = 0
+        self._arrived = None
+
+    def handle_result(self, key: Any = None, value: Any = None, **_: Any) -> None:
+        """Take a result; it counts once the scheduler says that the task is in memory."""
+        if type(value) is bytes and key in self._client.futures:
+            self._arrived = key, value
+
+    def handle_key_in_memory(self, key: Any = None, **message: Any) -> None:
+        """Hold the result that came with the news, if one did, and let Dask hear of it."""
+        arrived, self._arrived = self._arrived, None
+        # Whatever was held is of another run of the task.
+        self.drop(key)
+        if arrived is not None and arrived[0] == key and key in self._client.futures:
+            self._hold(*arrived)
+        self._upstream["key-in-memory"](key=key, **message)
+
+    def handle_cancelled_keys(self, keys: Any, **message: Any) -> None:
+        """Let go of results of futures that are cancelled."""
+        for key in keys:
+            self.drop(key)
+        self._upstream["cancelled-keys"](keys=keys, **message)
+
+    def handle_restart(self, **message: Any) -> None:
+        """Let go of everything: all futures are cancelled."""
+        self.clear()
+        self._upstream["restart"](**message)
+
+    def _ending(self, operation: str) -> Callable[..., None]:
+        """Make a handler that lets go of a result before Dask's hears that it is none any more."""
+
+        def handle(key: Any = None, **message: Any) -> None:
+            self.drop(key)
+            self._upstream[operation](key=key, **message)
+
+        return handle
+
+    def _hold(self, key: Any, pickled: bytes) -> None:
+        nbytes = len(pickled) + _ENTRY_BYTES
+        with self._lock:
+            self._held[key] = pickled
+            self._held_bytes += nbytes
+            while self._held_bytes > self._limits.kept_bytes_max:
+                oldest = next(iter(self._held))
+                self._held_bytes -= len(self._held.pop(oldest)) + _ENTRY_BYTES
+
+
+def held_by(client: Client) -> HeldResults | None:
+    """Get what a client holds; None if it does not hold results."""
+    held: HeldResults | None = vars(client).get(_ATTRIBUTE)
+    return held
+
+
+def _begin(client: Client) -> None:
+    """Have a client hold results and tell its scheduler, if both can; again costs nothing."""
+    if held_by(client) is not None:
+        return
+    stream = client.scheduler_comm
+    comm = None if stream is None else stream.comm
+    if not isinstance(comm, BackhaulComm) or not offers(comm, SMALL_RESULTS):
+        return
+    # What a client is told to serialize by, results are to come by, too.
+    if client._serializers is not None or client._deserializers is not None:
+        return
+    limits = small_result_limits()
+    if limits is None:
+        return
+    held = HeldResults(client, limits)
+    if held.attach():
+        attributes = vars(client)
+        attributes[_ATTRIBUTE] = held
+        client._send_to_scheduler({"op": SMALL_RESULTS})
+
+
+def holding_handle_report(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Client._handle_report` that has the client hold results before it reads the first.
+
+    A client that had to connect again reads on without: its results are fetched from then on.
+    """
+
+    async def _handle_report(self: Client) -> None:
+        _begin(self)
+        await original(self)
+
+    return _handle_report
+
+
+def releasing_release_key(original: Callable[..., Any]) -> Callable[..., None]:
+    """Make a `Client._release_key` that lets go of the result, too."""
+
+    def _release_key(self: Client, key: Any) -> None:
+        held = vars(self).get(_ATTRIBUTE)
+        if held is not None:
+            held.drop(key)
+        original(self, key)
+
+    return _release_key
+
+
+def sparing_gather_remote(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Client._gather_remote` that does not ask for results that are held."""
+
+    async def _gather_remote(self: Client, direct: bool, local_worker: bool) -> dict[str, Any]:
+        held = vars(self).get(_ATTRIBUTE)
+        if not held:
+            return await original(self, direct, local_worker)  # type: ignore[no-any-return]
+        keys: Any = self._gather_keys
+        found = {key: value[0] for key in keys if (value := held.value_of(key))}
+        self._gather_keys = keys - found.keys()
+        if not self._gather_keys:
+            # As Dask's own does before it asks: who comes now asks anew.
+            self._gather_keys = None
+            self._gather_future = None
+            return {"status": "OK", "data": found}
+        response: dict[str, Any] = await original(self, direct, local_worker)
+        if response["status"] == "OK":
+            return {**response, "data": {**response["data"], **found}}
+        return response
+
+    return _gather_remote

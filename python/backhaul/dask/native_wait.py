@@ -1,0 +1,63 @@
+"""`Future.result` in a thread that may block: one lock, released by the message that it waits for.
+
+Dask's way is a coroutine on the event loop of the client, which waits there, gathers, and wakes the
+thread. Where the client holds small results (`backhaul.dask.held_results`), the thread waits for
+the state of the future by itself and takes the result from there. Whatever is not that, a failure,
+a cancellation, a result that is not held, a timeout, an asynchronous client, goes Dask's way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from backhaul.dask.held_results import held_by
+from backhaul.dask.private import Client, Future, FutureState, shorten_traceback
+from backhaul.dask.waiting import StateEvent
+
+__all__ = ["blocking_result"]
+
+
+def blocking_result(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Future.result` that needs no event loop for a result that is held."""
+
+    def result(self: Future[Any], timeout: Any = None) -> Any:
+        if value := _held_result(self, timeout):
+            return value[0]
+        # As Dask's own: a call of it would be one frame more in tracebacks that are to be short.
+        self._verify_initialized()
+        with shorten_traceback():
+            return self.client.sync(self._result, callback_timeout=timeout)
+
+    return result
+
+
+def _held_result(future: Future[Any], timeout: Any) -> tuple[Any, ...]:
+    """Wait for a result, if this thread may, and give it alone; nothing if it is not held."""
+    client, state = future._client, future._state
+    if client is None or state is None or not _may_block(client):
+        return ()
+    held = held_by(client)
+    if held is None:
+        return ()
+    if state.status == "pending" and timeout is None:
+        _wait(state)
+    # Not of another future of that key, as there is after a restart.
+    return held.value_of(future.key) if client.futures.get(future.key) is state else ()
+
+
+def _may_block(client: Client) -> bool:
+    """Tell whether Dask would block this thread, too, until the event loop of a client is done."""
+    if asyncio._get_running_loop() is not None:
+        # A coroutine for an asynchronous client, or an error: Dask's to say.
+        return False
+    loop: Any = client.loop
+    return bool(loop.asyncio_loop.is_running())
+
+
+def _wait(state: FutureState) -> None:
+    """Wait until a future is no longer pending, if its event is ours."""
+    event: Any = state._get_event()
+    if type(event) is StateEvent:
+        event.wait_in_thread()

@@ -1,0 +1,294 @@
+"""Small results that travel with the message that a task has finished.
+
+Dask's client hears that a result is there, asks the scheduler for it, which asks the worker: two
+requests for a few bytes, a quarter of what a small task takes. Here the worker adds a plain small
+result to ``task-finished``; the scheduler hands it on to those clients that want the task and have
+said that they keep results (`backhaul.dask.held_results`), right before its own ``key-in-memory``.
+The scheduler keeps nothing of it. The result stays on its worker as ever.
+
+Who understands is said before anything is sent. A scheduler says so in the handshake of our comms
+(`backhaul.dask.offers`). Clients and workers then tell it in a message what they do, and it asks
+these workers for results while there are such clients. A message of Dask's gains one field, in
+``task-finished`` to a scheduler that has asked for it. So a peer without this sees nothing of it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from distributed import Scheduler, Worker
+
+from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.config import small_result_limits, switched_on
+from backhaul.dask.instance_patches import RESULT_REQUESTS, RESULTS_FINISHED, SMALL_RESULTS_TELLERS
+from backhaul.dask.offers import SMALL_RESULTS, offers
+from backhaul.dask.patching import Replacement
+from backhaul.dask.plain_values import pickled_if_plain
+from backhaul.dask.private import (
+    BatchedSend,
+    CommClosedError,
+    SpillBuffer,
+    TaskFinishedMsg,
+    WorkerStateMachine,
+)
+
+__all__ = [
+    "RESULT",
+    "CarryingTaskFinishedMsg",
+    "ResultCarrier",
+    "carrying",
+    "install_for_scheduler",
+    "install_for_worker",
+    "installed",
+    "tell_scheduler",
+]
+
+#: Operation of the message with a result, from a scheduler to a client
+RESULT = "backhaul-result"
+
+#: How large a result may be to be added to the message, in bytes; by address of the worker
+_asked: dict[str, int] = {}
+
+
+class CarryingTaskFinishedMsg(TaskFinishedMsg):
+    """The message that a task has finished, with its result.
+
+    Attributes
+    ----------
+    value : bytes
+        The pickled result.
+    """
+
+    __slots__ = ("value",)
+
+    value: bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        # Dask's goes by the annotations of the class, which are not these.
+        found = {name: getattr(self, name) for name in TaskFinishedMsg.__annotations__}
+        return {
+            **found,
+            "op": self.op,
+            "stimulus_id": self.stimulus_id,
+            "status": "OK",
+            "value": self.value,
+        }
+
+
+def carrying(state: WorkerStateMachine, ts: Any, message: TaskFinishedMsg) -> TaskFinishedMsg:
+    """Add the result of a task to the message that it has finished, if the scheduler asked for it.
+
+    Parameters
+    ----------
+    state : distributed.worker_state_machine.WorkerState
+        Of the worker.
+    ts : distributed.worker_state_machine.TaskState
+        The task; its result is in memory.
+    message : TaskFinishedMsg
+        The message.
+
+    Returns
+    -------
+    TaskFinishedMsg
+        The message, or one that carries the result.
+    """
+    if not _asked:
+        return message
+    bytes_max = _asked.get(getattr(state, "address", ""))
+    if bytes_max is None or message.nbytes > bytes_max:
+        return message
+    data = state.data
+    if type(data) is SpillBuffer:
+        # Without counting as a read of it.
+        data = data.fast
+    elif type(data) is not dict:
+        return message
+    if ts.key not in data:
+        return message
+    value = pickled_if_plain(data[ts.key], bytes_max)
+    if value is None:
+        return message
+    carried = object.__new__(CarryingTaskFinishedMsg)
+    for name in (*TaskFinishedMsg.__annotations__, "stimulus_id"):
+        setattr(carried, name, getattr(message, name))
+    carried.value = value
+    return carried
+
+
+def install_for_worker(worker: Worker) -> None:
+    """Have a worker listen to whether results are asked for; again costs nothing."""
+    if not switched_on("small-results.enabled") or RESULT_REQUESTS.item in worker.stream_handlers:
+        return
+    if not switched_on("hot-path.execution"):
+        # What makes the message is Dask's own then.
+        return
+    RESULT_REQUESTS.install(worker.stream_handlers, _Requests(worker))
+
+
+def tell_scheduler(server: object, comm: BackhaulComm) -> None:
+    """Tell the scheduler at the other end of a stream that its worker sends results if asked to.
+
+    Parameters
+    ----------
+    server : object
+        Whose stream begins; nothing happens unless it is a worker that does.
+    comm : BackhaulComm
+        The comm of the stream.
+    """
+    if (
+        isinstance(server, Worker)
+        and offers(comm, SMALL_RESULTS)
+        and isinstance(server.stream_handlers.get(RESULT_REQUESTS.item), _Requests)
+    ):
+        server.batched_send({"op": SMALL_RESULTS})
+
+
+class _Requests:
+    """Hears what the scheduler of one worker asks for."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def __call__(self, bytes_max: Any = None, **_: Any) -> None:
+        worker = self._worker
+        if type(bytes_max) is int and bytes_max > 0:
+            if worker.address not in _asked:
+                weakref.finalize(worker, _asked.pop, worker.address, None)
+            _asked[worker.address] = bytes_max
+        else:
+            _asked.pop(worker.address, None)
+
+
+def install_for_scheduler(scheduler: Scheduler) -> bool:
+    """Have a scheduler hand small results on; again costs nothing.
+
+    Returns
+    -------
+    bool
+        Whether it does now.
+
+    Raises
+    ------
+    ValueError
+        If the configuration cannot be understood.
+    """
+    if installed(scheduler) is not None:
+        return True
+    limits = small_result_limits()
+    if limits is None:
+        return False
+    handlers = scheduler.stream_handlers
+    if not (RESULTS_FINISHED.fits(handlers) and SMALL_RESULTS_TELLERS.fits(handlers)):
+        return False
+    ResultCarrier(scheduler, limits.bytes_max).attach()
+    return True
+
+
+def installed(scheduler: Scheduler) -> ResultCarrier | None:
+    """Get what hands small results of one scheduler on; None if nothing does."""
+    owner = getattr(scheduler.stream_handlers.get(SMALL_RESULTS), "__self__", None)
+    return owner if isinstance(owner, ResultCarrier) else None
+
+
+class ResultCarrier:
+    """Hands results that come with ``task-finished`` on to the clients of one scheduler.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    bytes_max : int
+        Most bytes of one result.
+
+    Notes
+    -----
+    The handler of ``task-finished`` is replaced on the instance, below what others of ours put
+    there: the result leaves the message before Dask, or a plugin, sees it.
+    """
+
+    def __init__(self, scheduler: Scheduler, bytes_max: int) -> None:
+        self.scheduler = scheduler
+        self.bytes_max = bytes_max
+        #: Streams of the clients that keep results, by their ids
+        self._holders: dict[str, BatchedSend] = {}
+        #: Streams of the workers that send results if asked to, by their addresses
+        self._carriers: dict[str, BatchedSend] = {}
+        self._upstream_finished: Any = scheduler.handle_task_finished
+        self._replaced: list[Replacement] = []
+
+    def attach(self) -> None:
+        """Take our place on the scheduler."""
+        handlers = self.scheduler.stream_handlers
+        finished = RESULTS_FINISHED.install(handlers, self.handle_task_finished)
+        tellers = SMALL_RESULTS_TELLERS.install(handlers, self.handle_teller)
+        assert finished is not None
+        assert tellers is not None
+        self._upstream_finished = finished.original
+        self._replaced = [finished, tellers]
+
+    def handle_teller(self, client: str | None = None, worker: str | None = None, **_: Any) -> None:
+        """Note that a client keeps results, or that a worker sends them, and ask for them."""
+        scheduler = self.scheduler
+        if client is not None and client in scheduler.client_comms:
+            self._holders[client] = scheduler.client_comms[client]
+            self._carriers = {
+                address: stream
+                for address, stream in self._carriers.items()
+                if scheduler.stream_comms.get(address) is stream
+            }
+            for address in self._carriers:
+                self._ask(address, self.bytes_max)
+        if worker is not None and worker in scheduler.stream_comms:
+            self._carriers[worker] = scheduler.stream_comms[worker]
+            if self._holders:
+                self._ask(worker, self.bytes_max)
+
+    def handle_task_finished(
+        self, key: Any, worker: str, stimulus_id: str, value: Any = None, **message: Any
+    ) -> None:
+        """Handle the message; takes the place of `distributed.Scheduler.handle_task_finished`."""
+        if value is not None and not self._hand_on(key, worker, message.get("run_id"), value):
+            self._holders = {
+                client: stream
+                for client, stream in self._holders.items()
+                if self.scheduler.client_comms.get(client) is stream
+            }
+            if not self._holders:
+                self._ask(worker, 0)
+        self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
+
+    def _hand_on(self, key: Any, worker: str, run_id: Any, value: Any) -> bool:
+        """Send a result to the clients that want the task and keep results; tell if there are."""
+        ts = self.scheduler.tasks.get(key)
+        if (
+            ts is None
+            or not ts.who_wants
+            # Otherwise it is not this run of the task that Dask puts in memory.
+            or ts.state != "processing"
+            or ts.run_id != run_id
+            or ts.processing_on is None
+            or ts.processing_on.address != worker
+            or ts.actor
+            or type(value) is not bytes
+            or len(value) > self.bytes_max
+        ):
+            return False
+        sent = False
+        for client_state in ts.who_wants:
+            client = client_state.client_key
+            stream = self._holders.get(client)
+            if stream is None:
+                continue
+            try:
+                stream.send({"op": RESULT, "key": key, "value": value})
+            except CommClosedError:
+                # Dask meets this too, with what it sends next, and says so.
+                del self._holders[client]
+            else:
+                sent = True
+        return sent
+
+    def _ask(self, worker: str, bytes_max: int) -> None:
+        """Ask a worker for results of so many bytes; 0: for none."""
+        self.scheduler.worker_send(worker, {"op": RESULT_REQUESTS.item, "bytes_max": bytes_max})

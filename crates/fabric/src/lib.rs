@@ -111,5 +111,6 @@ pub mod fuzzing {
     pub use crate::address::read_address;
     pub use crate::bootstrap::take_offer;
     pub use crate::carrier::{CudaPackets, LeasePackets};
+    pub use crate::tls::{TlsBeliefs, TlsSession};
     pub use crate::ucx::UcxMessages;
 }

@@ -8,6 +8,7 @@ mod buffer;
 mod certificate;
 mod ciphers;
 mod error;
+mod fuzzing;
 mod pem;
 mod records;
 mod session;
@@ -26,6 +27,7 @@ use self::certificate::Certificate;
 use self::trust::Trust;
 
 pub use self::error::{TlsError, TlsFailure};
+pub use self::fuzzing::{TlsBeliefs, TlsSession};
 pub use self::pem::Pem;
 pub(crate) use self::session::{Arrived, Session};
 

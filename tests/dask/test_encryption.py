@@ -13,6 +13,8 @@ from distributed.comm import CommClosedError, connect, listen
 from distributed.security import Security
 from distributed.utils_test import gen_test
 
+_PARTS = (("cert", "pem"), ("key", "key"))
+
 _EC = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 
 
@@ -95,6 +97,30 @@ async def test_who_does_not_encrypt_and_who_does_part_at_once(security: Any) -> 
         arguments = security.get_connection_args("client")
         with pytest.raises(CommClosedError, match="may not speak TLS"):
             await connect(listener.contact_address, timeout=60, **arguments)
+
+
+@gen_test()
+async def test_each_context_is_known_by_the_settings_that_made_it(
+    folder: Path, security: Any
+) -> None:
+    """Also where those are gone, and others of the same authority are there."""
+    files = {"tls_ca_file": str(folder / "ca.pem")}
+
+    async def subject(role: str) -> str:
+        settings = {f"tls_client_{kind}": str(folder / f"{role}.{end}") for kind, end in _PARTS}
+        arguments = Security(**files, **settings).get_connection_args("client")
+        comm = await connect(listener.contact_address, **arguments)
+        found = (await comm.read())["subject"]
+        await comm.close()
+        return str(found)
+
+    async def tell(comm: Any) -> None:
+        await comm.write({"subject": comm.extra_info["peercert"]["subject"][0][0][1]})
+
+    arguments = security.get_listen_args("scheduler")
+    async with listen("backhaul://127.0.0.1", tell, **arguments) as listener:
+        for role in ("worker", "client", "scheduler"):
+            assert await subject(role) == role
 
 
 @gen_test()

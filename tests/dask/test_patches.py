@@ -50,6 +50,7 @@ SWITCHES = {
     "hot-path.order",
     "hot-path.runs",
     "placement.nearest-first",
+    "tls.note-settings",
 }
 #: With what is off unless it is asked for, as it is in this process
 ALL_SWITCHES = {*SWITCHES, "placement.enabled"}
@@ -110,6 +111,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
     activation.install()
     assert names() == {
         "BatchedSend.start",
+        "Security._get_tls_context",
         "SpillBuffer.__getitem__",
         "StateMachineEvent.__copy__",
         "WorkerState._dec_needs_replica",

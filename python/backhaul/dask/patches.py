@@ -17,6 +17,7 @@ from typing import Final
 import dask.order
 import distributed.utils
 import distributed.worker
+from distributed.security import Security
 
 from backhaul.dask.patching import Patch
 from backhaul.dask.private import (
@@ -50,6 +51,14 @@ __all__ = [
 
 #: What is replaced for the whole process, in the order in which it is installed
 PATCHES: tuple[Patch, ...] = (
+    Patch(
+        switch="tls.note-settings",
+        owner=Security,
+        name="_get_tls_context",
+        replace="encryption.remembering",
+        read={Security._get_tls_context: "1ec828009c21"},
+        without="so that a process may have one set of certificates only",
+    ),
     Patch(
         switch="hot-path.batching",
         owner=BatchedSend,

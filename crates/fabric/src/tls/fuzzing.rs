@@ -1,4 +1,5 @@
-//! Encryption without a connection: what a stranger says, and the certificates that it shows.
+//! Encryption without a connection: what a stranger says, and the certificates that it shows; and with
+//! keys that are soon used up.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
@@ -8,11 +9,12 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::danger::ClientCertVerifier;
+use rustls::{CipherSuiteCommon, SupportedCipherSuite, Tls12CipherSuite, Tls13CipherSuite};
 
 use super::certificate::{self, Certificate};
 use super::session::{Arrived, Session};
 use super::trust::Trust;
-use super::{AUTHORITIES, Pem, Tls, TlsError, TlsFailure};
+use super::{AUTHORITIES, Pem, Tls, TlsError, TlsFailure, TlsOptions};
 
 /// One end of an encrypted connection over a socket that does not block
 pub struct TlsSession {
@@ -23,6 +25,39 @@ pub struct TlsSession {
 /// Whose certificates are believed
 pub struct TlsBeliefs {
     trust: Arc<Trust>,
+}
+
+/// Settings of a side whose keys are used up after so many records, not after millions
+///
+/// Each call leaks a little memory.
+///
+/// # Errors
+///
+/// As [`Tls::new`].
+pub fn tls_with_short_keys(options: &TlsOptions, records_max: u64) -> Result<Tls, TlsError> {
+    let mut provider = ring::default_provider();
+    let common = |common: &CipherSuiteCommon| CipherSuiteCommon {
+        suite: common.suite,
+        hash_provider: common.hash_provider,
+        confidentiality_limit: records_max,
+    };
+    for suite in &mut provider.cipher_suites {
+        *suite = match *suite {
+            SupportedCipherSuite::Tls13(known) => {
+                SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
+                    common: common(&known.common),
+                    ..*known
+                })))
+            }
+            SupportedCipherSuite::Tls12(known) => {
+                SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {
+                    common: common(&known.common),
+                    ..*known
+                })))
+            }
+        };
+    }
+    Tls::with_provider(options, provider)
 }
 
 impl TlsSession {

@@ -117,8 +117,9 @@ impl End {
         let mut has_moved = false;
         if self.said_bytes < self.says.len() {
             let rest = &self.says[self.said_bytes..];
-            let parts: Vec<_> = rest.chunks(self.part_bytes).map(IoSlice::new).collect();
-            match self.session.write(&parts[..parts.len().min(PARTS_MAX)]) {
+            let parts = rest.chunks(self.part_bytes).take(PARTS_MAX);
+            let parts: Vec<_> = parts.map(IoSlice::new).collect();
+            match self.session.write(&parts) {
                 Ok(bytes) => {
                     assert!(bytes <= rest.len());
                     self.said_bytes += bytes;

@@ -23,6 +23,7 @@ import psutil
 
 from tests.chaos.network import Network
 from tests.chaos.schedule import KEEP_ALIVE_S
+from tests.chaos.trust import environment
 
 __all__ = ["ADDRESSES", "WORKERS", "Cluster", "Hung"]
 
@@ -57,13 +58,18 @@ class Cluster:
         What the processes of one host talk over: ``shm``, or ``tcp``.
     folder : path
         Where the log of each process goes, by its name.
+    trust : str
+        What they have to show each other, one of `tests.chaos.trust.KINDS`.
     """
 
-    def __init__(self, network: Network, *, protocol: str, lane: str, folder: Path) -> None:
+    def __init__(
+        self, network: Network, *, protocol: str, lane: str, folder: Path, trust: str = "anyone"
+    ) -> None:
         self.network = network
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._protocol = protocol
+        self._trust = trust
         self._environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]),
@@ -73,6 +79,7 @@ class Cluster:
             # What was cut off on its way in is tried again before the job may be given up.
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s",
             "DASK_TEMPORARY_DIRECTORY": str(folder / "scratch"),
+            **environment(trust, folder),
         }
         if lane == "tcp":
             self._environment["DASK_DISTRIBUTED__COMM__BACKHAUL__LANES"] = "['tcp']"
@@ -95,6 +102,9 @@ class Cluster:
         )
         threading.Thread(target=self._read, args=(client.stdout,), daemon=True).start()
         self._expect("ready", _READY_S)
+        if self._protocol == "backhaul":
+            self._ask("trust")
+            self._expect(self._trust, _READY_S)
         self.wait_until_whole()
 
     def mend(self) -> None:

@@ -5,7 +5,8 @@ A program, so that it can live on one of the hosts and be looked into when it ha
     python -m tests.chaos.driver SCHEDULER
 
 It reads lines ``JOB SEED`` and answers each with ``right``, ``WRONG …`` or ``failed …``.
-``workers N`` waits for that many, ``restart`` forgets what runs.
+``workers N`` waits for that many, ``restart`` forgets what runs, ``trust`` says what the scheduler
+had to show.
 """
 
 from __future__ import annotations
@@ -99,6 +100,9 @@ def answer(client: Client, line: str) -> str:
     if command == "workers":
         client.wait_for_workers(int(arguments[0]))
         return "right"
+    if command == "trust":
+        stream = client.scheduler_comm
+        return "nothing" if stream is None else str(stream.comm.info["trust"])
     if command == "restart":
         client.restart(timeout=60)
         return "right"

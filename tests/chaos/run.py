@@ -4,6 +4,7 @@
 
     make chaos                              # 20 seeds
     make chaos ARGS='--seeds 200 --log chaos.log'
+    make chaos ARGS='--trust certificate'   # over TLS; or secret
     .venv/bin/python -m tests.chaos.run --first 37 --seeds 1
 
 Two hosts in network namespaces, a cluster on both (`tests.chaos.cluster`). Each seed is one job and
@@ -30,6 +31,7 @@ from tests.chaos.cluster import ADDRESSES, WORKERS, Cluster, Hung
 from tests.chaos.mischief import Mischief
 from tests.chaos.network import Network, why_no_network
 from tests.chaos.schedule import LANES, Plan, draw
+from tests.chaos.trust import KINDS
 
 #: Far more than a job takes, whatever happens to it
 JOB_TIMEOUT_S = 300.0
@@ -45,6 +47,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--protocol", default="backhaul", help="tcp, to compare")
     parser.add_argument("--lane", choices=LANES, help="instead of the one of each seed")
+    parser.add_argument("--trust", choices=KINDS, default="anyone", help="what peers have to show")
     parser.add_argument("--seconds", type=float, help="begin no run after so long")
     parser.add_argument("--log", type=Path, help="file for the lines, too")
     options = parser.parse_args()
@@ -62,12 +65,13 @@ def main() -> int:
             stream.write(line + "\n")
             stream.flush()
 
-    show(f"seeds {options.first} to {options.first + options.seeds - 1}, {options.protocol}")
+    last = options.first + options.seeds - 1
+    show(f"seeds {options.first} to {last}, {options.protocol}, trust: {options.trust}")
     # Ended from outside, it leaves no cluster behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     began_at = time.monotonic()
     outcomes: Counter[str] = Counter()
-    with Bed(options.protocol, options.lane) as bed:
+    with Bed(options.protocol, options.lane, options.trust) as bed:
         for plan in plans:
             if options.seconds is not None and time.monotonic() - began_at > options.seconds:
                 break
@@ -88,11 +92,16 @@ class Bed:
         ``backhaul``, or ``tcp`` to compare.
     lane : str, optional
         What the processes of one host talk over, instead of what the seeds say.
+    trust : str
+        What the processes have to show each other, one of `tests.chaos.trust.KINDS`.
     """
 
-    def __init__(self, protocol: str = "backhaul", lane: str | None = None) -> None:
+    def __init__(
+        self, protocol: str = "backhaul", lane: str | None = None, trust: str = "anyone"
+    ) -> None:
         self._protocol = protocol
         self._lane = lane
+        self._trust = trust
         self._folder = Path(tempfile.mkdtemp(prefix="backhaul-chaos-"))
         self._network = Network(ADDRESSES, seed=0)
         self._cluster: Cluster | None = None
@@ -154,7 +163,9 @@ class Bed:
             return self._cluster
         self._end_cluster()
         folder = self._folder / f"from-seed-{plan.seed}"
-        self._cluster = Cluster(self._network, protocol=self._protocol, lane=lane, folder=folder)
+        self._cluster = Cluster(
+            self._network, protocol=self._protocol, lane=lane, folder=folder, trust=self._trust
+        )
         self._serves = wanted
         self._cluster.start()
         return self._cluster

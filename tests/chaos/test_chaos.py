@@ -103,14 +103,14 @@ def test_a_seed_says_all_that_happens() -> None:
 
 @needs_network
 def test_jobs_are_right_though_workers_die_and_a_host_is_cut_off() -> None:
-    """Two runs of the many that ``make chaos`` does, on a cluster of their own."""
+    """Two runs of the many that ``make chaos`` does, on an encrypted cluster of their own."""
     long = 10.0
     plans = [
         Plan(1, "transpose", "shm", WHOLE, (Fault(0.3, "kill", 1, 0), Fault(0.6, "stop", 0, 1.0))),
         Plan(2, "map", "shm", WHOLE, (Fault(0.3, "cut", 0, long), Fault(0.5, "kill", 0, 0))),
     ]
     assert max(fault.worker for plan in plans for fault in plan.faults) < len(WORKERS)
-    with Bed() as bed:
+    with Bed(trust="certificate") as bed:
         for plan in plans:
             outcome, line = bed.run(plan)
             assert outcome == "right", line

@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -30,6 +31,7 @@ Start: TypeAlias = Callable[..., "Program"]
 
 DEADLINE_S = 60
 
+_EC = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 
 needs_wheel = pytest.mark.skipif(find_spec("libucx") is None, reason="no wheel libucx")
 
@@ -187,3 +189,20 @@ def plain_dask() -> Iterator[None]:
     yield
     activation.uninstall()
     activation.install()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an authority, and a certificate of it for each role."""
+    folder = tmp_path_factory.mktemp("tls")
+
+    def run(command: str) -> None:
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True, timeout=60)
+
+    for ca in ("ca", "other"):
+        run(f"openssl req -x509 {_EC} -days 3 -subj /CN={ca} -keyout {ca}.key -out {ca}.pem")
+    for role in ("scheduler", "worker", "client"):
+        run(f"openssl req {_EC} -subj /CN={role} -keyout {role}.key -out {role}.csr")
+        sign = "openssl x509 -req -days 3 -CAcreateserial -CA ca.pem -CAkey ca.key"
+        run(f"{sign} -in {role}.csr -out {role}.pem")
+    return folder

@@ -13,32 +13,15 @@ from distributed.comm import CommClosedError, connect, listen
 from distributed.security import Security
 from distributed.utils_test import gen_test
 
-_EC = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an authority, and a certificate of it for each role."""
-    folder = tmp_path_factory.mktemp("tls")
-
-    def run(command: str) -> None:
-        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True, timeout=60)
-
-    for ca in ("ca", "other"):
-        run(f"openssl req -x509 {_EC} -days 3 -subj /CN={ca} -keyout {ca}.key -out {ca}.pem")
-    for role in ("scheduler", "worker", "client"):
-        run(f"openssl req {_EC} -subj /CN={role} -keyout {role}.key -out {role}.csr")
-        sign = "openssl x509 -req -days 3 -CAcreateserial -CA ca.pem -CAkey ca.key"
-        run(f"{sign} -in {role}.csr -out {role}.pem")
-    return folder
+_PARTS = (("cert", "pem"), ("key", "key"))
 
 
 @pytest.fixture
-def security(folder: Path) -> Any:
+def security(certificates: Path) -> Any:
     roles = ("scheduler", "worker", "client")
-    certificates = {f"tls_{role}_cert": str(folder / f"{role}.pem") for role in roles}
-    keys = {f"tls_{role}_key": str(folder / f"{role}.key") for role in roles}
-    return Security(tls_ca_file=str(folder / "ca.pem"), **certificates, **keys)
+    shown = {f"tls_{role}_cert": str(certificates / f"{role}.pem") for role in roles}
+    keys = {f"tls_{role}_key": str(certificates / f"{role}.key") for role in roles}
+    return Security(tls_ca_file=str(certificates / "ca.pem"), **shown, **keys)
 
 
 async def _echo(comm: Any) -> None:
@@ -95,6 +78,32 @@ async def test_who_does_not_encrypt_and_who_does_part_at_once(security: Any) -> 
         arguments = security.get_connection_args("client")
         with pytest.raises(CommClosedError, match="may not speak TLS"):
             await connect(listener.contact_address, timeout=60, **arguments)
+
+
+@gen_test()
+async def test_each_context_is_known_by_the_settings_that_made_it(
+    certificates: Path, security: Any
+) -> None:
+    """Also where those are gone, and others of the same authority are there."""
+    files = {"tls_ca_file": str(certificates / "ca.pem")}
+
+    async def subject(role: str) -> str:
+        settings = {
+            f"tls_client_{kind}": str(certificates / f"{role}.{end}") for kind, end in _PARTS
+        }
+        arguments = Security(**files, **settings).get_connection_args("client")
+        comm = await connect(listener.contact_address, **arguments)
+        found = (await comm.read())["subject"]
+        await comm.close()
+        return str(found)
+
+    async def tell(comm: Any) -> None:
+        await comm.write({"subject": comm.extra_info["peercert"]["subject"][0][0][1]})
+
+    arguments = security.get_listen_args("scheduler")
+    async with listen("backhaul://127.0.0.1", tell, **arguments) as listener:
+        for role in ("worker", "client", "scheduler"):
+            assert await subject(role) == role
 
 
 @gen_test()

@@ -53,6 +53,7 @@ SWITCHES = {
     "hot-path.small-graphs",
     "placement.nearest-first",
     "small-results.enabled",
+    "tls.note-settings",
 }
 #: With what is off unless it is asked for, as it is in this process
 ALL_SWITCHES = {*SWITCHES, "placement.enabled"}
@@ -113,6 +114,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
     activation.install()
     assert names() == {
         "BatchedSend.start",
+        "Security._get_tls_context",
         "SpillBuffer.__getitem__",
         "StateMachineEvent.__copy__",
         "WorkerState._dec_needs_replica",

@@ -118,3 +118,11 @@ def test_what_cannot_be_used_is_refused_with_its_file(files: Path) -> None:
     with pytest.raises(ConfigError, match="clear text"):
         backhaul.connect("127.0.0.1:1", lanes=["ucx"], tls=Tls(*good)).wait(60)
     assert "KEY" not in repr(Tls(*(path.read_text() for path in good)))
+
+
+def test_a_key_that_has_lost_its_lines_is_not_shown(files: Path) -> None:
+    ca, cert, key = ((files / name).read_text() for name in ("ca.pem", "peer.pem", "peer.key"))
+    for between in (" ", "", r"\n"):
+        with pytest.raises(TlsError, match="a line for itself") as caught:
+            Tls(ca, cert, key.replace("\n", between))
+        assert key.splitlines()[1][:12] not in str(caught.value)

@@ -105,11 +105,12 @@ pub mod seams {
     pub use backhaul_shm::doorbell::Doorbell;
 }
 
-/// Where the bytes of strangers come in, for fuzzing
+/// Where the bytes of strangers come in, for fuzzing, and what would take a test too long
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::address::read_address;
     pub use crate::bootstrap::take_offer;
     pub use crate::carrier::{CudaPackets, LeasePackets};
+    pub use crate::tls::{TlsBeliefs, TlsSession, tls_with_short_keys};
     pub use crate::ucx::UcxMessages;
 }

@@ -25,11 +25,27 @@ static DUE: AtomicBool = AtomicBool::new(false);
 
 /// Runs the body of a call from Python, and then what is due
 pub(crate) fn call<T>(py: Python<'_>, body: impl FnOnce() -> T) -> T {
-    CALLS.set(CALLS.get() + 1);
+    let call = Call::begin();
     let result = body();
-    CALLS.set(CALLS.get() - 1);
+    drop(call);
     run(py);
     result
+}
+
+/// A call that this thread is in; over also when its body panics
+struct Call;
+
+impl Call {
+    fn begin() -> Self {
+        CALLS.set(CALLS.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        CALLS.set(CALLS.get() - 1);
+    }
 }
 
 /// Runs what was deferred

@@ -50,10 +50,12 @@ impl Tls {
     }
 }
 
-/// A path, or the text itself, which has lines
+/// A path, or the text itself, which has lines; one that has lost them is not to be shown as a path
 fn pem(given: PathBuf) -> Pem {
     match given.to_str() {
-        Some(text) if text.contains('\n') => Pem::Text(text.to_owned()),
+        Some(text) if text.contains('\n') || text.contains("-----BEGIN") => {
+            Pem::Text(text.to_owned())
+        }
         _ => Pem::File(given),
     }
 }

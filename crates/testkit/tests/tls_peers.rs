@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use backhaul::fuzzing::tls_with_short_keys;
 use backhaul::{
     CloseReason, Config, ConfigError, ConnectError, Context, Endpoint, HandshakeError, LaneKind,
     ListenError, Pem, Tag, TagMask, Tls, TlsError, TlsFailure, TlsOptions, TlsVersion, Trust,
@@ -482,6 +483,45 @@ fn plain_bytes_behind_the_handshake_end_the_connection() {
     peer.say(&hello(&[LaneKind::Tls, LaneKind::Tcp]).encode());
     // One of ours, so it hears that TLS is asked for; and no more.
     assert_eq!(peer.hear_out(), 7);
+}
+
+#[test]
+fn a_connection_goes_on_when_its_keys_are_used_up() {
+    let _watchdog = Watchdog::start("keys_are_used_up");
+    let authority = Authority::new("authority");
+    let mut options = authority.options(&authority.sign());
+    let sides = [(); 2].map(|()| encrypted(&tls_with_short_keys(&options, 100).unwrap()));
+    let (near, far) = meet(&sides[0], &sides[1]).unwrap();
+    // Six times as many records as a key is good for, both ways at once, then one way and the other.
+    let long: Vec<u8> = (0..600 * (16 << 10)).map(|at| (at % 251) as u8).collect();
+    for ways in [
+        vec![(&near, &far), (&far, &near)],
+        vec![(&near, &far)],
+        vec![(&far, &near)],
+    ] {
+        let under_way: Vec<_> = ways
+            .into_iter()
+            .map(|(from, to)| {
+                let posted = to.recv_message(Tag(1), TagMask::FULL);
+                (posted, from.send(Tag(1), long.clone()))
+            })
+            .collect();
+        for (posted, sent) in under_way {
+            sent.done().unwrap();
+            assert!(posted.done().unwrap().segments[0][..] == long);
+        }
+    }
+    exchange(&near, &far);
+
+    // Keys of TLS 1.2 cannot be renewed, so it ends, before they are worn out.
+    options.max_version = TlsVersion::V1_2;
+    let sides = [(); 2].map(|()| encrypted(&tls_with_short_keys(&options, 100).unwrap()));
+    let (near, far) = meet(&sides[0], &sides[1]).unwrap();
+    exchange(&near, &far);
+    let posted = far.recv_message(Tag(1), TagMask::FULL);
+    let error = near.send(Tag(1), long).done().unwrap_err();
+    assert!(error.to_string().contains("keys are used up"), "{error}");
+    posted.done().unwrap_err();
 }
 
 fn context(lanes: &[LaneKind], tls: Option<&Tls>) -> Context {

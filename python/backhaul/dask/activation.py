@@ -53,7 +53,7 @@ def install(*, only: str | None = None) -> None:
                 _installed[patch] = patch.install()
             else:
                 _refused.add(patch)
-                logger.warning("Backhaul leaves %s as it is, which is slower: %s", patch, refusal)
+                logger.warning("Backhaul leaves %s as it is, %s: %s", patch, patch.without, refusal)
 
 
 def install_for(server: Any) -> None:

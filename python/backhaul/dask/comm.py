@@ -127,7 +127,7 @@ class BackhaulComm(Comm):
 
     @property
     def lane(self) -> str:
-        """How bytes move to this peer: ``inproc``, ``shm``, ``ucx`` or ``tcp``."""
+        """How bytes move to this peer: ``inproc``, ``shm``, ``ucx``, ``tcp`` or ``tls``."""
         return self._endpoint.lane
 
     @property

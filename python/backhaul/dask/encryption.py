@@ -1,9 +1,10 @@
 """Encryption as Dask's security settings ask for it.
 
 Dask gives a comm a finished `ssl.SSLContext`, from which no key can be read back. The certificates
-are those of the `distributed.security.Security` that made it: that of the server whose context it
-is, or else the one of this process. Carrying on in clear text where encryption is asked for would
-be worse than not starting, so what cannot be found is refused.
+are those of the `distributed.security.Security` that made it: as was noted when it did; or those of
+the server whose context it is; or else those of this process, as for the first context of a
+process, which is made before Dask loads its comm. Carrying on in clear text where encryption is
+asked for would be worse than not starting, so what cannot be found is refused.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import gc
 import ssl
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from distributed.security import Security
 
 from backhaul import Tls
 
-__all__ = ["extra_info", "remember", "tls_for"]
+__all__ = ["extra_info", "remember", "remembering", "tls_for"]
 
 
 class _Wanted(NamedTuple):
@@ -82,7 +83,7 @@ def tls_for(
     tls = _made.get(context)
     if tls is None:
         # A server may make a context for each listener.
-        wanted = _of_server(server) or _wanted.get(context) or _of_process(address, context)
+        wanted = _wanted.get(context) or _of_server(server) or _of_process(address, context)
         tls = _made[context] = Tls(
             wanted.ca,
             wanted.cert,
@@ -101,6 +102,20 @@ def remember(server: object) -> None:
     context = arguments.get("ssl_context")
     if wanted is not None and context is not None:
         _wanted[context] = wanted
+
+
+def remembering(original: Callable[..., ssl.SSLContext | None]) -> Callable[..., Any]:
+    """Make a `Security._get_tls_context` that notes the settings of what it makes."""
+
+    def noted(
+        self: Security, tls: Mapping[str, Any], purpose: ssl.Purpose
+    ) -> ssl.SSLContext | None:
+        context = original(self, tls, purpose)
+        if context is not None and (wanted := _of_settings(self, tls)) is not None:
+            _wanted[context] = wanted
+        return context
+
+    return noted
 
 
 def extra_info(tls: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -140,7 +155,10 @@ def _of_server(server: object) -> _Wanted | None:
 def _of_role(security: object, role: str) -> _Wanted | None:
     if not isinstance(security, Security):
         return None
-    settings = security.get_tls_config_for_role(role)
+    return _of_settings(security, security.get_tls_config_for_role(role))
+
+
+def _of_settings(security: Security, settings: Mapping[str, Any]) -> _Wanted | None:
     if not settings["ca_file"] or not settings["cert"]:
         return None
     # Attributes that Dask sets by name.

@@ -18,6 +18,7 @@ import dask.order
 import distributed.scheduler
 import distributed.utils
 import distributed.worker
+from distributed.security import Security
 
 from backhaul.dask.patching import Patch
 from backhaul.dask.private import (
@@ -57,6 +58,14 @@ __all__ = [
 
 #: What is replaced for the whole process, in the order in which it is installed
 PATCHES: tuple[Patch, ...] = (
+    Patch(
+        switch="tls.note-settings",
+        owner=Security,
+        name="_get_tls_context",
+        replace="encryption.remembering",
+        read={Security._get_tls_context: "1ec828009c21"},
+        without="so that a process may have one set of certificates only",
+    ),
     Patch(
         switch="hot-path.batching",
         owner=BatchedSend,

@@ -66,6 +66,8 @@ class Patch:
         Digests of the source of the function, and of each other one, class or module that ours
         relies upon to behave as it did when it was read. A source is a function, class or module,
         or the name of a module; one with several digests differs between releases that were read.
+    without : str
+        What follows where it is refused, for people.
     """
 
     switch: str
@@ -73,6 +75,7 @@ class Patch:
     name: str
     replace: str
     read: Mapping[Any, str | tuple[str, ...]]
+    without: str = "which is slower"
 
     def __str__(self) -> str:
         return f"{_name(self.owner)}.{self.name}"

@@ -1,7 +1,7 @@
 """Puts other classes in the place of Dask's TCP comm, so that its own tests run over them.
 
-The classes keep the scheme ``tcp://``, because upstream's tests write it out. The environment
-variable ``BACKHAUL_SUBSTITUTE`` names them:
+The classes keep the schemes ``tcp://`` and ``tls://``, because upstream's tests write them out. The
+environment variable ``BACKHAUL_SUBSTITUTE`` names them:
 
 ``control``
     Sub-classes of Dask's own TCP classes: tests that fail here fail because of the substitution, or
@@ -23,6 +23,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -38,15 +39,13 @@ def install() -> None:
     import distributed.comm.tcp as tcp
     from distributed.comm.registry import backends
 
-    comm, connector, listener, backend = {"control": _control, "backhaul": _backhaul}[which]()
-    for old, new in {
-        "TCP": comm,
-        "TCPConnector": connector,
-        "TCPListener": listener,
-        "TCPBackend": backend,
-    }.items():
-        setattr(tcp, old, new)
-    backends["tcp"] = backend()
+    for scheme in ("tcp", "tls"):
+        classes = {"control": _control, "backhaul": _backhaul}[which](scheme)
+        for kind, ours in zip(("", "Connector", "Listener", "Backend"), classes, strict=True):
+            setattr(tcp, scheme.upper() + kind, ours)
+        backends[scheme] = classes[-1]()
+    if which == "backhaul":
+        _note_certificates()
     _teach_owners_to_upstream()
 
 
@@ -94,26 +93,57 @@ def _teach_owners_to_upstream() -> None:
     setattr(utils_test, "get_host_array", get_host_array)  # noqa: B010
 
 
-def _control() -> tuple[type[Any], ...]:
+def _note_certificates() -> None:
+    """Note the certificates of contexts that upstream's tests make without a `Security`.
+
+    Ours takes them from the settings, of which there are none then.
+    """
+    import ssl
+
+    from backhaul.dask import activation, encryption
+
+    of_context: dict[int, str] = {}
+
+    def text(path: str | None) -> str | None:
+        return None if path is None else Path(path).read_text(encoding="ascii")
+
+    class Noting(ssl.SSLContext):
+        def load_verify_locations(
+            self, cafile: Any = None, capath: Any = None, cadata: Any = None
+        ) -> None:
+            load_verify_locations(self, cafile, capath, cadata)
+            of_context[id(self)] = cadata or text(cafile) or ""
+
+        def load_cert_chain(self, certfile: Any, keyfile: Any = None, password: Any = None) -> None:
+            load_cert_chain(self, certfile, keyfile, password)
+            ca = of_context.pop(id(self), None)
+            if ca is not None:
+                encryption._wanted[self] = encryption._Wanted(
+                    ca, text(certfile) or "", text(keyfile), "1.2", "1.3", None
+                )
+
+    load_verify_locations = ssl.SSLContext.load_verify_locations
+    load_cert_chain = ssl.SSLContext.load_cert_chain
+    for name in ("load_verify_locations", "load_cert_chain"):
+        setattr(ssl.SSLContext, name, vars(Noting)[name])
+    # Of those that a Security makes it notes more.
+    activation.install(only="tls.note-settings")
+
+
+def _control(scheme: str) -> tuple[type[Any], ...]:
     from distributed.comm import tcp
 
-    class Comm(tcp.TCP):
-        pass
+    def derived(kind: str, **attributes: Any) -> type[Any]:
+        return type(kind or "Comm", (getattr(tcp, scheme.upper() + kind),), attributes)
 
-    class Connector(tcp.TCPConnector):
-        comm_class = Comm
-
-    class Listener(tcp.TCPListener):
-        comm_class = Comm
-
-    class Backend(tcp.TCPBackend):
-        _connector_class = Connector
-        _listener_class = Listener
-
-    return Comm, Connector, Listener, Backend
+    comm = derived("")
+    connector = derived("Connector", comm_class=comm)
+    listener = derived("Listener", comm_class=comm)
+    backend = derived("Backend", _connector_class=connector, _listener_class=listener)
+    return comm, connector, listener, backend
 
 
-def _backhaul() -> tuple[type[Any], ...]:
+def _backhaul(scheme: str) -> tuple[type[Any], ...]:
     from backhaul.dask import BackhaulBackend, BackhaulComm, BackhaulConnector, BackhaulListener
 
     class Comm(BackhaulComm):
@@ -121,11 +151,13 @@ def _backhaul() -> tuple[type[Any], ...]:
             """Stand in for the method of the replaced class that Dask's TLS class calls."""
 
     class Connector(BackhaulConnector):
-        prefix = "tcp://"
+        prefix = f"{scheme}://"
+        is_encrypted = scheme == "tls"
         comm_class = Comm
 
     class Listener(BackhaulListener):
-        prefix = "tcp://"
+        prefix = f"{scheme}://"
+        is_encrypted = scheme == "tls"
         comm_class = Comm
 
     class Backend(BackhaulBackend):

@@ -5,7 +5,7 @@ use backhaul_proto::{MessageKind, Tag, TagMask};
 use super::*;
 use crate::context::Context;
 use crate::memory::Segments;
-use crate::runtime::LoopWatch;
+use crate::runtime::{LoopWatch, Member};
 
 /// Two connected endpoints over TCP, and what keeps them
 fn pair() -> (crate::Endpoint, crate::Endpoint, Context) {
@@ -156,6 +156,19 @@ fn the_engine_does_the_work_of_an_event_loop_that_is_kept_from_it() {
     let join = |conn: &Arc<Conn>| Arc::clone(conn).join_loop(&watch);
     let statistics = (0..20).find_map(|_| overlook(LaneKind::Shm, &join));
     assert_eq!(statistics.expect("it is found").overlooked, 0);
+}
+
+#[test]
+fn a_connection_that_panics_on_an_event_loop_is_ended() {
+    let (near, far, _context) = pair_over(LaneKind::Shm);
+    let watch = LoopWatch::new().unwrap();
+    let received = far.recv_message(Tag(1), TagMask::FULL);
+    Arc::clone(far.conn()).join_loop(&watch);
+    Arc::clone(far.conn()).fail(&"as this test wants");
+    assert!(received.wait(Some(PATIENCE)).unwrap().is_err());
+    let answer = near.recv_message(Tag(1), TagMask::FULL);
+    assert!(answer.wait(Some(PATIENCE)).unwrap().is_err());
+    assert!(!far.conn().interest.is_with_loop());
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,5 +1,6 @@
 //! Visits to a connection: by the engine, and by an event loop that has taken it over.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -115,6 +116,11 @@ impl Member for Conn {
             self.loop_pause.store(LOOP_PAUSE, Ordering::Relaxed);
             self.call_engine();
         }
+    }
+
+    fn fail(self: Arc<Self>, panic: &(dyn Any + Send)) {
+        self.leave_loop();
+        self.engine.end_failed(self.id, panic);
     }
 
     fn leave(&self) {

@@ -257,7 +257,7 @@ impl Engine {
     }
 
     /// Ends a source that has panicked, and so is in no state to be called again
-    fn end_failed(&self, id: SourceId, panic: &(dyn Any + Send)) {
+    pub(crate) fn end_failed(&self, id: SourceId, panic: &(dyn Any + Send)) {
         report_panic(panic);
         let ended = catch_unwind(AssertUnwindSafe(|| {
             if let Some(source) = self.source(id) {

@@ -9,9 +9,11 @@
 //! the middle of anything: what takes longer than one look goes back to the engine, and so does what
 //! a thread blocks on. Its sentinel is the engine's always.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -35,6 +37,8 @@ pub struct LoopWatch {
 pub(crate) trait Member: std::fmt::Debug + Send + Sync {
     /// News have come: moves the connection along
     fn on_news(self: Arc<Self>);
+    /// Its own call has panicked, so it is in no state to be called again: ends it
+    fn fail(self: Arc<Self>, panic: &(dyn Any + Send));
     /// The loop is gone: the connection goes back to the engine
     fn leave(&self);
 }
@@ -69,6 +73,7 @@ impl LoopWatch {
     /// Moves the connections along for which news have come
     ///
     /// To be called on the loop, when the descriptor is readable. Returns whether the loop was called.
+    /// A connection that panics is ended, alone: the loop has others, and futures that are due.
     pub fn progress(&self) -> bool {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         // An error would leave the descriptor readable, and this would be called again.
@@ -86,8 +91,10 @@ impl LoopWatch {
                 continue;
             }
             let member = lock(&self.members).get(&data).and_then(Weak::upgrade);
-            if let Some(member) = member {
-                member.on_news();
+            let Some(member) = member else { continue };
+            let outcome = catch_unwind(AssertUnwindSafe(|| Arc::clone(&member).on_news()));
+            if let Err(panic) = outcome {
+                member.fail(&*panic);
             }
         }
         is_called
@@ -143,3 +150,72 @@ const DOORBELL: u64 = 0;
 
 /// Events taken from the kernel at once
 const EVENTS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Counts its news and its ends; one of them panics
+    #[derive(Debug)]
+    struct Counting {
+        doorbell: Doorbell,
+        panics: bool,
+        news: AtomicUsize,
+        ends: AtomicUsize,
+    }
+
+    impl Counting {
+        fn new(panics: bool) -> Arc<Self> {
+            Arc::new(Self {
+                doorbell: Doorbell::new().unwrap(),
+                panics,
+                news: AtomicUsize::new(0),
+                ends: AtomicUsize::new(0),
+            })
+        }
+    }
+
+    impl Member for Counting {
+        fn on_news(self: Arc<Self>) {
+            self.doorbell.clear();
+            self.news.fetch_add(1, Ordering::SeqCst);
+            assert!(!self.panics, "as this test wants");
+        }
+
+        fn fail(self: Arc<Self>, _panic: &(dyn Any + Send)) {
+            self.ends.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn leave(&self) {}
+    }
+
+    #[test]
+    fn a_connection_that_panics_ends_alone() {
+        let watch = LoopWatch::new().unwrap();
+        let members = [
+            Counting::new(true),
+            Counting::new(false),
+            Counting::new(true),
+        ];
+        for member in &members {
+            let weak = Arc::downgrade(member) as Weak<dyn Member>;
+            watch.add(weak, &member.doorbell).unwrap();
+        }
+        for round in 1..=2 {
+            for member in &members {
+                member.doorbell.notify();
+            }
+            watch.notify();
+            assert!(watch.progress());
+            for member in &members {
+                assert_eq!(member.news.load(Ordering::SeqCst), round);
+                let ends = if member.panics { round } else { 0 };
+                assert_eq!(member.ends.load(Ordering::SeqCst), ends);
+            }
+        }
+        assert!(!watch.progress());
+    }
+}

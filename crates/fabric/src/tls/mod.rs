@@ -8,6 +8,7 @@ mod buffer;
 mod certificate;
 mod ciphers;
 mod error;
+mod fuzzing;
 mod pem;
 mod records;
 mod session;
@@ -26,6 +27,7 @@ use self::certificate::Certificate;
 use self::trust::Trust;
 
 pub use self::error::{TlsError, TlsFailure};
+pub use self::fuzzing::{TlsBeliefs, TlsSession, tls_with_short_keys};
 pub use self::pem::Pem;
 pub(crate) use self::session::{Arrived, Session};
 
@@ -104,8 +106,11 @@ impl Tls {
     ///
     /// [`TlsError`] with the file and what is wrong with it, or the value that cannot be used.
     pub fn new(options: &TlsOptions) -> Result<Self, TlsError> {
+        Self::with_provider(options, ring::default_provider())
+    }
+
+    fn with_provider(options: &TlsOptions, mut provider: CryptoProvider) -> Result<Self, TlsError> {
         let versions = versions(options.min_version, options.max_version)?;
-        let mut provider = ring::default_provider();
         if let Some(list) = &options.ciphers {
             provider.cipher_suites = ciphers::chosen(list, &provider.cipher_suites)?;
         }

@@ -90,6 +90,52 @@ impl fmt::Debug for Pem {
 /// What a private key is called in errors
 pub(super) const KEY: &str = "the private key";
 
+/// What is wrong with a text, without a word of it: it may be a key
 fn pem_detail(error: &pem::Error) -> String {
-    format!("it is no PEM: {error}")
+    let detail = match error {
+        pem::Error::MissingSectionEnd { .. } | pem::Error::IllegalSectionStart { .. } => {
+            "each -----BEGIN …----- and -----END …----- has to have its partner, and a line for \
+             itself"
+        }
+        pem::Error::Base64Decode(_) => "what is between the lines of dashes is not base64",
+        pem::Error::SectionTooLarge => "it is too long",
+        _ => "it has no part that is known here",
+    };
+    format!("it is no PEM: {detail}")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_key_is_said_without_the_key() {
+        let key = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg";
+        for (text, expected) in [
+            (
+                format!("-----BEGIN PRIVATE KEY----- {key} -----END PRIVATE KEY-----\n"),
+                "a line for itself",
+            ),
+            (
+                format!("-----BEGIN PRIVATE KEY----- {key}\n-----END PRIVATE KEY-----\n"),
+                "a line for itself",
+            ),
+            (
+                format!("-----BEGIN PRIVATE KEY-----\n{key}\n"),
+                "a line for itself",
+            ),
+            (
+                format!("-----BEGIN PRIVATE KEY-----\n{key}?\n-----END PRIVATE KEY-----\n"),
+                "not base64",
+            ),
+            (format!("{key}\n"), "no private key"),
+        ] {
+            let message = Pem::Text(text).private_key().unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+            // In neither of the forms in which a library may show a line.
+            assert!(!message.contains("MIGH"), "{message}");
+            assert!(!message.contains("77, 73, 71, 72"), "{message}");
+        }
+    }
 }

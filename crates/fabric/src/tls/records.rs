@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedStatus,
-    WriteTraffic,
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError,
+    UnbufferedStatus, WriteTraffic,
 };
 
 use super::TlsFailure;
@@ -195,7 +195,13 @@ impl Writing<'_> {
             traffic
                 .encrypt(bytes, outgoing.room())
                 .map_err(|error| TlsFailure::Broken {
-                    detail: error.to_string(),
+                    detail: match error {
+                        EncryptError::EncryptExhausted => {
+                            "the keys are used up, and TLS 1.2 has no others: allow TLS 1.3"
+                                .to_owned()
+                        }
+                        other => other.to_string(),
+                    },
                 })?;
         outgoing.fill(sealed);
         self.taken += bytes.len();

@@ -215,7 +215,11 @@ impl Session {
                     Ok(Step::Ended | Step::Starved) => {
                         return Err(io::ErrorKind::NotConnected.into());
                     }
-                    Err(failure) => return Err(self.fail(socket, failure)),
+                    Err(failure) => {
+                        // What came before may still be read, and then it is the reason, not an end.
+                        self.failed = Some(failure.clone());
+                        return Err(self.fail(socket, failure));
+                    }
                 }
             }
             self.uncounted = writing.taken;

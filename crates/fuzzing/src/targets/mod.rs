@@ -9,6 +9,8 @@ mod hello;
 mod link;
 mod ring;
 mod segments;
+mod tls;
+mod tls_between;
 mod topology;
 
 use crate::Target;
@@ -28,6 +30,10 @@ pub(crate) const ALL: &[Target] = &[
     target("ucx", carriers::ucx),
     target("cuda", carriers::cuda),
     target("address", carriers::address),
+    target("pem", tls::pem),
+    target("certificate", tls::certificate),
+    target("tls", tls::stranger),
+    target("tls_between", tls_between::tls_between),
     target("msgpack", dask::msgpack),
     target("codec", dask::codec),
     target("graph", dask::graph),

@@ -16,7 +16,7 @@ from distributed.security import Security
 
 from backhaul.dask.addresses import Location, parse_location
 
-__all__ = ["Announcement", "addresses_of", "dask_setup", "preferred_address"]
+__all__ = ["Announcement", "addresses_of", "dask_setup", "plain_protocol", "preferred_address"]
 
 _METADATA: list[Key] = ["backhaul-addresses"]
 
@@ -38,6 +38,14 @@ class Announcement(SchedulerPlugin):
 async def dask_setup(scheduler: Scheduler) -> None:
     """Add the plugin; called by Dask before it starts those that are there."""
     scheduler.add_plugin(Announcement())
+
+
+def plain_protocol(security: Security) -> str:
+    """Say over what a scheduler speaks to peers without Backhaul: nobody is to read that either."""
+    is_encrypted = security.require_encryption or (
+        security.get_tls_config_for_role("scheduler")["ca_file"] is not None
+    )
+    return "tls" if is_encrypted else "tcp"
 
 
 def addresses_of(scheduler: Any) -> list[str]:

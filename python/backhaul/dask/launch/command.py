@@ -6,8 +6,10 @@ import copy
 from typing import Any
 
 import click
+from distributed.security import Security
 
 import dask
+from backhaul.dask.launch.announce import plain_protocol
 from backhaul.dask.launch.worker import PLAN_OPTIONS, OneLineErrors, plan_from_options, worker
 from backhaul.dask.private_commands import scheduler_command
 from backhaul.topology import Policy
@@ -27,11 +29,14 @@ def main() -> None:
 def _scheduler(*, protocol: str | None, port: str | None, preload: Any, **options: Any) -> None:
     """Start a scheduler for workers and clients with Backhaul, and for clients without.
 
-    It listens on tcp:// (port 8786) and on backhaul:// (port 8785). Workers and clients may be
-    given either address. All else is as in `dask scheduler`.
+    It listens on tcp:// (port 8786) and on backhaul:// (port 8785), with certificates on tls://
+    instead of tcp://. Workers and clients may be given either address. All else is as in `dask
+    scheduler`.
     """
     if protocol is None:
-        protocol = _PROTOCOLS
+        ca_file = options["tls_ca_file"]
+        security = Security(tls_ca_file=ca_file) if ca_file else Security()
+        protocol = f"{plain_protocol(security)},backhaul"
         port = f"{port},0" if port and "," not in port else port or _PORTS
     preload = preload or dask.config.get("distributed.scheduler.preload")
     given = [preload] if isinstance(preload, str) else list(preload)

@@ -10,7 +10,7 @@ import psutil
 from distributed import Nanny, Worker
 from distributed.security import Security
 
-from backhaul.dask.launch.announce import Announcement
+from backhaul.dask.launch.announce import Announcement, plain_protocol
 from backhaul.dask.launch.worker_specs import WorkerOptions
 from backhaul.errors import ConfigError
 from backhaul.topology import Plan
@@ -86,10 +86,7 @@ def sort_options(options: dict[str, Any]) -> ClusterSettings:
         host = host or "127.0.0.1"
     listening: dict[str, Any] = {"host": host, "interface": None if planned else interface}
     silence_logs = _level(take("silence_logs", logging.WARNING))
-    # What else speaks to it is not to be read by others either.
-    is_encrypted = security.get_tls_config_for_role("scheduler")["ca_file"]
-    beside = "tls" if is_encrypted else "tcp"
-    protocols = [protocol, beside] if protocol == "backhaul" else [protocol]
+    protocols = [protocol, plain_protocol(security)] if protocol == "backhaul" else [protocol]
     dashboard_address = take("dashboard_address", ":8787")
     further = dict(take("scheduler_kwargs", None) or {})
     scheduler = {

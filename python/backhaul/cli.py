@@ -45,7 +45,7 @@ def info(*, as_json: bool) -> None:
             }
         )
         return
-    console = open_console()
+    console = open_console(wide=True)
     print_machine(console, machine, versions)
     for lane, state in lanes.items():
         console.print(f"Lane      {lane:7} {state}", highlight=False)

@@ -12,9 +12,11 @@ from backhaul.bench.command_options import (
     cluster_options,
     json_option,
     named,
+    plot_option,
     profile_options,
     run_benchmark,
     saturation,
+    verbose_option,
 )
 from backhaul.bench.option_types import (
     ChunkType,
@@ -120,16 +122,20 @@ def _array_options(*, size: int, chunks: int) -> Callable[[_F], _F]:
     help="With --memory cuda: the GPUs of the server and of the client, such as 0 1.",
 )
 @json_option
+@plot_option
+@verbose_option
 def p2p(*, peer_pythons: tuple[str, ...], **chosen: Any) -> None:
     """Measure latency and bandwidth between two processes."""
     from backhaul.bench import p2p as job
+    from backhaul.bench.answers import p2p_answer
     from backhaul.bench.peers import default_pythons
+    from backhaul.bench.plots import draw_p2p
     from backhaul.bench.tables import p2p_tables
 
     if chosen["memory"] == "cuda":
         _check_gpus(chosen)
     pythons = [sys.executable, *peer_pythons] if peer_pythons else default_pythons()
-    run_benchmark(job, p2p_tables, {**chosen, "pythons": pythons})
+    run_benchmark(job, p2p_tables, {**chosen, "pythons": pythons}, answer=p2p_answer, draw=draw_p2p)
 
 
 def _check_gpus(chosen: dict[str, Any]) -> None:
@@ -178,16 +184,20 @@ def _check_gpus(chosen: dict[str, Any]) -> None:
 @saturation("1.1,20")
 @cluster_options(repetitions=5)
 @profile_options
+@plot_option
+@verbose_option
 def tasks(**chosen: Any) -> None:
     """Measure what a trivial Dask task costs: wall-clock, CPU and context switches.
 
     Exits with 1 if a result is wrong. Needs the extra `dask`.
     """
     from backhaul.bench import tasks as job
+    from backhaul.bench.answers import tasks_answer
+    from backhaul.bench.plots import draw_tasks
     from backhaul.bench.task_tables import tasks_tables
 
     named(chosen, "cases", "--case")
-    run_benchmark(job, tasks_tables, chosen)
+    run_benchmark(job, tasks_tables, chosen, answer=tasks_answer, draw=draw_tasks)
 
 
 @click.command("transpose-sum")
@@ -204,15 +214,21 @@ def tasks(**chosen: Any) -> None:
 )
 @cluster_options(repetitions=5)
 @profile_options
+@plot_option
+@verbose_option
 def transpose_sum(**chosen: Any) -> None:
     """Sum x + x.T on Dask workers over each protocol, and compare.
 
     Exits with 1 if the results differ. Needs the extra `dask`.
     """
     from backhaul.bench import transpose_sum as job
+    from backhaul.bench.answers import transpose_sum_answer
     from backhaul.bench.data_tables import transpose_sum_tables
+    from backhaul.bench.plots import draw_transpose_sum
 
-    report = run_benchmark(job, transpose_sum_tables, chosen)
+    report = run_benchmark(
+        job, transpose_sum_tables, chosen, answer=transpose_sum_answer, draw=draw_transpose_sum
+    )
     if not report.findings["equal"]:
         sys.exit(1)
 
@@ -236,15 +252,17 @@ def transpose_sum(**chosen: Any) -> None:
     help="Seconds from the end of a repetition to the sample at rest.",
 )
 @cluster_options(repetitions=5)
+@verbose_option
 def memory(**chosen: Any) -> None:
     """Sample the memory of all processes of a cluster while it sums x + x.T.
 
     Exits with 1 if a result is wrong. Needs the extra `dask`.
     """
     from backhaul.bench import memory as job
+    from backhaul.bench.answers import memory_answer
     from backhaul.bench.memory_tables import memory_tables
 
-    run_benchmark(job, memory_tables, chosen)
+    run_benchmark(job, memory_tables, chosen, answer=memory_answer)
 
 
 @click.command("random-array")
@@ -259,6 +277,7 @@ def memory(**chosen: Any) -> None:
 @click.option("--repetitions", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the arrays.")
 @json_option
+@verbose_option
 def random_array(**chosen: Any) -> None:
     """Sum random numbers on one core, all cores, one GPU and all GPUs.
 
@@ -266,10 +285,11 @@ def random_array(**chosen: Any) -> None:
     extra `dask`; GPUs need CuPy.
     """
     from backhaul.bench import random_array as job
+    from backhaul.bench.answers import random_array_answer
     from backhaul.bench.data_tables import random_array_tables
 
     named(chosen, "on", "--on")
-    run_benchmark(job, random_array_tables, chosen)
+    run_benchmark(job, random_array_tables, chosen, answer=random_array_answer)
 
 
 class _MachinesType(ListType):
@@ -336,6 +356,7 @@ class _MachinesType(ListType):
     help="Draw the first workload on the first machine as SVG: workers and links over time.",
 )
 @json_option
+@verbose_option
 def placement(**chosen: Any) -> None:
     """Simulate where Dask puts work: time over what the workload takes at least.
 
@@ -343,12 +364,13 @@ def placement(**chosen: Any) -> None:
     `dask`.
     """
     from backhaul.bench import placement as job
+    from backhaul.bench.answers import placement_answer
     from backhaul.bench.placement.tables import placement_tables
 
     for name, option in (("machines", "--machine"), ("workloads", "--workload")):
         named(chosen, name, option)
     named(chosen, "policies", "--policy")
-    run_benchmark(job, placement_tables, chosen)
+    run_benchmark(job, placement_tables, chosen, answer=placement_answer)
 
 
 #: All of them

@@ -45,7 +45,7 @@ def doctor(context: click.Context, topics: tuple[str, ...], *, as_json: bool, st
             }
         )
     else:
-        console = open_console()
+        console = open_console(wide=True)
         print_machine(console, machine, versions)
         topic = ""
         for finding in findings:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ResourceLimits",
     "Settings",
+    "configured",
     "is_choice",
     "resource_limits",
     "switched_on",
@@ -162,6 +163,23 @@ def _given(arguments: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted((key, value) for key, value in arguments.items() if value is not None))
 
 
+def configured(key: str) -> Any:
+    """Read a key of ``backhaul-dask.yaml``; its default where the configuration lacks it.
+
+    That is so where a program has put back a configuration from before Backhaul was imported, as
+    the fixtures of Dask's own tests do.
+
+    Parameters
+    ----------
+    key : str
+        The whole key.
+    """
+    try:
+        return dask.config.get(key)
+    except KeyError:
+        return dask.config.get(key, config=_DEFAULTS)
+
+
 def switched_on(switch: str) -> bool:
     """Tell whether one replacement of a function of Dask's is switched on.
 
@@ -259,7 +277,7 @@ def _require(key: str, parse: Callable[[Any], _T]) -> _T:
 
 def _read(key: str, parse: Callable[[Any], _T]) -> _T | None:
     """Read one key; ``None`` where the choice is left to Backhaul."""
-    value = dask.config.get(f"{_ROOT}.{key}")
+    value = configured(f"{_ROOT}.{key}")
     if value is None:
         return None
     try:

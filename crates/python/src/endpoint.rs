@@ -368,6 +368,14 @@ impl Endpoint {
         Ok(Request::ready(py.None()))
     }
 
+    /// What notebooks show
+    fn _repr_html_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static ENDPOINT_HTML: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        ENDPOINT_HTML
+            .import(py, "backhaul._notebook", "endpoint_html")?
+            .call1((self.info(py)?, self.statistics(py)?))
+    }
+
     fn __repr__(&self) -> String {
         format!(
             "<backhaul.Endpoint {} -> {} over {}{}>",

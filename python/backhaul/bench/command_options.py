@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from backhaul.bench.option_types import JsonTargetType, NumbersType, ProtocolsType
+from backhaul.bench.option_types import FolderType, JsonTargetType, NumbersType, ProtocolsType
 from backhaul.bench.output import show_progress, write_json
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def profile_options(command: _F) -> _F:
             "--profile",
             "profile_folder",
             metavar="DIR",
-            type=click.Path(file_okay=False, path_type=Path),
+            type=FolderType(),
             help="Write flame graphs of every process there; needs py-spy.",
         ),
         click.option(

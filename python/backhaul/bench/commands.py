@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from backhaul._brief import BriefCommand
 from backhaul.bench.command_options import (
     cluster_options,
     json_option,
@@ -23,6 +24,7 @@ from backhaul.bench.option_types import (
     ListType,
     PeersType,
     SizesType,
+    TargetType,
 )
 
 __all__ = ["COMMANDS"]
@@ -59,7 +61,7 @@ def _array_options(*, size: int, chunks: int) -> Callable[[_F], _F]:
     return lambda command: of_size(of_chunks(command))
 
 
-@click.command()
+@click.command(cls=BriefCommand, short_help="Latency and bandwidth between two processes.")
 @click.option(
     "--sizes",
     type=SizesType(),
@@ -160,7 +162,7 @@ def _check_gpus(chosen: dict[str, Any]) -> None:
         )
 
 
-@click.command()
+@click.command(cls=BriefCommand, short_help="What a trivial Dask task costs.")
 @click.option(
     "--case",
     "cases",
@@ -200,7 +202,9 @@ def tasks(**chosen: Any) -> None:
     run_benchmark(job, tasks_tables, chosen, answer=tasks_answer, draw=draw_tasks)
 
 
-@click.command("transpose-sum")
+@click.command(
+    "transpose-sum", cls=BriefCommand, short_help="A Dask array job over each protocol, compared."
+)
 @_array_options(size=8000, chunks=1000)
 @click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Not counted.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the arrays.")
@@ -233,7 +237,7 @@ def transpose_sum(**chosen: Any) -> None:
         sys.exit(1)
 
 
-@click.command()
+@click.command(cls=BriefCommand, short_help="Memory of a whole cluster over time.")
 @_array_options(size=12_000, chunks=2000)
 @click.option(
     "--interval",
@@ -265,7 +269,9 @@ def memory(**chosen: Any) -> None:
     run_benchmark(job, memory_tables, chosen, answer=memory_answer)
 
 
-@click.command("random-array")
+@click.command(
+    "random-array", cls=BriefCommand, short_help="Random numbers on cores, workers and GPUs."
+)
 @_array_options(size=10_000, chunks=1000)
 @click.option(
     "--on",
@@ -315,7 +321,7 @@ class _MachinesType(ListType):
         return names
 
 
-@click.command()
+@click.command(cls=BriefCommand, short_help="Simulate where Dask puts work, and what it costs.")
 @click.option(
     "--machine",
     "machines",
@@ -351,7 +357,7 @@ class _MachinesType(ListType):
 @click.option("--small", is_flag=True, help="A few tasks of each workload.")
 @click.option(
     "--plot",
-    type=click.Path(dir_okay=False, writable=True),
+    type=TargetType(),
     metavar="FILE",
     help="Draw the first workload on the first machine as SVG: workers and links over time.",
 )

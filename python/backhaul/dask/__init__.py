@@ -11,7 +11,14 @@ interfaces of their own; ``docs/launching.md`` has the guide.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
+
+if importlib.util.find_spec("distributed") is None:
+    raise ModuleNotFoundError(
+        "backhaul.dask needs Dask, which is not installed: pip install 'backhaul[dask]'",
+        name="distributed",
+    )
 
 from backhaul.dask.backend import (
     BackhaulBackend,

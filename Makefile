@@ -43,8 +43,13 @@ help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 .PHONY: run
-run: build ## Set up, then run a Dask job over tcp:// and over backhaul:// and compare
+run: say-what build ## Set up, then run a Dask job over tcp:// and over backhaul:// and compare
 	$(BIN)/backhaul bench transpose-sum $(ARGS)
+
+# So that nobody wonders what takes minutes
+.PHONY: say-what
+say-what:
+	@test -e $(VENV)/.built || echo "Setting up, once: $(VENV) with the Python packages of requirements/run.txt (a minute), then a release build of the Rust extension into $(TARGET)/ (some minutes; cargo tells how far it is). Nothing is installed outside this folder."
 
 .PHONY: build
 build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
@@ -151,6 +156,13 @@ check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest backhaul._native --mypy-config-file pyproject.toml
 
+# Crates that compile C need a C compiler for that machine and are left out
+.PHONY: check-aarch64
+check-aarch64: ## Types of the Rust crates for aarch64 (rustup target add aarch64-unknown-linux-gnu); a minute
+	PYO3_NO_PYTHON=1 CARGO_TARGET_DIR=$(TARGET)/aarch64 cargo check --target aarch64-unknown-linux-gnu \
+	  -p backhaul-proto -p backhaul-shm -p backhaul-sys -p backhaul-topology -p backhaul-placement \
+	  -p backhaul-dask -p backhaul-cuda -p backhaul-ucx -p backhaul-dask-python
+
 .PHONY: bench
 bench: build $(BENCH_VENV)/.peers ## Latency and bandwidth beside every peer that can be installed
 	$(BIN)/backhaul bench p2p --api both --lane shm,tcp --against all $(ARGS)
@@ -179,7 +191,8 @@ define make_venv
 	  || { echo "$(PYTHON) is older than 3.11; name another one: make PYTHON=python3.12 …" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(1)
+	@echo "Making $(1)"
+	@$(PYTHON) -m venv --clear $(1)
 endef
 
 $(VENV)/.venv:
@@ -187,7 +200,8 @@ $(VENV)/.venv:
 	@touch $@
 
 $(VENV)/.run: requirements/run.txt requirements/common.txt pyproject.toml | $(VENV)/.venv
-	$(BIN)/python $(PIP_INSTALL) -r $<
+	@echo "Installing the packages of $< into $(VENV)"
+	@$(BIN)/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt requirements/test.txt $(VENV)/.run | $(VENV)/.run
@@ -197,7 +211,8 @@ $(VENV)/.dev: requirements/dev.txt requirements/test.txt $(VENV)/.run | $(VENV)/
 # The import proves that the extension and the interpreter fit.
 $(VENV)/.built: $(RUST_SOURCES) $(RUST_MANIFESTS) pyproject.toml $(VENV)/.run
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.88 or later" >&2; exit 1; }
-	$(BIN)/maturin develop --release
+	@echo "Building the extension, optimised"
+	@PIP_QUIET=1 $(BIN)/maturin develop --release
 	$(BIN)/python -c 'import backhaul'
 	@touch $@
 

@@ -154,7 +154,7 @@ def _messages() -> dict[str, Callable[[int], dict[str, Any]]]:
 @click.option("--rounds", type=click.IntRange(1), default=31, show_default=True)
 def main(rounds: int) -> None:
     """Compare the codec of messages with Dask's own."""
-    console = open_console()
+    console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul", "dask", "distributed"))
     table = Table(title="\nµs a message, medians", title_justify="left")
     table.add_column("message")

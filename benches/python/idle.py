@@ -26,7 +26,7 @@ _LANES = ("shm", "tcp", "tls")
 @click.option("--seconds", type=float, default=10.0, show_default=True)
 def main(peers: int, lanes: tuple[str, ...], seconds: float) -> None:
     """Measure CPU time and memory of peers that are idle."""
-    console = open_console()
+    console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul"))
     table = Table(title=f"\n{peers} idle peers for {seconds:g} s", title_justify="left")
     table.add_column("lane")

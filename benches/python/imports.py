@@ -27,7 +27,7 @@ def main(repetitions: int) -> None:
     """Measure how long imports take."""
     # Modules that are compiled anew each time would be all there is to see.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    console = open_console()
+    console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul", "dask", "distributed"))
 
     def measure(module: str) -> float:

@@ -30,7 +30,7 @@ __all__ = ["main"]
 @click.option("--graph", "names", multiple=True, help="Only graphs whose name contains this.")
 def main(rounds: int, names: tuple[str, ...]) -> None:
     """Compare the native order of task graphs with Dask's own."""
-    console = open_console()
+    console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul", "dask"))
     table = Table()
     table.add_column("graph")

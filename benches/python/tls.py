@@ -40,7 +40,7 @@ _TIMEOUT_S = 60.0
 @click.option("--requests", type=click.IntRange(1), default=50, show_default=True)
 def main(size: int, rounds: int, requests: int) -> None:
     """Time requests that are answered with an array, encrypted and not. Needs `cryptography`."""
-    console = open_console()
+    console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul", "distributed"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -42,7 +42,7 @@ _FIGURES = (("latency_p50_us", "one-way µs", 1.0), ("stream_bytes_per_s", "stre
 @click.option("--budget", type=float, default=0.3, show_default=True)
 def main(other: Path, sizes: str, lane: str, api: str, rounds: int, budget: float) -> None:
     """Compare this build with that of OTHER, an interpreter with another Backhaul."""
-    console = open_console()
+    console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul"))
     options = ("--sizes", sizes, "--lane", lane, "--api", api, "--budget", f"{budget}")
     pythons = {"other": other, "this": Path(sys.executable)}

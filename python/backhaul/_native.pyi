@@ -618,8 +618,12 @@ class Endpoint:
         Returns
         -------
         Request of None
-            Done when the memory may be reused, unless it is shared. It says nothing about the
-            peer's receive.
+            Done when the memory may be reused, unless it is shared. A message of less than 16 KiB
+            leaves at once, unless so many wait unreceived at the peer that its credit is used up;
+            that says nothing about its receive. A longer one may wait until the peer has posted a
+            receive for it, and one of more than ``eager_bytes_max`` of the `Context` (64 KiB by
+            default) does: two peers that first wait for such sends to each other, and then
+            receive, wait for ever. Post the receive first, or wait for both together.
 
         Raises
         ------
@@ -684,8 +688,94 @@ class Endpoint:
         streams see what came.
         """
 
+    def probe(self, *, tag: int = 0, mask: int = 0xFFFF_FFFF_FFFF_FFFF) -> Received | None:
+        """Look for a tagged message that a receive with this tag and mask would get now.
+
+        It stays where it is, and another thread may receive it meanwhile. A long message is found
+        as soon as the peer has announced it. Untagged messages are not looked at.
+
+        Parameters
+        ----------
+        tag : int, optional
+            Tag wanted.
+        mask : int, optional
+            Bits of the tag that count: 0 finds any tagged message.
+
+        Returns
+        -------
+        Received or None
+            Size and tag of the message; None if there is none yet. No error, also where the
+            connection has ended.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the tag or mask is no integer, or out of range.
+        """
+
+    def send_obj(self, object: object, *, tag: int = 0, shared: bool = False) -> Request[None]:
+        """Send a Python object under a tag, for `recv_obj`.
+
+        It is pickled (protocol 5); the memory of arrays goes beside the pickle as it is, without
+        being copied first.
+
+        Parameters
+        ----------
+        object : object
+            Whatever `pickle` takes. Arrays in it must not change until the request is done.
+        tag : int, optional
+            From 0 to 2**64 - 1.
+        shared : bool, optional
+            As for `send`.
+
+        Returns
+        -------
+        Request of None
+            As for `send`.
+
+        Raises
+        ------
+        pickle.PicklingError, TypeError, AttributeError
+            As `pickle` raises them, if the object cannot be pickled.
+        BufferError
+            If memory that it leaves to us is not contiguous.
+        TypeError, ValueError
+            If the tag is no integer, or out of range.
+        """
+
+    def recv_obj(self, *, tag: int = 0, mask: int = 0xFFFF_FFFF_FFFF_FFFF) -> Request[Any]:
+        """Receive the next object whose tag matches.
+
+        Receive objects from peers that you trust alone: a pickle runs what its sender wants.
+
+        Parameters
+        ----------
+        tag : int, optional
+            Tag wanted.
+        mask : int, optional
+            Bits of the tag that count: 0 takes any tagged message.
+
+        Returns
+        -------
+        Request of object
+            The object. Its arrays lie in the memory that was received, and can be written to.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the tag or mask is no integer, or out of range.
+
+        Notes
+        -----
+        The request raises `ObjectError` if the message was not sent by `send_obj`, what `pickle`
+        raises, or what ended the connection. The message is consumed then.
+        """
+
     def send_frames(self, frames: Iterable[Buffer | Any], *, shared: bool = False) -> Request[None]:
         """Send buffers as one untagged message; see `send`.
+
+        A long one does not always wait for its receive: a peer fetches up to 64 MiB of them
+        before it is asked to.
 
         Raises
         ------
@@ -891,9 +981,13 @@ class ResourceRequest:
         cls, needs: Mapping[str, float], affinity: Sequence[str] = ...
     ) -> ResourceRequest: ...
     @property
-    def needs(self) -> dict[str, float]: ...
+    def needs(self) -> dict[str, float]:
+        """Amounts by name, without those of nothing."""
+
     @property
-    def affinity(self) -> list[str]: ...
+    def affinity(self) -> list[str]:
+        """Names of the resources of which the units are preferred that the inputs ran on."""
+
     def __getnewargs__(self) -> tuple[dict[str, float], list[str]]: ...
     def __hash__(self) -> int: ...
 
@@ -1005,7 +1099,8 @@ class ResourcePools:
         """Tell how much of each unit is free; None for a sum, or what is not there."""
 
     @property
-    def leases(self) -> int: ...
+    def leases(self) -> int:
+        """How many leases there are."""
 
 @final
 class ResourcePlaces:
@@ -1055,6 +1150,11 @@ class Request(Generic[_T_co]):
     It may be waited for as often as wanted, by several tasks and threads at once; all get the same
     result. After `cancel` the request
     is over with `Cancelled`, unless its operation was done before: then it has the result.
+
+    Event loops are those of asyncio and uvloop. To asyncio it is a coroutine: it can be given to
+    `asyncio.create_task`, `asyncio.TaskGroup.create_task`, `asyncio.gather` and
+    `asyncio.wait_for`; `asyncio.wait` takes tasks alone, made by one of the first two. Under trio,
+    ``await trio.to_thread.run_sync(request.wait)``.
     """
 
     def done(self) -> bool:
@@ -1093,6 +1193,15 @@ class Request(Generic[_T_co]):
             False if it was done already.
         """
 
+    def send(self, value: None, /) -> Any:
+        """Go on, as the coroutine of a task does; for event loops."""
+
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None, /) -> Any:
+        """Give the operation up and raise, as the coroutine of a task does; for event loops."""
+
+    def close(self) -> None:
+        """Give the operation up if a task has it as its coroutine; see `cancel` for others."""
+
     @classmethod
     def __class_getitem__(cls, key: Any) -> GenericAlias: ...
     def __await__(self) -> Generator[Any, None, _T_co]: ...
@@ -1102,8 +1211,11 @@ class LoopBridge:
     """The futures of one event loop that wait for the engine; internal."""
 
     def __new__(cls) -> LoopBridge: ...
-    def fileno(self) -> int: ...
-    def drain(self) -> None: ...
+    def fileno(self) -> int:
+        """Give the descriptor that the loop watches for reading."""
+
+    def drain(self) -> None:
+        """Settle what is due, on the loop, when the descriptor is readable."""
 
 def memory_policy() -> tuple[int, list[int]]:
     """Mode, as in ``linux/mempolicy.h``, and NUMA nodes of the calling thread's memory policy.

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from backhaul._brief import BriefGroup
 from backhaul.bench.commands import COMMANDS
 from backhaul.bench.output import print_json
 from backhaul.doctor.command import doctor
@@ -15,7 +16,7 @@ from backhaul.topology.command import topology
 __all__ = ["main"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=BriefGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="backhaul")
 def main() -> None:
     """Backhaul moves data between processes at the speed of the hardware."""
@@ -24,7 +25,7 @@ def main() -> None:
     click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, earlier))
 
 
-@main.command()
+@main.command(short_help="Print versions, machine, and which lanes work here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(*, as_json: bool) -> None:
     """Print version, machine, and whether each lane and shared memory work here."""
@@ -45,14 +46,14 @@ def info(*, as_json: bool) -> None:
             }
         )
         return
-    console = open_console()
+    console = open_console(wide=True)
     print_machine(console, machine, versions)
     for lane, state in lanes.items():
         console.print(f"Lane      {lane:7} {state}", highlight=False)
     console.print(f"Arena     {arena}", highlight=False)
 
 
-@main.group()
+@main.group(short_help="Measure Backhaul, with its peers in the same run.")
 def bench() -> None:
     """Measure Backhaul on this machine, with peers in the same run."""
 

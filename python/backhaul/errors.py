@@ -14,6 +14,7 @@
     ├── MessageTooLarge (ValueError)     over a limit of this side or of the peer
     ├── NoCarrier                        memory of a GPU, and no way for it between the two sides
     ├── TruncatedError (ValueError)      a message larger than the buffer of its receive
+    ├── ObjectError (ValueError)         a message that was to be an object, and is none
     ├── ListenError (OSError)            an address that cannot be listened on; has ``errno``
     ├── ConnectionFailed (ConnectionError)
     │   ├── ConnectFailed                the peer was not reached; has ``errno``
@@ -53,6 +54,7 @@ __all__ = [
     "NoCarrier",
     "NotDone",
     "NotObserved",
+    "ObjectError",
     "OutOfMemory",
     "PeerGone",
     "PlanError",
@@ -112,6 +114,10 @@ class NoCarrier(BackhaulError):
 
 class TruncatedError(BackhaulError, ValueError):
     """A message larger than the receive buffer; the message is consumed."""
+
+
+class ObjectError(BackhaulError, ValueError):
+    """A message that was received as an object, and was not sent as one; it is consumed."""
 
 
 class ListenError(BackhaulError, OSError):

@@ -159,15 +159,33 @@ def test_workers_that_find_no_scheduler_say_so_and_end(start: Start) -> None:
         env={"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"},
     )  # fmt: skip
     assert_all_ended(program)
-    assert program.process.returncode != 0
-    assert "127.0.0.1:1" in program.output
+    assert program.process.returncode == 1
+    *_, last = program.output.splitlines()
+    assert last.startswith(
+        "Error: the scheduler at backhaul://127.0.0.1:1 was not reached within 2 s: "
+    )
 
 
 def test_workers_that_wait_for_a_scheduler_can_be_ended(start: Start) -> None:
     program = start(*COMMAND, "worker", "backhaul://127.0.0.1:1", *WORKER)
-    program.wait_for(r"(waiting for 2 of 2) \(0, 1\) to reach backhaul://127.0.0.1:1")
+    program.wait_for(r"(the scheduler at backhaul://127.0.0.1:1 is not reached yet: )")
     program.process.send_signal(signal.SIGTERM)
     assert_all_ended(program)
+
+
+def test_a_name_that_is_taken_is_refused_before_anything_starts(
+    scheduler: dict[str, str], start: Start
+) -> None:
+    first = start(*COMMAND, "worker", scheduler["tcp"], *WORKER, "--name", "taken")
+    first.wait_for(r"(2 of 2): ")
+    second = start(*COMMAND, "worker", scheduler["tcp"], *WORKER, "--name", "taken")
+    assert_all_ended(second)
+    assert second.process.returncode == 2
+    *_, last = second.output.splitlines()
+    assert f"scheduler at {scheduler['tcp']} has a worker named 'taken-0' already" in last
+    assert "another --name" in last
+    first.process.send_signal(signal.SIGTERM)
+    assert_all_ended(first)
 
 
 def test_workers_end_with_their_scheduler(start: Start) -> None:
@@ -219,13 +237,16 @@ def test_a_plan_is_told_and_can_be_followed(
     ("arguments", "message"),
     [
         (["worker"], "no scheduler: give its address"),
-        (["worker", "tcp://a:1", "--nworkers", "1000"], "1000 workers"),
-        (["worker", "tcp://a:1", "--nworkers", "many"], "'many'"),
-        (["worker", "tcp://a:1", "--nworkers", "-1000"], "leaves no worker"),
-        (["worker", "tcp://a:1", "--no-nanny"], "--no-nanny does not work here"),
-        (["worker", "tcp://a:1", "--listen-address", "tcp://b:2"], "--listen-address does not"),
-        (["worker", "tcp://127.0.0.1:1", "--interface", "ib"], "no interface begins with"),
-        (["worker", "tcp://127.0.0.1:1", "--env", "A"], "--env must be like NAME=VALUE"),
+        (["worker", "tcp://127.0.0.1:1", "--nworkers", "1000"], "1000 workers"),
+        (["worker", "tcp://127.0.0.1:1", "--nworkers", "many"], "'many'"),
+        (["worker", "tcp://127.0.0.1:1", "--nworkers", "-1000"], "leaves no worker"),
+        (["worker", "tcp://127.0.0.1:1", "--no-nanny"], "--no-nanny does not work here"),
+        (
+            ["worker", "tcp://127.0.0.1:1", "--listen-address", "tcp://b:2"],
+            "--listen-address does not",
+        ),
+        (["worker", "tcp://127.0.0.1:1", "--interface", "ib"], "no network interface begins with"),
+        (["worker", "tcp://127.0.0.1:1", "--env", "A"], "'--env': 'A': not like NAME=VALUE"),
         (
             ["worker", "tcp://127.0.0.1:1", "--resources", "GPU=x"],
             "'x' is neither a number nor ids",
@@ -238,5 +259,5 @@ def test_a_plan_is_told_and_can_be_followed(
 )
 def test_what_cannot_be_is_one_line(arguments: list[str], message: str) -> None:
     done = run(*arguments)
-    assert done.exit_code == 1, done.output
+    assert done.exit_code == 2, done.output
     assert message in done.output

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import logging
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from backhaul.dask import dashboard
 from backhaul.dask.flows import Counts
 from backhaul.dask.ledger import Ledger
 from backhaul.dask.link_account import LinkAccount
-from backhaul.dask.matrix import Peer, matrix_of
+from backhaul.dask.matrix import Matrix, Peer, matrix_of
 
 if TYPE_CHECKING:
     from tests.dask.browser import Browser
@@ -177,6 +178,38 @@ async def test_the_page_shows_who_sends_what_to_whom_and_goes_on_to(
         await browser.until(
             f"{CELLS}.length > 0 && {CELLS}.every((cell) => cell.receiver != '{c}')"
         )
+
+
+def test_a_look_that_costs_much_is_taken_less_often() -> None:
+    looks = 0
+
+    def look() -> Matrix:
+        nonlocal looks
+        looks += 1
+        begun_s = time.thread_time()
+        while time.thread_time() - begun_s < 0.05:
+            pass
+        return matrix_of(Ledger(links_max=1), [], 1.0)
+
+    page = dashboard.Page(look)
+    for _ in range(100):
+        page.update()
+    # The next one is due after ten seconds.
+    assert looks == 1
+
+
+def test_cells_say_names_and_addresses() -> None:
+    ledger = Ledger(links_max=10)
+    peers = [Peer("backhaul://10.0.0.1:1", "10.0.0.1", "ada"), Peer("b://2", "10.0.0.1", "b://2")]
+    flows = [["p1", 1, "h", "tls", [[MIB, *Counts(1, MIB, 0, 0.001)]]]]
+    for number, peer in enumerate(peers):
+        report = {"process": f"p{number}", "totals": [], "flows": [] if number else flows}
+        ledger.handle_report(peer.address, report, 1.0)
+    page = dashboard.Page(lambda: matrix_of(ledger, peers, 1.0))
+    page.update()
+    assert page.source.data["receiver_name"] == ["ada, backhaul://10.0.0.1:1"]
+    assert page.source.data["sender_name"] == ["b://2"]
+    assert page.source.data["receiver"] == ["backhaul://10.0.0.1:1"]
 
 
 @pytest.mark.parametrize("number", [2, 64])

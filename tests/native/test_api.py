@@ -33,16 +33,18 @@ def test_objects_say_what_they_are(connected: Connected) -> None:
         ends = f"{a.local_address} -> {a.peer_address}"
         assert repr(a) == f"<backhaul.Endpoint {ends} over shm>"
         request: Request[Any] = b.recv(bytearray(1))
-        assert repr(request) == "<backhaul.Request, pending>"
+        assert repr(request) == (
+            "<backhaul.Request, receive of tag 0, pending: no such message has come from the peer>"
+        )
         a.send(b"x").wait(60)
         request.wait(60)
-        assert repr(request) == "<backhaul.Request, returned>"
+        assert repr(request) == "<backhaul.Request, receive of tag 0, returned>"
         a.abort()
         assert repr(a) == f"<backhaul.Endpoint {ends} over shm, closed>"
         request = a.send(b"x")
         with pytest.raises(EndpointClosed):
             request.wait(60)
-        assert repr(request) == "<backhaul.Request, raised>"
+        assert repr(request) == "<backhaul.Request, send of 1 bytes, raised>"
 
 
 def test_what_is_bound_to_a_process_is_not_pickled_or_copied(connected: Connected) -> None:

@@ -444,9 +444,9 @@ async def test_a_failing_callback_is_reported_and_holds_up_no_other(
 def test_requests_need_a_loop_only_to_sleep(connected: Connected) -> None:
     with connected("shm") as (a, b):
         request = b.recv_frames()
-        with pytest.raises(RuntimeError, match="no running event loop"):
+        with pytest.raises(RuntimeError, match="no event loop of asyncio runs"):
             request.__await__().__next__()
-        with pytest.raises(RuntimeError, match="no running event loop"):
+        with pytest.raises(RuntimeError, match="no event loop of asyncio runs"):
             a.on_close(print)
         a.send_frames([b"x"]).wait(60)
         assert request.wait(60) == [b"x"]

@@ -7,6 +7,9 @@
 
 #![forbid(unsafe_code)]
 
+// Before the modules that use it
+include!(concat!(env!("OUT_DIR"), "/stub_docs.rs"));
+
 mod codec;
 mod order;
 mod placement;

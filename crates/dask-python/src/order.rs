@@ -16,9 +16,7 @@ use pyo3::types::{PyDict, PyFrozenSet, PyType};
 use self::keys::Keys;
 use self::labels::Labeller;
 
-/// Numbers the keys of a graph, in the order of the numbers
-///
-/// Raises whatever keeps it from doing so: the caller then asks Dask.
+#[doc = stub_doc!("order")]
 #[pyfunction]
 pub(crate) fn order<'py>(
     graph: &Bound<'py, PyDict>,
@@ -81,13 +79,13 @@ fn refusal(error: OrderError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// How the model of a set lists members that were added one by one
+#[doc = stub_doc!("set_listing")]
 #[pyfunction]
 pub(crate) fn set_listing(added: Vec<isize>) -> Vec<isize> {
     backhaul_dask::order::set_listing(&added)
 }
 
-/// How the model of a set lists its difference from another collection
+#[doc = stub_doc!("difference_listing")]
 #[pyfunction]
 pub(crate) fn difference_listing(
     set: &Bound<'_, PyFrozenSet>,

@@ -8,7 +8,7 @@ use backhaul_proto::{
     CarrierKind, ConnectionStatistics, LaneKind, MessageKind, Selector, Tag, TagMask,
 };
 
-use crate::carrier::WayStatistics;
+use crate::carrier::{CHOICE_BYTES_MIN, WayStatistics};
 use crate::connection::{Conn, ConnectionEvent};
 use crate::context::Core;
 use crate::error::{CloseReason, RecvError, SendError};
@@ -147,6 +147,16 @@ impl Endpoint {
         self.conn.recv_message(Selector::Untagged)
     }
 
+    /// The tagged message that a receive with this tag and mask would take now: its tag, and its
+    /// size in bytes
+    ///
+    /// It stays for the receive, which may be posted by another thread meanwhile. `None` if there
+    /// is none yet; of a long message that is the case until it is announced, not until it is here.
+    /// Untagged messages are not looked at.
+    pub fn probe(&self, tag: Tag, mask: TagMask) -> Option<(Tag, u64)> {
+        self.conn.probe(tag, mask)
+    }
+
     /// Closes: earlier sends go out first, later ones fail
     ///
     /// Complete when the peer knows, or after the configured time to linger.
@@ -184,6 +194,19 @@ impl Endpoint {
     /// Payload bytes of sends that are not complete
     pub fn queued_bytes(&self) -> u64 {
         self.conn.counters.queued_bytes()
+    }
+
+    /// Longest message that always leaves without asking the peer for room, in bytes
+    ///
+    /// The send of a longer one may be complete only when the peer has posted a receive for it, or,
+    /// if it is untagged, fetches it before one is posted.
+    pub fn unasked_bytes_max(&self) -> u64 {
+        let eager_bytes_max = self.core.config.limits.eager_bytes_max;
+        if self.conn.about.carriers.is_empty() {
+            return eager_bytes_max;
+        }
+        // From here on the peer may be asked to fetch it.
+        eager_bytes_max.min(CHOICE_BYTES_MIN - 1)
     }
 
     /// Our address

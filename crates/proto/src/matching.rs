@@ -82,6 +82,13 @@ impl<R, M> Matcher<R, M> {
         Some(self.unexpected.remove(index)?.message)
     }
 
+    /// Finds the message that a receive would take, and its tag
+    pub(crate) fn find_unexpected(&self, tag: Tag, mask: TagMask) -> Option<(Tag, &M)> {
+        let mut unexpected = self.unexpected.iter();
+        let found = unexpected.find(|unexpected| unexpected.tag.matches(tag, mask))?;
+        Some((found.tag, &found.message))
+    }
+
     /// Keeps a receive that no unexpected message matches
     pub(crate) fn push_posted(&mut self, tag: Tag, mask: TagMask, recv: R) {
         debug_assert!(

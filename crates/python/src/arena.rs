@@ -5,13 +5,43 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMemoryView};
 
+use crate::arguments;
 use crate::buffer::{self, ReceivedBuffer};
-use crate::errors;
 
-/// Recycled memory that peers on this host can map
+#[doc = stub_doc!("Arena")]
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct Arena {
     pub(crate) arena: backhaul::Arena,
+    /// As they were asked for, for errors
+    bytes_max: usize,
+    block_bytes_min: usize,
+}
+
+impl Arena {
+    /// Why there is no block of so many bytes
+    fn refusal(&self, nbytes: usize) -> String {
+        let found = self.arena.statistics();
+        if nbytes < self.block_bytes_min {
+            return format!(
+                "the arena gives no block of {nbytes} bytes, the smallest has {}: take ordinary \
+                 memory for it, or make the arena with a smaller block_bytes_min",
+                self.block_bytes_min
+            );
+        }
+        if let Some(error) = self.arena.unavailable() {
+            return format!("the arena has no block of {nbytes} bytes: {error}");
+        }
+        let bound = if self.bytes_max == usize::MAX {
+            "it has no bound, so the system gave none".to_owned()
+        } else {
+            format!("its bound, bytes_max, is {}", self.bytes_max)
+        };
+        format!(
+            "the arena has no block of {nbytes} bytes: {} are in use here and {} by peers; {bound}",
+            found.live_bytes,
+            found.leased_bytes + found.orphaned_bytes + found.abandoned_bytes,
+        )
+    }
 }
 
 #[pymethods]
@@ -24,34 +54,40 @@ impl Arena {
         block_bytes_min: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut config = ArenaConfig::default();
-        errors::set(&mut config.bytes_max, "bytes_max", bytes_max)?;
-        errors::set(
+        arguments::set(&mut config.bytes_max, "bytes_max", bytes_max)?;
+        arguments::set(
             &mut config.cached_bytes_max,
             "cached_bytes_max",
             cached_bytes_max,
         )?;
-        errors::set(
+        arguments::set(
             &mut config.block_bytes_min,
             "block_bytes_min",
             block_bytes_min,
         )?;
+        let bytes_max = config.bytes_max;
+        // As the arena itself has it.
+        let block_bytes_min = config.block_bytes_min.max(4 * rustix::param::page_size());
         let arena = backhaul::Arena::new(config);
         arena.watch_forks();
-        Ok(Self { arena })
+        Ok(Self {
+            arena,
+            bytes_max,
+            block_bytes_min,
+        })
     }
 
-    /// A writable buffer of so many bytes, of unspecified content
-    fn take<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, PyMemoryView>> {
+    #[doc = stub_doc!("Arena.take")]
+    fn take<'py>(&self, nbytes: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyMemoryView>> {
+        let py = nbytes.py();
+        let nbytes = arguments::count("nbytes", nbytes)?;
         match self.arena.take(nbytes) {
             Some(memory) => ReceivedBuffer::view(py, memory.into()),
-            None => Err(PyMemoryError::new_err(format!(
-                "the arena has no block of {nbytes} bytes: {:?}",
-                self.arena.statistics(),
-            ))),
+            None => Err(PyMemoryError::new_err(self.refusal(nbytes))),
         }
     }
 
-    /// A copy of a buffer, to be lent; None if it can be lent itself, or there is no room
+    #[doc = stub_doc!("Arena.copy_to_lend")]
     #[pyo3(signature = (buffer, /))]
     fn copy_to_lend<'py>(
         &self,
@@ -70,12 +106,16 @@ impl Arena {
             .transpose()
     }
 
-    /// Gives back pages of free blocks until at most so many bytes of them keep theirs
-    #[pyo3(signature = (cached_bytes = 0, /))]
-    fn trim(&self, py: Python<'_>, cached_bytes: usize) {
-        py.detach(|| self.arena.trim(cached_bytes));
+    #[doc = stub_doc!("Arena.trim")]
+    #[pyo3(signature = (cached_bytes = None, /), text_signature = "($self, cached_bytes=0, /)")]
+    fn trim(&self, py: Python<'_>, cached_bytes: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+        let mut kept_bytes = 0;
+        arguments::set(&mut kept_bytes, "cached_bytes", cached_bytes)?;
+        py.detach(|| self.arena.trim(kept_bytes));
+        Ok(())
     }
 
+    #[doc = stub_doc!("Arena.statistics")]
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (found, resident_bytes) =
             py.detach(|| (self.arena.statistics(), self.arena.resident_bytes()));
@@ -94,7 +134,7 @@ impl Arena {
         Ok(dict)
     }
 
-    /// Why the system gives no such memory, if it refused the last time it was asked
+    #[doc = stub_doc!("Arena.unavailable")]
     fn unavailable(&self) -> Option<String> {
         self.arena.unavailable().map(|error| error.to_string())
     }
@@ -108,7 +148,7 @@ impl Arena {
     }
 }
 
-/// Bytes of peers that this process has mapped now
+#[doc = stub_doc!("borrowed_bytes")]
 #[pyfunction]
 pub(crate) fn borrowed_bytes() -> usize {
     backhaul::borrowed_bytes()

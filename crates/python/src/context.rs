@@ -1,10 +1,7 @@
 //! `Context`: configuration, buffers and the engine.
 
-use std::fmt::Display;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use backhaul::{Config, FlowStatistics, KeepAlive, Secret, SizeClass};
 use pyo3::exceptions::PyTypeError;
@@ -12,15 +9,17 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
 use crate::arena::Arena;
+use crate::arguments::{self, duration, names, set};
 use crate::deferred;
 use crate::endpoint::Endpoint;
-use crate::errors::{self, IntoException, set};
+use crate::errors::{self, IntoException};
 use crate::listener::{self, Listener};
+use crate::operation::Operation;
 use crate::owned::Owned;
 use crate::request::Request;
 use crate::tls::Tls;
 
-/// Owns configuration, buffers and the engine thread of a set of endpoints
+#[doc = stub_doc!("Context")]
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct Context {
     context: Owned<backhaul::Context>,
@@ -58,8 +57,8 @@ impl Context {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
-        lanes: Option<Vec<String>>,
-        carriers: Option<Vec<String>>,
+        lanes: Option<Bound<'_, PyAny>>,
+        carriers: Option<Bound<'_, PyAny>>,
         eager_bytes_max: Option<Bound<'_, PyAny>>,
         credit_bytes: Option<Bound<'_, PyAny>>,
         credit_messages: Option<Bound<'_, PyAny>>,
@@ -68,25 +67,25 @@ impl Context {
         sends_max: Option<Bound<'_, PyAny>>,
         ring_bytes: Option<Bound<'_, PyAny>>,
         pool_cached_bytes_max: Option<Bound<'_, PyAny>>,
-        spin_us: Option<f64>,
-        handshake_timeout_s: Option<f64>,
-        keep_alive_interval_s: Option<f64>,
-        keep_alive_timeout_s: Option<f64>,
-        linger_s: Option<f64>,
+        spin_us: Option<Bound<'_, PyAny>>,
+        handshake_timeout_s: Option<Bound<'_, PyAny>>,
+        keep_alive_interval_s: Option<Bound<'_, PyAny>>,
+        keep_alive_timeout_s: Option<Bound<'_, PyAny>>,
+        linger_s: Option<Bound<'_, PyAny>>,
         backlog: Option<Bound<'_, PyAny>>,
         arena: Option<Bound<'_, Arena>>,
         lease_bytes_min: Option<Bound<'_, PyAny>>,
         populate_leases: bool,
         tls: Option<Bound<'_, Tls>>,
         secret: Option<Bound<'_, PyAny>>,
-        shared_memory_uids: Option<Vec<Bound<'_, PyAny>>>,
+        shared_memory_uids: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let mut config = Config::default();
-        if let Some(lanes) = lanes {
-            config.lanes = parse_names(py, &lanes)?;
+        if let Some(lanes) = names("lanes", lanes)? {
+            config.lanes = lanes;
         }
-        if let Some(carriers) = carriers {
-            config.carriers = parse_names(py, &carriers)?;
+        if let Some(carriers) = names("carriers", carriers)? {
+            config.carriers = carriers;
         }
         let limits = &mut config.limits;
         set(
@@ -122,24 +121,25 @@ impl Context {
         config.populate_leases = populate_leases;
         config.tls = tls.map(|tls| tls.get().tls.clone());
         config.secret = secret.as_ref().map(to_secret).transpose()?;
-        for uid in shared_memory_uids.unwrap_or_default() {
-            let mut number = 0;
-            set(&mut number, "shared_memory_uids", Some(uid))?;
-            config.shared_memory_uids.push(number);
+        if let Some(uids) = shared_memory_uids {
+            for uid in arguments::items("shared_memory_uids", "user ids", &uids)? {
+                let uid = arguments::count("shared_memory_uids", &uid)?;
+                config.shared_memory_uids.push(uid);
+            }
         }
         config.ucx.library.folders = ucx_folders(py)?;
         config.arena = arena.map(|arena| arena.get().arena.clone());
-        if let Some(spin) = seconds(py, "spin_us", spin_us, 1e-6)? {
+        if let Some(spin) = duration("spin_us", spin_us, MICROSECONDS)? {
             config.spin = spin;
         }
-        if let Some(timeout) = seconds(py, "handshake_timeout_s", handshake_timeout_s, 1.0)? {
+        if let Some(timeout) = duration("handshake_timeout_s", handshake_timeout_s, SECONDS)? {
             config.handshake_timeout = timeout;
         }
-        if let Some(linger) = seconds(py, "linger_s", linger_s, 1.0)? {
+        if let Some(linger) = duration("linger_s", linger_s, SECONDS)? {
             config.linger = linger;
         }
-        let interval = seconds(py, "keep_alive_interval_s", keep_alive_interval_s, 1.0)?;
-        let timeout = seconds(py, "keep_alive_timeout_s", keep_alive_timeout_s, 1.0)?;
+        let interval = duration("keep_alive_interval_s", keep_alive_interval_s, SECONDS)?;
+        let timeout = duration("keep_alive_timeout_s", keep_alive_timeout_s, SECONDS)?;
         config.keep_alive = config
             .keep_alive
             .map(|default| KeepAlive {
@@ -155,6 +155,7 @@ impl Context {
             .map_err(|error| error.into_exception(py))
     }
 
+    #[doc = stub_doc!("Context.listen")]
     #[pyo3(signature = (address, *, tls = None))]
     fn listen(
         &self,
@@ -166,25 +167,27 @@ impl Context {
         listener::listen(py, self.context.check(py)?, address, tls)
     }
 
+    #[doc = stub_doc!("Context.connect")]
     #[pyo3(signature = (address, *, lanes = None, tls = None))]
     fn connect(
         &self,
         py: Python<'_>,
         address: &str,
-        lanes: Option<Vec<String>>,
+        lanes: Option<Bound<'_, PyAny>>,
         tls: Option<Bound<'_, Tls>>,
     ) -> PyResult<Request> {
         let context = self.context.check(py)?;
-        let lanes = lanes.map(|lanes| parse_names(py, &lanes)).transpose()?;
+        let lanes = names("lanes", lanes)?;
         let tls = tls.as_ref().map(|tls| &tls.get().tls);
         let request = deferred::call(py, || match (tls, lanes) {
             (Some(tls), lanes) => context.connect_tls(address, lanes.as_deref(), tls),
             (None, Some(lanes)) => context.connect_over(address, &lanes),
             (None, None) => context.connect(address),
         });
-        Ok(Request::new(request, Endpoint::object))
+        Ok(Request::new(Operation::Connect, request, Endpoint::object))
     }
 
+    #[doc = stub_doc!("Context.statistics")]
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let pool = self.context.pool_statistics();
         let dict = PyDict::new(py);
@@ -196,6 +199,7 @@ impl Context {
         Ok(dict)
     }
 
+    #[doc = stub_doc!("Context.flows")]
     fn flows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         // The parent's, in a child: it may hold the lock for ever.
         let flows = if self.context.is_foreign() {
@@ -206,6 +210,7 @@ impl Context {
         flows.iter().map(|flow| flow_dict(py, flow)).collect()
     }
 
+    #[doc = stub_doc!("Context.close")]
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Ordering::Release);
         if !self.context.is_foreign() {
@@ -213,6 +218,7 @@ impl Context {
         }
     }
 
+    #[doc = stub_doc!("Context.closed")]
     fn closed(&self) -> bool {
         self.context.is_foreign() || self.closed.load(Ordering::Acquire)
     }
@@ -221,6 +227,7 @@ impl Context {
         slf
     }
 
+    #[doc = stub_doc!("Context.__exit__")]
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -239,7 +246,7 @@ impl Context {
     }
 }
 
-/// What peers know this process by, in hexadecimal digits
+#[doc = stub_doc!("process_token")]
 #[pyfunction]
 pub(crate) fn process_token() -> PyResult<String> {
     Ok(hexadecimal(&backhaul::process_token()?))
@@ -276,17 +283,6 @@ fn hexadecimal(token: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*token))
 }
 
-/// Lanes or carriers by their names
-fn parse_names<K: FromStr<Err: Display>>(py: Python<'_>, names: &[String]) -> PyResult<Vec<K>> {
-    names
-        .iter()
-        .map(|name| {
-            name.parse::<K>()
-                .map_err(|error| errors::config_error(py, error.to_string()))
-        })
-        .collect()
-}
-
 /// A secret, of which no error shows anything
 fn to_secret(value: &Bound<'_, PyAny>) -> PyResult<Secret> {
     let Ok(bytes) = value.cast::<PyBytes>() else {
@@ -298,24 +294,13 @@ fn to_secret(value: &Bound<'_, PyAny>) -> PyResult<Secret> {
         .map_err(|error| errors::config_error(value.py(), error.to_string()))
 }
 
-/// A duration given as a number of `unit` seconds
-fn seconds(
-    py: Python<'_>,
-    name: &str,
-    value: Option<f64>,
-    unit: f64,
-) -> PyResult<Option<Duration>> {
-    value
-        .map(|value| {
-            Duration::try_from_secs_f64(value * unit)
-                .map_err(|error| errors::config_error(py, format!("{name} is {value}: {error}")))
-        })
-        .transpose()
-}
-
 /// Where the wheel of UCX has its libraries, for when they are wanted
 fn ucx_folders(py: Python<'_>) -> PyResult<Vec<PathBuf>> {
     py.import("backhaul._ucx")?
         .call_method0("library_folders")?
         .extract()
 }
+
+/// Units of durations, and what they are in seconds
+const SECONDS: (&str, f64) = ("seconds", 1.0);
+const MICROSECONDS: (&str, f64) = ("microseconds", 1e-6);

@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::arguments;
 use crate::buffer;
 use crate::deferred;
 use crate::dlpack;
@@ -202,7 +203,7 @@ pub(crate) fn describe(object: &Bound<'_, PyAny>) -> String {
         .map_or_else(|_| "an object".to_owned(), |name| format!("a {name}"))
 }
 
-/// Memory of a device that was received, or allocated
+#[doc = stub_doc!("DeviceBuffer")]
 #[pyclass(frozen, module = "backhaul._native")]
 pub(crate) struct DeviceBuffer {
     memory: DeviceMemory,
@@ -217,23 +218,30 @@ impl DeviceBuffer {
 #[pymethods]
 impl DeviceBuffer {
     #[new]
-    #[pyo3(signature = (nbytes, *, device = 0))]
-    fn new(py: Python<'_>, nbytes: usize, device: u16) -> PyResult<Self> {
-        let memory = py.detach(|| cuda::allocate(device, nbytes));
+    #[pyo3(signature = (nbytes, *, device = None), text_signature = "(nbytes, *, device=0)")]
+    fn new(nbytes: &Bound<'_, PyAny>, device: Option<Bound<'_, PyAny>>) -> PyResult<Self> {
+        let py = nbytes.py();
+        let nbytes = arguments::count("nbytes", nbytes)?;
+        let mut ordinal = 0;
+        arguments::set(&mut ordinal, "device", device)?;
+        let memory = py.detach(|| cuda::allocate(ordinal, nbytes));
         let memory = memory.map_err(|error| error.into_exception(py))?;
         Ok(Self { memory })
     }
 
+    #[doc = stub_doc!("DeviceBuffer.nbytes")]
     #[getter]
     fn nbytes(&self) -> usize {
         self.memory.len()
     }
 
+    #[doc = stub_doc!("DeviceBuffer.device")]
     #[getter]
     fn device(&self) -> u16 {
         self.memory.device().ordinal
     }
 
+    #[doc = stub_doc!("DeviceBuffer.ptr")]
     #[getter]
     fn ptr(&self) -> u64 {
         self.memory.pointer()
@@ -280,12 +288,12 @@ impl DeviceBuffer {
         dlpack::capsule(slf.as_any(), &slf.get().memory)
     }
 
-    /// Copies to a buffer of the host
+    #[doc = stub_doc!("DeviceBuffer.copy_to_host")]
     fn copy_to_host(slf: &Bound<'_, Self>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         copy_memory(slf.py(), slf.as_any(), buffer)
     }
 
-    /// Copies from a buffer of the host
+    #[doc = stub_doc!("DeviceBuffer.copy_from_host")]
     fn copy_from_host(slf: &Bound<'_, Self>, buffer: &Bound<'_, PyAny>) -> PyResult<()> {
         copy_memory(slf.py(), buffer, slf.as_any())
     }
@@ -300,7 +308,7 @@ impl DeviceBuffer {
     }
 }
 
-/// Copies memory between the host and devices, and waits for it
+#[doc = stub_doc!("copy_memory")]
 #[pyfunction]
 pub(crate) fn copy_memory(
     py: Python<'_>,
@@ -340,7 +348,7 @@ fn copy_between(from: &Segment, to: RecvMemory<'_>) -> Option<Result<(), cuda::C
     })
 }
 
-/// The devices that this process sees, in its order: UUID and name
+#[doc = stub_doc!("cuda_devices")]
 #[pyfunction]
 pub(crate) fn cuda_devices(py: Python<'_>) -> PyResult<Vec<(String, String)>> {
     let devices = py.detach(cuda::devices);

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 
-use backhaul::{CloseReason, Segments, Tag, TagMask};
+use backhaul::{CloseReason, Message, Segments, Tag, TagMask};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -13,11 +13,12 @@ use crate::buffer::{self, ReceivedBuffer, Source};
 use crate::deferred;
 use crate::device::DeviceBuffer;
 use crate::loops::LoopBridge;
+use crate::operation::Operation;
 use crate::owned::Owned;
 use crate::request::Request;
 use crate::tls;
 
-/// One connected peer
+#[doc = stub_doc!("Endpoint")]
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct Endpoint {
     endpoint: Owned<backhaul::Endpoint>,
@@ -52,21 +53,25 @@ impl Endpoint {
 
 #[pymethods]
 impl Endpoint {
+    #[doc = stub_doc!("Endpoint.local_address")]
     #[getter]
     fn local_address(&self) -> String {
         self.endpoint.local_address().to_string()
     }
 
+    #[doc = stub_doc!("Endpoint.peer_address")]
     #[getter]
     fn peer_address(&self) -> String {
         self.endpoint.peer_address().to_string()
     }
 
+    #[doc = stub_doc!("Endpoint.lane")]
     #[getter]
     fn lane(&self) -> &'static str {
         self.endpoint.lane().name()
     }
 
+    #[doc = stub_doc!("Endpoint.send")]
     #[pyo3(signature = (buffer, *, tag = 0, shared = false))]
     fn send(
         &self,
@@ -76,22 +81,28 @@ impl Endpoint {
         shared: bool,
     ) -> PyResult<Request> {
         let endpoint = self.endpoint.check(py)?;
-        let sent = buffer::source_with(buffer, |bytes| {
-            deferred::call(py, || endpoint.send_copy(Tag(tag), bytes))
+        let mut bytes = 0;
+        let sent = buffer::source_with(buffer, |memory| {
+            bytes = memory.len();
+            deferred::call(py, || endpoint.send_copy(Tag(tag), memory))
         })?;
         let request = match sent {
             Source::Short(request) => request,
-            Source::Long(segment) => Self::post(py, segment.len(), || {
-                if shared {
-                    endpoint.send_segments_shared(Tag(tag), Segments::from_iter([segment]))
-                } else {
-                    endpoint.send(Tag(tag), segment)
-                }
-            }),
+            Source::Long(segment) => {
+                bytes = segment.len();
+                Self::post(py, bytes, || {
+                    if shared {
+                        endpoint.send_segments_shared(Tag(tag), Segments::from_iter([segment]))
+                    } else {
+                        endpoint.send(Tag(tag), segment)
+                    }
+                })
+            }
         };
-        Ok(Request::of_send(py, request))
+        Ok(Request::of_send(py, sending(endpoint, bytes), request))
     }
 
+    #[doc = stub_doc!("Endpoint.recv")]
     #[pyo3(signature = (buffer, *, tag = 0, mask = 0xFFFF_FFFF_FFFF_FFFF))]
     fn recv(
         &self,
@@ -103,15 +114,76 @@ impl Endpoint {
         let endpoint = self.endpoint.check(py)?;
         let target = buffer::target(buffer)?;
         let request = deferred::call(py, || endpoint.recv_boxed(Tag(tag), TagMask(mask), target));
-        Ok(Request::new(request, |py, received| {
-            static RECEIVED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-            let make = RECEIVED.import(py, "backhaul._buffers", "make_received")?;
-            let result = make.call1(((received.bytes, received.tag.0),));
+        let operation = Operation::Recv { tag, mask };
+        Ok(Request::new(operation, request, |py, received| {
+            let result = make_received(py, received.bytes as u64, received.tag);
             buffer::release_received(py, received);
-            Ok(result?.unbind())
+            result
         }))
     }
 
+    #[doc = stub_doc!("Endpoint.probe")]
+    #[pyo3(signature = (*, tag = 0, mask = 0xFFFF_FFFF_FFFF_FFFF))]
+    fn probe(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = bits)] tag: u64,
+        #[pyo3(from_py_with = bits)] mask: u64,
+    ) -> PyResult<Option<Py<PyAny>>> {
+        let endpoint = self.endpoint.check(py)?;
+        let probe = || endpoint.probe(Tag(tag), TagMask(mask));
+        let found = deferred::call(py, || py.detach(probe));
+        found
+            .map(|(tag, bytes)| make_received(py, bytes, tag))
+            .transpose()
+    }
+
+    #[doc = stub_doc!("Endpoint.send_obj")]
+    #[pyo3(signature = (object, *, tag = 0, shared = false))]
+    fn send_obj(
+        &self,
+        py: Python<'_>,
+        object: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = bits)] tag: u64,
+        shared: bool,
+    ) -> PyResult<Request> {
+        static DUMP: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let endpoint = self.endpoint.check(py)?;
+        let frames = DUMP
+            .import(py, "backhaul._objects", "dump")?
+            .call1((object,))?;
+        let (segments, bytes) = gather(&frames)?;
+        let request = Self::post(py, bytes, || {
+            if shared {
+                endpoint.send_segments_shared(Tag(tag), segments)
+            } else {
+                endpoint.send_segments(Tag(tag), segments)
+            }
+        });
+        Ok(Request::of_send(py, sending(endpoint, bytes), request))
+    }
+
+    #[doc = stub_doc!("Endpoint.recv_obj")]
+    #[pyo3(signature = (*, tag = 0, mask = 0xFFFF_FFFF_FFFF_FFFF))]
+    fn recv_obj(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = bits)] tag: u64,
+        #[pyo3(from_py_with = bits)] mask: u64,
+    ) -> PyResult<Request> {
+        let endpoint = self.endpoint.check(py)?;
+        let request = deferred::call(py, || endpoint.recv_message(Tag(tag), TagMask(mask)));
+        let operation = Operation::Recv { tag, mask };
+        Ok(Request::new(operation, request, |py, message| {
+            static LOAD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+            let tag = message.tag.unwrap_or_default();
+            let frames = frames(py, message)?;
+            let load = LOAD.import(py, "backhaul._objects", "load")?;
+            Ok(load.call1((frames, tag.0))?.unbind())
+        }))
+    }
+
+    #[doc = stub_doc!("Endpoint.send_frames")]
     #[pyo3(signature = (frames, *, shared = false))]
     fn send_frames(
         &self,
@@ -127,13 +199,7 @@ impl Endpoint {
             )));
         }
         let endpoint = self.endpoint.check(py)?;
-        let mut segments = Segments::new();
-        let mut bytes = 0;
-        for frame in frames.try_iter()? {
-            let segment = buffer::source(&frame?)?;
-            bytes += segment.len();
-            segments.push(segment);
-        }
+        let (segments, bytes) = gather(frames)?;
         let request = Self::post(py, bytes, || {
             if shared {
                 endpoint.send_frames_shared(segments)
@@ -141,42 +207,42 @@ impl Endpoint {
                 endpoint.send_frames(segments)
             }
         });
-        Ok(Request::of_send(py, request))
+        Ok(Request::of_send(py, sending(endpoint, bytes), request))
     }
 
+    #[doc = stub_doc!("Endpoint.recv_frames")]
     fn recv_frames(&self, py: Python<'_>) -> PyResult<Request> {
         let endpoint = self.endpoint.check(py)?;
         let request = deferred::call(py, || endpoint.recv_frames());
-        Ok(Request::new(request, |py, message| {
-            let views = message
-                .segments
-                .into_iter()
-                .map(|segment| ReceivedBuffer::view(py, segment))
-                .collect::<PyResult<Vec<_>>>()?;
-            let frames = PyList::new(py, views)?;
-            for (place, memory) in message.device_segments {
-                frames.set_item(place, DeviceBuffer::object(py, memory)?)?;
-            }
-            Ok(frames.into_any().unbind())
-        }))
+        Ok(Request::new(
+            Operation::RecvFrames,
+            request,
+            |py, message| Ok(frames(py, message)?.into_any().unbind()),
+        ))
     }
 
+    #[doc = stub_doc!("Endpoint.close")]
     fn close(&self, py: Python<'_>) -> PyResult<Request> {
         let endpoint = self.endpoint.check(py)?;
         let request = deferred::call(py, || endpoint.close());
-        Ok(Request::new(request, |py, ()| Ok(py.None())))
+        Ok(Request::new(Operation::Close, request, |py, ()| {
+            Ok(py.None())
+        }))
     }
 
+    #[doc = stub_doc!("Endpoint.abort")]
     fn abort(&self, py: Python<'_>) {
         if !self.endpoint.is_foreign() {
             deferred::call(py, || self.endpoint.abort());
         }
     }
 
+    #[doc = stub_doc!("Endpoint.closed")]
     fn closed(&self) -> bool {
         self.endpoint.is_foreign() || self.endpoint.is_closed()
     }
 
+    #[doc = stub_doc!("Endpoint.on_close")]
     fn on_close(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         let (_, bridge) = LoopBridge::running(py)?;
         let request = self.endpoint.check(py)?.watch_close();
@@ -192,10 +258,12 @@ impl Endpoint {
         Ok(())
     }
 
+    #[doc = stub_doc!("Endpoint.queued_bytes")]
     fn queued_bytes(&self) -> u64 {
         self.endpoint.queued_bytes()
     }
 
+    #[doc = stub_doc!("Endpoint.recent_events")]
     fn recent_events(&self) -> Vec<(f64, &'static str)> {
         let events = self.endpoint.recent_events();
         events
@@ -204,6 +272,7 @@ impl Endpoint {
             .collect()
     }
 
+    #[doc = stub_doc!("Endpoint.info")]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let info = self.endpoint.info();
         let dict = PyDict::new(py);
@@ -238,6 +307,7 @@ impl Endpoint {
         Ok(dict)
     }
 
+    #[doc = stub_doc!("Endpoint.statistics")]
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let statistics = self.endpoint.statistics();
         let dict = PyDict::new(py);
@@ -298,6 +368,14 @@ impl Endpoint {
         Ok(Request::ready(py.None()))
     }
 
+    /// What notebooks show
+    fn _repr_html_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        static ENDPOINT_HTML: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        ENDPOINT_HTML
+            .import(py, "backhaul._notebook", "endpoint_html")?
+            .call1((self.info(py)?, self.statistics(py)?))
+    }
+
     fn __repr__(&self) -> String {
         format!(
             "<backhaul.Endpoint {} -> {} over {}{}>",
@@ -309,12 +387,67 @@ impl Endpoint {
     }
 }
 
+/// What a send is about
+fn sending(endpoint: &backhaul::Endpoint, bytes: usize) -> Operation {
+    Operation::Send {
+        bytes: bytes as u64,
+        unasked_bytes_max: endpoint.unasked_bytes_max(),
+    }
+}
+
+/// The memory of several buffers, and how many bytes they are
+fn gather(frames: &Bound<'_, PyAny>) -> PyResult<(Segments, usize)> {
+    let mut segments = Segments::new();
+    let mut bytes = 0;
+    let Ok(frames) = frames.try_iter() else {
+        return Err(PyTypeError::new_err(format!(
+            "frames must be a list of buffers, got {}",
+            frames.repr()?
+        )));
+    };
+    for frame in frames {
+        let segment = buffer::source(&frame?)?;
+        bytes += segment.len();
+        segments.push(segment);
+    }
+    Ok((segments, bytes))
+}
+
+/// The frames of a message as Python has them
+fn frames(py: Python<'_>, message: Message) -> PyResult<Bound<'_, PyList>> {
+    let views = message
+        .segments
+        .into_iter()
+        .map(|segment| ReceivedBuffer::view(py, segment))
+        .collect::<PyResult<Vec<_>>>()?;
+    let frames = PyList::new(py, views)?;
+    for (place, memory) in message.device_segments {
+        frames.set_item(place, DeviceBuffer::object(py, memory)?)?;
+    }
+    Ok(frames)
+}
+
+/// A `backhaul.Received`
+fn make_received(py: Python<'_>, bytes: u64, tag: Tag) -> PyResult<Py<PyAny>> {
+    static RECEIVED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let make = RECEIVED.import(py, "backhaul._buffers", "make_received")?;
+    Ok(make.call1(((bytes, tag.0),))?.unbind())
+}
+
 /// A tag or mask
 fn bits(number: &Bound<'_, PyAny>) -> PyResult<u64> {
     number.extract().map_err(|error: PyErr| {
         if error.is_instance_of::<PyOverflowError>(number.py()) {
             PyValueError::new_err(format!(
                 "tags and masks are from 0 to 2**64 - 1, got {number}"
+            ))
+        } else if error.is_instance_of::<PyTypeError>(number.py()) {
+            PyTypeError::new_err(format!(
+                "tags and masks are integers, got an object of type {}",
+                number
+                    .get_type()
+                    .name()
+                    .map_or_else(|_| "unknown".to_owned(), |name| name.to_string())
             ))
         } else {
             error

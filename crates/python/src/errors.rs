@@ -10,9 +10,10 @@ use backhaul_topology::distance::UnknownDevice;
 use backhaul_topology::read::sysfs::NoSystem;
 use backhaul_topology::read::{ParseError, UnknownFormat};
 use pyo3::call::PyCallArgs;
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+
+use crate::operation::Operation;
 
 /// Turns an error into the exception that Python raises
 pub(crate) trait IntoException {
@@ -55,12 +56,13 @@ pub(crate) fn machine_error(py: Python<'_>, text: String) -> PyErr {
 }
 
 /// `wait` ran out of time; the operation goes on
-pub(crate) fn wait_timed_out(py: Python<'_>, timeout_s: f64) -> PyErr {
-    raise(
-        py,
-        "TimedOut",
-        (format!("the operation is not done after {timeout_s} s"),),
-    )
+pub(crate) fn wait_timed_out(py: Python<'_>, operation: Operation, timeout_s: f64) -> PyErr {
+    let text = format!("{operation} is not done after {timeout_s} s");
+    let text = match operation.cause() {
+        Some(cause) => format!("{text}: {cause}; it goes on"),
+        None => text,
+    };
+    raise(py, "TimedOut", (text,))
 }
 
 /// A result was asked for before it was there
@@ -262,27 +264,4 @@ fn os_error(
         Some(number) => raise(py, class, (number, error.to_string())),
         None => message(py, class, error),
     }
-}
-
-/// Takes over a count or size, if one is given
-pub(crate) fn set<T>(setting: &mut T, name: &str, value: Option<Bound<'_, PyAny>>) -> PyResult<()>
-where
-    T: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>,
-{
-    let Some(value) = value else {
-        return Ok(());
-    };
-    *setting = value.extract().map_err(|error: PyErr| {
-        let py = value.py();
-        if error.is_instance_of::<PyOverflowError>(py) {
-            let bits = 8 * size_of::<T>();
-            let text = format!("{name} must be between 0 and 2**{bits} - 1, got {value}");
-            config_error(py, text)
-        } else if error.is_instance_of::<PyTypeError>(py) {
-            PyTypeError::new_err(format!("{name} must be an integer, got {value}"))
-        } else {
-            error
-        }
-    })?;
-    Ok(())
 }

@@ -7,7 +7,12 @@
 //! The engine's threads never run Python. What Python must do for them (complete futures, release
 //! buffers, write logs) waits until a thread of Python comes by, called by its event loop's descriptor if need be.
 
+// Before the modules that use it
+include!(concat!(env!("OUT_DIR"), "/stub_docs.rs"));
+
 mod arena;
+mod arguments;
+mod awaiter;
 mod buffer;
 mod context;
 mod deferred;
@@ -20,6 +25,7 @@ mod logs;
 mod loops;
 mod memory_policy;
 mod numpy_memory;
+mod operation;
 mod owned;
 mod request;
 mod tls;

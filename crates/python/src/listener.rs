@@ -10,10 +10,11 @@ use pyo3::types::PyDict;
 use crate::deferred;
 use crate::endpoint::Endpoint;
 use crate::errors::IntoException;
+use crate::operation::Operation;
 use crate::owned::Owned;
 use crate::request::Request;
 
-/// Accepts peers at one address
+#[doc = stub_doc!("Listener")]
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct Listener {
     listener: Owned<backhaul::Listener>,
@@ -31,17 +32,20 @@ impl Listener {
 
 #[pymethods]
 impl Listener {
+    #[doc = stub_doc!("Listener.address")]
     #[getter]
     fn address(&self) -> String {
         self.listener.local_address().to_string()
     }
 
+    #[doc = stub_doc!("Listener.accept")]
     fn accept(&self, py: Python<'_>) -> PyResult<Request> {
         let listener = self.listener.check(py)?;
         let request = deferred::call(py, || listener.accept());
-        Ok(Request::new(request, Endpoint::object))
+        Ok(Request::new(Operation::Accept, request, Endpoint::object))
     }
 
+    #[doc = stub_doc!("Listener.info")]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         dict.set_item("address", self.address())?;
@@ -50,6 +54,7 @@ impl Listener {
         Ok(dict)
     }
 
+    #[doc = stub_doc!("Listener.statistics")]
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         deferred::run(py);
         let statistics = self.listener.statistics();
@@ -62,6 +67,7 @@ impl Listener {
         Ok(dict)
     }
 
+    #[doc = stub_doc!("Listener.close")]
     fn close(&self, py: Python<'_>) {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
         if !self.listener.is_foreign() {
@@ -69,6 +75,7 @@ impl Listener {
         }
     }
 
+    #[doc = stub_doc!("Listener.closed")]
     fn closed(&self) -> bool {
         self.listener.is_foreign() || *self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,6 +117,7 @@ impl Listener {
         let listener = self.listener.check(py)?;
         let request = deferred::call(py, || listener.accept());
         Ok(Request::raising(
+            Operation::Accept,
             request,
             Endpoint::object,
             |py, error| match error {

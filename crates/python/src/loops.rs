@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
 use backhaul::LoopWatch;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::{PyTraverseError, PyVisit};
@@ -75,7 +76,7 @@ impl Wake for Ticket {
     }
 }
 
-/// The futures of one event loop that wait for the engine
+#[doc = stub_doc!("LoopBridge")]
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct LoopBridge {
     completions: Arc<Completions>,
@@ -96,7 +97,14 @@ impl LoopBridge {
         static BRIDGE_OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let event_loop = GET_RUNNING_LOOP
             .import(py, "asyncio", "get_running_loop")?
-            .call0()?;
+            .call0()
+            .map_err(|error| {
+                if error.is_instance_of::<PyRuntimeError>(py) {
+                    PyRuntimeError::new_err(NO_LOOP)
+                } else {
+                    error
+                }
+            })?;
         let bridge = BRIDGE_OF
             .import(py, "backhaul._loops", "bridge_of")?
             .call1((&event_loop,))?
@@ -158,12 +166,12 @@ impl LoopBridge {
         })
     }
 
-    /// The descriptor to watch for reading
+    #[doc = stub_doc!("LoopBridge.fileno")]
     fn fileno(&self) -> i32 {
         self.completions.watch.as_fd().as_raw_fd()
     }
 
-    /// Settles what is due; to be called on the loop when the descriptor is readable
+    #[doc = stub_doc!("LoopBridge.drain")]
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         let mut outcome = Ok(());
         let due = deferred::call(py, || self.completions.progress());
@@ -195,3 +203,8 @@ impl LoopBridge {
         drop(callbacks);
     }
 }
+
+/// Also what users of trio are told: its loop is none of asyncio's
+const NO_LOOP: &str = "no event loop of asyncio runs in this thread: await requests under asyncio \
+    or uvloop, or block with request.wait(); trio is not supported, there it is \
+    trio.to_thread.run_sync(request.wait)";

@@ -23,7 +23,7 @@ const MASK_BITS: libc::c_ulong = NODES_MAX as libc::c_ulong + 1;
 /// One bit for each NUMA node
 type NodeMask = [libc::c_ulong; NODES_MAX / WORD_BITS];
 
-/// Tells the policy of the calling thread: its mode, as in `linux/mempolicy.h`, and its nodes
+#[doc = stub_doc!("memory_policy")]
 #[pyfunction]
 pub(crate) fn memory_policy() -> PyResult<(i32, Vec<u32>)> {
     let mut mode: libc::c_int = 0;
@@ -50,13 +50,7 @@ pub(crate) fn memory_policy() -> PyResult<(i32, Vec<u32>)> {
     Ok((mode, nodes))
 }
 
-/// Sets the policy of the calling thread
-///
-/// # Errors
-///
-/// `ValueError` for a number that no NUMA node can have; `OSError` as the system says, `EPERM`
-/// where a container forbids the call and `EINVAL` where a node may not be used or the mode is not
-/// known.
+#[doc = stub_doc!("set_memory_policy")]
 #[pyfunction]
 pub(crate) fn set_memory_policy(mode: i32, nodes: Vec<u32>) -> PyResult<()> {
     let mut mask: NodeMask = [0; NODES_MAX / WORD_BITS];

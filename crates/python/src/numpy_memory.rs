@@ -172,7 +172,7 @@ unsafe extern "C" fn free(ctx: *mut c_void, memory: *mut c_void, bytes: usize) {
     unsafe { policy(ctx) }.free(memory, bytes);
 }
 
-/// Makes a handler that takes large blocks from an arena
+#[doc = stub_doc!("numpy_handler")]
 #[pyfunction]
 pub(crate) fn numpy_handler<'py>(
     py: Python<'py>,
@@ -226,13 +226,13 @@ unsafe extern "C" fn drop_policy(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// The handler that NumPy uses in the current context
+#[doc = stub_doc!("current_numpy_handler")]
 #[pyfunction]
 pub(crate) fn current_numpy_handler(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     NumPy::get(py)?.handler(py)
 }
 
-/// Makes NumPy use a handler in the current context, or its own one; returns the one before
+#[doc = stub_doc!("set_numpy_handler")]
 #[pyfunction]
 #[pyo3(signature = (handler, /))]
 pub(crate) fn set_numpy_handler<'py>(
@@ -242,7 +242,7 @@ pub(crate) fn set_numpy_handler<'py>(
     NumPy::get(py)?.set_handler(py, handler)
 }
 
-/// Makes NumPy use a handler in the current context, if nobody has chosen one there
+#[doc = stub_doc!("set_default_numpy_handler")]
 #[pyfunction]
 #[pyo3(signature = (handler, /))]
 pub(crate) fn set_default_numpy_handler<'py>(
@@ -257,7 +257,7 @@ pub(crate) fn set_default_numpy_handler<'py>(
     Ok(true)
 }
 
-/// The arena of a handler; None if it is not one of ours
+#[doc = stub_doc!("arena_of_numpy_handler")]
 #[pyfunction]
 #[pyo3(signature = (handler, /))]
 pub(crate) fn arena_of_numpy_handler<'py>(

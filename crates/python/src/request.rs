@@ -1,22 +1,24 @@
 //! `Request`: one operation in flight, to await or to block on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use backhaul::LoopWatch;
-use pyo3::exceptions::{PyBaseException, PyStopIteration, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::{OnceLockExt, PyOnceLock};
+use pyo3::sync::OnceLockExt;
 use pyo3::{PyTraverseError, PyVisit};
 
+use crate::arguments;
+use crate::awaiter::{Awaiter, Sleeper, Sleepers};
 use crate::deferred;
 use crate::errors::{self, IntoException};
-use crate::loops::LoopBridge;
+use crate::operation::Operation;
 use crate::owned::Owned;
 
-/// One operation in flight
+#[doc = stub_doc!("Request")]
 #[pyclass(frozen, module = "backhaul._native", generic)]
 pub(crate) struct Request {
     pending: Box<dyn Pending>,
@@ -24,6 +26,8 @@ pub(crate) struct Request {
     outcome: OnceLock<Outcome>,
     /// Whom to wake, should several tasks await the request
     wakers: Mutex<Vec<Waker>>,
+    /// Tasks that have it as their coroutine
+    sleepers: Sleepers,
 }
 
 /// What an operation came to, as Python objects
@@ -66,6 +70,8 @@ impl Wake for Everyone {
 
 /// A request of the fabric, without its types
 trait Pending: Send + Sync {
+    /// What it is about; `None` if it is done from the start
+    fn operation(&self) -> Option<Operation>;
     /// Refuses to go on in a process forked from the one that began
     fn check(&self, py: Python<'_>) -> PyResult<()>;
     fn is_done(&self) -> bool;
@@ -87,6 +93,7 @@ trait Pending: Send + Sync {
 
 struct Typed<T, E, F> {
     request: Owned<backhaul::Request<T, E>>,
+    operation: Operation,
     /// Makes the Python object
     convert: F,
     /// Makes the exception
@@ -101,6 +108,10 @@ where
     E: Send + IntoException,
     F: Fn(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + Sync,
 {
+    fn operation(&self) -> Option<Operation> {
+        Some(self.operation)
+    }
+
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.request.check(py).map(drop)
     }
@@ -175,17 +186,24 @@ impl<T, E, F> Drop for Typed<T, E, F> {
 }
 
 impl Request {
-    pub(crate) fn new<T, E, F>(request: backhaul::Request<T, E>, convert: F) -> Self
+    pub(crate) fn new<T, E, F>(
+        operation: Operation,
+        request: backhaul::Request<T, E>,
+        convert: F,
+    ) -> Self
     where
         T: Send + 'static,
         E: Send + IntoException + 'static,
         F: Fn(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + Sync + 'static,
     {
-        Self::raising(request, convert, |py, error| error.into_exception(py))
+        Self::raising(operation, request, convert, |py, error| {
+            error.into_exception(py)
+        })
     }
 
     /// A request with exceptions of its own
     pub(crate) fn raising<T, E, F>(
+        operation: Operation,
         request: backhaul::Request<T, E>,
         convert: F,
         raise: fn(Python<'_>, E) -> PyErr,
@@ -198,24 +216,27 @@ impl Request {
         Self {
             pending: Box::new(Typed {
                 request: Owned::new(request),
+                operation,
                 convert,
                 raise,
                 is_waited_for: AtomicBool::new(false),
             }),
             outcome: OnceLock::new(),
             wakers: Mutex::default(),
+            sleepers: Sleepers::default(),
         }
     }
 
     /// A request for a send, most of which are done from the start
     pub(crate) fn of_send(
         py: Python<'_>,
+        operation: Operation,
         request: backhaul::Request<(), backhaul::SendError>,
     ) -> Self {
         if request.is_settled() {
             return Self::ready(py.None());
         }
-        Self::new(request, |py, ()| Ok(py.None()))
+        Self::new(operation, request, |py, ()| Ok(py.None()))
     }
 
     /// A request that is done from the start
@@ -224,11 +245,12 @@ impl Request {
             pending: Box::new(Ready),
             outcome: OnceLock::from(Outcome::Returned(value)),
             wakers: Mutex::default(),
+            sleepers: Sleepers::default(),
         }
     }
 
     /// The result of an operation that is done, as often as asked
-    fn repeat_outcome(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    pub(crate) fn repeat_outcome(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         if let Some(outcome) = self.outcome.get() {
             return outcome.repeat(py);
         }
@@ -245,7 +267,7 @@ impl Request {
     }
 
     /// Has `waker` called when the result is there, beside earlier ones; `false` if it is there
-    fn add_waker(&self, waker: Waker) -> bool {
+    pub(crate) fn add_waker(&self, waker: Waker) -> bool {
         let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         wakers.push(waker);
         match wakers.as_slice() {
@@ -256,8 +278,13 @@ impl Request {
         }
     }
 
+    /// The loop that a task waits on may watch the connection itself
+    pub(crate) fn join_loop(&self, watch: &Arc<LoopWatch>) {
+        self.pending.join_loop(watch);
+    }
+
     /// Moves the operation along: at once with the interpreter held, then polling without it
-    fn poll(&self, py: Python<'_>) -> PyResult<bool> {
+    pub(crate) fn poll(&self, py: Python<'_>) -> PyResult<bool> {
         if self.pending.is_done() {
             return Ok(true);
         }
@@ -270,7 +297,7 @@ impl Request {
     }
 
     /// Whoever awaited the operation is gone: a receive leaves its message for others
-    fn abandon(&self, py: Python<'_>) {
+    pub(crate) fn abandon(&self, py: Python<'_>) {
         if self.outcome.get().is_some() || self.pending.check(py).is_err() {
             return;
         }
@@ -301,19 +328,26 @@ impl Drop for Request {
 
 #[pymethods]
 impl Request {
-    /// Whether the result is there
+    #[doc = stub_doc!("Request.done")]
     fn done(&self) -> bool {
         self.pending.is_done()
     }
 
-    /// The result of an operation that is done
+    #[doc = stub_doc!("Request.result")]
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.repeat_outcome(py)
     }
 
-    /// Blocks until the operation is done, for at most `timeout` seconds
+    #[doc = stub_doc!("Request.wait")]
     #[pyo3(signature = (timeout = None))]
-    pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+    pub(crate) fn wait(
+        &self,
+        py: Python<'_>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let timeout = timeout.as_ref();
+        let timeout = timeout.map(|timeout| arguments::number("timeout", "seconds", timeout));
+        let timeout = timeout.transpose()?;
         let patience = timeout.map(patience).transpose()?;
         if self.pending.is_done() || self.poll_attached(py)? {
             return self.repeat_outcome(py);
@@ -332,13 +366,18 @@ impl Request {
             }
             py.check_signals()?;
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Err(errors::wait_timed_out(py, timeout.unwrap_or_default()));
+                return Err(match self.pending.operation() {
+                    Some(operation) => {
+                        errors::wait_timed_out(py, operation, timeout.unwrap_or_default())
+                    }
+                    None => errors::not_done(py),
+                });
             }
         }
         self.repeat_outcome(py)
     }
 
-    /// Asks to cancel, returning whether it was still possible to ask
+    #[doc = stub_doc!("Request.cancel")]
     fn cancel(&self, py: Python<'_>) -> bool {
         let possible = !self.pending.is_done() && self.pending.check(py).is_ok();
         if possible {
@@ -350,20 +389,65 @@ impl Request {
     fn __await__(slf: Py<Self>) -> Awaiter {
         Awaiter {
             request: slf,
-            sleeping: Mutex::new(None),
+            sleeper: Sleeper::default(),
         }
     }
 
-    fn __repr__(&self) -> &'static str {
-        match self.outcome.get() {
-            Some(Outcome::Returned(_)) => "<backhaul.Request, returned>",
-            Some(Outcome::Raised(_)) => "<backhaul.Request, raised>",
-            None if self.pending.is_done() => "<backhaul.Request, done>",
-            None => "<backhaul.Request, pending>",
+    // With these three it is a coroutine for `collections.abc`, hence for `asyncio.create_task`.
+
+    #[doc = stub_doc!("Request.send")]
+    #[pyo3(signature = (value, /))]
+    fn send(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        if value.is_none() {
+            return self.sleepers.next(py, self);
+        }
+        Err(PyTypeError::new_err(format!(
+            "a request can be sent None alone, as event loops do, got {}; messages are sent by \
+             Endpoint.send",
+            value.repr()?
+        )))
+    }
+
+    #[doc = stub_doc!("Request.throw")]
+    #[pyo3(signature = (kind, value = None, traceback = None, /))]
+    fn throw(
+        &self,
+        py: Python<'_>,
+        kind: Bound<'_, PyAny>,
+        value: Option<Bound<'_, PyAny>>,
+        traceback: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let _ = traceback;
+        self.sleepers.throw(py, self, kind, value)
+    }
+
+    #[doc = stub_doc!("Request.close")]
+    fn close(&self, py: Python<'_>) {
+        self.sleepers.close(py, self);
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match self.outcome.get() {
+            Some(Outcome::Returned(_)) => "returned",
+            Some(Outcome::Raised(_)) => "raised",
+            None if self.pending.is_done() => "done",
+            None => "pending",
+        };
+        let operation = self.pending.operation();
+        let cause = operation.filter(|_| state == "pending");
+        let cause = cause.and_then(Operation::cause);
+        match (operation, cause) {
+            (Some(operation), Some(cause)) => {
+                format!("<backhaul.Request, {operation}, {state}: {cause}>")
+            }
+            (Some(operation), None) => format!("<backhaul.Request, {operation}, {state}>"),
+            (None, _) => format!("<backhaul.Request, {state}>"),
         }
     }
 
+    // A task holds the request that is its coroutine, and is held by what that sleeps on.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.sleepers.traverse(&visit)?;
         match self.outcome.get() {
             Some(Outcome::Returned(value)) => visit.call(value),
             Some(Outcome::Raised(error)) => visit.call(error),
@@ -382,126 +466,14 @@ fn patience(timeout_s: f64) -> PyResult<Duration> {
     Ok(Duration::try_from_secs_f64(timeout_s.max(0.0)).unwrap_or(Duration::MAX))
 }
 
-/// The iterator behind `await request`
-#[pyclass(frozen, module = "backhaul._native")]
-struct Awaiter {
-    request: Py<Request>,
-    sleeping: Mutex<Option<Sleeping>>,
-}
-
-/// What a task sleeps on
-struct Sleeping {
-    /// Iterator of the future that the loop watches
-    future: Py<PyAny>,
-    bridge: Py<LoopBridge>,
-    ticket: u64,
-}
-
-impl Awaiter {
-    fn lock(&self) -> MutexGuard<'_, Option<Sleeping>> {
-        self.sleeping.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn finish(&self, py: Python<'_>) -> PyErr {
-        match self.request.get().repeat_outcome(py) {
-            Ok(value) => PyStopIteration::new_err((value,)),
-            Err(error) => error,
-        }
-    }
-
-    /// Makes a future that the loop settles when the operation is done; `None` if it is
-    fn sleep(&self, py: Python<'_>) -> PyResult<Option<Sleeping>> {
-        static SETTLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let (event_loop, bridge) = LoopBridge::running(py)?;
-        let future = event_loop.call_method0("create_future")?;
-        let settle = SETTLE
-            .import(py, "backhaul._loops", "settle")?
-            .call1((&future,))?;
-        let (waker, ticket) = bridge.get().waker(settle.unbind());
-        self.request.get().pending.join_loop(bridge.get().watch());
-        if !self.request.get().add_waker(waker) {
-            bridge.get().forget(ticket);
-            return Ok(None);
-        }
-        Ok(Some(Sleeping {
-            future: future.call_method0("__await__")?.unbind(),
-            bridge,
-            ticket,
-        }))
-    }
-}
-
-#[pymethods]
-impl Awaiter {
-    fn __iter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let future = self
-            .lock()
-            .as_ref()
-            .map(|sleeping| sleeping.future.clone_ref(py));
-        let future = match future {
-            Some(future) => future,
-            None => {
-                if self.request.get().poll(py)? {
-                    return Err(self.finish(py));
-                }
-                let Some(sleeping) = self.sleep(py)? else {
-                    return Err(self.finish(py));
-                };
-                let future = sleeping.future.clone_ref(py);
-                *self.lock() = Some(sleeping);
-                future
-            }
-        };
-        match future.call_method0(py, "__next__") {
-            Err(error) if error.is_instance_of::<PyStopIteration>(py) => Err(self.finish(py)),
-            outcome => outcome,
-        }
-    }
-
-    /// The task is being cancelled: so is the operation
-    #[pyo3(signature = (kind, value = None, _traceback = None))]
-    fn throw(
-        &self,
-        py: Python<'_>,
-        kind: Bound<'_, PyAny>,
-        value: Option<Bound<'_, PyAny>>,
-        _traceback: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        self.close(py);
-        let value = value.filter(|value| !value.is_none());
-        Err(PyErr::from_value(value.unwrap_or(kind)))
-    }
-
-    /// The task is gone: the operation is cancelled
-    fn close(&self, py: Python<'_>) {
-        let sleeping = self.lock().take();
-        if let Some(sleeping) = sleeping {
-            sleeping.bridge.get().forget(sleeping.ticket);
-            self.request.get().abandon(py);
-        }
-    }
-
-    // A suspended task holds this, and its future holds the task. The task breaks the cycle.
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.request)?;
-        if let Ok(sleeping) = self.sleeping.try_lock()
-            && let Some(sleeping) = &*sleeping
-        {
-            visit.call(&sleeping.future)?;
-            visit.call(&sleeping.bridge)?;
-        }
-        Ok(())
-    }
-}
-
 /// The operation of a request that needed none
 struct Ready;
 
 impl Pending for Ready {
+    fn operation(&self) -> Option<Operation> {
+        None
+    }
+
     fn check(&self, _py: Python<'_>) -> PyResult<()> {
         Ok(())
     }

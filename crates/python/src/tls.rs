@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::errors::IntoException;
 
-/// What a side needs to encrypt: whom it believes, and who it is
+#[doc = stub_doc!("Tls")]
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct Tls {
     pub(crate) tls: backhaul::Tls,

@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use self::field::{Field, Unfit};
 use crate::errors::{self, IntoException as _, config_error};
 
-/// A machine
+#[doc = stub_doc!("Machine")]
 #[pyclass(frozen, module = "backhaul._native")]
 pub(crate) struct Machine {
     machine: backhaul_topology::Machine,
@@ -39,7 +39,7 @@ impl Machine {
         Ok(Self { machine })
     }
 
-    /// Finds out what this machine is made of, or one whose `/sys` and `/proc` are below `root`
+    #[doc = stub_doc!("Machine.discover")]
     #[staticmethod]
     #[pyo3(signature = (root = None))]
     fn discover(py: Python<'_>, root: Option<PathBuf>) -> PyResult<Self> {
@@ -52,7 +52,7 @@ impl Machine {
             .map_err(|error| error.into_exception(py))
     }
 
-    /// Reads a machine from a text
+    #[doc = stub_doc!("Machine.parse")]
     #[staticmethod]
     #[pyo3(signature = (text, format = None))]
     fn parse(py: Python<'_>, text: &str, format: Option<&str>) -> PyResult<Self> {
@@ -65,12 +65,12 @@ impl Machine {
             .map_err(|error| error.into_exception(py))
     }
 
-    /// A `backhaul.topology.Machine` with these values
+    #[doc = stub_doc!("Machine.record")]
     fn record<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.machine.to_python(py)
     }
 
-    /// Plans what to run on it
+    #[doc = stub_doc!("Machine.plan")]
     #[expect(
         clippy::too_many_arguments,
         reason = "the options of a plan, each by its name"
@@ -110,7 +110,7 @@ impl Machine {
             .map_err(|error| error.into_exception(py))
     }
 
-    /// What lies between two devices, as a `backhaul.topology.Distance`
+    #[doc = stub_doc!("Machine.distance")]
     fn distance<'py>(
         &self,
         py: Python<'py>,
@@ -126,7 +126,7 @@ impl Machine {
         records::of_distance(py, &distance)
     }
 
-    /// The fastest way between two devices, as a `backhaul.topology.Route`
+    #[doc = stub_doc!("Machine.route")]
     fn route<'py>(&self, py: Python<'py>, one: &str, other: &str) -> PyResult<Bound<'py, PyAny>> {
         let found = py.detach(|| {
             let one = Device::find(&self.machine, one)?;
@@ -137,17 +137,17 @@ impl Machine {
         records::of_route(py, &route)
     }
 
-    /// Draws it as a tree of text
+    #[doc = stub_doc!("Machine.tree")]
     fn tree(&self, py: Python<'_>) -> String {
         py.detach(|| render::tree(&self.machine))
     }
 
-    /// Writes the paths between all its devices as a matrix
+    #[doc = stub_doc!("Machine.matrix")]
     fn matrix(&self, py: Python<'_>) -> String {
         py.detach(|| render::matrix(&self.machine))
     }
 
-    /// Draws it, and a plan for it, as SVG
+    #[doc = stub_doc!("Machine.svg")]
     #[pyo3(signature = (plan = None))]
     fn svg(&self, py: Python<'_>, plan: Option<&Bound<'_, Plan>>) -> String {
         let plan = plan.map(|plan| &plan.get().plan);
@@ -155,7 +155,7 @@ impl Machine {
     }
 }
 
-/// A launch plan
+#[doc = stub_doc!("Plan")]
 #[pyclass(frozen, module = "backhaul._native")]
 pub(crate) struct Plan {
     plan: backhaul_topology::Plan,
@@ -171,7 +171,7 @@ impl Plan {
             .map_err(|unfit| config_error(record.py(), format!("not a plan: {unfit}")))
     }
 
-    /// Reads a plan from JSON
+    #[doc = stub_doc!("Plan.parse")]
     #[staticmethod]
     fn parse(py: Python<'_>, text: &str) -> PyResult<Self> {
         py.detach(|| serde_json::from_str(text))
@@ -179,12 +179,12 @@ impl Plan {
             .map_err(|error| config_error(py, format!("not a plan in JSON: {error}")))
     }
 
-    /// A `backhaul.topology.Plan` with these values
+    #[doc = stub_doc!("Plan.record")]
     fn record<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.plan.to_python(py)
     }
 
-    /// Writes it as a table with its explanation
+    #[doc = stub_doc!("Plan.table")]
     fn table(&self, py: Python<'_>) -> String {
         py.detach(|| render::workers(&self.plan))
     }

@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from backhaul.bench.option_types import JsonTargetType, NumbersType, ProtocolsType
+from backhaul.bench.option_types import FolderType, JsonTargetType, NumbersType, ProtocolsType
 from backhaul.bench.output import show_progress, write_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from backhaul.bench.answers import Answer
+
 __all__ = [
     "cluster_options",
     "json_option",
     "named",
+    "plot_option",
     "profile_options",
     "run_benchmark",
     "saturation",
+    "verbose_option",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -109,6 +113,27 @@ def json_option(command: _F) -> _F:
     return option(command)
 
 
+def verbose_option(command: _F) -> _F:
+    """Add the option of tables with everything."""
+    option = click.option(
+        "--verbose", is_flag=True, help="Print all that was measured, in tables of 140 columns."
+    )
+    return option(command)
+
+
+def plot_option(command: _F) -> _F:
+    """Add the option of a picture."""
+    from backhaul.bench.plots import PlotTargetType
+
+    option = click.option(
+        "--plot",
+        type=PlotTargetType(),
+        metavar="FILE",
+        help="Draw it too, as .svg or .png; needs the extra `bench`.",
+    )
+    return option(command)
+
+
 def profile_options(command: _F) -> _F:
     """Add the options of flame graphs."""
     options: list[Callable[[_F], _F]] = [
@@ -116,7 +141,7 @@ def profile_options(command: _F) -> _F:
             "--profile",
             "profile_folder",
             metavar="DIR",
-            type=click.Path(file_okay=False, path_type=Path),
+            type=FolderType(),
             help="Write flame graphs of every process there; needs py-spy.",
         ),
         click.option(
@@ -126,7 +151,14 @@ def profile_options(command: _F) -> _F:
     return _add(command, options)
 
 
-def run_benchmark(job: Any, tables: Callable[[Any], RenderableType], chosen: dict[str, Any]) -> Any:
+def run_benchmark(
+    job: Any,
+    tables: Callable[[Any], RenderableType],
+    chosen: dict[str, Any],
+    *,
+    answer: Callable[[Any], Answer] | None = None,
+    draw: Callable[[Any, Path], None] | None = None,
+) -> Any:
     """Run a benchmark and write its report; what the user can mend is an error of one line.
 
     Parameters
@@ -134,9 +166,13 @@ def run_benchmark(job: Any, tables: Callable[[Any], RenderableType], chosen: dic
     job : module
         With ``Options`` and ``run``.
     tables : callable
-        Lays out the report.
+        Lays out the report with all that was measured.
     chosen : dict of str to Any
         What the command was given: options of the job, and those of this module.
+    answer : callable, optional
+        Says what the report comes to, which is all that is printed unless more is asked for.
+    draw : callable, optional
+        Draws the report to a file, if one was given.
 
     Returns
     -------
@@ -151,9 +187,11 @@ def run_benchmark(job: Any, tables: Callable[[Any], RenderableType], chosen: dic
     from backhaul.bench.dask_cluster import BenchmarkFailed
     from backhaul.bench.pair import ContenderFailed
     from backhaul.bench.profiles import Profiler, ProfilerFailed
-    from backhaul.bench.tables import open_console, print_machine
+    from backhaul.bench.tables import open_console, print_answer, print_machine
 
     json_target = chosen.pop("json_target")
+    verbose = chosen.pop("verbose", False) or answer is None
+    plot = chosen.pop("plot") if draw is not None else None
     folder, native = chosen.pop("profile_folder", None), chosen.pop("profile_native", False)
     options = job.Options(**chosen)
     try:
@@ -164,10 +202,17 @@ def run_benchmark(job: Any, tables: Callable[[Any], RenderableType], chosen: dic
         raise click.ClickException(str(error)) from error
     if json_target is not None:
         write_json(report.to_json(), json_target)
+    if plot is not None and draw is not None:
+        draw(report, plot)
     if json_target != "-":
-        console = open_console()
+        console = open_console(wide=verbose)
+        if answer is not None:
+            print_answer(console, answer(report), table=not verbose)
         print_machine(console, report.machine, report.versions)
-        console.print(tables(report))
+        if verbose:
+            console.print(tables(report))
+        if plot is not None:
+            console.print(f"Picture   {plot}", highlight=False)
     return report
 
 

@@ -9,19 +9,23 @@ from typing import Any, TypeVar
 
 import click
 
+from backhaul._brief import BriefCommand
 from backhaul.bench.command_options import (
     cluster_options,
     json_option,
     named,
+    plot_option,
     profile_options,
     run_benchmark,
     saturation,
+    verbose_option,
 )
 from backhaul.bench.option_types import (
     ChunkType,
     ListType,
     PeersType,
     SizesType,
+    TargetType,
 )
 
 __all__ = ["COMMANDS"]
@@ -58,7 +62,7 @@ def _array_options(*, size: int, chunks: int) -> Callable[[_F], _F]:
     return lambda command: of_size(of_chunks(command))
 
 
-@click.command()
+@click.command(cls=BriefCommand, short_help="Latency and bandwidth between two processes.")
 @click.option(
     "--sizes",
     type=SizesType(),
@@ -121,16 +125,20 @@ def _array_options(*, size: int, chunks: int) -> Callable[[_F], _F]:
     help="With --memory cuda: the GPUs of the server and of the client, such as 0 1.",
 )
 @json_option
+@plot_option
+@verbose_option
 def p2p(*, peer_pythons: tuple[str, ...], **chosen: Any) -> None:
     """Measure latency and bandwidth between two processes."""
     from backhaul.bench import p2p as job
+    from backhaul.bench.answers import p2p_answer
     from backhaul.bench.peers import default_pythons
+    from backhaul.bench.plots import draw_p2p
     from backhaul.bench.tables import p2p_tables
 
     if chosen["memory"] == "cuda":
         _check_gpus(chosen)
     pythons = [sys.executable, *peer_pythons] if peer_pythons else default_pythons()
-    run_benchmark(job, p2p_tables, {**chosen, "pythons": pythons})
+    run_benchmark(job, p2p_tables, {**chosen, "pythons": pythons}, answer=p2p_answer, draw=draw_p2p)
 
 
 def _check_gpus(chosen: dict[str, Any]) -> None:
@@ -155,7 +163,7 @@ def _check_gpus(chosen: dict[str, Any]) -> None:
         )
 
 
-@click.command()
+@click.command(cls=BriefCommand, short_help="What a trivial Dask task costs.")
 @click.option(
     "--case",
     "cases",
@@ -187,19 +195,23 @@ def _check_gpus(chosen: dict[str, Any]) -> None:
 @saturation("1.1,20")
 @cluster_options(repetitions=5)
 @profile_options
+@plot_option
+@verbose_option
 def tasks(*, trace_file: Path | None, **chosen: Any) -> None:
     """Measure what a trivial Dask task costs: wall-clock, CPU and context switches.
 
     Exits with 1 if a result is wrong. Needs the extra `dask`.
     """
     from backhaul.bench import tasks as job
+    from backhaul.bench.answers import tasks_answer
+    from backhaul.bench.plots import draw_tasks
     from backhaul.bench.task_tables import tasks_tables
 
     if trace_file is not None:
         _trace(trace_file, chosen)
         return
     named(chosen, "cases", "--case")
-    run_benchmark(job, tasks_tables, chosen)
+    run_benchmark(job, tasks_tables, chosen, answer=tasks_answer, draw=draw_tasks)
 
 
 def _trace(path: Path, chosen: dict[str, Any]) -> None:
@@ -225,7 +237,9 @@ def _trace(path: Path, chosen: dict[str, Any]) -> None:
     click.echo(f"{path}: for chrome://tracing or Perfetto\n{picture}: the median submit of each")
 
 
-@click.command("transpose-sum")
+@click.command(
+    "transpose-sum", cls=BriefCommand, short_help="A Dask array job over each protocol, compared."
+)
 @_array_options(size=8000, chunks=1000)
 @click.option("--warmup", type=click.IntRange(0), default=1, show_default=True, help="Not counted.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the arrays.")
@@ -239,20 +253,26 @@ def _trace(path: Path, chosen: dict[str, Any]) -> None:
 )
 @cluster_options(repetitions=5)
 @profile_options
+@plot_option
+@verbose_option
 def transpose_sum(**chosen: Any) -> None:
     """Sum x + x.T on Dask workers over each protocol, and compare.
 
     Exits with 1 if the results differ. Needs the extra `dask`.
     """
     from backhaul.bench import transpose_sum as job
+    from backhaul.bench.answers import transpose_sum_answer
     from backhaul.bench.data_tables import transpose_sum_tables
+    from backhaul.bench.plots import draw_transpose_sum
 
-    report = run_benchmark(job, transpose_sum_tables, chosen)
+    report = run_benchmark(
+        job, transpose_sum_tables, chosen, answer=transpose_sum_answer, draw=draw_transpose_sum
+    )
     if not report.findings["equal"]:
         sys.exit(1)
 
 
-@click.command()
+@click.command(cls=BriefCommand, short_help="Memory of a whole cluster over time.")
 @_array_options(size=12_000, chunks=2000)
 @click.option(
     "--interval",
@@ -271,18 +291,22 @@ def transpose_sum(**chosen: Any) -> None:
     help="Seconds from the end of a repetition to the sample at rest.",
 )
 @cluster_options(repetitions=5)
+@verbose_option
 def memory(**chosen: Any) -> None:
     """Sample the memory of all processes of a cluster while it sums x + x.T.
 
     Exits with 1 if a result is wrong. Needs the extra `dask`.
     """
     from backhaul.bench import memory as job
+    from backhaul.bench.answers import memory_answer
     from backhaul.bench.memory_tables import memory_tables
 
-    run_benchmark(job, memory_tables, chosen)
+    run_benchmark(job, memory_tables, chosen, answer=memory_answer)
 
 
-@click.command("random-array")
+@click.command(
+    "random-array", cls=BriefCommand, short_help="Random numbers on cores, workers and GPUs."
+)
 @_array_options(size=10_000, chunks=1000)
 @click.option(
     "--on",
@@ -294,6 +318,7 @@ def memory(**chosen: Any) -> None:
 @click.option("--repetitions", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the arrays.")
 @json_option
+@verbose_option
 def random_array(**chosen: Any) -> None:
     """Sum random numbers on one core, all cores, one GPU and all GPUs.
 
@@ -301,10 +326,11 @@ def random_array(**chosen: Any) -> None:
     extra `dask`; GPUs need CuPy.
     """
     from backhaul.bench import random_array as job
+    from backhaul.bench.answers import random_array_answer
     from backhaul.bench.data_tables import random_array_tables
 
     named(chosen, "on", "--on")
-    run_benchmark(job, random_array_tables, chosen)
+    run_benchmark(job, random_array_tables, chosen, answer=random_array_answer)
 
 
 class _MachinesType(ListType):
@@ -330,7 +356,7 @@ class _MachinesType(ListType):
         return names
 
 
-@click.command()
+@click.command(cls=BriefCommand, short_help="Simulate where Dask puts work, and what it costs.")
 @click.option(
     "--machine",
     "machines",
@@ -366,11 +392,12 @@ class _MachinesType(ListType):
 @click.option("--small", is_flag=True, help="A few tasks of each workload.")
 @click.option(
     "--plot",
-    type=click.Path(dir_okay=False, writable=True),
+    type=TargetType(),
     metavar="FILE",
     help="Draw the first workload on the first machine as SVG: workers and links over time.",
 )
 @json_option
+@verbose_option
 def placement(**chosen: Any) -> None:
     """Simulate where Dask puts work: time over what the workload takes at least.
 
@@ -378,12 +405,13 @@ def placement(**chosen: Any) -> None:
     `dask`.
     """
     from backhaul.bench import placement as job
+    from backhaul.bench.answers import placement_answer
     from backhaul.bench.placement.tables import placement_tables
 
     for name, option in (("machines", "--machine"), ("workloads", "--workload")):
         named(chosen, name, option)
     named(chosen, "policies", "--policy")
-    run_benchmark(job, placement_tables, chosen)
+    run_benchmark(job, placement_tables, chosen, answer=placement_answer)
 
 
 #: All of them

@@ -13,6 +13,7 @@ from backhaul._units import parse_bytes, parse_sizes
 
 __all__ = [
     "ChunkType",
+    "FolderType",
     "JsonTargetType",
     "ListType",
     "NumbersType",
@@ -20,6 +21,7 @@ __all__ = [
     "ProtocolsType",
     "SizeType",
     "SizesType",
+    "TargetType",
     "missing_extra",
 ]
 
@@ -171,16 +173,36 @@ class ProtocolsType(click.ParamType[tuple[str, ...]]):
         return schemes
 
 
-class JsonTargetType(click.ParamType[str]):
-    """A file to be written once all is measured, or ``-``: wrong paths are refused before."""
+class FolderType(click.ParamType[Path]):
+    """A folder, which is made if it is not there: the one around it has to be."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(str(value))
+        there = path if path.exists() else path.parent
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            self.fail(f"cannot write into {str(value)!r}", param, ctx)
+        return path
+
+
+class TargetType(click.ParamType[str]):
+    """A file to be written once all is measured: wrong paths are refused before."""
 
     name = "file"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         path = Path(str(value))
-        if str(value) != "-" and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
             self.fail(f"cannot write {str(value)!r}", param, ctx)
         return str(value)
+
+
+class JsonTargetType(TargetType):
+    """Such a file, or ``-``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return "-" if value == "-" else super().convert(value, param, ctx)
 
 
 def missing_extra(error: ModuleNotFoundError) -> click.ClickException:

@@ -13,10 +13,11 @@ from backhaul._units import format_bytes, format_us
 
 if TYPE_CHECKING:
     from backhaul.bench import p2p
+    from backhaul.bench.answers import Answer
     from backhaul.bench.machine import Machine
     from backhaul.bench.report import Report
 
-__all__ = ["open_console", "p2p_tables", "print_machine"]
+__all__ = ["open_console", "p2p_tables", "print_answer", "print_machine"]
 
 
 #: What is said of the memory of messages
@@ -26,11 +27,18 @@ _MEMORY = {
 }
 
 #: Columns of a table in a file or a pipe, where nothing says how many there are
-_WIDTH_ELSEWHERE = 140
+_WIDTH_ELSEWHERE = 80
+#: And where a table with everything is asked for
+_WIDTH_OF_ALL = 140
 
 
-def open_console() -> Console:
+def open_console(*, wide: bool = False) -> Console:
     """Open standard output for tables.
+
+    Parameters
+    ----------
+    wide : bool
+        Tables with everything come.
 
     Returns
     -------
@@ -38,7 +46,33 @@ def open_console() -> Console:
         As wide as the terminal, or wide enough for every table.
     """
     console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH_ELSEWHERE)
+    width = _WIDTH_OF_ALL if wide else _WIDTH_ELSEWHERE
+    if console.is_terminal and console.width >= width:
+        return console
+    # A terminal that is too narrow breaks lines, which is better than to lose what is in them.
+    return Console(width=width) if wide or not console.is_terminal else console
+
+
+def print_answer(console: Console, answer: Answer, *, table: bool) -> None:
+    """Print what a report comes to.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        Where to print.
+    answer : Answer
+        The sentence, the table and its notes.
+    table : bool
+        Whether the table comes behind the sentence.
+    """
+    console.print(answer.sentence, style="bold", highlight=False)
+    console.print()
+    if table:
+        console.print(answer.table)
+        for note in answer.notes:
+            bad = note.startswith(("Not measured", "Results DIFFER"))
+            console.print(Text(note, style="yellow" if bad else "dim"))
+        console.print(Text("--verbose prints all that was measured.\n", style="dim"))
 
 
 def print_machine(console: Console, machine: Machine, versions: dict[str, str]) -> None:

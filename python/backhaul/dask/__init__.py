@@ -11,7 +11,14 @@ interfaces of their own; ``docs/launching.md`` has the guide.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
+
+if importlib.util.find_spec("distributed") is None:
+    raise ModuleNotFoundError(
+        "backhaul.dask needs Dask, which is not installed: pip install 'backhaul[dask]'",
+        name="distributed",
+    )
 
 from backhaul.dask.backend import (
     BackhaulBackend,
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
     from backhaul.dask.leases import get_resources, resource_id
     from backhaul.dask.link_table import links
     from backhaul.dask.requests import resources
+    from backhaul.dask.switching import enable
     from backhaul.dask.transfer_table import transfers
     from backhaul.dask.ucx_scheme import claim_ucx
 
@@ -45,6 +53,7 @@ __all__ = [
     "Settings",
     "backend",
     "claim_ucx",
+    "enable",
     "get_resources",
     "lanes",
     "links",
@@ -69,6 +78,7 @@ _LAZY = {
     "DGX": "backhaul.dask.launch.cuda",
     "LocalCluster": "backhaul.dask.launch.cluster",
     "claim_ucx": "backhaul.dask.ucx_scheme",
+    "enable": "backhaul.dask.switching",
     "get_resources": "backhaul.dask.leases",
     "lanes": "backhaul.dask.lane_map",
     "links": "backhaul.dask.link_table",

@@ -16,6 +16,7 @@ from backhaul.dask.instance_patches import SCHEDULER_HEARTBEAT
 from backhaul.dask.ledger import Ledger
 from backhaul.dask.link_account import LinkAccount
 from backhaul.dask.reports import METRIC
+from backhaul.dask.ucx_scheme import is_ours
 
 __all__ = ["Account", "account_of", "install"]
 
@@ -77,8 +78,9 @@ class Account:
     def current(self) -> Ledger:
         """Give the ledger, with what the scheduler itself has received up to now."""
         own = self._own(changed_max=None)
-        self._ledger.handle_report(self._scheduler.address, own, time())
-        self._ledger.leave_all_but({self._scheduler.address, *self._scheduler.workers})
+        address = self._address()
+        self._ledger.handle_report(address, own, time())
+        self._ledger.leave_all_but({address, *self._scheduler.workers})
         self.links.keep(self._scheduler.workers, thoroughly=True)
         return self._ledger
 
@@ -111,7 +113,14 @@ class Account:
         self.links.keep(self._scheduler.workers)
         # `current` drops workers that left, but it may not be called for days.
         if self._ledger.present > len(self._scheduler.workers) + _LEAVERS_MAX:
-            self._ledger.leave_all_but({self._scheduler.address, *self._scheduler.workers})
+            self._ledger.leave_all_but({self._address(), *self._scheduler.workers})
+
+    def _address(self) -> str:
+        """Give the scheduler's address that bytes come in at; its first one may be of Dask's."""
+        listeners: list[Any] = getattr(self._scheduler, "listeners", [])
+        addresses = [str(each.contact_address) for each in listeners]
+        ours = (each for each in addresses if is_ours(each))
+        return next(ours, str(self._scheduler.address))
 
 
 def account_of(scheduler: Scheduler) -> Account | None:

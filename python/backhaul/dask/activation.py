@@ -16,16 +16,20 @@ import logging
 import threading
 from typing import Any
 
+import distributed
 from distributed import Nanny, Scheduler, Worker
 
-from backhaul.dask import device_arrays
+from backhaul.dask import device_arrays, versions
 from backhaul.dask.config import switched_on
 from backhaul.dask.patches import PATCHES
 from backhaul.dask.patching import Patch, Replacement
 
-__all__ = ["install", "install_for", "installed", "uninstall"]
+__all__ = ["SUPPORTED", "install", "install_for", "installed", "uninstall"]
 
 logger = logging.getLogger(__name__)
+
+#: Releases of distributed that this one was made for, as ``pyproject.toml`` has them
+SUPPORTED = "2026.7.1 to 2026.8.0"
 
 _lock = threading.Lock()
 _installed: dict[Patch, Replacement] = {}
@@ -42,6 +46,8 @@ def install(*, only: str | None = None) -> None:
     """
     if only is None:
         device_arrays.register()
+        versions.install()
+    refused: list[tuple[Patch, str]] = []
     with _lock:
         for patch in PATCHES:
             if patch in _installed or patch in _refused or not switched_on(patch.switch):
@@ -53,7 +59,19 @@ def install(*, only: str | None = None) -> None:
                 _installed[patch] = patch.install()
             else:
                 _refused.add(patch)
-                logger.warning("Backhaul leaves %s as it is, %s: %s", patch, patch.without, refusal)
+                refused.append((patch, refusal))
+    if refused:
+        # One line, however much of Dask is another than the one that was read.
+        (first, why), *others = refused
+        logger.warning(
+            "Backhaul leaves %s as it is%s, %s, with distributed %s (made for %s): %s",
+            first,
+            f", and {len(others)} more (`backhaul doctor dask` lists them)" if others else "",
+            first.without,
+            distributed.__version__,
+            SUPPORTED,
+            why,
+        )
 
 
 def install_for(server: Any) -> None:
@@ -103,6 +121,7 @@ def uninstall() -> None:
             replacement.take_back()
         _installed.clear()
         _refused.clear()
+    versions.uninstall()
 
 
 def installed() -> list[Patch]:

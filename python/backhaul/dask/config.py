@@ -27,6 +27,7 @@ __all__ = [
     "ResourceLimits",
     "Settings",
     "SmallResultLimits",
+    "configured",
     "is_choice",
     "resource_limits",
     "small_result_limits",
@@ -164,6 +165,23 @@ def _given(arguments: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted((key, value) for key, value in arguments.items() if value is not None))
 
 
+def configured(key: str) -> Any:
+    """Read a key of ``backhaul-dask.yaml``; its default where the configuration lacks it.
+
+    That is so where a program has put back a configuration from before Backhaul was imported, as
+    the fixtures of Dask's own tests do.
+
+    Parameters
+    ----------
+    key : str
+        The whole key.
+    """
+    try:
+        return dask.config.get(key)
+    except KeyError:
+        return dask.config.get(key, config=_DEFAULTS)
+
+
 def switched_on(switch: str) -> bool:
     """Tell whether one replacement of a function of Dask's is switched on.
 
@@ -293,7 +311,7 @@ def _require(key: str, parse: Callable[[Any], _T]) -> _T:
 
 def _read(key: str, parse: Callable[[Any], _T]) -> _T | None:
     """Read one key; ``None`` where the choice is left to Backhaul."""
-    value = dask.config.get(f"{_ROOT}.{key}")
+    value = configured(f"{_ROOT}.{key}")
     if value is None:
         return None
     try:

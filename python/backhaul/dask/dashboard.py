@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import time
+from time import monotonic, thread_time, time
 from typing import TYPE_CHECKING, Any
 
 import distributed.http
@@ -39,6 +39,9 @@ PAGE = "/backhaul"
 
 #: Between two looks at the ledger, in milliseconds.
 _INTERVAL_MS = 500
+#: Most of a CPU that looking and drawing may take for one browser: 5 ms a second. What a look costs
+#: grows with the square of the number of workers, so a page of many is drawn less often.
+_CPU_SHARE = 0.005
 #: Side of the matrix that cells share, and the sides that one may have, in pixels.
 _SIDE_PX, _CELL_MIN_PX, _CELL_MAX_PX = 760, 11, 120
 #: Ends of the scale of colours, in bytes per second: the same on every page, whatever is in it.
@@ -49,7 +52,7 @@ UNTIMED_COLOR = "#d5d5d0"
 _COLUMNS = (
     *("x", "y", "color", "text_color", "lane_text", "rate_text"),
     *("receiver", "sender", "lanes", "bandwidth", "bytes", "messages", "seconds", "lent", "recent"),
-    "expected",
+    *("expected", "receiver_name", "sender_name"),
 )
 
 
@@ -152,6 +155,8 @@ class Page:
         from bokeh.palettes import Viridis256
 
         self._look = look
+        #: When the next look may be taken, by the monotonic clock
+        self._rest_until_s = -math.inf
         self._palette = Viridis256
         #: Who stands at the edges, and what is in the cells, as shown last
         self._edges: object = None
@@ -173,7 +178,14 @@ class Page:
         )
 
     def update(self) -> None:
-        """Show what is new."""
+        """Show what is new, unless that has just cost so much that a pause is due."""
+        if monotonic() < self._rest_until_s:
+            return
+        started_s = thread_time()
+        self._show()
+        self._rest_until_s = monotonic() + (thread_time() - started_s) / _CPU_SHARE
+
+    def _show(self) -> None:
         matrix = self._look()
         self._head.text = head(matrix)
         edges = (matrix.titles, matrix.labels)
@@ -312,6 +324,8 @@ class Page:
             "rate_text": amount(bandwidth, "B/s"),
             "receiver": matrix.titles[cell.row],
             "sender": matrix.titles[cell.column],
+            "receiver_name": _named(matrix, cell.row),
+            "sender_name": _named(matrix, cell.column),
             "lanes": ", ".join(sorted(cell.lanes)),
             "bandwidth": amount(bandwidth, "B/s"),
             "bytes": amount(counts.nbytes, "B"),
@@ -330,6 +344,12 @@ class Page:
         share = min(1.0, max(0.0, share))
         # The upper part of the palette is light.
         return self._palette[round(share * 255)], "#222222" if share > 0.62 else "#ffffff"
+
+
+def _named(matrix: Matrix, number: int) -> str:
+    """Write the name of who stands at an edge, and its address where that is another text."""
+    label, title = matrix.labels[number], matrix.titles[number]
+    return title if label in title else f"{label}, {title}"
 
 
 def _shortened(label: str) -> str:

@@ -11,7 +11,7 @@ from backhaul.dask.comm import BackhaulComm
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-__all__ = ["lanes"]
+__all__ = ["lane_reasons", "lanes"]
 
 
 def lanes(client: Client) -> dict[tuple[str, str], str] | Awaitable[dict[tuple[str, str], str]]:
@@ -65,6 +65,36 @@ async def _lanes_from(workers: list[str], dask_worker: Worker) -> dict[str, str]
         for target in workers
         if target != dask_worker.address
     }
+
+
+async def lane_reasons(targets: list[str], dask_worker: Worker) -> dict[str, tuple[str, str]]:
+    """Find the lanes from a worker to others, and why these; to be run on the worker.
+
+    Parameters
+    ----------
+    targets : list of str
+        Addresses of workers; its own may be among them.
+    dask_worker : distributed.Worker
+        The worker, as ``Client.run`` gives it.
+
+    Returns
+    -------
+    dict of str to (str, str)
+        For each other worker the lane and the reason.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for target in targets:
+        if target == dask_worker.address:
+            continue
+        comm = await dask_worker.rpc.connect(target)
+        try:
+            if isinstance(comm, BackhaulComm):
+                found[target] = (comm.lane, str(comm.info["reason"]))
+            else:
+                found[target] = (str(comm.peer_address.partition("://")[0]), "no comm of Backhaul")
+        finally:
+            dask_worker.rpc.reuse(target, comm)
+    return found
 
 
 async def _lane(dask_worker: Worker, target: str) -> str:

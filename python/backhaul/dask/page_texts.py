@@ -13,12 +13,18 @@ __all__ = ["EXPECTED_BYTES", "TOOLTIP", "expectation", "head", "sums"]
 EXPECTED_BYTES = 16 << 20
 
 #: Colours of the lanes.
-_LANE_COLORS = {"inproc": "#7b4ea3", "shm": "#1b7f79", "ucx": "#2f5fb3", "tcp": "#c4622d"}
+_LANE_COLORS = {
+    "inproc": "#7b4ea3",
+    "shm": "#1b7f79",
+    "ucx": "#2f5fb3",
+    "tcp": "#c4622d",
+    "tls": "#a8385d",
+}
 
 #: What Bokeh shows at the mouse, of the columns of a cell.
 TOOLTIP = """
 <div style="font-family:sans-serif;font-size:13px;padding:2px 4px;line-height:1.5">
-  <div><b>@sender</b> → <b>@receiver</b></div>
+  <div><b>@sender_name</b> → <b>@receiver_name</b></div>
   <table style="border-spacing:10px 0;margin-left:-10px">
     <tr><td style="color:#777">lane</td><td>@lanes</td></tr>
     <tr><td style="color:#777">bandwidth</td><td>@bandwidth while busy</td></tr>

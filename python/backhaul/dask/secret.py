@@ -50,8 +50,8 @@ def read_secret() -> Secret | None:
         If both keys are set, the secret is no text, or the file cannot be read, or can be by
         others. Names the key and the file, never the secret.
     """
-    text: Any = dask.config.get(_KEY)
-    path: Any = dask.config.get(_FILE_KEY)
+    text: Any = dask.config.get(_KEY, default=None)
+    path: Any = dask.config.get(_FILE_KEY, default=None)
     if text is not None and path is not None:
         raise ValueError(f"{_KEY} and {_FILE_KEY} are both set: leave one of them")
     if path is not None:

@@ -54,7 +54,7 @@ def transfers(client: Client, *, refresh: bool = True) -> pd.DataFrame | Awaitab
         - ``receiver``, ``sender`` (str): addresses of workers or of the scheduler. A process that
           holds several has the first one and how many more; one that holds none, like a client, has
           its process id and host; ``(others)`` stands for what is not told apart any more.
-        - ``lane`` (category): ``inproc``, ``shm``, ``ucx`` or ``tcp``.
+        - ``lane`` (category): ``inproc``, ``shm``, ``ucx``, ``tcp`` or ``tls``.
         - ``size_class`` (ordered category): sizes of the messages, like ``1-16MiB``.
         - ``messages``, ``bytes`` (int64): how many came, and their bytes.
         - ``lent_bytes`` (int64): those of the bytes that were read where they lay at the sender,
@@ -154,7 +154,9 @@ def _frame(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
     is_timed = frame["size_class"] >= timed_bytes_min
     names = pd.CategoricalDtype(list(SIZE_CLASSES.values()), ordered=True)
     frame["size_class"] = frame["size_class"].map(SIZE_CLASSES).astype(names)
-    frame["lane"] = frame["lane"].astype(pd.CategoricalDtype(["inproc", "shm", "ucx", "tcp"]))
+    frame["lane"] = frame["lane"].astype(
+        pd.CategoricalDtype(["inproc", "shm", "ucx", "tcp", "tls"])
+    )
     for column in ("messages", "bytes", "lent_bytes"):
         frame[column] = frame[column].astype("int64")
     frame["seconds"] = frame["seconds"].astype("float64").where(is_timed)

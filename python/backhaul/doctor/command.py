@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from backhaul._brief import BriefCommand
+
 __all__ = ["doctor"]
 
 _TOPICS = ("lanes", "peers", "limits", "gpu", "rdma", "ucx", "dask")
@@ -11,15 +13,36 @@ _MARKS = {"works": "+", "limited": "~", "absent": "-", "broken": "!"}
 _STYLES = {"works": "green", "limited": "yellow", "absent": "dim", "broken": "bold red"}
 
 
-@click.command()
-@click.argument("topics", nargs=-1, type=click.Choice(_TOPICS))
+class _TopicType(click.Choice[str]):
+    """A topic, or the address of a scheduler."""
+
+    def __init__(self) -> None:
+        super().__init__(_TOPICS)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Let addresses pass, which have a scheme."""
+        scheme, mark, location = value.partition("://")
+        if not mark:
+            return super().convert(value, param, ctx)
+        host, _, port = location.rpartition(":")
+        if not scheme or not host or not port.isdecimal() or not 0 < int(port) <= 65535:
+            self.fail(
+                f"{value!r} is no address of a scheduler, such as tcp://host:8786", param, ctx
+            )
+        return value
+
+
+@click.command(cls=BriefCommand, short_help="Try what works here, or in a running cluster.")
+@click.argument("topics", nargs=-1, type=_TopicType())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--strict", is_flag=True, help="Exit with 3 if something is limited or absent.")
 @click.pass_context
 def doctor(context: click.Context, topics: tuple[str, ...], *, as_json: bool, strict: bool) -> None:
     """Try what Backhaul can use on this machine, and say what to do about the rest.
 
-    TOPICS: all of them by default.
+    TOPICS: lanes, peers, limits, gpu, rdma, ucx and dask, all of them by default. The address of a
+    scheduler, such as tcp://host:8786, has that cluster looked at instead: its versions, its
+    workers, and over which lanes they reach each other.
 
     Exits with 1 if something is broken: it is there, and does not work. With --strict, exits with 3
     if something is limited or absent, so that a script can ask for what it needs:
@@ -45,7 +68,7 @@ def doctor(context: click.Context, topics: tuple[str, ...], *, as_json: bool, st
             }
         )
     else:
-        console = open_console()
+        console = open_console(wide=True)
         print_machine(console, machine, versions)
         topic = ""
         for finding in findings:

@@ -19,11 +19,19 @@ def examine() -> Iterator[Finding]:
         yield Finding("dask", "distributed", State.ABSENT, said, "pip install 'backhaul[dask]'")
         return
     yield _lanes()
+    from backhaul.dask.activation import SUPPORTED
     from backhaul.dask.config import is_choice, switched_on
     from backhaul.dask.patches import PATCHES
 
     version = importlib.metadata.version("distributed")
-    yield Finding("dask", "distributed", State.WORKS, version)
+    oldest, newest = (_release(each) for each in SUPPORTED.split(" to "))
+    if oldest <= _release(version) <= newest:
+        yield Finding("dask", "distributed", State.WORKS, f"{version}, of {SUPPORTED}")
+    else:
+        advice = f"pip install 'backhaul[dask]' brings one of {SUPPORTED}; what was not read of"
+        advice += " another release runs as Dask has it"
+        yield Finding("dask", "distributed", State.LIMITED, f"{version}, not {SUPPORTED}", advice)
+    yield _extras()
     on, off, refused = [], set(), {}
     for patch in PATCHES:
         if not switched_on(patch.switch):
@@ -38,12 +46,37 @@ def examine() -> Iterator[Finding]:
         yield Finding("dask", "accelerations", State.WORKS, said)
     else:
         first, why = next(iter(refused.items()))
-        advice = "these parts run as Dask has them; use a release that docs/dask.md names"
+        advice = (
+            f"these parts run as Dask has them; distributed {SUPPORTED} has them as we know them"
+        )
         said = f"{said}; not {', '.join(refused)} (of {first}: {why})"
         yield Finding("dask", "accelerations", State.LIMITED, said, advice)
     if off:
         said = f"switched off: {', '.join(sorted(off))}"
         yield Finding("dask", "switches", State.LIMITED, said, "distributed.comm.backhaul has them")
+
+
+#: Modules that parts of Dask and of Backhaul need, and what those are
+_EXTRAS = {
+    "bokeh": "the dashboard and its page /backhaul",
+    "prometheus_client": "/metrics",
+    "pandas": "transfers(client) and dataframes",
+    "numpy": "arrays",
+    "cryptography": "Security.temporary()",
+}
+
+
+def _extras() -> Finding:
+    """Say what is not installed, and what is missing without it."""
+    missing = [name for name in _EXTRAS if importlib.util.find_spec(name) is None]
+    if not missing:
+        return Finding("dask", "extras", State.WORKS, ", ".join(_EXTRAS))
+    said = "; ".join(f"without {name} no {_EXTRAS[name]}" for name in missing)
+    return Finding("dask", "extras", State.LIMITED, said, "pip install 'backhaul[complete]'")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
 
 
 def _lanes() -> Finding:

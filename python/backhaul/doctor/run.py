@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
-from backhaul.doctor import dask, devices, fabric, limits, ucx
+from backhaul.doctor import cluster, dask, devices, fabric, limits, ucx
 from backhaul.doctor.findings import Finding, State
 
 __all__ = ["TOPICS", "examine"]
@@ -27,7 +28,8 @@ def examine(topics: Iterable[str] = tuple(TOPICS)) -> list[Finding]:
     Parameters
     ----------
     topics : iterable of str
-        What to look at; all of `TOPICS` by default.
+        What to look at; all of `TOPICS` by default. What has a scheme is the address of a
+        scheduler, whose cluster is looked at.
 
     Returns
     -------
@@ -41,7 +43,7 @@ def examine(topics: Iterable[str] = tuple(TOPICS)) -> list[Finding]:
     """
     findings: list[Finding] = []
     for topic in topics:
-        look = TOPICS[topic]
+        look = partial(cluster.examine, topic) if "://" in topic else TOPICS[topic]
         try:
             findings += look()
         except Exception as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
 from backhaul import _native
+from backhaul._notebook import picture_html
 from backhaul._units import parse_bytes
 from backhaul.errors import ConfigError, MachineError
 from backhaul.topology._cached import CachesNative, native_of, with_native
@@ -329,6 +330,10 @@ class Machine(CachesNative):
         """Draw the machine as an SVG document, in the colours of a plan's workers if given one."""
         planned = None if plan is None else native_of(plan, _native.Plan)
         return native_of(self, _native.Machine).svg(planned)
+
+    def _repr_html_(self) -> str:
+        """Draw it in a notebook."""
+        return picture_html(self.svg())
 
     def plan(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from html import escape
 from typing import Literal, get_args
 
 from backhaul import _native
@@ -126,6 +127,10 @@ class Plan(CachesNative):
     def table(self) -> str:
         """Write the workers as a table of text, with the explanation and the warnings."""
         return native_of(self, _native.Plan).table()
+
+    def _repr_html_(self) -> str:
+        """Write that in a notebook."""
+        return f"<pre>{escape(self.table())}</pre>"
 
 
 def plan_of(native: _native.Plan) -> Plan:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from backhaul._brief import BriefCommand
 from backhaul.errors import BackhaulError
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class _NamesType(click.ParamType[tuple[str, ...]]):
         return tuple(part.strip() for part in str(value).split(",") if part.strip())
 
 
-@click.command()
+@click.command(
+    cls=BriefCommand, short_help="Show what this machine is made of, and plan workers for it."
+)
 @click.option(
     "--from",
     "source",

@@ -26,7 +26,7 @@ use encode::{Encoder, Frames};
 use functions::{LoadedFunctions, SentFunctions};
 use keys::KeyCache;
 
-/// Writes and reads messages of Python objects
+#[doc = stub_doc!("Codec")]
 #[pyclass(frozen, module = "backhaul._native")]
 pub(crate) struct Codec {
     names: Names,
@@ -111,10 +111,7 @@ impl Codec {
         })
     }
 
-    /// Writes a message, its header to the first of `frames` and the rest behind
-    ///
-    /// Gives the bytes of all frames; -1, if an object that may be large must be serialized and
-    /// the bytes exceed `inline_bytes_max`.
+    #[doc = stub_doc!("Codec.encode")]
     #[pyo3(signature = (message, frames, options, or_pickle = false, inline_bytes_max = None, /))]
     fn encode(
         &self,
@@ -140,7 +137,7 @@ impl Codec {
         }
     }
 
-    /// Reads a message
+    #[doc = stub_doc!("Codec.decode")]
     fn decode<'py>(
         &self,
         frames: &Bound<'py, PyAny>,
@@ -158,14 +155,14 @@ impl Codec {
         })
     }
 
-    /// Writes one object, as headers are written
+    #[doc = stub_doc!("Codec.pack")]
     fn pack<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let py = object.py();
         let header = Encoder::new(py, self, None, None).encode(object)?;
         Ok(PyBytes::new(py, header.unwrap_or_default().as_bytes()))
     }
 
-    /// Reads one object, as headers are read
+    #[doc = stub_doc!("Codec.unpack")]
     fn unpack<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.with_keys(|keys| {
             bytes::with_bytes(data, |bytes| {
@@ -174,12 +171,12 @@ impl Codec {
         })
     }
 
-    /// Reads a task
+    #[doc = stub_doc!("Codec.decode_task")]
     fn decode_task<'py>(&self, payload: &Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyAny>> {
         self.with_keys(|keys| spec_read::task(payload.py(), self, keys, payload.as_bytes()))
     }
 
-    /// Writes a task as a pickle; nothing, if it is not simple enough
+    #[doc = stub_doc!("Codec.encode_task")]
     fn encode_task<'py>(&self, task: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let py = task.py();
         let mut payload = Writer::default();
@@ -193,7 +190,7 @@ impl Codec {
         Ok(Some(PyBytes::new(py, &parts.concat())))
     }
 
-    /// Entries and bytes of the functions remembered for sending and from receiving
+    #[doc = stub_doc!("Codec.statistics")]
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         let (functions, bytes) = self.sent.usage();
@@ -205,7 +202,7 @@ impl Codec {
         Ok(dict)
     }
 
-    /// Forgets all functions
+    #[doc = stub_doc!("Codec.clear")]
     fn clear(&self) {
         self.sent.clear();
         self.loaded.clear();

@@ -16,7 +16,7 @@ use pyo3::types::PySet;
 
 use super::stack::Stack;
 
-/// Where the bytes of one scheduler are, and what is under way
+#[doc = stub_doc!("Placement")]
 #[pyclass(module = "backhaul._native")]
 pub(crate) struct Placement {
     mirror: Mirror,
@@ -56,7 +56,7 @@ impl Placement {
         })
     }
 
-    /// Adds a worker on a host, by numbers that leave out none; returns its own
+    #[doc = stub_doc!("Placement.add_worker")]
     #[pyo3(signature = (worker, host, island, /))]
     fn add_worker(&mut self, worker: &Bound<'_, PyAny>, host: u32, island: u32) -> PyResult<u32> {
         let number = self.hosts.add_worker(host).map_err(refusal)?;
@@ -67,6 +67,7 @@ impl Placement {
         Ok(number)
     }
 
+    #[doc = stub_doc!("Placement.remove_worker")]
     #[pyo3(signature = (worker, /))]
     fn remove_worker(&mut self, worker: &Bound<'_, PyAny>) {
         if let Some(number) = self.numbers.remove(&(worker.as_ptr() as usize)) {
@@ -76,7 +77,7 @@ impl Placement {
         }
     }
 
-    /// Takes all routes of the workers that there are: sender, receiver, edges, latency
+    #[doc = stub_doc!("Placement.set_routes")]
     #[pyo3(signature = (capacities_bytes_per_s, routes, /))]
     fn set_routes(
         &mut self,
@@ -97,7 +98,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Takes what is known of the NICs of hosts, and of one flow between two hosts or within one
+    #[doc = stub_doc!("Placement.set_hosts")]
     #[pyo3(signature = (nics, flows, /))]
     fn set_hosts(
         &mut self,
@@ -118,7 +119,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Notes that a result will go to a worker
+    #[doc = stub_doc!("Placement.promise")]
     #[pyo3(signature = (task, worker, /))]
     fn promise(&mut self, task: &Bound<'_, PyAny>, worker: &Bound<'_, PyAny>) -> PyResult<()> {
         let Some(receiver) = self.number(worker) else {
@@ -134,7 +135,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Notes that a result has come to a worker, or is not needed there any more
+    #[doc = stub_doc!("Placement.settle")]
     #[pyo3(signature = (task, worker, /))]
     fn settle(&mut self, task: &Bound<'_, PyAny>, worker: &Bound<'_, PyAny>) {
         if let Some(receiver) = self.number(worker) {
@@ -142,8 +143,7 @@ impl Placement {
         }
     }
 
-    /// What the inputs of a task take to come to a worker, in seconds: behind what is under way,
-    /// and that with the weight of bytes
+    #[doc = stub_doc!("Placement.transfer")]
     #[pyo3(signature = (task, worker, /))]
     fn transfer(
         &mut self,
@@ -160,11 +160,7 @@ impl Placement {
         }))
     }
 
-    /// The worker where a task with inputs is expected to end soonest; None if no holder is known
-    ///
-    /// `unknown_s` is what tasks are expected to take of which nothing is known; `running` are the
-    /// workers that may be chosen, or None for all; `result_bytes` is the size to expect of the
-    /// result, or 0 if none is known.
+    #[doc = stub_doc!("Placement.choose")]
     #[pyo3(signature = (task, scheduler, unknown_s, running, result_bytes, /))]
     fn choose<'py>(
         &mut self,
@@ -218,7 +214,7 @@ impl Placement {
         }))
     }
 
-    /// How many results are promised, for tests
+    #[doc = stub_doc!("Placement.promises")]
     fn promises(&self) -> usize {
         self.mirror.promises()
     }

@@ -23,7 +23,7 @@ type Row = (
     (f64, f64, u32),
 );
 
-/// A table of links; workers are named by their addresses
+#[doc = stub_doc!("Links")]
 #[pyclass(module = "backhaul._native")]
 pub(crate) struct Links {
     pub(crate) table: LinkTable,
@@ -49,6 +49,7 @@ impl Links {
         })
     }
 
+    #[doc = stub_doc!("Links.add_worker")]
     #[pyo3(signature = (address, process, host, nic_bytes_per_s = None))]
     fn add_worker(
         &mut self,
@@ -63,14 +64,17 @@ impl Links {
         }
     }
 
+    #[doc = stub_doc!("Links.remove_worker")]
     fn remove_worker(&mut self, address: &str) {
         self.table.remove_worker(address);
     }
 
+    #[doc = stub_doc!("Links.open_report")]
     fn open_report(&mut self, process: &str, now_s: f64) {
         self.table.open_report(process, now_s);
     }
 
+    #[doc = stub_doc!("Links.report")]
     #[expect(clippy::too_many_arguments, reason = "what a report says of one link")]
     fn report(
         &mut self,
@@ -102,6 +106,7 @@ impl Links {
         }
     }
 
+    #[doc = stub_doc!("Links.seconds")]
     #[pyo3(signature = (sender, receiver, nbytes, *, on_device = false))]
     fn seconds(&self, sender: &str, receiver: &str, nbytes: u64, on_device: bool) -> PyResult<f64> {
         let (sender, receiver) = (self.worker(sender)?, self.worker(receiver)?);
@@ -110,6 +115,7 @@ impl Links {
             .seconds(sender, receiver, nbytes, memory(on_device)))
     }
 
+    #[doc = stub_doc!("Links.answer")]
     #[pyo3(signature = (sender, receiver, nbytes, *, on_device = false))]
     fn answer(
         &self,
@@ -131,6 +137,7 @@ impl Links {
         ))
     }
 
+    #[doc = stub_doc!("Links.rows")]
     fn rows(&self) -> Vec<Row> {
         let row = |link: backhaul_placement::links::Link| {
             let estimate = link.said.estimate;
@@ -146,10 +153,12 @@ impl Links {
         self.table.links().map(row).collect()
     }
 
+    #[doc = stub_doc!("Links.workers")]
     fn workers(&self) -> Vec<String> {
         self.table.addresses().map(str::to_owned).collect()
     }
 
+    #[doc = stub_doc!("Links.__len__")]
     fn __len__(&self) -> usize {
         self.table.workers()
     }

@@ -4,7 +4,7 @@ use backhaul_placement::network::{self, NetworkError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Flows that share edges fairly, in simulated time
+#[doc = stub_doc!("FairNetwork")]
 #[pyclass(module = "backhaul._native")]
 pub(crate) struct FairNetwork(network::FairNetwork);
 
@@ -17,15 +17,18 @@ impl FairNetwork {
             .map_err(refusal)
     }
 
+    #[doc = stub_doc!("FairNetwork.start")]
     #[pyo3(signature = (now_s, path, nbytes, /))]
     fn start(&mut self, now_s: f64, path: Vec<u32>, nbytes: f64) -> PyResult<u32> {
         self.0.start(now_s, &path, nbytes).map_err(refusal)
     }
 
+    #[doc = stub_doc!("FairNetwork.next_end")]
     fn next_end(&mut self) -> Option<f64> {
         self.0.next_end()
     }
 
+    #[doc = stub_doc!("FairNetwork.finish")]
     #[pyo3(signature = (now_s, /))]
     fn finish(&mut self, now_s: f64) -> PyResult<Vec<u32>> {
         self.0.finish(now_s).map_err(refusal)

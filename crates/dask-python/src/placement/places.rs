@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 use super::declared;
 use super::resources::{ResourceRequest, key_error, value_error};
 
-/// The workers of a scheduler, by number, and what of them is spoken for
+#[doc = stub_doc!("ResourcePlaces")]
 #[pyclass(module = "backhaul._native")]
 #[derive(Default)]
 pub(crate) struct ResourcePlaces {
@@ -21,60 +21,60 @@ impl ResourcePlaces {
         Self::default()
     }
 
-    /// Knows of a worker, or of what it has now; what is booked there stays booked
+    #[doc = stub_doc!("ResourcePlaces.set_worker")]
     fn set_worker(&mut self, place: Place, declared: &Bound<'_, PyDict>) -> PyResult<()> {
         self.places
             .set_worker(place, &declared::read(declared, None)?)
             .map_err(value_error)
     }
 
-    /// Forgets a worker and all that is booked there
+    #[doc = stub_doc!("ResourcePlaces.remove_worker")]
     fn remove_worker(&mut self, place: Place) {
         self.places.remove_worker(place);
     }
 
-    /// Number of a request, the same for equal ones
+    #[doc = stub_doc!("ResourcePlaces.signature")]
     fn signature(&mut self, request: &ResourceRequest) -> u32 {
         self.places.signature(&request.request).0
     }
 
-    /// Workers that can ever meet a request, the least loaded first
+    #[doc = stub_doc!("ResourcePlaces.ranked")]
     #[pyo3(signature = (signature, count = 1))]
     fn ranked(&mut self, signature: u32, count: usize) -> PyResult<Vec<Place>> {
         let ranked = self.places.ranked(Signature(signature)).map_err(key)?;
         Ok(ranked.take(count).collect())
     }
 
-    /// How loaded a worker would be with one more such task; None if it can never meet the request
+    #[doc = stub_doc!("ResourcePlaces.load")]
     fn load(&self, signature: u32, place: Place) -> PyResult<Option<f64>> {
         self.places.load(Signature(signature), place).map_err(key)
     }
 
-    /// Whether a worker may be given one more such task, to run or to wait
+    #[doc = stub_doc!("ResourcePlaces.has_room")]
     fn has_room(&self, signature: u32, place: Place) -> PyResult<bool> {
         self.places
             .has_room(Signature(signature), place)
             .map_err(key)
     }
 
-    /// Notes that a task was given to a worker
+    #[doc = stub_doc!("ResourcePlaces.book")]
     fn book(&mut self, signature: u32, place: Place) -> PyResult<()> {
         self.places.book(Signature(signature), place).map_err(key)
     }
 
-    /// Notes that a task has left a worker
+    #[doc = stub_doc!("ResourcePlaces.release")]
     fn release(&mut self, signature: u32, place: Place) -> PyResult<()> {
         self.places
             .release(Signature(signature), place)
             .map_err(key)
     }
 
-    /// Number of such tasks that a worker was given, and has
+    #[doc = stub_doc!("ResourcePlaces.booked")]
     fn booked(&self, signature: u32, place: Place) -> u64 {
         self.places.booked(Signature(signature), place)
     }
 
-    /// Says why no worker can ever meet a request; None if one can, or there is none at all
+    #[doc = stub_doc!("ResourcePlaces.unmeetable")]
     fn unmeetable(&mut self, signature: u32) -> PyResult<Option<String>> {
         self.places.unmeetable(Signature(signature)).map_err(key)
     }

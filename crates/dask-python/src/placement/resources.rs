@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::declared;
 
-/// What one task asks for; equal requests are equal, and hash alike
+#[doc = stub_doc!("ResourceRequest")]
 #[pyclass(frozen, eq, hash, module = "backhaul._native")]
 #[derive(Eq, PartialEq)]
 pub(crate) struct ResourceRequest {
@@ -41,7 +41,7 @@ impl ResourceRequest {
         })
     }
 
-    /// Amounts by name, without those of nothing
+    #[doc = stub_doc!("ResourceRequest.needs")]
     #[getter]
     fn needs(&self) -> BTreeMap<&str, f64> {
         let needs = self.request.needs().iter();
@@ -50,7 +50,7 @@ impl ResourceRequest {
             .collect()
     }
 
-    /// Names of those of which the units are preferred that the inputs ran on
+    #[doc = stub_doc!("ResourceRequest.affinity")]
     #[getter]
     fn affinity(&self) -> Vec<&str> {
         let needs = self.request.needs().iter();
@@ -73,7 +73,7 @@ impl ResourceRequest {
     }
 }
 
-/// The pools of one worker, and the leases of what is taken from them
+#[doc = stub_doc!("ResourcePools")]
 #[pyclass(module = "backhaul._native")]
 pub(crate) struct ResourcePools {
     pools: Pools,
@@ -88,7 +88,7 @@ impl ResourcePools {
         Ok(Self { pools })
     }
 
-    /// Has what is declared from now on, in the place of all that was; leases go on
+    #[doc = stub_doc!("ResourcePools.declare")]
     #[pyo3(signature = (declared, *, coupled = None))]
     fn declare(
         &mut self,
@@ -100,13 +100,13 @@ impl ResourcePools {
             .map_err(value_error)
     }
 
-    /// Says why a request can never be met here; None if it can
+    #[doc = stub_doc!("ResourcePools.unmeetable")]
     fn unmeetable(&self, request: &ResourceRequest) -> Option<String> {
         let refused = self.pools.meetable(&request.request).err()?;
         Some(refused.to_string())
     }
 
-    /// Takes all that a request asks for, or nothing: the number of a lease, or None
+    #[doc = stub_doc!("ResourcePools.take")]
     #[pyo3(signature = (request, inputs = None))]
     fn take(
         &mut self,
@@ -121,30 +121,30 @@ impl ResourcePools {
         Ok(lease.map(|lease| lease.0))
     }
 
-    /// Whether all that a request asks for is free, and may be taken by it
+    #[doc = stub_doc!("ResourcePools.is_free")]
     fn is_free(&self, request: &ResourceRequest) -> PyResult<bool> {
         self.pools.is_free(&request.request).map_err(value_error)
     }
 
-    /// Lends what a request needs to no other one until it has taken it; whether that is so now
+    #[doc = stub_doc!("ResourcePools.keep_for")]
     #[pyo3(signature = (request, only = None))]
     fn keep_for(&mut self, request: &ResourceRequest, only: Option<Vec<String>>) -> PyResult<bool> {
         let kept = self.pools.keep_for(&request.request, only.as_deref());
         kept.map_err(value_error)
     }
 
-    /// Lends to all again what was kept
+    #[doc = stub_doc!("ResourcePools.keep_no_longer")]
     fn keep_no_longer(&mut self) {
         self.pools.keep_no_longer();
     }
 
-    /// Gives back all that a lease holds
+    #[doc = stub_doc!("ResourcePools.give_back")]
     fn give_back(&mut self, lease: u64) -> PyResult<()> {
         self.pools.give_back(LeaseId(lease)).map_err(key_error)?;
         Ok(())
     }
 
-    /// What a lease holds: by name, the units as a tuple, or the amount as a float
+    #[doc = stub_doc!("ResourcePools.held")]
     fn held<'py>(&self, py: Python<'py>, lease: u64) -> PyResult<Bound<'py, PyDict>> {
         let held = self.pools.held(LeaseId(lease)).map_err(key_error)?;
         let shown = PyDict::new(py);
@@ -157,7 +157,7 @@ impl ResourcePools {
         Ok(shown)
     }
 
-    /// How much there is and how much of it is free, by name
+    #[doc = stub_doc!("ResourcePools.amounts")]
     fn amounts(&self) -> BTreeMap<&str, (f64, f64)> {
         let amounts = self.pools.amounts();
         amounts
@@ -165,7 +165,7 @@ impl ResourcePools {
             .collect()
     }
 
-    /// How much of each unit is free; None for a sum, or what is not there
+    #[doc = stub_doc!("ResourcePools.units")]
     fn units(&self, resource: &str) -> Option<BTreeMap<UnitId, f64>> {
         let units = self.pools.units(resource)?;
         Some(
@@ -176,7 +176,7 @@ impl ResourcePools {
         )
     }
 
-    /// Number of leases
+    #[doc = stub_doc!("ResourcePools.leases")]
     #[getter]
     fn leases(&self) -> usize {
         self.pools.leases()

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use super::cost::Placement;
 
-/// Plans which worker runs which root of a graph
+#[doc = stub_doc!("plan_roots")]
 #[pyfunction]
 #[pyo3(signature = (placement, places, needs, kinds, table, targets, /))]
 pub(crate) fn plan_roots(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use backhaul_proto::{MessageKind, Selector};
+use backhaul_proto::{MessageKind, Selector, Tag, TagMask};
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ use super::port::{Command, Outcome, RecvCompleter, RecvToken, SendToken, Work};
 use crate::error::{RecvError, SendError};
 use crate::link::{Delivery, LinkEvent, Now, Recv, Send};
 use crate::memory::{Message, Received, RecvBuffer, Segment, Segments};
-use crate::request::{Request, WakeList};
+use crate::request::{Progress, Request, WakeList};
 
 impl Conn {
     /// Posts a send
@@ -181,6 +181,13 @@ impl Conn {
             },
         });
         request.giving_back(|driver, message| driver.restore(Delivery::from(message)))
+    }
+
+    /// The tagged message that a receive would take now: its tag and size
+    pub(crate) fn probe(&self, tag: Tag, mask: TagMask) -> Option<(Tag, u64)> {
+        // What has arrived counts, though nobody has looked at the lane since.
+        Progress::step(self);
+        self.with_port(|port| port.link.probe(tag, mask))
     }
 
     fn post_recv(&self, recv: Recv<RecvToken>) {

@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use backhaul_proto::{
     ArrivalId, CarrierKind, Connection, ConnectionStatistics, Event, FrameDecoder, Limits,
-    MemoryKind, SegmentBytes, SourceTable, Store,
+    MemoryKind, SegmentBytes, SourceTable, Store, Tag, TagMask,
 };
 use backhaul_shm::pool::Pool;
 use slab::Slab;
@@ -296,6 +296,11 @@ impl<S, R> Link<S, R> {
             frames: self.outbound.len(),
             events: self.events.len(),
         }
+    }
+
+    /// The tagged message that a receive would take now
+    pub fn probe(&self, tag: Tag, mask: TagMask) -> Option<(Tag, u64)> {
+        self.core.probe(tag, mask)
     }
 
     /// A snapshot for reports

@@ -18,7 +18,7 @@ use self::send::SendHalf;
 use crate::decoder::Frame;
 use crate::error::{ProtocolError, RecvRefused, SendRefused};
 use crate::frame::{FrameHeader, FrameKind};
-use crate::ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, SendId};
+use crate::ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, SendId, Tag, TagMask};
 use crate::limits::{Limits, PeerLimits};
 use crate::liveness::{KeepAliveExpired, Liveness};
 
@@ -112,6 +112,14 @@ impl Connection {
     ) -> Result<Posted, RecvRefused> {
         self.receiving
             .post(id, selector, capacity, &mut self.events)
+    }
+
+    /// The tagged message that a receive would take now, its tag and its size in bytes
+    ///
+    /// It stays where it is. A long one may be announced and not here yet.
+    #[must_use]
+    pub fn probe(&self, tag: Tag, mask: TagMask) -> Option<(Tag, u64)> {
+        self.receiving.probe(tag, mask)
     }
 
     /// Withdraws a receive; a message that it has met stays for others, in its place in the order

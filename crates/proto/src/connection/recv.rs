@@ -137,6 +137,12 @@ impl RecvHalf {
         Ok(Outcome::Waits)
     }
 
+    /// The tagged message that a receive would take now: its tag and size
+    pub(super) fn probe(&self, tag: Tag, mask: TagMask) -> Option<(Tag, u64)> {
+        let (tag, arrival) = self.tagged.find_unexpected(tag, mask)?;
+        Some((tag, self.arrivals[arrival.0].bytes))
+    }
+
     /// Handles the start of a message
     pub(super) fn handle_start(
         &mut self,

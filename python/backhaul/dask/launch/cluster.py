@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 from dask.utils import parse_bytes
@@ -74,6 +75,12 @@ class PlannedCluster(SpecCluster):
             name=name,
             **settings.cluster,
         )
+
+    def _repr_html_(self, cluster_status: str | None = None) -> str:
+        """Show Dask's table in a notebook, and which worker has what of the machine."""
+        plan = escape(self.launch_plan.table())
+        shown = f"<details><summary>Plan of the workers</summary><pre>{plan}</pre></details>"
+        return f"{super()._repr_html_(cluster_status)}{shown}"
 
     @property
     def tcp_address(self) -> str | None:

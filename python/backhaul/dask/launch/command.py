@@ -9,9 +9,18 @@ import click
 from distributed.security import Security
 
 import dask
+from backhaul._brief import BriefGroup
 from backhaul.dask.launch.announce import plain_protocol
-from backhaul.dask.launch.worker import PLAN_OPTIONS, OneLineErrors, plan_from_options, worker
+from backhaul.dask.launch.checks import checked
+from backhaul.dask.launch.worker import (
+    PLAN_OPTIONS,
+    VERSION_OPTION,
+    OneLineErrors,
+    plan_from_options,
+    worker,
+)
 from backhaul.dask.private_commands import scheduler_command
+from backhaul.errors import ConfigError
 from backhaul.topology import Policy
 
 __all__ = ["main"]
@@ -21,7 +30,12 @@ _PROTOCOLS, _PORTS = "tcp,backhaul", "8786,8785"
 _PRELOAD = "backhaul.dask.launch.announce"
 
 
-@click.group("backhaul", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "backhaul",
+    cls=BriefGroup,
+    params=[VERSION_OPTION],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 def main() -> None:
     """Clusters whose workers have their own CPUs, memory, GPUs and network interfaces."""
 
@@ -38,6 +52,8 @@ def _scheduler(*, protocol: str | None, port: str | None, preload: Any, **option
         security = Security(tls_ca_file=ca_file) if ca_file else Security()
         protocol = f"{plain_protocol(security)},backhaul"
         port = f"{port},0" if port and "," not in port else port or _PORTS
+    if port is not None and port.count(",") != protocol.count(","):
+        raise ConfigError(f"--port {port} and --protocol {protocol} are not equally many")
     preload = preload or dask.config.get("distributed.scheduler.preload")
     given = [preload] if isinstance(preload, str) else list(preload)
     assert scheduler_command.callback is not None
@@ -52,7 +68,7 @@ def _scheduler_parameters() -> list[click.Parameter]:
             assert isinstance(described, click.Option)
             default = _PROTOCOLS if parameter.name == "protocol" else _PORTS
             described.help = f"{described.help}  [default: {default}]"
-    return parameters
+    return [*checked(parameters), VERSION_OPTION]
 
 
 main.add_command(
@@ -99,12 +115,16 @@ main.add_command(
     OneLineErrors(
         "plan",
         params=[
-            *PLAN_OPTIONS,
-            click.Option(["--nworkers", "n_workers"], help="Number of workers, or auto."),
+            *checked(PLAN_OPTIONS),
+            *checked(
+                [click.Option(["--nworkers", "n_workers"], help="Number of workers, or auto.")]
+            ),
             click.Option(
                 ["--nthreads"], type=click.IntRange(0), default=0, help="Threads of each."
             ),
-            click.Option(["--interface"], help="Prefix of the network interfaces to choose from."),
+            *checked(
+                [click.Option(["--interface"], help="Prefix of the interfaces to choose from.")]
+            ),
             click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
         ],
         callback=_plan,

@@ -9,17 +9,22 @@ from typing import Any
 
 from distributed import Nanny
 
+from backhaul.dask.launch.reaching import root_cause
 from backhaul.dask.launch.worker_specs import Spec
 from backhaul.dask.private import process_of
 from backhaul.dask.private_commands import wait_for_signals
 from backhaul.topology._json import cpu_list
 
-__all__ = ["run_workers"]
+__all__ = ["WorkerFailed", "run_workers"]
 
 #: How often to say who is still missing, in seconds
 _PATIENCE_S = 5.0
 #: How long workers may take to end, in seconds; then they are killed
 _FAREWELL_S = 10.0
+
+
+class WorkerFailed(Exception):
+    """A worker that did not start: which one, and why."""
 
 
 async def run_workers(
@@ -41,8 +46,8 @@ async def run_workers(
 
     Raises
     ------
-    Exception
-        What kept a worker from starting, once the others have been ended.
+    WorkerFailed
+        If one did not start, once the others have been ended.
     """
     signalled = asyncio.create_task(wait_for_signals())
     nannies: dict[str, Nanny] = {}
@@ -75,8 +80,15 @@ async def _work(address: str, nannies: Mapping[str, Nanny], say: Callable[[str],
             pending, timeout=_PATIENCE_S, return_when=asyncio.FIRST_COMPLETED
         )
         for task in done:
-            task.result()
             name = starting[task]
+            try:
+                task.result()
+            except Exception as error:
+                called = nannies[name].name
+                why = root_cause(error)
+                raise WorkerFailed(
+                    f"worker {called} did not start (scheduler at {address}): {why}"
+                ) from error
             nanny: Any = nannies[name]
             where = f"on CPUs {cpu_list(nanny.pinning.cpus)}" if nanny.pinning.cpus else "anywhere"
             count = len(starting) - len(pending)

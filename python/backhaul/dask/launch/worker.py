@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import os
 import socket
@@ -18,12 +19,15 @@ from typing import Any
 
 import click
 from dask.utils import parse_timedelta
+from distributed import __version__ as _DISTRIBUTED
 from distributed.security import Security
 
 import dask
+from backhaul import __version__
+from backhaul._brief import BriefCommand
 from backhaul.dask.addresses import local_host_for, parse_location
 from backhaul.dask.declared import parse
-from backhaul.dask.launch.announce import preferred_address
+from backhaul.dask.launch.checks import checked
 from backhaul.dask.launch.cuda import devices
 from backhaul.dask.launch.gpu_command import GPU_OPTIONS
 from backhaul.dask.launch.gpu_options import sort_gpu_options
@@ -35,7 +39,8 @@ from backhaul.dask.launch.planning import (
     read_plan,
     specs_that_can_start,
 )
-from backhaul.dask.launch.run import run_workers
+from backhaul.dask.launch.reaching import reach_scheduler, root_cause
+from backhaul.dask.launch.run import WorkerFailed, run_workers
 from backhaul.dask.launch.worker_specs import Spec, WorkerOptions
 from backhaul.dask.private import (
     coerce_to_address,
@@ -44,10 +49,10 @@ from backhaul.dask.private import (
     read_when_there,
 )
 from backhaul.dask.private_commands import apportion_ports, worker_command
-from backhaul.errors import BackhaulError, ConfigError
+from backhaul.errors import BackhaulError, ConfigError, MachineError, PlanError
 from backhaul.topology import POLICIES, Machine, Plan, Policy
 
-__all__ = ["PLAN_OPTIONS", "OneLineErrors", "plan_from_options", "worker"]
+__all__ = ["PLAN_OPTIONS", "VERSION_OPTION", "OneLineErrors", "plan_from_options", "worker"]
 
 #: Options of ``dask worker`` that cannot mean what they say when there are several pinned workers
 _REFUSED = {
@@ -58,21 +63,49 @@ _REFUSED = {
 }
 
 
-#: How long a scheduler has to say where else it listens, in seconds
-_ANSWER_S = 10.0
 #: How long to wait for a scheduler file to be written
 _FILE_S = "60s"
 
 
-class OneLineErrors(click.Command):
-    """A command whose errors are one line."""
+class BadArgument(click.ClickException):
+    """What was asked for cannot be."""
+
+    exit_code = 2
+
+
+class OneLineErrors(BriefCommand):
+    """A command whose errors are one line; of those in its arguments the exit status is 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (BackhaulError, OSError) as error:
-            raise click.ClickException(str(error)) from error
+        except (BackhaulError, OSError, WorkerFailed) as error:
+            told = " ".join(str(error).split())
+            if isinstance(error, ConfigError | MachineError | PlanError):
+                raise BadArgument(told) from error
+            raise click.ClickException(told) from error
+        except RuntimeError as error:
+            # Dask's servers that fail to start say why in the cause.
+            if error.__cause__ is None:
+                raise
+            raise click.ClickException(f"{error} {root_cause(error)}") from error
 
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"{ctx.command_path}, version {__version__}, with distributed {_DISTRIBUTED}")
+        ctx.exit()
+
+
+#: Of every command
+VERSION_OPTION = click.Option(
+    ["--version"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the versions and exit.",
+)
 
 PLAN_OPTIONS: list[click.Parameter] = [
     click.Option(
@@ -246,15 +279,21 @@ def _run(
         },
     )
     specs = specs_that_can_start(plan, gpu_options.of_workers(common, plan))
-    ports = apportion_ports(worker_port, nanny_port, len(specs), True)
+    try:
+        ports = apportion_ports(worker_port, nanny_port, len(specs), True)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     for (own, spec), port in zip(specs.items(), ports, strict=True):
         # As Dask does: the name of a single worker is the one that was given.
         called = name if name and len(specs) == 1 else f"{name or socket.gethostname()}-{own}"
         spec["options"] |= port | {"name": called}
     say = functools.partial(click.echo, err=True)
-    say(f"{len(specs)} workers on {plan.machine} ({plan.policy}), scheduler at {address}")
+    workers = "1 worker" if len(specs) == 1 else f"{len(specs)} workers"
+    say(f"{workers} on {plan.machine} ({plan.policy}), scheduler at {address}")
+    patience = death_timeout or dask.config.get("distributed.comm.timeouts.connect")
+    timeout_s = float(parse_timedelta(patience, "s"))
     with _pid_file(pid_file):
-        asyncio.run(_join(address, specs, common.protocol, security, say))
+        asyncio.run(_join(address, specs, common.protocol, security, timeout_s, say))
 
 
 async def _join(
@@ -262,11 +301,19 @@ async def _join(
     specs: Mapping[str, Spec],
     protocol: str,
     security: Security,
+    timeout_s: float,
     say: Callable[[str], None],
 ) -> None:
-    found = await preferred_address(
-        address, protocol=protocol, security=security, timeout_s=_ANSWER_S
+    found = await reach_scheduler(
+        address,
+        protocol=protocol,
+        security=security,
+        names=[spec["options"]["name"] for spec in specs.values()],
+        timeout_s=timeout_s,
+        say=say,
     )
+    if found is None:
+        return
     if found != address:
         say(f"speaking to the scheduler at {found}")
     await run_workers(found, specs, say=say)
@@ -335,7 +382,20 @@ def _parameters() -> list[click.Parameter]:
     """Those of ``dask worker``, and our own before them."""
     theirs = [parameter for parameter in worker_command.params if parameter.name != "version"]
     arguments = [each for each in theirs if isinstance(each, click.Argument)]
-    return [*arguments, *_OWN_OPTIONS, *(each for each in theirs if each not in arguments)]
+    options = [_hidden(each) for each in theirs if each not in arguments]
+    return [*checked([*arguments, *_OWN_OPTIONS, *options]), VERSION_OPTION]
+
+
+def _hidden(parameter: click.Parameter) -> click.Parameter:
+    """Leave what is refused out of the help."""
+    if not isinstance(parameter, click.Option):
+        return parameter
+    found = copy.copy(parameter)
+    found.hidden = parameter.name in (*_REFUSED, "nanny")
+    if parameter.name == "host":
+        # Dask's text sends readers to options that are refused here.
+        found.help = "Address that workers listen on and are reached at; see --interface."
+    return found
 
 
 worker = OneLineErrors(

@@ -1,0 +1,100 @@
+"""A running cluster: its versions, and over which lanes its workers reach each other."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from backhaul.doctor.findings import Finding, State
+
+__all__ = ["examine"]
+
+_TIMEOUT_S = 10
+#: Lanes are asked for between so many workers at most: it opens a connection for each pair
+_WORKERS_MAX = 16
+_TOPIC = "cluster"
+
+
+def examine(address: str) -> Iterator[Finding]:
+    """Connect to a scheduler as a client does, and ask its workers.
+
+    Parameters
+    ----------
+    address : str
+        Of the scheduler, with its scheme.
+    """
+    if importlib.util.find_spec("distributed") is None:
+        said = "distributed is not installed"
+        yield Finding(_TOPIC, address, State.ABSENT, said, "pip install 'backhaul[dask]'")
+        return
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=_TIMEOUT_S, set_as_default=False)
+    except (OSError, ValueError, RuntimeError) as error:
+        said = f"not reached: {_innermost(error)}"
+        advice = "is it that of a scheduler, and does this host reach it?"
+        yield Finding(_TOPIC, address, State.BROKEN, said, advice)
+        return
+    with client:
+        workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+        threads = sum(each["nthreads"] for each in workers.values())
+        noun = "worker" if len(workers) == 1 else "workers"
+        said = f"{len(workers)} {noun}, {threads} threads"
+        yield Finding(_TOPIC, address, State.WORKS if workers else State.LIMITED, said)
+        versions: Any = client.get_versions()
+        yield from _versions(versions)
+        yield _protocols(workers)
+        yield from _lanes(client, list(workers)[:_WORKERS_MAX], len(workers))
+
+
+def _versions(versions: Mapping[str, Any]) -> Iterator[Finding]:
+    """Compare the releases of distributed and Backhaul in all processes."""
+    processes = {
+        "client": versions["client"],
+        "scheduler": versions["scheduler"],
+        **versions["workers"],
+    }
+    for name in ("distributed", "backhaul"):
+        found = Counter(
+            str((each or {}).get("packages", {}).get(name) or "none") for each in processes.values()
+        )
+        said = ", ".join(f"{version} in {count}" for version, count in sorted(found.items()))
+        one = len(found) == 1 and "none" not in found
+        advice = "" if one else f"install one release of {name} everywhere"
+        state = State.WORKS if one else State.LIMITED
+        yield Finding(_TOPIC, name, state, f"{said} processes", advice)
+
+
+def _protocols(workers: Mapping[str, Any]) -> Finding:
+    schemes = Counter(address.partition("://")[0] for address in workers)
+    said = ", ".join(f"{scheme}:// {count}" for scheme, count in sorted(schemes.items())) or "none"
+    if all(scheme.startswith("backhaul") for scheme in schemes):
+        return Finding(_TOPIC, "workers speak", State.WORKS, said)
+    advice = "start them with --protocol backhaul, or see docs/guides/switching.md"
+    return Finding(_TOPIC, "workers speak", State.LIMITED, said, advice)
+
+
+def _lanes(client: Any, asked: list[str], count: int) -> Iterator[Finding]:
+    """Ask the workers that speak Backhaul for their lanes to each other."""
+    asked = [address for address in asked if address.startswith("backhaul")]
+    if len(asked) < 2:
+        return
+    from backhaul.dask.lane_map import lane_reasons
+
+    found: dict[str, dict[str, tuple[str, str]]] = client.run(lane_reasons, asked, workers=asked)
+    pairs = [reason for of_one in found.values() for reason in of_one.values()]
+    among = "" if len(asked) == count else f", among {len(asked)} of {count} workers"
+    for (lane, reason), number in Counter(pairs).most_common():
+        noun = "way" if number == 1 else "ways"
+        yield Finding(
+            _TOPIC, f"lane {lane}", State.WORKS, f"{number} {noun} between workers{among}: {reason}"
+        )
+
+
+def _innermost(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split()) or type(error).__name__

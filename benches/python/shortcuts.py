@@ -27,6 +27,7 @@ _CASES = {
     "submit": ("submit", 200),
     "chain": ("benches.python.shortcuts_job:SubmitChain", 300),
     "map": ("map", 2000),
+    "tree": ("tree", 1023),
 }
 
 

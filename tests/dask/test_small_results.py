@@ -208,6 +208,32 @@ async def test_no_more_is_held_than_was_said(
     assert requests.keys[-1] == "too large"
 
 
+@pytest.mark.parametrize("slow", ["client", "scheduler"])
+def test_whoever_does_not_keep_up_is_sent_no_results(
+    slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        requests = Requests(scheduler)
+        assert await client.submit(inc, 1) == 2
+        stream: Any = (
+            scheduler.client_comms[client.id] if slow == "client" else worker.batched_stream
+        )
+        # It looks as if much were waiting there.
+        monkeypatch.setattr(stream, "buffer", Crowded())
+        assert await client.submit(inc, 2, key="asked") == 3
+        assert requests.keys == ["asked"]
+
+    run()
+
+
+class Crowded(list[Any]):
+    """A buffer that seems to hold much."""
+
+    def __len__(self) -> int:
+        return small_results._WAITING_MAX + 1
+
+
 @gen_cluster(nthreads=[("127.0.0.1", 1)] * 2, **CLUSTER)
 async def test_every_client_that_wants_it_gets_it(
     client: Client, scheduler: Scheduler, *workers: Worker
@@ -403,7 +429,7 @@ async def test_once_nobody_holds_them_workers_send_no_more(
     assert carrier is not None
     async with Client(scheduler.address, asynchronous=True) as other:
         assert await other.submit(inc, 1) == 2
-        assert small_results._asked[worker.address] == carrier.bytes_max
+        assert small_results._asked[worker.address][0] == carrier.bytes_max
         await client.close()
         assert await other.submit(inc, 2) == 3
     with dask.config.set({f"{ROOT}.enabled": False}):

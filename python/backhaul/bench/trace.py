@@ -207,7 +207,9 @@ def write_trace(path: Path, recordings: Sequence[Recording]) -> Path:
         begin_ns, end_ns = recording.median
         bars = [
             (f"{s.process}, thread {s.thread}", s.name, s.begin_ns - begin_ns, s.end_ns - begin_ns)
-            for s in recording.within(begin_ns, end_ns)
+            for s in sorted(
+                recording.within(begin_ns, end_ns), key=lambda span: (span.process, span.thread)
+            )
         ]
         panels.append((recording.label, end_ns - begin_ns, bars))
     picture.write_text(timeline_svg(panels, title="one submit, the median"), encoding="utf-8")

@@ -47,8 +47,12 @@ __all__ = [
 #: Operation of the message with a result, from a scheduler to a client
 RESULT = "backhaul-result"
 
-#: How large a result may be to be added to the message, in bytes; by address of the worker
-_asked: dict[str, int] = {}
+#: Most messages that wait for a peer while results are among them: one that does not keep up is
+#: told no more than it must be, and asks for them later
+_WAITING_MAX = 1024
+
+#: How large a result may be to be added to the message, in bytes, and the worker; by its address
+_asked: dict[str, tuple[int, weakref.ref[Worker]]] = {}
 
 
 class CarryingTaskFinishedMsg(TaskFinishedMsg):
@@ -95,8 +99,9 @@ def carrying(state: WorkerStateMachine, ts: Any, message: TaskFinishedMsg) -> Ta
     """
     if not _asked:
         return message
-    bytes_max = _asked.get(getattr(state, "address", ""))
-    if bytes_max is None or message.nbytes > bytes_max:
+    bytes_max, worker_of = _asked.get(getattr(state, "address", ""), (-1, None))
+    worker = None if worker_of is None or message.nbytes > bytes_max else worker_of()
+    if worker is None or len(worker.batched_stream.buffer) > _WAITING_MAX:
         return message
     data = state.data
     if type(data) is SpillBuffer:
@@ -155,7 +160,7 @@ class _Requests:
         if type(bytes_max) is int and bytes_max > 0:
             if worker.address not in _asked:
                 weakref.finalize(worker, _asked.pop, worker.address, None)
-            _asked[worker.address] = bytes_max
+            _asked[worker.address] = bytes_max, weakref.ref(worker)
         else:
             _asked.pop(worker.address, None)
 
@@ -278,7 +283,7 @@ class ResultCarrier:
         for client_state in ts.who_wants:
             client = client_state.client_key
             stream = self._holders.get(client)
-            if stream is None:
+            if stream is None or len(stream.buffer) > _WAITING_MAX:
                 continue
             try:
                 stream.send({"op": RESULT, "key": key, "value": value})

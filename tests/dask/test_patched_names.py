@@ -111,6 +111,8 @@ STATE = {
     "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
     # As Scheduler._task_to_msg: an executor, as a user may name one
     "holding.py": {"task_state.annotations"},
+    # As _worker of distributed.threadpoolexecutor: true in another way
+    "runs.py": {"pool_thread_state.proceed"},
     # As WorkerState._select_workers_for_gather
     "sources.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have

@@ -98,7 +98,8 @@ def test_a_sampler_marks_what_it_reads_with_the_phase() -> None:
             while len(sampler.samples) < count + 3:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
-    assert {each.phase for each in sampler.samples} == {"one", "two"}
+    # It may have read something before it was told of the first.
+    assert {each.phase for each in sampler.samples} - {""} == {"one", "two"}
     assert sampler.cpu_seconds > 0
     assert sorted(sampler.samples, key=lambda each: each.seconds) == sampler.samples
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import sys
@@ -22,6 +23,8 @@ from backhaul.dask import transfers
 from backhaul.dask.flows import process_flows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.dask.conftest import Start
 
 pytestmark = pytest.mark.timeout(180)
@@ -266,6 +269,16 @@ def test_a_heartbeat_tells_without_being_asked(client: Client) -> None:
     move(client, lambda: np.ones(MIB), a, b)
     while between(known, b, a).loc["1-16MiB"].messages == messages:
         known = transfers(client, refresh=False)
+
+
+def test_what_a_worker_joins_with_can_be_written_to_a_file(tmp_path: Path) -> None:
+    with (
+        LocalCluster(protocol="backhaul", n_workers=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        client.write_scheduler_file(str(tmp_path / "scheduler.json"))
+        (worker,) = json.loads((tmp_path / "scheduler.json").read_text())["workers"].values()
+        assert not worker["metrics"].get("backhaul")
 
 
 def test_what_workers_that_left_have_moved_stays() -> None:

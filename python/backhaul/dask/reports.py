@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import psutil
-from distributed import Worker
+from distributed import Status, Worker
 from distributed.comm import get_address_host
 
 from backhaul.dask import prometheus, sources
@@ -37,7 +37,10 @@ class WorkerMetric:
         self._has_looked = False
 
     def __call__(self, worker: Worker) -> dict[str, Any]:
-        """Make a report."""
+        """Make a report; empty until the worker has joined, as nobody reads it with that."""
+        # The scheduler shows and writes to files what came with it, and that is to be text.
+        if worker.status in (Status.undefined, Status.init, Status.starting):
+            return {}
         if not self._has_looked:
             self._has_looked = True
             self._nic_bytes_per_s = nic_bytes_per_s(get_address_host(worker.address))

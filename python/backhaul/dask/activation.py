@@ -62,14 +62,12 @@ def install(*, only: str | None = None) -> None:
                 refused.append((patch, refusal))
     if refused:
         # One line, however much of Dask is another than the one that was read.
-        (first, why), *others = refused
         logger.warning(
-            "Backhaul leaves %s as it is%s, which is slower, with distributed %s (made for %s): %s",
-            first,
-            f", and {len(others)} more (`backhaul doctor dask` lists them)" if others else "",
+            "Backhaul leaves %s as it is, which is slower, with distributed %s (made for %s): %s",
+            ", ".join(str(patch) for patch, _ in refused),
             distributed.__version__,
             SUPPORTED,
-            why,
+            refused[0][1],
         )
 
 

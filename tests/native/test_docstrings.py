@@ -15,8 +15,8 @@ from backhaul import _native
 STUB = ast.parse((Path(backhaul.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
 DOCUMENTED = (ast.ClassDef, ast.FunctionDef)
 
-#: Documented by the data model of Python
-SPECIAL = "__"
+#: Documented by the data model of Python, or for notebooks alone
+SPECIAL = "_"
 
 
 def definitions() -> list[tuple[str, str | None]]:

@@ -160,6 +160,23 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_is_looked_at_stays() {
+        let mut matcher = Matcher::<(), u32>::default();
+        matcher.arrive(Tag(7), 0, 1);
+        matcher.arrive(Tag(8), 1, 2);
+        assert_eq!(matcher.find_unexpected(Tag(9), TagMask::FULL), None);
+        assert_eq!(
+            matcher.find_unexpected(Tag(8), TagMask::FULL),
+            Some((Tag(8), &2))
+        );
+        assert_eq!(
+            matcher.find_unexpected(Tag(0), TagMask(0)),
+            Some((Tag(7), &1))
+        );
+        assert_eq!(matcher.take_unexpected(Tag(7), TagMask::FULL), Some(1));
+    }
+
+    #[test]
     fn a_cancelled_receive_takes_no_message() {
         let mut matcher = Matcher::<u32, u32>::default();
         matcher.push_posted(Tag(0), TagMask::ANY, 1);

@@ -1,7 +1,7 @@
 //! The docstrings of a Python stub, as a macro for the build of the module that it describes.
 //!
 //! A stub is where type checkers and editors look, so that is where the texts are written. A build
-//! script calls [`write`], and `#[doc = stub_doc!("Endpoint.send")]` then gives the same text to
+//! script calls [`write()`], and `#[doc = stub_doc!("Endpoint.send")]` then gives the same text to
 //! `help()` at run time, as a constant: it costs nothing on import. A name without a docstring is an
 //! error of the compiler's.
 //!

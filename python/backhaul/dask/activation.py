@@ -62,15 +62,13 @@ def install(*, only: str | None = None) -> None:
                 refused.append((patch, refusal))
     if refused:
         # One line, however much of Dask is another than the one that was read.
-        (first, why), *others = refused
         logger.warning(
-            "Backhaul leaves %s as it is%s, %s, with distributed %s (made for %s): %s",
-            first,
-            f", and {len(others)} more (`backhaul doctor dask` lists them)" if others else "",
-            first.without,
+            "Backhaul leaves %s as it is, %s, with distributed %s (made for %s): %s",
+            ", ".join(str(patch) for patch, _ in refused),
+            refused[0][0].without,
             distributed.__version__,
             SUPPORTED,
-            why,
+            refused[0][1],
         )
 
 

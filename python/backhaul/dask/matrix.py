@@ -71,7 +71,10 @@ class Cell:
 
     @property
     def sizes(self) -> Sizes:
-        """What came over all lanes."""
+        """What came over all lanes; not to be changed."""
+        if len(self.lanes) == 1:
+            # As most are; a page of many workers looks at thousands of them.
+            return next(iter(self.lanes.values()))
         total: Sizes = {}
         for sizes in self.lanes.values():
             add_sizes(total, sizes)
@@ -90,6 +93,8 @@ class Cell:
     @property
     def lane(self) -> str:
         """The lane of most bytes."""
+        if len(self.lanes) == 1:
+            return next(iter(self.lanes))
         return max(self.lanes, key=lambda lane: _sum(self.lanes[lane]).nbytes)
 
 

@@ -80,7 +80,8 @@ class PlannedCluster(SpecCluster):
         """Show Dask's table in a notebook, and which worker has what of the machine."""
         plan = escape(self.launch_plan.table())
         shown = f"<details><summary>Plan of the workers</summary><pre>{plan}</pre></details>"
-        return f"{super()._repr_html_(cluster_status)}{shown}"
+        upstream = super()._repr_html_(cluster_status)  # type: ignore[no-untyped-call]
+        return f"{upstream}{shown}"
 
     @property
     def tcp_address(self) -> str | None:

@@ -326,6 +326,6 @@ def test_the_driver_is_asked_for_the_memory_of_the_first_gpu(
 def test_the_command_has_the_names_of_dask_cuda_worker(arguments: list[str], message: str) -> None:
     common = ["worker", "tcp://127.0.0.1:1", "--policy", "per-numa", "--death-timeout", "1"]
     done = CliRunner().invoke(main, [*common, *arguments])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     [line] = done.output.splitlines()
     assert re.search(message, line), line

@@ -43,6 +43,10 @@ OURS = {
     # What is held, and what handles it
     "held_results.py": {"ours"},
     "flows.py": {"found", "names", "reported", "total"},
+    # What a worker says of one comm
+    "lane_map.py": {"found"},
+    # Copies of options of `dask worker`
+    "launch/checks.py": {"found"},
     "launch/cluster.py": {"kwargs"},
     "launch/command.py": {"described", "parameters"},
     "launch/device_pools.py": {"flags", "read"},
@@ -52,7 +56,7 @@ OURS = {
     # Of a class of ours, or a process whose class is ours since the line before
     "launch/nanny.py": {"process", "spawned", "vars(self)"},
     "launch/run.py": {"nannies"},
-    "launch/worker.py": {"spec"},
+    "launch/worker.py": {"found", "spec"},
     "launch/worker_specs.py": {"arguments", "ours", "own", "resources"},
     # A lease
     "leases.py": {"lease"},

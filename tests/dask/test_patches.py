@@ -54,6 +54,7 @@ SWITCHES = {
     "placement.nearest-first",
     "small-results.enabled",
     "tls.note-settings",
+    "versions.listed",
 }
 #: With what is off unless it is asked for, as it is in this process
 ALL_SWITCHES = {*SWITCHES, "placement.enabled"}
@@ -130,6 +131,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Client._handle_report",
         "Client._release_key",
         "Client._send_to_scheduler",
+        "Client.get_versions",
         "Future.release",
         "Future.result",
         "FutureState._get_event",
@@ -240,9 +242,12 @@ def are_left_alone(left_alone: set[str], caplog: pytest.LogCaptureFixture) -> No
         assert (found(patch) is originals[name]) == (name in left_alone)
     # One line, however many.
     (warning,) = warnings(caplog)
-    named = re.match("Backhaul leaves (.*) as it is, which is slower, with distributed ", warning)
+    named = re.match("Backhaul leaves (.*) as it is, (.*), with distributed ", warning)
     assert named is not None, warning
     assert set(named[1].split(", ")) == left_alone
+    # What follows from the first of them
+    first = next(patch for patch in patches.PATCHES if str(patch) in left_alone)
+    assert named[2] == first.without
     assert f"(made for {activation.SUPPORTED})" in warning
 
 

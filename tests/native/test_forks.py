@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backhaul import Context
+from backhaul import Context, ListenError
 
 if TYPE_CHECKING:
     from tests.native.conftest import Start
@@ -285,26 +285,36 @@ def test_a_fork_at_any_moment_of_busy_threads_leaves_no_lock_taken(lane: str, st
 
 
 def test_a_port_is_free_when_its_process_ends_though_a_forked_child_lives(start: Start) -> None:
-    program = start(
-        """
-        import os
-        import sys
-        import warnings
-        import backhaul
+    refused: list[ListenError] = []
+    # Somebody else may have been given the port by then; a child that holds it holds each.
+    for _ in range(5):
+        program = start(
+            """
+            import os
+            import sys
+            import warnings
+            import backhaul
 
-        listener = backhaul.Context().listen("127.0.0.1:0")
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
-        child = os.fork()
-        if child == 0:
-            sys.stdin.readline()
+            listener = backhaul.Context().listen("127.0.0.1:0")
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+            child = os.fork()
+            if child == 0:
+                sys.stdin.readline()
+                os._exit(0)
+            print(listener.address, flush=True)
             os._exit(0)
-        print(listener.address, flush=True)
-        os._exit(0)
-        """
-    )
-    address = program.line()
-    assert program.process.wait(60) == 0
-    # Its child has the pipe, and waits.
-    with Context() as context, context.listen(address) as listener:
-        assert listener.address == address
-    program.tell()
+            """
+        )
+        address = program.line()
+        assert program.process.wait(60) == 0
+        # Its child has the pipe, and waits.
+        try:
+            with Context() as context, context.listen(address) as listener:
+                assert listener.address == address
+        except ListenError as error:
+            refused.append(error)
+        else:
+            break
+        finally:
+            program.tell()
+    assert len(refused) < 5, refused

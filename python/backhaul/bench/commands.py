@@ -188,7 +188,7 @@ def _check_gpus(chosen: dict[str, Any]) -> None:
     "--trace",
     "trace_file",
     metavar="FILE",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=TargetType(),
     help="Instead of measuring, write the stages of a submit by process, with shortcuts and "
     "without, as a Chrome trace there and as a picture beside it (.svg).",
 )
@@ -197,7 +197,7 @@ def _check_gpus(chosen: dict[str, Any]) -> None:
 @profile_options
 @plot_option
 @verbose_option
-def tasks(*, trace_file: Path | None, **chosen: Any) -> None:
+def tasks(*, trace_file: str | None, **chosen: Any) -> None:
     """Measure what a trivial Dask task costs: wall-clock, CPU and context switches.
 
     Exits with 1 if a result is wrong. Needs the extra `dask`.
@@ -208,7 +208,7 @@ def tasks(*, trace_file: Path | None, **chosen: Any) -> None:
     from backhaul.bench.task_tables import tasks_tables
 
     if trace_file is not None:
-        _trace(trace_file, chosen)
+        _trace(Path(trace_file), chosen)
         return
     named(chosen, "cases", "--case")
     run_benchmark(job, tasks_tables, chosen, answer=tasks_answer, draw=draw_tasks)

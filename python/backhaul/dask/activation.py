@@ -19,7 +19,7 @@ from typing import Any
 import distributed
 from distributed import Nanny, Scheduler, Worker
 
-from backhaul.dask import device_arrays, versions
+from backhaul.dask import device_arrays
 from backhaul.dask.config import switched_on
 from backhaul.dask.patches import PATCHES
 from backhaul.dask.patching import Patch, Replacement
@@ -46,7 +46,6 @@ def install(*, only: str | None = None) -> None:
     """
     if only is None:
         device_arrays.register()
-        versions.install()
     refused: list[tuple[Patch, str]] = []
     with _lock:
         for patch in PATCHES:
@@ -119,7 +118,6 @@ def uninstall() -> None:
             replacement.take_back()
         _installed.clear()
         _refused.clear()
-    versions.uninstall()
 
 
 def installed() -> list[Patch]:

@@ -264,6 +264,15 @@ PATCHES: tuple[Patch, ...] = (
             FutureState: "a3cf7ecc4e8d",
         },
     ),
+    # What users ask each process for
+    Patch(
+        switch="versions.listed",
+        owner=Client,
+        name="get_versions",
+        replace="versions.listing_get_versions",
+        read={Client.get_versions: "ca20fad053a1", Client._get_versions: "aa532dfcaa7a"},
+        without="without Backhaul in its list",
+    ),
     # Where a scheduler keeps account of what each worker still needs
     Patch(
         switch="placement.enabled",

@@ -7,34 +7,23 @@ be warned of a mismatch.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from distributed import Client
+from backhaul.dask.private import Client
 
-__all__ = ["install", "uninstall"]
+__all__ = ["listing_get_versions"]
 
 _PACKAGE = "backhaul"
 
 
-def install() -> None:
-    """Have clients of this process ask for it; again is without effect."""
-    upstream: Any = Client.get_versions
-    if hasattr(upstream, "__wrapped__"):
-        return
+def listing_get_versions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Client.get_versions` that asks for Backhaul's, too."""
 
-    @functools.wraps(upstream)
     def get_versions(
         self: Client, check: bool = False, packages: Sequence[str] | None = None
     ) -> Any:
         asked = list(packages or ())
-        return upstream(self, check, asked if _PACKAGE in asked else [*asked, _PACKAGE])
+        return original(self, check, asked if _PACKAGE in asked else [*asked, _PACKAGE])
 
-    Client.get_versions = get_versions  # type: ignore[method-assign]
-
-
-def uninstall() -> None:
-    """Put Dask's own function back; for tests."""
-    ours: Any = Client.get_versions
-    Client.get_versions = getattr(ours, "__wrapped__", ours)  # type: ignore[method-assign]
+    return get_versions

@@ -56,7 +56,7 @@ class _Options(tasks.Options):
 def main(names: tuple[str, ...], repetitions: int, workers: int, added: bool) -> None:
     """Time small tasks with the shortcuts of the hot path added one by one."""
     options = _Options(cases=names, repetitions=repetitions, workers=workers, added=added)
-    console = open_console()
+    console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul", "distributed"))
     chosen = [_case(name) for name in names]
     report: Any = cases.run(

@@ -35,8 +35,7 @@ OURS = {
     "asked.py": {"restrictions"},
     "declared.py": {"counted", "found", "parts"},
     "encryption.py": {"_made", "_wanted"},
-    # A queue of a class of ours
-    "execution.py": {"_current", "line", "ours", "stream", "work_queue"},
+    "execution.py": {"_current", "line", "ours", "stream"},
     "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
     # A lease, and a queue of the gate
     "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
@@ -93,6 +92,8 @@ OURS = {
     "ucx_keys.py": {"found", "variables"},
     # A future of asyncio's that a coroutine gave us to wait for
     "waiting.py": {"_current", "awaited"},
+    # A queue of a class of ours
+    "work_queue.py": {"work_queue"},
     # A lease
     "worker_slots.py": {"amounts", "inputs", "lease", "recs"},
 }

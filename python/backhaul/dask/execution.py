@@ -14,11 +14,9 @@ it always went.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import inspect
 import logging
-import queue
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +27,6 @@ from typing import Any, NoReturn, TypeVar
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.holding import holding, send_beside
-from backhaul.dask.instance_patches import EXECUTOR_QUEUE
 from backhaul.dask.leases import current_lease, lay_down, take_up
 from backhaul.dask.memory import allocate_in_arena
 from backhaul.dask.private import (
@@ -48,12 +45,12 @@ from backhaul.dask.private import (
     run_task_simple,
     sizeof,
     thread_state,
-    threads_lock,
     time,
     worker_variable,
 )
-from backhaul.dask.runs import Line, runs_are_on
+from backhaul.dask.runs import Line, event_loop_of, runs_are_on
 from backhaul.dask.slotted_worker import lease_of
+from backhaul.dask.work_queue import quicken
 
 __all__ = ["direct_start", "start_execution"]
 
@@ -115,7 +112,7 @@ def start_execution(
         or not _is_ordinary(worker, task_state)
     ):
         return False
-    _quicken(worker, executor)
+    quicken(executor, partial(_line_for, worker, executor))
     line: Line | None = getattr(executor._work_queue, "line", None)
     execution: Any = None if line is None else line.take(task_state)
     if execution is None:
@@ -232,7 +229,7 @@ class _Execution(asyncio.Future[None]):
     )
 
     def __init__(self, worker: Worker, task_state: Any, line: Line | None) -> None:
-        super().__init__(loop=_event_loop(worker))
+        super().__init__(loop=event_loop_of(worker))
         self._worker = worker
         self._line = line
         self.task_state = task_state
@@ -349,7 +346,7 @@ class _Execution(asyncio.Future[None]):
         while execution is not None:
             execution = execution._run_and_report()
 
-    def _run_and_report(self) -> _Execution | None:
+    def _run_and_report(self) -> Any:
         """Run the task; gives what the thread is to run at once."""
         if self.cancelled():
             return None
@@ -362,8 +359,7 @@ class _Execution(asyncio.Future[None]):
             self._broken = error
         self._ended_s = perf_counter()
         if line is not None:
-            following: Any = line.ended(self, is_last=self._broken is not None)
-            return following  # type: ignore[no-any-return]
+            return line.ended(self, is_last=self._broken is not None)
         event_loop = self.get_loop()
         try:
             event_loop.call_soon_threadsafe(self._finish, context=self._context)
@@ -586,11 +582,6 @@ def _is_coroutine(run_spec: Any) -> bool:
     return bool(run_spec.is_coro)
 
 
-def _event_loop(worker: Worker) -> asyncio.AbstractEventLoop:
-    event_loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop  # type: ignore[attr-defined]
-    return event_loop
-
-
 def _recorder(metrics: list[tuple[Any, float, str]]) -> Callable[[Any, float, str], None]:
     """Make a callback of a context meter; a context may keep it for long, so it holds no task."""
 
@@ -600,36 +591,10 @@ def _recorder(metrics: list[tuple[Any, float, str]]) -> Callable[[Any, float, st
     return measured
 
 
-class _WorkQueue(queue.SimpleQueue[Any]):
-    """A queue written in C, with the one thing that `Worker.close` asks of Python's."""
-
-    #: What its threads take without it
-    line: Line | None = None
-
-    @property
-    def queue(self) -> _WorkQueue:
-        return self
-
-    def clear(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.get_nowait()
-
-
-def _quicken(worker: Worker, executor: ThreadPoolExecutor) -> None:
-    """Give a thread pool that has no thread yet a queue written in C."""
-    if isinstance(executor._work_queue, _WorkQueue) or executor._threads:
-        return
-    # This lock is held while a thread leaves its pool and starts another in its place, and for as
-    # long as somebody waits for the end of a pool: do not wait for it on the event loop.
-    if not threads_lock.acquire(blocking=False):
-        return
-    try:
-        with executor._shutdown_lock:
-            if not executor._shutdown and not executor._threads and executor._work_queue.empty():
-                work_queue = _WorkQueue()
-                if EXECUTOR_QUEUE.install(executor, work_queue) and runs_are_on(worker, executor):
-                    line = work_queue.line = Line(worker, executor)
-                    line.prepare = partial(_prepare, worker, line)
-    finally:
-        threads_lock.release()
+def _line_for(worker: Worker, executor: ThreadPoolExecutor) -> Line | None:
+    """Make the line of a pool whose threads may take tasks by themselves."""
+    if not runs_are_on(worker, executor):
+        return None
+    line = Line(worker, executor)
+    line.prepare = partial(_prepare, worker, line)
+    return line

@@ -32,7 +32,7 @@ from backhaul.dask.private import (
 )
 from backhaul.dask.slotted_worker import SlottedWorkerState, slots_of
 
-__all__ = ["Item", "Line", "runs_are_on", "settling_handle_stimulus"]
+__all__ = ["Item", "Line", "event_loop_of", "runs_are_on", "settling_handle_stimulus"]
 
 #: Most tasks that are laid out
 AHEAD_MAX: Final = 32
@@ -82,7 +82,7 @@ class Line:
         self._worker = worker
         self._executor = executor
         self.prepare: Callable[[Any], Item | None] = lambda _: None
-        self._event_loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop  # type: ignore[attr-defined]
+        self._event_loop = event_loop_of(worker)
         # The event loop holds it while the state machine works, threads while they take a task.
         self._lock = threading.RLock()
         self._next: deque[Item] = deque()
@@ -287,6 +287,12 @@ def runs_are_on(worker: Worker, executor: Any) -> bool:
         and type(worker).handle_stimulus is Worker.handle_stimulus
         and any(patch.replace == "runs.settling_handle_stimulus" for patch in installed())
     )
+
+
+def event_loop_of(worker: Worker) -> asyncio.AbstractEventLoop:
+    """Give the event loop of a worker, which tornado's hides."""
+    event_loop: asyncio.AbstractEventLoop = worker.loop.asyncio_loop  # type: ignore[attr-defined]
+    return event_loop
 
 
 def _tell_nothing(_: Worker) -> None:

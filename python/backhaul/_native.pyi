@@ -1428,6 +1428,12 @@ class Placement:
         there or a figure that cannot be; nothing is taken then.
         """
 
+    def set_request_seconds(self, request_s: float, /) -> None:
+        """Take what a request for data takes besides the latency of its link, in seconds.
+
+        1.5 ms until it is told. `ValueError` for one that is no number from 0.
+        """
+
     def promise(self, task: object, worker: object, /) -> None:
         """Note that a result will go to a worker, from where it comes soonest."""
 

@@ -47,6 +47,9 @@ JOBS = {
 
 def crossed(client, near, far):
     frame = transfers(client)
+    # Between workers: what the scheduler says to them is the same whoever places tasks
+    for end in ("sender", "receiver"):
+        frame = frame[frame[end] != client.scheduler.address]
     ends = [frame[end].str.extract(r"://([0-9.]+):")[0] for end in ("sender", "receiver")]
     return int(frame[ends[0].isin([near, far]) & ends[1].isin([near, far])
                      & (ends[0] != ends[1])]["bytes"].sum())
@@ -94,20 +97,12 @@ def crossed_bytes(hosts: Hosts, start: Start, job: str, *, placed: bool) -> int:
     return crossed
 
 
-@pytest.mark.parametrize("job", ["a+b", "transpose"])
-def test_results_that_are_combined_do_not_cross_the_network(
-    hosts: Hosts, start: Start, job: str
-) -> None:
+@pytest.mark.parametrize("job", ["a+b", "transpose", "std"])
+def test_a_quarter_of_upstreams_bytes_crosses_at_most(hosts: Hosts, start: Start, job: str) -> None:
     upstream = crossed_bytes(hosts, start, job, placed=False)
     ours = crossed_bytes(hosts, start, job, placed=True)
     print(f"{job}: {upstream / 1e6:.1f} -> {ours / 1e6:.1f} MB")  # noqa: T201
-    assert upstream > 20e6
-    assert ours <= 0.5 * upstream, json.dumps({"ours": ours, "upstream": upstream})
-
-
-def test_what_hardly_crosses_anyway_does_not_cross_more(hosts: Hosts, start: Start) -> None:
-    upstream = crossed_bytes(hosts, start, "std", placed=False)
-    ours = crossed_bytes(hosts, start, "std", placed=True)
-    print(f"std: {upstream / 1e6:.1f} -> {ours / 1e6:.1f} MB")  # noqa: T201
-    # Of 288 MB: each is some chunks of 0.7 MB that went to whoever was idle.
-    assert ours <= upstream + 0.1 * 288e6, json.dumps({"ours": ours, "upstream": upstream})
+    told = json.dumps({"ours": ours, "upstream": upstream})
+    # Of 288 MB for `std`, where upstream keeps most together too, by chance.
+    enough = 0.25 * upstream + (0 if job != "std" else 0.02 * 288e6)
+    assert ours <= enough, told

@@ -17,6 +17,7 @@ from distributed import Scheduler, SchedulerPlugin
 from backhaul import _native
 from backhaul.dask.account import account_of
 from backhaul.dask.config import switched_on
+from backhaul.dask.fetch_times import FetchTimes
 from backhaul.dask.flows import Report
 from backhaul.dask.instance_patches import COMM_COST, TASK_DECISION, WORKER_OBJECTIVE
 from backhaul.dask.learned_links import LearnedLinks
@@ -32,7 +33,7 @@ __all__ = ["LinkPlacement", "counted_need", "dropped_need", "install", "met_need
 BETA = 3.0
 
 #: The same where one pair of workers has a link for itself: its bytes are in nobody else's way
-BETA_PRIVATE = 2.0
+BETA_PRIVATE = 1.5
 
 #: What is told of needs and results: one for each scheduler of this process that has one
 _placements: list[LinkPlacement] = []
@@ -104,6 +105,8 @@ class LinkPlacement(SchedulerPlugin):
         if self._account is not None:
             self.learned = LearnedLinks(self._account.links, self.mirror.set_hosts)
             self.news = LinkNews(scheduler, self._account.links)
+        #: What requests for data take
+        self.fetch_times = FetchTimes()
         self._replaced: list[Replacement] = []
         self._upstream_decide: Callable[[TaskState], WorkerState | None] = (
             scheduler.decide_worker_non_rootish
@@ -174,6 +177,9 @@ class LinkPlacement(SchedulerPlugin):
     def hear(self, address: str, report: Report) -> None:
         """Take note that a worker has told of its links, and tell it what others have."""
         self.learn()
+        self.fetch_times.tell(address, report.get("request_s"))
+        if (request_s := self.fetch_times.request_s) is not None:
+            self.mirror.set_request_seconds(request_s)
         # One of another release would end at a message that it does not know.
         if self.news is not None and report.get("hears_of_links") is True:
             self.news.tell(address, self._by_host)
@@ -224,6 +230,7 @@ class LinkPlacement(SchedulerPlugin):
         if ws is not None:
             self.roots.remove_worker(ws)
             self.mirror.remove_worker(ws)
+            self.fetch_times.forget(worker)
             own = self._by_host[ws.host]
             own.remove(worker)
             if not own:

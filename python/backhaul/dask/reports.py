@@ -10,6 +10,7 @@ from distributed.comm import get_address_host
 
 from backhaul.dask import prometheus, sources
 from backhaul.dask.config import transfers_links_max
+from backhaul.dask.fetch_times import request_s_of
 from backhaul.dask.flows import Reporter
 from backhaul.dask.instance_patches import WORKER_METRIC
 
@@ -48,6 +49,7 @@ class WorkerMetric:
         self._reports_all = False
         report["nic_bytes_per_s"] = self._nic_bytes_per_s
         report["hears_of_links"] = sources.hears_of_links(worker)
+        report["request_s"] = request_s_of(worker)
         return report
 
     def report_all(self) -> None:

@@ -119,6 +119,12 @@ impl Placement {
         Ok(())
     }
 
+    #[doc = stub_doc!("Placement.set_request_seconds")]
+    #[pyo3(signature = (request_s, /))]
+    fn set_request_seconds(&mut self, request_s: f64) -> PyResult<()> {
+        self.mirror.set_request_s(request_s).map_err(refusal)
+    }
+
     #[doc = stub_doc!("Placement.promise")]
     #[pyo3(signature = (task, worker, /))]
     fn promise(&mut self, task: &Bound<'_, PyAny>, worker: &Bound<'_, PyAny>) -> PyResult<()> {

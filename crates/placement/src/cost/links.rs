@@ -299,7 +299,9 @@ impl LinkCosts for HostLinks {
 /// What links of a class are taken to do until they are known
 #[derive(Clone, Copy, Debug)]
 pub struct Prior {
-    /// One direction of a NIC: 10 Gb/s
+    /// One direction of a NIC: what Dask assumes of any link (`distributed.scheduler.bandwidth`)
+    ///
+    /// As long as nobody knows, no more is moved than by Dask. Transfers that have to be made teach.
     pub nic_bytes_per_s: f64,
     /// All that one host copies between its processes
     pub memory_bytes_per_s: f64,
@@ -311,9 +313,9 @@ pub struct Prior {
     pub network_latency_s: f64,
 }
 
-/// Round figures of common hosts
+/// Round figures of common hosts, but for the network, which may be anything
 pub const PRIOR: Prior = Prior {
-    nic_bytes_per_s: 1.25e9,
+    nic_bytes_per_s: 1e8,
     memory_bytes_per_s: 16e9,
     shared_bytes_per_s: 5e9,
     shared_latency_s: 30e-6,
@@ -335,6 +337,12 @@ pub enum LinkError {
     Latency {
         /// What was given
         latency_s: f64,
+    },
+    /// A request for data that takes no number of seconds from 0
+    #[error("a request for data that takes {request_s} s")]
+    Request {
+        /// What was given
+        request_s: f64,
     },
     /// More edges than a route can have
     #[error("a route of {edges} edges, of which there may be 4")]

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::links::{LinkCosts, Route};
+use super::links::{LinkCosts, LinkError, Route};
 
 /// Something that a task needs, and who has it
 #[derive(Clone, Copy, Debug)]
@@ -51,16 +51,43 @@ pub struct Beta {
     pub private: f64,
 }
 
+/// What is under way on one edge
+#[derive(Clone, Copy, Debug, Default)]
+struct Pending {
+    bytes: f64,
+    /// How many results that is
+    flows: u32,
+}
+
+impl Pending {
+    /// How many of its bytes go before the last of a result that comes beside them
+    ///
+    /// Flows share an edge fairly: while a small result comes, each of the others gets as much.
+    fn beside(self, bytes: f64) -> f64 {
+        self.bytes.min(f64::from(self.flows) * bytes)
+    }
+}
+
+/// What one placement would add to an edge
+#[derive(Clone, Copy, Debug, Default)]
+struct Added {
+    bytes: f64,
+    /// Of one result
+    largest_bytes: f64,
+}
+
 /// The transfers that a scheduler has promised
 pub struct Mirror {
     links: Box<dyn LinkCosts>,
     beta: Beta,
-    /// Bytes under way, by edge
-    pending_bytes: Vec<f64>,
+    /// What a request for data takes besides the latency of its link, in seconds
+    request_s: f64,
+    /// Under way, by edge
+    pending: Vec<Pending>,
     /// What was promised, by result and receiver
     promised: HashMap<(u64, u32), (Route, f64), BuildHasherDefault<Multiply>>,
     /// What one placement would add, by edge, and the edges that are not 0; empty between calls
-    added: Vec<f64>,
+    added: Vec<Added>,
     touched: Vec<u32>,
 }
 
@@ -72,9 +99,10 @@ impl Mirror {
         Self {
             links,
             beta,
-            pending_bytes: vec![0.0; edges],
+            request_s: REQUEST_S,
+            pending: vec![Pending::default(); edges],
             promised: HashMap::default(),
-            added: vec![0.0; edges],
+            added: vec![Added::default(); edges],
             touched: Vec::new(),
         }
     }
@@ -87,10 +115,23 @@ impl Mirror {
 
     /// Takes links that are better known, or of more workers; what is under way stays on its edges
     pub fn set_links(&mut self, links: Box<dyn LinkCosts>) {
-        let edges = links.capacities().len().max(self.pending_bytes.len());
+        let edges = links.capacities().len().max(self.pending.len());
         self.links = links;
-        self.pending_bytes.resize(edges, 0.0);
-        self.added.resize(edges, 0.0);
+        self.pending.resize(edges, Pending::default());
+        self.added.resize(edges, Added::default());
+    }
+
+    /// Takes what a request for data takes besides the latency of its link, in seconds
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError::Request`] for one that is no number from 0.
+    pub fn set_request_s(&mut self, request_s: f64) -> Result<(), LinkError> {
+        if !(request_s >= 0.0 && request_s.is_finite()) {
+            return Err(LinkError::Request { request_s });
+        }
+        self.request_s = request_s;
+        Ok(())
     }
 
     /// Notes that a result will go to a worker, from where it comes soonest
@@ -102,7 +143,9 @@ impl Mirror {
         }
         let (sender, route, _) = self.source(input, receiver)?;
         for &edge in route.edges() {
-            self.pending_bytes[edge as usize] += input.bytes;
+            let pending = &mut self.pending[edge as usize];
+            pending.bytes += input.bytes;
+            pending.flows += 1;
         }
         self.promised
             .insert((input.task, receiver), (route, input.bytes));
@@ -113,12 +156,13 @@ impl Mirror {
     pub fn settle(&mut self, task: u64, receiver: u32) {
         if let Some((route, bytes)) = self.promised.remove(&(task, receiver)) {
             for &edge in route.edges() {
-                let pending = &mut self.pending_bytes[edge as usize];
+                let pending = &mut self.pending[edge as usize];
+                pending.flows -= 1;
                 // Rounding must not leave a trace on an edge that is idle.
-                *pending = if *pending - bytes < 0.5 {
+                pending.bytes = if pending.flows == 0 {
                     0.0
                 } else {
-                    *pending - bytes
+                    (pending.bytes - bytes).max(0.0)
                 };
             }
         }
@@ -140,10 +184,9 @@ impl Mirror {
     /// Bytes under way on an edge
     #[must_use]
     pub fn pending_bytes(&self, edge: u32) -> f64 {
-        self.pending_bytes
+        self.pending
             .get(edge as usize)
-            .copied()
-            .unwrap_or(0.0)
+            .map_or(0.0, |pending| pending.bytes)
     }
 
     /// How many results are promised
@@ -165,14 +208,15 @@ impl Mirror {
             let Some((_, route, _)) = self.source(*input, receiver) else {
                 continue;
             };
-            latency_s = latency_s.max(route.latency_s + REQUEST_S);
+            latency_s = latency_s.max(route.latency_s + self.request_s);
             slowest_flow_s = slowest_flow_s.max(input.bytes / route.flow_bytes_per_s);
             for &edge in route.edges() {
                 let added = &mut self.added[edge as usize];
-                if *added == 0.0 {
+                if added.bytes == 0.0 {
                     self.touched.push(edge);
                 }
-                *added += input.bytes;
+                added.bytes += input.bytes;
+                added.largest_bytes = added.largest_bytes.max(input.bytes);
             }
         }
         let capacities = self.links.capacities();
@@ -183,8 +227,9 @@ impl Mirror {
             let added = std::mem::take(&mut self.added[edge]);
             let is_private = self.links.is_private(edge as u32);
             let weight = if is_private { private } else { shared };
-            weighted_s = weighted_s.max(weight * added / capacities[edge]);
-            queued_s = queued_s.max((added + self.pending_bytes[edge]) / capacities[edge]);
+            weighted_s = weighted_s.max(weight * added.bytes / capacities[edge]);
+            let beside = self.pending[edge].beside(added.largest_bytes);
+            queued_s = queued_s.max((added.bytes + beside) / capacities[edge]);
         }
         Transfer {
             queued_s: queued_s + latency_s,
@@ -201,7 +246,8 @@ impl Mirror {
             let mut seconds = input.bytes / route.flow_bytes_per_s;
             for &edge in route.edges() {
                 let edge = edge as usize;
-                seconds = seconds.max((input.bytes + self.pending_bytes[edge]) / capacities[edge]);
+                let beside = self.pending[edge].beside(input.bytes);
+                seconds = seconds.max((input.bytes + beside) / capacities[edge]);
             }
             seconds += route.latency_s;
             if best.is_none_or(|(_, _, least)| seconds < least) {
@@ -212,7 +258,7 @@ impl Mirror {
     }
 }
 
-/// What a request for data takes besides the latency of its link, in seconds
+/// What a request for data takes until workers have told
 const REQUEST_S: f64 = 1.5e-3;
 
 /// A hash of numbers that are addresses or small: one multiplication
@@ -316,6 +362,36 @@ mod tests {
         assert_eq!(mirror.transfer(&[input(7, &[0])], 1), Transfer::default());
         mirror.settle(7, 1);
         assert_eq!(mirror.pending_bytes(0), 0.0);
+    }
+
+    #[test]
+    fn a_request_takes_what_workers_say_however_many_inputs_it_has() {
+        let mut mirror = mirror();
+        mirror.set_request_s(0.5).unwrap();
+        let both = [input(1, &[0]), input(2, &[0])];
+        assert!((mirror.transfer(&both, 1).queued_s - 2.0 - 0.5).abs() < 1e-9);
+        assert_eq!(mirror.transfer(&both, 0), Transfer::default());
+        for nonsense in [-1.0, f64::NAN, f64::INFINITY] {
+            assert!(mirror.set_request_s(nonsense).is_err());
+        }
+        assert!((mirror.transfer(&both, 1).queued_s - 2.0 - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_small_result_does_not_wait_for_large_ones_to_end() {
+        let mut mirror = mirror();
+        let large = |task| Input {
+            bytes: 1000.0,
+            ..input(task, &[0])
+        };
+        for task in [1, 2, 3] {
+            mirror.promise(large(task), 1);
+        }
+        // As much of each of the three as of itself: 40 bytes, not 3,010.
+        let small = mirror.transfer(&[input(4, &[0])], 1);
+        assert!((small.queued_s - 4.0 - REQUEST_S).abs() < 1e-9);
+        let fourth = mirror.transfer(&[large(5)], 1);
+        assert!((fourth.queued_s - 400.0 - REQUEST_S).abs() < 1e-9);
     }
 
     #[test]

@@ -1002,12 +1002,13 @@ class ResourcePools:
         ``[[0, 1], [2, 3]]``; or, as a float, an amount. A whole number above 4096 is an amount too.
     coupled : dict, optional
         Ids of other pools that are near to some ids, like ``{"GPU": {0: {"NIC": [1]}}}``; they
-        are near to each other.
+        are near to each other. Of ids of the same pool, seconds that a byte takes to each:
+        ``{"GPU": {0: {"GPU": {1: 5e-11}}}}``; else it is 20 GB/s within a group and 6 GB/s beyond.
 
     Raises
     ------
     ValueError
-        If groups overlap, ids are unknown, or amounts are none.
+        If groups overlap, ids are unknown, or amounts or seconds are none.
     TypeError
         If something declared is neither a number nor ids.
     """
@@ -1016,13 +1017,13 @@ class ResourcePools:
         cls,
         declared: dict[str, Any],
         *,
-        coupled: dict[str, dict[int, dict[str, list[int]]]] | None = None,
+        coupled: dict[str, dict[int, dict[str, list[int] | dict[int, float]]]] | None = None,
     ) -> ResourcePools: ...
     def declare(
         self,
         declared: dict[str, Any],
         *,
-        coupled: dict[str, dict[int, dict[str, list[int]]]] | None = None,
+        coupled: dict[str, dict[int, dict[str, list[int] | dict[int, float]]]] | None = None,
     ) -> None:
         """Have what is declared from now on, in the place of all that was; leases go on."""
 
@@ -1030,7 +1031,9 @@ class ResourcePools:
         """Say why a request can never be met here; None if it can."""
 
     def take(
-        self, request: ResourceRequest, inputs: Mapping[str, Sequence[int]] | None = None
+        self,
+        request: ResourceRequest,
+        inputs: Mapping[str, Sequence[tuple[int, float]]] | None = None,
     ) -> int | None:
         """Take all that a request asks for, or nothing: the number of a lease, or None.
 
@@ -1038,8 +1041,8 @@ class ResourcePools:
         ----------
         request : ResourceRequest
             What is asked for.
-        inputs : mapping of str to sequence of int, optional
-            Units that the inputs ran on, by name.
+        inputs : mapping of str to sequence of tuple, optional
+            Units that the inputs ran on, with their bytes, by name.
 
         Raises
         ------

@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from functools import partial
 from time import sleep
 from typing import Any
 
@@ -115,6 +116,32 @@ async def test_who_rejoins_holds_again_what_it_gave_back(eventually: Eventually)
         # It runs already, so it is the next.
         assert await leaves == (0, 0, {"GPU": (0,), "CPU": 0})
         assert await client.gather([holder, waits]) == [0, 1]
+        await eventually(lambda: all_is_free(worker))
+        check_slots(worker.state)
+
+
+@resources(GPU=1, CPU=0)
+def comes_back_and_leaves_again() -> Any:
+    for number in ("first", "second", "third"):
+        secede()
+        begun.append(number)
+        assert gates[number].wait(60)
+        rejoin()
+    return resource_id("GPU")
+
+
+@pytest.mark.asyncio
+async def test_who_secedes_again_gives_back_again(eventually: Eventually) -> None:
+    async with cluster({"GPU": 1}) as (client, _, (worker,)):
+        leaves = client.submit(comes_back_and_leaves_again)
+        for number, name in enumerate(("first", "second", "third")):
+            await eventually(partial(begun.__contains__, name))
+            # There is one unit, which others have meanwhile.
+            gates[number].set()
+            assert await client.submit(single, number) == number
+            check_slots(worker.state)
+            gates[name].set()
+        assert await leaves == 0
         await eventually(lambda: all_is_free(worker))
         check_slots(worker.state)
 

@@ -14,6 +14,7 @@ mod places;
 mod pools;
 mod quantity;
 mod request;
+mod taste;
 
 pub use self::declare::{Coupled, Declaration, DeclareError, IDS_MAX, Indexed};
 pub use self::indexed::{Choice, IndexedPool};
@@ -21,6 +22,7 @@ pub use self::places::{AHEAD, Place, Places, PlacesError, RANKINGS_MAX, Signatur
 pub use self::pools::{Held, LeaseId, Pools, TakeError, UnknownLease};
 pub use self::quantity::{PER_ONE, Quantity, QuantityError};
 pub use self::request::{Request, RequestError, Unmeetable};
+pub use self::taste::{RanOn, Ways};
 
 /// Id of one unit of an indexed pool, as whoever declared it calls it
 pub type UnitId = u32;

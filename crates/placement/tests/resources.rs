@@ -185,7 +185,7 @@ proptest! {
                     let affinity: &[&str] = if units > 0 { &["GPU"] } else { &[] };
                     let request = Request::new(needs, affinity.iter().copied())
                         .expect("it makes sense");
-                    let inputs = BTreeMap::from([("GPU".to_owned(), vec![input])]);
+                    let inputs = BTreeMap::from([("GPU".to_owned(), vec![(input, 1e6)])]);
                     let taken = pools.take(&request, &inputs);
                     let ever = model.ever(units) && wanted <= sum;
                     prop_assert_eq!(taken.is_ok(), ever);

@@ -89,7 +89,7 @@ fn the_unit_of_the_inputs_comes_first_and_the_rest_is_near_to_it() {
     let mut pools = pools(&two_sockets());
     let needs = [("CORE", 2.0), ("GPU", 1.0), ("NIC", 1.0)];
     let request = Request::new(needs, ["GPU"]).expect("it makes sense");
-    let inputs = BTreeMap::from([("GPU".to_owned(), vec![3])]);
+    let inputs = BTreeMap::from([("GPU".to_owned(), vec![(3, 1e6)])]);
     let lease = pools.take(&request, &inputs).expect("it can be met");
     let lease = lease.expect("it is free");
     assert_eq!(ids(&pools, lease, "GPU"), [3]);

@@ -354,11 +354,12 @@ class Gate(Executor):
         for queue in self._queues.values():
             queue.is_blocked = False
 
-    def _inputs(self, dependencies: Iterable[Any]) -> dict[str, list[int]]:
-        inputs: dict[str, list[int]] = {}
+    def _inputs(self, dependencies: Iterable[Any]) -> dict[str, list[tuple[int, float]]]:
+        """List what inputs ran on; nobody knows their sizes, so each counts alike."""
+        inputs: dict[str, list[tuple[int, float]]] = {}
         for key in dependencies:
             for name, units in self._made_on.get(key, {}).items():
-                inputs.setdefault(name, []).extend(units)
+                inputs.setdefault(name, []).extend((unit, 1e6) for unit in units)
         return inputs
 
     def _start(self, waiting: _Waiting, lease: Lease) -> None:

@@ -20,8 +20,9 @@ from backhaul.topology import Gpu, Machine, discover
 
 __all__ = ["Coupled", "coupled_by", "coupled_here", "resolved", "visible_gpus"]
 
-#: Ids of other pools that are near to an id: ``{"GPU": {0: {"CORE": [0, 1], "NIC": [1]}}}``
-Coupled: TypeAlias = "dict[str, dict[int, dict[str, list[int]]]]"
+#: Ids of other pools that are near to an id, and seconds a byte takes to ids of its own:
+#: ``{"GPU": {0: {"CORE": [0, 1], "NIC": [1], "GPU": {1: 5e-11}}}}``
+Coupled: TypeAlias = "dict[str, dict[int, dict[str, list[int] | dict[int, float]]]]"
 
 _KINDS: Final = (GPU, CORE, NIC)
 _NIC_KINDS: Final = ("ethernet", "infiniband")
@@ -68,9 +69,11 @@ def coupled_here(declared: Declared, *, look: Callable[[], Machine] = discover) 
     declared : mapping
         What it has, with ids.
     look : callable
-        Tells of the machine; called only if two pools that it knows are declared by ids.
+        Tells of the machine; called only if two pools that it knows are declared by ids, or
+        several GPUs are.
     """
-    if sum(name in _ids(declared) for name in _KINDS) < 2:
+    ids = _ids(declared)
+    if sum(name in ids for name in _KINDS) < 2 and sum(map(len, ids.get(GPU, ()))) < 2:
         return {}
     machine = look()
     return coupled_by(machine, declared, visible_gpus(machine))
@@ -92,19 +95,17 @@ def coupled_by(machine: Machine, declared: Declared, gpus: Sequence[Gpu]) -> Cou
     -------
     dict
         For each GPU and each NIC the cores that are near to it, and for each GPU the NICs to which
-        its way is the shortest.
+        its way is the shortest, and what a byte takes to each other GPU.
     """
     groups = _ids(declared)
     ids = {name: [unit for group in each for unit in group] for name, each in groups.items()}
     cores = set(ids.get(CORE, ()))
     nics = {number: nic for number, nic in enumerate(_nics(machine)) if number in ids.get(NIC, ())}
     coupled: Coupled = {}
-    for unit in ids.get(GPU, ()):
-        device = device_of(unit, groups[GPU], len(gpus))
-        if device is None:
-            continue
-        gpu = gpus[device]
-        near: dict[str, list[int]] = {}
+    devices = {unit: device_of(unit, groups[GPU], len(gpus)) for unit in ids.get(GPU, ())}
+    known = {unit: gpus[device] for unit, device in devices.items() if device is not None}
+    for unit, gpu in known.items():
+        near: dict[str, list[int] | dict[int, float]] = {}
         if found := sorted(cores & gpu.place.cpus):
             near[CORE] = found
         ways_s = {
@@ -114,12 +115,21 @@ def coupled_by(machine: Machine, declared: Declared, gpus: Sequence[Gpu]) -> Cou
         nearest_s = min(ways_s.values(), default=0.0)
         if any(way_s > nearest_s for way_s in ways_s.values()):
             near[NIC] = [number for number, way_s in ways_s.items() if way_s == nearest_s]
+        if ways := {other: _byte_s(machine, gpu, known[other]) for other in known if other != unit}:
+            near[GPU] = ways
         if near:
             coupled.setdefault(GPU, {})[unit] = near
     for number, nic in nics.items():
         if found := sorted(cores & nic.place.cpus):
             coupled.setdefault(NIC, {})[number] = {CORE: found}
     return coupled
+
+
+def _byte_s(machine: Machine, one: Gpu, other: Gpu) -> float:
+    """Say how many seconds a byte takes from one GPU to another one; none if it is the same."""
+    if one.index == other.index:
+        return 0.0
+    return 1.0 / machine.distance(f"gpu{one.index}", f"gpu{other.index}").bandwidth_bytes_per_s
 
 
 def visible_gpus(machine: Machine, visible: str | None = None) -> list[Gpu]:

@@ -65,6 +65,7 @@ WORKER_STATE_CLASS: Final = InstancePatch(
         WorkerStateMachine._transition_cancelled_or_resumed_long_running: "2a8921e164ad",
         WorkerStateMachine._execute_done_common: "c12998ac1878",
         WorkerStateMachine._handle_compute_task: "341fd97e4ff3",
+        WorkerStateMachine._handle_secede: "565850e7b333",
         HeapSet: "c711cb774f6b",
     },
 )

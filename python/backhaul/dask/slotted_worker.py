@@ -21,6 +21,8 @@ from backhaul.dask.leases import Lease
 from backhaul.dask.machine_pools import coupled_here, resolved
 from backhaul.dask.private import (
     HeapSet,
+    SecedeEvent,
+    StateMachineEvent,
     ThreadPoolExecutor,
     UnpauseEvent,
     WorkerStateMachine,
@@ -272,6 +274,16 @@ class SlottedWorkerState(WorkerStateMachine):
         if made_on:
             made_on.pop(ts.key, None)
         super()._purge_state(ts)
+
+    def _handle_event(self, ev: StateMachineEvent) -> Any:
+        if type(ev) is SecedeEvent:
+            ts = self.tasks.get(ev.key)
+            slots = self.constrained.slots
+            # Again, after it has rejoined: to upstream it has been long-running all the time.
+            if ts is not None and ts.state == "long-running" and ts.key in slots.held:
+                slots.give_back(ts)
+                return self._ensure_computing()
+        return super()._handle_event(ev)
 
     def _give_back_early(self, ts: Any) -> None:
         """Have back what a task holds that goes on without a slot."""

@@ -282,14 +282,15 @@ class WorkerSlots:
     def _lend(self, ts: Any, needs: Needs, lease: Lease | None = None) -> bool:
         if needs.cpu < 1 and self.beside >= self.beside_max:
             return False
-        inputs: dict[str, list[int]] = {}
+        inputs: dict[str, list[tuple[int, float]]] = {}
         if lease is not None:
             # Again the same, if that is free: what the task has made may be there.
-            inputs = {name: list(ids) for name, ids in lease.units.items()}
+            inputs = {name: [(unit, 1e6) for unit in ids] for name, ids in lease.units.items()}
         elif needs.affinity and self.made_on:
             for dependency in ts.dependencies:
                 for name, units in self.made_on.get(dependency.key, {}).items():
-                    inputs.setdefault(name, []).extend(units)
+                    nbytes = dependency.get_nbytes() / len(units)
+                    inputs.setdefault(name, []).extend((unit, nbytes) for unit in units)
         number = self._take(needs, inputs, again=lease is not None)
         if number is None:
             self._turns.refused(needs, ts.priority)
@@ -308,7 +309,7 @@ class WorkerSlots:
         return True
 
     def _take(
-        self, needs: Needs, inputs: Mapping[str, list[int]], *, again: bool = False
+        self, needs: Needs, inputs: Mapping[str, list[tuple[int, float]]], *, again: bool = False
     ) -> int | None:
         request = self._request(needs)
         if again and self._turns.kept != needs:

@@ -8,6 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
 /// Reads what is declared, and what is coupled to what: `{"GPU": {0: {"NIC": [1]}}}`
+///
+/// What is said of ids of the same pool is seconds a byte: `{"GPU": {0: {"GPU": {1: 5e-11}}}}`.
 pub(crate) fn read(
     declared: &Bound<'_, PyDict>,
     coupled: Option<&Bound<'_, PyDict>>,
@@ -28,15 +30,24 @@ pub(crate) fn read(
                 "{name} has no ids that could be coupled to anything"
             )));
         };
-        let ids: BTreeMap<UnitId, BTreeMap<String, Vec<UnitId>>> = ids.extract()?;
+        let ids: BTreeMap<UnitId, BTreeMap<String, Bound<'_, PyAny>>> = ids.extract()?;
         for (id, others) in ids {
-            let near = others.into_iter().flat_map(|(resource, ids)| {
-                ids.into_iter().map(move |id| Coupled {
+            let mut near = Vec::new();
+            for (resource, ids) in others {
+                if resource == name {
+                    let ways: BTreeMap<UnitId, f64> = ids.extract()?;
+                    let ways = ways.into_iter();
+                    pool.ways
+                        .extend(ways.map(|(to, seconds)| ((id, to), seconds)));
+                    continue;
+                }
+                let ids: Vec<UnitId> = ids.extract()?;
+                near.extend(ids.into_iter().map(|id| Coupled {
                     resource: resource.clone(),
                     id,
-                })
-            });
-            pool.coupled.insert(id, near.collect());
+                }));
+            }
+            pool.coupled.insert(id, near);
         }
     }
     Ok(pools)

@@ -4,7 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 
-use backhaul_placement::resources::{LeaseId, Pools, Request, UnitId};
+use backhaul_placement::resources::{LeaseId, Pools, RanOn, Request, UnitId};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -111,7 +111,7 @@ impl ResourcePools {
     fn take(
         &mut self,
         request: &ResourceRequest,
-        inputs: Option<BTreeMap<String, Vec<UnitId>>>,
+        inputs: Option<BTreeMap<String, Vec<RanOn>>>,
     ) -> PyResult<Option<u64>> {
         let inputs = inputs.unwrap_or_default();
         let lease = self

@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::UnitId;
 use super::quantity::{Quantity, QuantityError};
+use super::taste::Ways;
 
 /// Most ids in one pool; a larger whole number is an amount, of bytes for example
 pub const IDS_MAX: usize = 4096;
@@ -20,12 +21,14 @@ pub enum Declaration {
 }
 
 /// Units with ids, in groups
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Indexed {
     /// Ids by group: units of one group belong together, as GPUs do that NVLink connects
     pub groups: Vec<Vec<UnitId>>,
     /// For some ids: the ids of other pools that are near to them, as the machine has them
     pub coupled: BTreeMap<UnitId, Vec<Coupled>>,
+    /// Seconds a byte takes from one id to another one, where the machine tells
+    pub ways: Ways,
 }
 
 /// An id of another pool
@@ -47,7 +50,7 @@ impl Indexed {
     pub fn grouped(groups: Vec<Vec<UnitId>>) -> Self {
         Self {
             groups,
-            coupled: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -120,6 +123,7 @@ fn check_indexed(
             }
         }
     }
+    check_ways(name, indexed, &group_of)?;
     for (&id, others) in &indexed.coupled {
         if !group_of.contains_key(&id) {
             return Err(DeclareError::UnknownId {
@@ -146,6 +150,31 @@ fn check_indexed(
                     there: listed(there),
                 });
             }
+        }
+    }
+    Ok(())
+}
+
+fn check_ways(
+    name: &str,
+    indexed: &Indexed,
+    group_of: &BTreeMap<UnitId, usize>,
+) -> Result<(), DeclareError> {
+    for (&(from, to), &seconds) in &indexed.ways {
+        if let Some(id) = [from, to].into_iter().find(|id| !group_of.contains_key(id)) {
+            return Err(DeclareError::UnknownId {
+                resource: name.to_owned(),
+                id,
+                there: listed(indexed),
+            });
+        }
+        if !(seconds >= 0.0 && seconds.is_finite()) {
+            return Err(DeclareError::Way {
+                resource: name.to_owned(),
+                from,
+                to,
+                seconds,
+            });
         }
     }
     Ok(())
@@ -217,6 +246,18 @@ pub enum DeclareError {
         id: UnitId,
         /// The ids of the pool
         there: String,
+    },
+    /// The way between two ids takes no number of seconds from 0
+    #[error("a byte cannot take {seconds} s from {resource} {from} to {to}")]
+    Way {
+        /// Name of the pool
+        resource: String,
+        /// The id where it is
+        from: UnitId,
+        /// The id where it goes
+        to: UnitId,
+        /// What was given
+        seconds: f64,
     },
     /// An id is coupled to a pool that has no ids, or is not there
     #[error("{resource} {id} is coupled to {other}, which has no ids here")]

@@ -6,6 +6,7 @@ use super::UnitId;
 use super::declare::Indexed;
 use super::quantity::Quantity;
 use super::request::Unmeetable;
+use super::taste::{RanOn, Taste, Ways};
 
 /// Units chosen for one task, with how much of each
 pub type Choice = Vec<(UnitId, Quantity)>;
@@ -19,6 +20,7 @@ pub struct IndexedPool {
     units: BTreeMap<UnitId, Unit>,
     /// Number of units by group, without those that are gone
     sizes: Vec<usize>,
+    ways: Ways,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +43,7 @@ impl IndexedPool {
     /// Has other units from now on; what is held stays with its holder
     pub fn declare(&mut self, declared: &Indexed) {
         self.sizes = declared.groups.iter().map(Vec::len).collect();
+        self.ways.clone_from(&declared.ways);
         for unit in self.units.values_mut() {
             unit.group = None;
         }
@@ -65,7 +68,8 @@ impl IndexedPool {
     /// have them, the one that is the least free, so that others stay whole. Only what no group
     /// could hold is taken from several, as few as can be.
     ///
-    /// Before all that, units in `preferred` are chosen, then units of their groups, then those in
+    /// Before all that, units are chosen to which `inputs` come soonest: those that they ran on, then
+    /// those of their groups, unless it is known what a byte takes between two units; then those in
     /// `near`. Ids that are not there are no preference. Units that are kept are chosen only if
     /// `keeps` says that they are for this one.
     ///
@@ -73,11 +77,12 @@ impl IndexedPool {
     pub fn choose(
         &self,
         wanted: Quantity,
-        preferred: &[UnitId],
+        inputs: &[RanOn],
         near: &[UnitId],
         keeps: bool,
     ) -> Option<Choice> {
-        let taste = Taste::new(self, preferred, near, keeps);
+        let group_of = |id: UnitId| self.units.get(&id)?.group;
+        let taste = Taste::new(inputs, &self.ways, near, keeps, group_of);
         match wanted.whole_units() {
             Some(count) => self.choose_whole(usize::try_from(count).ok()?, &taste),
             None => self.choose_share(wanted, &taste),
@@ -211,7 +216,7 @@ impl IndexedPool {
     fn choose_share(&self, wanted: Quantity, taste: &Taste<'_>) -> Option<Choice> {
         self.units
             .iter()
-            .filter(|(_, unit)| taste.may_take(unit))
+            .filter(|(_, unit)| may_take(unit, taste))
             .filter_map(|(&id, unit)| Some((id, unit.group?, unit.free)))
             .filter(|(_, _, free)| *free >= wanted)
             .min_by_key(|&(id, group, free)| (taste.rank(id, group), free, id))
@@ -223,7 +228,7 @@ impl IndexedPool {
         for (&id, unit) in &self.units {
             if let Some(group) = unit.group
                 && unit.free == Quantity::ONE
-                && taste.may_take(unit)
+                && may_take(unit, taste)
             {
                 free[group].push(id);
             }
@@ -273,52 +278,8 @@ fn best_of(free: &[UnitId], count: usize, group: usize, taste: &Taste<'_>) -> Ch
     ids.into_iter().map(|id| (id, Quantity::ONE)).collect()
 }
 
-/// What one request would rather have
-struct Taste<'a> {
-    preferred: &'a [UnitId],
-    groups: Vec<usize>,
-    near: &'a [UnitId],
-    /// Whether kept units are for it
-    keeps: bool,
-}
-
-impl<'a> Taste<'a> {
-    fn new(pool: &IndexedPool, preferred: &'a [UnitId], near: &'a [UnitId], keeps: bool) -> Self {
-        let groups = preferred
-            .iter()
-            .filter_map(|id| pool.units.get(id)?.group)
-            .collect();
-        Self {
-            preferred,
-            groups,
-            near,
-            keeps,
-        }
-    }
-
-    fn may_take(&self, unit: &Unit) -> bool {
-        self.keeps || !unit.is_kept
-    }
-
-    /// Rank of one unit; the lower, the better
-    fn rank(&self, id: UnitId, group: usize) -> u8 {
-        if self.preferred.contains(&id) {
-            0
-        } else if self.groups.contains(&group) {
-            1
-        } else if self.near.contains(&id) {
-            2
-        } else {
-            3
-        }
-    }
-
-    /// Rank of what a group would give; the lower, the better
-    fn liked(&self, group: usize, free: &[UnitId], count: usize) -> usize {
-        let mut ranks: Vec<u8> = free.iter().map(|&id| self.rank(id, group)).collect();
-        ranks.sort_unstable();
-        ranks.into_iter().take(count).map(usize::from).sum()
-    }
+fn may_take(unit: &Unit, taste: &Taste<'_>) -> bool {
+    taste.keeps || !unit.is_kept
 }
 
 #[cfg(test)]
@@ -336,7 +297,8 @@ mod tests {
     }
 
     fn taken(pool: &mut IndexedPool, units: f64, preferred: &[UnitId]) -> Option<Vec<UnitId>> {
-        let choice = pool.choose(share(units), preferred, &[], false)?;
+        let inputs: Vec<RanOn> = preferred.iter().map(|&id| (id, 1e6)).collect();
+        let choice = pool.choose(share(units), &inputs, &[], false)?;
         pool.take(&choice);
         Some(choice.into_iter().map(|(id, _)| id).collect())
     }
@@ -390,6 +352,30 @@ mod tests {
         assert_eq!(taken(&mut pool, 1.0, &[3]), Some(vec![2]));
         assert_eq!(taken(&mut pool, 1.0, &[3]), Some(vec![0]));
         assert_eq!(taken(&mut pool, 1.0, &[77]), Some(vec![1]));
+    }
+
+    #[test]
+    fn the_larger_input_stays_where_it_is() {
+        let mut pool = pool(&[&[0, 1], &[2, 3]]);
+        let inputs = [(0, 10.0), (3, 1e9), (0, 20.0)];
+        let choice = pool.choose(share(1.0), &inputs, &[], false);
+        assert_eq!(choice, Some(vec![(3, Quantity::ONE)]));
+        pool.take(&choice.expect("it was free"));
+        let choice = pool.choose(share(1.0), &inputs, &[], false);
+        assert_eq!(choice, Some(vec![(2, Quantity::ONE)]), "of its group");
+    }
+
+    #[test]
+    fn where_its_own_unit_is_busy_an_input_goes_the_fastest_way() {
+        // Four GPUs of a DGX-1, in one group: two links from 0 to 3, one to 1 and to 2
+        let mut declared = Indexed::counted(4);
+        for (to, bytes_per_s) in [(1, 20e9), (2, 20e9), (3, 40e9)] {
+            declared.ways.insert((0, to), 1.0 / bytes_per_s);
+        }
+        let mut pool = IndexedPool::new(&declared);
+        let found: Vec<_> = (0..4).map(|_| taken(&mut pool, 1.0, &[0])).collect();
+        let order = [0, 3, 1, 2].map(|id| Some(vec![id]));
+        assert_eq!(found, order);
     }
 
     #[test]

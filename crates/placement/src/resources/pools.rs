@@ -13,6 +13,7 @@ use super::indexed::{Choice, IndexedPool};
 use super::near::Near;
 use super::quantity::Quantity;
 use super::request::{Request, Unmeetable};
+use super::taste::RanOn;
 
 /// The pools of one worker, and who holds what of them
 ///
@@ -163,8 +164,8 @@ impl Pools {
 
     /// Takes all that a request asks for, or nothing; `None` if it is not free now
     ///
-    /// `inputs` has the units that the inputs of the task ran on, by name of the resource; they
-    /// count where the request has an affinity to it. Such resources are chosen first, then those of
+    /// `inputs` has the units that the inputs of the task ran on, with their bytes, by name of the
+    /// resource; they count where the request has an affinity to it. Such resources are chosen first, then those of
     /// which there is the least; what is chosen later is near to what was chosen before, and what is
     /// chosen before has something free near to it, wherever that can be had.
     ///
@@ -174,7 +175,7 @@ impl Pools {
     pub fn take(
         &mut self,
         request: &Request,
-        inputs: &BTreeMap<String, Vec<UnitId>>,
+        inputs: &BTreeMap<String, Vec<RanOn>>,
     ) -> Result<Option<LeaseId>, TakeError> {
         let Some(held) = self.choose(request, inputs)? else {
             return Ok(None);

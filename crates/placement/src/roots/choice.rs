@@ -125,6 +125,7 @@ mod tests {
         let mut links = HostLinks::default();
         for host in 0..4 {
             links.add_worker(host).unwrap();
+            links.set_nic(host, 1.25e9).unwrap();
         }
         if slow {
             links.set_nic(3, 1.25e8).unwrap();

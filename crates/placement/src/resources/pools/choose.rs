@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::{Held, IndexedPool, Pool, Pools, TakeError};
-use crate::resources::{Quantity, Request, UnitId};
+use crate::resources::{Quantity, RanOn, Request, UnitId};
 
 impl Pools {
     /// What a request would get now
     pub(super) fn choose(
         &self,
         request: &Request,
-        inputs: &BTreeMap<String, Vec<UnitId>>,
+        inputs: &BTreeMap<String, Vec<RanOn>>,
     ) -> Result<Option<Held>, TakeError> {
         self.meetable(request)?;
         let keeps = self.kept_for.as_ref() == Some(request);
@@ -40,13 +40,13 @@ impl Pools {
     fn in_turn<'a>(
         &self,
         request: &'a Request,
-        inputs: &'a BTreeMap<String, Vec<UnitId>>,
-    ) -> Vec<(&'a str, Quantity, &'a [UnitId])> {
+        inputs: &'a BTreeMap<String, Vec<RanOn>>,
+    ) -> Vec<(&'a str, Quantity, &'a [RanOn])> {
         let mut turns: Vec<_> = request
             .needs()
             .iter()
             .map(|(name, wanted)| {
-                let preferred: &[UnitId] = match inputs.get(name) {
+                let preferred: &[RanOn] = match inputs.get(name) {
                     Some(ids) if request.prefers(name) => ids,
                     _ => &[],
                 };

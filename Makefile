@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 NEWEST_VENV := .venv-newest
+DOCS_VENV := .venv-docs
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
@@ -146,7 +147,7 @@ chaos: build $(VENV)/.dev ## 20 jobs while processes die and the network breaks;
 	$(BIN)/python -m tests.chaos.run $(ARGS)
 
 .PHONY: check
-check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes nothing
+check: build $(VENV)/.dev ## Formatting, lints, types, documentation and its site; changes nothing
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy -p backhaul-testkit --test ucx --test tls -- -D warnings
@@ -155,6 +156,12 @@ check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest backhaul._native --mypy-config-file pyproject.toml
+	$(MAKE) --no-print-directory site
+
+# Needs no network once .venv-docs is there, and no build of Rust: it reads sources
+.PHONY: site
+site: $(DOCS_VENV)/.installed ## Build the site of the documents into target/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict --site-dir $(abspath $(TARGET))/site
 
 # Crates that compile C need a C compiler for that machine and are left out
 .PHONY: check-aarch64
@@ -179,7 +186,7 @@ fmt: $(VENV)/.dev ## Format Rust and Python, and mend what ruff can mend
 
 .PHONY: clean
 clean: ## Remove environments, builds and caches
-	rm -rf $(VENV) $(BENCH_VENV) $(NEWEST_VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(NEWEST_VENV) $(DOCS_VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/backhaul/_native*.so
 	find python tests benches -name __pycache__ -prune -exec rm -rf {} +
 
@@ -237,4 +244,12 @@ $(BENCH_VENV)/.venv:
 
 $(BENCH_VENV)/.peers: requirements/bench.txt | $(BENCH_VENV)/.venv
 	$(BENCH_VENV)/bin/python $(PIP_INSTALL) -r $<
+	@touch $@
+
+$(DOCS_VENV)/.venv:
+	$(call make_venv,$(DOCS_VENV))
+	@touch $@
+
+$(DOCS_VENV)/.installed: requirements/docs.txt | $(DOCS_VENV)/.venv
+	$(DOCS_VENV)/bin/python $(PIP_INSTALL) -r $<
 	@touch $@

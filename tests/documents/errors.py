@@ -1,0 +1,47 @@
+"""The reference of the errors: the tree and the docstrings of ``errors.py``."""
+
+from __future__ import annotations
+
+import inspect
+
+from backhaul import errors
+
+__all__ = ["page"]
+
+HEAD = """# Errors
+
+All of Backhaul's own exceptions, in `backhaul` and in `backhaul.errors`; made of that module, which
+`tests/documents` compares with this page. Causes and remedies, message by message:
+[troubleshooting.md](../guides/troubleshooting.md). What each bad input gets, word for word:
+[bad-inputs.md](../bad-inputs.md).
+
+"""
+
+MIDDLE = """
+Over Dask, a comm raises what Dask promises: `CommClosedError` from reads and writes, `OSError` or
+`ValueError` from `connect` and `listen`. `backhaul.ucp` raises UCX-Py's exceptions
+([from-ucx-py.md](../guides/from-ucx-py.md)).
+
+| error | is also | means |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    """Write the page."""
+    text = inspect.getdoc(errors)
+    assert text is not None
+    _, _, tree = text.partition("::\n\n")
+    rows = []
+    for name in sorted(errors.__all__):
+        error = getattr(errors, name)
+        bases = [base.__name__ for base in error.__mro__[1:] if base not in (object,)]
+        known = [base for base in bases if base not in ("Exception", "BaseException")]
+        also = ", ".join(f"`{base}`" for base in known)
+        rows.append(f"| `{name}` | {also} | {summary(error)} |")
+    return HEAD + f"```text\n{inspect.cleandoc(tree)}\n```\n" + MIDDLE + "\n".join(rows) + "\n"
+
+
+def summary(error: type[BaseException]) -> str:
+    """Give the docstring of an error, in one line."""
+    return " ".join(inspect.cleandoc(error.__doc__ or "").split())

@@ -1,0 +1,49 @@
+"""Every example runs as it stands, and its page names it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "examples"
+PROGRAMS = sorted(FOLDER.glob("*.py"))
+RUST = sorted((ROOT / "crates" / "fabric" / "examples").glob("*.rs"))
+PAGE = ROOT / "docs" / "examples.md"
+
+#: Of a machine that is busy with other things
+WATCHDOG_S = 300
+
+pytestmark = pytest.mark.timeout(WATCHDOG_S + 30)
+
+#: What it needs beside Backhaul, where that is not part of every environment
+NEEDS = {"tls_cluster.py": "cryptography", "dask_local_cluster.py": "pandas"}
+
+
+def test_there_are_ten_of_them_and_the_page_links_to_each() -> None:
+    assert len(PROGRAMS) >= 10
+    linked = set(re.findall(r"\]\(\.\./([^)]+)\)", PAGE.read_text(encoding="utf-8")))
+    assert {str(path.relative_to(ROOT)) for path in (*PROGRAMS, *RUST)} <= linked
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_it_runs_as_it_stands(program: Path, tmp_path: Path) -> None:
+    if program.name in NEEDS:
+        pytest.importorskip(NEEDS[program.name])
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONWARNINGS": "error::ResourceWarning"},
+        capture_output=True,
+        text=True,
+        timeout=WATCHDOG_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip(), "an example says what it did"
+    assert "Traceback" not in done.stderr

@@ -41,7 +41,8 @@ Every key, with its default and its meaning; made of
 compares with this page. A key is set like any other key of Dask: in a file below
 `~/.config/dask`, by `dask.config.set` before the cluster starts, or as an environment variable. The
 variable of a key is its name in capitals behind `DASK_`, with `__` in the place of each point and
-`_` in that of each hyphen: `distributed.comm.backhaul.spin` is `DASK_DISTRIBUTED__COMM__BACKHAUL__SPIN`.
+`_` in that of each hyphen: `distributed.comm.backhaul.spin` is
+`DASK_DISTRIBUTED__COMM__BACKHAUL__SPIN`.
 
 A default of `null` leaves the choice to Backhaul. A value that is not understood raises
 `ValueError` with the key, the value and what is allowed. Values are read when a listener or a comm

@@ -215,8 +215,8 @@ $(VENV)/.dev: requirements/dev.txt requirements/test.txt $(VENV)/.run | $(VENV)/
 	$(BIN)/python $(PIP_INSTALL) -r $<
 	@touch $@
 
-# The import proves that the extension and the interpreter fit.
-$(VENV)/.built: $(RUST_SOURCES) $(RUST_MANIFESTS) pyproject.toml $(VENV)/.run
+# The stub has the docstrings. The import proves that the extension and the interpreter fit.
+$(VENV)/.built: $(RUST_SOURCES) $(RUST_MANIFESTS) python/backhaul/_native.pyi pyproject.toml $(VENV)/.run
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.88 or later" >&2; exit 1; }
 	@echo "Building the extension, optimised"
 	@PIP_QUIET=1 $(BIN)/maturin develop --release

@@ -131,8 +131,10 @@ def page() -> str:
     rows["backhaul"] = rows.pop("backhaul")  # last
     parts = [HEAD]
     for section, listed in rows.items():
-        sentence = f"{meanings[section]}\n" if meanings[section] else ""
-        parts += [f"## {section}\n", sentence] if sentence else [f"## {section}\n"]
+        below = section.removeprefix(f"{ROOT_KEY}.")
+        parts.append(f"## {below}\n")
+        if below != section:
+            parts.append(". ".join(filter(None, [f"Below `{section}`", meanings[section]])) + "\n")
         parts += ["| key | default | may be | meaning |\n|---|---|---|---|", *listed, ""]
     return "\n".join(parts)
 

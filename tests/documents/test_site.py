@@ -1,0 +1,91 @@
+"""The site in a browser, at the width of a phone and of a desk: five pages that fit.
+
+``make site`` builds what is looked at; without it, or without Chromium, this is skipped. With
+``BACKHAUL_SCREENSHOTS`` naming a folder, what was seen is left there.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dask.browser import NAMES, Browser, chromium
+from tests.documents.written import ROOT
+
+SITE = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "site"
+
+#: With tables, code, generated signatures, pictures
+PAGES = [
+    "index.html",
+    "first-ten-minutes.html",
+    "guides/troubleshooting.html",
+    "reference/api.html",
+    "reference/configuration.html",
+]
+
+WIDTHS = [390, 1440]
+
+#: Boxes that are wider than the page, and do not scroll in one that is not
+OVERFLOWING = """
+[...document.querySelectorAll('.md-content *')]
+  .filter(each => each.getBoundingClientRect().right > innerWidth + 1)
+  .filter(each => {
+    for (let box = each; box; box = box.parentElement)
+      if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(box).overflowX)) return false;
+    return true;
+  })
+  .map(each => each.tagName + ' ' + each.textContent.trim().slice(0, 60))
+"""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Say nothing on the terminal of the tests."""
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    if chromium() is None:
+        pytest.skip(f"none of {', '.join(NAMES)} is on the path")
+    if not (SITE / "index.html").exists():
+        pytest.skip("the site is not built: make site")
+    handler = functools.partial(_Quiet, directory=str(SITE))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("width", WIDTHS)
+async def test_five_pages_fit_their_window_and_load_nothing_from_elsewhere(
+    site: str, width: int, tmp_path: Path
+) -> None:
+    program = chromium()
+    assert program is not None
+    async with Browser(program, tmp_path, width=width, height=940) as browser:
+        for page in PAGES:
+            await browser.open(f"{site}/{page}")
+            await browser.until(
+                f"document.readyState == 'complete' && location.href.endsWith('{page}')"
+            )
+            if folder := os.environ.get("BACKHAUL_SCREENSHOTS"):
+                name = f"{page.removesuffix('.html').replace('/', '-')}-{width}.png"
+                await browser.screenshot(Path(folder) / name)
+            assert await browser.evaluate("document.documentElement.scrollWidth") <= width, page
+            assert await browser.evaluate(OVERFLOWING) == [], page
+            loaded = await browser.evaluate(
+                "performance.getEntriesByType('resource').map(each => each.name)"
+            )
+            assert [each for each in loaded if not each.startswith(site)] == [], page
+        assert not browser.complaints

@@ -268,8 +268,8 @@ class Context:
     lanes : sequence of str, optional
         Lanes that may be used, best first; by default ``["inproc", "shm", "tcp"]``. Connections
         begin on TCP, and stay there if no other lane can be used. ``"ucx"`` loads UCX (the extra
-        ``ucx``), or raises `UcxUnavailable`; named without ``"tcp"``, peers without it are refused. By default
-        it is used between hosts with RDMA.
+        ``ucx``), or raises `UcxUnavailable`; named without ``"tcp"``, peers without it are refused.
+        By default it is used between hosts with RDMA.
     carriers : sequence of str, optional
         Ways for payload beside the lane, on lanes within a host: ``"lease"``, ``"single-copy"`` and
         ``"cuda"``, and on the ucx lane ``"ucx"``; by default all are used where both sides can,

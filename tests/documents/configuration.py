@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,7 +135,8 @@ def page() -> str:
         below = section.removeprefix(f"{ROOT_KEY}.")
         parts.append(f"## {below}\n")
         if below != section:
-            parts.append(". ".join(filter(None, [f"Below `{section}`", meanings[section]])) + "\n")
+            sentence = ". ".join(filter(None, [f"Below `{section}`", meanings[section]]))
+            parts.append(textwrap.fill(sentence, 100, break_on_hyphens=False) + "\n")
         parts += ["| key | default | may be | meaning |\n|---|---|---|---|", *listed, ""]
     return "\n".join(parts)
 

@@ -55,3 +55,8 @@ fn receive(endpoint: &Endpoint) -> Result<Vec<u8>, Box<dyn Error>> {
         .into_buffer()
         .ok_or_else(|| "a buffer of another type".into())
 }
+
+#[test]
+fn it_runs_as_it_stands() -> Result<(), Box<dyn Error>> {
+    main()
+}

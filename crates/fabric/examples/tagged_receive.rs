@@ -52,3 +52,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
 fn from(rank: u64, kind: u64) -> Tag {
     Tag(rank << 32 | kind)
 }
+
+#[test]
+fn it_runs_as_it_stands() -> Result<(), Box<dyn Error>> {
+    main()
+}

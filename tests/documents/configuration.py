@@ -49,8 +49,8 @@ A default of `null` leaves the choice to Backhaul. A value that is not understoo
 `ValueError` with the key, the value and what is allowed. Values are read when a listener or a comm
 is made, so a change affects what is made after it.
 
-[tuning.md](../guides/tuning.md) says which of them are worth a try, and
-[operations.md](../operations.md) what happens at each limit.
+[Tuning](../guides/tuning.md) says which of them are worth a try, and
+[operations](../operations.md) what happens at each limit.
 """
 
 

@@ -10,6 +10,9 @@ import re
 
 import yaml
 
+import backhaul.dask
+import backhaul.errors
+import backhaul.topology
 from tests.documents import commands, configuration, errors, variables
 from tests.documents.written import ROOT, assert_said
 
@@ -55,3 +58,16 @@ def test_every_counter_for_prometheus_is_in_its_reference() -> None:
     }
     assert names
     assert not [name for name in names if name not in text]
+
+
+#: What users do not call: Dask does, by the entry points
+FOR_DASK = {"BackhaulBackend", "BackhaulComm", "BackhaulConnector", "BackhaulListener", "backend"}
+
+
+def test_every_public_name_of_the_api_is_in_its_reference() -> None:
+    folder = ROOT / "docs" / "reference"
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in folder.glob("api*.md"))
+    told = set(re.findall(r"^::: \S+\.(\w+)$", pages, re.MULTILINE))
+    named = {*backhaul.__all__, *backhaul.dask.__all__, *backhaul.topology.__all__}
+    elsewhere = {*backhaul.errors.__all__, *FOR_DASK, "Settings", "__version__"}
+    assert not named - told - elsewhere

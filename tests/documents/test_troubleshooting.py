@@ -12,8 +12,8 @@ from tests.documents.written import ROOT
 
 GUIDES = ROOT / "docs" / "guides"
 
-#: Written by others: NumPy, the system
-OF_OTHERS = {"… is read-only", "Success (os error 0)"}
+#: Written by NumPy
+OF_OTHERS = {"… is read-only"}
 
 #: Parts of a message shorter than this say nothing
 FRAGMENT_MIN = 4

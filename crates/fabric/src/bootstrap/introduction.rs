@@ -77,9 +77,11 @@ impl Introduction {
 
     /// Opens the memory of the process at the other end of a socket, or says why it cannot be read
     pub(super) fn open(&self, socket: BorrowedFd<'_>) -> Result<Arc<PeerMemory>, String> {
-        let peer = rustix::net::sockopt::socket_peercred(socket);
-        let peer = peer.map_err(|error| error.to_string())?;
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
+        let peer = backhaul_sys::peer::credentials(socket).map_err(|error| error.to_string())?;
+        let pid = peer
+            .pid
+            .ok_or("the peer is in another process id namespace")?;
+        let pid = pid.get();
         let mut opened = lock(opened());
         let key = (pid, self.token);
         if let Some(memory) = opened.get(&key).and_then(Weak::upgrade) {

@@ -538,7 +538,7 @@ fn unix_socket() -> io::Result<OwnedFd> {
 /// Memory is shared between processes of one user, and of those allowed: the kernel says who is at the
 /// other end
 fn check_user(socket: BorrowedFd<'_>, uids: &[u32]) -> Result<(), OfferError> {
-    let theirs = rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw();
+    let theirs = backhaul_sys::peer::credentials(socket)?.uid;
     let ours = rustix::process::getuid().as_raw();
     if theirs != ours && !uids.contains(&theirs) {
         return Err(OfferError::OtherUser { theirs, ours });

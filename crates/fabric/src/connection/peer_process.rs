@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 
 use rustix::event::epoll::EventFlags;
-use rustix::net::sockopt;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use super::interest::PORT_PROCESS;
@@ -57,7 +56,8 @@ impl PeerProcesses {
     ) -> Option<Arc<PeerProcess>> {
         // A process of another name space has no id here, and one that has ended may have left its
         // id to another: then our peer has ended, too, and the sentinel says so before long.
-        let pid = sockopt::socket_peercred(socket).ok()?.pid;
+        let peer = backhaul_sys::peer::credentials(socket.as_fd()).ok()?;
+        let pid = Pid::from_raw(i32::try_from(peer.pid?.get()).ok()?)?;
         if pid == getpid() {
             return None;
         }

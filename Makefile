@@ -7,9 +7,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS_VENV := .venv-docs
 BENCH_VENV := .venv-bench
 NEWEST_VENV := .venv-newest
-DOCS_VENV := .venv-docs
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
@@ -186,8 +186,9 @@ fmt: $(VENV)/.dev ## Format Rust and Python, and mend what ruff can mend
 
 .PHONY: clean
 clean: ## Remove environments, builds and caches
-	rm -rf $(VENV) $(BENCH_VENV) $(NEWEST_VENV) $(DOCS_VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(NEWEST_VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/backhaul/_native*.so
+	rm -rf $(DOCS_VENV)
 	find python tests benches -name __pycache__ -prune -exec rm -rf {} +
 
 # --- Steps, each with its stamp ---------------------------------------------------------------
@@ -238,18 +239,18 @@ $(NEWEST_VENV)/.installed: $(VENV)/.built $(PYTHON_SOURCES) $(NEWEST_VENV)/.requ
 	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall $(NEWEST_VENV)/wheel/*.whl
 	@touch $@
 
-$(BENCH_VENV)/.venv:
-	$(call make_venv,$(BENCH_VENV))
-	@touch $@
-
-$(BENCH_VENV)/.peers: requirements/bench.txt | $(BENCH_VENV)/.venv
-	$(BENCH_VENV)/bin/python $(PIP_INSTALL) -r $<
-	@touch $@
-
 $(DOCS_VENV)/.venv:
 	$(call make_venv,$(DOCS_VENV))
 	@touch $@
 
 $(DOCS_VENV)/.installed: requirements/docs.txt | $(DOCS_VENV)/.venv
 	$(DOCS_VENV)/bin/python $(PIP_INSTALL) -r $<
+	@touch $@
+
+$(BENCH_VENV)/.venv:
+	$(call make_venv,$(BENCH_VENV))
+	@touch $@
+
+$(BENCH_VENV)/.peers: requirements/bench.txt | $(BENCH_VENV)/.venv
+	$(BENCH_VENV)/bin/python $(PIP_INSTALL) -r $<
 	@touch $@

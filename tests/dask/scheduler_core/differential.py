@@ -11,6 +11,7 @@ pin()
 
 import argparse
 import asyncio
+import os
 import re
 import sys
 import time
@@ -229,4 +230,9 @@ def _forget(name: str) -> None:
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The dependencies of a node are a frozenset, in the order of hashes: a seed is to mean one
+        # stream always.
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
     sys.exit(asyncio.run(main(sys.argv[1:])))

@@ -271,10 +271,11 @@ impl Core {
         now_s: f64,
         desired: Vec<String>,
         client: &str,
-    ) {
+    ) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
         self.0
-            .handle_client_desires_keys(&keys(&desired), client, &stimulus, now_s);
+            .handle_client_desires_keys(&keys(&desired), client, &stimulus, now_s)
+            .map_err(refusal)
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_client_releases_keys")]
@@ -326,8 +327,10 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_report_key")]
-    fn handle_report_key(&mut self, reported: &str, client: Option<&str>) {
-        self.0.handle_report_key(&key(reported), client);
+    fn handle_report_key(&mut self, reported: &str, client: Option<&str>) -> PyResult<()> {
+        self.0
+            .handle_report_key(&key(reported), client)
+            .map_err(refusal)
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_add_keys")]

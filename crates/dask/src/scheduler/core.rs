@@ -151,6 +151,13 @@ impl SchedulerCore {
             .ok_or_else(|| EventError::UnknownTask { key: shown(key) })
     }
 
+    pub(super) fn lacks(&self, task: TaskId, what: &'static str) -> EventError {
+        EventError::Lacks {
+            key: shown(&self.tasks[task].key),
+            what,
+        }
+    }
+
     pub(super) fn set_state(&mut self, task: TaskId, state: TaskState) {
         let one = &mut self.tasks[task];
         let before = std::mem::replace(&mut one.state, state);

@@ -61,6 +61,24 @@ pub enum EventError {
         /// The key
         key: String,
     },
+    /// A task that is not bound to its restrictions went to a worker without a resource it needs
+    #[error("{key} needs {resource}, which {worker} does not have")]
+    NoSuchResource {
+        /// The key
+        key: String,
+        /// The resource
+        resource: String,
+        /// The worker
+        worker: String,
+    },
+    /// A task has come where it needs what it does not have, where upstream asserts that it does
+    #[error("{key} has no {what}")]
+    Lacks {
+        /// The key
+        key: String,
+        /// A priority, a failure to blame it with, or a worker
+        what: &'static str,
+    },
     /// A graph names a dependency by a number that it has not given
     #[error("a graph of {names} names refers to name {number}")]
     UnknownName {

@@ -130,7 +130,7 @@ impl SchedulerCore {
             .filter_map(|&number| bound.known[number as usize])
             .collect();
         let client = self.clients.find_or_add(&graph.client);
-        self.desire(&wanted, client);
+        self.desire(&wanted, client)?;
         for &actor in &graph.actors {
             if let Some(task) = bound.known.get(actor as usize).copied().flatten() {
                 self.tasks[task].actor = true;
@@ -143,7 +143,7 @@ impl SchedulerCore {
             if let Some(one) = self.tasks.find(task)
                 && matches!(one.state, TaskState::Memory | TaskState::Erred)
             {
-                self.report_on(task, Some(client));
+                self.report_on(task, Some(client))?;
             }
         }
         Ok(GraphOutcome::Accepted {

@@ -1,6 +1,7 @@
 //! Which workers a task may run on, by hosts, addresses and resources.
 
-use super::core::SchedulerCore;
+use super::core::{SchedulerCore, shown};
+use super::error::EventError;
 use super::ids::{NameId, TaskId, WorkerId};
 use super::ordered_set::OrderedSet;
 
@@ -70,19 +71,32 @@ impl SchedulerCore {
         }
     }
 
-    pub(super) fn acquire_resources(&mut self, task: TaskId, worker: WorkerId) {
-        self.change_resources(task, worker, 1.0);
-    }
-
-    pub(super) fn release_resources(&mut self, task: TaskId, worker: WorkerId) {
-        self.change_resources(task, worker, -1.0);
-    }
-
-    fn change_resources(&mut self, task: TaskId, worker: WorkerId, sign: f64) {
+    /// Notes that a worker uses (1.0) or no longer uses (-1.0) what a task needs
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::NoSuchResource`], where upstream has a `KeyError`: a task with loose
+    /// restrictions may have gone to a worker without the resource.
+    pub(super) fn use_resources(
+        &mut self,
+        task: TaskId,
+        worker: WorkerId,
+        sign: f64,
+    ) -> Result<(), EventError> {
         for (resource, amount) in self.tasks[task].resources() {
-            if let Some(resource) = self.names.find(resource) {
-                self.workers[worker].use_resource(resource, sign * amount);
+            let name = self.names.find(resource);
+            let used = self.workers[worker].used_resources.iter_mut();
+            match used.into_iter().find(|(one, _)| Some(*one) == name) {
+                Some((_, used)) => *used += sign * amount,
+                None => {
+                    return Err(EventError::NoSuchResource {
+                        key: shown(&self.tasks[task].key),
+                        resource: resource.to_string(),
+                        worker: self.workers[worker].address.to_string(),
+                    });
+                }
             }
         }
+        Ok(())
     }
 }

@@ -98,16 +98,6 @@ impl Worker {
     pub(super) fn load(&self) -> f64 {
         self.processing.len() as f64 / f64::from(self.nthreads)
     }
-
-    pub(super) fn use_resource(&mut self, resource: NameId, amount: f64) {
-        if let Some((_, used)) = self
-            .used_resources
-            .iter_mut()
-            .find(|(name, _)| *name == resource)
-        {
-            *used += amount;
-        }
-    }
 }
 
 /// Workers by number and address

@@ -8,6 +8,7 @@ use super::super::ids::{ClientId, TaskId};
 use super::super::messages::{ClientMessage, Message};
 use super::super::recommendations::Recommendations;
 use super::super::task::{Key, TaskState};
+use super::super::transitions::erred::NO_BLAME;
 
 impl SchedulerCore {
     /// Handles a client that connects
@@ -38,18 +39,22 @@ impl SchedulerCore {
     }
 
     /// Handles a client that wants tasks; those that are not known are left out
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::Lacks`] for a failed task that has no failure.
     pub fn handle_client_desires_keys(
         &mut self,
         keys: &[Key],
         client: &str,
         stimulus: &Arc<str>,
         now_s: f64,
-    ) {
+    ) -> Result<(), EventError> {
         self.begin(stimulus, now_s);
         let client = self.clients.find_or_add(client);
         let known = keys.iter().filter_map(|key| self.keys.get(key).copied());
         let tasks: Vec<TaskId> = known.collect();
-        self.desire(&tasks, client);
+        self.desire(&tasks, client)
     }
 
     /// Handles a client that no longer wants tasks
@@ -187,7 +192,11 @@ impl SchedulerCore {
     }
 
     /// Handles a client that asks how a task is
-    pub fn handle_report_key(&mut self, key: &Key, client: Option<&str>) {
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::Lacks`] for a failed task that has no failure.
+    pub fn handle_report_key(&mut self, key: &Key, client: Option<&str>) -> Result<(), EventError> {
         let client = client.map(|client| self.clients.find_or_add(client));
         if let Some(&task) = self.keys.get(key) {
             return self.report_on(task, client);
@@ -201,32 +210,46 @@ impl SchedulerCore {
             Some(client) => self.send_to_client(client, message),
             None => self.messages.push(Message::ToClients(message)),
         }
+        Ok(())
     }
 
     /// Has a client want tasks
-    pub(in super::super) fn desire(&mut self, tasks: &[TaskId], client: ClientId) {
+    pub(in super::super) fn desire(
+        &mut self,
+        tasks: &[TaskId],
+        client: ClientId,
+    ) -> Result<(), EventError> {
         for &task in tasks {
             let who_wants = self.tasks[task].who_wants.get_or_insert_default();
             who_wants.insert(client);
             self.clients[client].wants.insert(task);
             if matches!(self.tasks[task].state, TaskState::Memory | TaskState::Erred) {
-                self.report_on(task, Some(client));
+                self.report_on(task, Some(client))?;
             }
         }
+        Ok(())
     }
 
     /// Tells who wants a task, and this client, how it ended
-    pub(in super::super) fn report_on(&mut self, task: TaskId, client: Option<ClientId>) {
+    pub(in super::super) fn report_on(
+        &mut self,
+        task: TaskId,
+        client: Option<ClientId>,
+    ) -> Result<(), EventError> {
         let message = match self.tasks[task].state {
             TaskState::Memory => ClientMessage::KeyInMemory {
                 key: Arc::clone(&self.tasks[task].key),
                 type_: None,
                 workers: None,
             },
+            TaskState::Erred if !self.tasks[task].is_blamed() => {
+                return Err(self.lacks(task, NO_BLAME));
+            }
             TaskState::Erred => self.erred_message(task),
-            _ => return,
+            _ => return Ok(()),
         };
         self.report(task, client, &message);
+        Ok(())
     }
 
     /// Tells who wants a task, and this client

@@ -196,7 +196,7 @@ impl SchedulerCore {
         }
         if let Some(client) = client {
             let client = self.clients.find_or_add(client);
-            self.desire(&tasks, client);
+            self.desire(&tasks, client)?;
         }
         Ok(())
     }

@@ -53,3 +53,6 @@ impl SchedulerCore {
         }
     }
 }
+
+/// What a task lacks that is to have erred by no task's failure
+pub(in super::super) const NO_BLAME: &str = "failure to be blamed with";

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::super::core::SchedulerCore;
+use super::super::error::EventError;
 use super::super::ids::{TaskId, WorkerId};
 use super::super::messages::{ClientMessage, TaskError};
 use super::super::recommendations::Recommendations;
@@ -124,7 +125,11 @@ impl SchedulerCore {
     ///
     /// Upstream makes up messages to its holders and clients here and then drops them; what is left
     /// of that is that dependents without results are told whom to blame.
-    pub(super) fn memory_to_erred(&mut self, task: TaskId, recs: &mut Recommendations) {
+    pub(super) fn memory_to_erred(
+        &mut self,
+        task: TaskId,
+        recs: &mut Recommendations,
+    ) -> Result<(), EventError> {
         self.remove_all_replicas(task);
         let blame = self.as_blamed(task);
         for dependent in self.tasks[task].dependents.listed() {
@@ -134,7 +139,7 @@ impl SchedulerCore {
         }
         self.set_state(task, TaskState::Erred);
         let erred = ErredBy::found(task, None, TaskError::ActorLost);
-        self.propagate_erred(task, Cause::Erred(&erred), recs);
+        self.propagate_erred(task, Cause::Erred(&erred), recs)
     }
 
     pub(super) fn as_blamed(&self, task: TaskId) -> Blame {

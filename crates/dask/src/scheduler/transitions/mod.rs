@@ -3,7 +3,7 @@
 //! The table is upstream's `_TRANSITIONS_TABLE`; each state a task leaves has a file of its own.
 //! What two states that are not in the table have between them is `Released`.
 
-mod erred;
+pub(super) mod erred;
 mod forgotten;
 mod memory;
 mod processing;
@@ -123,7 +123,7 @@ impl SchedulerCore {
         };
         match (start, finish) {
             (Released, Waiting) => self.released_to_waiting(task, recs),
-            (Released, Erred) => self.released_to_erred(task, recs),
+            (Released, Erred) => self.released_to_erred(task, recs)?,
             (Released | Memory, Forgotten) => self.forget(task, recs),
             (Waiting, Released) => self.waiting_to_released(task, recs),
             (Waiting, Processing) => self.waiting_to_processing(task, recs)?,
@@ -133,15 +133,15 @@ impl SchedulerCore {
             (Waiting, Memory) => {}
             (Queued, Released) => self.queued_to_released(task, recs),
             (Queued, Processing) => self.queued_to_processing(task, recs)?,
-            (Queued, Erred) => self.queued_to_erred(task, cause, recs),
+            (Queued, Erred) => self.queued_to_erred(task, cause, recs)?,
             (NoWorker, Released) => self.no_worker_to_released(task, recs),
             (NoWorker, Processing) => self.no_worker_to_processing(task, recs)?,
-            (NoWorker, Erred) => self.no_worker_to_erred(task, cause, recs),
-            (Processing, Released) => self.processing_to_released(task, recs),
+            (NoWorker, Erred) => self.no_worker_to_erred(task, cause, recs)?,
+            (Processing, Released) => self.processing_to_released(task, recs)?,
             (Processing, Memory) => self.processing_to_memory(task, cause, recs)?,
-            (Processing, Erred) => self.processing_to_erred(task, cause, recs),
+            (Processing, Erred) => self.processing_to_erred(task, cause, recs)?,
             (Memory, Released) => self.memory_to_released(task, recs),
-            (Memory, Erred) => self.memory_to_erred(task, recs),
+            (Memory, Erred) => self.memory_to_erred(task, recs)?,
             (Erred, Released) => self.erred_to_released(task, recs),
             _ => return Ok(false),
         }

@@ -8,7 +8,6 @@ use super::super::ids::{TaskId, WorkerId};
 use super::super::messages::{ComputeTask, Holders, Message, TaskError, WorkerMessage};
 use super::super::recommendations::Recommendations;
 use super::super::task::TaskState;
-use super::waiting::UNKNOWN_PRIORITY;
 use super::{Cause, ErredBy};
 
 impl SchedulerCore {
@@ -22,7 +21,7 @@ impl SchedulerCore {
         self.add_to_processing_of(worker, task);
         self.tasks[task].processing_on = Some(worker);
         self.set_state(task, TaskState::Processing);
-        self.acquire_resources(task, worker);
+        self.use_resources(task, worker, 1.0)?;
         self.check_idle_saturated(worker);
         self.tasks_sent += 1;
         if self.tasks[task].actor {
@@ -40,8 +39,7 @@ impl SchedulerCore {
         let limit_bytes = self.workers[worker].memory_limit;
         let fits = limit_bytes == 0 || input_bytes <= limit_bytes as i64;
         if fits || !self.config.refuse_over_memory {
-            self.send_task(task, worker);
-            return Ok(());
+            return self.send_task(task, worker);
         }
         let address = Arc::clone(&self.workers[worker].address);
         let error = TaskError::OverMemory {
@@ -56,16 +54,23 @@ impl SchedulerCore {
     }
 
     /// Sends a task to a worker as a new run
-    pub(in super::super) fn send_task(&mut self, task: TaskId, worker: WorkerId) {
+    pub(in super::super) fn send_task(
+        &mut self,
+        task: TaskId,
+        worker: WorkerId,
+    ) -> Result<(), EventError> {
         let run_id = self.runs;
         self.runs += 1;
         self.tasks[task].run_id = Some(run_id);
         let one = &self.tasks[task];
+        let Some(priority) = one.priority else {
+            return Err(self.lacks(task, "priority"));
+        };
         let requirements = one.requirements.as_deref();
         let message = ComputeTask {
             key: Arc::clone(&one.key),
             run_id,
-            priority: one.priority.unwrap_or(UNKNOWN_PRIORITY),
+            priority,
             who_has: self.holders(one.dependencies.iter()),
             nbytes: one
                 .dependencies
@@ -80,6 +85,7 @@ impl SchedulerCore {
         let address = Arc::clone(&self.workers[worker].address);
         let message = WorkerMessage::ComputeTask(Box::new(message));
         self.messages.push(Message::ToWorker(address, message));
+        Ok(())
     }
 
     /// Who has which of these
@@ -94,13 +100,18 @@ impl SchedulerCore {
             .collect()
     }
 
-    pub(super) fn processing_to_released(&mut self, task: TaskId, recs: &mut Recommendations) {
-        if let Some(worker) = self.end_processing(task) {
+    pub(super) fn processing_to_released(
+        &mut self,
+        task: TaskId,
+        recs: &mut Recommendations,
+    ) -> Result<(), EventError> {
+        if let Some(worker) = self.end_processing(task)? {
             let address = Arc::clone(&self.workers[worker].address);
             let key = Arc::clone(&self.tasks[task].key);
             self.send_free_keys(&address, &key);
         }
         self.propagate_released(task, recs);
+        Ok(())
     }
 
     pub(super) fn processing_to_memory(
@@ -133,7 +144,7 @@ impl SchedulerCore {
                 .count_duration(group, action, computes, [*start_s, *stop_s]);
         }
         self.set_nbytes(task, finished.nbytes);
-        self.end_processing(task);
+        self.end_processing(task)?;
         self.add_to_memory(task, worker, finished, recs);
         Ok(())
     }
@@ -143,27 +154,29 @@ impl SchedulerCore {
         task: TaskId,
         cause: Cause<'_>,
         recs: &mut Recommendations,
-    ) {
+    ) -> Result<(), EventError> {
         let one = &self.tasks[task];
         if one.actor
             && let Some(worker) = one.processing_on
         {
             self.remove_actor(worker, task);
         }
-        self.end_processing(task);
-        self.propagate_erred(task, cause, recs);
+        self.end_processing(task)?;
+        self.propagate_erred(task, cause, recs)
     }
 
     /// Takes a task from its worker, which is returned if it is in the cluster still
-    fn end_processing(&mut self, task: TaskId) -> Option<WorkerId> {
-        let worker = self.tasks[task].processing_on.take()?;
+    fn end_processing(&mut self, task: TaskId) -> Result<Option<WorkerId>, EventError> {
+        let Some(worker) = self.tasks[task].processing_on.take() else {
+            return Err(self.lacks(task, "worker"));
+        };
         self.remove_from_processing_of(worker, task);
         if !self.workers.is_current(worker) {
-            return None;
+            return Ok(None);
         }
         self.check_idle_saturated(worker);
-        self.release_resources(task, worker);
-        Some(worker)
+        self.use_resources(task, worker, -1.0)?;
+        Ok(Some(worker))
     }
 
     pub(in super::super) fn add_actor(&mut self, worker: WorkerId, task: TaskId) {

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use super::super::core::SchedulerCore;
+use super::super::error::EventError;
 use super::super::ids::{ClientId, TaskId};
 use super::super::recommendations::Recommendations;
 use super::super::task::{Blame, TaskState};
 use super::Cause;
+use super::erred::NO_BLAME;
 
 impl SchedulerCore {
     pub(super) fn propagate_released(&mut self, task: TaskId, recs: &mut Recommendations) {
@@ -35,7 +37,7 @@ impl SchedulerCore {
         task: TaskId,
         cause: Cause<'_>,
         recs: &mut Recommendations,
-    ) {
+    ) -> Result<(), EventError> {
         self.set_state(task, TaskState::Erred);
         let blamed = match cause {
             Cause::Erred(erred) => self.tasks.find(erred.blamed).map(|one| Blame {
@@ -63,7 +65,9 @@ impl SchedulerCore {
             }
             failure.blame = blamed;
         }
-        let blame = failure.blame.clone();
+        let Some(blame) = failure.blame.clone() else {
+            return Err(self.lacks(task, NO_BLAME));
+        };
         let erred_on = failure.erred_on.clone().unwrap_or_default();
         self.erred
             .push_front((Arc::clone(&self.tasks[task].key), erred_on));
@@ -71,7 +75,7 @@ impl SchedulerCore {
 
         let waiters = self.tasks[task].waiters.take();
         for waiter in waiters.iter().flat_map(|waiters| waiters.iter()) {
-            self.tasks[waiter].failure_mut().blame = blame.clone();
+            self.tasks[waiter].failure_mut().blame = Some(blame.clone());
             recs.set(waiter, TaskState::Erred);
         }
         for dependency in self.tasks[task].dependencies.listed() {
@@ -84,6 +88,7 @@ impl SchedulerCore {
         let message = self.erred_message(task);
         self.send_to_who_wants(task, &message);
         self.fire_and_forget(task, recs);
+        Ok(())
     }
 
     /// Has the client that only waits for ends no longer want a task

@@ -29,9 +29,9 @@ impl SchedulerCore {
         task: TaskId,
         cause: Cause<'_>,
         recs: &mut Recommendations,
-    ) {
+    ) -> Result<(), EventError> {
         self.queue.remove(task);
-        self.propagate_erred(task, cause, recs);
+        self.propagate_erred(task, cause, recs)
     }
 
     pub(super) fn no_worker_to_released(&mut self, task: TaskId, recs: &mut Recommendations) {
@@ -56,9 +56,9 @@ impl SchedulerCore {
         task: TaskId,
         cause: Cause<'_>,
         recs: &mut Recommendations,
-    ) {
+    ) -> Result<(), EventError> {
         self.remove_from_unrunnable(task);
-        self.propagate_erred(task, cause, recs);
+        self.propagate_erred(task, cause, recs)
     }
 
     pub(super) fn remove_from_unrunnable(&mut self, task: TaskId) {

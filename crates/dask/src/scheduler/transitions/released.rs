@@ -1,9 +1,11 @@
 //! From `Released`: to wait for dependencies, or to share the failure of one.
 
 use super::super::core::SchedulerCore;
+use super::super::error::EventError;
 use super::super::ids::TaskId;
 use super::super::recommendations::Recommendations;
 use super::super::task::TaskState;
+use super::erred::NO_BLAME;
 
 impl SchedulerCore {
     pub(super) fn released_to_waiting(&mut self, task: TaskId, recs: &mut Recommendations) {
@@ -35,16 +37,23 @@ impl SchedulerCore {
         }
     }
 
-    pub(super) fn released_to_erred(&mut self, task: TaskId, recs: &mut Recommendations) {
-        let blame = self.blame_of(task);
+    pub(super) fn released_to_erred(
+        &mut self,
+        task: TaskId,
+        recs: &mut Recommendations,
+    ) -> Result<(), EventError> {
+        let Some(blame) = self.blame_of(task) else {
+            return Err(self.lacks(task, NO_BLAME));
+        };
         for dependent in self.tasks[task].dependents.listed() {
             if self.tasks[dependent].who_has.is_empty() {
-                self.tasks[dependent].failure_mut().blame = blame.clone();
+                self.tasks[dependent].failure_mut().blame = Some(blame.clone());
                 recs.set(dependent, TaskState::Erred);
             }
         }
         let message = self.erred_message(task);
         self.send_to_who_wants(task, &message);
         self.set_state(task, TaskState::Erred);
+        Ok(())
     }
 }

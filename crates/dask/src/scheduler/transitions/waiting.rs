@@ -73,4 +73,4 @@ impl SchedulerCore {
 }
 
 /// Of a task that came without a graph; it has nothing to run, and is never sent
-pub(in super::super) const UNKNOWN_PRIORITY: Priority = Priority([0.0; 3]);
+const UNKNOWN_PRIORITY: Priority = Priority([0.0; 3]);

@@ -1321,28 +1321,80 @@ class SchedulerCore:
     def handle_graph(self, stimulus: str, now_s: float, /, **parts: Any) -> tuple[int, int] | None:
         """Take a graph; return how many tasks are new and how many collide, None if it depends on what is lost."""
 
-    def handle_task_finished(self, stimulus: str, now_s: float, /, *, key: str, worker: str, run_id: int, nbytes: int, type: bytes, typename: str, startstops: list[tuple[str, float, float]]) -> None:
+    def handle_task_finished(
+        self,
+        stimulus: str,
+        now_s: float,
+        /,
+        *,
+        key: str,
+        worker: str,
+        run_id: int,
+        nbytes: int,
+        type: bytes,
+        typename: str,
+        startstops: list[tuple[str, float, float]],
+    ) -> None:
         """Take a task that ended well."""
 
-    def handle_task_erred(self, stimulus: str, now_s: float, /, *, key: str, worker: str, run_id: int, exception: bytes, traceback: bytes | None, exception_text: str, traceback_text: str) -> None:
+    def handle_task_erred(
+        self,
+        stimulus: str,
+        now_s: float,
+        /,
+        *,
+        key: str,
+        worker: str,
+        run_id: int,
+        exception: bytes,
+        traceback: bytes | None,
+        exception_text: str,
+        traceback_text: str,
+    ) -> None:
         """Take a task that failed."""
 
     def handle_reschedule(self, stimulus: str, now_s: float, key: str, worker: str | None) -> None:
         """Take a task that its worker gives back."""
 
-    def handle_long_running(self, stimulus: str, now_s: float, key: str, worker: str, run_id: int, compute_s: float | None) -> None:
+    def handle_long_running(
+        self,
+        stimulus: str,
+        now_s: float,
+        key: str,
+        worker: str,
+        run_id: int,
+        compute_s: float | None,
+    ) -> None:
         """Take a task that has left its thread."""
 
-    def handle_worker_added(self, stimulus: str, now_s: float, /, *, address: str, name: str, host: str, nthreads: int, memory_limit: int, status: str, resources: dict[str, float], bandwidth_bytes_per_s: float) -> None:
+    def handle_worker_added(
+        self,
+        stimulus: str,
+        now_s: float,
+        /,
+        *,
+        address: str,
+        name: str,
+        host: str,
+        nthreads: int,
+        memory_limit: int,
+        status: str,
+        resources: dict[str, float],
+        bandwidth_bytes_per_s: float,
+    ) -> None:
         """Take a worker that joins."""
 
-    def handle_worker_removed(self, stimulus: str, now_s: float, address: str, expected: bool, close: bool) -> None:
+    def handle_worker_removed(
+        self, stimulus: str, now_s: float, address: str, expected: bool, close: bool
+    ) -> None:
         """Take a worker that has gone, or is sent away."""
 
     def handle_worker_status(self, stimulus: str, now_s: float, address: str, status: str) -> None:
         """Take a worker that pauses or goes on."""
 
-    def handle_heartbeat(self, address: str, bandwidth_bytes_per_s: float, executing: list[tuple[str, float]]) -> None:
+    def handle_heartbeat(
+        self, address: str, bandwidth_bytes_per_s: float, executing: list[tuple[str, float]]
+    ) -> None:
         """Take what a worker measured."""
 
     def handle_resources(self, address: str, resources: dict[str, float]) -> None:
@@ -1357,13 +1409,26 @@ class SchedulerCore:
     def handle_client_removed(self, stimulus: str, now_s: float, client: str) -> None:
         """Take a client that goes."""
 
-    def handle_client_desires_keys(self, stimulus: str, now_s: float, desired: list[str], client: str) -> None:
+    def handle_client_desires_keys(
+        self, stimulus: str, now_s: float, desired: list[str], client: str
+    ) -> None:
         """Take a client that wants tasks."""
 
-    def handle_client_releases_keys(self, stimulus: str, now_s: float, released: list[str], client: str) -> None:
+    def handle_client_releases_keys(
+        self, stimulus: str, now_s: float, released: list[str], client: str
+    ) -> None:
         """Take a client that no longer wants tasks."""
 
-    def handle_cancel(self, stimulus: str, now_s: float, cancelled: list[str], client: str, force: bool, reason: str, msg: str) -> None:
+    def handle_cancel(
+        self,
+        stimulus: str,
+        now_s: float,
+        cancelled: list[str],
+        client: str,
+        force: bool,
+        reason: str,
+        msg: str,
+    ) -> None:
         """Take a client that cancels tasks."""
 
     def handle_retry(self, stimulus: str, now_s: float, retried: list[str]) -> list[str]:
@@ -1375,19 +1440,33 @@ class SchedulerCore:
     def handle_add_keys(self, stimulus: str, now_s: float, address: str, added: list[str]) -> None:
         """Take a worker that has results."""
 
-    def handle_release_worker_data(self, stimulus: str, now_s: float, key: str, address: str) -> None:
+    def handle_release_worker_data(
+        self, stimulus: str, now_s: float, key: str, address: str
+    ) -> None:
         """Take a worker that has lost a result."""
 
-    def handle_request_refresh_who_has(self, stimulus: str, now_s: float, asked: list[str], address: str) -> None:
+    def handle_request_refresh_who_has(
+        self, stimulus: str, now_s: float, asked: list[str], address: str
+    ) -> None:
         """Take a worker that asks where results are."""
 
-    def handle_acquire_replicas(self, stimulus: str, now_s: float, address: str, acquired: list[str]) -> None:
+    def handle_acquire_replicas(
+        self, stimulus: str, now_s: float, address: str, acquired: list[str]
+    ) -> None:
         """Ask a worker to fetch results."""
 
-    def handle_remove_replicas(self, stimulus: str, now_s: float, address: str, removed: list[str]) -> None:
+    def handle_remove_replicas(
+        self, stimulus: str, now_s: float, address: str, removed: list[str]
+    ) -> None:
         """Ask a worker to drop results of which there are others."""
 
-    def handle_update_data(self, stimulus: str, now_s: float, placed: list[tuple[str, str, str, int | None, list[str]]], client: str | None) -> None:
+    def handle_update_data(
+        self,
+        stimulus: str,
+        now_s: float,
+        placed: list[tuple[str, str, str, int | None, list[str]]],
+        client: str | None,
+    ) -> None:
         """Take results that a client put on workers: key, group, prefix, bytes, addresses."""
 
     def handle_restrictions(self, key: str, addresses: list[str] | None) -> None:

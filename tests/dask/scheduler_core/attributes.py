@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distributed.scheduler import ALL_TASK_STATES, Scheduler, TaskState, WorkerState
+from distributed.scheduler import ALL_TASK_STATES
 
 from .upstream import exception_name
 
@@ -17,7 +17,7 @@ __all__ = ["attributes_of", "difference", "message_of", "our_attributes", "our_m
 STATES = sorted(ALL_TASK_STATES)
 
 
-def attributes_of(state: Scheduler) -> dict[str, Any]:
+def attributes_of(state: Any) -> dict[str, Any]:
     """Say all of a scheduler."""
     return {
         "tasks": {key: _task(ts) for key, ts in state.tasks.items()},
@@ -55,7 +55,7 @@ def _keys(tasks: Any) -> list[str] | None:
     return None if tasks is None else [ts.key for ts in tasks]
 
 
-def _task(ts: TaskState) -> dict[str, Any]:
+def _task(ts: Any) -> dict[str, Any]:
     return {
         "state": ts.state,
         "run_spec": ts.run_spec is not None,
@@ -89,7 +89,7 @@ def _task(ts: TaskState) -> dict[str, Any]:
     }
 
 
-def _worker(ws: WorkerState) -> dict[str, Any]:
+def _worker(ws: Any) -> dict[str, Any]:
     return {
         "name": ws.name,
         "host": ws.host,
@@ -121,7 +121,7 @@ def _collection(one: Any) -> dict[str, Any]:
     }
 
 
-def _group(state: Scheduler, tg: Any) -> dict[str, Any]:
+def _group(state: Any, tg: Any) -> dict[str, Any]:
     last = tg.last_worker
     if last is not None:
         last = last.address if state.workers.get(last.address) is last else "gone"

@@ -1,19 +1,12 @@
 """One stream of events for upstream's scheduler and ours, compared after each.
 
-``python -m tests.dask.scheduler_core.differential --seeds 100`` from the root of the repository.
+Imported once `pinned.pin` has been called; see ``__main__.py``.
 """
 
 from __future__ import annotations
 
-from .pinned import pin
-
-pin()
-
 import argparse
-import asyncio
-import os
 import re
-import sys
 import time
 import warnings
 from collections import Counter
@@ -88,29 +81,28 @@ class Pair:
             pairs = zip(upstream_log, log, strict=False)
             at = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
             at = min(len(upstream_log), len(log)) if at is None else at
-            return (
-                f"transition {at}: upstream has {upstream_log[at : at + 3]}, ours {log[at : at + 3]}"
-            )
+            theirs, ours = upstream_log[at : at + 3], log[at : at + 3]
+            return f"transition {at}: upstream has {theirs}, ours {ours}"
         sent = {
             receiver: [message_of(message) for message in messages]
             for receiver, messages in self.upstream.take_messages().items()
         }
-        ours = {
+        ours_sent = {
             receiver: [our_message(message) for message in messages]
             for receiver, messages in self.ours.take_messages().items()
         }
         self.counted["messages"] += sum(map(len, sent.values()))
         # What led to a refusal upstream has not sent, ours has.
-        if sent != ours and not refused:
-            return difference(sent, ours, "messages")
+        if sent != ours_sent and not refused:
+            return difference(sent, ours_sent, "messages")
         attributes = attributes_of(self.upstream.state)
-        our = our_attributes(self.ours.core.dump())
+        dump = our_attributes(self.ours.core.dump())
         self.counted["attributes"] += len(attributes) + sum(
             len(one)
             for kind in ("tasks", "workers", "task_groups", "task_prefixes")
             for one in attributes[kind].values()
         )
-        return difference(attributes, our) if attributes != our else None
+        return difference(attributes, dump) if attributes != dump else None
 
 
 def run(seed: int, length: int, counted: Counter[str]) -> tuple[list[Event], str | None]:
@@ -177,10 +169,13 @@ def kind_of(found: str | None) -> str:
 
 
 #: Refusals that leave nothing half done, by what ours says.
-HARMLESS = re.compile("^'?(no worker at|no client|no task|a worker is known)|was finished by|no client wants")
+HARMLESS = re.compile(
+    "^'?(no worker at|no client|no task|a worker is known)|was finished by|no client wants"
+)
 
 
 async def main(arguments: list[str]) -> int:
+    """Run streams, and say what differs; return the status to exit with."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
@@ -227,12 +222,3 @@ def _forget(name: str) -> None:
             handled(self, event, now_s, culled)
 
     Ours._apply = apply  # type: ignore[method-assign]
-
-
-if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        # The dependencies of a node are a frozenset, in the order of hashes: a seed is to mean one
-        # stream always.
-        environment = {**os.environ, "PYTHONHASHSEED": "0"}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
-    sys.exit(asyncio.run(main(sys.argv[1:])))

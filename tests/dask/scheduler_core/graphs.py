@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from distributed.scheduler import Scheduler
-
 from .events import Graph, GraphTask
 
 __all__ = ["Graphs"]
@@ -30,7 +28,7 @@ class Graphs:
             return f"{prefix}-{self.named}"
         return f"('{prefix}-{self.random.randrange(3)}', {self.named})"
 
-    def next(self, state: Scheduler, client: str) -> Graph:
+    def next(self, state: Any, client: str) -> Graph:
         """Make a graph that may depend on tasks that are known."""
         rnd = self.random
         dependencies = rnd.choice(self.shapes)(list(state.tasks))
@@ -54,24 +52,26 @@ class Graphs:
             )
             for order, (name, inputs) in enumerate(dependencies.items())
         }
+        user_priority: Any = rnd.choice([0, 0, 0, 1, -2, {names[0]: 5}])
+        submits = rnd.random() < 0.05
         return Graph(
             tasks=tasks,
             wanted=tuple(dict.fromkeys(wanted)),
             client=client,
             annotated=annotated,
-            user_priority=rnd.choice([0, 0, 0, 1, -2, {names[0]: 5}]),
-            submitting_task=rnd.choice([*state.tasks, "no-such-key"]) if rnd.random() < 0.05 else None,
+            user_priority=user_priority,
+            submitting_task=rnd.choice([*state.tasks, "no-such-key"]) if submits else None,
             fifo_timeout_s=rnd.choice([0.0, 0.1]),
             actors=tuple(wanted[:1]) if rnd.random() < 0.05 and wanted[0] in tasks else (),
         )
 
     def _annotations(
-        self, state: Scheduler, names: list[str]
+        self, state: Any, names: list[str]
     ) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
         rnd = self.random
         if not self.annotates or rnd.random() < 0.5:
             return (), {}
-        some = [*state.workers, "tcp://10.0.0.1:1", "10.0.0.1", "10.0.0.9"]
+        some: list[str] = [*state.workers, "tcp://10.0.0.1:1", "10.0.0.1", "10.0.0.9"]
         some += [ws.name for ws in state.workers.values()]
         choices: dict[str, list[Any]] = {
             "workers": [[], [], [rnd.choice(some)], [rnd.choice(some), rnd.choice(some)]],
@@ -98,9 +98,7 @@ class Graphs:
     def _map(self, known: list[str]) -> dict[str, list[str]]:
         prefix = self.random.choice(["inc", "map"])
         shared = self._inputs(known, 1) if self.random.random() < 0.3 else []
-        return {
-            self.name(prefix): list(shared) for _ in range(self.random.choice([1, 3, 10, 30]))
-        }
+        return {self.name(prefix): list(shared) for _ in range(self.random.choice([1, 3, 10, 30]))}
 
     def _chain(self, known: list[str]) -> dict[str, list[str]]:
         graph: dict[str, list[str]] = {}

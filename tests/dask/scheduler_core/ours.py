@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dask.utils import key_split
 from distributed.utils import key_split_group
 
 from backhaul._native import SchedulerCore
-from dask.utils import key_split
 
 from .events import Event, Graph
 
@@ -108,7 +108,7 @@ class Ours:
         }
 
     def take_messages(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
-        """Messages by kind and name of their receiver, in the order in which they are to be sent."""
+        """Messages by kind and name of their receiver, in the order of sending."""
         taken: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for kind, name, message in self.core.take_messages():
             for receiver in [name] if name is not None else self.clients:

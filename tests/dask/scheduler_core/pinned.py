@@ -1,9 +1,9 @@
 """Upstream's scheduler with sets that list their members in the order of their addition.
 
 Python's sets list theirs by hashes, and which worker is taken of equal ones, or which task goes
-first, hangs on that. `pin` loads ``distributed.scheduler`` and ``distributed.collections`` from their own
-sources with every set replaced by one in order: no line of logic changes, and no choice is left to
-hashes. It must be called before anything imports ``distributed``.
+first, hangs on that. `pin` loads ``distributed.scheduler`` and ``distributed.collections`` from
+their own sources with every set replaced by one in order: no line of logic changes, and no choice
+is left to hashes. It must be called before anything imports ``distributed``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OrderedSet(MutableSet[Any]):
     def __and__(self, other: Any) -> OrderedSet:
         return OrderedSet(member for member in self.members if member in other)
 
-    def __iand__(self, other: Any) -> OrderedSet:  # type: ignore[override,misc]
+    def __iand__(self, other: Any) -> OrderedSet:
         self.members = {member: None for member in self.members if member in other}
         return self
 

@@ -10,8 +10,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from distributed.scheduler import Scheduler
-
 from .events import Event
 from .graphs import Graphs
 
@@ -43,7 +41,7 @@ class Stream:
         events = [self.event("client_added", client=client) for client in self.clients]
         return events + [self.worker() for _ in range(self.random.choice([0, 1, 2, 3, 5, 22]))]
 
-    def next(self, state: Scheduler) -> Event:
+    def next(self, state: Any) -> Event:
         """Make an event that fits the state, mostly."""
         makers, weights = list(self.weights), list(self.weights.values())
         while True:
@@ -77,19 +75,19 @@ class Stream:
             bandwidth_bytes_per_s=rnd.choice([100e6, 100e6, 50e6, 1e9]),
         )
 
-    def some(self, state: Scheduler, *states: str) -> str | None:
-        """The key of a task in one of these states."""
+    def some(self, state: Any, *states: str) -> str | None:
+        """Choose a task in one of these states."""
         keys = [key for key, ts in state.tasks.items() if ts.state in states]
         return self.random.choice(keys) if keys else None
 
     def many(self, keys: list[str], at_most: int = 3) -> list[str]:
         return self.random.sample(keys, min(len(keys), self.random.randint(1, at_most)))
 
-    def address(self, state: Scheduler) -> str | None:
+    def address(self, state: Any) -> str | None:
         return self.random.choice(list(state.workers)) if state.workers else None
 
-    def run(self, state: Scheduler) -> tuple[str, str, int] | None:
-        """A run of a task: key, worker, number; one in ten is a lie."""
+    def run(self, state: Any) -> tuple[str, str, int] | None:
+        """Choose a run of a task: key, worker, number; some are lies."""
         rnd = self.random
         lie = rnd.random()
         if lie < 0.04 and self.old_runs:
@@ -105,18 +103,19 @@ class Stream:
         if key is None:
             return None
         ts = state.tasks[key]
-        assert ts.processing_on is not None and ts.run_id is not None
+        assert ts.processing_on is not None
+        assert ts.run_id is not None
         run = key, ts.processing_on.address, ts.run_id
         self.old_runs = [*self.old_runs[-20:], run]
         return run
 
 
-def _graph(stream: Stream, state: Scheduler) -> Event | None:
+def _graph(stream: Stream, state: Any) -> Event | None:
     graph = stream.graphs.next(state, stream.random.choice(stream.clients))
     return stream.event("graph", stream.random.choice([0.01, 1.0]), graph=graph)
 
 
-def _finished(stream: Stream, state: Scheduler) -> Event | None:
+def _finished(stream: Stream, state: Any) -> Event | None:
     run = stream.run(state)
     if run is None:
         return None
@@ -139,7 +138,7 @@ def _finished(stream: Stream, state: Scheduler) -> Event | None:
     )
 
 
-def _erred(stream: Stream, state: Scheduler) -> Event | None:
+def _erred(stream: Stream, state: Any) -> Event | None:
     run = stream.run(state)
     if run is None:
         return None
@@ -156,17 +155,15 @@ def _erred(stream: Stream, state: Scheduler) -> Event | None:
     )
 
 
-def _releases(stream: Stream, state: Scheduler) -> Event | None:
+def _releases(stream: Stream, state: Any) -> Event | None:
     client = stream.random.choice(stream.clients)
     wants = [ts.key for ts in state.clients[client].wants_what] if client in state.clients else []
     if not wants:
         return None
-    return stream.event(
-        "client_releases_keys", released=stream.many(wants, 8), client=client
-    )
+    return stream.event("client_releases_keys", released=stream.many(wants, 8), client=client)
 
 
-def _desires(stream: Stream, state: Scheduler) -> Event | None:
+def _desires(stream: Stream, state: Any) -> Event | None:
     if not state.tasks:
         return None
     client = stream.random.choice([*stream.clients, "fire-and-forget", "variable"])
@@ -175,7 +172,7 @@ def _desires(stream: Stream, state: Scheduler) -> Event | None:
     )
 
 
-def _client_goes(stream: Stream, state: Scheduler) -> Event | None:
+def _client_goes(stream: Stream, state: Any) -> Event | None:
     if len(stream.clients) < 2:
         client = f"carol {stream.made}"
         stream.clients.append(client)
@@ -184,7 +181,7 @@ def _client_goes(stream: Stream, state: Scheduler) -> Event | None:
     return stream.event("client_removed", client=client)
 
 
-def _cancel(stream: Stream, state: Scheduler) -> Event | None:
+def _cancel(stream: Stream, state: Any) -> Event | None:
     if not state.tasks:
         return None
     client = stream.random.choice(stream.clients)
@@ -196,18 +193,18 @@ def _cancel(stream: Stream, state: Scheduler) -> Event | None:
     )
 
 
-def _retry(stream: Stream, state: Scheduler) -> Event | None:
+def _retry(stream: Stream, state: Any) -> Event | None:
     erred = [key for key, ts in state.tasks.items() if ts.state == "erred"]
     return stream.event("retry", retried=stream.many(erred)) if erred else None
 
 
-def _report(stream: Stream, state: Scheduler) -> Event | None:
+def _report(stream: Stream, state: Any) -> Event | None:
     keys = [*state.tasks, "no-such-key"]
     client = stream.random.choice([*stream.clients, None])
     return stream.event("report_key", reported=stream.random.choice(keys), client=client)
 
 
-def _reschedule(stream: Stream, state: Scheduler) -> Event | None:
+def _reschedule(stream: Stream, state: Any) -> Event | None:
     run = stream.run(state)
     if run is None:
         return None
@@ -215,7 +212,7 @@ def _reschedule(stream: Stream, state: Scheduler) -> Event | None:
     return stream.event("reschedule", key=key, worker=stream.random.choice([worker, None]))
 
 
-def _long_running(stream: Stream, state: Scheduler) -> Event | None:
+def _long_running(stream: Stream, state: Any) -> Event | None:
     run = stream.run(state)
     if run is None:
         return None
@@ -224,11 +221,11 @@ def _long_running(stream: Stream, state: Scheduler) -> Event | None:
     return stream.event("long_running", key=key, worker=worker, run_id=run_id, compute_s=compute_s)
 
 
-def _worker_comes(stream: Stream, state: Scheduler) -> Event | None:
+def _worker_comes(stream: Stream, state: Any) -> Event | None:
     return stream.worker()
 
 
-def _worker_goes(stream: Stream, state: Scheduler) -> Event | None:
+def _worker_goes(stream: Stream, state: Any) -> Event | None:
     address = stream.address(state)
     if address is None:
         return None
@@ -242,7 +239,7 @@ def _worker_goes(stream: Stream, state: Scheduler) -> Event | None:
     )
 
 
-def _status(stream: Stream, state: Scheduler) -> Event | None:
+def _status(stream: Stream, state: Any) -> Event | None:
     address = stream.address(state)
     if address is None:
         return None
@@ -250,7 +247,7 @@ def _status(stream: Stream, state: Scheduler) -> Event | None:
     return stream.event("worker_status", address=address, status=stream.random.choice(statuses))
 
 
-def _heartbeat(stream: Stream, state: Scheduler) -> Event | None:
+def _heartbeat(stream: Stream, state: Any) -> Event | None:
     address = stream.address(state)
     if address is None:
         return None
@@ -265,7 +262,7 @@ def _heartbeat(stream: Stream, state: Scheduler) -> Event | None:
     )
 
 
-def _resources(stream: Stream, state: Scheduler) -> Event | None:
+def _resources(stream: Stream, state: Any) -> Event | None:
     address = stream.address(state)
     if address is None:
         return None
@@ -273,11 +270,11 @@ def _resources(stream: Stream, state: Scheduler) -> Event | None:
     return stream.event("resources", address=address, resources=resources)
 
 
-def _no_workers(stream: Stream, state: Scheduler) -> Event | None:
+def _no_workers(stream: Stream, state: Any) -> Event | None:
     return stream.event("no_workers_check", stream.random.choice([0.01, 40.0]))
 
 
-def _add_keys(stream: Stream, state: Scheduler) -> Event | None:
+def _add_keys(stream: Stream, state: Any) -> Event | None:
     address = stream.address(state)
     if address is None:
         return None
@@ -286,7 +283,7 @@ def _add_keys(stream: Stream, state: Scheduler) -> Event | None:
     return stream.event("add_keys", address=address, added=keys)
 
 
-def _release_data(stream: Stream, state: Scheduler) -> Event | None:
+def _release_data(stream: Stream, state: Any) -> Event | None:
     key = stream.some(state, "memory") or stream.some(state, *ANY_STATE)
     address = stream.address(state)
     if key is None or address is None:
@@ -297,7 +294,7 @@ def _release_data(stream: Stream, state: Scheduler) -> Event | None:
     return stream.event("release_worker_data", key=key, address=address)
 
 
-def _refresh(stream: Stream, state: Scheduler) -> Event | None:
+def _refresh(stream: Stream, state: Any) -> Event | None:
     address = stream.address(state)
     if address is None:
         return None
@@ -305,14 +302,14 @@ def _refresh(stream: Stream, state: Scheduler) -> Event | None:
     return stream.event("request_refresh_who_has", asked=keys, address=address)
 
 
-def _acquire(stream: Stream, state: Scheduler) -> Event | None:
+def _acquire(stream: Stream, state: Any) -> Event | None:
     address, key = stream.address(state), stream.some(state, "memory")
     if key is None:
         return None
     return stream.event("acquire_replicas", address=address, acquired=[key])
 
 
-def _remove_replicas(stream: Stream, state: Scheduler) -> Event | None:
+def _remove_replicas(stream: Stream, state: Any) -> Event | None:
     keys = [ts.key for ts in state.replicated_tasks]
     if not keys:
         return None
@@ -322,7 +319,7 @@ def _remove_replicas(stream: Stream, state: Scheduler) -> Event | None:
     return stream.event("remove_replicas", address=address, removed=[key])
 
 
-def _update_data(stream: Stream, state: Scheduler) -> Event | None:
+def _update_data(stream: Stream, state: Any) -> Event | None:
     address = stream.address(state)
     if address is None:
         return None
@@ -330,12 +327,10 @@ def _update_data(stream: Stream, state: Scheduler) -> Event | None:
     memory = stream.some(state, "memory")
     key = memory if memory and rnd.random() < 0.3 else stream.graphs.name()
     placed = [(key, rnd.choice([None, 100, 10**6]), [address])]
-    return stream.event(
-        "update_data", placed=placed, client=rnd.choice([None, *stream.clients])
-    )
+    return stream.event("update_data", placed=placed, client=rnd.choice([None, *stream.clients]))
 
 
-def _restrictions(stream: Stream, state: Scheduler) -> Event | None:
+def _restrictions(stream: Stream, state: Any) -> Event | None:
     key, address = stream.some(state, *ANY_STATE), stream.address(state)
     if key is None or address is None:
         return None
@@ -343,7 +338,7 @@ def _restrictions(stream: Stream, state: Scheduler) -> Event | None:
     return stream.event("restrictions", key=key, addresses=addresses)
 
 
-Maker = Callable[[Stream, Scheduler], Event | None]
+Maker = Callable[[Stream, Any], Event | None]
 
 #: Weights from this on are the same in all streams.
 ALWAYS = 8

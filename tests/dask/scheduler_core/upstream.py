@@ -1,7 +1,7 @@
 """Upstream's scheduler without I/O: a real ``Scheduler``, not started, driven by its own handlers.
 
-What is put in place of parts of it is what reaches out: streams record what is sent, clocks are set,
-and threads that read and order graphs are done without.
+What is put in place of parts of it is what reaches out: streams record what is sent, clocks are
+set, and threads that read and order graphs are done without.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import count
 from typing import Any
 
 import distributed.scheduler as module
+from dask._expr import LLGExpr
+from dask._task_spec import Task, TaskRef
 from distributed.core import Status
 from distributed.scheduler import ClientState, Scheduler, TaskState
 
 import dask
-from dask._expr import LLGExpr
-from dask._task_spec import Task, TaskRef
 
 from .events import Event, Graph
 
@@ -120,13 +120,15 @@ class Upstream:
         }
         for name, replacement in replaced.items():
             setattr(module, name, replacement)
-        module.version_module.get_versions = dict
-        module.version_module.error_message = lambda *args, **kwargs: {}
+        versions: Any = module.version_module
+        versions.get_versions = dict
+        versions.error_message = lambda *args, **kwargs: {}
         logging.disable(logging.CRITICAL)
-        TaskState._run_id_iterator = count()
+        run_ids: Any = TaskState
+        run_ids._run_id_iterator = count()
         # For good: prefixes read them when they are made.
         dask.config.set(settings)
-        self.state = Scheduler(
+        self.state: Any = Scheduler(
             dashboard=False, extensions={}, host="127.0.0.1", port=0, validate=False
         )
         self.state.plugins.clear()
@@ -134,6 +136,7 @@ class Upstream:
         self.state._ongoing_background_tasks.call_later = lambda *args, **kwargs: None
         #: The latest graph as upstream goes through it: tasks in order, and what each depends on.
         self.culled: dict[str, list[str]] = {}
+        self.refusal: BaseException | None = None
         self.streams: list[tuple[str, str, Stream]] = []
         self.waiting: list[Any] = []
 
@@ -142,8 +145,8 @@ class Upstream:
         for coroutine in self.waiting:
             coroutine.close()
 
-    def _cull(self, graph: dict[str, Any], keys: Any) -> Any:
-        culled = _CULL(graph, keys)
+    def _cull(self, graph: Any, keys: Any) -> Any:
+        culled: Any = _CULL(graph, keys)
         self.culled = {key: list(node.dependencies) for key, node in culled.items()}
         return culled
 
@@ -155,7 +158,7 @@ class Upstream:
     def apply(self, event: Event, now_s: float) -> Refused:
         """Handle an event; return whether it was refused."""
         self.clock.now = now_s
-        self.refusal: BaseException | None = None
+        self.refusal = None
         try:
             getattr(self, f"_{event.name}")(event.stimulus, **event.arguments)
         except (AssertionError, KeyError, RuntimeError, ValueError) as error:
@@ -298,7 +301,7 @@ class Upstream:
             self.state.update_graph(
                 client=graph.client,
                 expr_ser=_Expression(nodes),
-                keys=module.set(graph.wanted),
+                keys=vars(module)["set"](graph.wanted),
                 span_metadata={"collections": []},
                 internal_priority={key: task.order for key, task in graph.tasks.items()},
                 submitting_task=graph.submitting_task,
@@ -361,11 +364,11 @@ class Upstream:
 
 
 def _nothing(*inputs: object) -> None:
-    """What tasks would run."""
+    """Stand for what tasks would run."""
 
 
 def exception_name(exception: Any) -> Any:
-    """Say what an exception is: the bytes that a task raised, or the name of the scheduler's own."""
+    """Say what an exception is: what a task raised, or the name of the scheduler's own."""
     if exception is None:
         return None
     if not isinstance(exception, bytes):

@@ -124,7 +124,7 @@ impl SchedulerCore {
             collisions,
         } = self.generate(graph, &mut bound);
         self.apply_requirements(graph, &new);
-        self.set_priorities(graph, &touched);
+        self.set_priorities(graph, &touched)?;
         let wanted = graph.wanted.iter();
         let wanted: Vec<TaskId> = wanted
             .filter_map(|&number| bound.known[number as usize])
@@ -269,8 +269,12 @@ impl SchedulerCore {
         }
     }
 
-    fn set_priorities(&mut self, graph: &Graph, touched: &[(TaskId, Option<u32>)]) {
-        let generation = self.generation_of(graph);
+    fn set_priorities(
+        &mut self,
+        graph: &Graph,
+        touched: &[(TaskId, Option<u32>)],
+    ) -> Result<(), EventError> {
+        let generation = self.generation_of(graph)?;
         for &(task, place) in touched {
             let Some(place) = place else { continue };
             let given = &graph.tasks[place as usize];
@@ -285,24 +289,24 @@ impl SchedulerCore {
                 .unwrap_or(graph.user_priority);
             one.priority = Some(Priority([-user, generation, given.order]));
         }
+        Ok(())
     }
 
-    fn generation_of(&mut self, graph: &Graph) -> f64 {
+    fn generation_of(&mut self, graph: &Graph) -> Result<f64, EventError> {
         if let Some(submitting) = &graph.submitting_task {
-            let priority = self
-                .keys
-                .get(submitting)
-                .and_then(|&task| self.tasks[task].priority);
-            return match priority {
-                Some(priority) => priority.0[0] - 0.01,
-                None => self.generation as f64,
+            let Some(&task) = self.keys.get(submitting) else {
+                return Ok(self.generation as f64);
             };
+            let priority = self.tasks[task].priority;
+            let priority = priority.ok_or_else(|| self.lacks(task, "priority"))?;
+            // Upstream takes the first of the three numbers here, which is not the generation.
+            return Ok(priority.0[0] - 0.01);
         }
         if self.last_graph_s + graph.fifo_timeout_s < self.now_s {
             self.generation += 1;
             self.last_graph_s = self.now_s;
         }
-        self.generation as f64
+        Ok(self.generation as f64)
     }
 
     /// What a graph recommends: to begin with what is wanted, and to share old failures

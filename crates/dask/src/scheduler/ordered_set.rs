@@ -197,7 +197,7 @@ impl<T: Id> FromIterator<T> for OrderedSet<T> {
 /// Members kept in the set itself
 const FEW: usize = 3;
 /// Members that are searched one by one
-const UNINDEXED_MAX: usize = 32;
+const UNINDEXED_MAX: usize = 128;
 
 #[cfg(test)]
 mod tests {
@@ -214,7 +214,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_set_lists_what_a_list_without_repeats_would(
-            steps in prop::collection::vec((0_u32..90, any::<bool>()), 0..400)
+            steps in prop::collection::vec((0_u32..400, any::<bool>()), 0..1500)
         ) {
             let mut set = OrderedSet::new();
             let mut naive: Vec<TaskId> = Vec::new();

@@ -133,7 +133,8 @@ class Upstream:
         )
         self.state.plugins.clear()
         # A timer that forgets events an hour later
-        self.state._ongoing_background_tasks.call_later = lambda *args, **kwargs: None
+        background: Any = self.state._ongoing_background_tasks
+        background.call_later = lambda *args, **kwargs: None
         #: The latest graph as upstream goes through it: tasks in order, and what each depends on.
         self.culled: dict[str, list[str]] = {}
         self.refusal: BaseException | None = None

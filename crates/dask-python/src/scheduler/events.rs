@@ -14,6 +14,9 @@ use super::graph::{amounts, graph};
 use super::messages::message;
 use super::{Core, config, key, keys, refusal, texts_of, views};
 
+/// Key, group, prefix, bytes and addresses of a result
+type Placed = (String, String, String, Option<u64>, Vec<String>);
+
 #[pymethods]
 impl Core {
     #[new]
@@ -401,7 +404,7 @@ impl Core {
         &mut self,
         stimulus: &str,
         now_s: f64,
-        placed: Vec<(String, String, String, Option<u64>, Vec<String>)>,
+        placed: Vec<Placed>,
         client: Option<&str>,
     ) -> PyResult<()> {
         let placed = placed.into_iter();

@@ -32,6 +32,7 @@ __all__ = [
     "ResourcePlaces",
     "ResourcePools",
     "ResourceRequest",
+    "SchedulerCore",
     "Tls",
     "__version__",
     "arena_of_numpy_handler",
@@ -1310,7 +1311,7 @@ class SchedulerCore:
 
     def __new__(cls, **settings: Any) -> SchedulerCore: ...
     def take_messages(self) -> list[tuple[str, str | None, dict[str, Any]]]:
-        """Take what is to be sent: "worker" or "client", whom (None for all clients), and the message."""
+        """Take what is to be sent: "worker" or "client", whom, and the message; None is for all."""
 
     def take_transitions(self) -> list[tuple[str, str, str]]:
         """Take the transitions since the last call: key, start, finish."""
@@ -1319,7 +1320,7 @@ class SchedulerCore:
         """Say all attributes, by upstream's names."""
 
     def handle_graph(self, stimulus: str, now_s: float, /, **parts: Any) -> tuple[int, int] | None:
-        """Take a graph; return how many tasks are new and how many collide, None if it depends on what is lost."""
+        """Take a graph; return how many tasks are new and collide, None if it needs what is lost."""
 
     def handle_task_finished(
         self,

@@ -1320,7 +1320,7 @@ class SchedulerCore:
         """Say all attributes, by upstream's names."""
 
     def handle_graph(self, stimulus: str, now_s: float, /, **parts: Any) -> tuple[int, int] | None:
-        """Take a graph; return how many tasks are new and collide, None if it needs what is lost."""
+        """Take a graph; return how many tasks are new and collide; None: it needs what is lost."""
 
     def handle_task_finished(
         self,

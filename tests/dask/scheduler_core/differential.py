@@ -77,6 +77,7 @@ class Pair:
         upstream_log = self.upstream.take_transitions()
         log = self.ours.core.take_transitions()
         self.counted["transitions"] += len(log)
+        self.counted.update(f"{start} to {finish}" for _, start, finish in log)
         if log != upstream_log:
             pairs = zip(upstream_log, log, strict=False)
             at = next((place for place, (a, b) in enumerate(pairs) if a != b), None)

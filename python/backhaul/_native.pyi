@@ -32,6 +32,7 @@ __all__ = [
     "ResourcePlaces",
     "ResourcePools",
     "ResourceRequest",
+    "SchedulerCore",
     "Tls",
     "__version__",
     "arena_of_numpy_handler",
@@ -1288,6 +1289,189 @@ class FairNetwork:
 
     def finish(self, now_s: float, /) -> list[int]:
         """Take out the flows that have ended by now; return their numbers."""
+
+@final
+class SchedulerCore:
+    """The state of a scheduler in Rust: events in, messages and attributes out; internal.
+
+    No running scheduler uses it yet. Times are in seconds of a clock that only goes forward. Each
+    ``handle_*`` raises ``KeyError`` for tasks, workers and clients that are not known, and
+    ``RuntimeError`` where upstream raises in the middle of an event.
+
+    Parameters
+    ----------
+    **settings : object
+        Fields of ``Config`` in ``crates/dask/src/scheduler/config.rs``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such setting, or it is out of range.
+    """
+
+    def __new__(cls, **settings: Any) -> SchedulerCore: ...
+    def take_messages(self) -> list[tuple[str, str | None, dict[str, Any]]]:
+        """Take what is to be sent: "worker" or "client", whom, and the message; None is for all."""
+
+    def take_transitions(self) -> list[tuple[str, str, str]]:
+        """Take the transitions since the last call: key, start, finish."""
+
+    def dump(self) -> dict[str, Any]:
+        """Say all attributes, by upstream's names."""
+
+    def handle_graph(self, stimulus: str, now_s: float, /, **parts: Any) -> tuple[int, int] | None:
+        """Take a graph; return how many tasks are new and collide; None: it needs what is lost."""
+
+    def handle_task_finished(
+        self,
+        stimulus: str,
+        now_s: float,
+        /,
+        *,
+        key: str,
+        worker: str,
+        run_id: int,
+        nbytes: int,
+        type: bytes,
+        typename: str,
+        startstops: list[tuple[str, float, float]],
+    ) -> None:
+        """Take a task that ended well."""
+
+    def handle_task_erred(
+        self,
+        stimulus: str,
+        now_s: float,
+        /,
+        *,
+        key: str,
+        worker: str,
+        run_id: int,
+        exception: bytes,
+        traceback: bytes | None,
+        exception_text: str,
+        traceback_text: str,
+    ) -> None:
+        """Take a task that failed."""
+
+    def handle_reschedule(self, stimulus: str, now_s: float, key: str, worker: str | None) -> None:
+        """Take a task that its worker gives back."""
+
+    def handle_long_running(
+        self,
+        stimulus: str,
+        now_s: float,
+        key: str,
+        worker: str,
+        run_id: int,
+        compute_s: float | None,
+    ) -> None:
+        """Take a task that has left its thread."""
+
+    def handle_worker_added(
+        self,
+        stimulus: str,
+        now_s: float,
+        /,
+        *,
+        address: str,
+        name: str,
+        host: str,
+        nthreads: int,
+        memory_limit: int,
+        status: str,
+        resources: dict[str, float],
+        bandwidth_bytes_per_s: float,
+    ) -> None:
+        """Take a worker that joins."""
+
+    def handle_worker_removed(
+        self, stimulus: str, now_s: float, address: str, expected: bool, close: bool
+    ) -> None:
+        """Take a worker that has gone, or is sent away."""
+
+    def handle_worker_status(self, stimulus: str, now_s: float, address: str, status: str) -> None:
+        """Take a worker that pauses or goes on."""
+
+    def handle_heartbeat(
+        self, address: str, bandwidth_bytes_per_s: float, executing: list[tuple[str, float]]
+    ) -> None:
+        """Take what a worker measured."""
+
+    def handle_resources(self, address: str, resources: dict[str, float]) -> None:
+        """Take a worker whose resources change."""
+
+    def handle_no_workers_check(self, stimulus: str, now_s: float) -> None:
+        """Fail what no worker could run for too long."""
+
+    def handle_client_added(self, client: str) -> None:
+        """Take a client that connects."""
+
+    def handle_client_removed(self, stimulus: str, now_s: float, client: str) -> None:
+        """Take a client that goes."""
+
+    def handle_client_desires_keys(
+        self, stimulus: str, now_s: float, desired: list[str], client: str
+    ) -> None:
+        """Take a client that wants tasks."""
+
+    def handle_client_releases_keys(
+        self, stimulus: str, now_s: float, released: list[str], client: str
+    ) -> None:
+        """Take a client that no longer wants tasks."""
+
+    def handle_cancel(
+        self,
+        stimulus: str,
+        now_s: float,
+        cancelled: list[str],
+        client: str,
+        force: bool,
+        reason: str,
+        msg: str,
+    ) -> None:
+        """Take a client that cancels tasks."""
+
+    def handle_retry(self, stimulus: str, now_s: float, retried: list[str]) -> list[str]:
+        """Take a client that has failed tasks run again; return which are."""
+
+    def handle_report_key(self, reported: str, client: str | None) -> None:
+        """Take a client that asks how a task is."""
+
+    def handle_add_keys(self, stimulus: str, now_s: float, address: str, added: list[str]) -> None:
+        """Take a worker that has results."""
+
+    def handle_release_worker_data(
+        self, stimulus: str, now_s: float, key: str, address: str
+    ) -> None:
+        """Take a worker that has lost a result."""
+
+    def handle_request_refresh_who_has(
+        self, stimulus: str, now_s: float, asked: list[str], address: str
+    ) -> None:
+        """Take a worker that asks where results are."""
+
+    def handle_acquire_replicas(
+        self, stimulus: str, now_s: float, address: str, acquired: list[str]
+    ) -> None:
+        """Ask a worker to fetch results."""
+
+    def handle_remove_replicas(
+        self, stimulus: str, now_s: float, address: str, removed: list[str]
+    ) -> None:
+        """Ask a worker to drop results of which there are others."""
+
+    def handle_update_data(
+        self,
+        stimulus: str,
+        now_s: float,
+        placed: list[tuple[str, str, str, int | None, list[str]]],
+        client: str | None,
+    ) -> None:
+        """Take results that a client put on workers: key, group, prefix, bytes, addresses."""
+
+    def handle_restrictions(self, key: str, addresses: list[str] | None) -> None:
+        """Restrict a task to workers, or lift that."""
 
 @final
 class Machine:

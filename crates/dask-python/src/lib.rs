@@ -13,6 +13,7 @@ include!(concat!(env!("OUT_DIR"), "/stub_docs.rs"));
 mod codec;
 mod order;
 mod placement;
+mod scheduler;
 
 use pyo3::prelude::*;
 
@@ -24,6 +25,7 @@ use pyo3::prelude::*;
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<codec::Codec>()?;
     placement::add_to(module)?;
+    module.add_class::<scheduler::Core>()?;
     module.add_function(wrap_pyfunction!(order::order, module)?)?;
     module.add_function(wrap_pyfunction!(order::set_listing, module)?)?;
     module.add_function(wrap_pyfunction!(order::difference_listing, module)?)

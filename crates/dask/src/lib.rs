@@ -5,3 +5,4 @@
 pub mod codec;
 pub mod msgpack;
 pub mod order;
+pub mod scheduler;

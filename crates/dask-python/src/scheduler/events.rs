@@ -1,0 +1,445 @@
+//! The events, one method each.
+
+use std::sync::Arc;
+
+use backhaul_dask::scheduler::{
+    GraphOutcome, Payload, PlacedResult, SchedulerCore, TaskErred, TaskFinished, WorkerJoins,
+    WorkerStatus,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use super::graph::{amounts, graph};
+use super::messages::message;
+use super::{Core, config, key, keys, refusal, texts_of, views};
+
+/// Key, group, prefix, bytes and addresses of a result
+type Placed = (String, String, String, Option<u64>, Vec<String>);
+
+#[pymethods]
+impl Core {
+    #[new]
+    #[pyo3(signature = (**settings))]
+    fn new(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let mut core = SchedulerCore::new(config(settings)?);
+        core.log_transitions(true);
+        Ok(Self(core))
+    }
+
+    #[doc = stub_doc!("SchedulerCore.take_messages")]
+    fn take_messages<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let taken = PyList::empty(py);
+        for one in self.0.take_messages() {
+            taken.append(message(py, &one)?)?;
+        }
+        Ok(taken)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.take_transitions")]
+    fn take_transitions<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        views::transitions(py, self)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.dump")]
+    fn dump<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        views::dump(py, self)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_graph")]
+    #[pyo3(signature = (stimulus, now_s, /, **parts))]
+    fn handle_graph(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        parts: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Option<(usize, usize)>> {
+        let parts = parts.map(graph).transpose()?.unwrap_or_default();
+        let stimulus = Arc::from(stimulus);
+        let outcome = self
+            .0
+            .handle_graph(&parts, &stimulus, now_s)
+            .map_err(refusal)?;
+        Ok(match outcome {
+            GraphOutcome::Accepted {
+                new_tasks,
+                collisions,
+            } => Some((new_tasks, collisions)),
+            GraphOutcome::LostDependencies => None,
+        })
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_task_finished")]
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    #[pyo3(signature = (stimulus, now_s, /, *, key, worker, run_id, nbytes, r#type, typename, startstops))]
+    fn handle_task_finished(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        key: &str,
+        worker: &str,
+        run_id: u64,
+        nbytes: u64,
+        r#type: &[u8],
+        typename: &str,
+        startstops: Vec<(String, f64, f64)>,
+    ) -> PyResult<()> {
+        let actions = startstops.into_iter();
+        let finished = TaskFinished {
+            key: super::key(key),
+            worker: Arc::from(worker),
+            run_id,
+            nbytes,
+            type_: Payload::from(r#type),
+            type_name: Arc::from(typename),
+            actions: actions
+                .map(|(action, start_s, stop_s)| (Arc::from(action), start_s, stop_s))
+                .collect(),
+        };
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_task_finished(&finished, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_task_erred")]
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    #[pyo3(signature = (stimulus, now_s, /, *, key, worker, run_id, exception, traceback, exception_text, traceback_text))]
+    fn handle_task_erred(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        key: &str,
+        worker: &str,
+        run_id: u64,
+        exception: &[u8],
+        traceback: Option<&[u8]>,
+        exception_text: &str,
+        traceback_text: &str,
+    ) -> PyResult<()> {
+        let erred = TaskErred {
+            key: super::key(key),
+            worker: Arc::from(worker),
+            run_id,
+            exception: Payload::from(exception),
+            traceback: traceback.map(Payload::from),
+            exception_text: Arc::from(exception_text),
+            traceback_text: Arc::from(traceback_text),
+        };
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_task_erred(&erred, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_reschedule")]
+    fn handle_reschedule(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        key: &str,
+        worker: Option<&str>,
+    ) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_reschedule(key.as_bytes(), worker, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_long_running")]
+    fn handle_long_running(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        key: &str,
+        worker: &str,
+        run_id: u64,
+        compute_s: Option<f64>,
+    ) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_long_running(key.as_bytes(), worker, run_id, compute_s, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_worker_added")]
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    #[pyo3(signature = (stimulus, now_s, /, *, address, name, host, nthreads, memory_limit, status, resources, bandwidth_bytes_per_s))]
+    fn handle_worker_added(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        address: &str,
+        name: &str,
+        host: &str,
+        nthreads: u32,
+        memory_limit: u64,
+        status: &str,
+        resources: &Bound<'_, PyAny>,
+        bandwidth_bytes_per_s: f64,
+    ) -> PyResult<()> {
+        let joins = WorkerJoins {
+            address: Arc::from(address),
+            name: Arc::from(name),
+            host: Arc::from(host),
+            nthreads,
+            memory_limit,
+            status: worker_status(status)?,
+            resources: amounts(resources)?,
+            bandwidth_bytes_per_s,
+        };
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_worker_added(&joins, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_worker_removed")]
+    fn handle_worker_removed(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        address: &str,
+        expected: bool,
+        close: bool,
+    ) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_worker_removed(address, expected, close, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_worker_status")]
+    fn handle_worker_status(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        address: &str,
+        status: &str,
+    ) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        let status = worker_status(status)?;
+        self.0
+            .handle_worker_status(address, status, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_heartbeat")]
+    fn handle_heartbeat(
+        &mut self,
+        address: &str,
+        bandwidth_bytes_per_s: f64,
+        executing: Vec<(String, f64)>,
+    ) -> PyResult<()> {
+        let executing = executing.iter();
+        let executing: Vec<_> = executing.map(|(text, s)| (key(text), *s)).collect();
+        self.0
+            .handle_heartbeat(address, bandwidth_bytes_per_s, &executing)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_resources")]
+    fn handle_resources(&mut self, address: &str, resources: &Bound<'_, PyAny>) -> PyResult<()> {
+        let resources = amounts(resources)?;
+        self.0
+            .handle_resources(address, &resources)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_no_workers_check")]
+    fn handle_no_workers_check(&mut self, stimulus: &str, now_s: f64) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_no_workers_check(&stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_client_added")]
+    fn handle_client_added(&mut self, client: &str) {
+        self.0.handle_client_added(client);
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_client_removed")]
+    fn handle_client_removed(&mut self, stimulus: &str, now_s: f64, client: &str) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_client_removed(client, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_client_desires_keys")]
+    fn handle_client_desires_keys(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        desired: Vec<String>,
+        client: &str,
+    ) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_client_desires_keys(&keys(&desired), client, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_client_releases_keys")]
+    fn handle_client_releases_keys(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        released: Vec<String>,
+        client: &str,
+    ) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_client_releases_keys(&keys(&released), client, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_cancel")]
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    fn handle_cancel(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        cancelled: Vec<String>,
+        client: &str,
+        force: bool,
+        reason: &str,
+        msg: &str,
+    ) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        let texts = [&Arc::from(reason), &Arc::from(msg)];
+        self.0
+            .handle_cancel(&keys(&cancelled), client, force, texts, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_retry")]
+    fn handle_retry(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        retried: Vec<String>,
+    ) -> PyResult<Vec<String>> {
+        let stimulus = Arc::from(stimulus);
+        let seen = self
+            .0
+            .handle_retry(&keys(&retried), &stimulus, now_s)
+            .map_err(refusal)?;
+        Ok(texts_of(&seen))
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_report_key")]
+    fn handle_report_key(&mut self, reported: &str, client: Option<&str>) -> PyResult<()> {
+        self.0
+            .handle_report_key(&key(reported), client)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_add_keys")]
+    fn handle_add_keys(&mut self, stimulus: &str, now_s: f64, address: &str, added: Vec<String>) {
+        let (stimulus, address) = (Arc::from(stimulus), Arc::from(address));
+        self.0
+            .handle_add_keys(&address, &keys(&added), &stimulus, now_s);
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_release_worker_data")]
+    fn handle_release_worker_data(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        key: &str,
+        address: &str,
+    ) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_release_worker_data(key.as_bytes(), address, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_request_refresh_who_has")]
+    fn handle_request_refresh_who_has(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        asked: Vec<String>,
+        address: &str,
+    ) -> PyResult<()> {
+        let (stimulus, address) = (Arc::from(stimulus), Arc::from(address));
+        self.0
+            .handle_request_refresh_who_has(&keys(&asked), &address, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_acquire_replicas")]
+    fn handle_acquire_replicas(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        address: &str,
+        acquired: Vec<String>,
+    ) -> PyResult<()> {
+        let (stimulus, address) = (Arc::from(stimulus), Arc::from(address));
+        self.0
+            .handle_acquire_replicas(&address, &keys(&acquired), &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_remove_replicas")]
+    fn handle_remove_replicas(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        address: &str,
+        removed: Vec<String>,
+    ) -> PyResult<()> {
+        let (stimulus, address) = (Arc::from(stimulus), Arc::from(address));
+        self.0
+            .handle_remove_replicas(&address, &keys(&removed), &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_update_data")]
+    fn handle_update_data(
+        &mut self,
+        stimulus: &str,
+        now_s: f64,
+        placed: Vec<Placed>,
+        client: Option<&str>,
+    ) -> PyResult<()> {
+        let placed = placed.into_iter();
+        let placed: Vec<PlacedResult> = placed
+            .map(|(text, group, prefix, nbytes, workers)| PlacedResult {
+                key: key(&text),
+                group: Arc::from(group),
+                prefix: Arc::from(prefix),
+                nbytes,
+                workers: workers.into_iter().map(Arc::from).collect(),
+            })
+            .collect();
+        let stimulus = Arc::from(stimulus);
+        self.0
+            .handle_update_data(&placed, client, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.handle_restrictions")]
+    fn handle_restrictions(&mut self, key: &str, addresses: Option<Vec<String>>) -> PyResult<()> {
+        let addresses = addresses.map(|addresses| addresses.into_iter().map(Arc::from).collect());
+        self.0
+            .handle_restrictions(key.as_bytes(), addresses)
+            .map_err(refusal)
+    }
+}
+
+fn worker_status(name: &str) -> PyResult<WorkerStatus> {
+    match name {
+        "running" => Ok(WorkerStatus::Running),
+        "paused" => Ok(WorkerStatus::Paused),
+        "closing_gracefully" => Ok(WorkerStatus::ClosingGracefully),
+        "closed" => Ok(WorkerStatus::Closed),
+        _ => Err(PyValueError::new_err(format!(
+            "status must be running, paused, closing_gracefully or closed, got {name:?}"
+        ))),
+    }
+}

@@ -1,0 +1,42 @@
+//! The scheduler's state and transitions, equal to those of `distributed.scheduler.SchedulerState`.
+//!
+//! Events in, messages out: no clock, no I/O, no interpreter. What it owns, in which order it looks
+//! at things, and what it leaves to its caller is in `docs/design/scheduler-core.md`.
+
+mod client;
+mod config;
+mod core;
+mod decide;
+mod error;
+mod graph;
+mod groups;
+mod hashing;
+mod ids;
+mod messages;
+mod names;
+mod occupancy;
+mod ordered_set;
+mod queue;
+mod recommendations;
+mod replicas;
+mod restrictions;
+mod slots;
+mod stimuli;
+mod task;
+mod transitions;
+mod views;
+mod worker;
+
+pub use self::config::Config;
+pub use self::core::SchedulerCore;
+pub use self::error::EventError;
+pub use self::graph::{Graph, GraphOutcome, GraphTask};
+pub use self::messages::{
+    ClientMessage, ComputeTask, Holders, Message, TaskError, Transition, WorkerMessage,
+};
+pub use self::stimuli::{PlacedResult, TaskErred, TaskFinished};
+pub use self::task::{Key, Payload, Priority, Requirements, TaskState};
+pub use self::views::{
+    Amounts, ClusterView, CollectionView, GroupView, PrefixView, TaskView, WorkerView,
+};
+pub use self::worker::{WorkerJoins, WorkerStatus};

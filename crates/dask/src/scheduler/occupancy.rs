@@ -1,0 +1,140 @@
+//! How long workers are busy for, by the tasks they have and the bytes they have to fetch.
+
+use super::core::SchedulerCore;
+use super::ids::{PrefixId, TaskId, WorkerId};
+
+impl SchedulerCore {
+    /// How long a task of a prefix computes, in seconds, as far as is known
+    pub(super) fn prefix_duration_s(&self, prefix: PrefixId) -> f64 {
+        let prefix = &self.groups[prefix];
+        if prefix.duration_average_s >= 0.0 {
+            prefix.duration_average_s
+        } else if prefix.max_exec_time_s > 0.0 {
+            2.0 * prefix.max_exec_time_s
+        } else {
+            self.config.unknown_duration_s
+        }
+    }
+
+    /// How long a worker is busy for, in seconds of one thread
+    pub(super) fn occupancy_s(&self, worker: WorkerId) -> f64 {
+        let worker = &self.workers[worker];
+        let counts = worker.prefix_counts.iter().copied();
+        self.sum_s(counts, worker.network_bytes)
+    }
+
+    /// How long all workers are busy for, in seconds of one thread
+    pub(super) fn total_occupancy_s(&self) -> f64 {
+        let prefixes = self.processing_prefixes.iter();
+        let counts = prefixes.map(|prefix| (prefix, self.groups[prefix].processing));
+        self.sum_s(counts, self.network_bytes)
+    }
+
+    /// Adds up in the order in which prefixes came, as rounding depends on it
+    fn sum_s(&self, counts: impl Iterator<Item = (PrefixId, i64)>, network_bytes: u64) -> f64 {
+        let mut compute_s = 0.0;
+        for (prefix, count) in counts {
+            compute_s += self.prefix_duration_s(prefix) * count as f64;
+        }
+        let occupancy_s: f64 = compute_s + network_bytes as f64 / self.bandwidth_bytes_per_s;
+        occupancy_s.max(0.0)
+    }
+
+    /// Gives a task to a worker: counts it, and what has to be fetched for it
+    pub(super) fn add_to_processing_of(&mut self, worker: WorkerId, task: TaskId) {
+        let prefix = self.groups.prefix_of(self.tasks[task].group);
+        self.count_prefix(worker, prefix);
+        self.change_processing(worker, task, true);
+        for dependency in self.tasks[task].dependencies.listed() {
+            if !self.tasks[dependency].who_has.contains(worker) {
+                self.add_need(worker, dependency);
+            }
+        }
+    }
+
+    /// Takes a task from a worker again
+    pub(super) fn remove_from_processing_of(&mut self, worker: WorkerId, task: TaskId) {
+        if !self.workers[worker].long_running.remove(task) {
+            let prefix = self.groups.prefix_of(self.tasks[task].group);
+            self.uncount_prefix(worker, prefix);
+        }
+        self.change_processing(worker, task, false);
+        for dependency in self.tasks[task].dependencies.listed() {
+            self.drop_need(worker, dependency);
+        }
+    }
+
+    /// Stops counting the time of a task that has left its thread
+    pub(super) fn add_to_long_running(&mut self, worker: WorkerId, task: TaskId) {
+        let prefix = self.groups.prefix_of(self.tasks[task].group);
+        self.uncount_prefix(worker, prefix);
+        self.workers[worker].long_running.insert(task);
+    }
+
+    fn count_prefix(&mut self, worker: WorkerId, prefix: PrefixId) {
+        let counts = &mut self.workers[worker].prefix_counts;
+        match counts.iter_mut().find(|(one, _)| *one == prefix) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((prefix, 1)),
+        }
+        self.groups[prefix].processing += 1;
+        self.processing_prefixes.insert(prefix);
+    }
+
+    /// Counts a task less, of one worker and of all; a prefix that comes to nothing loses its place
+    ///
+    /// A worker that says twice that a task has left its thread has it counted twice, below zero if
+    /// need be, as upstream does.
+    fn uncount_prefix(&mut self, worker: WorkerId, prefix: PrefixId) {
+        let counts = &mut self.workers[worker].prefix_counts;
+        match counts.iter().position(|&(one, _)| one == prefix) {
+            Some(place) if counts[place].1 == 1 => {
+                counts.remove(place);
+            }
+            Some(place) => counts[place].1 -= 1,
+            None => counts.push((prefix, -1)),
+        }
+        let total = &mut self.groups[prefix].processing;
+        *total -= 1;
+        if *total == 0 {
+            self.processing_prefixes.remove(prefix);
+        } else {
+            self.processing_prefixes.insert(prefix);
+        }
+    }
+
+    fn add_need(&mut self, worker: WorkerId, dependency: TaskId) {
+        let nbytes = self.tasks[dependency].nbytes_or(self.default_bytes());
+        let one = &mut self.workers[worker];
+        let needs = one.needs_what.entry(dependency).or_insert(0);
+        *needs += 1;
+        if *needs == 1 {
+            one.network_bytes += nbytes;
+            self.network_bytes += nbytes;
+            self.add_reference(dependency);
+        }
+    }
+
+    fn drop_need(&mut self, worker: WorkerId, dependency: TaskId) {
+        let one = &mut self.workers[worker];
+        let Some(needs) = one.needs_what.get_mut(&dependency) else {
+            return;
+        };
+        *needs -= 1;
+        if *needs == 0 {
+            self.end_need(worker, dependency);
+        }
+    }
+
+    /// Has a worker no longer fetch a result
+    pub(super) fn end_need(&mut self, worker: WorkerId, dependency: TaskId) {
+        let nbytes = self.tasks[dependency].nbytes_or(self.default_bytes());
+        let one = &mut self.workers[worker];
+        if one.needs_what.remove(&dependency).is_some() {
+            // The size may have changed since it was added.
+            one.network_bytes = one.network_bytes.saturating_sub(nbytes);
+            self.network_bytes = self.network_bytes.saturating_sub(nbytes);
+            self.drop_reference(dependency);
+        }
+    }
+}

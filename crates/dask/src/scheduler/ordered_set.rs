@@ -1,0 +1,239 @@
+//! A set that lists its members in the order in which they were added, as a Python dict without
+//! values does.
+//!
+//! Dask keeps most of these in Python sets, whose order hangs on hashes. Here the order is this one,
+//! always, so that the same events give the same decisions.
+
+use smallvec::SmallVec;
+
+use super::hashing::Map;
+use super::ids::Id;
+
+/// Members in the order of their addition; one that is removed and added again comes last
+///
+/// Three members need no memory of their own, as most tasks have no more of anything. Up to
+/// [`UNINDEXED_MAX`] are searched; above that an index finds them, and removing leaves a hole until
+/// half of the places are holes.
+#[derive(Clone, Debug)]
+pub(super) struct OrderedSet<T>(Members<T>);
+
+#[derive(Clone, Debug)]
+enum Members<T> {
+    Few { count: u8, members: [T; FEW] },
+    Many(Box<Many<T>>),
+}
+
+#[derive(Clone, Debug)]
+struct Many<T> {
+    places: Vec<T>,
+    holes: usize,
+    /// Where each member is, if there are too many to search
+    index: Option<Map<u32, u32>>,
+}
+
+impl<T: Id> OrderedSet<T> {
+    /// An empty set
+    pub(super) const fn new() -> Self {
+        Self(Members::Few {
+            count: 0,
+            members: [T::HOLE; FEW],
+        })
+    }
+
+    /// Adds a member at the end, returning whether it was missing
+    pub(super) fn insert(&mut self, member: T) -> bool {
+        if self.contains(member) {
+            return false;
+        }
+        match &mut self.0 {
+            Members::Few { count, members } if usize::from(*count) < FEW => {
+                members[usize::from(*count)] = member;
+                *count += 1;
+            }
+            Members::Few { members, .. } => {
+                let mut places = Vec::with_capacity(2 * FEW);
+                places.extend_from_slice(members);
+                places.push(member);
+                self.0 = Members::Many(Box::new(Many {
+                    places,
+                    holes: 0,
+                    index: None,
+                }));
+            }
+            Members::Many(many) => many.push(member),
+        }
+        true
+    }
+
+    /// Removes a member, returning whether it was there
+    pub(super) fn remove(&mut self, member: T) -> bool {
+        match &mut self.0 {
+            Members::Few { count, members } => {
+                let listed = usize::from(*count);
+                let Some(place) = members[..listed].iter().position(|&one| one == member) else {
+                    return false;
+                };
+                members.copy_within(place + 1..listed, place);
+                *count -= 1;
+                true
+            }
+            Members::Many(many) => {
+                let removed = many.remove(member);
+                if many.holes == many.places.len() {
+                    *self = Self::new();
+                }
+                removed
+            }
+        }
+    }
+
+    /// Whether this is a member
+    pub(super) fn contains(&self, member: T) -> bool {
+        match &self.0 {
+            Members::Few { count, members } => members[..usize::from(*count)].contains(&member),
+            Members::Many(many) => match &many.index {
+                None => many.places.contains(&member),
+                Some(index) => index.contains_key(&member.number()),
+            },
+        }
+    }
+
+    /// How many members there are
+    pub(super) fn len(&self) -> usize {
+        match &self.0 {
+            Members::Few { count, .. } => usize::from(*count),
+            Members::Many(many) => many.places.len() - many.holes,
+        }
+    }
+
+    /// Whether there are none
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The members in their order
+    pub(super) fn iter(&self) -> impl Iterator<Item = T> + '_ {
+        let places = match &self.0 {
+            Members::Few { count, members } => &members[..usize::from(*count)],
+            Members::Many(many) => &many.places[..],
+        };
+        places.iter().copied().filter(|&member| member != T::HOLE)
+    }
+
+    /// The members as they are now, to change the set while they are looked at
+    pub(super) fn listed(&self) -> SmallVec<[T; 4]> {
+        self.iter().collect()
+    }
+}
+
+impl<T: Id> Many<T> {
+    fn push(&mut self, member: T) {
+        let place = self.places.len();
+        self.places.push(member);
+        if let Some(index) = &mut self.index {
+            index.insert(member.number(), place as u32);
+        } else if self.places.len() > UNINDEXED_MAX {
+            self.pack();
+        }
+    }
+
+    fn remove(&mut self, member: T) -> bool {
+        let Some(index) = &mut self.index else {
+            let Some(place) = self.places.iter().position(|&one| one == member) else {
+                return false;
+            };
+            self.places.remove(place);
+            return true;
+        };
+        let Some(place) = index.remove(&member.number()) else {
+            return false;
+        };
+        let place = place as usize;
+        if place + 1 == self.places.len() {
+            self.places.pop();
+        } else {
+            self.places[place] = T::HOLE;
+            self.holes += 1;
+            if 2 * self.holes > self.places.len() {
+                self.pack();
+            }
+        }
+        true
+    }
+
+    /// Closes the holes, and indexes what is left if it is much
+    fn pack(&mut self) {
+        self.places.retain(|&member| member != T::HOLE);
+        self.holes = 0;
+        self.index = (self.places.len() > UNINDEXED_MAX / 2).then(|| {
+            self.places
+                .iter()
+                .enumerate()
+                .map(|(place, member)| (member.number(), place as u32))
+                .collect()
+        });
+        if self.places.capacity() > 4 * self.places.len() {
+            self.places.shrink_to(2 * self.places.len());
+        }
+    }
+}
+
+impl<T: Id> Default for OrderedSet<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Id> FromIterator<T> for OrderedSet<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(members: I) -> Self {
+        let mut set = Self::new();
+        for member in members {
+            set.insert(member);
+        }
+        set
+    }
+}
+
+/// Members kept in the set itself
+const FEW: usize = 3;
+/// Members that are searched one by one
+const UNINDEXED_MAX: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::scheduler::ids::TaskId;
+
+    #[test]
+    fn a_set_of_a_task_is_small() {
+        assert_eq!(size_of::<Option<OrderedSet<TaskId>>>(), 16);
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_lists_what_a_list_without_repeats_would(
+            steps in prop::collection::vec((0_u32..400, any::<bool>()), 0..1500)
+        ) {
+            let mut set = OrderedSet::new();
+            let mut naive: Vec<TaskId> = Vec::new();
+            for (number, adds) in steps {
+                let member = TaskId(number);
+                let known = naive.contains(&member);
+                if adds {
+                    prop_assert_eq!(set.insert(member), !known);
+                    if !known {
+                        naive.push(member);
+                    }
+                } else {
+                    prop_assert_eq!(set.remove(member), known);
+                    naive.retain(|&one| one != member);
+                }
+                prop_assert_eq!(set.len(), naive.len());
+                prop_assert_eq!(set.contains(member), adds);
+            }
+            prop_assert_eq!(set.iter().collect::<Vec<_>>(), naive);
+        }
+    }
+}

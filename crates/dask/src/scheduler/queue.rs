@@ -1,0 +1,93 @@
+//! Root-ish tasks that are ready and held back, by priority.
+//!
+//! Behaves as `distributed.collections.HeapSet` does: what is removed leaves its entry in the heap,
+//! and a task that is queued again counts from the oldest entry that is left of it. That matters
+//! where priorities are equal.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use super::ids::TaskId;
+use super::ordered_set::OrderedSet;
+use super::task::Priority;
+
+/// A set of tasks that gives the one of least priority
+#[derive(Debug, Default)]
+pub(super) struct TaskQueue {
+    tasks: OrderedSet<TaskId>,
+    heap: BinaryHeap<Reverse<Entry>>,
+    added: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    priority: Priority,
+    order: u64,
+    task: TaskId,
+    /// Tells the task from a later one of the same number
+    epoch: u32,
+}
+
+impl TaskQueue {
+    pub(super) fn add(&mut self, task: TaskId, epoch: u32, priority: Priority) {
+        if self.tasks.insert(task) {
+            let order = self.added;
+            self.added += 1;
+            self.heap.push(Reverse(Entry {
+                priority,
+                order,
+                task,
+                epoch,
+            }));
+        }
+    }
+
+    pub(super) fn remove(&mut self, task: TaskId) {
+        self.tasks.remove(task);
+        if self.tasks.is_empty() {
+            self.heap.clear();
+        }
+    }
+
+    /// The task of least priority, given which one has a number now
+    pub(super) fn first(&mut self, epoch_of: impl Fn(TaskId) -> Option<u32>) -> Option<TaskId> {
+        while let Some(Reverse(entry)) = self.heap.peek() {
+            if self.tasks.contains(entry.task) && epoch_of(entry.task) == Some(entry.epoch) {
+                return Some(entry.task);
+            }
+            self.heap.pop();
+        }
+        None
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// The tasks in the order in which they were queued
+    pub(super) fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.tasks.iter()
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.priority
+            .order(&other.priority)
+            .then(self.order.cmp(&other.order))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Entry {}

@@ -1,0 +1,143 @@
+//! Workers that root-ish tasks may be sent to, and which of them is least busy.
+//!
+//! Upstream looks at all of them for each such task; an ordered tree gives the same one at once.
+
+use std::collections::BTreeSet;
+
+use super::core::SchedulerCore;
+use super::ids::{TaskId, WorkerId};
+use super::worker::WorkerStatus;
+
+/// Workers with free slots, by tasks per thread and then by how long they have had some
+#[derive(Debug, Default)]
+pub(super) struct FreeSlots {
+    /// The first number has the order of the load that it is made of
+    workers: BTreeSet<(u64, u64, WorkerId)>,
+    added: u64,
+}
+
+impl FreeSlots {
+    /// The least busy worker
+    pub(super) fn first(&self) -> Option<WorkerId> {
+        self.workers.first().map(|&(_, _, worker)| worker)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        self.workers.iter().map(|&(_, _, worker)| worker)
+    }
+}
+
+impl SchedulerCore {
+    /// Changes how many tasks a worker has, and keeps its place among those with free slots
+    pub(super) fn change_processing(&mut self, worker: WorkerId, task: TaskId, added: bool) {
+        let one = &mut self.workers[worker];
+        let before = one.load().to_bits();
+        if added {
+            one.processing.insert(task);
+        } else {
+            one.processing.remove(task);
+        }
+        let after = one.load().to_bits();
+        if let Some(order) = one.slot_order
+            && before != after
+        {
+            self.slots.workers.remove(&(before, order, worker));
+            self.slots.workers.insert((after, order, worker));
+        }
+    }
+
+    pub(super) fn add_to_slots(&mut self, worker: WorkerId) {
+        let one = &mut self.workers[worker];
+        if one.slot_order.is_none() {
+            let order = self.slots.added;
+            self.slots.added += 1;
+            one.slot_order = Some(order);
+            let load = one.load().to_bits();
+            self.slots.workers.insert((load, order, worker));
+        }
+    }
+
+    pub(super) fn remove_from_slots(&mut self, worker: WorkerId) {
+        let one = &mut self.workers[worker];
+        if let Some(order) = one.slot_order.take() {
+            let load = one.load().to_bits();
+            self.slots.workers.remove(&(load, order, worker));
+        }
+    }
+
+    /// How many more root-ish tasks a worker may be sent
+    pub(super) fn slots_available(&self, worker: WorkerId) -> i64 {
+        let worker = &self.workers[worker];
+        let slots = (self.config.worker_saturation * f64::from(worker.nthreads)).ceil();
+        let busy = worker.processing.len() as i64 - worker.long_running.len() as i64;
+        (slots as i64).max(1) - busy
+    }
+
+    pub(super) fn is_full(&self, worker: WorkerId) -> bool {
+        !self.config.worker_saturation.is_infinite() && self.slots_available(worker) <= 0
+    }
+
+    /// Files a worker anew among the idle, the saturated and those with free slots
+    pub(super) fn check_idle_saturated(&mut self, worker: WorkerId) {
+        if self.total_nthreads == 0 || self.workers[worker].status == WorkerStatus::Closed {
+            return;
+        }
+        let runs = self.workers[worker].status == WorkerStatus::Running;
+        self.saturated.remove(worker);
+        if !runs {
+            self.remove_from_idle(worker);
+        } else if self.is_unoccupied(worker) {
+            self.add_to_idle(worker);
+        } else {
+            self.remove_from_idle(worker);
+            if self.is_saturated(worker) {
+                self.saturated.insert(worker);
+            }
+        }
+        if runs && !self.is_full(worker) {
+            self.add_to_slots(worker);
+        } else {
+            self.remove_from_slots(worker);
+        }
+    }
+
+    fn is_unoccupied(&self, worker: WorkerId) -> bool {
+        let one = &self.workers[worker];
+        let nthreads = f64::from(one.nthreads);
+        one.processing.len() < one.nthreads as usize
+            || self.occupancy_s(worker)
+                < nthreads * (self.total_occupancy_s() / f64::from(self.total_nthreads)) / 2.0
+    }
+
+    fn is_saturated(&self, worker: WorkerId) -> bool {
+        let one = &self.workers[worker];
+        let (tasks, nthreads) = (one.processing.len() as f64, f64::from(one.nthreads));
+        if tasks <= nthreads {
+            return false;
+        }
+        let pending_s = self.occupancy_s(worker) * (tasks - nthreads) / (tasks * nthreads);
+        pending_s > 0.4
+            && pending_s > 1.9 * (self.total_occupancy_s() / f64::from(self.total_nthreads))
+    }
+
+    /// Where a worker is among the idle ones, which are listed by address, or where it would be
+    fn idle_place(&self, worker: WorkerId) -> Result<usize, usize> {
+        let rank = self.workers[worker].rank;
+        self.idle
+            .binary_search_by_key(&rank, |&one| self.workers[one].rank)
+    }
+
+    fn add_to_idle(&mut self, worker: WorkerId) {
+        if let Err(place) = self.idle_place(worker) {
+            self.idle.insert(place, worker);
+        }
+    }
+
+    pub(super) fn remove_from_idle(&mut self, worker: WorkerId) {
+        if let Ok(place) = self.idle_place(worker)
+            && self.idle[place] == worker
+        {
+            self.idle.remove(place);
+        }
+    }
+}

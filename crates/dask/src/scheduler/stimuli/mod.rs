@@ -1,0 +1,11 @@
+//! What workers, clients and time bring, one `handle_*` each.
+
+mod clients;
+mod replicas;
+mod runs;
+mod status;
+mod timeouts;
+mod workers;
+
+pub use self::replicas::PlacedResult;
+pub use self::runs::{TaskErred, TaskFinished};

@@ -1,0 +1,247 @@
+//! What workers say of the tasks that they were sent.
+
+use std::sync::Arc;
+
+use super::super::core::SchedulerCore;
+use super::super::error::EventError;
+use super::super::ids::TaskId;
+use super::super::messages::TaskError;
+use super::super::recommendations::Recommendations;
+use super::super::task::{Key, Payload, TaskState};
+use super::super::transitions::{Cause, ErredBy};
+
+/// A task that ended well
+#[derive(Clone, Debug)]
+pub struct TaskFinished {
+    /// Which
+    pub key: Key,
+    /// Address of the worker
+    pub worker: Arc<str>,
+    /// Which run, as the worker was told
+    pub run_id: u64,
+    /// Size of the result, in bytes
+    pub nbytes: u64,
+    /// Type of the result, pickled
+    pub type_: Payload,
+    /// Name of that type
+    pub type_name: Arc<str>,
+    /// What took time: the action, and when it began and ended by the worker's clock, in seconds
+    pub actions: Vec<(Arc<str>, f64, f64)>,
+}
+
+/// A task that failed
+#[derive(Clone, Debug)]
+pub struct TaskErred {
+    /// Which
+    pub key: Key,
+    /// Address of the worker
+    pub worker: Arc<str>,
+    /// Which run, as the worker was told
+    pub run_id: u64,
+    /// What it raised
+    pub exception: Payload,
+    /// Where
+    pub traceback: Option<Payload>,
+    /// Both as texts
+    pub exception_text: Arc<str>,
+    /// Both as texts
+    pub traceback_text: Arc<str>,
+}
+
+impl SchedulerCore {
+    /// Handles a task that ended well
+    ///
+    /// What is not, or no longer, asked of this worker is refused with `free-keys`, or begun again.
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::FinishedElsewhere`] if the worker names a run that another was given.
+    pub fn handle_task_finished(
+        &mut self,
+        finished: &TaskFinished,
+        stimulus: &Arc<str>,
+        now_s: f64,
+    ) -> Result<(), EventError> {
+        self.begin(stimulus, now_s);
+        if self.workers.by_address(&finished.worker).is_none() {
+            return Ok(());
+        }
+        let mut recs = Recommendations::default();
+        match self.keys.get(&finished.key).copied() {
+            None => self.send_free_keys(&finished.worker, &finished.key),
+            Some(task) => self.finish(task, finished, &mut recs)?,
+        }
+        self.follow(recs)?;
+        self.fill_slots()
+    }
+
+    fn finish(
+        &mut self,
+        task: TaskId,
+        finished: &TaskFinished,
+        recs: &mut Recommendations,
+    ) -> Result<(), EventError> {
+        let one = &self.tasks[task];
+        match one.state {
+            TaskState::Released | TaskState::Queued | TaskState::NoWorker | TaskState::Erred => {
+                self.send_free_keys(&finished.worker, &finished.key);
+            }
+            _ if one.run_id != Some(finished.run_id) => {
+                if self.runs_on(task, &finished.worker) {
+                    recs.set(task, TaskState::Released);
+                } else {
+                    self.send_free_keys(&finished.worker, &finished.key);
+                }
+            }
+            TaskState::Memory => {
+                if let Some(worker) = self.workers.by_address(&finished.worker) {
+                    self.add_replica(task, worker);
+                }
+            }
+            _ => self.transition(task, TaskState::Memory, Cause::Finished(finished), recs)?,
+        }
+        Ok(())
+    }
+
+    /// Whether a task is processing on the worker at this address
+    fn runs_on(&self, task: TaskId, address: &str) -> bool {
+        let worker = self.tasks[task].processing_on;
+        worker.is_some_and(|worker| &*self.workers[worker].address == address)
+    }
+
+    /// Handles a task that failed: it is run again as often as it may be
+    ///
+    /// # Errors
+    ///
+    /// What the transitions that follow may meet.
+    pub fn handle_task_erred(
+        &mut self,
+        erred: &TaskErred,
+        stimulus: &Arc<str>,
+        now_s: f64,
+    ) -> Result<(), EventError> {
+        self.begin(stimulus, now_s);
+        let mut recs = Recommendations::default();
+        if let Some(&task) = self.keys.get(&erred.key)
+            && self.tasks[task].state == TaskState::Processing
+        {
+            self.fail(task, erred, &mut recs)?;
+        }
+        self.follow(recs)?;
+        self.fill_slots()
+    }
+
+    fn fail(
+        &mut self,
+        task: TaskId,
+        erred: &TaskErred,
+        recs: &mut Recommendations,
+    ) -> Result<(), EventError> {
+        if self.tasks[task].run_id != Some(erred.run_id) {
+            if self.runs_on(task, &erred.worker) {
+                self.transition(task, TaskState::Released, Cause::None, recs)?;
+            }
+            return Ok(());
+        }
+        if self.tasks[task].retries > 0 {
+            self.tasks[task].retries -= 1;
+            return self.transition(task, TaskState::Waiting, Cause::None, recs);
+        }
+        let cause = ErredBy {
+            blamed: task,
+            worker: Some(Arc::clone(&erred.worker)),
+            exception: Some(TaskError::Raised(Arc::clone(&erred.exception))),
+            traceback: erred.traceback.clone(),
+            exception_text: Some(Arc::clone(&erred.exception_text)),
+            traceback_text: Some(Arc::clone(&erred.traceback_text)),
+        };
+        self.transition(task, TaskState::Erred, Cause::Erred(&cause), recs)
+    }
+
+    /// Handles a worker that gives a task back; without an address, whoever has it
+    ///
+    /// # Errors
+    ///
+    /// What the transitions that follow may meet.
+    pub fn handle_reschedule(
+        &mut self,
+        key: &[u8],
+        worker: Option<&str>,
+        stimulus: &Arc<str>,
+        now_s: f64,
+    ) -> Result<(), EventError> {
+        self.begin(stimulus, now_s);
+        let Some(&task) = self.keys.get(key) else {
+            return Ok(());
+        };
+        if self.tasks[task].state != TaskState::Processing
+            || worker.is_some_and(|worker| !worker.is_empty() && !self.runs_on(task, worker))
+        {
+            return Ok(());
+        }
+        self.follow_one(task, TaskState::Released)
+    }
+
+    /// Handles a task that has left its thread; `compute_s` is how long it held it
+    ///
+    /// # Errors
+    ///
+    /// What the transitions that follow may meet.
+    pub fn handle_long_running(
+        &mut self,
+        key: &[u8],
+        worker: &str,
+        run_id: u64,
+        compute_s: Option<f64>,
+        stimulus: &Arc<str>,
+        now_s: f64,
+    ) -> Result<(), EventError> {
+        self.begin(stimulus, now_s);
+        if self.workers.by_address(worker).is_none() {
+            return Ok(());
+        }
+        let Some(&task) = self.keys.get(key) else {
+            return Ok(());
+        };
+        let one = &self.tasks[task];
+        let Some(dask_worker) = one.processing_on else {
+            return Ok(());
+        };
+        if !self.runs_on(task, worker) || one.run_id != Some(run_id) {
+            return Ok(());
+        }
+        if let Some(compute_s) = compute_s {
+            let prefix = self.groups.prefix_of(one.group);
+            let average_s = &mut self.groups[prefix].duration_average_s;
+            *average_s = if *average_s < 0.0 {
+                compute_s
+            } else {
+                (*average_s + compute_s) / 2.0
+            };
+        }
+        self.add_to_long_running(dask_worker, task);
+        self.check_idle_saturated(dask_worker);
+        self.fill_slots()
+    }
+
+    /// Sends queued tasks to where slots are free
+    pub(in super::super) fn fill_slots(&mut self) -> Result<(), EventError> {
+        if self.queue.is_empty() {
+            return Ok(());
+        }
+        let available: i64 = self
+            .slots
+            .iter()
+            .map(|worker| self.slots_available(worker))
+            .sum();
+        for _ in 0..available {
+            let tasks = &self.tasks;
+            let first = self
+                .queue
+                .first(|task| tasks.find(task).map(|one| one.epoch));
+            let Some(first) = first else { break };
+            self.follow_one(first, TaskState::Processing)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! The scheduler core from outside; that it equals upstream's is tested by `tests/dask/scheduler_core`.
+
+use std::sync::Arc;
+
+use backhaul_dask::scheduler::{
+    ClientMessage, ComputeTask, Config, EventError, Graph, GraphTask, Key, Message, Payload,
+    SchedulerCore, TaskFinished, TaskState, WorkerJoins, WorkerMessage, WorkerStatus,
+};
+
+const WORKERS: [&str; 2] = ["tcp://10.0.0.1:1", "tcp://10.0.0.2:1"];
+
+fn stimulus() -> Arc<str> {
+    Arc::from("stimulus")
+}
+
+fn core() -> SchedulerCore {
+    let mut core = SchedulerCore::new(Config::default());
+    core.handle_client_added("client");
+    for address in WORKERS {
+        let joins = WorkerJoins {
+            address: Arc::from(address),
+            name: Arc::from(address),
+            host: Arc::from("host"),
+            nthreads: 1,
+            memory_limit: 0,
+            status: WorkerStatus::Running,
+            resources: Vec::new(),
+            bandwidth_bytes_per_s: 1e8,
+        };
+        core.handle_worker_added(&joins, &stimulus(), 1.0)
+            .expect("its name is its own");
+    }
+    core
+}
+
+/// `sum` of `width` tasks, of which it alone is wanted
+fn graph(width: u32) -> Graph {
+    let task = |key: u32, group: &str, dependencies: Vec<u32>| GraphTask {
+        key,
+        group: Arc::from(group),
+        prefix: Arc::from(group),
+        spec: Payload::from(&b"spec"[..]),
+        dependencies,
+        order: f64::from(key),
+        user_priority: None,
+        requirements: None,
+        data_producer: false,
+    };
+    let mut tasks: Vec<_> = (0..width)
+        .map(|key| task(key, "part", Vec::new()))
+        .collect();
+    tasks.push(task(width, "sum", (0..width).collect()));
+    let mut keys: Vec<Key> = (0..width)
+        .map(|key| Key::from(format!("part-{key}").into_bytes()))
+        .collect();
+    keys.push(Key::from(&b"sum"[..]));
+    Graph {
+        keys,
+        tasks,
+        wanted: vec![width],
+        client: Arc::from("client"),
+        ..Graph::default()
+    }
+}
+
+fn sent(core: &mut SchedulerCore) -> (Vec<(Arc<str>, ComputeTask)>, Vec<ClientMessage>) {
+    let (mut tasks, mut told) = (Vec::new(), Vec::new());
+    for message in core.take_messages() {
+        match message {
+            Message::ToWorker(address, WorkerMessage::ComputeTask(task)) => {
+                tasks.push((address, *task));
+            }
+            Message::ToClient(_, message) => told.push(message),
+            _ => {}
+        }
+    }
+    (tasks, told)
+}
+
+fn finished(worker: &str, task: &ComputeTask) -> TaskFinished {
+    TaskFinished {
+        key: Arc::clone(&task.key),
+        worker: Arc::from(worker),
+        run_id: task.run_id,
+        nbytes: 28,
+        type_: Payload::from(&b"int"[..]),
+        type_name: Arc::from("int"),
+        actions: vec![(Arc::from("compute"), 1.0, 1.5)],
+    }
+}
+
+#[test]
+fn a_graph_runs_to_its_end_and_leaves_nothing() {
+    let mut core = core();
+    core.handle_graph(&graph(20), &stimulus(), 2.0)
+        .expect("plain tasks");
+    let (mut tasks, mut told) = sent(&mut core);
+    let mut runs = 0;
+    while let Some((address, task)) = tasks.pop() {
+        runs += 1;
+        core.handle_task_finished(&finished(&address, &task), &stimulus(), 3.0)
+            .expect("it was sent there");
+        let (more, said) = sent(&mut core);
+        tasks.extend(more);
+        told.extend(said);
+    }
+    assert_eq!(runs, 21);
+    assert!(matches!(&told[..], [ClientMessage::KeyInMemory { key, .. }] if **key == *b"sum"));
+    let wanted = [Key::from(&b"sum"[..])];
+    core.handle_client_releases_keys(&wanted, "client", &stimulus(), 4.0)
+        .expect("the client is known");
+    assert_eq!(core.keys().count(), 0);
+    assert!(core.worker_views().iter().all(|worker| worker.nbytes == 0));
+}
+
+#[test]
+fn what_was_on_a_dead_worker_runs_elsewhere() {
+    let mut core = core();
+    core.handle_graph(&graph(1), &stimulus(), 2.0)
+        .expect("plain tasks");
+    let (tasks, _) = sent(&mut core);
+    let [(first, _)] = &tasks[..] else {
+        panic!("one task is ready, {} were sent", tasks.len());
+    };
+    core.handle_worker_removed(first, false, false, &stimulus(), 3.0)
+        .expect("it is there");
+    let (tasks, _) = sent(&mut core);
+    assert_eq!(tasks.len(), 1);
+    assert_ne!(tasks[0].0, *first);
+    let view = core.task_view(b"part-0").expect("it is not forgotten");
+    assert_eq!((view.state, view.suspicious), (TaskState::Processing, 1));
+}
+
+#[test]
+fn a_run_that_another_worker_was_given_is_refused() {
+    let mut core = core();
+    core.handle_graph(&graph(1), &stimulus(), 2.0)
+        .expect("plain tasks");
+    let (tasks, _) = sent(&mut core);
+    let (given, task) = &tasks[0];
+    let other = if &**given == WORKERS[0] {
+        WORKERS[1]
+    } else {
+        WORKERS[0]
+    };
+    let refused = core.handle_task_finished(&finished(other, task), &stimulus(), 3.0);
+    assert!(matches!(refused, Err(EventError::FinishedElsewhere { .. })));
+    let view = core.task_view(b"part-0").expect("it is not forgotten");
+    assert_eq!(view.processing_on.as_ref(), Some(given));
+}
+
+#[test]
+fn a_number_without_a_key_changes_nothing() {
+    let mut core = core();
+    let mut graph = graph(1);
+    graph.tasks[1].dependencies.push(7);
+    let refused = core.handle_graph(&graph, &stimulus(), 2.0);
+    assert_eq!(
+        refused,
+        Err(EventError::UnknownName {
+            number: 7,
+            names: 2
+        })
+    );
+    assert_eq!(core.keys().count(), 0);
+}

@@ -1,0 +1,204 @@
+"""All attributes of upstream's scheduler that decide or are reported, and its messages, as values.
+
+The form is that of ``SchedulerCore.dump`` and ``SchedulerCore.take_messages``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed.scheduler import ALL_TASK_STATES
+
+from .upstream import exception_name
+
+__all__ = ["attributes_of", "difference", "message_of", "our_attributes", "our_message"]
+
+#: Order in which upstream lists states is no matter here.
+STATES = sorted(ALL_TASK_STATES)
+
+
+def attributes_of(state: Any) -> dict[str, Any]:
+    """Say all of a scheduler."""
+    return {
+        "tasks": {key: _task(ts) for key, ts in state.tasks.items()},
+        "workers": {address: _worker(ws) for address, ws in state.workers.items()},
+        "task_groups": {name: _group(state, tg) for name, tg in state.task_groups.items()},
+        "task_prefixes": {name: _prefix(tp) for name, tp in state.task_prefixes.items()},
+        "running": [ws.address for ws in state.running],
+        "idle": list(state.idle),
+        "idle_task_count": [ws.address for ws in state.idle_task_count],
+        "saturated": [ws.address for ws in state.saturated],
+        "queued": [ts.key for ts in state.queued],
+        "unrunnable": {ts.key: since for ts, since in state.unrunnable.items()},
+        "replicated_tasks": [ts.key for ts in state.replicated_tasks],
+        "erred_tasks": [(one.key, list(one.erred_on)) for one in state.erred_tasks],
+        "clients": {name: [ts.key for ts in cs.wants_what] for name, cs in state.clients.items()},
+        "resources": {name: dict(has) for name, has in state.resources.items()},
+        "hosts": {
+            host: list(info["addresses"])
+            for host, info in state.host_info.items()
+            if info.get("addresses")
+        },
+        "task_prefix_count": list(state._task_prefix_count_global.items()),
+        "network_occ": state._network_occ_global,
+        "total_occupancy": state.total_occupancy,
+        "total_nthreads": state.total_nthreads,
+        "bandwidth": state.bandwidth,
+        "n_tasks": state.n_tasks,
+        "transition_counter": state.transition_counter,
+        "generation": state.generation,
+        "no_workers_since": state._no_workers_since,
+    }
+
+
+def _keys(tasks: Any) -> list[str] | None:
+    return None if tasks is None else [ts.key for ts in tasks]
+
+
+def _task(ts: Any) -> dict[str, Any]:
+    return {
+        "state": ts.state,
+        "run_spec": ts.run_spec is not None,
+        "priority": ts.priority,
+        "dependencies": _keys(ts.dependencies),
+        "dependents": _keys(ts.dependents),
+        "waiting_on": _keys(ts.waiting_on),
+        "waiters": _keys(ts.waiters),
+        "who_wants": None if ts.who_wants is None else [cs.client_key for cs in ts.who_wants],
+        "who_has": [ws.address for ws in ts.who_has or ()],
+        "processing_on": ts.processing_on.address if ts.processing_on else None,
+        "nbytes": ts.nbytes,
+        "type": ts.type,
+        "retries": ts.retries,
+        "suspicious": ts.suspicious,
+        "run_id": ts.run_id,
+        "has_lost_dependencies": ts.has_lost_dependencies,
+        "actor": ts.actor,
+        "group": ts.group.name,
+        "prefix": ts.prefix.name,
+        "exception": exception_name(ts.exception),
+        "traceback": ts.traceback,
+        "exception_text": ts.exception_text,
+        "traceback_text": ts.traceback_text,
+        "exception_blame": ts.exception_blame.key if ts.exception_blame else None,
+        "erred_on": None if ts.erred_on is None else list(ts.erred_on),
+        "host_restrictions": list(ts.host_restrictions or ()),
+        "worker_restrictions": list(ts.worker_restrictions or ()),
+        "resource_restrictions": dict(ts.resource_restrictions or {}),
+        "loose_restrictions": ts.loose_restrictions,
+    }
+
+
+def _worker(ws: Any) -> dict[str, Any]:
+    return {
+        "name": ws.name,
+        "host": ws.host,
+        "status": ws.status.name,
+        "nthreads": ws.nthreads,
+        "memory_limit": ws.memory_limit,
+        "nbytes": ws.nbytes,
+        "occupancy": ws.occupancy,
+        "has_what": _keys(ws.has_what),
+        "processing": _keys(ws.processing),
+        "long_running": _keys(ws.long_running),
+        "actors": _keys(ws.actors),
+        "task_prefix_count": list(ws.task_prefix_count.items()),
+        "needs_what": {ts.key: count for ts, count in ws.needs_what.items()},
+        "network_occ": ws._network_occ,
+        "resources": dict(ws.resources),
+        "used_resources": dict(ws.used_resources),
+    }
+
+
+def _collection(one: Any) -> dict[str, Any]:
+    return {
+        "states": {state: one.states[state] for state in STATES},
+        "len": len(one),
+        "nbytes_total": one.nbytes_total,
+        "duration_us": one._duration_us,
+        "all_durations_us": dict(one._all_durations_us),
+        "types": dict(one._types),
+    }
+
+
+def _group(state: Any, tg: Any) -> dict[str, Any]:
+    last = tg.last_worker
+    if last is not None:
+        last = last.address if state.workers.get(last.address) is last else "gone"
+    return {
+        **_collection(tg),
+        "prefix": tg.prefix.name,
+        "dependencies": [(other.name, len(other)) for other in tg.dependencies],
+        "start": tg.start,
+        "stop": tg.stop,
+        "last_worker": last,
+        "last_worker_tasks_left": tg.last_worker_tasks_left,
+    }
+
+
+def _prefix(tp: Any) -> dict[str, Any]:
+    return {
+        **_collection(tp),
+        "state_counts": {state: tp.state_counts.get(state, 0) for state in STATES},
+        "duration_average": tp.duration_average,
+        "max_exec_time": tp.max_exec_time,
+        "suspicious": tp.suspicious,
+        "groups": [tg.name for tg in tp.groups],
+    }
+
+
+def our_attributes(dump: dict[str, Any]) -> dict[str, Any]:
+    """Bring a dump of ours to the form of `attributes_of`."""
+    for task in dump["tasks"].values():
+        for name in ("host_restrictions", "worker_restrictions"):
+            task[name] = task[name] or []
+        task["resource_restrictions"] = task["resource_restrictions"] or {}
+        if isinstance(task["exception"], tuple):
+            task["exception"] = task["exception"][:1]
+    return dump
+
+
+def message_of(message: dict[str, Any]) -> dict[str, Any]:
+    """Bring a message of upstream's to the form of `our_message`."""
+    plain = dict(message)
+    if plain["op"] == "compute-task":
+        for name in ("stimulus_id", "annotations", "span_id"):
+            del plain[name]
+        plain["run_spec"] = True
+        plain["resource_restrictions"] = plain["resource_restrictions"] or {}
+    elif plain["op"] == "cancelled-keys":
+        plain["keys"] = list(plain["keys"])
+    elif plain["op"] == "task-erred":
+        plain["exception"] = exception_name(plain["exception"])
+    elif plain["op"] == "close":
+        del plain["reason"]
+    if "who_has" in plain:
+        plain["who_has"] = {key: list(has) for key, has in plain["who_has"].items()}
+    return plain
+
+
+def our_message(message: dict[str, Any]) -> dict[str, Any]:
+    """Bring a message of ours to the form of `message_of`."""
+    if message["op"] == "compute-task":
+        del message["annotations"]
+        message["run_spec"] = True
+        message["resource_restrictions"] = message["resource_restrictions"] or {}
+    elif message["op"] == "task-erred" and isinstance(message["exception"], tuple):
+        message["exception"] = message["exception"][:1]
+    return message
+
+
+def difference(upstream: Any, ours: Any, path: str = "") -> str | None:
+    """Say where two values first differ."""
+    if isinstance(upstream, dict) and isinstance(ours, dict):
+        for name in [*upstream, *(name for name in ours if name not in upstream)]:
+            if name not in upstream:
+                return f"{path}/{name}: only ours has {ours[name]!r}"
+            if name not in ours:
+                return f"{path}/{name}: only upstream has {upstream[name]!r}"
+            found = difference(upstream[name], ours[name], f"{path}/{name}")
+            if found:
+                return found
+        return None
+    same = upstream == ours
+    return None if same else f"{path}: upstream has {upstream!r}, ours {ours!r}"

@@ -1,0 +1,225 @@
+"""One stream of events for upstream's scheduler and ours, compared after each.
+
+Imported once `pinned.pin` has been called; see ``__main__.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from .attributes import attributes_of, difference, message_of, our_attributes, our_message
+from .events import Event
+from .ours import Ours
+from .stream import Stream
+from .upstream import Upstream
+
+#: Seeds that once failed.
+KEPT = Path(__file__).with_name("kept_seeds.txt")
+
+
+class Pair:
+    """Both schedulers, with the settings that a seed gives."""
+
+    def __init__(self, seed: int) -> None:
+        saturation = [1.1, 1.1, 1.0, 2.5, float("inf")][seed % 5]
+        failures = [3, 0, 1][seed % 3]
+        self.upstream = Upstream(
+            {
+                "distributed.scheduler.worker-saturation": saturation,
+                "distributed.scheduler.allowed-failures": failures,
+                "distributed.scheduler.no-workers-timeout": "30s",
+                "distributed.scheduler.default-task-durations": {"map": "20ms"},
+            }
+        )
+        self.ours = Ours(
+            {
+                "worker_saturation": saturation,
+                "allowed_failures": failures,
+                "no_workers_timeout_s": 30.0,
+                "known_durations_s": [("map", 0.02)],
+            },
+            self.split,
+        )
+        self.now_s = 100.0
+        self.counted: Counter[str] = Counter()
+
+    def split(self, value: list[str]) -> tuple[list[str] | None, list[str] | None]:
+        """Tell hosts from addresses, as ``_apply_annotations`` does."""
+        hosts, workers = [], []
+        for name in value:
+            try:
+                workers.append(self.upstream.state.coerce_address(name))
+            except ValueError:
+                hosts.append(name)
+        return list(dict.fromkeys(hosts)) or None, list(dict.fromkeys(workers)) or None
+
+    def apply(self, event: Event) -> tuple[str | None, bool]:
+        """Have both handle an event; say what differs then, and whether it ends the stream."""
+        self.now_s += event.after_s
+        refused = self.upstream.apply(event, self.now_s)
+        ours_refused = self.ours.apply(event, self.now_s, self.upstream.culled)
+        self.counted["events"] += 1
+        self.counted[event.name] += 1
+        if refused != ours_refused:
+            why = f"upstream: {self.upstream.refusal!r}, ours: {self.ours.refusal!r}"
+            return f"refused by one alone; {why}", refused
+        if refused:
+            self.counted[f"refused {event.name}: {type(self.upstream.refusal).__name__}"] += 1
+        return self.compare(refused), refused and not HARMLESS.search(str(self.ours.refusal))
+
+    def compare(self, refused: bool) -> str | None:
+        upstream_log = self.upstream.take_transitions()
+        log = self.ours.core.take_transitions()
+        self.counted["transitions"] += len(log)
+        self.counted.update(f"{start} to {finish}" for _, start, finish in log)
+        if log != upstream_log:
+            pairs = zip(upstream_log, log, strict=False)
+            at = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+            at = min(len(upstream_log), len(log)) if at is None else at
+            theirs, ours = upstream_log[at : at + 3], log[at : at + 3]
+            return f"transition {at}: upstream has {theirs}, ours {ours}"
+        sent = {
+            receiver: [message_of(message) for message in messages]
+            for receiver, messages in self.upstream.take_messages().items()
+        }
+        ours_sent = {
+            receiver: [our_message(message) for message in messages]
+            for receiver, messages in self.ours.take_messages().items()
+        }
+        self.counted["messages"] += sum(map(len, sent.values()))
+        # What led to a refusal upstream has not sent, ours has.
+        if sent != ours_sent and not refused:
+            return difference(sent, ours_sent, "messages")
+        attributes = attributes_of(self.upstream.state)
+        dump = our_attributes(self.ours.core.dump())
+        self.counted["attributes"] += len(attributes) + sum(
+            len(one)
+            for kind in ("tasks", "workers", "task_groups", "task_prefixes")
+            for one in attributes[kind].values()
+        )
+        return difference(attributes, dump) if attributes != dump else None
+
+
+def run(seed: int, length: int, counted: Counter[str]) -> tuple[list[Event], str | None]:
+    """Run a stream; return its events, and what differed after the last."""
+    pair = Pair(seed)
+    stream = Stream(seed)
+    events: list[Event] = []
+    found = None
+    try:
+        for event in stream.first():
+            events.append(event)
+            found, _ = pair.apply(event)
+            if found:
+                return events, found
+        for _ in range(length):
+            event = stream.next(pair.upstream.state)
+            events.append(event)
+            found, refused = pair.apply(event)
+            if found:
+                return events, found
+            if refused:
+                # Upstream stopped in the middle: what it left is equal, but no state to go on from.
+                counted["ended by a refusal"] += 1
+                break
+    finally:
+        counted.update(pair.counted)
+        pair.upstream.close()
+    return events, None
+
+
+def replay(seed: int, events: list[Event]) -> str | None:
+    """Run events that were made before; return what differs."""
+    pair = Pair(seed)
+    try:
+        for event in events:
+            found, refused = pair.apply(event)
+            if found:
+                return found
+            if refused:
+                return None
+    finally:
+        pair.upstream.close()
+    return None
+
+
+def shrink(seed: int, events: list[Event]) -> list[Event]:
+    """Leave out events as long as the same kind of thing differs."""
+    kind = kind_of(replay(seed, events))
+    step = len(events) // 2
+    while step:
+        place = 0
+        while place < len(events):
+            shorter = events[:place] + events[place + step :]
+            if kind_of(replay(seed, shorter)) == kind:
+                events = shorter
+            else:
+                place += step
+        step //= 2
+    return events
+
+
+def kind_of(found: str | None) -> str:
+    return "" if found is None else re.split("[^a-z]", found.lstrip("/"), maxsplit=1)[0]
+
+
+#: Refusals that leave nothing half done, by what ours says.
+HARMLESS = re.compile(
+    "^'?(no worker at|no client|no task|a worker is known)|was finished by|no client wants"
+)
+
+
+async def main(arguments: list[str]) -> int:
+    """Run streams, and say what differs; return the status to exit with."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--length", type=int, default=120, help="events of each at most")
+    parser.add_argument("--seconds", type=float, help="stop after this long")
+    parser.add_argument("--kept", action="store_true", help="those that once failed instead")
+    parser.add_argument("--forget", help="leave out events of this name for ours: must be noticed")
+    parser.add_argument("--no-shrink", action="store_true", help="report what fails as it is")
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    if options.forget:
+        _forget(options.forget)
+    seeds: Any = range(options.first, options.first + options.seeds)
+    if options.kept:
+        seeds = [int(line) for line in KEPT.read_text().split()]
+    counted: Counter[str] = Counter()
+    failed = []
+    began = time.monotonic()
+    for seed in seeds:
+        if options.seconds and time.monotonic() - began > options.seconds:
+            break
+        counted["seeds"] += 1
+        events, found = run(seed, options.length, counted)
+        if found:
+            failed.append(seed)
+            print(f"seed {seed}, event {len(events)}: {found}", flush=True)
+            if not options.no_shrink:
+                short = shrink(seed, events)
+                for event in short:
+                    print(f"    {event.name} {event.arguments}")
+                print(f"    {replay(seed, short)}", flush=True)
+            if len(failed) >= 10:
+                break
+    took_s = time.monotonic() - began
+    print(f"{dict(counted)} in {took_s:.0f} s; failed: {failed}")
+    return 1 if failed else 0
+
+
+def _forget(name: str) -> None:
+    handled = Ours._apply
+
+    def apply(self: Ours, event: Event, now_s: float, culled: dict[str, list[str]]) -> None:
+        if event.name != name:
+            handled(self, event, now_s, culled)
+
+    Ours._apply = apply  # type: ignore[method-assign]

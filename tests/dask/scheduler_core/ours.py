@@ -1,0 +1,116 @@
+"""Our scheduler core, called with the same events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dask.utils import key_split
+from distributed.utils import key_split_group
+
+from backhaul._native import SchedulerCore
+
+from .events import Event, Graph
+
+__all__ = ["Ours"]
+
+
+class Ours:
+    """One core, and what it has to send."""
+
+    def __init__(self, settings: dict[str, Any], split: Callable[[Any], Any]) -> None:
+        self.core = SchedulerCore(**settings)
+        #: Tells addresses from hosts, as upstream's caller does.
+        self.split = split
+        self.clients: list[str] = []
+
+    def apply(self, event: Event, now_s: float, culled: dict[str, list[str]]) -> bool:
+        """Handle an event; return whether it was refused."""
+        self.refusal: BaseException | None = None
+        try:
+            self._apply(event, now_s, culled)
+        except (KeyError, RuntimeError, ValueError) as error:
+            self.refusal = error
+        return self.refusal is not None
+
+    def _apply(self, event: Event, now_s: float, culled: dict[str, list[str]]) -> None:
+        arguments = event.arguments
+        handle = getattr(self.core, f"handle_{event.name}")
+        if event.name == "graph":
+            handle(event.stimulus, now_s, **self._graph(arguments["graph"], culled))
+        elif event.name == "update_data":
+            placed = [
+                (key, key_split_group(key), key_split(key), nbytes, workers)
+                for key, nbytes, workers in arguments["placed"]
+            ]
+            handle(event.stimulus, now_s, placed, arguments["client"])
+        elif event.name in ("task_finished", "task_erred", "worker_added"):
+            handle(event.stimulus, now_s, **arguments)
+        elif event.name in ("heartbeat", "resources", "client_added", "report_key", "restrictions"):
+            handle(*arguments.values())
+        elif event.name == "no_workers_check":
+            handle(f"check-no-workers-timeout-{now_s}", now_s)
+        elif event.name == "retry":
+            handle(f"stimulus-retry-{now_s}", now_s, *arguments.values())
+        elif event.name == "cancel":
+            handle(f"cancel-key-{now_s}", now_s, *arguments.values())
+        else:
+            handle(event.stimulus, now_s, *arguments.values())
+        if event.name == "client_added":
+            self.clients.append(arguments["client"])
+        elif event.name == "client_removed" and arguments["client"] in self.clients:
+            self.clients.remove(arguments["client"])
+
+    def _graph(self, graph: Graph, culled: dict[str, list[str]]) -> dict[str, Any]:
+        names = {*graph.wanted, *graph.actors, *culled}
+        names.update(name for dependencies in culled.values() for name in dependencies)
+        number = {name: place for place, name in enumerate(sorted(names))}
+        user = graph.user_priority
+        tasks = []
+        for key, dependencies in culled.items():
+            task = graph.tasks[key]
+            annotations = {name: task.annotations[name] for name in graph.annotated}
+            tasks.append(
+                (
+                    number[key],
+                    key_split_group(key),
+                    key_split(key),
+                    b"spec",
+                    [number[name] for name in dependencies],
+                    float(task.order),
+                    float(user.get(key, 0)) if isinstance(user, dict) else None,
+                    self._requirements(annotations),
+                    task.data_producer,
+                )
+            )
+        return {
+            "keys": sorted(names),
+            "tasks": tasks,
+            "wanted": [number[name] for name in dict.fromkeys(graph.wanted)],
+            "client": graph.client,
+            "user_priority": 0.0 if isinstance(user, dict) else float(user),
+            "submitting_task": graph.submitting_task,
+            "fifo_timeout_s": graph.fifo_timeout_s,
+            "actors": [number[name] for name in graph.actors],
+        }
+
+    def _requirements(self, annotations: dict[str, Any]) -> dict[str, Any] | None:
+        if not annotations:
+            return None
+        hosts, workers = self.split(annotations.get("workers", []))
+        return {
+            "hosts": hosts,
+            "workers": workers,
+            "resources": annotations.get("resources") or {},
+            "loose": annotations.get("allow_other_workers", False),
+            "priority": annotations.get("priority"),
+            "retries": annotations.get("retries"),
+        }
+
+    def take_messages(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
+        """Messages by kind and name of their receiver, in the order of sending."""
+        taken: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for kind, name, message in self.core.take_messages():
+            for receiver in [name] if name is not None else self.clients:
+                taken.setdefault((kind, receiver), []).append(message)
+        return taken

@@ -1,0 +1,43 @@
+"""Upstream's scheduler and ours are equal on random events; `make differential` for more."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def differential(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # A process of its own: upstream's modules are loaded in another way there.
+    return subprocess.run(
+        [sys.executable, "-m", "tests.dask.scheduler_core", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_equal_on_a_few_streams() -> None:
+    ended = differential("--seeds", "4", "--length", "60")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    counted = re.search(r"'transitions': (\d+)", ended.stdout)
+    assert counted, ended.stdout
+    assert int(counted[1]) > 100, ended.stdout
+
+
+def test_equal_on_streams_that_once_were_not() -> None:
+    ended = differential("--kept")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_missing_event_is_noticed() -> None:
+    ended = differential(
+        "--seeds", "2", "--length", "60", "--forget", "task_finished", "--no-shrink"
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr

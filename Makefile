@@ -88,6 +88,13 @@ test-rest: build $(VENV)/.dev
 test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask alone
 	$(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),tests/dask)
 
+# Nothing of it is imported. Without VERSION, the newest that there is
+.PHONY: dask-release
+dask-release: build ## What another release of Dask has changed of what ours rest on (VERSION=2026.8.0, or a folder)
+	$(if $(wildcard $(VERSION)),,rm -rf $(TARGET)/dask-release; $(BIN)/python $(PIP_INSTALL) --no-deps --no-compile \
+	  --target $(TARGET)/dask-release dask$(addprefix ==,$(VERSION)) distributed$(addprefix ==,$(VERSION)))
+	$(BIN)/python -m tests.dask.new_release $(or $(wildcard $(VERSION)),$(TARGET)/dask-release)
+
 # Three minutes; what is short of it is in `make test` too
 .PHONY: test-ucx
 test-ucx: $(VENV)/.dev ## The conformance suite on the lane over UCX, by tcp and by shared memory

@@ -31,6 +31,7 @@ import dask
 from backhaul.dask import private
 from backhaul.dask.instance_patches import INSTANCE_PATCHES
 from backhaul.dask.patches import PATCHES
+from backhaul.dask.patching import InstancePatch, Patch
 
 __all__ = ["Source", "changes", "gone", "main", "sources"]
 
@@ -116,7 +117,8 @@ def sources() -> list[Source]:
     """List what ours rest on, by its place in Dask."""
     digests: dict[tuple[str, str], set[str]] = {}
     used_by: dict[tuple[str, str], list[str]] = {}
-    for patch in (*PATCHES, *INSTANCE_PATCHES):
+    replaced: tuple[Patch | InstancePatch, ...] = (*PATCHES, *INSTANCE_PATCHES)
+    for patch in replaced:
         for named, known in patch.read.items():
             source: Any = importlib.import_module(named) if isinstance(named, str) else named
             source = inspect.unwrap(source) if callable(source) else source

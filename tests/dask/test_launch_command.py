@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 CPUS = sorted(os.sched_getaffinity(0))
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs to tell workers apart"),
 ]
 

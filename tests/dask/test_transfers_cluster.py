@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tests.dask.conftest import Start
 
-pytestmark = pytest.mark.timeout(180)
-
 MIB = 1 << 20
 WORKER = ["-m", "dask", "worker", "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny"]
 

@@ -25,6 +25,9 @@ TEST_JOBS ?= 3
 # Models are explored for seconds: what link-time optimisation saves there, it costs to build
 QUICK_RELEASE := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 
+# Keeps what a part of the tests prints, for the summary at the end: $(PART) NAME -- COMMAND
+PART = $(BIN)/python tests/parts.py run
+
 # Takes no part in how many jobs make has: rustdoc, which it starts, could not ask for them
 FREE_CARGO := env -u MAKEFLAGS -u MFLAGS cargo
 
@@ -54,39 +57,46 @@ say-what:
 .PHONY: build
 build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
 
+# One that fails leaves the others to run; the summary fits a screen
 .PHONY: test
 test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test, three parts at a time (TEST_JOBS=1: one after another)
 	cargo test --workspace --no-run
-	$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
-	  $(if $(ARGS),test-python test-rust,test-dask test-rest test-rust test-newest) test-loom
+	@rm -rf .test-logs
+	@$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
+	  $(if $(ARGS),test-python test-rust,test-dask test-rest test-rust test-newest) test-loom; \
+	$(BIN)/python tests/parts.py summary \
+	  $(if $(ARGS),test-python,test-dask test-newest test-rest) test-rust test-model test-loom
 
 .PHONY: test-rust
 test-rust: $(VENV)/.run ## The Rust tests alone
-	$(FREE_CARGO) test --workspace --no-fail-fast
-	BACKHAUL_STRESS_SEEDS=5 $(FREE_CARGO) test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
+	$(PART) test-rust -- $(FREE_CARGO) test --workspace --no-fail-fast
+	BACKHAUL_STRESS_SEEDS=5 $(PART) test-model -- \
+	  $(FREE_CARGO) test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
 
 .PHONY: test-loom
 test-loom: $(VENV)/.run ## The loom models alone: rings, completion table, wake-ups
-	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) \
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) $(PART) test-loom -- \
 	  $(FREE_CARGO) test -p backhaul-shm -p backhaul-wakeups --release --lib
 
 .PHONY: test-python
 test-python: build $(VENV)/.dev ## The Python tests alone
-	$(BIN)/python -m pytest $(ARGS)
+	$(PART) test-python -- $(BIN)/python -m pytest $(ARGS)
 
 # The longer half of them. Each half has a cache of its own, as they run beside one another
 .PHONY: test-dask
 test-dask: build $(VENV)/.dev
-	$(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_dask tests/dask
+	$(PART) test-dask -- $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_dask tests/dask
 
 .PHONY: test-rest
 test-rest: build $(VENV)/.dev
-	$(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_rest --ignore=tests/dask
+	$(PART) test-rest -- \
+	  $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_rest --ignore=tests/dask
 
 # A cache of its own: it may run beside the others
 .PHONY: test-newest
 test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask alone
-	$(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),tests/dask)
+	$(PART) test-newest -- \
+	  $(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),tests/dask)
 
 # Nothing of it is imported. Without VERSION, the newest that there is
 .PHONY: dask-release

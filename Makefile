@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 NEWEST_VENV := .venv-newest
+WHEELS_VENV := .venv-wheels
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
@@ -162,6 +163,25 @@ idle: build ## Two minutes of short tasks on a busy machine, looking for workers
 chaos: build $(VENV)/.dev ## 20 jobs while processes die and the network breaks; needs root (ARGS='--seeds 200')
 	$(BIN)/python -m tests.chaos.run $(ARGS)
 
+# Twice ten minutes on two CPUs, and two for each Python that is found
+.PHONY: wheels
+wheels: $(WHEELS_VENV)/.installed ## Wheels for x86_64 and aarch64 into dist/, checked, that of this machine tried with each Python here (MUSL=1: for musl, too)
+	$(WHEELS_VENV)/bin/python -m tests.wheels.build --out dist $(if $(MUSL),--musl) $(TARGETS)
+	$(WHEELS_VENV)/bin/python -m tests.wheels.check dist
+
+# The second part shows that it is all there, without a network but for what cargo has fetched
+.PHONY: sdist
+sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an offline build of it
+	rm -f dist/*.tar.gz
+	env -u PYO3_PYTHON $(WHEELS_VENV)/bin/maturin sdist --quiet --out dist
+	$(WHEELS_VENV)/bin/twine check --strict dist/*.tar.gz
+	$(WHEELS_VENV)/bin/python -m tests.wheels.from_source dist/*.tar.gz
+
+# Minutes for each of the two
+.PHONY: test-all
+test-all: test ## `make test`, then the newest Python here with both releases of Dask
+	$(BIN)/python -m tests.wheels.newest_python --wheel $(NEWEST_VENV)/wheel/*.whl
+
 .PHONY: check
 check: build $(VENV)/.dev ## Formatting, lints, types and documentation; changes nothing
 	cargo fmt --all --check
@@ -180,6 +200,12 @@ check-aarch64: ## Types of the Rust crates for aarch64 (rustup target add aarch6
 	  -p backhaul-proto -p backhaul-shm -p backhaul-sys -p backhaul-topology -p backhaul-placement \
 	  -p backhaul-dask -p backhaul-cuda -p backhaul-ucx -p backhaul-dask-python
 
+# What PyO3 would ask such a Python is in a file. A build of the wheel needs that Python: `make wheels`
+.PHONY: check-free-threaded
+check-free-threaded: ## Types of the native module for free-threaded Python 3.14, which need not be here; a minute
+	env -u PYO3_PYTHON PYO3_NO_PYTHON=1 PYO3_CONFIG_FILE=$(CURDIR)/tests/wheels/free-threaded.pyo3 \
+	  CARGO_TARGET_DIR=$(TARGET)/free-threaded cargo check -p backhaul-python
+
 .PHONY: bench
 bench: build $(BENCH_VENV)/.peers ## Latency and bandwidth beside every peer that can be installed
 	$(BIN)/backhaul bench p2p --api both --lane shm,tcp --against all $(ARGS)
@@ -196,7 +222,7 @@ fmt: $(VENV)/.dev ## Format Rust and Python, and mend what ruff can mend
 
 .PHONY: clean
 clean: ## Remove environments, builds and caches
-	rm -rf $(VENV) $(BENCH_VENV) $(NEWEST_VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(NEWEST_VENV) $(WHEELS_VENV) .test-logs dist target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/backhaul/_native*.so
 	find python tests benches -name __pycache__ -prune -exec rm -rf {} +
 
@@ -254,4 +280,12 @@ $(BENCH_VENV)/.venv:
 
 $(BENCH_VENV)/.peers: requirements/bench.txt | $(BENCH_VENV)/.venv
 	$(BENCH_VENV)/bin/python $(PIP_INSTALL) -r $<
+	@touch $@
+
+$(WHEELS_VENV)/.venv:
+	$(call make_venv,$(WHEELS_VENV))
+	@touch $@
+
+$(WHEELS_VENV)/.installed: requirements/wheels.txt | $(WHEELS_VENV)/.venv
+	$(WHEELS_VENV)/bin/python $(PIP_INSTALL) -r $<
 	@touch $@

@@ -47,7 +47,7 @@ def processes_of(session: int) -> list[int]:
 def assert_all_ended(program: Program) -> None:
     """Wait until nothing is left of a program and of what it started."""
     program.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while left := processes_of(program.process.pid):
         assert time.monotonic() < deadline, (left, program.output)
         time.sleep(0.05)

@@ -370,7 +370,7 @@ def ask_when_nothing_is_held(client: Client) -> list[Report]:
 
     Free blocks give their pages back, or what follows would seem to take none.
     """
-    give_up_at = time.monotonic() + 60
+    give_up_at = time.monotonic() + 300
     while True:
         client.run(trim)
         reports = ask(client)

@@ -77,7 +77,9 @@ def test_memory_is_free_as_soon_as_the_send_is_done(
             receive.wait(60)
             send.wait(60)
             assert not is_held(memory)
-            assert sys.getrefcount(memory) == 2
+            # Python 3.14 counts no reference for the argument.
+            never_sent = bytearray()
+            assert sys.getrefcount(memory) == sys.getrefcount(never_sent)
 
 
 def test_memory_is_free_once_the_result_of_a_finished_send_is_taken(

@@ -59,7 +59,7 @@ def dask_job() -> None:
     logging.getLogger("backhaul").addHandler(handler)
     with (
         LocalCluster(
-            protocol="backhaul", n_workers=2, threads_per_worker=1, dashboard_address=None
+            protocol="backhaul", n_workers=2, threads_per_worker=1, dashboard_address=":0"
         ) as cluster,
         Client(cluster) as client,
     ):

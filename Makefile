@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 DOCS_VENV := .venv-docs
 BENCH_VENV := .venv-bench
 NEWEST_VENV := .venv-newest
+WHEELS_VENV := .venv-wheels
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
@@ -25,6 +26,9 @@ TEST_JOBS ?= 3
 
 # Models are explored for seconds: what link-time optimisation saves there, it costs to build
 QUICK_RELEASE := CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+
+# Keeps what a part of the tests prints, for the summary at the end: $(PART) NAME -- COMMAND
+PART = $(BIN)/python tests/parts.py run
 
 # Takes no part in how many jobs make has: rustdoc, which it starts, could not ask for them
 FREE_CARGO := env -u MAKEFLAGS -u MFLAGS cargo
@@ -55,39 +59,53 @@ say-what:
 .PHONY: build
 build: $(VENV)/.built ## Leave an importable backhaul in .venv (release build)
 
+# One that fails leaves the others to run; the summary fits a screen
 .PHONY: test
 test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python test, three parts at a time (TEST_JOBS=1: one after another)
 	cargo test --workspace --no-run
-	$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
-	  $(if $(ARGS),test-python test-rust,test-dask test-rest test-rust test-newest) test-loom
+	@rm -rf .test-logs
+	@$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
+	  $(if $(ARGS),test-python test-rust,test-dask test-rest test-rust test-newest) test-loom; \
+	$(BIN)/python tests/parts.py summary \
+	  $(if $(ARGS),test-python,test-dask test-newest test-rest) test-rust test-model test-loom
 
 .PHONY: test-rust
 test-rust: $(VENV)/.run ## The Rust tests alone
-	$(FREE_CARGO) test --workspace --no-fail-fast
-	BACKHAUL_STRESS_SEEDS=5 $(FREE_CARGO) test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
+	$(PART) test-rust -- $(FREE_CARGO) test --workspace --no-fail-fast
+	BACKHAUL_STRESS_SEEDS=5 $(PART) test-model -- \
+	  $(FREE_CARGO) test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
 
 .PHONY: test-loom
 test-loom: $(VENV)/.run ## The loom models alone: rings, completion table, wake-ups
-	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) \
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(TARGET)/loom $(QUICK_RELEASE) $(PART) test-loom -- \
 	  $(FREE_CARGO) test -p backhaul-shm -p backhaul-wakeups --release --lib
 
 .PHONY: test-python
 test-python: build $(VENV)/.dev ## The Python tests alone
-	$(BIN)/python -m pytest $(ARGS)
+	$(PART) test-python -- $(BIN)/python -m pytest $(ARGS)
 
 # The longer half of them. Each half has a cache of its own, as they run beside one another
 .PHONY: test-dask
 test-dask: build $(VENV)/.dev
-	$(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_dask tests/dask
+	$(PART) test-dask -- $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_dask tests/dask
 
 .PHONY: test-rest
 test-rest: build $(VENV)/.dev
-	$(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_rest --ignore=tests/dask
+	$(PART) test-rest -- \
+	  $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_rest --ignore=tests/dask
 
 # A cache of its own: it may run beside the others
 .PHONY: test-newest
 test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask alone
-	$(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),tests/dask)
+	$(PART) test-newest -- \
+	  $(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),tests/dask)
+
+# Nothing of it is imported. Without VERSION, the newest that there is
+.PHONY: dask-release
+dask-release: build ## What another release of Dask has changed of what ours rest on (VERSION=2026.8.0, or a folder)
+	$(if $(wildcard $(VERSION)),,rm -rf $(TARGET)/dask-release; $(BIN)/python $(PIP_INSTALL) --no-deps --no-compile \
+	  --target $(TARGET)/dask-release dask$(addprefix ==,$(VERSION)) distributed$(addprefix ==,$(VERSION)))
+	$(BIN)/python -m tests.dask.new_release $(or $(wildcard $(VERSION)),$(TARGET)/dask-release)
 
 # Three minutes; what is short of it is in `make test` too
 .PHONY: test-ucx
@@ -152,6 +170,25 @@ idle: build ## Two minutes of short tasks on a busy machine, looking for workers
 chaos: build $(VENV)/.dev ## 20 jobs while processes die and the network breaks; needs root (ARGS='--seeds 200')
 	$(BIN)/python -m tests.chaos.run $(ARGS)
 
+# Twice ten minutes on two CPUs, and two for each Python that is found
+.PHONY: wheels
+wheels: $(WHEELS_VENV)/.installed ## Wheels for x86_64 and aarch64 into dist/, checked, that of this machine tried with each Python here (MUSL=1: for musl, too)
+	$(WHEELS_VENV)/bin/python -m tests.wheels.build --out dist $(if $(MUSL),--musl) $(TARGETS)
+	$(WHEELS_VENV)/bin/python -m tests.wheels.check dist
+
+# The second part shows that it is all there, without a network but for what cargo has fetched
+.PHONY: sdist
+sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an offline build of it
+	rm -f dist/*.tar.gz
+	env -u PYO3_PYTHON $(WHEELS_VENV)/bin/maturin sdist --quiet --out dist
+	$(WHEELS_VENV)/bin/twine check --strict dist/*.tar.gz
+	$(WHEELS_VENV)/bin/python -m tests.wheels.from_source dist/*.tar.gz
+
+# Minutes for each of the two
+.PHONY: test-all
+test-all: test ## `make test`, then the newest Python here with both releases of Dask
+	$(BIN)/python -m tests.wheels.newest_python --wheel $(NEWEST_VENV)/wheel/*.whl
+
 .PHONY: check
 check: build $(VENV)/.dev ## Formatting, lints, types, documentation and its site; changes nothing
 	cargo fmt --all --check
@@ -176,6 +213,12 @@ check-aarch64: ## Types of the Rust crates for aarch64 (rustup target add aarch6
 	  -p backhaul-proto -p backhaul-shm -p backhaul-sys -p backhaul-topology -p backhaul-placement \
 	  -p backhaul-dask -p backhaul-cuda -p backhaul-ucx -p backhaul-dask-python
 
+# What PyO3 would ask such a Python is in a file. A build of the wheel needs that Python: `make wheels`
+.PHONY: check-free-threaded
+check-free-threaded: ## Types of the native module for free-threaded Python 3.14, which need not be here; a minute
+	env -u PYO3_PYTHON PYO3_NO_PYTHON=1 PYO3_CONFIG_FILE=$(CURDIR)/tests/wheels/free-threaded.pyo3 \
+	  CARGO_TARGET_DIR=$(TARGET)/free-threaded cargo check -p backhaul-python
+
 .PHONY: bench
 bench: build $(BENCH_VENV)/.peers ## Latency and bandwidth beside every peer that can be installed
 	$(BIN)/backhaul bench p2p --api both --lane shm,tcp --against all $(ARGS)
@@ -192,7 +235,7 @@ fmt: $(VENV)/.dev ## Format Rust and Python, and mend what ruff can mend
 
 .PHONY: clean
 clean: ## Remove environments, builds and caches
-	rm -rf $(VENV) $(BENCH_VENV) $(NEWEST_VENV) target .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(NEWEST_VENV) $(WHEELS_VENV) .test-logs dist target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/backhaul/_native*.so
 	rm -rf $(DOCS_VENV)
 	find python tests benches -name __pycache__ -prune -exec rm -rf {} +
@@ -259,4 +302,12 @@ $(BENCH_VENV)/.venv:
 
 $(BENCH_VENV)/.peers: requirements/bench.txt | $(BENCH_VENV)/.venv
 	$(BENCH_VENV)/bin/python $(PIP_INSTALL) -r $<
+	@touch $@
+
+$(WHEELS_VENV)/.venv:
+	$(call make_venv,$(WHEELS_VENV))
+	@touch $@
+
+$(WHEELS_VENV)/.installed: requirements/wheels.txt | $(WHEELS_VENV)/.venv
+	$(WHEELS_VENV)/bin/python $(PIP_INSTALL) -r $<
 	@touch $@

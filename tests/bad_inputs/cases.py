@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["Case", "Place", "outcome"]
 
 #: How long to wait for what must come
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from tests.bad_inputs import in_dask, in_programs, on_the_wire
 from tests.bad_inputs.by_hand import Peer
 from tests.bad_inputs.cases import Case, Place, outcome
 
-pytestmark = pytest.mark.timeout(120)
-
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "bad-inputs.md"
 
 #: Heading, and what is below it: a sentence, and cases

@@ -6,7 +6,6 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from backhaul.bench.timeline_svg import timeline_svg
@@ -14,7 +13,6 @@ from backhaul.bench.trace import Recording, Span, chrome_trace
 from backhaul.cli import main
 
 
-@pytest.mark.timeout(120)
 def test_a_real_trace_has_the_stages_of_every_process(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     arguments = ["bench", "tasks", "--trace", str(path), "--tasks", "5", "--workers", "1"]

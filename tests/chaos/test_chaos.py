@@ -13,8 +13,6 @@ from tests.chaos.network import Network, why_no_network
 from tests.chaos.run import JOBS_PER_CLUSTER, Bed
 from tests.chaos.schedule import JOBS, LANES, Fault, Link, Plan, draw
 
-pytestmark = pytest.mark.timeout(300)
-
 needs_network = pytest.mark.skipif(why_no_network() is not None, reason=str(why_no_network()))
 
 WHOLE = Link(delay_s=0.0, loss=0.0, bytes_per_s=None)

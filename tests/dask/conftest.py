@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from distributed import utils_test
 from distributed.comm import connect, listen
 
 import dask
@@ -29,7 +31,12 @@ Eventually: TypeAlias = Callable[[Callable[[], object]], Awaitable[None]]
 #: Starts ``python …``.
 Start: TypeAlias = Callable[..., "Program"]
 
-DEADLINE_S = 60
+DEADLINE_S = 300
+
+# Dask ends each test of its kind after 30 s, which a busy machine takes for some. Before any module
+# imports them; less than pytest's watchdog, as they tell which task was waiting for what.
+for _name in ("gen_cluster", "gen_test"):
+    setattr(utils_test, _name, functools.partial(getattr(utils_test, _name), timeout=500))
 
 _EC = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 

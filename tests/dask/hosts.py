@@ -71,9 +71,9 @@ class Hosts:
 
 def ip(*arguments: str) -> None:
     """Run iproute2's ``ip``."""
-    subprocess.run(["ip", *arguments], check=True, timeout=30)
+    subprocess.run(["ip", *arguments], check=True, timeout=300)
 
 
 def tc(*arguments: str) -> None:
     """Run iproute2's ``tc``."""
-    subprocess.run(["tc", *arguments], check=True, timeout=30)
+    subprocess.run(["tc", *arguments], check=True, timeout=300)

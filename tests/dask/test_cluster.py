@@ -90,7 +90,7 @@ async def test_a_client_scatters_and_gathers_through_the_scheduler(
     assert set(a.data) == set(b.data)
 
 
-@gen_cluster(client=True, Worker=Nanny, nthreads=[("", 1)], timeout=60, **OVER_BACKHAUL)
+@gen_cluster(client=True, Worker=Nanny, nthreads=[("", 1)], **OVER_BACKHAUL)
 async def test_a_nanny_passes_protocol_and_configuration_to_its_worker(
     client: Client, scheduler: Scheduler, nanny: Nanny
 ) -> None:
@@ -104,7 +104,7 @@ async def test_a_nanny_passes_protocol_and_configuration_to_its_worker(
     assert await client.submit(sum, [1, 2]) == 3
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_a_worker_without_a_host_advertises_an_address_that_can_be_reached(
     eventually: Eventually,
 ) -> None:
@@ -121,7 +121,7 @@ async def test_a_worker_without_a_host_advertises_an_address_that_can_be_reached
         assert await client.gather(future, direct=True) == 3
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_scheduler_client_and_workers_may_speak_different_protocols() -> None:
     both: Any = {"protocol": ["tcp", "backhaul"], "port": [0, 0]}
     async with Scheduler(**both, host="127.0.0.1", dashboard_address=":0") as scheduler:
@@ -144,7 +144,7 @@ async def test_scheduler_client_and_workers_may_speak_different_protocols() -> N
             }
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_inproc_clusters_stay_as_they_are() -> None:
     async with (
         LocalCluster(
@@ -156,7 +156,7 @@ async def test_inproc_clusters_stay_as_they_are() -> None:
         assert await client.submit(sum, [1, 2]) == 3
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_a_cluster_in_threads_can_use_backhaul() -> None:
     async with (
         LocalCluster(
@@ -173,7 +173,7 @@ async def test_a_cluster_in_threads_can_use_backhaul() -> None:
         assert await client.compute(delayed(np.concatenate)(parts).sum()) == 8000
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_a_cluster_that_must_be_encrypted_does_not_start_without_certificates() -> None:
     security = Security(require_encryption=True)
     with pytest.raises(RuntimeError) as caught:

@@ -61,7 +61,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return watch
 
 
-@gen_test(timeout=100)
+@gen_test()
 async def test_a_cluster_runs_on_both_codecs_at_once(watch: Watch) -> None:
     async with (
         distributed.LocalCluster(

@@ -128,7 +128,7 @@ def test_a_module_that_another_thread_imports_is_waited_for(
         "import sys\n"
         "begun, go_on = sys.slow_example\n"
         "begun.set()\n"
-        "go_on.wait(30)\n"
+        "go_on.wait(300)\n"
         "def version(): return 2\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -142,7 +142,7 @@ def test_a_module_that_another_thread_imports_is_waited_for(
     importing = threading.Thread(target=importlib.import_module, args=("slow_example",))
     importing.start()
     try:
-        assert begun.wait(30)
+        assert begun.wait(300)
         threading.Timer(0.1, go_on.set).start()
         assert codec.loads(frames)[0]() == 2
     finally:

@@ -129,7 +129,7 @@ def test_a_forked_child_makes_its_own_context() -> None:
     child.start()
     assert ours.poll(30)
     differs, pid = ours.recv()
-    child.join(30)
+    child.join(300)
     assert child.exitcode == 0
     assert differs
     assert pid == child.pid

@@ -24,8 +24,6 @@ from backhaul.dask.launch.device_memory import DeviceBytes
 from backhaul.dask.launch.device_spill import DeviceSpill, OnHost, is_on_device
 from tests.dask.machines import machine_with_gpus
 
-pytestmark = pytest.mark.timeout(120)
-
 #: A module that workers import: arrays that Dask takes for those of a GPU.
 ON_DEVICE = """
 import numpy as np

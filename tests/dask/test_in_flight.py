@@ -280,7 +280,7 @@ async def test_a_new_worker_steals_from_the_hand(
         assert set(started.values()) == {1}
 
 
-@gen_cluster(client=True, nthreads=ONE, Worker=Nanny, timeout=60, config=BY_NUMBER)
+@gen_cluster(client=True, nthreads=ONE, Worker=Nanny, config=BY_NUMBER)
 async def test_a_worker_that_dies_loses_no_task(
     client: Client, scheduler: Scheduler, a: Nanny, eventually: Eventually
 ) -> None:

@@ -22,8 +22,6 @@ import dask
 if TYPE_CHECKING:
     from tests.dask.conftest import Program, Start
 
-pytestmark = pytest.mark.timeout(180)
-
 SCHEDULER = ["-m", "dask", "scheduler", "--host", "127.0.0.1", "--no-dashboard", "--no-show"]
 WORKER = ["-m", "dask", "worker", "--host", "127.0.0.1", "--nthreads", "2", "--no-nanny"]
 

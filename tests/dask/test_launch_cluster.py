@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 CPUS = sorted(os.sched_getaffinity(0))
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs to tell workers apart"),
 ]
 
@@ -71,7 +70,7 @@ async def settled(client: Client, names: set[str]) -> None:
             await asyncio.sleep(0.01)
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_each_worker_has_a_cpu_and_shares_memory_with_the_other() -> None:
     async with two_workers() as (cluster, client):
         assert cluster.scheduler_address.startswith("backhaul://127.0.0.1:")
@@ -88,7 +87,7 @@ async def test_each_worker_has_a_cpu_and_shares_memory_with_the_other() -> None:
             assert await by_tcp.submit(sum, [1, 2]) == 3
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_workers_leave_and_come_back_under_their_names_and_on_their_cpus() -> None:
     async with two_workers() as (cluster, client):
         before = await places(client)
@@ -109,7 +108,7 @@ async def test_workers_leave_and_come_back_under_their_names_and_on_their_cpus()
         assert set(cluster.worker_spec) == {"0", "1"}
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_a_worker_that_is_killed_or_restarted_keeps_its_cpus(
     eventually: Eventually,
 ) -> None:
@@ -129,7 +128,7 @@ async def test_a_worker_that_is_killed_or_restarted_keeps_its_cpus(
             assert cpus == before[name][1]
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_an_adaptive_cluster_stays_within_its_plan(eventually: Eventually) -> None:
     async with two_workers(n_workers=0, policy=None, threads_per_worker=1) as (cluster, client):
         assert not cluster.workers
@@ -144,7 +143,7 @@ async def test_an_adaptive_cluster_stays_within_its_plan(eventually: Eventually)
             cluster.adapt(minimum=3)
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_workers_past_the_plan_share_its_places_if_that_is_wanted() -> None:
     async with two_workers(n_workers=3, overcommit=True) as (cluster, client):
         found = {name: cpus for name, (_, cpus) in (await places(client)).items()}
@@ -175,7 +174,7 @@ class SeenWorkers(SchedulerPlugin):
         self.seen.append(worker)
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_workers_and_scheduler_get_what_was_said_of_them(tmp_path: Path) -> None:
     preload = tmp_path / "loaded.py"
     preload.write_text("def dask_setup(worker):\n    worker.loaded = worker.name\n")
@@ -221,7 +220,7 @@ async def test_workers_and_scheduler_get_what_was_said_of_them(tmp_path: Path) -
         assert cluster.scheduler.idle_timeout == 3600
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_workers_are_pinned_whatever_they_speak() -> None:
     async with two_workers(protocol="tcp://", pin=True) as (cluster, client):
         assert cluster.scheduler_address == cluster.tcp_address
@@ -230,7 +229,7 @@ async def test_workers_are_pinned_whatever_they_speak() -> None:
         }  # fmt: skip
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_workers_that_are_not_pinned_run_anywhere() -> None:
     async with two_workers(pin=False) as (_, client):
         assert {cpus for _, cpus in (await places(client)).values()} == {frozenset(CPUS)}

@@ -21,11 +21,9 @@ FIXTURES = Path(__file__).parents[2] / "crates" / "topology" / "tests" / "fixtur
 
 CPUS = sorted(os.sched_getaffinity(0))
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs to tell workers apart")
-@gen_test(timeout=60)
+@gen_test()
 async def test_each_worker_has_a_gpu_and_the_cpus_near_it() -> None:
     async with (
         CUDACluster(
@@ -57,7 +55,7 @@ async def test_each_worker_has_a_gpu_and_the_cpus_near_it() -> None:
         assert await client.submit(sum, [1, 2], resources={"GPU": 1}) == 3
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_gpus_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {
         "machine": machine_with_gpus(), "dashboard_address": None, "asynchronous": True,

@@ -27,8 +27,6 @@ from backhaul.dask.launch.worker_specs import WorkerOptions
 from backhaul.topology import discover
 from tests.dask.machines import machine_with_gpus
 
-pytestmark = pytest.mark.timeout(120)
-
 without_rmm = pytest.mark.skipif(find_spec("rmm") is not None, reason="RMM is installed")
 
 GIB = 1 << 30

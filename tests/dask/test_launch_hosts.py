@@ -23,7 +23,7 @@ from tests.dask.hosts import Hosts, needs_namespaces
 if TYPE_CHECKING:
     from tests.dask.conftest import Start
 
-pytestmark = [pytest.mark.timeout(180), needs_namespaces]
+pytestmark = [needs_namespaces]
 
 ADDRESSES = {
     "scheduler": "10.77.0.1",

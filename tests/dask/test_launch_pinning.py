@@ -75,7 +75,7 @@ def use_threads_of_libraries() -> int:
 
 
 @needs_two_cpus
-@gen_cluster(nthreads=[], client=True, timeout=60, scheduler_kwargs={"protocol": "backhaul"})
+@gen_cluster(nthreads=[], client=True, scheduler_kwargs={"protocol": "backhaul"})
 async def test_every_thread_of_a_worker_runs_on_its_cpus(
     client: Client, scheduler: Scheduler
 ) -> None:
@@ -103,7 +103,7 @@ def test_with_unknown_sources_a_worker_runs_unpinned_and_the_log_says_so(
 ) -> None:
     digest = patching.source_digest
 
-    @gen_cluster(nthreads=[], client=True, timeout=60, scheduler_kwargs={"protocol": "backhaul"})
+    @gen_cluster(nthreads=[], client=True, scheduler_kwargs={"protocol": "backhaul"})
     async def check(client: Client, scheduler: Scheduler) -> None:
         monkeypatch.setattr(
             patching, "source_digest", lambda source: "" if source is unknown else digest(source)
@@ -123,7 +123,7 @@ def test_with_unknown_sources_a_worker_runs_unpinned_and_the_log_says_so(
 
 
 @needs_two_cpus
-@gen_cluster(nthreads=[], client=True, timeout=60, scheduler_kwargs={"protocol": "backhaul"})
+@gen_cluster(nthreads=[], client=True, scheduler_kwargs={"protocol": "backhaul"})
 async def test_a_worker_that_dies_comes_back_on_its_own_cpus(
     client: Client, scheduler: Scheduler, eventually: Eventually
 ) -> None:
@@ -144,7 +144,7 @@ async def test_a_worker_that_dies_comes_back_on_its_own_cpus(
 
 @needs_memory_policy
 @pytest.mark.parametrize(("policy", "expected"), [("prefer", "prefer:0"), ("bind", "bind:0")])
-@gen_test(timeout=60)
+@gen_test()
 async def test_memory_of_a_worker_comes_from_its_nodes(policy: Any, expected: str) -> None:
     before = _native.memory_policy()
     pinning = Pinning(owner="a", memory_nodes=(0,), memory_policy=policy)
@@ -160,7 +160,7 @@ async def test_memory_of_a_worker_comes_from_its_nodes(policy: Any, expected: st
     assert _native.memory_policy() == before
 
 
-@gen_test(timeout=60)
+@gen_test()
 async def test_cpus_that_are_forbidden_start_nothing() -> None:
     absent = CPUS[-1] + 1
     pinning = Pinning(owner="gpu0", cpus=frozenset({CPUS[0], absent}))

@@ -24,8 +24,6 @@ from backhaul.dask.reports import nic_bytes_per_s
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(180)
-
 MIB = 1 << 20
 #: Number of the class of 1 to 16 MiB
 OF_MIB = 3

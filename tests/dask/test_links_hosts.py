@@ -18,7 +18,7 @@ from tests.dask.hosts import Hosts, needs_namespaces
 if TYPE_CHECKING:
     from tests.dask.conftest import Start
 
-pytestmark = [pytest.mark.timeout(180), needs_namespaces]
+pytestmark = [needs_namespaces]
 
 ADDRESSES = {"near": "10.78.0.2", "far": "10.78.0.3"}
 #: What `near` can send, in bytes per second, before and after

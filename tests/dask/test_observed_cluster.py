@@ -14,8 +14,6 @@ from backhaul.cli import main
 from backhaul.dask import LocalCluster, transfers
 from backhaul.doctor import State, cluster, examine
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def planned() -> Iterator[LocalCluster]:

@@ -7,6 +7,7 @@ import functools
 import inspect
 import linecache
 import re
+import reprlib
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ from backhaul.dask import (
     streams,
 )
 from backhaul.dask.batching import AdaptiveBatchedSend
+from backhaul.dask.private import TaskFinishedMsg
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Start
@@ -359,6 +361,13 @@ def test_a_class_of_which_others_replaced_a_part_is_not_pristine(
         context.setattr(FutureState, "cancel", passing_on(FutureState.cancel))
         assert not patching.is_pristine(FutureState)
     assert patching.is_pristine(BatchedSend)
+
+
+def test_a_dataclass_as_python_3_13_makes_it_is_pristine(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its ``__repr__`` is wrapped by a function of ``reprlib`` there.
+    shown = reprlib.recursive_repr()(TaskFinishedMsg.__repr__)
+    monkeypatch.setattr(TaskFinishedMsg, "__repr__", shown)
+    assert patching.is_pristine(TaskFinishedMsg)
 
 
 # Plain Dask

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tests.dask.conftest import Start
 
 pytestmark = [
-    pytest.mark.timeout(180),
     needs_namespaces,
     pytest.mark.skipif(
         not os.environ.get("BACKHAUL_LIVE_PLACEMENT"),

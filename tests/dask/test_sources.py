@@ -21,8 +21,6 @@ from backhaul.dask.link_news import LinkNews, link_class
 from backhaul.dask.reports import METRIC
 from backhaul.dask.sources import LINK_CLASS_MAX, ToldLinks
 
-pytestmark = pytest.mark.timeout(180)
-
 PLACED = "distributed.comm.backhaul.placement.enabled"
 NEAREST_FIRST = "distributed.comm.backhaul.placement.nearest-first"
 #: Number of the class of 1 to 16 MiB

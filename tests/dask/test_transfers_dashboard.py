@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 pytest.importorskip("bokeh", reason="the page needs bokeh")
 
-pytestmark = pytest.mark.timeout(180)
-
 MIB = 1 << 20
 WORKER = ["-m", "dask", "worker", "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny"]
 

@@ -188,7 +188,7 @@ def test_ucx_is_told_of_keys_that_variables_of_dask_have_set(root: str) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -210,7 +210,7 @@ def test_a_file_from_before_2021_still_counts(tmp_path: Path) -> None:
         env={**os.environ, "DASK_CONFIG": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.stdout.strip() == f"{WITH_UCX} {{'UCX_TLS': 'rc,tcp'}}", done.stderr

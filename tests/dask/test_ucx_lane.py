@@ -124,7 +124,7 @@ def test_ucx_patches_libc_once_rather_than_every_library_that_is_loaded() -> Non
         env={**os.environ, **UCX_ALONE},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.stdout.split() == ["True"], done.stderr

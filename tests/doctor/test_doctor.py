@@ -11,11 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import backhaul
-
-pytestmark = pytest.mark.timeout(120)
 
 COMMAND = [sys.executable, "-m", "backhaul.cli", "doctor"]
 

@@ -14,8 +14,6 @@ from backhaul.doctor.fabric import other_hosts
 from backhaul.doctor.ucx import report
 from tests.doctor.test_doctor import findings, library, run
 
-pytestmark = pytest.mark.timeout(120)
-
 #: As a host with two InfiniBand cards answers, of which UCX can open one
 ANSWER: dict[str, Any] = {
     "error": "", "carriers": ["ucx"], "version": "1.21.0", "modules": ["cma", "ib"],

@@ -29,7 +29,7 @@ Start: TypeAlias = Callable[..., "Program"]
 Eventually: TypeAlias = Callable[[Callable[[], object]], None]
 
 #: When to give up on what should have happened.
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 @pytest.fixture(params=["inproc", "shm", "tcp"])

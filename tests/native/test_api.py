@@ -17,8 +17,6 @@ from backhaul import Context, Endpoint, EndpointClosed, PeerGone, Received, Requ
 if TYPE_CHECKING:
     from tests.native.conftest import Connected, Eventually
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_objects_say_what_they_are(connected: Connected) -> None:
     context = Context(lanes=["shm", "tcp"])

@@ -20,8 +20,6 @@ from backhaul import Cancelled, Context, Endpoint, EndpointClosed, PeerGone, Req
 if TYPE_CHECKING:
     from tests.native.conftest import Connected
 
-pytestmark = pytest.mark.timeout(120)
-
 #: Runs a coroutine on an event loop of its own.
 Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]
 

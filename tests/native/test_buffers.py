@@ -17,7 +17,7 @@ from backhaul import Context, InvalidBuffer
 if TYPE_CHECKING:
     from tests.native.conftest import Connected
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.asyncio]
 
 
 class Point(ctypes.Structure):

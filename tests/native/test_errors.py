@@ -20,8 +20,6 @@ from backhaul import Context, Endpoint, Request, errors
 if TYPE_CHECKING:
     from tests.native.conftest import Connected, Eventually, Start
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def context() -> Iterator[Context]:
@@ -378,15 +376,15 @@ def test_no_memory_for_a_message_fails_its_receive_alone(far_lane: str, start: S
         import backhaul
         listener = backhaul.Context(lanes=[sys.argv[1]]).listen("127.0.0.1:0")
         print(listener.address, flush=True)
-        endpoint = listener.accept().wait(30)
+        endpoint = listener.accept().wait(300)
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
         try:
-            endpoint.recv_frames().wait(30)
+            endpoint.recv_frames().wait(300)
         except backhaul.OutOfMemory as error:
             assert isinstance(error, MemoryError)
             print(error, flush=True)
-        print(bytes(endpoint.recv_frames().wait(30)[0]), flush=True)
+        print(bytes(endpoint.recv_frames().wait(300)[0]), flush=True)
         """,
         far_lane,
     )

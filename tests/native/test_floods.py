@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tests.native.conftest import Start
 
-pytestmark = pytest.mark.timeout(120)
-
 #: Accepts a peer and takes nothing until it is told to; then all, and prints how many there were.
 SINK = """
     import sys

@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import pytest
-
 from backhaul import Arena, Context, connect, listen
 from backhaul._native import SIZE_CLASSES_BYTES_MIN, process_token
 
 if TYPE_CHECKING:
     from tests.native.conftest import Start
-
-pytestmark = pytest.mark.timeout(60)
 
 MIB = 1 << 20
 

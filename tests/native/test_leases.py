@@ -13,8 +13,6 @@ from backhaul import Arena, Context, Endpoint
 if TYPE_CHECKING:
     from tests.native.conftest import Eventually, Program, Start
 
-pytestmark = pytest.mark.timeout(120)
-
 NBYTES = 1 << 20
 
 
@@ -122,8 +120,8 @@ BORROWER = """
 
     warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
     context = backhaul.Context(lanes=[sys.argv[1]])
-    endpoint = context.connect(sys.argv[2]).wait(30)
-    (held,) = endpoint.recv_frames().wait(30)
+    endpoint = context.connect(sys.argv[2]).wait(300)
+    (held,) = endpoint.recv_frames().wait(300)
     print("held", flush=True)
     for line in sys.stdin:
         match line.split():
@@ -237,10 +235,10 @@ def test_a_fork_of_the_lender_leaves_what_is_lent_alone(far_lane: str, start: St
         context = backhaul.Context(lanes=[sys.argv[1]], arena=arena, lease_bytes_min=100_000)
         listener = context.listen("127.0.0.1:0")
         print(listener.address, flush=True)
-        endpoint = listener.accept().wait(30)
+        endpoint = listener.accept().wait(300)
         lent = arena.take(1 << 20)
         lent[:] = b"abcd" * (1 << 18)
-        endpoint.send_frames([lent], shared=True).wait(30)
+        endpoint.send_frames([lent], shared=True).wait(300)
         sys.stdin.readline()
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
         child = os.fork()

@@ -22,8 +22,6 @@ from backhaul import Context, Request
 if TYPE_CHECKING:
     from tests.native.conftest import Eventually, Start
 
-pytestmark = pytest.mark.timeout(120)
-
 #: Does something first of all, with so many descriptors to spare, and prints what came of it.
 SPARE = """
     import os

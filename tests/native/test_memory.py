@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import gc
 import os
+import subprocess
 import sys
-import tracemalloc
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from backhaul import BackhaulError, Cancelled, Context, EndpointClosed, TruncatedError
@@ -18,10 +18,9 @@ from backhaul import BackhaulError, Cancelled, Context, EndpointClosed, Truncate
 if TYPE_CHECKING:
     from tests.native.conftest import Connected, Eventually
 
-pytestmark = pytest.mark.timeout(120)
-
 #: Long enough to wait for the peer's receive.
 LARGE = 1 << 20
+LEAKS = Path(__file__).with_name("leaks.py")
 
 
 def is_held(memory: bytearray) -> bool:
@@ -78,7 +77,9 @@ def test_memory_is_free_as_soon_as_the_send_is_done(
             receive.wait(60)
             send.wait(60)
             assert not is_held(memory)
-            assert sys.getrefcount(memory) == 2
+            # Python 3.14 counts no reference for the argument.
+            never_sent = bytearray()
+            assert sys.getrefcount(memory) == sys.getrefcount(never_sent)
 
 
 def test_memory_is_free_once_the_result_of_a_finished_send_is_taken(
@@ -187,98 +188,28 @@ def test_a_failed_send_takes_nothing(lane: str, connected: Connected) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [100, 100_000])
-def test_messages_leave_nothing_behind(lane: str, nbytes: int, connected: Connected) -> None:
-    process = psutil.Process()
-    message = bytearray(nbytes)
-    count = 10_000 if nbytes == 100 else 1000
-
-    def exchange(count: int) -> None:
-        buffer = bytearray(nbytes)
-        for _ in range(count // 2):
-            send = a.send_frames([message, b"end"])
-            b.recv_frames().wait(60)
-            send.wait(60)
-            receive = b.recv(buffer, tag=1)
-            a.send(message, tag=1).wait(60)
-            receive.wait(60)
-
-    with connected(lane) as (a, b):
-        exchange(count // 10)
-        gc.collect()
-        tracemalloc.start()
-        try:
-            exchange(100)
-            gc.collect()
-            objects, descriptors = len(gc.get_objects()), process.num_fds()
-            traced, resident = tracemalloc.get_traced_memory()[0], process.memory_info().rss
-            exchange(count)
-            gc.collect()
-            assert tracemalloc.get_traced_memory()[0] - traced < 100_000
-            assert process.memory_info().rss - resident < 16 << 20
-            assert len(gc.get_objects()) - objects < 100
-            assert process.num_fds() == descriptors
-        finally:
-            tracemalloc.stop()
+def test_messages_leave_nothing_behind(lane: str, nbytes: int) -> None:
+    alone("messages", lane, str(nbytes))
 
 
-@pytest.mark.asyncio
-async def test_awaited_messages_leave_nothing_behind(lane: str, connected: Connected) -> None:
-    async def exchange(count: int) -> None:
-        for _ in range(count):
-            receive = asyncio.ensure_future(b.recv_frames())
-            await asyncio.sleep(0)
-            await a.send_frames([b"x" * 5000])
-            await receive
-
-    with connected(lane) as (a, b):
-        await exchange(100)
-        gc.collect()
-        objects, descriptors = len(gc.get_objects()), psutil.Process().num_fds()
-        await exchange(1000)
-        gc.collect()
-        assert len(gc.get_objects()) - objects < 100
-        assert psutil.Process().num_fds() == descriptors
+def test_awaited_messages_leave_nothing_behind(lane: str) -> None:
+    alone("awaited_messages", lane)
 
 
-def test_connections_leave_nothing_behind(lane: str, eventually: Eventually) -> None:
-    process = psutil.Process()
-
-    def connect_all(count: int) -> None:
-        for i in range(count):
-            connecting = context.connect(listener.address)
-            b = listener.accept().wait(60)
-            a = connecting.wait(60)
-            a.send(bytes(LARGE if i % 2 else 10))
-            if i % 3 == 0:
-                a.close().wait(60)
-            elif i % 3 == 1:
-                b.abort()
-
-    # Some close with a message that nobody takes, hence the short time to linger.
-    with Context(lanes=[lane], linger_s=0.01) as context, context.listen("127.0.0.1:0") as listener:
-        listening = process.num_fds()
-        connect_all(10)
-        gc.collect()
-        eventually(lambda: process.num_fds() <= listening)
-        resident = process.memory_info().rss
-        connect_all(100)
-        gc.collect()
-        eventually(lambda: process.num_fds() <= listening)
-        assert process.memory_info().rss - resident < 64 << 20
+def test_connections_leave_nothing_behind(lane: str) -> None:
+    alone("connections", lane)
 
 
-def test_contexts_leave_nothing_behind(eventually: Eventually) -> None:
-    process = psutil.Process()
-    descriptors, threads = process.num_fds(), process.num_threads()
-    for i in range(50):
-        context = Context()
-        listener = context.listen("127.0.0.1:0")
-        endpoint = context.connect(listener.address).wait(60)
-        if i % 2:
-            context.close()
-        del context, listener, endpoint
-    eventually(lambda: process.num_fds() <= descriptors)
-    eventually(lambda: process.num_threads() <= threads)
+def test_contexts_leave_nothing_behind() -> None:
+    alone("contexts")
+
+
+def alone(*arguments: str) -> None:
+    """Count in a process that does nothing else."""
+    counting = subprocess.run(
+        [sys.executable, LEAKS, *arguments], capture_output=True, text=True, check=False
+    )
+    assert counting.returncode == 0, counting.stderr
 
 
 def test_an_exception_kept_by_a_request_does_not_stay(connected: Connected) -> None:

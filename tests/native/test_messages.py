@@ -13,7 +13,7 @@ from backhaul import Cancelled, NotDone, Received, TimedOut, TruncatedError
 if TYPE_CHECKING:
     from tests.native.conftest import Connected, Finish
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.asyncio]
 
 #: Around the bounds at which the way of a message changes: none, copied or pinned, eager or asked
 #: for, one chunk or several, and more than the ring holds.

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def test_an_endpoint_is_a_table_of_its_lane_and_counts(lane: str, connected: Connected) -> None:
     with connected(lane) as (a, b):
-        a.send(b"12345").wait(30)
-        b.recv(bytearray(5)).wait(30)
+        a.send(b"12345").wait(300)
+        b.recv(bytearray(5)).wait(300)
         shown = b._repr_html_()  # type: ignore[attr-defined]
         assert f"{lane}: " in shown
         assert "1 messages, 5 B" in shown

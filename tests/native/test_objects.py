@@ -15,8 +15,6 @@ from backhaul import Context, ObjectError, Received, Request, TimedOut
 if TYPE_CHECKING:
     from tests.native.conftest import Connected, Eventually, Finish
 
-pytestmark = pytest.mark.timeout(60)
-
 
 async def check_object(finish: Finish, a: Any, b: Any, sent: object) -> None:
     receiving = b.recv_obj(tag=3)
@@ -42,8 +40,8 @@ def test_arrays_of_an_object_go_beside_its_pickle_and_can_be_written_to(
     arrays = {"long": np.arange(100_000.0), "fortran": np.ones((30, 20), order="F"), "empty": []}
     with connected(lane) as (a, b):
         receiving = b.recv_obj()
-        a.send_obj(arrays).wait(30)
-        received = receiving.wait(30)
+        a.send_obj(arrays).wait(300)
+        received = receiving.wait(300)
     assert (received["long"] == arrays["long"]).all()
     assert received["fortran"].flags.f_contiguous
     received["long"][0] = 7.0
@@ -55,8 +53,8 @@ def test_what_cannot_be_pickled_is_refused_at_once(connected: Connected) -> None
     with connected("inproc") as (a, b):
         with pytest.raises((pickle.PicklingError, AttributeError, TypeError), match="pickle"):
             a.send_obj(lambda: None)
-        a.send_obj("the next one arrives").wait(10)
-        assert b.recv_obj().wait(10) == "the next one arrives"
+        a.send_obj("the next one arrives").wait(300)
+        assert b.recv_obj().wait(300) == "the next one arrives"
 
 
 @pytest.mark.parametrize("message", [b"", b"12345", bytes(100_000)])
@@ -65,13 +63,13 @@ def test_a_message_that_is_no_object_is_refused_by_size_and_tag(
 ) -> None:
     with connected("inproc") as (a, b):
         receiving = b.recv_obj(tag=9)
-        a.send(message, tag=9).wait(10)
+        a.send(message, tag=9).wait(300)
         with pytest.raises(
             ObjectError, match=f"message of {len(message)} bytes under tag 9 was not"
         ):
-            receiving.wait(10)
-        a.send_obj(1, tag=9).wait(10)
-        assert b.recv_obj(mask=0).wait(10) == 1
+            receiving.wait(300)
+        a.send_obj(1, tag=9).wait(300)
+        assert b.recv_obj(mask=0).wait(300) == 1
 
 
 def test_probing_finds_size_and_tag_and_takes_nothing(
@@ -79,7 +77,7 @@ def test_probing_finds_size_and_tag_and_takes_nothing(
 ) -> None:
     with connected(lane) as (a, b):
         assert b.probe(mask=0) is None
-        a.send(b"12345", tag=7).wait(10)
+        a.send(b"12345", tag=7).wait(300)
         long = a.send(bytes(1 << 20), tag=8)
         eventually(lambda: b.probe(tag=8))
         assert b.probe(tag=7) == b.probe(mask=0) == Received(5, 7)
@@ -87,18 +85,18 @@ def test_probing_finds_size_and_tag_and_takes_nothing(
         assert b.probe(tag=6) is None
         assert not long.done()
         buffer = bytearray(1 << 20)
-        assert b.recv(buffer, tag=7).wait(10).nbytes == 5
+        assert b.recv(buffer, tag=7).wait(300).nbytes == 5
         assert b.probe(tag=7) is None
-        assert b.recv(buffer, tag=8).wait(10).nbytes == 1 << 20
-        long.wait(10)
+        assert b.recv(buffer, tag=8).wait(300).nbytes == 1 << 20
+        long.wait(300)
 
 
 def test_probing_does_not_see_untagged_messages(
     connected: Connected, eventually: Eventually
 ) -> None:
     with connected("shm") as (a, b):
-        a.send_frames([b"frame"]).wait(10)
-        a.send(b"tagged", tag=1).wait(10)
+        a.send_frames([b"frame"]).wait(300)
+        a.send(b"tagged", tag=1).wait(300)
         eventually(lambda: b.probe(mask=0))
         assert b.probe(mask=0) == Received(6, 1)
 
@@ -112,7 +110,7 @@ def test_an_ended_connection_has_nothing_to_probe(connected: Connected) -> None:
 
 def test_a_send_that_waits_for_its_receive_says_so(lane: str, connected: Connected) -> None:
     with connected(lane) as (a, b):
-        a.send(bytes(8 << 10)).wait(10)
+        a.send(bytes(8 << 10)).wait(300)
         sending = a.send(bytes(1 << 20))
         cause = r"a message of more than \d+ bytes may wait until the peer receives it"
         with pytest.raises(
@@ -120,9 +118,9 @@ def test_a_send_that_waits_for_its_receive_says_so(lane: str, connected: Connect
         ):
             sending.wait(0.05)
         assert "may wait until the peer receives it" in repr(sending)
-        assert b.recv(bytearray(1 << 20), mask=0).wait(10).nbytes == 8 << 10
-        assert b.recv(bytearray(1 << 20), mask=0).wait(10).nbytes == 1 << 20
-        sending.wait(10)
+        assert b.recv(bytearray(1 << 20), mask=0).wait(300).nbytes == 8 << 10
+        assert b.recv(bytearray(1 << 20), mask=0).wait(300).nbytes == 1 << 20
+        sending.wait(300)
         assert repr(sending) == "<backhaul.Request, send of 1048576 bytes, returned>"
 
 
@@ -162,10 +160,10 @@ def test_a_request_is_a_coroutine_to_asyncio(lane: str, connected: Connected) ->
             two = group.create_task(b.recv_obj(tag=2))
             group.create_task(a.send_obj("two", tag=2))
             group.create_task(a.send_obj("one", tag=1))
-        done, pending = await asyncio.wait([one, two], timeout=30)
+        done, pending = await asyncio.wait([one, two], timeout=300)
         assert not pending
         assert {task.result() for task in done} == {"one", "two"}
-        await asyncio.wait_for(a.send(b""), 10)
+        await asyncio.wait_for(a.send(b""), 300)
 
     with connected(lane) as (a, b):
         asyncio.run(main())

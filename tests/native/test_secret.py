@@ -20,8 +20,6 @@ from backhaul import (
 if TYPE_CHECKING:
     from tests.native.conftest import Eventually, Start
 
-pytestmark = pytest.mark.timeout(120)
-
 SECRET = b"sixteen bytes, or more of them"
 
 

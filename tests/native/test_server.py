@@ -12,7 +12,7 @@ import pytest_asyncio
 import backhaul
 from backhaul import Context, Endpoint, EndpointClosed, PeerGone, Server
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.asyncio]
 
 
 async def echo(endpoint: Endpoint) -> None:

@@ -12,8 +12,6 @@ from backhaul import Context
 if TYPE_CHECKING:
     from tests.native.conftest import Start
 
-pytestmark = pytest.mark.timeout(120)
-
 #: Messages of each test.
 COUNT = 400
 #: Sizes of the messages in turn, in bytes: short, long, and longer than a lane holds.

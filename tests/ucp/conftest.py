@@ -22,7 +22,7 @@ Connected: TypeAlias = Callable[..., AbstractAsyncContextManager[tuple[ucp.Endpo
 Start: TypeAlias = Callable[..., "Program"]
 
 #: When to give up on what should have happened.
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 class Program:

@@ -18,7 +18,7 @@ from tests.ucp.conftest import until
 if TYPE_CHECKING:
     from tests.ucp.conftest import Connected
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.asyncio]
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 8192, 8193, 100_000, 3 << 20])

@@ -27,8 +27,6 @@ from tests.ucp.conftest import DEADLINE_S
 if TYPE_CHECKING:
     from tests.ucp.conftest import Start
 
-pytestmark = [pytest.mark.timeout(30)]
-
 
 @contextmanager
 def connected() -> Iterator[tuple[blocking.Endpoint, blocking.Endpoint]]:

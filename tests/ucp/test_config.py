@@ -17,8 +17,6 @@ from backhaul.ucp.exceptions import UCXConfigError, UCXError, UCXUnreachable
 if TYPE_CHECKING:
     from tests.ucp.conftest import Connected
 
-pytestmark = [pytest.mark.timeout(30)]
-
 
 @pytest.mark.parametrize(
     ("tls", "lanes"),

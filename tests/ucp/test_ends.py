@@ -23,8 +23,6 @@ from tests.ucp.conftest import until
 if TYPE_CHECKING:
     from tests.ucp.conftest import Connected, Start
 
-pytestmark = [pytest.mark.timeout(30)]
-
 
 @pytest.mark.parametrize("side", ["here", "there"])
 @pytest.mark.asyncio

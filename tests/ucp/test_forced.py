@@ -20,8 +20,6 @@ from tests.ucp.conftest import until
 if TYPE_CHECKING:
     from tests.ucp.conftest import Connected, Start
 
-pytestmark = [pytest.mark.timeout(30)]
-
 #: The address of a context that never was
 NOWHERE = bytes(UCXAddress.of_place(Place(bytes(16), 1, ("127.0.0.1:1",))))
 SIZES = [0, 1, 8192, 8193, 100_000, 3 << 20]

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tests.ucp.conftest import Start
 
-pytestmark = [pytest.mark.timeout(30)]
-
 
 async def talk() -> None:
     """Use each kind of message once, as server and client of one loop."""

@@ -17,7 +17,7 @@ from backhaul.ucp.exceptions import UCXError, UCXMsgTruncated
 if TYPE_CHECKING:
     from tests.ucp.conftest import Connected
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.asyncio]
 
 SIZES = [0, 1, 8, 8193, (64 << 10) + 1, (3 << 20) + 5]
 

@@ -16,7 +16,7 @@ from tests.ucp.conftest import until
 if TYPE_CHECKING:
     from tests.ucp.conftest import Connected
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.asyncio]
 
 HEAD = struct.Struct("<BQQQ")
 

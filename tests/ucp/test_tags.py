@@ -145,6 +145,7 @@ async def test_equal_tags_meet(connected: Connected) -> None:
         (("a", 1), ("a", 1.0)),
         (now, now.replace()),
         (pathlib.Path("x/y"), pathlib.Path("x") / "y"),
+        (pathlib.Path("x/z"), pathlib.PurePosixPath("x", "z")),
         (uuid.UUID(int=9), uuid.UUID(int=9)),
     ]
     async with connected() as (a, b):

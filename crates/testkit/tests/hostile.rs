@@ -227,7 +227,7 @@ fn an_engine_outlives_a_want_of_descriptors() {
             let limit = descriptors() as u64 + spare;
             let outcome = with_descriptors(limit, || {
                 let outcome = pair.near_context.connect(&address);
-                let outcome = outcome.wait(Some(Duration::from_secs(20)));
+                let outcome = outcome.wait(Some(Duration::from_secs(300)));
                 exchange(&pair.near, &pair.far);
                 exchange(&pair.far, &pair.near);
                 outcome.expect("a connect has an outcome")

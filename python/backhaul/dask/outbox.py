@@ -128,4 +128,9 @@ def _sends_by_outbox(client: Client) -> bool:
     return sends is _SEND_CODE and "_send_to_scheduler" not in vars(client)
 
 
-(_SEND_CODE,) = (code for code in collected_send.__code__.co_consts if isinstance(code, CodeType))
+# By name: from Python 3.14 on, the code of its annotations is another constant.
+(_SEND_CODE,) = (
+    code
+    for code in collected_send.__code__.co_consts
+    if isinstance(code, CodeType) and code.co_name == "_send_to_scheduler"
+)

@@ -18,6 +18,7 @@ import inspect
 import linecache
 import logging
 import re
+import reprlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,11 +32,13 @@ __all__ = ["InstancePatch", "Patch", "Replacement", "is_pristine", "source_diges
 
 logger = logging.getLogger(__name__)
 
-#: Decorators that Dask uses, and the code that `dataclass` makes
+#: Decorators that Dask uses, and the code that `dataclass` makes, whose ``__repr__`` is wrapped by
+#: a function of ``reprlib`` from Python 3.13 on
 _DECORATORS = {
     contextlib.__file__,
     dataclasses.__file__,
     functools.__file__,
+    reprlib.__file__,
     tornado.gen.__file__,
     "<string>",
 }

@@ -172,6 +172,12 @@ def _canonical(tag: Any) -> bytes:
         fields = [field for field in dataclasses.fields(tag) if field.compare]
         values = b"".join(_canonical(getattr(tag, field.name)) for field in fields)
         return _part(b"d", _part(b"n", _name_of(type(tag))) + values)
+    if type(tag).__module__ in _PATH_MODULES:
+        # Pure paths are equal to others. What they are reduced to is, from Python 3.14 on, how they
+        # were written; their module has another name in 3.13.
+        kind = "Posix" if "Posix" in type(tag).__name__ else "Windows"
+        text = str(tag) if kind == "Posix" else str(tag).lower()
+        return _part(b"r", _part(b"n", f"pathlib.{kind}".encode()) + _canonical(text))
     if type(tag).__module__ in _REDUCED_MODULES:
         _, arguments = tag.__reduce_ex__(2)[:2]
         return _part(b"r", _part(b"n", _name_of(type(tag))) + _canonical(tuple(arguments)))
@@ -181,7 +187,8 @@ def _canonical(tag: Any) -> bytes:
 
 
 #: Standard modules whose objects are hashed by a salted text, and reduced to what makes them equal.
-_REDUCED_MODULES = frozenset({"datetime", "pathlib", "pathlib._local", "zoneinfo", "ipaddress"})
+_REDUCED_MODULES = frozenset({"datetime", "zoneinfo", "ipaddress"})
+_PATH_MODULES = frozenset({"pathlib", "pathlib._local"})
 
 
 def _number(number: Any) -> bytes:

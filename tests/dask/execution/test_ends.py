@@ -187,7 +187,7 @@ def installed_switches() -> set[str]:
     return {patch.switch for patch in activation.installed()}
 
 
-@gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny, timeout=60)
+@gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny)
 async def test_a_restarted_worker_runs_tasks_again(
     client: Client, scheduler: Scheduler, nanny: Nanny, eventually: Eventually
 ) -> None:
@@ -209,7 +209,7 @@ def test_a_worker_that_a_task_ends_is_restarted(kind: type[BaseException]) -> No
         scheduler=HOST,
         nthreads=[(HOST, 1)],
         Worker=Nanny,
-        timeout=60,
+        timeout=300,
         config={"distributed.scheduler.allowed-failures": 0},
     )
     async def ends_and_restarts(client: Client, scheduler: Scheduler, nanny: Nanny) -> None:

@@ -172,7 +172,7 @@ async def test_a_result_does_not_wait_for_a_long_task_behind_it(
     short, long = in_order(client, begin, held)
     await eventually(lambda: len(worker.state.ready) == 2)
     gates["first"].set()
-    assert await asyncio.wait_for(short, 30) == "a"
+    assert await asyncio.wait_for(short, 300) == "a"
     await eventually(lambda: worker.state.tasks["b"].state == "executing")
     assert not long.done()
     # It can be cancelled as any task that executes, and is wanted again.
@@ -262,7 +262,7 @@ async def test_a_task_that_leaves_the_pool_takes_nothing_more_with_it(
     futures = in_order(client, begin, leave, begin)
     await eventually(lambda: len(worker.state.ready) == 3)
     gates["first"].set()
-    assert await asyncio.wait_for(futures[2], 30) == "c"
+    assert await asyncio.wait_for(futures[2], 300) == "c"
     assert worker.state.tasks["b"].state == "long-running"
     more = client.map(begin, range(5))
     await wait(more)

@@ -1,0 +1,77 @@
+"""The reader of other releases of Dask: it finds what differs, and says what it is."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import dask
+from tests.dask.new_release import main, sources
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = Path(dask.__file__).parent.parent
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """Give a folder with all of Dask that is installed, as if it were another release."""
+    for package in ("dask", "distributed"):
+        shutil.copytree(
+            INSTALLED / package,
+            tmp_path / package,
+            ignore=shutil.ignore_patterns("tests", "__pycache__", "*.js", "*.html"),
+        )
+    return tmp_path
+
+
+def test_what_is_read_as_text_has_the_digests_of_what_python_shows() -> None:
+    assert len(sources()) > 60
+    for source in sources():
+        text = source.text_in(INSTALLED)
+        assert hashlib.sha256(text.encode()).hexdigest()[:12] in source.digests, source
+
+
+def test_a_release_that_was_read_has_nothing_new(
+    release: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(release)]) == 0
+    assert "0 differ, 0 have to be read; 0 names are gone" in capsys.readouterr().out
+
+
+def test_what_has_changed_is_shown(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    worker = release / "distributed" / "worker.py"
+    before = "async def execute(self, key: Key, *, stimulus_id: str) -> StateMachineEvent:"
+    after = before.replace("key: Key", "key: Key, of_another_mind: bool = True")
+    worker.write_text(worker.read_text().replace(before, after))
+    spill = release / "distributed" / "spill.py"
+    spill.write_text(spill.read_text().replace("class SpillBuffer", "class Spilling"))
+    assert main([str(release)]) == 1
+    out = capsys.readouterr().out
+    assert "distributed.worker.Worker.execute has to be read; then add" in out
+    assert "used by Worker._start_async_instruction" in out
+    assert "    +    async def execute(self, key: Key, of_another_mind: bool = True," in out
+    assert "distributed.spill.SpillBuffer is gone" in out
+    assert "distributed.spill.SpillBuffer is gone, and private.py imports it" in out
+    assert out.splitlines()[-1].endswith("2 differ, 2 have to be read; 1 names are gone")
+
+
+def test_the_two_releases_that_are_supported_were_read(capsys: pytest.CaptureFixture[str]) -> None:
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    places = (ROOT / name / "lib" / python / "site-packages" for name in (".venv", ".venv-newest"))
+    others = [p for p in places if (p / "distributed").exists() and p != INSTALLED]
+    if not others:
+        pytest.skip("the other release is not installed: `make test` has both")
+    for other in others:
+        assert main([str(other)]) == 0
+    assert "distributed.nanny.WorkerProcess differs, and was read" in capsys.readouterr().out
+
+
+def test_a_folder_without_dask_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert f"{tmp_path} does not hold the sources of dask" in capsys.readouterr().err

@@ -1,0 +1,90 @@
+"""The summary of `make test`: read from what pytest and cargo print, and never better than that."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import parts
+
+CARGO = """
+running 3 tests
+test ring::a_full_ring_refuses ... ok
+test ring::a_long_one ... ignored, takes minutes
+test ring::a_torn_write_is_found ... FAILED
+
+failures:
+    ring::a_torn_write_is_found
+
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+"""
+
+TESTS = """
+import pytest
+
+def test_right(): pass
+
+def test_wrong(): assert False
+
+@pytest.mark.skip(reason="no such device")
+def test_elsewhere(): pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "LOGS", tmp_path / "logs")
+
+
+def printing(text: str, status: int = 0) -> list[str]:
+    return [sys.executable, "-c", f"import sys; print({text!r}); sys.exit({status})"]
+
+
+def test_pytest_is_understood(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", str(tmp_path)]
+    assert parts.run("python", command) == 1
+    part = parts.read("python")
+    assert dict(part.counts) == {"passed": 1, "failed": 1, "skipped": 1}
+    assert [failure.rsplit("::")[-1] for failure in part.failures] == ["test_wrong"]
+    assert dict(part.skipped) == {"no such device": 1}
+    assert not part.has_passed
+
+
+def test_cargo_is_understood() -> None:
+    assert parts.run("rust", printing(CARGO * 2, 101)) == 101
+    part = parts.read("rust")
+    assert dict(part.counts) == {"passed": 2, "failed": 2, "skipped": 2}
+    assert part.failures == ["ring::a_torn_write_is_found"]
+    assert dict(part.skipped) == {"takes minutes": 2}
+
+
+def test_what_did_not_say_what_it_ran_has_failed(capfd: pytest.CaptureFixture[str]) -> None:
+    assert parts.run("fine", printing("== 3 passed in 1.20s ==")) == 0
+    assert parts.run("empty", printing("== no tests ran in 0.01s ==", 5)) == 5
+    assert parts.run("broken", printing("error: could not compile", 101)) == 101
+    assert parts.main(["summary", "fine", "empty", "broken", "absent"]) == 1
+    out, _ = capfd.readouterr()
+    assert "fine         ok     3 passed, 0 failed, 0 skipped" in out
+    assert "exit status 101: error: could not compile" in out
+    assert "it did not end: it was not begun" in out
+    assert out.splitlines()[-1] == "total: 3 passed, 3 failed, 0 skipped"
+
+
+def test_the_summary_fits_a_screen() -> None:
+    failing = "\n".join(f"FAILED tests/test_x.py::test_{number} - no" for number in range(500))
+    skipped = "\n".join(f"SKIPPED [1] tests/test_x.py:3: reason {n}" for n in range(50))
+    parts.run("many", printing(f"{skipped}\n{failing}\n== 500 failed, 50 skipped in 99.00s ==", 1))
+    lines = parts.summary(["many"]).splitlines()
+    assert len(lines) < 30
+    assert lines[-2].strip().startswith("and 480 more")
+
+
+def test_all_is_well_where_all_passed() -> None:
+    parts.run(
+        "fine", printing("1 failed in a test of tests\n=== 12 passed in 61.20s (0:01:01) ===")
+    )
+    assert parts.main(["summary", "fine"]) == 0
+    assert parts.main(["nonsense"]) == 2

@@ -1,0 +1,85 @@
+"""Builds the wheels: ``make wheels``.
+
+One for every Python from 3.11 on (the stable ABI, which PyO3 calls abi3) for each target, and one
+for each free-threaded Python of this machine, which has no stable ABI before 3.15. zig compiles
+the C of dependencies and links against the C library that a target names, so that neither a
+container nor a compiler for another machine is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.wheels.pythons import found, machine
+
+TARGETS = (
+    "x86_64-unknown-linux-gnu",
+    "aarch64-unknown-linux-gnu",
+)
+MUSL_TARGETS = ("x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl")
+#: The oldest C library that a wheel asks for: glibc 2.28 of 2018, musl 1.2 of 2021
+GLIBC, MUSL = "manylinux_2_28", "musllinux_1_2"
+
+
+def main() -> int:
+    """Build what can be built here, and say what cannot; ends with 1 if a target is missing."""
+    parser = argparse.ArgumentParser(prog="build", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("dist"))
+    parser.add_argument("--musl", action="store_true", help="for musl, too")
+    parser.add_argument("targets", nargs="*", help=f"default: {', '.join(TARGETS)}")
+    chosen = parser.parse_args()
+    targets = chosen.targets or [*TARGETS, *(MUSL_TARGETS if chosen.musl else ())]
+    # maturin looks for zig where its Python is.
+    tools = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    # They name the interpreter of another environment.
+    for name in ("PYO3_PYTHON", "VIRTUAL_ENV"):
+        environment.pop(name, None)
+    build = [str(tools / "maturin"), "build", "--release", "--zig", "--out", str(chosen.out)]
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    for old in chosen.out.glob("*.whl"):
+        old.unlink()
+    missing = [target for target in targets if not _has_target(target)]
+    for target in targets:
+        if target in missing:
+            continue
+        library = MUSL if "musl" in target else GLIBC
+        print(f"Building for {target}", flush=True)
+        command = [*build, "--target", target, "--compatibility", library]
+        subprocess.run(command, env=environment, check=True)
+    free_threaded = [python for python in found() if python.is_free_threaded]
+    for python in free_threaded:
+        print(f"Building for {python}", flush=True)
+        target = f"{machine()}-unknown-linux-gnu"
+        command = [*build, "--target", target, "--compatibility", GLIBC]
+        subprocess.run([*command, "--interpreter", python.path], env=environment, check=True)
+    if not free_threaded:
+        print("No wheel for free-threaded Python: none is here (BACKHAUL_PYTHONS names others)")
+    for target in missing:
+        print(f"Rust cannot build for {target} here: rustup target add {target}", file=sys.stderr)
+    return 1 if missing else 0
+
+
+def _has_target(target: str) -> bool:
+    """Tell whether there is a standard library for it, after asking rustup for one."""
+    folder = subprocess.run(
+        ["rustc", "--print", "target-libdir", "--target", target],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if Path(folder.stdout.strip()).exists():
+        return True
+    if shutil.which("rustup") is None:
+        return False
+    asked = subprocess.run(["rustup", "target", "add", target], check=False, timeout=120)
+    return asked.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Builds and imports what a source distribution holds, without a network: ``make sdist``.
+
+Beside it, the build takes what ``cargo fetch`` has put into cargo's cache, a Rust toolchain, a C
+compiler and maturin: `docs/decisions/0018`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+
+def main(source: Path) -> None:
+    """Build it, and import what was built in a new environment."""
+    tools = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    for name in ("PYO3_PYTHON", "VIRTUAL_ENV"):
+        environment.pop(name, None)
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(source) as archive:
+            archive.extractall(folder, filter="data")
+        (unpacked,) = Path(folder).iterdir()
+        subprocess.run(["cargo", "fetch"], cwd=unpacked, check=True)
+        offline = {**environment, "CARGO_NET_OFFLINE": "true"}
+        built = Path(folder) / "built"
+        pip: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
+        pip += ["--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(built)]
+        subprocess.run([*pip, source.resolve()], check=True, env=offline, cwd=folder)
+        (wheel,) = built.iterdir()
+        python = Path(folder) / "environment" / "bin" / "python"
+        subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
+        install: list[str | Path] = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            wheel,
+        ]
+        subprocess.run(install, check=True)
+        subprocess.run([python, "-I", "-c", "import backhaul"], check=True, cwd=folder)
+        print(f"{source.name} builds without a network: {wheel.name}, {wheel.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

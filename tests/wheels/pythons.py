@@ -1,0 +1,96 @@
+"""The interpreters of this machine that Backhaul supports: one of each version and kind."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Python", "found"]
+
+OLDEST = (3, 11)
+
+_ASK = """
+import importlib.util, json, platform, sys, sysconfig
+print(json.dumps([
+    platform.python_implementation(),
+    list(sys.version_info[:3]),
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    importlib.util.find_spec("ensurepip") is not None,
+    sys.executable,
+]))
+"""
+
+
+@dataclass(frozen=True, order=True)
+class Python:
+    """An interpreter."""
+
+    version: tuple[int, int, int]
+    is_free_threaded: bool
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Such as ``3.13`` or ``3.14t``."""
+        return f"{self.version[0]}.{self.version[1]}{'t' if self.is_free_threaded else ''}"
+
+    def __str__(self) -> str:
+        return f"Python {'.'.join(map(str, self.version))}{'t' if self.is_free_threaded else ''}"
+
+
+@functools.cache
+def found() -> tuple[Python, ...]:
+    """Find them, the oldest first; of two of one version and kind the newer one.
+
+    Looks at those named in ``BACKHAUL_PYTHONS`` (paths, separated by colons), on the path, and at
+    what pyenv has. Those without ``ensurepip`` are left out, as they make no environments.
+    """
+    pythons: dict[str, Python] = {}
+    for path in _candidates():
+        python = _asked(path)
+        if python is None or python.version[:2] < OLDEST:
+            continue
+        known = pythons.get(python.name)
+        if known is None or known.version < python.version:
+            pythons[python.name] = python
+    return tuple(sorted(pythons.values()))
+
+
+def machine() -> str:
+    """Name this machine as wheels do."""
+    return platform.machine()
+
+
+def _candidates() -> list[Path]:
+    named = [Path(path) for path in os.environ.get("BACKHAUL_PYTHONS", "").split(":") if path]
+    folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    folders += sorted(pyenv.glob("versions/*/bin"))
+    on_path = [path for folder in folders for path in sorted(folder.glob("python3.[0-9]*"))]
+    # Not python3.12-config, and nothing of the environment that this runs in
+    return named + [
+        path
+        for path in on_path
+        if path.name.removeprefix("python3.").rstrip("t").isdigit()
+        and not (path.parent.parent / "pyvenv.cfg").exists()
+    ]
+
+
+def _asked(path: Path) -> Python | None:
+    """Ask what it is; None if it does not answer, as pyenv's stand-ins, or can do too little."""
+    try:
+        answer = subprocess.run(
+            [path, "-I", "-c", _ASK], capture_output=True, text=True, check=True, timeout=60
+        )
+        kind, version, is_free_threaded, makes_environments, itself = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    if kind != "CPython" or not makes_environments:
+        return None
+    # Not the stand-in of pyenv that was asked
+    return Python(tuple(version), is_free_threaded, Path(itself))

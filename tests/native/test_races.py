@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.native.conftest import Connected
 
 THREADS = 8
-MESSAGES = 100
+MESSAGES = 300
 DEADLINE_S = 300.0
 
 
@@ -29,7 +29,7 @@ DEADLINE_S = 300.0
 def switching_often() -> Iterator[None]:
     """Have the interpreter's lock, where there is one, change hands at every occasion."""
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
+    sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(interval)
 
@@ -54,7 +54,7 @@ def test_threads_share_an_endpoint(lane: str, connected: Connected) -> None:
             return []
         received = []
         for _ in range(MESSAGES):
-            buffer = bytearray(20_002)
+            buffer = bytearray(30_003)
             nbytes = b.recv(buffer, tag=number + 1).wait(DEADLINE_S).nbytes
             received.append(bytes(buffer[:nbytes]))
         return received

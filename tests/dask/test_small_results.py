@@ -219,12 +219,23 @@ def test_whoever_does_not_keep_up_is_sent_no_results(
         stream: Any = (
             scheduler.client_comms[client.id] if slow == "client" else worker.batched_stream
         )
-        # It looks as if much were waiting there.
-        monkeypatch.setattr(stream, "buffer", Crowded())
+        # It looks as if much were waiting there, also when it has sent something.
+        monkeypatch.setattr(stream, "__class__", crowded(type(stream)))
+        stream.buffer = stream.__dict__.pop("buffer")
         assert await client.submit(inc, 2, key="asked") == 3
         assert requests.keys == ["asked"]
 
     run()
+
+
+def crowded(kind: type[Any]) -> type[Any]:
+    """Make a class of streams of which each buffer seems to hold much."""
+
+    def set_buffer(stream: Any, messages: list[Any]) -> None:
+        vars(stream)["_crowded"] = Crowded(messages)
+
+    buffer = property(lambda stream: vars(stream)["_crowded"], set_buffer)
+    return type("CrowdedStream", (kind,), {"buffer": buffer})
 
 
 class Crowded(list[Any]):

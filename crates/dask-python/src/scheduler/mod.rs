@@ -14,7 +14,6 @@ use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The state of one scheduler
 #[doc = stub_doc!("SchedulerCore")]
 #[pyclass(name = "SchedulerCore", module = "backhaul._native")]
 pub(crate) struct Core(SchedulerCore);

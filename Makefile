@@ -65,13 +65,17 @@ test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python 
 	cargo test --workspace --no-run
 	@rm -rf .test-logs
 	@$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
-	  $(if $(ARGS),test-python test-rust,test-dask test-rest test-rust test-newest) test-loom; \
+	  $(if $(ARGS),test-python test-rust,test-dask test-rest test-rust test-newest) test-model test-loom; \
 	$(BIN)/python tests/parts.py summary \
 	  $(if $(ARGS),test-python,test-dask test-newest test-rest) test-rust test-model test-loom
 
 .PHONY: test-rust
 test-rust: $(VENV)/.run ## The Rust tests alone
 	$(PART) test-rust -- $(FREE_CARGO) test --workspace --no-fail-fast
+
+# Apart from the others, so that what takes longest begins as soon as they have ended
+.PHONY: test-model
+test-model: $(VENV)/.run ## Random operations against the plain models for some minutes
 	BACKHAUL_STRESS_SEEDS=5 $(PART) test-model -- \
 	  $(FREE_CARGO) test --workspace --no-fail-fast --tests the_model_for_long -- --ignored
 

@@ -73,7 +73,7 @@ test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python 
 test-rust: $(VENV)/.run ## The Rust tests alone
 	$(PART) test-rust -- $(FREE_CARGO) test --workspace --no-fail-fast
 
-# Apart from the others, so that what takes longest begins as soon as they have ended
+# Apart from the others, as those with the newest Dask, which come next, need not wait for it
 .PHONY: test-model
 test-model: $(VENV)/.run ## Random operations against the plain models for some minutes
 	BACKHAUL_STRESS_SEEDS=5 $(PART) test-model -- \

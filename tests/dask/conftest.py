@@ -170,6 +170,9 @@ class Program:
             with self._changed:
                 self.lines.append(line)
                 self._changed.notify_all()
+        # Who waits for a line looks whether it has ended: so that it has, when they do.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(1)
         with self._changed:
             self._changed.notify_all()
 

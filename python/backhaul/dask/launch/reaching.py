@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -64,19 +63,35 @@ async def reach_scheduler(
     ConfigError
         If a name is taken.
     """
-    reaching = asyncio.create_task(_reach(address, security, names, timeout_s, say))
+    reaching = asyncio.create_task(_reached(address, protocol, security, names, timeout_s, say))
     signalled = asyncio.create_task(wait_for_signals())
     try:
         await asyncio.wait({reaching, signalled}, return_when=asyncio.FIRST_COMPLETED)
-        if not reaching.done():
+        # A signal that came with the answer is heard of some turns of the loop later.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if signalled.done():
             say(f"signal {signalled.result()}: no worker was started")
             return None
-        reaching.result()
+        return reaching.result()
     finally:
         for task in (reaching, signalled):
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        # Not awaited themselves: a signal that cancels this meanwhile would be lost with them.
+        await asyncio.wait({reaching, signalled})
+        if not reaching.cancelled():
+            reaching.exception()
+
+
+async def _reached(
+    address: str,
+    protocol: str,
+    security: Security,
+    names: Sequence[str],
+    timeout_s: float,
+    say: Callable[[str], None],
+) -> str:
+    await _reach(address, security, names, timeout_s, say)
     return await preferred_address(
         address, protocol=protocol, security=security, timeout_s=_ANSWER_S
     )

@@ -17,6 +17,7 @@ from distributed import (
     Nanny,
     Scheduler,
     SchedulerPlugin,
+    Status,
     Worker,
     as_completed,
     get_client,
@@ -451,6 +452,32 @@ async def test_once_nobody_holds_them_workers_send_no_more(
         async with Client(scheduler.address, asynchronous=True) as plain:
             held = held_results.held_by(plain)
             assert held is None
+
+
+@gen_test()
+async def test_a_worker_is_told_nothing_for_one_that_had_its_address() -> None:
+    key = f"{ROOT}.enabled"
+    async with Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler:
+        first = await Worker(scheduler.address, nthreads=1, host="127.0.0.1")
+        async with Client(scheduler.address, asynchronous=True) as client:
+            assert await client.submit(inc, 1) == 2
+            carrier = small_results.installed(scheduler)
+            assert carrier is not None
+            asked = small_results._asked[first.address]
+        await first.close()
+        # Nobody takes back what it was asked for, and it is not collected yet.
+        assert small_results._asked[first.address] is asked
+        port = first.port
+        with dask.config.set({key: False}):
+            second = await Worker(scheduler.address, nthreads=1, host="127.0.0.1", port=port)
+            plain = await Client(scheduler.address, asynchronous=True)
+        async with second, plain:
+            assert second.address == first.address
+            assert await plain.gather(plain.map(inc, range(5))) == list(range(1, 6))
+            # Nor if it sends what nobody asked for.
+            carrier._ask(second.address, 0)
+            assert await plain.submit(inc, 7) == 8
+            assert second.status == Status.running
 
 
 CLIENT = """

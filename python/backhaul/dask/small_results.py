@@ -101,7 +101,10 @@ def carrying(state: WorkerStateMachine, ts: Any, message: TaskFinishedMsg) -> Ta
         return message
     bytes_max, worker_of = _asked.get(getattr(state, "address", ""), (-1, None))
     worker = None if worker_of is None or message.nbytes > bytes_max else worker_of()
-    if worker is None or len(worker.batched_stream.buffer) > _WAITING_MAX:
+    # Another worker of this process may have had the address before.
+    if worker is None or worker.state is not state:
+        return message
+    if len(worker.batched_stream.buffer) > _WAITING_MAX:
         return message
     data = state.data
     if type(data) is SpillBuffer:
@@ -158,11 +161,19 @@ class _Requests:
     def __call__(self, bytes_max: Any = None, **_: Any) -> None:
         worker = self._worker
         if type(bytes_max) is int and bytes_max > 0:
-            if worker.address not in _asked:
-                weakref.finalize(worker, _asked.pop, worker.address, None)
-            _asked[worker.address] = bytes_max, weakref.ref(worker)
+            _, known = _asked.get(worker.address, (0, None))
+            if known is None or known() is not worker:
+                known = weakref.ref(worker)
+                weakref.finalize(worker, _forget, worker.address, known)
+            _asked[worker.address] = bytes_max, known
         else:
             _asked.pop(worker.address, None)
+
+
+def _forget(address: str, gone: weakref.ref[Worker]) -> None:
+    """Forget a worker that is gone, not the one that has its address now."""
+    if address in _asked and _asked[address][1] is gone:
+        del _asked[address]
 
 
 def install_for_scheduler(scheduler: Scheduler) -> bool:
@@ -295,5 +306,8 @@ class ResultCarrier:
         return sent
 
     def _ask(self, worker: str, bytes_max: int) -> None:
-        """Ask a worker for results of so many bytes; 0: for none."""
+        """Ask a worker for results of so many bytes, 0: for none, if it knows what that is."""
+        stream = self._carriers.get(worker)
+        if stream is None or self.scheduler.stream_comms.get(worker) is not stream:
+            return
         self.scheduler.worker_send(worker, {"op": RESULT_REQUESTS.item, "bytes_max": bytes_max})

@@ -161,7 +161,7 @@ class _Requests:
     def __call__(self, bytes_max: Any = None, **_: Any) -> None:
         worker = self._worker
         if type(bytes_max) is int and bytes_max > 0:
-            _, known = _asked.get(worker.address, (0, None))
+            known = _asked.get(worker.address, (0, None))[1]
             if known is None or known() is not worker:
                 known = weakref.ref(worker)
                 weakref.finalize(worker, _forget, worker.address, known)

@@ -1316,8 +1316,14 @@ class SchedulerCore:
     def take_transitions(self) -> list[tuple[str, str, str]]:
         """Take the transitions since the last call: key, start, finish."""
 
-    def dump(self) -> dict[str, Any]:
-        """Say all attributes, by upstream's names."""
+    def dump(self, tasks: bool = True) -> dict[str, Any]:
+        """Say all attributes, by upstream's names; with ``tasks`` false, none of single tasks."""
+
+    def keys(self) -> list[str]:
+        """Keys of all tasks, in the order in which they came."""
+
+    def task(self, key: str) -> dict[str, Any]:
+        """Say all attributes of one task, by upstream's names; payloads are bytes."""
 
     def handle_graph(self, stimulus: str, now_s: float, /, **parts: Any) -> tuple[int, int] | None:
         """Take a graph; return how many tasks are new and collide; None: it needs what is lost."""

@@ -24,6 +24,7 @@
     │   ├── EndpointClosed               closed here, or by the peer in good order
     │   ├── PeerGone                     the peer died or fell silent
     │   └── ProtocolViolation            the peer sent nonsense
+    ├── EscapeError (ValueError)         a scheduler and a core that cannot take each other's place
     ├── TimedOut (TimeoutError)          time ran out; a request that was waited for goes on
     ├── QueueFull (BlockingIOError)      too many operations are posted; try again later
     ├── Cancelled                        the operation was cancelled
@@ -46,6 +47,7 @@ __all__ = [
     "CudaUnavailable",
     "EncryptionFailed",
     "EndpointClosed",
+    "EscapeError",
     "HandshakeFailed",
     "InvalidBuffer",
     "ListenError",
@@ -154,6 +156,10 @@ class PeerGone(ConnectionFailed):
 
 class ProtocolViolation(ConnectionFailed):
     """The peer sent what the protocol forbids."""
+
+
+class EscapeError(BackhaulError, ValueError):
+    """A scheduler and a core that cannot take each other's place; says what is in the way."""
 
 
 class TimedOut(BackhaulError, TimeoutError):

@@ -53,7 +53,7 @@ from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
 from distributed.comm.registry import Backend, backends
 from distributed.comm.utils import OFFLOAD_THRESHOLD, from_frames, to_frames
-from distributed.core import ConnectionPool, Server, coerce_to_address, error_message
+from distributed.core import ConnectionPool, Server, Status, coerce_to_address, error_message
 from distributed.deploy.utils import nprocesses_nthreads as processes_and_threads
 from distributed.metrics import DelayedMetricsLedger, context_meter, time
 from distributed.nanny import Nanny, WorkerProcess
@@ -80,6 +80,10 @@ from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpac
 from distributed.protocol.utils import msgpack_opts
 from distributed.scheduler import (
     ClientState,
+    ErredTask,
+    KilledWorker,
+    NoValidWorkerError,
+    NoWorkerError,
     Scheduler,
     SchedulerState,
     TaskGroup,
@@ -105,6 +109,7 @@ from distributed.utils import (
     import_term,
     iscoroutinefunction,
     key_split,
+    key_split_group,
     log_errors,
     offload,
     thread_state,
@@ -160,6 +165,7 @@ __all__ = [
     "DataNode",
     "DelayedMetricsLedger",
     "Dict",
+    "ErredTask",
     "ExecuteFailureEvent",
     "ExecuteSuccessEvent",
     "FatalCommClosedError",
@@ -168,11 +174,14 @@ __all__ = [
     "GatherDepSuccessEvent",
     "GraphNode",
     "HeapSet",
+    "KilledWorker",
     "LLGExpr",
     "List",
     "MultiprocessingPoolExecutor",
     "Nanny",
     "NannyMemoryManager",
+    "NoValidWorkerError",
+    "NoWorkerError",
     "Pickled",
     "Reschedule",
     "RescheduleEvent",
@@ -184,6 +193,7 @@ __all__ = [
     "Set",
     "SpillBuffer",
     "StateMachineEvent",
+    "Status",
     "SystemMonitor",
     "Task",
     "TaskFinishedMsg",
@@ -228,6 +238,7 @@ __all__ = [
     "is_msgpack_serializable",
     "iscoroutinefunction",
     "key_split",
+    "key_split_group",
     "loads",
     "log_errors",
     "materialize_graph",

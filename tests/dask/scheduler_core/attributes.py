@@ -5,6 +5,7 @@ The form is that of ``SchedulerCore.dump`` and ``SchedulerCore.take_messages``.
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 from distributed.scheduler import ALL_TASK_STATES
@@ -24,14 +25,22 @@ def attributes_of(state: Any) -> dict[str, Any]:
         "workers": {address: _worker(ws) for address, ws in state.workers.items()},
         "task_groups": {name: _group(state, tg) for name, tg in state.task_groups.items()},
         "task_prefixes": {name: _prefix(tp) for name, tp in state.task_prefixes.items()},
+        "task_keys": list(state.tasks),
+        "group_names": list(state.task_groups),
+        "prefix_names": list(state.task_prefixes),
         "running": [ws.address for ws in state.running],
         "idle": list(state.idle),
         "idle_task_count": [ws.address for ws in state.idle_task_count],
         "saturated": [ws.address for ws in state.saturated],
         "queued": [ts.key for ts in state.queued],
+        "queue_entries": _queue(state),
+        "queue_added": state.queued._inc,
         "unrunnable": {ts.key: since for ts, since in state.unrunnable.items()},
         "replicated_tasks": [ts.key for ts in state.replicated_tasks],
-        "erred_tasks": [(one.key, list(one.erred_on)) for one in state.erred_tasks],
+        "erred_tasks": [
+            (one.key, one.timestamp, list(one.erred_on), one.exception_text, one.traceback_text)
+            for one in state.erred_tasks
+        ],
         "clients": {name: [ts.key for ts in cs.wants_what] for name, cs in state.clients.items()},
         "resources": {name: dict(has) for name, has in state.resources.items()},
         "hosts": {
@@ -47,8 +56,23 @@ def attributes_of(state: Any) -> dict[str, Any]:
         "n_tasks": state.n_tasks,
         "transition_counter": state.transition_counter,
         "generation": state.generation,
+        "last_graph": state._last_time,
         "no_workers_since": state._no_workers_since,
     }
+
+
+def _queue(state: Any) -> list[tuple[Any, int, str]]:
+    """Say what the heap has, in order, without what is left in it of forgotten tasks."""
+    entries = [(key, order, ts()) for key, order, ts in state.queued._heap]
+    return sorted(
+        (key, order, ts.key)
+        for key, order, ts in entries
+        if ts is not None and state.tasks.get(ts.key) is ts
+    )
+
+
+def _run_spec(spec: Any) -> Any:
+    return None if spec is None else (spec.key, sorted(spec.dependencies), spec.data_producer)
 
 
 def _keys(tasks: Any) -> list[str] | None:
@@ -58,7 +82,7 @@ def _keys(tasks: Any) -> list[str] | None:
 def _task(ts: Any) -> dict[str, Any]:
     return {
         "state": ts.state,
-        "run_spec": ts.run_spec is not None,
+        "run_spec": _run_spec(ts.run_spec),
         "priority": ts.priority,
         "dependencies": _keys(ts.dependencies),
         "dependents": _keys(ts.dependents),
@@ -72,6 +96,8 @@ def _task(ts: Any) -> dict[str, Any]:
         "retries": ts.retries,
         "suspicious": ts.suspicious,
         "run_id": ts.run_id,
+        "queueable": ts._queueable,
+        "annotations": ts.annotations,
         "has_lost_dependencies": ts.has_lost_dependencies,
         "actor": ts.actor,
         "group": ts.group.name,
@@ -105,6 +131,7 @@ def _worker(ws: Any) -> dict[str, Any]:
         "task_prefix_count": list(ws.task_prefix_count.items()),
         "needs_what": {ts.key: count for ts, count in ws.needs_what.items()},
         "network_occ": ws._network_occ,
+        "executing": {ts.key: took for ts, took in ws.executing.items()},
         "resources": dict(ws.resources),
         "used_resources": dict(ws.used_resources),
     }
@@ -124,7 +151,8 @@ def _collection(one: Any) -> dict[str, Any]:
 def _group(state: Any, tg: Any) -> dict[str, Any]:
     last = tg.last_worker
     if last is not None:
-        last = last.address if state.workers.get(last.address) is last else "gone"
+        # One that has gone is as good as none.
+        last = last.address if state.workers.get(last.address) is last else None
     return {
         **_collection(tg),
         "prefix": tg.prefix.name,
@@ -149,7 +177,21 @@ def _prefix(tp: Any) -> dict[str, Any]:
 
 def our_attributes(dump: dict[str, Any]) -> dict[str, Any]:
     """Bring a dump of ours to the form of `attributes_of`."""
+    del dump["departed_workers"], dump["gone_groups"], dump["next_run_id"]
+    dump["task_keys"] = list(dump["tasks"])
+    dump["group_names"] = list(dump["task_groups"])
+    dump["prefix_names"] = list(dump["task_prefixes"])
+    for group in dump["task_groups"].values():
+        del group["serial"], group["dependency_serials"]
+        if group["last_worker"] == "gone":
+            group["last_worker"] = None
     for task in dump["tasks"].values():
+        del task["forgotten_blame"]
+        if task["run_spec"] is not None:
+            key, dependencies, data_producer = pickle.loads(task["run_spec"])
+            task["run_spec"] = (key, sorted(dependencies), data_producer)
+        if task["annotations"] is not None:
+            task["annotations"] = pickle.loads(task["annotations"])
         for name in ("host_restrictions", "worker_restrictions"):
             task[name] = task[name] or []
         task["resource_restrictions"] = task["resource_restrictions"] or {}
@@ -162,9 +204,9 @@ def message_of(message: dict[str, Any]) -> dict[str, Any]:
     """Bring a message of upstream's to the form of `our_message`."""
     plain = dict(message)
     if plain["op"] == "compute-task":
-        for name in ("stimulus_id", "annotations", "span_id"):
+        for name in ("stimulus_id", "span_id"):
             del plain[name]
-        plain["run_spec"] = True
+        plain["run_spec"] = _run_spec(plain["run_spec"].data)
         plain["resource_restrictions"] = plain["resource_restrictions"] or {}
     elif plain["op"] == "cancelled-keys":
         plain["keys"] = list(plain["keys"])
@@ -180,8 +222,9 @@ def message_of(message: dict[str, Any]) -> dict[str, Any]:
 def our_message(message: dict[str, Any]) -> dict[str, Any]:
     """Bring a message of ours to the form of `message_of`."""
     if message["op"] == "compute-task":
-        del message["annotations"]
-        message["run_spec"] = True
+        message["annotations"] = pickle.loads(message["annotations"] or pickle.dumps({}))
+        key, dependencies, data_producer = pickle.loads(message["run_spec"])
+        message["run_spec"] = (key, sorted(dependencies), data_producer)
         message["resource_restrictions"] = message["resource_restrictions"] or {}
     elif message["op"] == "task-erred" and isinstance(message["exception"], tuple):
         message["exception"] = message["exception"][:1]

@@ -6,6 +6,7 @@ Imported once `pinned.pin` has been called; see ``__main__.py``.
 from __future__ import annotations
 
 import argparse
+import random
 import re
 import time
 import warnings
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .attributes import attributes_of, difference, message_of, our_attributes, our_message
+from .conversion import convert, flaws
 from .events import Event
 from .ours import Ours
 from .stream import Stream
@@ -29,14 +31,13 @@ class Pair:
     def __init__(self, seed: int) -> None:
         saturation = [1.1, 1.1, 1.0, 2.5, float("inf")][seed % 5]
         failures = [3, 0, 1][seed % 3]
-        self.upstream = Upstream(
-            {
-                "distributed.scheduler.worker-saturation": saturation,
-                "distributed.scheduler.allowed-failures": failures,
-                "distributed.scheduler.no-workers-timeout": "30s",
-                "distributed.scheduler.default-task-durations": {"map": "20ms"},
-            }
-        )
+        self.settings = {
+            "distributed.scheduler.worker-saturation": saturation,
+            "distributed.scheduler.allowed-failures": failures,
+            "distributed.scheduler.no-workers-timeout": "30s",
+            "distributed.scheduler.default-task-durations": {"map": "20ms"},
+        }
+        self.upstream = Upstream(self.settings)
         self.ours = Ours(
             {
                 "worker_saturation": saturation,
@@ -46,6 +47,9 @@ class Pair:
             },
             self.split,
         )
+        #: What the core was converted to, if it was
+        self.converted: Upstream | None = None
+        self.joins: dict[str, dict[str, Any]] = {}
         self.now_s = 100.0
         self.counted: Counter[str] = Counter()
 
@@ -60,22 +64,49 @@ class Pair:
         return list(dict.fromkeys(hosts)) or None, list(dict.fromkeys(workers)) or None
 
     def apply(self, event: Event) -> tuple[str | None, bool]:
-        """Have both handle an event; say what differs then, and whether it ends the stream."""
+        """Have both handle an event; say what differs then, and whether it was left half done."""
+        if event.name == "convert":
+            return self.convert(), False
         self.now_s += event.after_s
         refused = self.upstream.apply(event, self.now_s)
-        ours_refused = self.ours.apply(event, self.now_s, self.upstream.culled)
+        if event.name == "worker_added" and not refused:
+            self.joins[event.arguments["address"]] = event.arguments
+        if self.converted:
+            ours_refused = self.converted.apply(event, self.now_s)
+            refusal = self.converted.refusal
+        else:
+            ours_refused = self.ours.apply(event, self.now_s, self.upstream.culled)
+            refusal = self.ours.refusal
         self.counted["events"] += 1
         self.counted[event.name] += 1
         if refused != ours_refused:
-            why = f"upstream: {self.upstream.refusal!r}, ours: {self.ours.refusal!r}"
+            why = f"upstream: {self.upstream.refusal!r}, ours: {refusal!r}"
             return f"refused by one alone; {why}", refused
         if refused:
             self.counted[f"refused {event.name}: {type(self.upstream.refusal).__name__}"] += 1
-        return self.compare(refused), refused and not HARMLESS.search(str(self.ours.refusal))
+        half_done = refused and not self.converted and not HARMLESS.search(str(refusal))
+        if half_done:
+            self.upstream.half_done = True
+        return self.compare(refused), half_done
+
+    def close(self) -> None:
+        self.upstream.close()
+        if self.converted:
+            self.converted.close()
+
+    def convert(self) -> str | None:
+        """Go on with upstream's machine in the place of the core; say what differs from then on."""
+        if self.converted:
+            return None
+        self.counted["conversions"] += 1
+        self.converted = convert(self.ours, self.settings, self.joins, self.upstream.clock)
+        self.converted.half_done = self.upstream.half_done
+        return self.compare(False) or flaws(self.upstream, self.converted)
 
     def compare(self, refused: bool) -> str | None:
         upstream_log = self.upstream.take_transitions()
-        log = self.ours.core.take_transitions()
+        ours: Any = self.converted or self.ours.core
+        log = ours.take_transitions()
         self.counted["transitions"] += len(log)
         self.counted.update(f"{start} to {finish}" for _, start, finish in log)
         if log != upstream_log:
@@ -84,20 +115,20 @@ class Pair:
             at = min(len(upstream_log), len(log)) if at is None else at
             theirs, ours = upstream_log[at : at + 3], log[at : at + 3]
             return f"transition {at}: upstream has {theirs}, ours {ours}"
-        sent = {
-            receiver: [message_of(message) for message in messages]
-            for receiver, messages in self.upstream.take_messages().items()
-        }
-        ours_sent = {
-            receiver: [our_message(message) for message in messages]
-            for receiver, messages in self.ours.take_messages().items()
-        }
+        sent = _sent(self.upstream, message_of)
+        if self.converted:
+            ours_sent = _sent(self.converted, message_of)
+        else:
+            ours_sent = _sent(self.ours, our_message)
         self.counted["messages"] += sum(map(len, sent.values()))
         # What led to a refusal upstream has not sent, ours has.
         if sent != ours_sent and not refused:
             return difference(sent, ours_sent, "messages")
         attributes = attributes_of(self.upstream.state)
-        dump = our_attributes(self.ours.core.dump())
+        if self.converted:
+            dump = attributes_of(self.converted.state)
+        else:
+            dump = our_attributes(self.ours.core.dump())
         self.counted["attributes"] += len(attributes) + sum(
             len(one)
             for kind in ("tasks", "workers", "task_groups", "task_prefixes")
@@ -106,9 +137,25 @@ class Pair:
         return difference(attributes, dump) if attributes != dump else None
 
 
-def run(seed: int, length: int, counted: Counter[str]) -> tuple[list[Event], str | None]:
-    """Run a stream; return its events, and what differed after the last."""
+#: The core is converted to upstream's machine.
+CONVERT = Event("convert", "", {})
+
+
+def _sent(side: Any, form: Any) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    taken = side.take_messages().items()
+    return {receiver: [form(message) for message in messages] for receiver, messages in taken}
+
+
+def run(
+    seed: int, length: int, counted: Counter[str], converts: bool = False
+) -> tuple[list[Event], str | None]:
+    """Run a stream; return its events, and what differed after the last.
+
+    With ``converts`` the core is converted before a random one of them, or as soon as one is
+    refused in the middle, which ends the stream otherwise.
+    """
     pair = Pair(seed)
+    convert_at = random.Random(-seed).randrange(length) if converts else None
     stream = Stream(seed)
     events: list[Event] = []
     found = None
@@ -118,34 +165,41 @@ def run(seed: int, length: int, counted: Counter[str]) -> tuple[list[Event], str
             found, _ = pair.apply(event)
             if found:
                 return events, found
-        for _ in range(length):
+        half_done = False
+        for place in range(length):
+            if converts and (half_done or place == convert_at):
+                events.append(CONVERT)
+                found, _ = pair.apply(CONVERT)
+                if found:
+                    return events, found
             event = stream.next(pair.upstream.state)
             events.append(event)
-            found, refused = pair.apply(event)
+            found, half_done = pair.apply(event)
             if found:
                 return events, found
-            if refused:
+            if half_done and not converts:
                 # Upstream stopped in the middle: what it left is equal, but no state to go on from.
                 counted["ended by a refusal"] += 1
                 break
     finally:
         counted.update(pair.counted)
-        pair.upstream.close()
+        pair.close()
     return events, None
 
 
 def replay(seed: int, events: list[Event]) -> str | None:
     """Run events that were made before; return what differs."""
     pair = Pair(seed)
+    half_done = False
     try:
         for event in events:
-            found, refused = pair.apply(event)
+            if half_done and event is not CONVERT:
+                break
+            found, half_done = pair.apply(event)
             if found:
                 return found
-            if refused:
-                return None
     finally:
-        pair.upstream.close()
+        pair.close()
     return None
 
 
@@ -183,6 +237,9 @@ async def main(arguments: list[str]) -> int:
     parser.add_argument("--length", type=int, default=120, help="events of each at most")
     parser.add_argument("--seconds", type=float, help="stop after this long")
     parser.add_argument("--kept", action="store_true", help="those that once failed instead")
+    parser.add_argument(
+        "--convert", action="store_true", help="to upstream's machine at a random event of each"
+    )
     parser.add_argument("--forget", help="leave out events of this name for ours: must be noticed")
     parser.add_argument("--no-shrink", action="store_true", help="report what fails as it is")
     options = parser.parse_args(arguments)
@@ -199,7 +256,7 @@ async def main(arguments: list[str]) -> int:
         if options.seconds and time.monotonic() - began > options.seconds:
             break
         counted["seeds"] += 1
-        events, found = run(seed, options.length, counted)
+        events, found = run(seed, options.length, counted, options.convert)
         if found:
             failed.append(seed)
             print(f"seed {seed}, event {len(events)}: {found}", flush=True)

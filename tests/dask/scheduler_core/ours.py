@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -75,7 +76,7 @@ class Ours:
                     number[key],
                     key_split_group(key),
                     key_split(key),
-                    b"spec",
+                    pickle.dumps((key, tuple(task.dependencies), task.data_producer)),
                     [number[name] for name in dependencies],
                     float(task.order),
                     float(user.get(key, 0)) if isinstance(user, dict) else None,
@@ -101,10 +102,11 @@ class Ours:
         return {
             "hosts": hosts,
             "workers": workers,
-            "resources": annotations.get("resources") or {},
+            "resources": annotations.get("resources"),
             "loose": annotations.get("allow_other_workers", False),
             "priority": annotations.get("priority"),
             "retries": annotations.get("retries"),
+            "annotations": pickle.dumps(annotations),
         }
 
     def take_messages(self) -> dict[tuple[str, str], list[dict[str, Any]]]:

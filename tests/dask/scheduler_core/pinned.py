@@ -78,6 +78,12 @@ class OrderedSet(MutableSet[Any]):
     def difference(self, other: Any) -> OrderedSet:
         return OrderedSet(member for member in self.members if member not in other)
 
+    def issubset(self, other: Any) -> bool:
+        return all(member in other for member in self.members)
+
+    def issuperset(self, other: Iterable[Any]) -> bool:
+        return all(member in self.members for member in other)
+
     def __repr__(self) -> str:
         return f"OrderedSet({list(self.members)!r})"
 

@@ -103,8 +103,9 @@ class Stream:
         if key is None:
             return None
         ts = state.tasks[key]
-        assert ts.processing_on is not None
-        assert ts.run_id is not None
+        if ts.processing_on is None or ts.run_id is None:
+            # Left half done by an event that was refused
+            return None
         run = key, ts.processing_on.address, ts.run_id
         self.old_runs = [*self.old_runs[-20:], run]
         return run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from itertools import count
 from typing import Any
 
@@ -22,12 +22,13 @@ import dask
 
 from .events import Event, Graph
 
-__all__ = ["Upstream"]
+__all__ = ["Clock", "Upstream", "exception_name", "node"]
 
 #: Whether an event was refused
 Refused = bool
 
 _CULL = module._cull
+REFUSALS = (AssertionError, KeyError, RuntimeError, ValueError)
 #: In the place of the exception of a graph that was refused.
 REFUSED = b"refused"
 
@@ -107,9 +108,11 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 class Upstream:
     """One scheduler, and what it has sent."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.clock = Clock()
-        replaced: dict[str, Any] = {
+    def __init__(
+        self, settings: dict[str, Any], clock: Clock | None = None, validate: bool = False
+    ) -> None:
+        self.clock = clock or Clock()
+        self.replaced: dict[str, Any] = {
             "time": self.clock,
             "monotonic": self.clock,
             "BatchedSend": Stream,
@@ -118,18 +121,16 @@ class Upstream:
             "_cull": self._cull,
             "error_message": self._error_message,
         }
-        for name, replacement in replaced.items():
-            setattr(module, name, replacement)
+        self.run_ids: Any = count()
+        self._take_turn()
         versions: Any = module.version_module
         versions.get_versions = dict
         versions.error_message = lambda *args, **kwargs: {}
         logging.disable(logging.CRITICAL)
-        run_ids: Any = TaskState
-        run_ids._run_id_iterator = count()
         # For good: prefixes read them when they are made.
         dask.config.set(settings)
         self.state: Any = Scheduler(
-            dashboard=False, extensions={}, host="127.0.0.1", port=0, validate=False
+            dashboard=False, extensions={}, host="127.0.0.1", port=0, validate=validate
         )
         self.state.plugins.clear()
         # A timer that forgets events an hour later
@@ -138,8 +139,22 @@ class Upstream:
         #: The latest graph as upstream goes through it: tasks in order, and what each depends on.
         self.culled: dict[str, list[str]] = {}
         self.refusal: BaseException | None = None
+        #: Whether an event was refused that had changed something before
+        self.half_done = False
         self.streams: list[tuple[str, str, Stream]] = []
         self.waiting: list[Any] = []
+
+    def _take_turn(self) -> None:
+        """Have what all schedulers of a process share be this one's."""
+        for name, replacement in self.replaced.items():
+            setattr(module, name, replacement)
+        run_ids: Any = TaskState
+        run_ids._run_id_iterator = self.run_ids
+
+    def keep_run_ids(self) -> None:
+        """Take the numbers of runs that all schedulers share now for this one's."""
+        run_ids: Any = TaskState
+        self.run_ids = run_ids._run_id_iterator
 
     def close(self) -> None:
         self.state.status = Status.closed
@@ -160,9 +175,13 @@ class Upstream:
         """Handle an event; return whether it was refused."""
         self.clock.now = now_s
         self.refusal = None
+        self._take_turn()
         try:
             getattr(self, f"_{event.name}")(event.stimulus, **event.arguments)
-        except (AssertionError, KeyError, RuntimeError, ValueError) as error:
+        except Exception as error:
+            # Once one was refused in the middle, others may meet what it left half done.
+            if not self.half_done and not isinstance(error, REFUSALS):
+                raise
             self.refusal = error
         return self.refusal is not None
 
@@ -290,10 +309,10 @@ class Upstream:
         self.state.report_on_key(reported, client=client)
 
     def _graph(self, stimulus: str, graph: Graph) -> None:
-        nodes = {}
-        for key, task in graph.tasks.items():
-            inputs = [TaskRef(name) for name in task.dependencies]
-            nodes[key] = Task(key, _nothing, *inputs, _data_producer=task.data_producer)
+        nodes = {
+            key: node(key, task.dependencies, task.data_producer)
+            for key, task in graph.tasks.items()
+        }
         annotations = {
             name: {key: task.annotations[name] for key, task in graph.tasks.items()}.get
             for name in graph.annotated
@@ -362,6 +381,12 @@ class Upstream:
 
     def _restrictions(self, stimulus: str, key: str, addresses: list[str] | None) -> None:
         self.state.set_restrictions({key: addresses})
+
+
+def node(key: str, dependencies: Iterable[str], data_producer: bool) -> Any:
+    """Make what a graph has for a task."""
+    inputs = [TaskRef(name) for name in dependencies]
+    return Task(key, _nothing, *inputs, _data_producer=data_producer)
 
 
 def _nothing(*inputs: object) -> None:

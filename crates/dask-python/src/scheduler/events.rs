@@ -6,7 +6,7 @@ use backhaul_dask::scheduler::{
     GraphOutcome, Payload, PlacedResult, SchedulerCore, TaskErred, TaskFinished, WorkerJoins,
     WorkerStatus,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -42,8 +42,23 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.dump")]
-    fn dump<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        views::dump(py, self)
+    #[pyo3(signature = (tasks = true))]
+    fn dump<'py>(&self, py: Python<'py>, tasks: bool) -> PyResult<Bound<'py, PyDict>> {
+        views::dump(py, self, tasks)
+    }
+
+    #[doc = stub_doc!("SchedulerCore.keys")]
+    fn keys(&self) -> Vec<String> {
+        let keys = self.0.keys();
+        keys.into_iter().map(|key| super::text_of(key)).collect()
+    }
+
+    #[doc = stub_doc!("SchedulerCore.task")]
+    fn task<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Bound<'py, PyDict>> {
+        match self.0.task_view(key.as_bytes()) {
+            Some(view) => views::task(py, &view),
+            None => Err(PyKeyError::new_err(key.to_owned())),
+        }
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_graph")]

@@ -81,6 +81,7 @@ fn requirements(asks: &Bound<'_, PyDict>) -> PyResult<Requirements> {
         match name.as_str() {
             "hosts" => requirements.hosts = texts(&value)?,
             "workers" => requirements.workers = texts(&value)?,
+            "resources" if value.is_none() => requirements.resources = None,
             "resources" => requirements.resources = Some(amounts(&value)?),
             "loose" => requirements.loose = value.extract()?,
             "priority" => requirements.priority = value.extract()?,

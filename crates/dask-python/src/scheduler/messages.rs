@@ -146,26 +146,46 @@ fn to_client<'py>(py: Python<'py>, message: &ClientMessage) -> PyResult<Bound<'p
     Ok(dict)
 }
 
-/// What a task raised, as bytes, or what the scheduler found, by the name of its exception
+/// What a task raised, as bytes, or what the scheduler found: the name of its exception, and of what
 pub(super) fn task_error<'py>(py: Python<'py>, error: &TaskError) -> PyResult<Bound<'py, PyAny>> {
-    let (kind, rest) = match error {
+    let of = PyDict::new(py);
+    let kind = match error {
         TaskError::Raised(payload) => return Ok(PyBytes::new(py, payload).into_any()),
         TaskError::KilledWorker {
             key,
             worker,
             allowed_failures,
-        } => (
-            "KilledWorker",
-            format!("{} {worker} {allowed_failures}", text_of(key)),
-        ),
-        TaskError::ActorLost => ("RuntimeError", "Worker holding Actor was lost".to_owned()),
-        TaskError::OverMemory { key, worker, .. } => {
-            ("MemoryError", format!("{} {worker}", text_of(key)))
+        } => {
+            of.set_item("key", text_of(key))?;
+            of.set_item("worker", &**worker)?;
+            of.set_item("allowed_failures", allowed_failures)?;
+            "KilledWorker"
         }
-        TaskError::NoValidWorker { key } => ("NoValidWorkerError", text_of(key)),
-        TaskError::NoWorker { key } => ("NoWorkerError", text_of(key)),
+        TaskError::ActorLost => "RuntimeError",
+        TaskError::OverMemory {
+            key,
+            input_bytes,
+            worker,
+            limit_bytes,
+            gathers,
+        } => {
+            of.set_item("key", text_of(key))?;
+            of.set_item("input_bytes", input_bytes)?;
+            of.set_item("worker", &**worker)?;
+            of.set_item("limit_bytes", limit_bytes)?;
+            of.set_item("gathers", gathers)?;
+            "MemoryError"
+        }
+        TaskError::NoValidWorker { key } => {
+            of.set_item("key", text_of(key))?;
+            "NoValidWorkerError"
+        }
+        TaskError::NoWorker { key } => {
+            of.set_item("key", text_of(key))?;
+            "NoWorkerError"
+        }
     };
-    Ok((kind, rest).into_pyobject(py)?.into_any())
+    Ok((kind, of).into_pyobject(py)?.into_any())
 }
 
 pub(super) fn payload<'py>(

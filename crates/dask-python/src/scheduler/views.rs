@@ -7,21 +7,33 @@ use pyo3::types::{PyDict, PyList};
 use super::messages::{amounts, payload, priority, task_error, texts};
 use super::{Core, text_of, texts_of};
 
-pub(super) fn dump<'py>(py: Python<'py>, core: &Core) -> PyResult<Bound<'py, PyDict>> {
+pub(super) fn dump<'py>(
+    py: Python<'py>,
+    core: &Core,
+    with_tasks: bool,
+) -> PyResult<Bound<'py, PyDict>> {
     let dump = cluster(py, core)?;
-    let tasks = PyDict::new(py);
-    for key in core.0.keys() {
-        if let Some(view) = core.0.task_view(key) {
-            tasks.set_item(text_of(key), task(py, &view)?)?;
+    if with_tasks {
+        let tasks = PyDict::new(py);
+        for key in core.0.keys() {
+            if let Some(view) = core.0.task_view(key) {
+                tasks.set_item(text_of(key), task(py, &view)?)?;
+            }
         }
+        dump.set_item("tasks", tasks)?;
     }
-    dump.set_item("tasks", tasks)?;
     let workers = PyDict::new(py);
     for view in core.0.worker_views() {
         workers.set_item(&*view.address, worker(py, &view)?)?;
     }
     dump.set_item("workers", workers)?;
+    let departed = PyDict::new(py);
+    for view in core.0.departed_worker_views() {
+        departed.set_item(&*view.address, worker(py, &view)?)?;
+    }
+    dump.set_item("departed_workers", departed)?;
     let groups = PyDict::new(py);
+    let gone = PyList::empty(py);
     for view in core.0.group_views() {
         let dict = collection(py, &view.common)?;
         dict.set_item("prefix", &*view.prefix)?;
@@ -36,9 +48,17 @@ pub(super) fn dump<'py>(py: Python<'py>, core: &Core) -> PyResult<Bound<'py, PyD
             last.map(|last| last.as_deref().unwrap_or("gone")),
         )?;
         dict.set_item("last_worker_tasks_left", view.last_worker_tasks_left)?;
-        groups.set_item(&*view.common.name, dict)?;
+        dict.set_item("serial", view.serial)?;
+        dict.set_item("dependency_serials", &view.dependency_serials)?;
+        if view.gone {
+            dict.set_item("name", &*view.common.name)?;
+            gone.append(dict)?;
+        } else {
+            groups.set_item(&*view.common.name, dict)?;
+        }
     }
     dump.set_item("task_groups", groups)?;
+    dump.set_item("gone_groups", gone)?;
     let prefixes = PyDict::new(py);
     for view in core.0.prefix_views() {
         let dict = collection(py, &view.common)?;
@@ -61,6 +81,10 @@ fn cluster<'py>(py: Python<'py>, core: &Core) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("idle_task_count", texts(&view.idle_task_count))?;
     dict.set_item("saturated", texts(&view.saturated))?;
     dict.set_item("queued", texts_of(&view.queued))?;
+    let entries = view.queue_entries.iter();
+    let entries = entries.map(|(one, order, key)| (priority(one), *order, text_of(key)));
+    dict.set_item("queue_entries", entries.collect::<Vec<_>>())?;
+    dict.set_item("queue_added", view.queue_added)?;
     let unrunnable = PyDict::new(py);
     for (key, since) in &view.unrunnable {
         unrunnable.set_item(text_of(key), since)?;
@@ -68,7 +92,15 @@ fn cluster<'py>(py: Python<'py>, core: &Core) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("unrunnable", unrunnable)?;
     dict.set_item("replicated_tasks", texts_of(&view.replicated_tasks))?;
     let erred = view.erred_tasks.iter();
-    let erred = erred.map(|(key, addresses)| (text_of(key), texts(addresses)));
+    let erred = erred.map(|one| {
+        (
+            text_of(&one.key),
+            one.at_s,
+            texts(&one.erred_on),
+            one.exception_text.as_deref().unwrap_or_default(),
+            one.traceback_text.as_deref().unwrap_or_default(),
+        )
+    });
     dict.set_item("erred_tasks", erred.collect::<Vec<_>>())?;
     let clients = PyDict::new(py);
     for (name, wants) in &view.clients {
@@ -97,14 +129,16 @@ fn cluster<'py>(py: Python<'py>, core: &Core) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("n_tasks", view.n_tasks)?;
     dict.set_item("transition_counter", view.transition_counter)?;
     dict.set_item("generation", view.generation)?;
+    dict.set_item("last_graph", view.last_graph)?;
+    dict.set_item("next_run_id", view.next_run_id)?;
     dict.set_item("no_workers_since", view.no_workers_since)?;
     Ok(dict)
 }
 
-fn task<'py>(py: Python<'py>, view: &TaskView) -> PyResult<Bound<'py, PyDict>> {
+pub(super) fn task<'py>(py: Python<'py>, view: &TaskView) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("state", view.state.name())?;
-    dict.set_item("run_spec", view.has_run_spec)?;
+    dict.set_item("run_spec", payload(py, view.run_spec.as_ref()))?;
     dict.set_item("priority", view.priority.as_ref().map(priority))?;
     dict.set_item("dependencies", texts_of(&view.dependencies))?;
     dict.set_item("dependents", texts_of(&view.dependents))?;
@@ -118,6 +152,7 @@ fn task<'py>(py: Python<'py>, view: &TaskView) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("retries", view.retries)?;
     dict.set_item("suspicious", view.suspicious)?;
     dict.set_item("run_id", view.run_id)?;
+    dict.set_item("queueable", view.queueable)?;
     dict.set_item("has_lost_dependencies", view.has_lost_dependencies)?;
     dict.set_item("actor", view.actor)?;
     dict.set_item("group", &*view.group)?;
@@ -135,6 +170,7 @@ fn task<'py>(py: Python<'py>, view: &TaskView) -> PyResult<Bound<'py, PyDict>> {
         "exception_blame",
         view.exception_blame.as_deref().map(text_of),
     )?;
+    dict.set_item("forgotten_blame", view.forgotten_blame)?;
     dict.set_item("erred_on", view.erred_on.as_deref().map(texts))?;
     let asks = view.requirements.clone().unwrap_or_default();
     dict.set_item("host_restrictions", asks.hosts.as_deref().map(texts))?;
@@ -144,6 +180,7 @@ fn task<'py>(py: Python<'py>, view: &TaskView) -> PyResult<Bound<'py, PyDict>> {
         amounts(py, asks.resources.as_deref())?,
     )?;
     dict.set_item("loose_restrictions", asks.loose)?;
+    dict.set_item("annotations", payload(py, asks.annotations.as_ref()))?;
     Ok(dict)
 }
 
@@ -171,6 +208,11 @@ fn worker<'py>(py: Python<'py>, view: &WorkerView) -> PyResult<Bound<'py, PyDict
     }
     dict.set_item("needs_what", needs)?;
     dict.set_item("network_occ", view.network_occ)?;
+    let executing = PyDict::new(py);
+    for (key, executing_s) in &view.executing {
+        executing.set_item(text_of(key), executing_s)?;
+    }
+    dict.set_item("executing", executing)?;
     dict.set_item("resources", amounts(py, Some(&view.resources))?)?;
     dict.set_item("used_resources", amounts(py, Some(&view.used_resources))?)?;
     Ok(dict)

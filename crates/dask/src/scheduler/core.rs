@@ -14,7 +14,7 @@ use super::names::Names;
 use super::ordered_set::OrderedSet;
 use super::queue::TaskQueue;
 use super::slots::FreeSlots;
-use super::task::{Key, TaskState, TaskTable};
+use super::task::{ErredTask, Key, TaskState, TaskTable};
 use super::worker::Workers;
 
 /// Tasks, workers and clients, and how events change them
@@ -57,8 +57,8 @@ pub struct SchedulerCore {
     pub(super) unrunnable_since_s: Map<TaskId, f64>,
     pub(super) no_workers_since_s: Option<f64>,
     pub(super) replicated: OrderedSet<TaskId>,
-    /// Failures, the latest first: keys and the addresses of workers
-    pub(super) erred: VecDeque<(Key, Vec<Arc<str>>)>,
+    /// Failures, the latest first
+    pub(super) erred: VecDeque<ErredTask>,
     pub(super) generation: i64,
     pub(super) last_graph_s: f64,
     /// Tasks sent to workers so far

@@ -55,6 +55,8 @@ impl Tally {
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) name: Arc<str>,
+    /// Place among all groups that there ever were
+    pub(super) serial: u64,
     pub(super) prefix: PrefixId,
     pub(super) tally: Tally,
     /// Groups that its tasks depend on, those that are gone included
@@ -91,6 +93,8 @@ pub(super) struct Prefix {
 pub(super) struct Groups {
     groups: Vec<Option<Group>>,
     free: Vec<GroupId>,
+    /// How many groups there were ever
+    added: u64,
     pub(super) by_name: Map<Arc<str>, GroupId>,
     prefixes: Vec<Prefix>,
     pub(super) prefix_by_name: Map<Arc<str>, PrefixId>,
@@ -108,8 +112,11 @@ impl Groups {
             return group;
         }
         let prefix = self.prefix(prefix, known_durations_s);
+        let serial = self.added;
+        self.added += 1;
         let group = Group {
             name: Arc::clone(name),
+            serial,
             prefix,
             tally: Tally::default(),
             dependencies: OrderedSet::new(),
@@ -254,6 +261,13 @@ impl Groups {
             *place = None;
             self.free.push(group);
         }
+    }
+
+    /// All groups in the order in which they came, those included that are gone and depended on
+    pub(super) fn groups(&self) -> Vec<&Group> {
+        let mut groups: Vec<&Group> = self.groups.iter().flatten().collect();
+        groups.sort_by_key(|group| group.serial);
+        groups
     }
 
     pub(super) fn prefixes(&self) -> impl Iterator<Item = &Prefix> {

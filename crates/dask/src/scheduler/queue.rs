@@ -25,11 +25,11 @@ struct Entry {
     order: u64,
     task: TaskId,
     /// Tells the task from a later one of the same number
-    epoch: u32,
+    serial: u64,
 }
 
 impl TaskQueue {
-    pub(super) fn add(&mut self, task: TaskId, epoch: u32, priority: Priority) {
+    pub(super) fn add(&mut self, task: TaskId, serial: u64, priority: Priority) {
         if self.tasks.insert(task) {
             let order = self.added;
             self.added += 1;
@@ -37,7 +37,7 @@ impl TaskQueue {
                 priority,
                 order,
                 task,
-                epoch,
+                serial,
             }));
         }
     }
@@ -50,9 +50,9 @@ impl TaskQueue {
     }
 
     /// The task of least priority, given which one has a number now
-    pub(super) fn first(&mut self, epoch_of: impl Fn(TaskId) -> Option<u32>) -> Option<TaskId> {
+    pub(super) fn first(&mut self, serial_of: impl Fn(TaskId) -> Option<u64>) -> Option<TaskId> {
         while let Some(Reverse(entry)) = self.heap.peek() {
-            if self.tasks.contains(entry.task) && epoch_of(entry.task) == Some(entry.epoch) {
+            if self.tasks.contains(entry.task) && serial_of(entry.task) == Some(entry.serial) {
                 return Some(entry.task);
             }
             self.heap.pop();
@@ -62,6 +62,22 @@ impl TaskQueue {
 
     pub(super) fn is_empty(&self) -> bool {
         self.tasks.is_empty()
+    }
+
+    /// Entries of the heap, the first to go first, those included that were left behind: the
+    /// priority, a number that rises with the time of queueing, the task and its serial
+    pub(super) fn entries(&self) -> Vec<(Priority, u64, TaskId, u64)> {
+        let mut entries: Vec<&Entry> = self.heap.iter().map(|Reverse(entry)| entry).collect();
+        entries.sort();
+        let entries = entries.into_iter();
+        entries
+            .map(|entry| (entry.priority, entry.order, entry.task, entry.serial))
+            .collect()
+    }
+
+    /// How many tasks were queued so far
+    pub(super) fn added(&self) -> u64 {
+        self.added
     }
 
     /// The tasks in the order in which they were queued

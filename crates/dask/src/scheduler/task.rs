@@ -109,8 +109,8 @@ pub(super) struct Task {
     pub(super) group: GroupId,
     pub(super) processing_on: Option<WorkerId>,
     pub(super) type_name: Option<NameId>,
-    /// How many tasks have had this number before
-    pub(super) epoch: u32,
+    /// Place among all tasks that there ever were, which tells it from others of its number or key
+    pub(super) serial: u64,
     /// Entries of workers (`needs_what`, `actors`) that may outlive the task
     pub(super) references: u32,
     pub(super) suspicious: u32,
@@ -168,12 +168,27 @@ pub(super) struct Failure {
 #[derive(Clone, Debug)]
 pub(super) struct Blame {
     pub(super) task: TaskId,
-    pub(super) epoch: u32,
+    pub(super) serial: u64,
     pub(super) key: Key,
 }
 
+/// A failure that is remembered, whatever became of its task
+#[derive(Clone, Debug, PartialEq)]
+pub struct ErredTask {
+    /// Key of the task
+    pub key: Key,
+    /// When it failed, in seconds
+    pub at_s: f64,
+    /// Addresses of workers where it had failed by then
+    pub erred_on: Vec<Arc<str>>,
+    /// What it raised, as a text, if this failure came with one
+    pub exception_text: Option<Arc<str>>,
+    /// Where, as a text, likewise
+    pub traceback_text: Option<Arc<str>>,
+}
+
 impl Task {
-    pub(super) fn new(key: Key, group: GroupId, state: TaskState, epoch: u32) -> Self {
+    pub(super) fn new(key: Key, group: GroupId, state: TaskState, serial: u64) -> Self {
         Self {
             key,
             spec: None,
@@ -191,7 +206,7 @@ impl Task {
             group,
             processing_on: None,
             type_name: None,
-            epoch,
+            serial,
             references: 0,
             suspicious: 0,
             retries: 0,
@@ -245,40 +260,45 @@ impl Task {
 pub(super) struct TaskTable {
     tasks: Vec<Option<Task>>,
     free: Vec<TaskId>,
-    /// Epoch that the next task of each free number has
-    epochs: Vec<u32>,
+    /// How many tasks there were ever
+    added: u64,
 }
 
 impl TaskTable {
     pub(super) fn add(&mut self, key: Key, group: GroupId, state: TaskState) -> TaskId {
+        let task = Task::new(key, group, state, self.next_serial());
         if let Some(id) = self.free.pop() {
-            let epoch = self.epochs[id.index()];
-            self.tasks[id.index()] = Some(Task::new(key, group, state, epoch));
+            self.tasks[id.index()] = Some(task);
             return id;
         }
         let id = TaskId(self.tasks.len() as u32);
-        self.tasks.push(Some(Task::new(key, group, state, 0)));
-        self.epochs.push(0);
+        self.tasks.push(Some(task));
         id
+    }
+
+    fn next_serial(&mut self) -> u64 {
+        let serial = self.added;
+        self.added += 1;
+        serial
     }
 
     /// Begins a task anew under the number that things still refer to
     pub(super) fn revive(&mut self, id: TaskId, group: GroupId, state: TaskState) {
+        let serial = self.next_serial();
         let old = &self[id];
-        let mut task = Task::new(old.key.clone(), group, state, old.epoch + 1);
+        let mut task = Task::new(old.key.clone(), group, state, serial);
         task.references = old.references;
         self.tasks[id.index()] = Some(task);
     }
 
     pub(super) fn remove(&mut self, id: TaskId) {
-        if let Some(task) = self.tasks[id.index()].take() {
-            self.epochs[id.index()] = task.epoch + 1;
+        if self.tasks[id.index()].take().is_some() {
             self.free.push(id);
         }
     }
 
     pub(super) fn find(&self, id: TaskId) -> Option<&Task> {
-        self.tasks[id.index()].as_ref()
+        self.tasks.get(id.index())?.as_ref()
     }
 }
 

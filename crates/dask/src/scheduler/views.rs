@@ -7,7 +7,7 @@ use super::groups::{Group, Prefix, Tally};
 use super::ids::{Id, NameId, TaskId, WorkerId};
 use super::messages::TaskError;
 use super::ordered_set::OrderedSet;
-use super::task::{Key, Payload, Priority, Requirements, Task, TaskState};
+use super::task::{ErredTask, Key, Payload, Priority, Requirements, Task, TaskState};
 use super::worker::{Worker, WorkerStatus};
 
 /// How much of each, by name or address
@@ -22,7 +22,7 @@ pub type Amounts = Vec<(Arc<str>, f64)>;
 pub struct TaskView {
     pub key: Key,
     pub state: TaskState,
-    pub has_run_spec: bool,
+    pub run_spec: Option<Payload>,
     pub priority: Option<Priority>,
     pub dependencies: Vec<Key>,
     pub dependents: Vec<Key>,
@@ -36,6 +36,7 @@ pub struct TaskView {
     pub retries: i32,
     pub suspicious: u32,
     pub run_id: Option<u64>,
+    pub queueable: bool,
     pub has_lost_dependencies: bool,
     pub actor: bool,
     pub group: Arc<str>,
@@ -45,6 +46,8 @@ pub struct TaskView {
     pub exception_text: Option<Arc<str>>,
     pub traceback_text: Option<Arc<str>>,
     pub exception_blame: Option<Key>,
+    /// Of a task to blame that is forgotten, what tells it from others of its key
+    pub forgotten_blame: Option<u64>,
     pub erred_on: Option<Vec<Arc<str>>>,
     pub requirements: Option<Requirements>,
 }
@@ -71,6 +74,7 @@ pub struct WorkerView {
     pub task_prefix_count: Vec<(Arc<str>, i64)>,
     pub needs_what: Vec<(Key, u32)>,
     pub network_occ: u64,
+    pub executing: Vec<(Key, f64)>,
     pub resources: Amounts,
     pub used_resources: Amounts,
 }
@@ -100,7 +104,13 @@ pub struct CollectionView {
 )]
 pub struct GroupView {
     pub common: CollectionView,
+    /// Place among all groups that there ever were
+    pub serial: u64,
+    /// Whether all of its tasks are forgotten
+    pub gone: bool,
     pub prefix: Arc<str>,
+    /// Serials of what is in `dependencies`
+    pub dependency_serials: Vec<u64>,
     /// Names and lengths, groups that are gone included
     pub dependencies: Vec<(Arc<str>, i64)>,
     pub start: f64,
@@ -138,11 +148,15 @@ pub struct ClusterView {
     pub idle_task_count: Vec<Arc<str>>,
     pub saturated: Vec<Arc<str>>,
     pub queued: Vec<Key>,
+    /// Entries of its heap, first ones first: priority, number of the entry, key
+    pub queue_entries: Vec<(Priority, u64, Key)>,
+    /// How many entries there were ever
+    pub queue_added: u64,
     /// With the times since when, in seconds
     pub unrunnable: Vec<(Key, f64)>,
     pub replicated_tasks: Vec<Key>,
-    /// The latest first: keys and the addresses of workers
-    pub erred_tasks: Vec<(Key, Vec<Arc<str>>)>,
+    /// The latest first
+    pub erred_tasks: Vec<ErredTask>,
     pub clients: Vec<(Arc<str>, Vec<Key>)>,
     pub resources: Vec<(Arc<str>, Amounts)>,
     pub hosts: Vec<(Arc<str>, Vec<Arc<str>>)>,
@@ -154,13 +168,23 @@ pub struct ClusterView {
     pub n_tasks: u64,
     pub transition_counter: u64,
     pub generation: i64,
+    /// When the latest graph came that began a generation, in seconds
+    pub last_graph: f64,
+    /// Number that the next run of a task gets
+    pub next_run_id: u64,
     pub no_workers_since: Option<f64>,
 }
 
 impl SchedulerCore {
-    /// Keys of all tasks, in no order
-    pub fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.keys.keys()
+    /// Keys of all tasks, in the order in which they came
+    pub fn keys(&self) -> Vec<&Key> {
+        let mut keys: Vec<(u64, &Key)> = self
+            .keys
+            .iter()
+            .map(|(key, &task)| (self.tasks[task].serial, key))
+            .collect();
+        keys.sort_unstable_by_key(|&(serial, _)| serial);
+        keys.into_iter().map(|(_, key)| key).collect()
     }
 
     /// The task of a key, if it is known
@@ -171,7 +195,7 @@ impl SchedulerCore {
         Some(TaskView {
             key: Arc::clone(&one.key),
             state: one.state,
-            has_run_spec: one.spec.is_some(),
+            run_spec: one.spec.clone(),
             priority: one.priority,
             dependencies: self.keys_of(&one.dependencies),
             dependents: self.keys_of(&one.dependents),
@@ -189,6 +213,7 @@ impl SchedulerCore {
             retries: one.retries,
             suspicious: one.suspicious,
             run_id: one.run_id,
+            queueable: one.queueable,
             has_lost_dependencies: one.has_lost_dependencies,
             actor: one.actor,
             group: Arc::clone(&group.name),
@@ -197,6 +222,11 @@ impl SchedulerCore {
             traceback: failure.traceback,
             exception_text: failure.exception_text,
             traceback_text: failure.traceback_text,
+            forgotten_blame: failure.blame.as_ref().and_then(|blame| {
+                let current = self.keys.get(&blame.key) == Some(&blame.task)
+                    && self.tasks[blame.task].serial == blame.serial;
+                (!current).then_some(blame.serial)
+            }),
             exception_blame: failure.blame.map(|blame| blame.key),
             erred_on: failure.erred_on,
             requirements: one.requirements.as_deref().cloned(),
@@ -207,6 +237,12 @@ impl SchedulerCore {
     pub fn worker_views(&self) -> Vec<WorkerView> {
         let workers = self.workers.sorted().iter();
         workers.map(|&worker| self.worker_view(worker)).collect()
+    }
+
+    /// Workers that have left the cluster, but on which tasks still are: an event was refused
+    pub fn departed_worker_views(&self) -> Vec<WorkerView> {
+        let departed = self.workers.departed();
+        departed.map(|worker| self.worker_view(worker)).collect()
     }
 
     fn worker_view(&self, worker: WorkerId) -> WorkerView {
@@ -240,23 +276,29 @@ impl SchedulerCore {
                 .map(|(&task, &needs)| (Arc::clone(&self.tasks[task].key), needs))
                 .collect(),
             network_occ: one.network_bytes,
+            executing: one.executing.clone(),
             resources: named(&one.resources),
             used_resources: named(&one.used_resources),
         }
     }
 
-    /// The groups, in no order
+    /// The groups in the order in which they came, with those that are gone and depended on
     pub fn group_views(&self) -> Vec<GroupView> {
-        let groups = self.groups.by_name.values();
-        groups
-            .map(|&group| self.group_view(&self.groups[group]))
-            .collect()
+        let groups = self.groups.groups().into_iter();
+        groups.map(|group| self.group_view(group)).collect()
     }
 
     fn group_view(&self, group: &Group) -> GroupView {
         let dependencies = group.dependencies.iter();
         GroupView {
             common: self.collection(&group.name, &group.tally),
+            serial: group.serial,
+            gone: group.gone,
+            dependency_serials: group
+                .dependencies
+                .iter()
+                .map(|one| self.groups[one].serial)
+                .collect(),
             prefix: Arc::clone(&self.groups[group.prefix].name),
             dependencies: dependencies
                 .map(|one| {
@@ -329,6 +371,8 @@ impl SchedulerCore {
             idle_task_count: self.addresses(with_slots.into_iter()),
             saturated: self.addresses(self.saturated.iter()),
             queued: self.queue.iter().map(|task| self.key(task)).collect(),
+            queue_entries: self.queue_entries(),
+            queue_added: self.queue.added(),
             unrunnable: unrunnable
                 .map(|task| (self.key(task), self.unrunnable_since_s[&task]))
                 .collect(),
@@ -365,8 +409,22 @@ impl SchedulerCore {
             n_tasks: self.tasks_sent,
             transition_counter: self.transition_count,
             generation: self.generation,
+            last_graph: self.last_graph_s,
+            next_run_id: self.runs,
             no_workers_since: self.no_workers_since_s,
         }
+    }
+
+    /// Entries of the queue's heap, without those of tasks that are forgotten
+    fn queue_entries(&self) -> Vec<(Priority, u64, Key)> {
+        let entries = self.queue.entries().into_iter();
+        entries
+            .filter_map(|(priority, order, task, serial)| {
+                let one = self.tasks.find(task)?;
+                let known = one.serial == serial && one.state != TaskState::Forgotten;
+                known.then(|| (priority, order, Arc::clone(&one.key)))
+            })
+            .collect()
     }
 
     fn key(&self, task: TaskId) -> Key {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::hashing::Map;
 use super::ids::{NameId, PrefixId, TaskId, WorkerId};
 use super::ordered_set::OrderedSet;
+use super::task::Key;
 
 /// Whether a worker takes tasks; other states of Dask's are paused or closed to the scheduler
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -62,6 +63,8 @@ pub(super) struct Worker {
     pub(super) needs_what: Map<TaskId, u32>,
     /// Bytes of them
     pub(super) network_bytes: u64,
+    /// What it said last that it was executing, and for how many seconds; some may be forgotten
+    pub(super) executing: Vec<(Key, f64)>,
     pub(super) resources: Vec<(NameId, f64)>,
     pub(super) used_resources: Vec<(NameId, f64)>,
     /// Place among the workers by address
@@ -87,6 +90,7 @@ impl Worker {
             prefix_counts: Vec::new(),
             needs_what: Map::default(),
             network_bytes: 0,
+            executing: Vec::new(),
             resources: Vec::new(),
             used_resources: Vec::new(),
             rank: 0,
@@ -158,6 +162,15 @@ impl Workers {
 
     pub(super) fn sorted(&self) -> &[WorkerId] {
         &self.sorted
+    }
+
+    /// Workers that have left the cluster and that something still refers to
+    pub(super) fn departed(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        let numbers = 0..self.workers.len() as u32;
+        let there = numbers
+            .map(WorkerId)
+            .filter(|id| self.workers[id.index()].is_some());
+        there.filter(|&id| !self.is_current(id))
     }
 }
 

@@ -238,7 +238,7 @@ impl SchedulerCore {
             let tasks = &self.tasks;
             let first = self
                 .queue
-                .first(|task| tasks.find(task).map(|one| one.epoch));
+                .first(|task| tasks.find(task).map(|one| one.serial));
             let Some(first) = first else { break };
             self.follow_one(first, TaskState::Processing)?;
         }

@@ -69,8 +69,12 @@ impl SchedulerCore {
         bandwidth_bytes_per_s: f64,
         executing: &[(Key, f64)],
     ) -> Result<(), EventError> {
-        self.worker_at(address)?;
+        let worker = self.worker_at(address)?;
         self.mix_bandwidth(bandwidth_bytes_per_s);
+        let known = executing
+            .iter()
+            .filter(|(key, _)| self.keys.contains_key(key));
+        self.workers[worker].executing = known.cloned().collect();
         for (key, executing_s) in executing {
             let Some(&task) = self.keys.get(key) else {
                 continue;

@@ -38,7 +38,7 @@ impl SchedulerCore {
         let failure = self.tasks[task].failure.as_ref()?;
         let blame = failure.blame.as_ref()?;
         let blamed = self.tasks.find(blame.task)?;
-        if blamed.epoch != blame.epoch {
+        if blamed.serial != blame.serial {
             return None;
         }
         blamed.failure.as_deref()

@@ -146,7 +146,7 @@ impl SchedulerCore {
         let one = &self.tasks[task];
         Blame {
             task,
-            epoch: one.epoch,
+            serial: one.serial,
             key: Arc::clone(&one.key),
         }
     }

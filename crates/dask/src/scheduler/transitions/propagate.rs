@@ -6,7 +6,7 @@ use super::super::core::SchedulerCore;
 use super::super::error::EventError;
 use super::super::ids::{ClientId, TaskId};
 use super::super::recommendations::Recommendations;
-use super::super::task::{Blame, TaskState};
+use super::super::task::{Blame, ErredTask, TaskState};
 use super::Cause;
 use super::erred::NO_BLAME;
 
@@ -42,7 +42,7 @@ impl SchedulerCore {
         let blamed = match cause {
             Cause::Erred(erred) => self.tasks.find(erred.blamed).map(|one| Blame {
                 task: erred.blamed,
-                epoch: one.epoch,
+                serial: one.serial,
                 key: Arc::clone(&one.key),
             }),
             _ => None,
@@ -69,8 +69,17 @@ impl SchedulerCore {
             return Err(self.lacks(task, NO_BLAME));
         };
         let erred_on = failure.erred_on.clone().unwrap_or_default();
-        self.erred
-            .push_front((Arc::clone(&self.tasks[task].key), erred_on));
+        let texts = match cause {
+            Cause::Erred(erred) => (erred.exception_text.clone(), erred.traceback_text.clone()),
+            _ => (None, None),
+        };
+        self.erred.push_front(ErredTask {
+            key: Arc::clone(&self.tasks[task].key),
+            at_s: self.now_s,
+            erred_on,
+            exception_text: texts.0,
+            traceback_text: texts.1,
+        });
         self.erred.truncate(ERRED_MAX);
 
         let waiters = self.tasks[task].waiters.take();

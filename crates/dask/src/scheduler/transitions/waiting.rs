@@ -45,7 +45,7 @@ impl SchedulerCore {
         self.set_state(task, TaskState::Queued);
         let one = &self.tasks[task];
         let priority = one.priority.unwrap_or(UNKNOWN_PRIORITY);
-        self.queue.add(task, one.epoch, priority);
+        self.queue.add(task, one.serial, priority);
     }
 
     pub(super) fn waiting_to_released(&mut self, task: TaskId, recs: &mut Recommendations) {

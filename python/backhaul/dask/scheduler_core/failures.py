@@ -1,0 +1,115 @@
+"""Failures that the scheduler itself finds, as upstream keeps and sends them.
+
+The core says what it found by the name of the exception and what it is of; here that becomes the
+exception itself, with upstream's words.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+from dask.utils import format_bytes
+
+from backhaul.dask.private import (
+    KilledWorker,
+    NoValidWorkerError,
+    NoWorkerError,
+    Serialized,
+    Status,
+    WorkerState,
+    serialize,
+)
+
+__all__ = ["found_failure", "worker_that_left"]
+
+
+def found_failure(
+    name: str,
+    of: Mapping[str, Any],
+    *,
+    key: Any,
+    scheduler: Any,
+    restrictions: Mapping[str, Any] | None = None,
+) -> Any:
+    """Make what a task keeps as its exception of what the core found.
+
+    Parameters
+    ----------
+    name : str
+        Name of the exception, as the core has it.
+    of : mapping of str to object
+        What it is of: addresses, sizes in bytes.
+    key : Key
+        The key of the task.
+    scheduler : distributed.Scheduler
+        Whose settings and workers it names.
+    restrictions : mapping of str to object, optional
+        ``host_restrictions``, ``worker_restrictions`` and ``resource_restrictions`` of the task,
+        for ``NoValidWorkerError``.
+
+    Returns
+    -------
+    bytes or distributed.protocol.Serialized
+        The exception, pickled.
+
+    Raises
+    ------
+    ValueError
+        If the core names an exception that is not known here.
+    """
+    if name == "RuntimeError":
+        return Serialized(*serialize(RuntimeError("Worker holding Actor was lost")))
+    return pickle.dumps(_exception(name, of, key, scheduler, restrictions or {}))
+
+
+def _exception(
+    name: str, of: Mapping[str, Any], key: Any, scheduler: Any, restrictions: Mapping[str, Any]
+) -> Exception:
+    timeout_s: Any = getattr(scheduler, "no_workers_timeout", None)
+    if name == "KilledWorker":
+        address = of["worker"]
+        last = scheduler.workers.get(address) or worker_that_left(address, scheduler=scheduler)
+        return KilledWorker(
+            task=key, last_worker=last.clean(), allowed_failures=of["allowed_failures"]
+        )
+    if name == "MemoryError":
+        text = (
+            f"Task {key!r} has {format_bytes(of['input_bytes'])} worth of input dependencies, but "
+            f"worker {of['worker']} has memory_limit set to {format_bytes(of['limit_bytes'])}."
+        )
+        if of["gathers"]:
+            text += (
+                " It seems like you called client.compute() on a huge collection. "
+                "Consider writing to distributed storage or slicing/reducing first."
+            )
+        return MemoryError(text)
+    if name == "NoValidWorkerError":
+        return NoValidWorkerError(
+            task=key,
+            host_restrictions=set(restrictions.get("host_restrictions") or ()),
+            worker_restrictions=set(restrictions.get("worker_restrictions") or ()),
+            resource_restrictions=dict(restrictions.get("resource_restrictions") or {}),
+            timeout=timeout_s,
+        )
+    if name == "NoWorkerError":
+        return NoWorkerError(task=key, timeout=timeout_s)
+    raise ValueError(f"no exception that a scheduler makes: {name!r}")
+
+
+def worker_that_left(address: str, **known: Any) -> Any:
+    """Stand for a worker that is not in the cluster any more: what is known of it, and closed."""
+    return WorkerState(
+        **{
+            "address": address,
+            "status": Status.closed,
+            "pid": 0,
+            "name": address,
+            "memory_limit": 0,
+            "local_directory": "",
+            "nanny": None,
+            "server_id": f"left-{address}",
+            **known,
+        }
+    )

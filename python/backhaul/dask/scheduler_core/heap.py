@@ -1,0 +1,38 @@
+"""The queue of root-ish tasks, as `distributed.collections.HeapSet` keeps it.
+
+What was taken from it without being the first leaves its entry in the heap, and counts from there
+when it is queued again; so entries are written as they are, not made by adding tasks.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+__all__ = ["fill_queue"]
+
+
+def fill_queue(queue: Any, said: dict[str, Any], by_text: dict[str, Any]) -> None:
+    """Fill a heap with what a core's queue has.
+
+    Parameters
+    ----------
+    queue : distributed.collections.HeapSet
+        The heap.
+    said : dict
+        The core's ``queued`` (keys in the order of queueing), ``queue_entries`` (priority, number
+        of the entry and key of each, first ones first) and ``queue_added`` (how many entries
+        there were ever).
+    by_text : dict of str to TaskState
+        The tasks.
+    """
+    queue.clear()
+    queue._data.update(by_text[text] for text in said["queued"])
+    for priority, order, text in said["queue_entries"]:
+        ts = by_text[text]
+        # By the key that it was queued with; the same unless it had none then.
+        key = queue.key(ts) if queue.key(ts) is not None else priority
+        queue._heap.append((key, order, weakref.ref(ts)))
+    queue._inc = said["queue_added"]
+    # Sorted is in the form of a heap, too.
+    queue._sorted = True

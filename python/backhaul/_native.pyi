@@ -1310,6 +1310,18 @@ class SchedulerCore:
     """
 
     def __new__(cls, **settings: Any) -> SchedulerCore: ...
+    @staticmethod
+    def inherit(said: dict[str, Any], streams: list[str], /, **settings: Any) -> SchedulerCore:
+        """Make a core of a scheduler without tasks, said as `dump` does; ``streams``: clients.
+
+        Raises
+        ------
+        KeyError
+            If something is not said.
+        ValueError
+            If there are tasks, or a worker or prefix is named that is not said.
+        """
+
     def take_messages(self) -> list[tuple[str, str | None, dict[str, Any]]]:
         """Take what is to be sent: "worker" or "client", whom, and the message; None is for all."""
 

@@ -109,7 +109,7 @@ fn a_graph_runs_to_its_end_and_leaves_nothing() {
     let wanted = [Key::from(&b"sum"[..])];
     core.handle_client_releases_keys(&wanted, "client", &stimulus(), 4.0)
         .expect("the client is known");
-    assert_eq!(core.keys().count(), 0);
+    assert!(core.keys().is_empty());
     assert!(core.worker_views().iter().all(|worker| worker.nbytes == 0));
 }
 
@@ -162,5 +162,5 @@ fn a_number_without_a_key_changes_nothing() {
             names: 2
         })
     );
-    assert_eq!(core.keys().count(), 0);
+    assert!(core.keys().is_empty());
 }

@@ -10,6 +10,8 @@ from typing import Any
 
 from distributed.scheduler import ALL_TASK_STATES
 
+from backhaul.dask.scheduler_core.failures import found_failure
+
 from .upstream import exception_name
 
 __all__ = ["attributes_of", "difference", "message_of", "our_attributes", "our_message"]
@@ -175,8 +177,8 @@ def _prefix(tp: Any) -> dict[str, Any]:
     }
 
 
-def our_attributes(dump: dict[str, Any]) -> dict[str, Any]:
-    """Bring a dump of ours to the form of `attributes_of`."""
+def our_attributes(dump: dict[str, Any], upstream: Any) -> dict[str, Any]:
+    """Bring a dump of ours to the form of `attributes_of`; ``upstream`` is a scheduler."""
     del dump["departed_workers"], dump["gone_groups"], dump["next_run_id"]
     dump["task_keys"] = list(dump["tasks"])
     dump["group_names"] = list(dump["task_groups"])
@@ -195,9 +197,15 @@ def our_attributes(dump: dict[str, Any]) -> dict[str, Any]:
         for name in ("host_restrictions", "worker_restrictions"):
             task[name] = task[name] or []
         task["resource_restrictions"] = task["resource_restrictions"] or {}
-        if isinstance(task["exception"], tuple):
-            task["exception"] = task["exception"][:1]
+        task["exception"] = _exception(task["exception"], upstream)
     return dump
+
+
+def _exception(exception: Any, upstream: Any) -> Any:
+    if isinstance(exception, tuple):
+        name, of = exception
+        exception = found_failure(name, of, key=of.get("key"), scheduler=upstream)
+    return exception_name(exception)
 
 
 def message_of(message: dict[str, Any]) -> dict[str, Any]:
@@ -219,15 +227,15 @@ def message_of(message: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def our_message(message: dict[str, Any]) -> dict[str, Any]:
-    """Bring a message of ours to the form of `message_of`."""
+def our_message(message: dict[str, Any], upstream: Any) -> dict[str, Any]:
+    """Bring a message of ours to the form of `message_of`; ``upstream`` is a scheduler."""
     if message["op"] == "compute-task":
         message["annotations"] = pickle.loads(message["annotations"] or pickle.dumps({}))
         key, dependencies, data_producer = pickle.loads(message["run_spec"])
         message["run_spec"] = (key, sorted(dependencies), data_producer)
         message["resource_restrictions"] = message["resource_restrictions"] or {}
-    elif message["op"] == "task-erred" and isinstance(message["exception"], tuple):
-        message["exception"] = message["exception"][:1]
+    elif message["op"] == "task-erred":
+        message["exception"] = _exception(message["exception"], upstream)
     return message
 
 

@@ -11,8 +11,14 @@ import re
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from backhaul._native import SchedulerCore
+from backhaul.dask.scheduler_core import holds_no_tasks
 
 from .attributes import attributes_of, difference, message_of, our_attributes, our_message
 from .conversion import convert, flaws
@@ -38,15 +44,13 @@ class Pair:
             "distributed.scheduler.default-task-durations": {"map": "20ms"},
         }
         self.upstream = Upstream(self.settings)
-        self.ours = Ours(
-            {
-                "worker_saturation": saturation,
-                "allowed_failures": failures,
-                "no_workers_timeout_s": 30.0,
-                "known_durations_s": [("map", 0.02)],
-            },
-            self.split,
-        )
+        self.core_settings = {
+            "worker_saturation": saturation,
+            "allowed_failures": failures,
+            "no_workers_timeout_s": 30.0,
+            "known_durations_s": [("map", 0.02)],
+        }
+        self.ours = Ours(SchedulerCore(**self.core_settings), self.split)
         #: What the core was converted to, if it was
         self.converted: Upstream | None = None
         self.joins: dict[str, dict[str, Any]] = {}
@@ -67,6 +71,8 @@ class Pair:
         """Have both handle an event; say what differs then, and whether it was left half done."""
         if event.name == "convert":
             return self.convert(), False
+        if event.name == "adopt":
+            return self.adopt(), False
         self.now_s += event.after_s
         refused = self.upstream.apply(event, self.now_s)
         if event.name == "worker_added" and not refused:
@@ -103,6 +109,17 @@ class Pair:
         self.converted.half_done = self.upstream.half_done
         return self.compare(False) or flaws(self.upstream, self.converted)
 
+    def adopt(self) -> str | None:
+        """Go on with a new core in the place of upstream's machine, which has no tasks left."""
+        if self.converted is None or not holds_no_tasks(self.converted.state):
+            return None
+        self.counted["adoptions"] += 1
+        self.ours = Ours(self.converted.adopt(self.core_settings), self.split)
+        self.ours.clients = list(self.converted.state.client_comms)
+        self.converted.close()
+        self.converted = None
+        return self.compare(False)
+
     def compare(self, refused: bool) -> str | None:
         upstream_log = self.upstream.take_transitions()
         ours: Any = self.converted or self.ours.core
@@ -119,7 +136,7 @@ class Pair:
         if self.converted:
             ours_sent = _sent(self.converted, message_of)
         else:
-            ours_sent = _sent(self.ours, our_message)
+            ours_sent = _sent(self.ours, partial(our_message, upstream=self.upstream.state))
         self.counted["messages"] += sum(map(len, sent.values()))
         # What led to a refusal upstream has not sent, ours has.
         if sent != ours_sent and not refused:
@@ -128,7 +145,7 @@ class Pair:
         if self.converted:
             dump = attributes_of(self.converted.state)
         else:
-            dump = our_attributes(self.ours.core.dump())
+            dump = our_attributes(self.ours.core.dump(), self.upstream.state)
         self.counted["attributes"] += len(attributes) + sum(
             len(one)
             for kind in ("tasks", "workers", "task_groups", "task_prefixes")
@@ -139,6 +156,8 @@ class Pair:
 
 #: The core is converted to upstream's machine.
 CONVERT = Event("convert", "", {})
+#: A new core takes over from that.
+ADOPT = Event("adopt", "", {})
 
 
 def _sent(side: Any, form: Any) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -152,10 +171,14 @@ def run(
     """Run a stream; return its events, and what differed after the last.
 
     With ``converts`` the core is converted before a random one of them, or as soon as one is
-    refused in the middle, which ends the stream otherwise.
+    refused in the middle, which ends the stream otherwise. In about half of these streams all tasks
+    are released some events later, and a new core takes over, which may be converted in turn.
     """
     pair = Pair(seed)
-    convert_at = random.Random(-seed).randrange(length) if converts else None
+    source = random.Random(-seed - 1)
+    convert_at = source.randrange(length) if converts else length
+    adopt_at = source.randrange(convert_at, 2 * length)
+    again_at = source.randrange(adopt_at, 3 * length)
     stream = Stream(seed)
     events: list[Event] = []
     found = None
@@ -167,9 +190,15 @@ def run(
                 return events, found
         half_done = False
         for place in range(length):
-            if converts and (half_done or place == convert_at):
-                events.append(CONVERT)
-                found, _ = pair.apply(CONVERT)
+            steps: list[Iterable[Event]] = []
+            if half_done or place in (convert_at, again_at):
+                steps.append([CONVERT])
+            if place == adopt_at and not pair.upstream.half_done:
+                # What was left half done may have left tasks that never go.
+                steps += [stream.releases(pair.upstream.state), [ADOPT]]
+            for event in chain(*steps):
+                events.append(event)
+                found, _ = pair.apply(event)
                 if found:
                     return events, found
             event = stream.next(pair.upstream.state)

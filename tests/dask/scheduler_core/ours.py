@@ -19,8 +19,8 @@ __all__ = ["Ours"]
 class Ours:
     """One core, and what it has to send."""
 
-    def __init__(self, settings: dict[str, Any], split: Callable[[Any], Any]) -> None:
-        self.core = SchedulerCore(**settings)
+    def __init__(self, core: SchedulerCore, split: Callable[[Any], Any]) -> None:
+        self.core = core
         #: Tells addresses from hosts, as upstream's caller does.
         self.split = split
         self.clients: list[str] = []

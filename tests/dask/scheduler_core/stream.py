@@ -7,7 +7,7 @@ runs of it, lose what they do not have, and say things twice.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .events import Event
@@ -49,6 +49,23 @@ class Stream:
             event = make(self, state)
             if event is not None:
                 return event
+
+    def releases(self, state: Any) -> Iterator[Event]:
+        """Make events after which nobody wants anything, so that no task is left.
+
+        Each is made when the one before it was handled.
+        """
+        for _ in range(50):
+            # Nobody wants what clients scattered and did not keep.
+            if state.tasks and state.clients:
+                desired, client = list(state.tasks), self.clients[0]
+                yield self.event("client_desires_keys", desired=desired, client=client)
+            for client in list(state.clients):
+                wants = [ts.key for ts in state.clients[client].wants_what]
+                if wants:
+                    yield self.event("client_releases_keys", released=wants, client=client)
+            if not state.tasks:
+                return
 
     def event(self, name: str, after_s: float = 0.01, /, **arguments: Any) -> Event:
         self.made += 1

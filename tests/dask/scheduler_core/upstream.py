@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Set
 from itertools import count
 from typing import Any
 
@@ -16,9 +16,12 @@ import distributed.scheduler as module
 from dask._expr import LLGExpr
 from dask._task_spec import Task, TaskRef
 from distributed.core import Status
-from distributed.scheduler import ClientState, Scheduler, TaskState
+from distributed.protocol import deserialize
+from distributed.scheduler import ClientState, Scheduler, TaskState, WorkerState
 
 import dask
+from backhaul._native import SchedulerCore
+from backhaul.dask.scheduler_core import adopt
 
 from .events import Event, Graph
 
@@ -150,6 +153,11 @@ class Upstream:
             setattr(module, name, replacement)
         run_ids: Any = TaskState
         run_ids._run_id_iterator = self.run_ids
+
+    def adopt(self, settings: dict[str, Any]) -> SchedulerCore:
+        """Make a core of it, which has no tasks."""
+        self._take_turn()
+        return adopt(self.state, settings)
 
     def keep_run_ids(self) -> None:
         """Take the numbers of runs that all schedulers share now for this one's."""
@@ -394,11 +402,18 @@ def _nothing(*inputs: object) -> None:
 
 
 def exception_name(exception: Any) -> Any:
-    """Say what an exception is: what a task raised, or the name of the scheduler's own."""
-    if exception is None:
-        return None
-    if not isinstance(exception, bytes):
-        return ("RuntimeError",)
-    if exception.startswith(b"raised"):
+    """Say what an exception is: what a task raised, or the scheduler's own with all it is of."""
+    if exception is None or (isinstance(exception, bytes) and exception.startswith(b"raised")):
         return exception
-    return (type(pickle.loads(exception)).__name__,)
+    if isinstance(exception, bytes):
+        found = pickle.loads(exception)
+    else:
+        found = deserialize(exception.header, exception.frames)
+    of = [_plain(one) for one in found.args]
+    return type(found).__name__, of
+
+
+def _plain(one: Any) -> Any:
+    if isinstance(one, WorkerState):
+        return one.address
+    return sorted(one) if isinstance(one, Set) else one

@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyList};
 
 use super::graph::{amounts, graph};
 use super::messages::message;
-use super::{Core, config, key, keys, refusal, texts_of, views};
+use super::{Core, config, inherit, key, keys, refusal, texts_of, views};
 
 /// Key, group, prefix, bytes and addresses of a result
 type Placed = (String, String, String, Option<u64>, Vec<String>);
@@ -23,6 +23,27 @@ impl Core {
     #[pyo3(signature = (**settings))]
     fn new(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let mut core = SchedulerCore::new(config(settings)?);
+        core.log_transitions(true);
+        Ok(Self(core))
+    }
+
+    #[doc = stub_doc!("SchedulerCore.inherit")]
+    #[staticmethod]
+    #[pyo3(signature = (said, streams, /, **settings))]
+    fn inherit(
+        said: &Bound<'_, PyDict>,
+        streams: Vec<String>,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let streams: Vec<Arc<str>> = streams.into_iter().map(Arc::from).collect();
+        let mut core = SchedulerCore::inherit(
+            config(settings)?,
+            &inherit::cluster(said)?,
+            &inherit::workers(said)?,
+            &inherit::prefixes(said)?,
+            &streams,
+        )
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
         core.log_transitions(true);
         Ok(Self(core))
     }
@@ -447,7 +468,7 @@ impl Core {
     }
 }
 
-fn worker_status(name: &str) -> PyResult<WorkerStatus> {
+pub(super) fn worker_status(name: &str) -> PyResult<WorkerStatus> {
     match name {
         "running" => Ok(WorkerStatus::Running),
         "paused" => Ok(WorkerStatus::Paused),

@@ -176,8 +176,16 @@ pub(super) fn task_error<'py>(py: Python<'py>, error: &TaskError) -> PyResult<Bo
             of.set_item("gathers", gathers)?;
             "MemoryError"
         }
-        TaskError::NoValidWorker { key } => {
+        TaskError::NoValidWorker {
+            key,
+            hosts,
+            workers,
+            resources,
+        } => {
             of.set_item("key", text_of(key))?;
+            of.set_item("host_restrictions", texts(hosts))?;
+            of.set_item("worker_restrictions", texts(workers))?;
+            of.set_item("resource_restrictions", amounts(py, Some(resources))?)?;
             "NoValidWorkerError"
         }
         TaskError::NoWorker { key } => {

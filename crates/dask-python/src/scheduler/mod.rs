@@ -4,6 +4,7 @@
 
 mod events;
 mod graph;
+mod inherit;
 mod messages;
 mod views;
 

@@ -4,6 +4,30 @@ use thiserror::Error;
 
 use super::task::TaskState;
 
+/// Why a core cannot take over a scheduler; the caller's fault, and nothing was made
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[non_exhaustive]
+pub enum InheritError {
+    /// There are tasks, which a core takes as graphs only
+    #[error("there are tasks, such as {key}")]
+    HasTasks {
+        /// The key of one
+        key: String,
+    },
+    /// A worker is named that is not one of the cluster's
+    #[error("no worker at {address} is in the cluster")]
+    UnknownWorker {
+        /// The address
+        address: String,
+    },
+    /// Tasks of a prefix are counted that is not known
+    #[error("tasks of {prefix} are counted, but no such prefix is known")]
+    UnknownPrefix {
+        /// The prefix
+        prefix: String,
+    },
+}
+
 /// Why an event could not be handled; upstream raises at the same place, with the same state
 ///
 /// The state is what it was when the event was refused, which may be in the middle of it: what

@@ -146,8 +146,7 @@ impl Groups {
         if let Some(&prefix) = self.prefix_by_name.get(name) {
             return prefix;
         }
-        let prefix = PrefixId(self.prefixes.len() as u32);
-        self.prefixes.push(Prefix {
+        self.add_prefix(Prefix {
             name: Arc::clone(name),
             tally: Tally::default(),
             state_counts: [0; 8],
@@ -156,9 +155,14 @@ impl Groups {
             suspicious: 0,
             groups: OrderedSet::new(),
             processing: 0,
-        });
-        self.prefix_by_name.insert(Arc::clone(name), prefix);
-        prefix
+        })
+    }
+
+    pub(super) fn add_prefix(&mut self, prefix: Prefix) -> PrefixId {
+        let id = PrefixId(self.prefixes.len() as u32);
+        self.prefix_by_name.insert(Arc::clone(&prefix.name), id);
+        self.prefixes.push(prefix);
+        id
     }
 
     pub(super) fn prefix_of(&self, group: GroupId) -> PrefixId {

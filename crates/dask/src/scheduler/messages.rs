@@ -162,6 +162,12 @@ pub enum TaskError {
     NoValidWorker {
         /// Which
         key: Key,
+        /// Hosts or aliases of workers that might have run it
+        hosts: Vec<Arc<str>>,
+        /// Addresses of workers that might have
+        workers: Vec<Arc<str>>,
+        /// How much of which resource it needed
+        resources: Vec<(Arc<str>, f64)>,
     },
     /// No worker was there in time: `NoWorkerError`
     NoWorker {

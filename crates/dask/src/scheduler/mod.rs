@@ -12,6 +12,7 @@ mod graph;
 mod groups;
 mod hashing;
 mod ids;
+mod inherit;
 mod messages;
 mod names;
 mod occupancy;
@@ -29,7 +30,7 @@ mod worker;
 
 pub use self::config::Config;
 pub use self::core::SchedulerCore;
-pub use self::error::EventError;
+pub use self::error::{EventError, InheritError};
 pub use self::graph::{Graph, GraphOutcome, GraphTask};
 pub use self::messages::{
     ClientMessage, ComputeTask, Holders, Message, TaskError, Transition, WorkerMessage,

@@ -75,6 +75,14 @@ impl TaskQueue {
             .collect()
     }
 
+    /// An empty queue that goes on counting from here
+    pub(super) fn from_count(added: u64) -> Self {
+        Self {
+            added,
+            ..Self::default()
+        }
+    }
+
     /// How many tasks were queued so far
     pub(super) fn added(&self) -> u64 {
         self.added

@@ -127,7 +127,7 @@ impl SchedulerCore {
             .binary_search_by_key(&rank, |&one| self.workers[one].rank)
     }
 
-    fn add_to_idle(&mut self, worker: WorkerId) {
+    pub(super) fn add_to_idle(&mut self, worker: WorkerId) {
         if let Err(place) = self.idle_place(worker) {
             self.idle.insert(place, worker);
         }

@@ -224,7 +224,7 @@ class _Writer:
         if one["annotations"] is not None:
             ts.annotations = payloads.annotations(text, one["annotations"])
         if one["exception"] is not None:
-            ts.exception = self._exception(text, ts, one)
+            ts.exception = self._exception(text, ts, one["exception"])
         if one["traceback"] is not None:
             ts.traceback = payloads.traceback(text, one["traceback"])
         blamed = one["exception_blame"]
@@ -234,12 +234,11 @@ class _Writer:
                 self.by_text[blamed] if serial is None else self._forgotten(blamed, serial)
             )
 
-    def _exception(self, text: str, ts: Any, one: Said) -> Any:
-        exception = one["exception"]
+    def _exception(self, text: str, ts: Any, exception: Any) -> Any:
         if isinstance(exception, bytes):
             return self.payloads.exception(text, exception)
         name, of = exception
-        return found_failure(name, of, key=ts.key, scheduler=self.scheduler, restrictions=one)
+        return found_failure(name, of, key=ts.key, scheduler=self.scheduler)
 
     def tallies(self) -> None:
         """Set what groups and prefixes count, over what making the tasks has counted."""

@@ -25,14 +25,7 @@ from backhaul.dask.private import (
 __all__ = ["found_failure", "worker_that_left"]
 
 
-def found_failure(
-    name: str,
-    of: Mapping[str, Any],
-    *,
-    key: Any,
-    scheduler: Any,
-    restrictions: Mapping[str, Any] | None = None,
-) -> Any:
+def found_failure(name: str, of: Mapping[str, Any], *, key: Any, scheduler: Any) -> Any:
     """Make what a task keeps as its exception of what the core found.
 
     Parameters
@@ -40,14 +33,11 @@ def found_failure(
     name : str
         Name of the exception, as the core has it.
     of : mapping of str to object
-        What it is of: addresses, sizes in bytes.
+        What it is of: addresses, sizes in bytes, restrictions.
     key : Key
         The key of the task.
     scheduler : distributed.Scheduler
         Whose settings and workers it names.
-    restrictions : mapping of str to object, optional
-        ``host_restrictions``, ``worker_restrictions`` and ``resource_restrictions`` of the task,
-        for ``NoValidWorkerError``.
 
     Returns
     -------
@@ -61,13 +51,10 @@ def found_failure(
     """
     if name == "RuntimeError":
         return Serialized(*serialize(RuntimeError("Worker holding Actor was lost")))
-    return pickle.dumps(_exception(name, of, key, scheduler, restrictions or {}))
+    return pickle.dumps(_exception(name, of, key, scheduler))
 
 
-def _exception(
-    name: str, of: Mapping[str, Any], key: Any, scheduler: Any, restrictions: Mapping[str, Any]
-) -> Exception:
-    timeout_s: Any = getattr(scheduler, "no_workers_timeout", None)
+def _exception(name: str, of: Mapping[str, Any], key: Any, scheduler: Any) -> Exception:
     if name == "KilledWorker":
         address = of["worker"]
         last = scheduler.workers.get(address) or worker_that_left(address, scheduler=scheduler)
@@ -88,13 +75,13 @@ def _exception(
     if name == "NoValidWorkerError":
         return NoValidWorkerError(
             task=key,
-            host_restrictions=set(restrictions.get("host_restrictions") or ()),
-            worker_restrictions=set(restrictions.get("worker_restrictions") or ()),
-            resource_restrictions=dict(restrictions.get("resource_restrictions") or {}),
-            timeout=timeout_s,
+            host_restrictions=set(of["host_restrictions"]),
+            worker_restrictions=set(of["worker_restrictions"]),
+            resource_restrictions=of["resource_restrictions"],
+            timeout=scheduler.no_workers_timeout,
         )
     if name == "NoWorkerError":
-        return NoWorkerError(task=key, timeout=timeout_s)
+        return NoWorkerError(task=key, timeout=scheduler.no_workers_timeout)
     raise ValueError(f"no exception that a scheduler makes: {name!r}")
 
 

@@ -41,8 +41,15 @@ impl SchedulerCore {
         }
         let mut recs = Recommendations::default();
         for task in unsatisfied {
-            let key = Arc::clone(&self.tasks[task].key);
-            self.fail_unrun(task, TaskError::NoValidWorker { key }, &mut recs)?;
+            let one = &self.tasks[task];
+            let asks = one.requirements.as_deref().cloned().unwrap_or_default();
+            let error = TaskError::NoValidWorker {
+                key: Arc::clone(&one.key),
+                hosts: asks.hosts.unwrap_or_default(),
+                workers: asks.workers.unwrap_or_default(),
+                resources: asks.resources.unwrap_or_default(),
+            };
+            self.fail_unrun(task, error, &mut recs)?;
         }
         for task in without {
             let key = Arc::clone(&self.tasks[task].key);

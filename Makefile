@@ -156,10 +156,13 @@ simulate: ## 100,000 runs of two simulated peers, with faults at every step (SEE
 	BACKHAUL_SIM_SEEDS=$(or $(SEEDS),100000) cargo test -p backhaul-testkit --test simulation
 
 # A quarter of a second for each seed on a quiet machine; FIRST is the first of them
+DIFFERENTIAL = --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
 .PHONY: differential
-differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through upstream's scheduler and ours, on both releases (SEEDS=100000)
-	$(BIN)/python -m tests.dask.scheduler_core --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
-	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
+differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through upstream's scheduler and ours, and as many with conversions, on both releases (SEEDS=100000)
+	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL)
+	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --convert
+	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL)
+	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --convert
 
 .PHONY: soak
 soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from backhaul._native import SchedulerCore
-from backhaul.dask.scheduler_core import holds_no_tasks
+from backhaul.dask.scheduler_core import escape, holds_no_tasks
 
 from .attributes import attributes_of, difference, message_of, our_attributes, our_message
 from .conversion import convert, flaws
@@ -270,11 +270,14 @@ async def main(arguments: list[str]) -> int:
         "--convert", action="store_true", help="to upstream's machine at a random event of each"
     )
     parser.add_argument("--forget", help="leave out events of this name for ours: must be noticed")
+    parser.add_argument("--lose", help="leave out this part of conversions: must be noticed")
     parser.add_argument("--no-shrink", action="store_true", help="report what fails as it is")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     if options.forget:
         _forget(options.forget)
+    if options.lose:
+        setattr(escape._Writer, options.lose, lambda *arguments: None)
     seeds: Any = range(options.first, options.first + options.seeds)
     if options.kept:
         seeds = [int(line) for line in KEPT.read_text().split()]

@@ -36,6 +36,26 @@ def test_equal_on_streams_that_once_were_not() -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
+def test_equal_when_the_core_is_converted_and_taken_back() -> None:
+    ended = differential("--seeds", "4", "--length", "60", "--convert")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for what in ("conversions", "adoptions"):
+        assert f"'{what}': " in ended.stdout, ended.stdout
+
+
+def test_what_random_streams_hardly_come_to_is_converted() -> None:
+    ended = differential("--directed")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_part_that_is_not_converted_is_noticed() -> None:
+    ended = differential(
+        "--seeds", "2", "--length", "60", "--convert", "--lose", "clients", "--no-shrink"
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "clients" in ended.stdout, ended.stdout
+
+
 def test_a_missing_event_is_noticed() -> None:
     ended = differential(
         "--seeds", "2", "--length", "60", "--forget", "task_finished", "--no-shrink"

@@ -1,0 +1,213 @@
+"""Streams that are written out, for what random ones hardly ever come to, and what is refused.
+
+Each says what the core must have come to when it is converted, so that it cannot become void.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from distributed.scheduler import ClientState
+from distributed.stealing import WorkStealing
+
+from backhaul.dask.scheduler_core import adopt, holds_no_tasks, offer_to_thieves, write_into
+from backhaul.errors import EscapeError
+
+from .conversion import Payloads
+from .differential import ADOPT, CONVERT, Pair
+from .events import Event, Graph, GraphTask
+from .upstream import Upstream
+
+__all__ = ["run_all"]
+
+ONE, OTHER = "tcp://10.0.0.1:1", "tcp://10.0.0.2:2"
+
+
+def run_all() -> list[str]:
+    """Run all of them; say what is wrong."""
+    warnings.simplefilter("ignore")
+    found = []
+    for play in (_departed_worker, _need_of_the_forgotten, _actor_of_the_forgotten):
+        pair = Pair(0)
+        try:
+            for event, expected in play():
+                if expected is not None and not expected(pair.ours.core.dump(tasks=False)):
+                    found.append(f"{play.__name__}: the core is not as expected before {event}")
+                wrong, _ = pair.apply(event)
+                if wrong:
+                    found.append(f"{play.__name__}, {event}: {wrong}")
+                    break
+        finally:
+            pair.close()
+    for check in (_refusals, _thieves):
+        found += [f"{check.__name__}: {wrong}" for wrong in check()]
+    return found
+
+
+Expected = Callable[[dict[str, Any]], bool]
+Play = Iterator[tuple[Event, Expected | None]]
+
+
+def _event(name: str, /, **arguments: Any) -> tuple[Event, None]:
+    return Event(name, f"{name} said", arguments), None
+
+
+def _worker(address: str, **different: Any) -> tuple[Event, None]:
+    joins: dict[str, Any] = {
+        "address": address,
+        "name": address,
+        "host": address[len("tcp://") :].rpartition(":")[0],
+        "nthreads": 2,
+        "memory_limit": 0,
+        "status": "running",
+        "resources": {},
+        "bandwidth_bytes_per_s": 100e6,
+    }
+    return _event("worker_added", **{**joins, **different})
+
+
+def _graph(tasks: dict[str, tuple[str, ...]], **different: Any) -> tuple[Event, None]:
+    annotations = different.pop("annotations", {})
+    graph = Graph(
+        tasks={
+            key: GraphTask(dependencies, order, annotations)
+            for order, (key, dependencies) in enumerate(tasks.items())
+        },
+        wanted=tuple(tasks),
+        client="alice",
+        annotated=tuple(annotations),
+        **different,
+    )
+    return _event("graph", graph=graph)
+
+
+def _gone(address: str) -> tuple[Event, None]:
+    return _event("worker_removed", address=address, expected=False, close=False)
+
+
+def _departed_worker() -> Play:
+    """Leave tasks on a worker that is gone, as the first of them fits no other resource."""
+    yield _event("client_added", client="alice")
+    yield _worker(ONE, resources={"GPU": 1})
+    yield _worker(OTHER)
+    loose = {"resources": {"GPU": 1}, "allow_other_workers": True}
+    yield _graph({"inc-1": (), "inc-2": (), "inc-3": ()}, annotations=loose)
+    yield _gone(ONE)
+    yield CONVERT, lambda said: len(said["departed_workers"][ONE]["processing"]) == 2
+    yield _event("task_erred", **_failure("inc-3", OTHER, 3))
+    yield _worker("tcp://10.0.0.3:3", resources={"GPU": 1})
+    yield _event("reschedule", key="inc-1", worker=None)
+    yield _event("client_releases_keys", released=["inc-1", "inc-2", "inc-3"], client="alice")
+
+
+def _failure(key: str, worker: str, run_id: int) -> dict[str, Any]:
+    return {
+        "key": key,
+        "worker": worker,
+        "run_id": run_id,
+        "exception": b"raised here",
+        "traceback": None,
+        "exception_text": "here",
+        "traceback_text": "",
+    }
+
+
+def _need_of_the_forgotten() -> Play:
+    """Lose scattered data that a worker was to fetch: it goes on being counted as to be fetched."""
+    yield _event("client_added", client="alice")
+    yield _worker(ONE)
+    yield _worker(OTHER)
+    yield _event("update_data", placed=[("data-1", 1000, [ONE])], client="alice")
+    yield _graph({"inc-1": ("data-1",)}, annotations={"workers": [OTHER]})
+    yield _gone(ONE)
+    yield CONVERT, lambda said: said["workers"][OTHER]["needs_what"] == {"data-1": 1}
+    yield ADOPT, None
+    yield _event("heartbeat", address=OTHER, bandwidth_bytes_per_s=50e6, executing=[])
+    yield CONVERT, lambda said: said["workers"][OTHER]["needs_what"] == {"data-1": 1}
+    yield ADOPT, None
+    yield _graph({"data-1": (), "inc-1": ("data-1",)})
+    yield _event("update_data", placed=[("data-1", 10, [OTHER])], client="alice")
+    yield CONVERT, lambda said: said["workers"][OTHER]["needs_what"] == {}
+
+
+def _actor_of_the_forgotten() -> Play:
+    """Forget an actor before it was made: its worker goes on counting it."""
+    yield _event("client_added", client="alice")
+    yield _worker(ONE)
+    yield _worker(OTHER)
+    yield _graph({"actor-1": ()}, actors=("actor-1",))
+    yield _event("client_releases_keys", released=["actor-1"], client="alice")
+    yield CONVERT, lambda said: said["workers"][ONE]["actors"] == ["actor-1"]
+    yield ADOPT, None
+    yield CONVERT, lambda said: said["workers"][ONE]["actors"] == ["actor-1"]
+    yield ADOPT, None
+    yield _graph({"actor-1": (), "actor-2": ()}, actors=("actor-1", "actor-2"))
+
+
+def _busy(pair: Pair) -> None:
+    """Give two workers a task each."""
+    for event, _ in (
+        _event("client_added", client="alice"),
+        _worker(ONE),
+        _worker(OTHER),
+        _graph({"inc-1": (), "inc-2": ()}),
+    ):
+        pair.apply(event)
+
+
+def _refusals() -> Iterator[str]:
+    pair = Pair(0)
+    _busy(pair)
+    core = pair.ours.core
+    empty = Upstream(pair.settings, pair.upstream.clock)
+    for scheduler, words in (
+        (pair.upstream.state, "has 2 tasks already"),
+        (empty.state, f"lacks workers that the core has: ['{ONE}', '{OTHER}']"),
+    ):
+        try:
+            write_into(core, scheduler, Payloads())
+        except EscapeError as error:
+            if words not in str(error):
+                yield f"{error} does not say {words!r}"
+        else:
+            yield f"was written, though it {words}"
+    if holds_no_tasks(pair.upstream.state) or not holds_no_tasks(empty.state):
+        yield "tasks are not told from none"
+    try:
+        adopt(pair.upstream.state, {})
+    except EscapeError as error:
+        if "tasks is not empty" not in str(error):
+            yield f"{error} does not say what is in the way"
+    else:
+        yield "a scheduler with tasks was adopted"
+    empty.state.clients["alice"] = ClientState("alice")
+    try:
+        adopt(empty.state, {"no_such_setting": 1})
+    except ValueError as error:
+        if "no_such_setting" not in str(error):
+            yield f"{error} does not say which setting"
+    empty.close()
+    pair.close()
+
+
+def _thieves() -> Iterator[str]:
+    """Stealing knows of what is processing afterwards, but for what has left its thread."""
+    pair = Pair(0)
+    _busy(pair)
+    ts = pair.upstream.state.tasks["inc-2"]
+    address = ts.processing_on.address
+    pair.apply(
+        _event("long_running", key="inc-2", worker=address, run_id=ts.run_id, compute_s=1.0)[0]
+    )
+    pair.apply(CONVERT)
+    assert pair.converted is not None
+    state = pair.converted.state
+    offer_to_thieves(state)  # There are none: nothing happens.
+    stealing = state.extensions["stealing"] = WorkStealing(state)
+    offer_to_thieves(state)
+    known = {one.key for one in stealing.key_stealable}
+    if known != {"inc-1"}:
+        yield f"stealing knows of {known}"
+    pair.close()

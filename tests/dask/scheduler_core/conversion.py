@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Collection
 from typing import Any
 
 from backhaul._native import SchedulerCore
 from backhaul.dask.scheduler_core import write_into
 
 from .ours import Ours
-from .upstream import Clock, Upstream, node
+from .upstream import Clock, Upstream, exception_name, node
 
 __all__ = ["convert", "flaws"]
 
@@ -75,7 +76,47 @@ def flaws(upstream: Upstream, converted: Upstream) -> str | None:
             side.state.validate = False
     if verdicts[0] != verdicts[1]:
         return f"validation: upstream is {verdicts[0]}, converted {verdicts[1]}"
-    return _strangers(converted.state)
+    return _strangers(converted.state) or _slots_differ(upstream.state, converted.state)
+
+
+#: What the core does not have, and what no two schedulers have alike.
+NOT_CONVERTED = {
+    "_hash",
+    "_memory_unmanaged_history",
+    "_memory_unmanaged_old",
+    "__weakref__",
+    "last_seen",
+    "last_worker",
+    "metrics",
+    "scheduler_ref",
+    "server_id",
+}
+
+
+def _slots_differ(one: Any, other: Any) -> str | None:
+    """Say which attribute of an object differs, whatever attributes upstream's classes have."""
+    for kind in ("tasks", "workers", "clients", "task_groups", "task_prefixes"):
+        for name, ours in getattr(other, kind).items():
+            theirs = getattr(one, kind)[name]
+            slots = [slot for cls in type(ours).__mro__ for slot in getattr(cls, "__slots__", ())]
+            for slot in sorted({*slots} - NOT_CONVERTED):
+                values = [_plain(getattr(side, slot), slot) for side in (theirs, ours)]
+                if values[0] != values[1]:
+                    return f"{kind}/{name}/{slot}: upstream has {values[0]!r}, ours {values[1]!r}"
+    return None
+
+
+def _plain(value: Any, slot: str = "") -> Any:
+    if slot == "exception":
+        return exception_name(value)
+    for name in ("client_key", "address", "key", "name"):
+        if hasattr(value, name):
+            return getattr(value, name)
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
+        return [_plain(member) for member in value]
+    return value
 
 
 def _strangers(state: Any) -> str | None:

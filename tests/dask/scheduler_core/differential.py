@@ -68,7 +68,7 @@ class Pair:
         return list(dict.fromkeys(hosts)) or None, list(dict.fromkeys(workers)) or None
 
     def apply(self, event: Event) -> tuple[str | None, bool]:
-        """Have both handle an event; say what differs then, and whether it was left half done."""
+        """Have both handle an event; say what differs then, and whether the core is half done."""
         if event.name == "convert":
             return self.convert(), False
         if event.name == "adopt":
@@ -90,10 +90,17 @@ class Pair:
             return f"refused by one alone; {why}", refused
         if refused:
             self.counted[f"refused {event.name}: {type(self.upstream.refusal).__name__}"] += 1
-        half_done = refused and not self.converted and not HARMLESS.search(str(refusal))
+        half_done = refused and not self._is_harmless(event, refusal)
         if half_done:
             self.upstream.half_done = True
-        return self.compare(refused), half_done
+            if self.converted:
+                self.converted.half_done = True
+        return self.compare(refused), half_done and not self.converted
+
+    def _is_harmless(self, event: Event, refusal: BaseException | None) -> bool:
+        if self.converted:
+            return (event.name, type(refusal)) in HARMLESS_TO_UPSTREAM
+        return HARMLESS.search(str(refusal)) is not None
 
     def close(self) -> None:
         self.upstream.close()
@@ -256,6 +263,9 @@ def kind_of(found: str | None) -> str:
 HARMLESS = re.compile(
     "^'?(no worker at|no client|no task|a worker is known)|was finished by|no client wants"
 )
+
+#: Those that streams have of them, by upstream's exceptions.
+HARMLESS_TO_UPSTREAM = {("task_finished", RuntimeError), ("cancel", AssertionError)}
 
 
 async def main(arguments: list[str]) -> int:

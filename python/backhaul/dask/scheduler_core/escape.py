@@ -7,6 +7,7 @@ upstream, so that may be converted too.
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
@@ -99,12 +100,19 @@ def write_into(
     if missing:
         raise EscapeError(f"the scheduler lacks workers that the core has: {missing}")
     writer = _Writer(core, said, scheduler, payloads, departed or {})
-    writer.groups()
-    writer.tasks()
-    writer.tallies()
-    writer.workers()
-    writer.clients()
-    writer.cluster(monotonic_offset_s, wall_offset_s)
+    collects = gc.isenabled()
+    # All that is made stays: looking for what does not takes a third of the time for nothing.
+    gc.disable()
+    try:
+        writer.groups()
+        writer.tasks()
+        writer.tallies()
+        writer.workers()
+        writer.clients()
+        writer.cluster(monotonic_offset_s, wall_offset_s)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def offer_to_thieves(scheduler: Any) -> None:

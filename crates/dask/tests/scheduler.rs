@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use backhaul_dask::scheduler::{
-    ClientMessage, ComputeTask, Config, EventError, Graph, GraphTask, Key, Message, Payload,
-    SchedulerCore, TaskFinished, TaskState, WorkerJoins, WorkerMessage, WorkerStatus,
+    ClientMessage, ComputeTask, Config, EventError, Graph, GraphTask, InheritError, Key, Message,
+    Payload, SchedulerCore, TaskFinished, TaskState, WorkerJoins, WorkerMessage, WorkerStatus,
 };
 
 const WORKERS: [&str; 2] = ["tcp://10.0.0.1:1", "tcp://10.0.0.2:1"];
@@ -111,6 +111,55 @@ fn a_graph_runs_to_its_end_and_leaves_nothing() {
         .expect("the client is known");
     assert!(core.keys().is_empty());
     assert!(core.worker_views().iter().all(|worker| worker.nbytes == 0));
+}
+
+#[test]
+fn a_core_of_what_outlives_tasks_shows_the_same() {
+    let mut core = core();
+    core.handle_graph(&graph(20), &stimulus(), 2.0)
+        .expect("plain tasks");
+    let (mut tasks, _) = sent(&mut core);
+    while let Some((address, task)) = tasks.pop() {
+        core.handle_task_finished(&finished(&address, &task), &stimulus(), 3.0)
+            .expect("it was sent there");
+        tasks.extend(sent(&mut core).0);
+    }
+    let streams = [Arc::from("client")];
+    let inherit = |core: &SchedulerCore| {
+        SchedulerCore::inherit(
+            Config::default(),
+            &core.cluster_view(),
+            &core.worker_views(),
+            &core.prefix_views(),
+            &streams,
+        )
+    };
+    let refused = inherit(&core).map(|_| ());
+    let key = "sum".to_owned();
+    assert_eq!(refused, Err(InheritError::HasTasks { key }));
+
+    let wanted = [Key::from(&b"sum"[..])];
+    core.handle_client_releases_keys(&wanted, "client", &stimulus(), 4.0)
+        .expect("the client is known");
+    let heir = inherit(&core).expect("no task is left");
+    assert_eq!(heir.cluster_view(), core.cluster_view());
+    assert_eq!(heir.worker_views(), core.worker_views());
+    assert_eq!(heir.prefix_views(), core.prefix_views());
+    let learned = heir.prefix_views();
+    assert!(learned.iter().all(|prefix| prefix.duration_average == 0.5));
+}
+
+#[test]
+fn a_worker_that_is_named_but_not_shown_is_refused() {
+    let core = core();
+    let workers = &core.worker_views()[..1];
+    let refused =
+        SchedulerCore::inherit(Config::default(), &core.cluster_view(), workers, &[], &[]);
+    let address = WORKERS[1].to_owned();
+    assert_eq!(
+        refused.map(|_| ()),
+        Err(InheritError::UnknownWorker { address })
+    );
 }
 
 #[test]

@@ -41,7 +41,7 @@ def run_all() -> list[str]:
                     break
         finally:
             pair.close()
-    for check in (_refusals, _thieves):
+    for check in (_refusals, _forgotten_blame, _thieves):
         found += [f"{check.__name__}: {wrong}" for wrong in check()]
     return found
 
@@ -189,6 +189,40 @@ def _refusals() -> Iterator[str]:
         if "no_such_setting" not in str(error):
             yield f"{error} does not say which setting"
     empty.close()
+    pair.close()
+
+
+class _Blaming:
+    """A core whose tasks blame one that is forgotten, which no stream has led to."""
+
+    def __init__(self, core: Any) -> None:
+        self.core = core
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.core, name)
+
+    def task(self, key: str) -> dict[str, Any]:
+        blame = {"exception_blame": "inc-1", "forgotten_blame": 0}
+        return {**self.core.task(key), **blame}
+
+
+def _forgotten_blame() -> Iterator[str]:
+    pair = Pair(0)
+    _busy(pair)
+    other = Upstream(pair.settings, pair.upstream.clock)
+    for event in (_worker(ONE)[0], _worker(OTHER)[0]):
+        other.apply(event, pair.now_s)
+    blaming: Any = _Blaming(pair.ours.core)
+    write_into(blaming, other.state, Payloads())
+    one, another = (other.state.tasks[key] for key in ("inc-1", "inc-2"))
+    blamed = one.exception_blame
+    if blamed is not another.exception_blame or blamed is one:
+        yield f"{one} and {another} blame {blamed} and {another.exception_blame}"
+    if (blamed.key, blamed.state, blamed.exception) != ("inc-1", "forgotten", None):
+        yield f"{blamed} does not stand in for a forgotten inc-1"
+    if blamed.group is one.group or len(one.group) != len(pair.upstream.state.tasks[one.key].group):
+        yield f"{blamed} is counted in {one.group}"
+    other.close()
     pair.close()
 
 

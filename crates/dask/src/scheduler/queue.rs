@@ -25,11 +25,11 @@ struct Entry {
     order: u64,
     task: TaskId,
     /// Tells the task from a later one of the same number
-    serial: u64,
+    serial: u32,
 }
 
 impl TaskQueue {
-    pub(super) fn add(&mut self, task: TaskId, serial: u64, priority: Priority) {
+    pub(super) fn add(&mut self, task: TaskId, serial: u32, priority: Priority) {
         if self.tasks.insert(task) {
             let order = self.added;
             self.added += 1;
@@ -50,7 +50,7 @@ impl TaskQueue {
     }
 
     /// The task of least priority, given which one has a number now
-    pub(super) fn first(&mut self, serial_of: impl Fn(TaskId) -> Option<u64>) -> Option<TaskId> {
+    pub(super) fn first(&mut self, serial_of: impl Fn(TaskId) -> Option<u32>) -> Option<TaskId> {
         while let Some(Reverse(entry)) = self.heap.peek() {
             if self.tasks.contains(entry.task) && serial_of(entry.task) == Some(entry.serial) {
                 return Some(entry.task);
@@ -66,7 +66,7 @@ impl TaskQueue {
 
     /// Entries of the heap, the first to go first, those included that were left behind: the
     /// priority, a number that rises with the time of queueing, the task and its serial
-    pub(super) fn entries(&self) -> Vec<(Priority, u64, TaskId, u64)> {
+    pub(super) fn entries(&self) -> Vec<(Priority, u64, TaskId, u32)> {
         let mut entries: Vec<&Entry> = self.heap.iter().map(|Reverse(entry)| entry).collect();
         entries.sort();
         let entries = entries.into_iter();

@@ -109,8 +109,9 @@ pub(super) struct Task {
     pub(super) group: GroupId,
     pub(super) processing_on: Option<WorkerId>,
     pub(super) type_name: Option<NameId>,
-    /// Place among all tasks that there ever were, which tells it from others of its number or key
-    pub(super) serial: u64,
+    /// Place among all tasks that there ever were, which tells it from others of its number or key;
+    /// after 2³² tasks they begin anew, and only the order of lists suffers
+    pub(super) serial: u32,
     /// Entries of workers (`needs_what`, `actors`) that may outlive the task
     pub(super) references: u32,
     pub(super) suspicious: u32,
@@ -168,7 +169,7 @@ pub(super) struct Failure {
 #[derive(Clone, Debug)]
 pub(super) struct Blame {
     pub(super) task: TaskId,
-    pub(super) serial: u64,
+    pub(super) serial: u32,
     pub(super) key: Key,
 }
 
@@ -188,7 +189,7 @@ pub struct ErredTask {
 }
 
 impl Task {
-    pub(super) fn new(key: Key, group: GroupId, state: TaskState, serial: u64) -> Self {
+    pub(super) fn new(key: Key, group: GroupId, state: TaskState, serial: u32) -> Self {
         Self {
             key,
             spec: None,
@@ -260,8 +261,8 @@ impl Task {
 pub(super) struct TaskTable {
     tasks: Vec<Option<Task>>,
     free: Vec<TaskId>,
-    /// How many tasks there were ever
-    added: u64,
+    /// Serial of the next task
+    next_serial: u32,
 }
 
 impl TaskTable {
@@ -276,9 +277,9 @@ impl TaskTable {
         id
     }
 
-    fn next_serial(&mut self) -> u64 {
-        let serial = self.added;
-        self.added += 1;
+    fn next_serial(&mut self) -> u32 {
+        let serial = self.next_serial;
+        self.next_serial = serial.wrapping_add(1);
         serial
     }
 

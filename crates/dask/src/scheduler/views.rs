@@ -47,7 +47,7 @@ pub struct TaskView {
     pub traceback_text: Option<Arc<str>>,
     pub exception_blame: Option<Key>,
     /// Of a task to blame that is forgotten, what tells it from others of its key
-    pub forgotten_blame: Option<u64>,
+    pub forgotten_blame: Option<u32>,
     pub erred_on: Option<Vec<Arc<str>>>,
     pub requirements: Option<Requirements>,
 }
@@ -178,7 +178,7 @@ pub struct ClusterView {
 impl SchedulerCore {
     /// Keys of all tasks, in the order in which they came
     pub fn keys(&self) -> Vec<&Key> {
-        let mut keys: Vec<(u64, &Key)> = self
+        let mut keys: Vec<(u32, &Key)> = self
             .keys
             .iter()
             .map(|(key, &task)| (self.tasks[task].serial, key))

@@ -222,11 +222,12 @@ class _Writer:
             "exception_text",
             "traceback_text",
             "loose_restrictions",
-            "resource_restrictions",
         ):
             setattr(ts, name, one[name])
         for name in ("host_restrictions", "worker_restrictions", "erred_on"):
             setattr(ts, name, None if one[name] is None else self.set(one[name]))
+        if one["resource_restrictions"] is not None:
+            ts.resource_restrictions = _amounts(one["resource_restrictions"])
         ts._queueable = one["queueable"]
         ts.priority = None if one["priority"] is None else tuple(map(_whole, one["priority"]))
         if one["annotations"] is not None:
@@ -292,8 +293,8 @@ class _Writer:
         _refill(ws.task_prefix_count, dict(one["task_prefix_count"]))
         ws._network_occ = one["network_occ"]
         ws._occupancy_cache = None
-        _refill(ws.resources, one["resources"])
-        _refill(ws.used_resources, one["used_resources"])
+        _refill(ws.resources, _amounts(one["resources"]))
+        _refill(ws.used_resources, _amounts(one["used_resources"]))
 
     def clients(self) -> None:
         """Write what clients want."""
@@ -310,7 +311,8 @@ class _Writer:
         idle = {address: self.known[address] for address in said["idle"]}
         others = [address for address in scheduler.idle if address not in said["workers"]]
         _refill(scheduler.idle, {**{one: scheduler.idle[one] for one in others}, **idle})
-        _refill(scheduler.resources, said["resources"])
+        resources = said["resources"].items()
+        _refill(scheduler.resources, {name: _amounts(has) for name, has in resources})
         _refill(
             scheduler.unrunnable,
             {
@@ -402,6 +404,10 @@ def _refill(collection: Any, members: Any) -> None:
 def _whole(number: float) -> float:
     """Bring a number that Python has as an int back to one."""
     return int(number) if number.is_integer() else number
+
+
+def _amounts(amounts: dict[str, float]) -> dict[str, float]:
+    return {name: _whole(amount) for name, amount in amounts.items()}
 
 
 def _advance_run_ids(next_run_id: int) -> None:

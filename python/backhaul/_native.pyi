@@ -1294,7 +1294,7 @@ class FairNetwork:
 class SchedulerCore:
     """The state of a scheduler in Rust: events in, messages and attributes out; internal.
 
-    No running scheduler uses it yet. Times are in seconds of a clock that only goes forward. Each
+    Times are in seconds of a clock that only goes forward. Each
     ``handle_*`` raises ``KeyError`` for tasks, workers and clients that are not known, and
     ``RuntimeError`` where upstream raises in the middle of an event.
 
@@ -1336,6 +1336,88 @@ class SchedulerCore:
 
     def task(self, key: str) -> dict[str, Any]:
         """Say all attributes of one task, by upstream's names; payloads are bytes."""
+
+    def has_task(self, key: str) -> bool:
+        """Tell whether there is a task of this key."""
+
+    def task_count(self) -> int:
+        """Count the tasks."""
+
+    def transition_count(self) -> int:
+        """Count the transitions so far."""
+
+    def is_idle(self) -> bool:
+        """Tell whether no task is waiting, queued or processing."""
+
+    def is_group_done(self, name: str) -> bool:
+        """Tell whether no task of a group is; also if there is no such group."""
+
+    def has_any(self, name: str) -> bool:
+        """Tell if there are ``queued``, ``unrunnable``, ``replicated_tasks``, ``erred_tasks``."""
+
+    def worker_bytes(self, address: str) -> int:
+        """Add up the bytes of the results that a worker holds."""
+
+    def in_flight(self, address: str) -> int:
+        """Count the tasks that a worker has and that have not left their thread."""
+
+    def in_flight_by_prefix(self, address: str) -> list[tuple[str, int]]:
+        """Count the same by name of their prefix."""
+
+    def holders_of(self, key: str) -> list[str]:
+        """List the addresses of the workers that hold a result."""
+
+    def running_task(
+        self, key: str, address: str, run_id: int
+    ) -> tuple[str, str, list[str]] | None:
+        """Look at a task that a worker has been sent; None if it has not, or not any more.
+
+        Returns
+        -------
+        tuple of str, str and list of str, or None
+            Its group, its prefix, and the clients that want its result; none of the latter if
+            another run counts.
+        """
+
+    def replicated_tasks(
+        self,
+    ) -> list[tuple[str, int, bool, list[str], list[tuple[str, str | None]]]]:
+        """List the results that several workers hold.
+
+        Returns
+        -------
+        list of tuple
+            Key, bytes (-1 if not known), whether it is an actor, addresses of its workers, and of
+            each task that waits for it the key and the address of the worker that has it, if any.
+        """
+
+    def may_balance(self) -> bool:
+        """Tell whether somebody is idle while somebody has too much."""
+
+    def front(self) -> tuple[str, str, float, int] | None:
+        """Look at the queued task that goes next.
+
+        Returns
+        -------
+        tuple of str, str, float and int, or None
+            Its group, its prefix, the seconds that such a task takes (negative if not known), and
+            how many tasks are queued.
+        """
+
+    def fill(self, stimulus: str, now_s: float, address: str, tasks_max: int) -> int:
+        """Send a worker queued tasks of one group, ahead of the limit; return how many."""
+
+    def note_forgotten(self, note: bool) -> None:
+        """Begin to note which tasks are forgotten, or stop."""
+
+    def take_forgotten(self) -> list[str]:
+        """Take the keys of tasks forgotten since the last call."""
+
+    def take_gone_groups(self) -> list[dict[str, Any]]:
+        """Take the groups whose tasks were all forgotten since the last call, as they were last."""
+
+    def log_transitions(self, log: bool) -> None:
+        """Begin to log transitions, as a new core does, or stop."""
 
     def handle_graph(self, stimulus: str, now_s: float, /, **parts: Any) -> tuple[int, int] | None:
         """Take a graph; return how many tasks are new and collide; None: it needs what is lost."""

@@ -1,10 +1,11 @@
 //! The scheduler's state in Rust as Python calls it: events in, messages and attributes out.
 //!
-//! Keys are texts here. No running scheduler uses this yet; the differential harness does.
+//! Keys are texts here.
 
 mod events;
 mod graph;
 mod inherit;
+mod live;
 mod messages;
 mod views;
 

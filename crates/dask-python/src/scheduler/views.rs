@@ -218,7 +218,10 @@ fn worker<'py>(py: Python<'py>, view: &WorkerView) -> PyResult<Bound<'py, PyDict
     Ok(dict)
 }
 
-fn collection<'py>(py: Python<'py>, view: &CollectionView) -> PyResult<Bound<'py, PyDict>> {
+pub(super) fn collection<'py>(
+    py: Python<'py>,
+    view: &CollectionView,
+) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("states", states(py, &view.states)?)?;
     dict.set_item("len", view.len)?;

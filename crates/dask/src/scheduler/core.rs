@@ -15,6 +15,7 @@ use super::ordered_set::OrderedSet;
 use super::queue::TaskQueue;
 use super::slots::FreeSlots;
 use super::task::{ErredTask, Key, TaskState, TaskTable};
+use super::views::GroupView;
 use super::worker::Workers;
 
 /// Tasks, workers and clients, and how events change them
@@ -69,6 +70,12 @@ pub struct SchedulerCore {
     pub(super) stimulus: Arc<str>,
     pub(super) messages: Vec<Message>,
     pub(super) log: Option<Vec<Transition>>,
+    /// Who is to have the next queued task, whoever is least busy
+    pub(super) target: Option<WorkerId>,
+    /// Keys of tasks forgotten, if the caller keeps something of its own by key
+    pub(super) forgotten: Option<Vec<Key>>,
+    /// Groups that were dropped meanwhile, as they were last
+    pub(super) gone_groups: Vec<GroupView>,
 }
 
 impl SchedulerCore {
@@ -112,6 +119,9 @@ impl SchedulerCore {
             stimulus: Arc::from(""),
             messages: Vec::new(),
             log: None,
+            target: None,
+            forgotten: None,
+            gone_groups: Vec::new(),
         }
     }
 

@@ -50,9 +50,10 @@ impl SchedulerCore {
         inputs.sum::<i64>() < self.config.rootish_dependency_tasks as i64
     }
 
-    /// The least busy worker with a free slot; of equal ones the one that has had slots longest
+    /// The worker that is being filled, else the least busy one with a free slot; of equal ones the
+    /// one that has had slots longest
     pub(super) fn decide_for_queued(&self) -> Option<WorkerId> {
-        self.slots.first()
+        self.target.or_else(|| self.slots.first())
     }
 
     /// The worker that has the last of the group, or the best idle one if it has had enough of them

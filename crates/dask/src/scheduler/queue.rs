@@ -60,6 +60,10 @@ impl TaskQueue {
         None
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }

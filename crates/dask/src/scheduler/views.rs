@@ -288,7 +288,7 @@ impl SchedulerCore {
         groups.map(|group| self.group_view(group)).collect()
     }
 
-    fn group_view(&self, group: &Group) -> GroupView {
+    pub(super) fn group_view(&self, group: &Group) -> GroupView {
         let dependencies = group.dependencies.iter();
         GroupView {
             common: self.collection(&group.name, &group.tally),

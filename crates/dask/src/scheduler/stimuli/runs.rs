@@ -235,11 +235,9 @@ impl SchedulerCore {
             .map(|worker| self.slots_available(worker))
             .sum();
         for _ in 0..available {
-            let tasks = &self.tasks;
-            let first = self
-                .queue
-                .first(|task| tasks.find(task).map(|one| one.serial));
-            let Some(first) = first else { break };
+            let Some(first) = self.first_queued() else {
+                break;
+            };
             self.follow_one(first, TaskState::Processing)?;
         }
         Ok(())

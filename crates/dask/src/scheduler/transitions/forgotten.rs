@@ -62,6 +62,9 @@ impl SchedulerCore {
     fn remove_key(&mut self, task: TaskId) {
         let key = Arc::clone(&self.tasks[task].key);
         self.keys.remove(&key);
+        if let Some(forgotten) = &mut self.forgotten {
+            forgotten.push(key);
+        }
         self.remove_from_unrunnable(task);
         for client in self.clients_of(task) {
             self.clients[client].wants.remove(task);

@@ -165,6 +165,10 @@ impl SchedulerCore {
         let states = &self.groups[group].tally.states;
         let live = &states[..TaskState::Forgotten as usize];
         if live.iter().all(|&count| count == 0) {
+            if self.forgotten.is_some() {
+                let last = self.group_view(&self.groups[group]);
+                self.gone_groups.push(last);
+            }
             self.groups.retire(group);
         }
         self.drop_task(task);

@@ -93,6 +93,10 @@ def install_for(server: Any) -> None:
             from backhaul.dask import placement
 
             placement.install(server)
+        if switched_on("hot-path.scheduler-core"):
+            from backhaul.dask.scheduler_core import live
+
+            live.install(server)
     elif isinstance(server, Worker):
         from backhaul.dask import memory, reports, slotted_worker, small_results, sources
 

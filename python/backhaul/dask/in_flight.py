@@ -167,10 +167,10 @@ class InFlightWindow:
         if ts is None or ws is None or ts.processing_on is not ws:
             self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
             return
-        surprised = self._observe(ts, message)
+        surprised = self.observe(ts.group.name, ts.prefix.name, message)
         self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
         if surprised:
-            self._steal_back(ts.prefix.name)
+            self.give_back(ts.prefix.name)
         tasks = len(ws.processing) - len(ws.long_running)
         if tasks <= self.low_tasks.get(worker, tasks) and scheduler.queued:
             self.fill(ws, stimulus_id)
@@ -216,22 +216,31 @@ class InFlightWindow:
             # As `Scheduler.transitions` after each: here one message for all of them.
             scheduler.send_all(client_msgs, worker_msgs)
         tasks = len(ws.processing) - len(ws.long_running)
-        if len(self.low_tasks) > 2 * len(scheduler.workers):
-            self.low_tasks = {
-                worker: low for worker, low in self.low_tasks.items() if worker in scheduler.workers
-            }
-        self.low_tasks[ws.address] = max(tasks // 2, self._floor_tasks(ws))
+        self.note_filled(ws.address, max(tasks // 2, self._floor_tasks(ws)))
         return sent
 
-    def in_flight(self, ws: WorkerState) -> InFlight | None:
-        """Sum up what is in flight to a worker; None if it is not known what that will take."""
+    def note_filled(self, worker: str, low_tasks: int) -> None:
+        """Note how few tasks a worker may have in flight before it is filled again."""
+        workers = self.scheduler.workers
+        if len(self.low_tasks) > 2 * len(workers):
+            self.low_tasks = {
+                worker: low for worker, low in self.low_tasks.items() if worker in workers
+            }
+        self.low_tasks[worker] = low_tasks
+
+    def nothing_in_flight(self, ws: WorkerState) -> InFlight:
+        """Say what a worker has room for, before what is in flight is counted."""
         used_bytes = max(ws.metrics.get("memory", 0), ws.nbytes)
-        in_flight = InFlight(
+        return InFlight(
             threads=max(1, ws.nthreads),
             budget_bytes=self.limits.budget_bytes(
                 memory_limit_bytes=ws.memory_limit, memory_used_bytes=used_bytes
             ),
         )
+
+    def in_flight(self, ws: WorkerState) -> InFlight | None:
+        """Sum up what is in flight to a worker; None if it is not known what that will take."""
+        in_flight = self.nothing_in_flight(ws)
         for prefix, tasks in ws.task_prefix_count.items():
             expectation = self.expectations.get(prefix)
             if expectation is None:
@@ -246,13 +255,12 @@ class InFlightWindow:
         queued = self.scheduler.queued
         return queued.peek() if queued else None
 
-    def _observe(self, ts: TaskState, message: dict[str, Any]) -> bool:
-        """Learn from a task, and return whether what we thought of it was wrong."""
+    def observe(self, group: str, prefix: str, message: dict[str, Any]) -> bool:
+        """Learn from a task that ended, and return whether what we thought of it was wrong."""
         seconds = 0.0
         for startstop in message["startstops"]:
             if startstop["action"] == "compute":
                 seconds += startstop["stop"] - startstop["start"]
-        group = ts.group.name
         confirmed = self.confirmed.get(group)
         if confirmed is None:
             confirmed = 0
@@ -260,9 +268,9 @@ class InFlightWindow:
                 self.confirmed.clear()
         self.confirmed[group] = confirmed + 1
         nbytes = message["nbytes"] or 0
-        expectation = self.expectations.get(ts.prefix.name)
+        expectation = self.expectations.get(prefix)
         if expectation is None:
-            self.expectations[ts.prefix.name] = Expectation(seconds, nbytes)
+            self.expectations[prefix] = Expectation(seconds, nbytes)
             return False
         return expectation.observe(seconds, nbytes)
 
@@ -288,7 +296,7 @@ class InFlightWindow:
             threads_all=self.scheduler.total_nthreads,
         )
 
-    def _steal_back(self, prefix: str) -> None:
+    def give_back(self, prefix: str) -> None:
         """Steal tasks of one kind back from every worker that has too many."""
         expectation = self.expectations[prefix]
         expectation.act()

@@ -17,12 +17,16 @@ from backhaul.dask.private import (
     AsyncProcess,
     BatchedSend,
     Client,
+    ClientState,
+    Computation,
     HeapSet,
     Nanny,
     NannyMemoryManager,
     SchedulerState,
+    SpansSchedulerExtension,
     SystemMonitor,
     TaskFinishedMsg,
+    TaskGroup,
     TaskPrefix,
     TaskState,
     ThreadPoolExecutor,
@@ -31,6 +35,7 @@ from backhaul.dask.private import (
     WorkerProcess,
     WorkerState,
     WorkerStateMachine,
+    WorkStealing,
     log_errors,
     task_slots_available,
 )
@@ -42,6 +47,7 @@ __all__ = [
     "COMM_COST",
     "DASHBOARD_PAGES",
     "EXECUTOR_QUEUE",
+    "GRAPH_STATE",
     "INSTANCE_PATCHES",
     "LINK_NEWS",
     "NANNY_MEMORY_MONITOR",
@@ -134,6 +140,45 @@ CLIENT_RESULTS: Final = {
         ("restart", Client._handle_restart, "90293f9f7ed7"),
     )
 }
+
+#: Where a graph becomes tasks: `backhaul.dask.scheduler_core` keeps these in Rust, and takes the
+#: part of all that is read here, as a harness compares it for each release
+GRAPH_STATE: Final = InstancePatch(
+    shown="Scheduler._create_taskstate_from_graph",
+    without="its state is kept in Python",
+    attribute="_create_taskstate_from_graph",
+    read={
+        SchedulerState: "7c5a09e727ce",
+        Scheduler._create_taskstate_from_graph: "280fa75deeb6",
+        Scheduler._generate_taskstates: "e77932a6b8d4",
+        Scheduler._find_lost_dependencies: "0d78ba184402",
+        Scheduler._set_priorities: "f3ca68c6b910",
+        Scheduler.stimulus_queue_slots_maybe_opened: "2aa9c5a70172",
+        Scheduler.stimulus_task_finished: "53555f78cc36",
+        Scheduler.handle_task_finished: "f2459ffb4e7e",
+        Scheduler.client_desires_keys: "754aedc8e1ad",
+        Scheduler.client_releases_keys: "a6fce90e9b42",
+        Scheduler.release_worker_data: "7aea3584592a",
+        Scheduler.add_keys: "ce7ea276be82",
+        Scheduler.handle_long_running: "8277cb6ecb8a",
+        Scheduler.heartbeat_worker: "a4c0156b01a3",
+        Scheduler.report: "931fd0794eb3",
+        Scheduler.report_on_key: "9f24d4e3edfe",
+        Scheduler.send_all: "8c228e56a8c2",
+        Scheduler.get_who_has: "c0e96e9d464f",
+        Scheduler.check_idle: "f6bacb4048a5",
+        Scheduler._check_no_workers: "7f40b9b47409",
+        TaskState: "a478e3a2064b",
+        WorkerState: "7b84667ecb2d",
+        ClientState: "dac99dde506b",
+        TaskGroup: "d46f0f975374",
+        TaskPrefix: "bd658544d449",
+        Computation: "cde4253de86c",
+        WorkStealing.transition: "2ac37aac5f12",
+        WorkStealing.put_key_in_stealable: "785640e8cff8",
+        SpansSchedulerExtension: ("94728da81114", "d2f1a8818f27"),
+    },
+)
 
 #: The choice of a worker for a queued task: ours while a worker is filled
 QUEUED_TASK_DECISION: Final = InstancePatch(
@@ -310,6 +355,7 @@ DASHBOARD_PAGES: Final = InstancePatch(
 
 #: All that is replaced on single objects
 INSTANCE_PATCHES: Final = (
+    GRAPH_STATE,
     TASK_FINISHED,
     RESULTS_FINISHED,
     SMALL_RESULTS_TELLERS,

@@ -44,6 +44,7 @@ from dask.order import order as dask_order
 from dask.system import CPU_COUNT
 from dask.utils import shorten_traceback
 from distributed import worker_state_machine as instructions
+from distributed.active_memory_manager import ActiveMemoryManagerExtension, ReduceReplicas
 from distributed.batched import BatchedSend
 from distributed.client import Client, Future, FutureState
 from distributed.collections import HeapSet
@@ -55,7 +56,7 @@ from distributed.comm.registry import Backend, backends
 from distributed.comm.utils import OFFLOAD_THRESHOLD, from_frames, to_frames
 from distributed.core import ConnectionPool, Server, Status, coerce_to_address, error_message
 from distributed.deploy.utils import nprocesses_nthreads as processes_and_threads
-from distributed.metrics import DelayedMetricsLedger, context_meter, time
+from distributed.metrics import DelayedMetricsLedger, context_meter, monotonic, time
 from distributed.nanny import Nanny, WorkerProcess
 from distributed.process import AsyncProcess
 from distributed.protocol import pickle
@@ -79,7 +80,9 @@ from distributed.protocol.serialize import (
 from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpack_serializable
 from distributed.protocol.utils import msgpack_opts
 from distributed.scheduler import (
+    DEFAULT_DATA_SIZE,
     ClientState,
+    Computation,
     ErredTask,
     KilledWorker,
     NoValidWorkerError,
@@ -93,7 +96,9 @@ from distributed.scheduler import (
 )
 from distributed.scheduler import _materialize_graph as materialize_graph
 from distributed.scheduler import _task_slots_available as task_slots_available
+from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.sizeof import safe_sizeof
+from distributed.spans import SpansSchedulerExtension
 from distributed.spill import SpillBuffer
 from distributed.stealing import WorkStealing
 from distributed.system_monitor import SystemMonitor
@@ -147,8 +152,10 @@ from distributed.worker_state_machine import WorkerState as WorkerStateMachine
 
 __all__ = [
     "CPU_COUNT",
+    "DEFAULT_DATA_SIZE",
     "OFFLOAD_THRESHOLD",
     "WORKER_ANY_RUNNING",
+    "ActiveMemoryManagerExtension",
     "Alias",
     "AsyncProcess",
     "Backend",
@@ -159,6 +166,7 @@ __all__ = [
     "ClientState",
     "Comm",
     "CommClosedError",
+    "Computation",
     "ConnectionPool",
     "Connector",
     "DaskListener",
@@ -183,6 +191,7 @@ __all__ = [
     "NoValidWorkerError",
     "NoWorkerError",
     "Pickled",
+    "ReduceReplicas",
     "Reschedule",
     "RescheduleEvent",
     "SchedulerState",
@@ -191,6 +200,8 @@ __all__ = [
     "Serialized",
     "Server",
     "Set",
+    "ShuffleSchedulerPlugin",
+    "SpansSchedulerExtension",
     "SpillBuffer",
     "StateMachineEvent",
     "Status",
@@ -244,6 +255,7 @@ __all__ = [
     "materialize_graph",
     "maybe_compress",
     "merge_and_deserialize",
+    "monotonic",
     "msgpack_decode_default",
     "msgpack_encode_default",
     "msgpack_opts",

@@ -15,6 +15,7 @@ these workers for results while there are such clients. A message of Dask's gain
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from distributed import Scheduler, Worker
@@ -265,13 +266,7 @@ class ResultCarrier:
     ) -> None:
         """Handle the message; takes the place of `distributed.Scheduler.handle_task_finished`."""
         if value is not None and not self._hand_on(key, worker, message.get("run_id"), value):
-            self._holders = {
-                client: stream
-                for client, stream in self._holders.items()
-                if self.scheduler.client_comms.get(client) is stream
-            }
-            if not self._holders:
-                self._ask(worker, 0)
+            self.not_wanted(worker)
         self._upstream_finished(key=key, worker=worker, stimulus_id=stimulus_id, **message)
 
     def _hand_on(self, key: Any, worker: str, run_id: Any, value: Any) -> bool:
@@ -286,13 +281,26 @@ class ResultCarrier:
             or ts.processing_on is None
             or ts.processing_on.address != worker
             or ts.actor
-            or type(value) is not bytes
-            or len(value) > self.bytes_max
         ):
             return False
+        return self.hand_to((cs.client_key for cs in ts.who_wants), key, value)
+
+    def not_wanted(self, worker: str) -> None:
+        """Tell a worker that sends results that nobody keeps them, if that is so."""
+        self._holders = {
+            client: stream
+            for client, stream in self._holders.items()
+            if self.scheduler.client_comms.get(client) is stream
+        }
+        if not self._holders:
+            self._ask(worker, 0)
+
+    def hand_to(self, clients: Iterable[str], key: Any, value: Any) -> bool:
+        """Send a result to those of some clients that keep results; tell if there are any."""
+        if type(value) is not bytes or len(value) > self.bytes_max:
+            return False
         sent = False
-        for client_state in ts.who_wants:
-            client = client_state.client_key
+        for client in clients:
             stream = self._holders.get(client)
             if stream is None or len(stream.buffer) > _WAITING_MAX:
                 continue

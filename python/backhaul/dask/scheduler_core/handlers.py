@@ -1,0 +1,412 @@
+"""What happens to a scheduler while the core has its state: handlers in the place of Dask's.
+
+What they do not understand is an escape, and goes to Dask's. So does every other operation of
+streams and requests but those that touch no state of tasks, which are named here.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from dask.utils import parse_timedelta
+
+from backhaul.dask.private import ActiveMemoryManagerExtension, iscoroutinefunction, time
+from backhaul.dask.scheduler_core.graphs import parts_of
+from backhaul.dask.scheduler_core.replicas import only_reduces
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler_core.live import LiveCore
+
+__all__ = ["Handlers"]
+
+logger = logging.getLogger(__name__)
+
+#: Operations of streams that touch no state of tasks, beside those that ours handle
+STREAMS = {
+    "heartbeat-client",
+    "keep-alive",
+    "log-event",
+    "subscribe-topic",
+    "unsubscribe-topic",
+    # It comes to `LiveCore.create`.
+    "update-graph",
+}
+
+#: What operations of ours begin with: they know of cores
+OURS = "backhaul-"
+
+#: Requests likewise; some look at what guards answer or escape from
+HANDLERS = {
+    "broadcast",
+    "connection_stream",
+    "echo",
+    "events",
+    "gather",
+    "get_logs",
+    "get_metadata",
+    "identity",
+    "log_event",
+    "logs",
+    "ncores",
+    "ncores_running",
+    "proxy",
+    "register-client",
+    "register_nanny",
+    "run_function",
+    "set_metadata",
+    "subscribe_worker_status",
+    "terminate",
+    "versions",
+    "worker_logs",
+}
+
+
+class Handlers:
+    """Handlers that tell a core what happens.
+
+    Parameters
+    ----------
+    live : LiveCore
+        The core.
+    """
+
+    def __init__(self, live: LiveCore) -> None:
+        self._live = live
+        self._restores: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Take the place of Dask's on the scheduler."""
+        scheduler = self._live.scheduler
+        streams: dict[str, Callable[..., Any]] = {
+            "add-keys": self.add_keys,
+            "client-desires-keys": self.client_desires_keys,
+            "client-releases-keys": self.client_releases_keys,
+            "long-running": self.handle_long_running,
+            "release-worker-data": self.release_worker_data,
+            "task-finished": self.handle_task_finished,
+        }
+        requests: dict[str, Callable[..., Any]] = {
+            "check_idle": self.check_idle,
+            "heartbeat_worker": self.heartbeat_worker,
+            "who_has": self.get_who_has,
+        }
+        for place, ours, harmless in (
+            (scheduler.stream_handlers, streams, STREAMS),
+            (scheduler.handlers, requests, HANDLERS),
+        ):
+            for operation, original in list(place.items()):
+                if operation in ours:
+                    self._replace(place, operation, ours[operation](original))
+                elif operation not in harmless and not operation.startswith(OURS):
+                    self._replace(place, operation, self._escaping(original, operation))
+        for name, ours_of in (("stealing", self.balance), ("idle-timeout", self.check_idle)):
+            callback = scheduler.periodic_callbacks.get(name)
+            if callback is not None:
+                self._replace(vars(callback), "callback", ours_of(callback.callback))
+        for name, callback in scheduler.periodic_callbacks.items():
+            if name.startswith("amm-"):
+                self._replace(vars(callback), "callback", self.manage_memory(callback.callback))
+
+    def uninstall(self) -> None:
+        """Put Dask's back."""
+        for restore in reversed(self._restores):
+            restore()
+        self._restores.clear()
+
+    def _replace(self, place: dict[str, Any], item: str, ours: Any) -> None:
+        original = place[item]
+        place[item] = ours
+
+        def restore() -> None:
+            if place.get(item) is ours:
+                place[item] = original
+
+        self._restores.append(restore)
+
+    def _escaping(self, original: Any, operation: str) -> Any:
+        # Dask looks whether a handler is to be awaited before it calls it.
+        if iscoroutinefunction(original):
+
+            @functools.wraps(original)
+            async def handle(*args: Any, **kwargs: Any) -> Any:
+                self._live.escape(operation)
+                return await original(*args, **kwargs)
+
+        else:
+
+            @functools.wraps(original)
+            def handle(*args: Any, **kwargs: Any) -> Any:
+                self._live.escape(operation)
+                return original(*args, **kwargs)
+
+        return handle
+
+    # Graphs
+
+    def graph(
+        self, dsk: Any, keys: Any, client: str, start: float, more: dict[str, Any]
+    ) -> dict[str, float] | None:
+        """Take a graph of plain tasks; None if it became Dask's meanwhile."""
+        live = self._live
+        texts = live.texts
+        groups: dict[str, tuple[str, Any]] = {}
+        parts = parts_of(
+            dsk,
+            keys=keys,
+            ordered=more["ordered"],
+            user_priority=more["user_priority"],
+            texts=texts,
+            groups=groups,
+        )
+        span_of = live.spans.observe(groups, more["span_metadata"], more["code"])
+        if not live.is_active:
+            return None
+        for (key, node), task in zip(dsk.items(), parts["tasks"], strict=True):
+            live.specs.setdefault(texts.text(key), (node, span_of[task[1]]))
+        live.know_client(client)
+        submitting = more["submitting_task"]
+        outcome = live.call(
+            live.core.handle_graph,
+            more["stimulus_id"],
+            start,
+            client=client,
+            submitting_task=None if submitting is None else texts.text(submitting),
+            fifo_timeout_s=float(parse_timedelta(more["fifo_timeout"])),
+            **parts,
+        )
+        live.send()
+        new_tasks, collisions = outcome if outcome is not None else (0, 0)
+        if collisions:
+            logger.warning(
+                "%d keys of a graph are of tasks with other dependencies, which they keep",
+                collisions,
+            )
+        return {"tasks": len(dsk), "new_tasks": new_tasks, "key_collisions": collisions}
+
+    # Workers
+
+    def handle_task_finished(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        """Make the handler of ``task-finished``."""
+        live, core = self._live, self._live.core
+        window, results = live.window, live.results
+
+        def handle(
+            key: Any,
+            worker: str,
+            stimulus_id: str,
+            run_id: int,
+            nbytes: int | None,
+            startstops: list[dict[str, Any]],
+            type: bytes,
+            typename: str,
+            value: Any = None,
+            metadata: dict[str, Any] | None = None,
+            **message: Any,
+        ) -> None:
+            if metadata or worker not in live.scheduler.workers:
+                live.escape("metadata of a task" if metadata else "a task of a stranger")
+                message.update(run_id=run_id, nbytes=nbytes, startstops=startstops, type=type)
+                message.update(typename=typename, metadata=metadata)
+                if value is not None:
+                    message["value"] = value
+                upstream(key=key, worker=worker, stimulus_id=stimulus_id, **message)
+                return
+            text = live.texts.text(key)
+            running = core.running_task(text, worker, run_id)
+            surprised = False
+            if running is not None:
+                group, prefix, clients = running
+                if window is not None:
+                    learned = {"startstops": startstops, "nbytes": nbytes}
+                    surprised = window.finished(group, prefix, learned)
+                if value is not None and results and not results.hand_to(clients, key, value):
+                    results.not_wanted(worker)
+            now_s = time()
+            live.call(
+                core.handle_task_finished,
+                stimulus_id,
+                now_s,
+                key=text,
+                worker=worker,
+                run_id=run_id,
+                nbytes=nbytes or 0,
+                type=type,
+                typename=typename,
+                startstops=[(one["action"], one["start"], one["stop"]) for one in startstops],
+            )
+            if window is not None and running is not None and core.has_any("queued"):
+                window.refill(worker, stimulus_id, now_s)
+            live.send()
+            if running is None:
+                self._forget_strays((text,))
+            elif surprised and window is not None and window.has_too_many(running[1]):
+                window.give_back(running[1])
+
+        return handle
+
+    def handle_long_running(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        """Make the handler of ``long-running``."""
+
+        def handle(
+            key: Any, worker: str, run_id: int, compute_duration: float | None, stimulus_id: str
+        ) -> None:
+            live = self._live
+            text = live.texts.known(key)
+            if text is not None:
+                handler = live.core.handle_long_running
+                live.call(handler, stimulus_id, time(), text, worker, run_id, compute_duration)
+                live.send()
+
+        return functools.wraps(upstream)(handle)
+
+    def release_worker_data(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        """Make the handler of ``release-worker-data``."""
+
+        def handle(key: Any, worker: str, stimulus_id: str) -> None:
+            live = self._live
+            text = live.texts.known(key)
+            if text is not None:
+                handler = live.core.handle_release_worker_data
+                live.call(handler, stimulus_id, time(), text, worker)
+                live.send()
+
+        return functools.wraps(upstream)(handle)
+
+    def add_keys(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
+        """Make the handler of ``add-keys``."""
+
+        def handle(worker: str, keys: Iterable[Any] = (), stimulus_id: str | None = None) -> Any:
+            live = self._live
+            if worker not in live.scheduler.workers:
+                return "not found"
+            now_s = time()
+            stimulus_id = stimulus_id or f"redundant-replicas-{now_s}"
+            texts = [live.texts.text(key) for key in keys]
+            live.call(live.core.handle_add_keys, stimulus_id, now_s, worker, texts)
+            live.send()
+            self._forget_strays(texts)
+            return "OK"
+
+        return functools.wraps(upstream)(handle)
+
+    def heartbeat_worker(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
+        """Make the handler of a worker's heartbeats."""
+
+        @functools.wraps(upstream)
+        def handle(
+            *, address: str, metrics: dict[str, Any], executing: Any = None, **message: Any
+        ) -> Any:
+            live = self._live
+            if message.get("resources"):
+                live.escape("resources of a worker")
+            elif address in live.scheduler.workers:
+                ran = [
+                    (text, seconds)
+                    for key, seconds in (executing or {}).items()
+                    if (text := live.texts.known(key)) is not None
+                ]
+                bandwidth = float(metrics["bandwidth"]["total"])
+                live.call(live.core.handle_heartbeat, address, bandwidth, ran)
+                executing = None
+            return upstream(address=address, metrics=metrics, executing=executing, **message)
+
+        return handle
+
+    # Clients
+
+    def client_releases_keys(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        """Make the handler of ``client-releases-keys``."""
+
+        def handle(keys: Iterable[Any], client: str, stimulus_id: str | None = None) -> None:
+            live, now_s = self._live, time()
+            stimulus_id = stimulus_id or f"client-releases-keys-{now_s}"
+            known = live.texts.known
+            texts = [text for key in keys if (text := known(key)) is not None]
+            handler = live.core.handle_client_releases_keys
+            live.call(handler, stimulus_id, now_s, texts, client)
+            live.send()
+
+        return functools.wraps(upstream)(handle)
+
+    def client_desires_keys(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        """Make the handler of ``client-desires-keys``."""
+
+        def handle(keys: Iterable[Any], client: str) -> None:
+            live = self._live
+            keys = list(keys)
+            if not all(map(live.has_task, keys)):
+                # Dask warns of them.
+                live.escape("a client desires what is not known")
+                upstream(keys=keys, client=client)
+                return
+            live.know_client(client)
+            now_s = time()
+            texts = [live.texts.text(key) for key in keys]
+            stimulus_id = f"client-desires-keys-{now_s}"
+            live.call(live.core.handle_client_desires_keys, stimulus_id, now_s, texts, client)
+            live.send()
+
+        return functools.wraps(upstream)(handle)
+
+    def get_who_has(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
+        """Make what tells who holds results."""
+
+        def handle(keys: Iterable[Any] | None = None) -> Any:
+            live = self._live
+            if keys is None:
+                live.escape("who_has of all")
+                return upstream()
+            return live.who_has(keys)
+
+        return functools.wraps(upstream)(handle)
+
+    # Time
+
+    def balance(self, upstream: Callable[[], None]) -> Callable[[], None]:
+        """Make what looks for tasks to steal."""
+
+        def balance() -> None:
+            if self._live.core.may_balance():
+                self._live.escape("tasks may be stolen")
+                upstream()
+
+        return balance
+
+    def manage_memory(self, upstream: Callable[[], None]) -> Callable[[], None]:
+        """Make what looks which results have too many or too few copies."""
+        manager = getattr(upstream, "__self__", None)
+
+        def run_once() -> None:
+            live = self._live
+            if not live.core.has_any("replicated_tasks"):
+                # Whatever else its policies look at is there, or an escape.
+                upstream()
+            elif isinstance(manager, ActiveMemoryManagerExtension) and only_reduces(manager):
+                with live.replicas_shown():
+                    upstream()
+            else:
+                live.escape("copies of results")
+                upstream()
+
+        return run_once
+
+    def check_idle(self, upstream: Callable[[], Any]) -> Callable[[], Any]:
+        """Make what looks whether the scheduler has been idle for long."""
+
+        def check_idle() -> Any:
+            if self._live.core.is_idle():
+                return upstream()
+            self._live.scheduler.idle_since = None
+            return None
+
+        return check_idle
+
+    def _forget_strays(self, texts: Iterable[str]) -> None:
+        """Let go of texts that stand for no task."""
+        live = self._live
+        for text in texts:
+            if not live.core.has_task(text):
+                live.texts.forget(text)

@@ -1,0 +1,268 @@
+"""A running scheduler that keeps its state in the core.
+
+A scheduler without tasks, with workers that all run and nothing installed that wants to hear of
+transitions, gives its state to the core with the next graph of plain tasks. The core then handles
+what happens to these tasks all the time: graphs, finished tasks, keys that clients want or release,
+replicas, heartbeats, results that are asked for (`handlers`). Anything else, done by Dask or by
+anybody, finds Dask's own state: `LiveCore.escape` writes it, whole, before it is touched
+(`guards`). Once no task is left, the next graph is the core's again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from distributed import Scheduler
+
+from backhaul._native import SchedulerCore
+from backhaul.dask import in_flight, small_results
+from backhaul.dask.instance_patches import GRAPH_STATE
+from backhaul.dask.private import ToPickle, monotonic, time
+from backhaul.dask.scheduler_core.adopt import adopt
+from backhaul.dask.scheduler_core.escape import offer_to_thieves, write_into
+from backhaul.dask.scheduler_core.failures import found_failure
+from backhaul.dask.scheduler_core.graphs import is_plain
+from backhaul.dask.scheduler_core.guards import Guards
+from backhaul.dask.scheduler_core.handlers import Handlers
+from backhaul.dask.scheduler_core.keys import KeyTexts
+from backhaul.dask.scheduler_core.payloads import LivePayloads
+from backhaul.dask.scheduler_core.refusals import refusal, settings_of
+from backhaul.dask.scheduler_core.replicas import snapshots
+from backhaul.dask.scheduler_core.spans import Spans
+from backhaul.dask.scheduler_core.window import CoreWindow
+
+__all__ = ["LiveCore", "install", "installed"]
+
+logger = logging.getLogger(__name__)
+
+
+def install(scheduler: Scheduler) -> bool:
+    """Have a scheduler give its state to a core whenever it may; again costs nothing.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        Before or after it has started.
+
+    Returns
+    -------
+    bool
+        Whether it does now.
+    """
+    if installed(scheduler) is not None:
+        return True
+    live = LiveCore(scheduler)
+    replaced = GRAPH_STATE.install(scheduler, live.create)
+    if replaced is not None:
+        live.upstream_create = replaced.original
+    return replaced is not None
+
+
+def installed(scheduler: Scheduler) -> LiveCore | None:
+    """Get what keeps the state of a scheduler in a core; None if nothing does."""
+    method = vars(scheduler).get(str(GRAPH_STATE.attribute))
+    owner = getattr(method, "__self__", None)
+    return owner if isinstance(owner, LiveCore) else None
+
+
+class LiveCore:
+    """The core of one scheduler, and what stands between the two.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        Whose state it has while `is_active`.
+
+    Attributes
+    ----------
+    adoptions : int
+        How often the state went to a core.
+    escapes : dict of str to int
+        How often it came back, by what was touched, or what happened.
+    upstream_create : callable
+        What makes tasks of a graph otherwise.
+    core, texts, specs, spans, window, results : object
+        While it is active: the core; the texts of keys; what to run and the id of the span, by
+        text; the spans; the in-flight window and the small results, or None.
+    """
+
+    core: SchedulerCore
+    texts: KeyTexts
+    specs: dict[str, tuple[Any, str | None]]
+    spans: Spans
+    window: CoreWindow | None
+    results: small_results.ResultCarrier | None
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler: Any = scheduler
+        self.is_active = False
+        self.adoptions = 0
+        self.escapes: dict[str, int] = {}
+        #: What the memory manager looks at, while it does
+        self.replicas: set[Any] | None = None
+        self.upstream_create: Callable[..., Any] = scheduler._create_taskstate_from_graph
+
+    def adopt(self) -> bool:
+        """Give the state to a core, if there is nothing in the way; tell whether it is there."""
+        scheduler = self.scheduler
+        if refusal(scheduler) is not None:
+            return False
+        self.texts = KeyTexts()
+        self.core = adopt(
+            scheduler,
+            settings_of(scheduler),
+            key_text=self.texts.text,
+            monotonic_offset_s=monotonic() - time(),
+        )
+        self.core.log_transitions(False)
+        self.core.note_forgotten(True)
+        self.specs = {}
+        self._guards = Guards(self)
+        self.spans = Spans(self, self._guards)
+        self._clients = set(scheduler.clients)
+        window = in_flight.installed(scheduler)
+        self.window = CoreWindow(self, window) if window is not None else None
+        self.results = small_results.installed(scheduler)
+        self._handlers = Handlers(self)
+        self._handlers.install()
+        self.is_active = True
+        self.adoptions += 1
+        self._guards.guard()
+        return True
+
+    def escape(self, reason: str) -> None:
+        """Write the state into Dask's objects, for as long as there are tasks.
+
+        Parameters
+        ----------
+        reason : str
+            What was touched, or happened; for `escapes`.
+        """
+        if not self.is_active:
+            return
+        logger.debug("The scheduler's state leaves the core: %s", reason)
+        self.escapes[reason] = self.escapes.get(reason, 0) + 1
+        self.send()
+        self.is_active = False
+        self._guards.release()
+        self._handlers.uninstall()
+        scheduler = self.scheduler
+        # All times that the core was given are of `time`, upstream has some of `monotonic`.
+        offset_s = monotonic() - time()
+        write_into(self.core, scheduler, LivePayloads(self), monotonic_offset_s=offset_s)
+        self.spans.write()
+        offer_to_thieves(scheduler)
+        if scheduler.validate:
+            scheduler.validate_state()
+        del self.core, self.specs, self.texts
+
+    def written(self, owner: type, name: str, value: Any) -> None:
+        """Set an attribute of the scheduler that is in the core."""
+        self.escape(f"{owner.__name__}.{name} = …")
+        setattr(self.scheduler, name, value)
+
+    def create(self, *, dsk: Any, keys: Any, client: str, start: float, **more: Any) -> Any:
+        """Take a graph; in the place of `distributed.Scheduler._create_taskstate_from_graph`."""
+        if not is_plain(dsk, more):
+            self.escape("a graph that is not plain")
+        elif self.is_active or self.adopt():
+            taken = self._handlers.graph(dsk, keys, client, start, more)
+            if taken is not None:
+                return taken
+        return self.upstream_create(dsk=dsk, keys=keys, client=client, start=start, **more)
+
+    # What the core is told, and what it says
+
+    def has_task(self, key: object) -> bool:
+        """Tell whether there is a task of this key."""
+        text = self.texts.known(key)
+        return text is not None and self.core.has_task(text)
+
+    def who_has(self, keys: Iterable[Any]) -> dict[Any, list[str]]:
+        """Tell the addresses of those who hold results; nobody where there is no task."""
+        found = {}
+        for key in keys:
+            text = self.texts.known(key)
+            found[key] = self.core.holders_of(text) if text is not None else []
+        return found
+
+    @contextlib.contextmanager
+    def replicas_shown(self) -> Iterator[None]:
+        """Show the memory manager what several workers hold, as it is now."""
+        self.replicas = snapshots(self)
+        try:
+            yield
+        finally:
+            self.replicas = None
+
+    def remove_replicas(self, worker: str, keys: Iterable[Any], stimulus_id: str) -> None:
+        """Have a worker let go of copies."""
+        texts = [self.texts.text(key) for key in keys]
+        self.call(self.core.handle_remove_replicas, stimulus_id, time(), worker, texts)
+        self.send()
+
+    def know_client(self, client: str) -> None:
+        """Tell the core of a client that has come since."""
+        if client in self._clients:
+            return
+        self._clients.add(client)
+        cs = self.scheduler.clients.get(client)
+        if cs is not None:
+            self._guards.guard_client(cs)
+        if client in self.scheduler.client_comms:
+            self.core.handle_client_added(client)
+
+    def call(self, handle: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Have the core handle something; what it refuses is an error of Dask's, half way."""
+        try:
+            return handle(*args, **kwargs)
+        except BaseException as error:
+            # A panic in Rust is no `Exception`.
+            logger.warning("The scheduler goes on with Dask's own state: %r", error)
+            self.escape(f"{type(error).__name__} in the core")
+            raise
+
+    def send(self) -> None:
+        """Send what the core has to say, and let go of what it has forgotten."""
+        core, scheduler = self.core, self.scheduler
+        to_workers: dict[str, list[dict[str, Any]]] = {}
+        to_clients: dict[str, list[dict[str, Any]]] = {}
+        for kind, whom, message in core.take_messages():
+            self._translate(message)
+            if kind == "worker":
+                assert whom is not None
+                to_workers.setdefault(whom, []).append(message)
+            elif whom is not None:
+                to_clients.setdefault(whom, []).append(message)
+            else:
+                for client in scheduler.client_comms:
+                    to_clients.setdefault(client, []).append(message)
+        if to_workers or to_clients:
+            scheduler.send_all(to_clients, to_workers)
+        for text in core.take_forgotten():
+            self.specs.pop(text, None)
+            self.texts.forget(text)
+        for last in core.take_gone_groups():
+            self.spans.gone(last)
+
+    def _translate(self, message: dict[str, Any]) -> None:
+        """Bring a message of the core to the form that Dask sends."""
+        texts = self.texts
+        if message["op"] == "compute-task":
+            spec, span_id = self.specs[message["key"]]
+            message["run_spec"] = ToPickle(spec)
+            message["stimulus_id"] = f"compute-task-{time()}"
+            message["annotations"] = {}
+            message["span_id"] = span_id
+            message["resource_restrictions"] = message["resource_restrictions"] or {}
+        elif message["op"] == "task-erred" and isinstance(message["exception"], tuple):
+            name, of = message["exception"]
+            key = texts.translated(message["key"])
+            message["exception"] = found_failure(name, of, key=key, scheduler=self.scheduler)
+        if not texts.are_keys:
+            for name in ("key", "keys", "who_has", "nbytes"):
+                if name in message:
+                    message[name] = texts.translated(message[name])

@@ -1,0 +1,44 @@
+"""What the core names and does not keep: keys, run specs and errors as Python has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler_core.live import LiveCore
+
+__all__ = ["LivePayloads"]
+
+
+class LivePayloads:
+    """Answers for a running core what its texts stand for.
+
+    Parameters
+    ----------
+    live : LiveCore
+        The core.
+    """
+
+    def __init__(self, live: LiveCore) -> None:
+        self._live = live
+
+    def key(self, text: str) -> Any:
+        """Give the key of a text."""
+        return self._live.texts.key(text)
+
+    def run_spec(self, text: str, payload: bytes) -> Any:
+        """Give what a task runs."""
+        found = self._live.specs.get(text)
+        return None if found is None else found[0]
+
+    def annotations(self, text: str, payload: bytes) -> dict[str, Any]:
+        """Give the annotations of a task: no graph with any goes to the core."""
+        return {}
+
+    def exception(self, text: str, payload: bytes) -> Any:
+        """Give what a task raised: the core is escaped from before a task fails."""
+        return payload
+
+    def traceback(self, text: str, payload: bytes) -> Any:
+        """Give where it raised it."""
+        return payload

@@ -1,0 +1,72 @@
+"""When a core may have the state of a scheduler, and what it has to know of its settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask.utils import parse_timedelta
+from distributed import Status
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+import dask
+from backhaul.dask import scheduler_slots
+from backhaul.dask.config import switched_on
+from backhaul.dask.private import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
+from backhaul.dask.requests import anyone_asks
+from backhaul.dask.scheduler_core.adopt import holds_no_tasks
+
+__all__ = ["refusal", "settings_of"]
+
+#: Plugins that hear of transitions, or graphs, and whose part the core or its caller takes
+_UNDERSTOOD = (WorkStealing, ShuffleSchedulerPlugin)
+
+
+def refusal(scheduler: Any) -> str | None:
+    """Say why a core may not have the state of a scheduler now; None if it may."""
+    if not holds_no_tasks(scheduler):
+        return "there are tasks"
+    if scheduler.transition_counter_max:
+        return "transitions are counted"
+    if scheduler.no_workers_timeout is not None:
+        return "distributed.scheduler.no-workers-timeout is set"
+    if any(ws.status != Status.running for ws in scheduler.workers.values()):
+        return "a worker does not run"
+    if any(scheduler.resources.values()) or anyone_asks():
+        return "there are resources"
+    slots = scheduler_slots.slots_of(scheduler)
+    if slots is not None and slots.is_active:
+        return "tasks have asked for resources"
+    if switched_on("placement.enabled"):
+        return "placement is on"
+    stealing = scheduler.extensions.get("stealing")
+    if stealing is not None and stealing.in_flight:
+        return "tasks are being stolen"
+    for plugin in scheduler.plugins.values():
+        if not isinstance(plugin, _UNDERSTOOD) and _listens(plugin):
+            return f"the plugin {type(plugin).__name__} listens"
+    return None
+
+
+def _listens(plugin: Any) -> bool:
+    if getattr(plugin, "transition", None) is not None:
+        own = getattr(type(plugin), "transition", None)
+        if own is not SchedulerPlugin.transition:
+            return True
+    own = getattr(type(plugin), "update_graph", None)
+    return own is not None and own is not SchedulerPlugin.update_graph
+
+
+def settings_of(scheduler: Any) -> dict[str, Any]:
+    """Say what the user set about a scheduler's decisions, as a core takes it."""
+    durations = dask.config.get("distributed.scheduler.default-task-durations")
+    return {
+        "worker_saturation": float(scheduler.WORKER_SATURATION),
+        "rootish_dependencies": scheduler.rootish_tg_threshold,
+        "rootish_dependency_tasks": scheduler.rootish_tg_dependencies_threshold,
+        "unknown_duration_s": scheduler.UNKNOWN_TASK_DURATION,
+        "known_durations_s": [(name, parse_timedelta(s)) for name, s in durations.items()],
+        "allowed_failures": scheduler.allowed_failures,
+        "bandwidth_bytes_per_s": float(scheduler.bandwidth),
+        "default_data_bytes": DEFAULT_DATA_SIZE,
+        "refuse_over_memory": bool(dask.config.get("distributed.worker.memory.terminate")),
+    }

@@ -1,0 +1,114 @@
+"""Spans and computations while the core has the groups: what stands for these meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from backhaul.dask.private import Computation, TaskPrefix
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler_core.guards import Guards
+    from backhaul.dask.scheduler_core.live import LiveCore
+
+__all__ = ["Spans"]
+
+
+class Spans:
+    """Tells the extension for spans, and computations, of groups by objects that stand for them.
+
+    Parameters
+    ----------
+    live : LiveCore
+        Whose groups.
+    guards : Guards
+        What makes the objects.
+    """
+
+    def __init__(self, live: LiveCore, guards: Guards) -> None:
+        self._live = live
+        self._guards = guards
+        #: By name: what stands for a group that the core has, and the computation it is part of
+        self._groups: dict[str, tuple[Any, Any]] = {}
+
+    def observe(
+        self, groups: Mapping[str, tuple[str, Any]], span_metadata: Any, code: Any
+    ) -> dict[str, str | None]:
+        """Tell of the groups of a graph, before the core has it.
+
+        Parameters
+        ----------
+        groups : mapping of str to tuple of str and key
+            By name of each group, its prefix and a key of one of its tasks.
+        span_metadata, code : object
+            As the client gave them.
+
+        Returns
+        -------
+        dict
+            The id of the span of each group.
+        """
+        computation = self._computation(code)
+        found = {}
+        for name, (prefix, _) in groups.items():
+            group = self._groups.get(name)
+            if group is None:
+                group = self._guards.group(name, TaskPrefix(prefix))
+                self._groups[name] = group, computation
+                computation.groups.add(group)
+            else:
+                group = group[0]
+            found[name] = group
+        extension = self._live.scheduler.extensions.get("spans")
+        if extension is not None:
+            tasks = [
+                SimpleNamespace(key=key, group=found[name], annotations=None)
+                for name, (_, key) in groups.items()
+            ]
+            extension.observe_tasks(tasks, span_metadata=span_metadata, code=code)
+        return {name: group.span_id for name, group in found.items()}
+
+    def gone(self, last: Mapping[str, Any]) -> None:
+        """Have what stood for a group whose tasks are forgotten say for good what that said last.
+
+        Parameters
+        ----------
+        last : mapping
+            One of `SchedulerCore.take_gone_groups`.
+        """
+        found = self._groups.pop(last["name"], None)
+        if found is None:
+            return
+        group = self._guards.release_group(found[0])
+        group.states.update(last["states"])
+        group.start, group.stop = last["start"], last["stop"]
+        group.nbytes_total = last["nbytes_total"]
+        group._duration_us = last["duration_us"]
+        group._all_durations_us.update(last["all_durations_us"])
+        group._types.update(last["types"])
+
+    def write(self) -> None:
+        """Put the scheduler's groups in the place of what stood for them."""
+        scheduler = self._live.scheduler
+        extension = scheduler.extensions.get("spans")
+        for name, (group, computation) in self._groups.items():
+            real = scheduler.task_groups[name]
+            real.span_id = group.span_id
+            computation.groups.discard(group)
+            computation.groups.add(real)
+            span = extension.spans.get(group.span_id) if extension is not None else None
+            if span is not None:
+                span.groups.discard(group)
+                span.groups.add(real)
+        self._groups.clear()
+
+    def _computation(self, code: Any) -> Any:
+        """Find or make what new tasks are part of, as Dask does."""
+        computations = self._guards.computations()
+        if self._live.core.is_idle() or not computations:
+            computations.append(Computation())
+        computation = computations[-1]
+        if code:
+            computation.code.add(code)
+        return computation

@@ -1,0 +1,105 @@
+"""The in-flight window of each worker while the core has the state.
+
+What is expected, and how far a window opens, is what `backhaul.dask.in_flight` has learned, and it
+goes on with what is learned here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from backhaul.dask.in_flight import InFlightWindow
+from backhaul.dask.saturation import InFlight, excess_tasks, floor_tasks, room_tasks
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler_core.live import LiveCore
+
+__all__ = ["CoreWindow"]
+
+
+class CoreWindow:
+    """Fills the workers of a core.
+
+    Parameters
+    ----------
+    live : LiveCore
+        The core.
+    window : InFlightWindow
+        What does so for the scheduler otherwise.
+    """
+
+    def __init__(self, live: LiveCore, window: InFlightWindow) -> None:
+        self._live = live
+        self._window = window
+
+    def finished(self, group: str, prefix: str, message: dict[str, Any]) -> bool:
+        """Learn from a task; tell whether what was thought of it was wrong."""
+        return self._window.observe(group, prefix, message)
+
+    def refill(self, worker: str, stimulus_id: str, now_s: float) -> None:
+        """Fill a worker if it is down to what it is filled at again."""
+        core, window = self._live.core, self._window
+        tasks = core.in_flight(worker)
+        if tasks > window.low_tasks.get(worker, tasks):
+            return
+        ws = self._live.scheduler.workers[worker]
+        floor = floor_tasks(ws.nthreads, self._live.scheduler.WORKER_SATURATION)
+        while (front := core.front()) is not None:
+            room = self._room(ws, front, floor)
+            if not room:
+                break
+            sent = core.fill(stimulus_id, now_s, worker, room)
+            tasks += sent
+            if not sent or sent == room:
+                break
+        window.note_filled(worker, max(tasks // 2, floor))
+
+    def has_too_many(self, prefix: str) -> bool:
+        """Tell whether a worker has more tasks of a kind than it should, now that it is known."""
+        window = self._window
+        expectation = window.expectations[prefix]
+        expectation.act()
+        for ws in self._live.scheduler.workers.values():
+            floor = floor_tasks(ws.nthreads, self._live.scheduler.WORKER_SATURATION)
+            if self._live.core.in_flight(ws.address) <= floor:
+                continue
+            in_flight = self._in_flight(ws)
+            if in_flight is None:
+                continue
+            if excess_tasks(window.limits, in_flight, expectation, floor_tasks=floor):
+                return True
+        return False
+
+    def give_back(self, prefix: str) -> None:
+        """Steal tasks of a kind back from workers that have too many; an escape."""
+        self._window.give_back(prefix)
+
+    def _room(self, ws: Any, front: tuple[str, str, float, int], floor: int) -> int:
+        group, prefix, duration_s, queued = front
+        window = self._window
+        confirmed = window.confirmed.get(group, 0)
+        expectation = window.expectations.get(prefix)
+        if expectation is None or not confirmed or duration_s < 0:
+            return 0
+        in_flight = self._in_flight(ws)
+        if in_flight is None:
+            return 0
+        expectation.act()
+        return room_tasks(
+            window.limits,
+            in_flight,
+            expectation,
+            floor_tasks=floor,
+            confirmed=confirmed,
+            queued=queued,
+            threads_all=self._live.scheduler.total_nthreads,
+        )
+
+    def _in_flight(self, ws: Any) -> InFlight | None:
+        in_flight = self._window.nothing_in_flight(ws)
+        for prefix, tasks in self._live.core.in_flight_by_prefix(ws.address):
+            expectation = self._window.expectations.get(prefix)
+            if expectation is None:
+                return None
+            in_flight.add(tasks, expectation)
+        return in_flight

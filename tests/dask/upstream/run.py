@@ -52,7 +52,10 @@ def main() -> int:
     parser.add_argument("-k", dest="keyword", help="passed to pytest")
     parser.add_argument("--runslow", action="store_true", help="include tests marked slow")
     parser.add_argument(
-        "--ours", choices=["backhaul", "work-in-hand"], default="backhaul", help="what to compare"
+        "--ours",
+        choices=["backhaul", "work-in-hand", "scheduler-core"],
+        default="backhaul",
+        help="what to compare",
     )
     parser.add_argument("--only", choices=["control", "ours"], help="run one side")
     parser.add_argument("--test-seconds", type=float, help="time for each test, see `patience`")

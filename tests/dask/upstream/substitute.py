@@ -10,6 +10,8 @@ environment variable ``BACKHAUL_SUBSTITUTE`` names them:
     Ours.
 ``work-in-hand``
     Dask's own, with `backhaul.dask.in_flight` installed in every scheduler.
+``scheduler-core``
+    Dask's own, with `backhaul.dask.scheduler_core` installed in every scheduler.
 
 With this folder on ``PYTHONPATH``, ``sitecustomize`` beside this file arranges it in every process:
 pytest's own and the children that a test starts, as the environment is passed on.
@@ -29,12 +31,18 @@ from typing import Any
 
 VARIABLE = "BACKHAUL_SUBSTITUTE"
 
+#: What is installed in every scheduler, by name
+_IN_SCHEDULERS = {
+    "work-in-hand": "backhaul.dask.in_flight",
+    "scheduler-core": "backhaul.dask.scheduler_core.live",
+}
+
 
 def install() -> None:
     """Replace the classes and the registered backend; imports ``distributed`` if need be."""
     which = os.environ[VARIABLE]
-    if which == "work-in-hand":
-        _keep_workers_filled()
+    if which in _IN_SCHEDULERS:
+        _install_in_schedulers(_IN_SCHEDULERS[which])
         return
     import distributed.comm.tcp as tcp
     from distributed.comm.registry import backends
@@ -49,18 +57,17 @@ def install() -> None:
     _teach_owners_to_upstream()
 
 
-def _keep_workers_filled() -> None:
-    """Install work in hand at the end of each scheduler's ``__init__``."""
+def _install_in_schedulers(module: str) -> None:
+    """Call `install` of a module at the end of each scheduler's ``__init__``."""
     from distributed.scheduler import Scheduler
 
     # Now, as upstream's tests put the configuration back to what it was when they began.
-    from backhaul.dask.in_flight import install as install_work_in_hand
-
+    install_in = importlib.import_module(module).install
     initialize = Scheduler.__init__
 
     def install_after(self: Scheduler, *args: Any, **kwargs: Any) -> None:
         initialize(self, *args, **kwargs)
-        install_work_in_hand(self)
+        install_in(self)
 
     setattr(Scheduler, "__init__", install_after)  # noqa: B010
 

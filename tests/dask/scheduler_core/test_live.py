@@ -1,0 +1,327 @@
+"""A running scheduler whose state is in the core, and what happens when somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from distributed import (
+    Client,
+    Future,
+    LocalCluster,
+    Scheduler,
+    SchedulerPlugin,
+    Worker,
+    as_completed,
+    get_client,
+    rejoin,
+    secede,
+    wait,
+)
+from distributed.utils_test import gen_test, inc, slowinc
+
+import dask
+from backhaul.dask.scheduler_core import live
+from backhaul.dask.scheduler_core.live import LiveCore
+from backhaul.dask.scheduler_core.refusals import refusal
+
+KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
+
+
+@contextlib.asynccontextmanager
+async def cluster(
+    workers: int = 2, settings: dict[str, Any] | None = None
+) -> AsyncIterator[tuple[Client, Scheduler, LiveCore, list[Worker]]]:
+    """Start one in this process that keeps its state in the core and checks what comes out."""
+    settings = {
+        KEY: True,
+        # It looks at results of which there are several copies, every two seconds.
+        "distributed.scheduler.active-memory-manager.start": False,
+        **(settings or {}),
+    }
+    with dask.config.set(settings):
+        async with (
+            Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0", validate=True) as s,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            started = [
+                await stack.enter_async_context(Worker(s.address, nthreads=1, validate=True))
+                for _ in range(workers)
+            ]
+            client = await stack.enter_async_context(Client(s.address, asynchronous=True))
+            found = live.installed(s)
+            assert found is not None
+            yield client, s, found, started
+
+
+def add(*numbers: int) -> int:
+    return sum(numbers)
+
+
+@gen_test()
+async def test_a_map_and_what_depends_on_it_never_leave_the_core() -> None:
+    async with cluster() as (c, s, core, _):
+        for round_ in range(3):
+            futures = c.map(inc, range(50), pure=False)
+            total = c.submit(add, *futures)
+            assert await total == sum(range(1, 51))
+            assert await c.gather(futures) == list(range(1, 51))
+            assert core.is_active, core.escapes
+            assert len(s.tasks) >= 51
+            assert futures[0].key in s.tasks
+            assert "nobody" not in s.tasks
+            del futures, total
+            assert core.adoptions == 1, round_
+        while len(s.tasks):
+            await asyncio.sleep(0.01)
+        assert not core.specs
+        assert not core.escapes
+
+
+@gen_test()
+async def test_keys_that_are_no_texts() -> None:
+    async with cluster() as (c, s, core, _):
+        dsk: dict[Any, Any] = {("x", number): (inc, number) for number in range(10)}
+        dsk["y"] = (sum, [("x", number) for number in range(10)])
+        assert await c.get(dsk, "y", sync=False) == 55
+        numbers = c.get({100: (inc, 1), ("z", 2): (inc, 2)}, [100.0, ("z", 2)], sync=False)
+        assert await c.gather(numbers) == [2, 3]
+        del numbers
+        assert core.is_active
+        while len(s.tasks):
+            await asyncio.sleep(0.01)
+        assert core.texts.are_keys
+
+
+LOOKS: dict[str, Callable[[Scheduler], Any]] = {
+    "tasks": lambda s: dict(s.tasks),
+    "a task": lambda s: s.tasks[next(iter(s.tasks))].state,
+    "groups": lambda s: list(s.task_groups),
+    "processing": lambda s: [len(ws.processing) for ws in s.workers.values()],
+    "has_what": lambda s: [len(ws.has_what) for ws in s.workers.values()],
+    "wants_what": lambda s: [len(cs.wants_what) for cs in s.clients.values()],
+    "occupancy": lambda s: s.total_occupancy,
+    "validate_state": lambda s: s.validate_state(),
+    "transition_log": lambda s: len(s.transition_log),
+    "idle": lambda s: len(s.idle),
+    "computations": lambda s: [one.states for one in s.computations],
+    "spans": lambda s: [one.nbytes_total for one in s.extensions["spans"].spans.values()],
+    "stealing": lambda s: s.extensions["stealing"].balance(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@gen_test()
+async def test_whoever_looks_finds_dasks_own_state(look: str) -> None:
+    async with cluster() as (c, s, core, _):
+        roots = c.map(slowinc, range(20), delay=0.005)
+        pairs = [c.submit(add, one, other) for one, other in itertools.pairwise(roots)]
+        total = c.submit(add, *pairs)
+        await wait(roots[:3])
+        assert core.is_active
+        LOOKS[look](s)
+        if look != "stealing":
+            assert not core.is_active
+            assert type(s) is Scheduler
+            assert type(s.tasks) is dict
+            s.validate_state()
+        assert await total == sum(2 * number + 3 for number in range(19))
+        s.validate_state()
+        assert [tg.span_id for tg in s.task_groups.values()] == [
+            next(iter(s.extensions["spans"].spans))
+        ] * len(s.task_groups)
+        assert s.computations[-1].states["memory"] == 40
+        await c.close()
+        # Nothing is left, so the next graph is the core's again.
+        async with Client(s.address, asynchronous=True) as other:
+            assert await other.gather(other.map(inc, range(5))) == list(range(1, 6))
+            assert core.is_active
+            assert core.adoptions == 2
+
+
+@gen_test()
+async def test_groups_that_are_gone_keep_what_they_counted() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(inc, range(20))
+        await wait(futures)
+        del futures
+        while len(s.tasks):
+            await asyncio.sleep(0.01)
+        assert core.is_active
+        (span,) = s.extensions["spans"].spans.values()
+        assert span.states["forgotten"] == 20
+        assert span.done
+        assert span.stop >= span.start > 0
+        assert sum(span.all_durations.values()) > 0
+        assert core.is_active
+
+
+@gen_test()
+async def test_copies_that_are_too_many_are_dropped_by_the_core() -> None:
+    often = {
+        "distributed.scheduler.active-memory-manager.start": True,
+        "distributed.scheduler.active-memory-manager.interval": "20ms",
+    }
+    async with cluster(settings=often) as (c, s, core, workers):
+        one = c.submit(inc, 1, key="one")
+        await one
+        other = c.map(add, [one] * 40, range(40))
+        assert await c.gather(other) == list(range(2, 42))
+        while sum("one" in worker.data for worker in workers) != 1:
+            await asyncio.sleep(0.01)
+        assert core.is_active, core.escapes
+        assert core.core.holders_of("one")
+        assert await c.submit(inc, one) == 3
+        core.escape("to look at it")
+        s.validate_state()
+
+
+@gen_test()
+async def test_errors_come_out_as_ever() -> None:
+    async with cluster() as (c, s, core, _):
+        bad = c.submit(lambda: 1 // 0)
+        behind = c.submit(inc, bad)
+        with pytest.raises(ZeroDivisionError):
+            await behind
+        assert s.tasks[bad.key].state == "erred"
+        assert core.escapes == {"task-erred": 1}
+        again = c.submit(inc, 1, retries=2)
+        assert await again == 2
+
+
+@gen_test()
+async def test_a_worker_that_ends_loses_nothing() -> None:
+    async with cluster(workers=3) as (c, s, core, workers):
+        futures = c.map(slowinc, range(60), delay=0.01)
+        total = c.submit(add, *futures)
+        await wait(futures[:5])
+        assert core.is_active
+        await workers[0].close()
+        assert await total == sum(range(1, 61))
+        assert not core.is_active
+        s.validate_state()
+
+
+@gen_test()
+async def test_a_worker_that_joins_takes_part() -> None:
+    async with cluster(workers=1) as (c, s, core, _):
+        futures = c.map(slowinc, range(60), delay=0.01)
+        await wait(futures[:3])
+        assert core.is_active
+        async with Worker(s.address, nthreads=1, validate=True) as late:
+            assert await c.submit(add, *futures) == sum(range(1, 61))
+            assert late.state.executed_count > 0
+        s.validate_state()
+
+
+@gen_test()
+async def test_clients_come_and_go() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(inc, range(20))
+        async with Client(s.address, asynchronous=True) as other:
+            same = other.map(inc, range(20))
+            assert await other.gather(same) == await c.gather(futures)
+            assert core.is_active
+            assert await other.submit(inc, Future(futures[3].key, other)) == 5
+        assert await c.gather(futures) == list(range(1, 21))
+        s.validate_state()
+
+
+class Hears(SchedulerPlugin):
+    """Hears of transitions."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
+        self.heard.append((key, start, finish))
+
+
+@gen_test()
+async def test_a_plugin_that_hears_of_transitions_keeps_the_state_out() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(slowinc, range(20), delay=0.01)
+        await wait(futures[:2])
+        assert core.is_active
+        plugin = Hears()
+        s.add_plugin(plugin)
+        assert not core.is_active
+        await wait(futures)
+        assert sum(finish == "memory" for _, _, finish in plugin.heard) > 5
+        del futures
+        while s.tasks:
+            await asyncio.sleep(0.01)
+        assert refusal(s) == "the plugin Hears listens"
+        assert await c.submit(inc, 1) == 2
+        assert core.adoptions == 1
+
+
+def deep(number: int) -> int:
+    """Submit from a task, and wait for it."""
+    client = get_client()
+    future = client.submit(inc, number, pure=False)
+    secede()
+    result: int = future.result()
+    rejoin()
+    return result + 1
+
+
+@gen_test()
+async def test_tasks_that_submit_and_wait() -> None:
+    async with cluster() as (c, _, core, _):
+        assert await c.gather(c.map(deep, range(6), pure=False)) == list(range(2, 8))
+        async for future, result in as_completed(c.map(inc, range(9)), with_results=True):
+            assert result is not None
+            await future
+        assert core.adoptions >= 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+@gen_test()
+async def test_random_work_with_looks_at_random_moments(seed: int) -> None:
+    chance = random.Random(seed)
+    async with cluster(workers=2 + seed % 2) as (c, s, core, _):
+        for _ in range(4):
+            futures = c.map(inc, range(chance.randrange(5, 80)), pure=False)
+            numbers = [number + 1 for number in range(len(futures))]
+            for _ in range(chance.randrange(40)):
+                some = [chance.randrange(len(futures)) for _ in range(chance.randrange(1, 6))]
+                futures.append(c.submit(add, *(futures[one] for one in some), pure=False))
+                numbers.append(sum(numbers[one] for one in some))
+                if chance.random() < 0.1:
+                    await asyncio.sleep(0)
+                if chance.random() < 0.03:
+                    LOOKS[chance.choice(list(LOOKS))](s)
+            kept = chance.sample(range(len(futures)), chance.randrange(1, len(futures)))
+            kept_futures = [futures[one] for one in kept]
+            del futures
+            assert await c.gather(kept_futures) == [numbers[one] for one in kept]
+            if chance.random() < 0.3:
+                await c.cancel(c.map(slowinc, range(9), delay=0.01))
+            del kept_futures
+            if chance.random() < 0.5:
+                while len(s.tasks):
+                    await asyncio.sleep(0.01)
+        core.escape("the end")
+        s.validate_state()
+
+
+def test_in_a_cluster_of_processes() -> None:
+    with (
+        dask.config.set({KEY: True}),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, protocol="backhaul", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        core = live.installed(cluster.scheduler)
+        assert core is not None
+        futures = client.map(inc, range(500), pure=False)
+        assert client.gather(futures) == list(range(1, 501))
+        assert client.submit(inc, 1).result() == 2
+        assert core.adoptions == 1

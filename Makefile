@@ -157,9 +157,11 @@ simulate: ## 100,000 runs of two simulated peers, with faults at every step (SEE
 
 # A quarter of a second for each seed on a quiet machine; FIRST is the first of them
 .PHONY: differential
-differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through upstream's scheduler and ours, on both releases (SEEDS=100000)
+differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through upstream's scheduler and ours, and 1,000 through a worker's state machine, on both releases (SEEDS=100000)
 	$(BIN)/python -m tests.dask.scheduler_core --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
+	$(BIN)/python -m tests.dask.worker_core --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
+	$(NEWEST_VENV)/bin/python -m tests.dask.worker_core --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
 
 .PHONY: soak
 soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')

@@ -67,6 +67,9 @@ OURS = {
     "link_table.py": {"frame"},
     "machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
     "matrix.py": {"by_name", "cell", "found", "total"},
+    # A copy of an event
+    "plain_events.py": {"logged", "recommendations"},
+    "plain_steps.py": {"fetched", "forgotten", "found", "initial", "recommendations"},
     # The environment of processes that are started, as dask.multiprocessing.get sets it
     "processes.py": {"os.environ", "packed"},
     "prometheus.py": {"found"},
@@ -125,6 +128,41 @@ STATE = {
     "held_results.py": {"attributes[_ATTRIBUTE]"},
     # As Scheduler._apply_annotations
     "asked.py": {"ts.annotations", "ts.resource_restrictions"},
+    # As WorkerState.handle_stimulus and the functions that handle three events
+    "plain_events.py": {
+        "state.executed_count",
+        "state.generation",
+        "state.tasks[key]",
+        "stim.handled",
+        "ts.annotations",
+        "ts.done",
+        "ts.nbytes",
+        "ts.priority",
+        "ts.resource_restrictions",
+        "ts.run_id",
+        "ts.run_spec",
+        "ts.span_id",
+        "ts.type",
+    },
+    # As the transitions of WorkerState, its _purge_state and TaskCounter.transitions
+    "plain_steps.py": {
+        "counter._previous_ts",
+        "cumulative[name]",
+        "current[name]",
+        "current[ts.prefix, ts.state]",
+        "state.data[key]",
+        "state.nbytes",
+        "state.transition_counter",
+        "ts.coming_from",
+        "ts.done",
+        "ts.exception",
+        "ts.nbytes",
+        "ts.next",
+        "ts.previous",
+        "ts.state",
+        "ts.traceback",
+        "ts.traceback_text",
+    },
     # As SchedulerState.acquire_resources
     "scheduler_slots.py": {"ws.used_resources[name]"},
     # As Worker.set_resources and WorkerState._handle_compute_task

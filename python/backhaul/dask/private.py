@@ -55,7 +55,7 @@ from distributed.comm.registry import Backend, backends
 from distributed.comm.utils import OFFLOAD_THRESHOLD, from_frames, to_frames
 from distributed.core import ConnectionPool, Server, coerce_to_address, error_message
 from distributed.deploy.utils import nprocesses_nthreads as processes_and_threads
-from distributed.metrics import DelayedMetricsLedger, context_meter, time
+from distributed.metrics import DelayedMetricsLedger, context_meter, monotonic, time
 from distributed.nanny import Nanny, WorkerProcess
 from distributed.process import AsyncProcess
 from distributed.protocol import pickle
@@ -125,6 +125,7 @@ from distributed.worker_state_machine import (
     ComputeTaskEvent,
     ExecuteFailureEvent,
     ExecuteSuccessEvent,
+    FindMissingEvent,
     FreeKeysEvent,
     GatherDepSuccessEvent,
     RefreshWhoHasEvent,
@@ -134,6 +135,7 @@ from distributed.worker_state_machine import (
     SecedeEvent,
     StateMachineEvent,
     StealRequestEvent,
+    TaskCounter,
     TaskFinishedMsg,
     UnpauseEvent,
 )
@@ -154,6 +156,7 @@ __all__ = [
     "ClientState",
     "Comm",
     "CommClosedError",
+    "ComputeTaskEvent",
     "ConnectionPool",
     "Connector",
     "DaskListener",
@@ -163,6 +166,8 @@ __all__ = [
     "ExecuteFailureEvent",
     "ExecuteSuccessEvent",
     "FatalCommClosedError",
+    "FindMissingEvent",
+    "FreeKeysEvent",
     "Future",
     "FutureState",
     "GatherDepSuccessEvent",
@@ -186,6 +191,7 @@ __all__ = [
     "StateMachineEvent",
     "SystemMonitor",
     "Task",
+    "TaskCounter",
     "TaskFinishedMsg",
     "TaskGroup",
     "TaskPrefix",
@@ -233,6 +239,7 @@ __all__ = [
     "materialize_graph",
     "maybe_compress",
     "merge_and_deserialize",
+    "monotonic",
     "msgpack_decode_default",
     "msgpack_encode_default",
     "msgpack_opts",

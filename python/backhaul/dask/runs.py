@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
-from distributed import Status, WorkerPlugin
+from distributed import Status
 
+from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
     HeapSet,
     Worker,
@@ -328,10 +329,7 @@ def _is_plain(worker: Worker) -> bool:
     if slots is not None and not slots.is_idle:
         return False
     # A plugin hears of each task when it starts.
-    return all(
-        getattr(type(plugin), "transition", WorkerPlugin.transition) is WorkerPlugin.transition
-        for plugin in worker.plugins.values()
-    )
+    return no_plugin_hears_of_transitions(state)
 
 
 def _in_memory(data: Any, dependencies: Any) -> bool:

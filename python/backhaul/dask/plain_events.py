@@ -18,6 +18,8 @@ from backhaul.dask.plain_steps import (
     Instructions,
     Recommendations,
     recommended_starts,
+    remember,
+    take_on,
     work_off,
 )
 from backhaul.dask.private import (
@@ -49,12 +51,14 @@ def stepping_handle_stimulus(original: Callable[..., Instructions]) -> Callable[
         log_stimulus = self.stimulus_log.append
         for stim in stims:
             kind = type(stim)
+            #: What tasks were before they went on
+            initial: dict[Any, str] = {}
             if kind is ComputeTaskEvent:
                 log_stimulus(_logged_compute_task(stim, handled_s))
-                recommendations = _compute_task(self, stim, instructions)
+                recommendations = _compute_task(self, stim, instructions, initial)
             elif kind is ExecuteSuccessEvent:
                 log_stimulus(_logged_success(stim, handled_s))
-                recommendations = _execute_success(self, stim, instructions)
+                recommendations = _execute_success(self, stim, instructions, initial)
             elif kind is FreeKeysEvent:
                 stim.handled = handled_s
                 log_stimulus(stim)
@@ -63,7 +67,7 @@ def stepping_handle_stimulus(original: Callable[..., Instructions]) -> Callable[
                 if kind is not FindMissingEvent:
                     log_stimulus(stim.to_loggable(handled=handled_s))
                 recommendations = _handle(self, stim, instructions)
-            work_off(self, recommendations, stim.stimulus_id, instructions)
+            work_off(self, recommendations, stim.stimulus_id, instructions, initial)
         return instructions
 
     return handle_stimulus
@@ -100,7 +104,7 @@ def _handle(
 
 
 def _compute_task(
-    state: WorkerStateMachine, event: Any, instructions: Instructions
+    state: WorkerStateMachine, event: Any, instructions: Instructions, initial: dict[Any, str]
 ) -> Recommendations:
     """Take on a task that is new here and depends on nothing."""
     key = event.key
@@ -116,11 +120,14 @@ def _compute_task(
     ts.annotations = event.annotations
     ts.span_id = event.span_id
     ts.resource_restrictions = event.resource_restrictions
-    return {ts: "waiting"}
+    if event.resource_restrictions:
+        return {ts: "waiting"}
+    initial[ts] = "released"
+    return take_on(state, ts, event.stimulus_id)
 
 
 def _execute_success(
-    state: WorkerStateMachine, event: Any, instructions: Instructions
+    state: WorkerStateMachine, event: Any, instructions: Instructions, initial: dict[Any, str]
 ) -> Recommendations:
     """Note that a task has succeeded."""
     ts = state.tasks.get(event.key)
@@ -140,7 +147,13 @@ def _execute_success(
     ts.startstops.append({"action": "compute", "start": event.start, "stop": event.stop})
     ts.nbytes = event.nbytes
     ts.type = event.type
-    recommendations[ts] = ("memory", event.value, event.run_id)
+    if ts.state == "executing":
+        initial[ts] = "executing"
+        more = remember(state, ts, event.value, event.run_id, event.stimulus_id, instructions)
+        if more:
+            recommendations.update(more)
+    else:
+        recommendations[ts] = ("memory", event.value, event.run_id)
     return recommendations
 
 

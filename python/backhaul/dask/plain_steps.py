@@ -23,7 +23,14 @@ from backhaul.dask.private import (
 )
 from backhaul.dask.slotted_worker import SlottedWorkerState
 
-__all__ = ["Instructions", "Recommendations", "recommended_starts", "work_off"]
+__all__ = [
+    "Instructions",
+    "Recommendations",
+    "recommended_starts",
+    "remember",
+    "take_on",
+    "work_off",
+]
 
 #: States by task: what is to become of it
 Recommendations: TypeAlias = dict[Any, Any]
@@ -41,6 +48,7 @@ def work_off(
     recommendations: Recommendations,
     stimulus_id: str,
     instructions: Instructions,
+    initial: dict[Any, str],
 ) -> None:
     """Do what is recommended, and what follows from it; stands for `WorkerState._transitions`.
 
@@ -54,14 +62,66 @@ def work_off(
         The event that they come from.
     instructions : list
         Gains what the worker is to do.
+    initial : dict of TaskState to str
+        What tasks were that have gone on since the event came. Changed.
     """
-    initial: dict[Any, str] = {}
-    _work_off(state, recommendations, stimulus_id, instructions, initial)
+    if recommendations:
+        _work_off(state, recommendations, stimulus_id, instructions, initial)
     if state.data_needed:
         more, fetches = state._ensure_communicating(stimulus_id=stimulus_id)
         instructions += fetches
         _work_off(state, more, stimulus_id, instructions, initial)
     _count(state.task_counter, initial)
+
+
+def take_on(state: WorkerStateMachine, ts: Any, stimulus_id: str) -> Recommendations:
+    """Bring a new task that depends on nothing from released to ready.
+
+    Returns
+    -------
+    dict
+        What is recommended then.
+    """
+    key = ts.key
+    log = state.log.append
+    state.transition_counter += 2
+    log((key, "released", "waiting", "waiting", {key: "ready"}, stimulus_id, time()))
+    ts.state = "ready"
+    state.ready.add(ts)
+    starts = recommended_starts(state)
+    found = {each.key: finish for each, finish in starts.items()} if starts else {}
+    log((key, "waiting", "ready", "ready", found, stimulus_id, time()))
+    return starts
+
+
+def remember(
+    state: WorkerStateMachine,
+    ts: Any,
+    value: object,
+    run_id: int,
+    stimulus_id: str,
+    instructions: Instructions,
+) -> Recommendations:
+    """Bring a task that executes to memory.
+
+    Returns
+    -------
+    dict
+        What is recommended then.
+    """
+    state.transition_counter += 1
+    more, reports = state._transition_to_memory(
+        ts, value, "task-finished", run_id=run_id, stimulus_id=stimulus_id
+    )
+    # Where the value cannot be stored, it is an error's.
+    found = (
+        {each.key: new if type(new) is str else new[0] for each, new in more.items()}
+        if more
+        else {}
+    )
+    state.log.append((ts.key, "executing", "memory", ts.state, found, stimulus_id, time()))
+    instructions += reports
+    return more
 
 
 def _work_off(
@@ -88,13 +148,22 @@ def _work_off(
 
 def recommended_starts(state: WorkerStateMachine) -> Recommendations:
     """Recommend tasks to be executed, as `WorkerState._ensure_computing`, with a look before it."""
+    recommendations: Recommendations = {}
+    executing = state.executing
     if not state.running:
-        return {}
-    if len(state.executing) >= state.nthreads and (
-        type(state) is not SlottedWorkerState or state.constrained.slots.is_idle
+        return recommendations
+    if state.constrained._data or (
+        type(state) is SlottedWorkerState and not state.constrained.slots.is_idle
     ):
-        return {}
-    recommendations: Recommendations = state._ensure_computing()[0]
+        recommendations = state._ensure_computing()[0]
+        return recommendations
+    ready = state.ready
+    while len(executing) < state.nthreads and ready._data:
+        ts = ready.pop()
+        recommendations[ts] = "executing"
+        if ts.resource_restrictions:
+            state._acquire_resources(ts)
+        executing.add(ts)
     return recommendations
 
 
@@ -172,17 +241,8 @@ def _remember(
     instructions: Instructions,
 ) -> None:
     """Go from executing to memory."""
-    state.transition_counter += 1
     _memory, value, run_id = finish
-    more, reports = state._transition_to_memory(
-        ts, value, "task-finished", run_id=run_id, stimulus_id=stimulus_id
-    )
-    # Where the value cannot be stored, it is an error's.
-    found = {each.key: new if type(new) is str else new[0] for each, new in more.items()}
-    state.log.append((ts.key, "executing", "memory", ts.state, found, stimulus_id, time()))
-    if more:
-        recommendations.update(more)
-    instructions += reports
+    recommendations.update(remember(state, ts, value, run_id, stimulus_id, instructions))
 
 
 def _release(
@@ -307,7 +367,7 @@ def _count(counter: Any, initial: dict[Any, str]) -> None:
         if after != "forgotten":
             name = prefix, after
             current[name] = current.get(name, 0) + 1
-        if ts in new_tasks:
+        if new_tasks and ts in new_tasks:
             new_tasks.discard(ts)
             continue
         name = prefix, before
@@ -316,7 +376,8 @@ def _count(counter: Any, initial: dict[Any, str]) -> None:
             current[name] = left
         else:
             assert left == 0
-            del current[name]
+            # A Counter does so by way of a function in Python.
+            dict.__delitem__(current, name)
     for ts in new_tasks:
         current[ts.prefix, ts.state] += 1
     # Even where it is empty: in what order a set lists its members hangs on what it once had.

@@ -47,7 +47,9 @@ def dump(value: Any, *, deep: bool = True) -> Any:
     if isinstance(value, TaskState):
         return fields(value, "__weakref__") if deep else ("task", value.key)
     if isinstance(value, WorkerState):
-        found = fields(value, "tasks", "plugins", *LOGS)
+        found = fields(value, "tasks", "plugins", "waiting", *LOGS)
+        # Nobody looks in what order they are there.
+        found["waiting"] = sorted(task.key for task in value.waiting)
         found["tasks"] = [(key, dump(task)) for key, task in value.tasks.items()]
         return found
     if isinstance(value, (StateMachineEvent, Instruction, TaskCounter)):

@@ -36,7 +36,7 @@ OURS = {
     "declared.py": {"counted", "found", "parts"},
     "encryption.py": {"_made", "_wanted"},
     "execution.py": {"_current", "line", "ours", "stream"},
-    "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
+    "fast_paths.py": {"_described", "_slots_of", "copied", "handlers", "message"},
     # A lease, and a queue of the gate
     "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     # What is held, and what handles it
@@ -67,8 +67,8 @@ OURS = {
     "link_table.py": {"frame"},
     "machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
     "matrix.py": {"by_name", "cell", "found", "total"},
-    # A copy of an event
-    "plain_events.py": {"logged", "recommendations"},
+    # An event that we made, and the copy of one
+    "plain_events.py": {"event", "initial", "logged", "recommendations"},
     "plain_steps.py": {"fetched", "forgotten", "found", "initial", "recommendations"},
     # The environment of processes that are started, as dask.multiprocessing.get sets it
     "processes.py": {"os.environ", "packed"},
@@ -163,6 +163,8 @@ STATE = {
         "ts.traceback",
         "ts.traceback_text",
     },
+    # As Server.digest_metric
+    "task_metrics.py": {"greatest[label]", "since_heartbeat[label]", "totals[label]"},
     # As SchedulerState.acquire_resources
     "scheduler_slots.py": {"ws.used_resources[name]"},
     # As Worker.set_resources and WorkerState._handle_compute_task

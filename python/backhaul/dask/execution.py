@@ -29,10 +29,10 @@ from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.holding import holding, send_beside
 from backhaul.dask.leases import current_lease, lay_down, take_up
 from backhaul.dask.memory import allocate_in_arena
+from backhaul.dask.plain_events import execute_success_event
 from backhaul.dask.private import (
     WORKER_ANY_RUNNING,
     ExecuteFailureEvent,
-    ExecuteSuccessEvent,
     Reschedule,
     RescheduleEvent,
     Task,
@@ -260,12 +260,7 @@ class _Execution(asyncio.Future[None]):
         callbacks = context_meter._callbacks
         token = callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
         try:
-            start = time()
-            data = self._worker.data
-            self._data = {
-                dependency.key: data[dependency.key] for dependency in self.task_state.dependencies
-            }
-            stop = time()
+            self._data = self._inputs() if self.task_state.dependencies else {}
             #: A copy of the context that caused the instruction, as a task of asyncio has.
             self._context = contextvars.copy_context()
         except Exception:
@@ -273,10 +268,17 @@ class _Execution(asyncio.Future[None]):
             return False
         finally:
             callbacks.reset(token)
+        return True
+
+    def _inputs(self) -> dict[Any, Any]:
+        task_state, data = self.task_state, self._worker.data
+        start = time()
+        found = {dependency.key: data[dependency.key] for dependency in task_state.dependencies}
+        stop = time()
         # Threshold and record of Worker.execute.
         if stop - start > 0.005:
-            self.task_state.startstops.append({"action": "disk-read", "start": start, "stop": stop})
-        return True
+            task_state.startstops.append({"action": "disk-read", "start": start, "stop": stop})
+        return found
 
     def claim(self) -> None:
         """Have a thread begin with it, which the event loop hears of later."""
@@ -482,15 +484,8 @@ class _Execution(asyncio.Future[None]):
             value, nbytes, kind = self._outcome
             if self._worker.digests is not None:
                 self._worker.digests["task-duration"].add(max(0, stop_s - start_s))
-            return ExecuteSuccessEvent(
-                key=self._key,
-                run_id=self._run_id,
-                value=value,
-                start=start_s,
-                stop=stop_s,
-                nbytes=nbytes,
-                type=kind,
-                stimulus_id=f"task-finished-{time()}",
+            return execute_success_event(
+                self._key, self._run_id, value, start_s, stop_s, nbytes, kind
             )
         if isinstance(error, Reschedule):
             return RescheduleEvent(key=self._key, stimulus_id=f"reschedule-{time()}")

@@ -34,7 +34,12 @@ from backhaul.dask.private import (
 )
 from backhaul.dask.slotted_worker import SlottedWorkerState
 
-__all__ = ["no_plugin_hears_of_transitions", "stepping_handle_stimulus"]
+__all__ = [
+    "compute_task_event",
+    "execute_success_event",
+    "no_plugin_hears_of_transitions",
+    "stepping_handle_stimulus",
+]
 
 #: Dask's own log; what it says of each task at its lowest level is left to Dask
 _logger = logging.getLogger("distributed.worker.state_machine")
@@ -163,6 +168,60 @@ def _free_keys(state: WorkerStateMachine, event: Any) -> Recommendations:
     state.log.append(("free-keys", keys, event.stimulus_id, time()))
     tasks = state.tasks
     return {tasks[key]: "released" for key in keys if key in tasks}
+
+
+def compute_task_event(
+    *,
+    stimulus_id: str,
+    key: Any,
+    run_id: int,
+    who_has: Any,
+    nbytes: Any,
+    priority: Any,
+    run_spec: Any,
+    resource_restrictions: Any,
+    actor: bool,
+    annotations: Any,
+    span_id: str | None,
+) -> Any:
+    """Make a `ComputeTaskEvent` of the fields of its message, as the class does."""
+    event = object.__new__(ComputeTaskEvent)
+    event.stimulus_id = stimulus_id
+    event.handled = None
+    event.key = key
+    event.run_id = run_id
+    event.who_has = who_has
+    event.nbytes = nbytes
+    event.priority = tuple(priority) if isinstance(priority, list) else priority
+    event.run_spec = run_spec
+    event.resource_restrictions = resource_restrictions
+    event.actor = actor
+    event.annotations = annotations
+    event.span_id = span_id
+    return event
+
+
+def execute_success_event(
+    key: Any,
+    run_id: int,
+    value: object,
+    start_s: float,
+    stop_s: float,
+    nbytes: int,
+    kind: type | None,
+) -> Any:
+    """Make an `ExecuteSuccessEvent` of now, as the class does."""
+    event = object.__new__(ExecuteSuccessEvent)
+    event.stimulus_id = f"task-finished-{time()}"
+    event.handled = None
+    event.key = key
+    event.run_id = run_id
+    event.value = value
+    event.start = start_s
+    event.stop = stop_s
+    event.nbytes = nbytes
+    event.type = kind
+    return event
 
 
 def _logged_compute_task(event: Any, handled_s: float) -> Any:

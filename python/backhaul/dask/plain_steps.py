@@ -376,8 +376,8 @@ def _count(counter: Any, initial: dict[Any, str]) -> None:
             current[name] = left
         else:
             assert left == 0
-            # A Counter does so by way of a function in Python.
-            dict.__delitem__(current, name)
+            # What deletes items of a Counter is written in Python.
+            current.pop(name)
     for ts in new_tasks:
         current[ts.prefix, ts.state] += 1
     # Even where it is empty: in what order a set lists its members hangs on what it once had.

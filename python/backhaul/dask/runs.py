@@ -252,9 +252,10 @@ class Line:
             key = task_state.key
             if key in self._items:
                 continue
-            room_bytes -= sum(dependency.nbytes or 0 for dependency in task_state.dependencies)
-            if room_bytes < 0 or not _in_memory(worker.data, task_state.dependencies):
-                break
+            if dependencies := task_state.dependencies:
+                room_bytes -= sum(dependency.nbytes or 0 for dependency in dependencies)
+                if room_bytes < 0 or not _in_memory(worker.data, dependencies):
+                    break
             known = items.get(key)
             if known is None or known.task_state is not task_state:
                 known = self.prepare(task_state)

@@ -68,7 +68,7 @@ OURS = {
     "machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
     "matrix.py": {"by_name", "cell", "found", "total"},
     # An event that we made, and the copy of one
-    "plain_events.py": {"event", "initial", "logged", "recommendations"},
+    "plain_events.py": {"event", "initial", "logged"},
     "plain_steps.py": {"fetched", "forgotten", "found", "initial", "recommendations"},
     # The environment of processes that are started, as dask.multiprocessing.get sets it
     "processes.py": {"os.environ", "packed"},
@@ -128,6 +128,13 @@ STATE = {
     "held_results.py": {"attributes[_ATTRIBUTE]"},
     # As Scheduler._apply_annotations
     "asked.py": {"ts.annotations", "ts.resource_restrictions"},
+    # As TaskCounter.transitions
+    "task_counts.py": {
+        "counter._previous_ts",
+        "cumulative[name]",
+        "current[name]",
+        "current[ts.prefix, ts.state]",
+    },
     # As WorkerState.handle_stimulus and the functions that handle three events
     "plain_events.py": {
         "state.executed_count",
@@ -144,12 +151,8 @@ STATE = {
         "ts.span_id",
         "ts.type",
     },
-    # As the transitions of WorkerState, its _purge_state and TaskCounter.transitions
+    # As the transitions of WorkerState and its _purge_state
     "plain_steps.py": {
-        "counter._previous_ts",
-        "cumulative[name]",
-        "current[name]",
-        "current[ts.prefix, ts.state]",
         "state.data[key]",
         "state.nbytes",
         "state.transition_counter",

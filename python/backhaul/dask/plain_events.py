@@ -17,9 +17,11 @@ from distributed import WorkerPlugin
 from backhaul.dask.plain_steps import (
     Instructions,
     Recommendations,
-    recommended_starts,
+    execute,
     remember,
+    started,
     take_on,
+    threads_suffice,
     work_off,
 )
 from backhaul.dask.private import (
@@ -134,12 +136,13 @@ def _compute_task(
 def _execute_success(
     state: WorkerStateMachine, event: Any, instructions: Instructions, initial: dict[Any, str]
 ) -> Recommendations:
-    """Note that a task has succeeded."""
+    """Note that a task has succeeded, and start the next."""
     ts = state.tasks.get(event.key)
     if (
         ts is None
+        or ts.state != "executing"
         or ts.resource_restrictions
-        or (type(state) is SlottedWorkerState and not state.constrained.slots.is_idle)
+        or not threads_suffice(state)
     ):
         return _handle(state, event, instructions)
     ts.done = True
@@ -147,19 +150,20 @@ def _execute_success(
     state.executing.discard(ts)
     if state.long_running:
         state.long_running.discard(ts)
-    recommendations = recommended_starts(state)
-    assert ts not in recommendations
+    starts = started(state)
     ts.startstops.append({"action": "compute", "start": event.start, "stop": event.stop})
     ts.nbytes = event.nbytes
     ts.type = event.type
-    if ts.state == "executing":
-        initial[ts] = "executing"
-        more = remember(state, ts, event.value, event.run_id, event.stimulus_id, instructions)
-        if more:
-            recommendations.update(more)
-    else:
-        recommendations[ts] = ("memory", event.value, event.run_id)
-    return recommendations
+    stimulus_id = event.stimulus_id
+    initial[ts] = "executing"
+    more = remember(state, ts, event.value, event.run_id, stimulus_id, instructions)
+    if more or any(each.resource_restrictions for each in starts):
+        return {**dict.fromkeys(starts, "executing"), **more}
+    # The last first, as in Dask.
+    for each in reversed(starts):
+        initial[each] = "ready"
+        execute(state, each, stimulus_id, instructions)
+    return {}
 
 
 def _free_keys(state: WorkerStateMachine, event: Any) -> Recommendations:

@@ -18,17 +18,20 @@ from typing import Any, Final, TypeAlias
 from backhaul.dask.private import (
     WorkerStateMachine,
     instructions,
-    monotonic,
     time,
 )
 from backhaul.dask.slotted_worker import SlottedWorkerState
+from backhaul.dask.task_counts import count_transitions
 
 __all__ = [
     "Instructions",
     "Recommendations",
+    "execute",
     "recommended_starts",
     "remember",
+    "started",
     "take_on",
+    "threads_suffice",
     "work_off",
 ]
 
@@ -71,7 +74,7 @@ def work_off(
         more, fetches = state._ensure_communicating(stimulus_id=stimulus_id)
         instructions += fetches
         _work_off(state, more, stimulus_id, instructions, initial)
-    _count(state.task_counter, initial)
+    count_transitions(state.task_counter, initial)
 
 
 def take_on(state: WorkerStateMachine, ts: Any, stimulus_id: str) -> Recommendations:
@@ -147,24 +150,36 @@ def _work_off(
 
 
 def recommended_starts(state: WorkerStateMachine) -> Recommendations:
-    """Recommend tasks to be executed, as `WorkerState._ensure_computing`, with a look before it."""
-    recommendations: Recommendations = {}
-    executing = state.executing
-    if not state.running:
-        return recommendations
-    if state.constrained._data or (
-        type(state) is SlottedWorkerState and not state.constrained.slots.is_idle
-    ):
-        recommendations = state._ensure_computing()[0]
-        return recommendations
-    ready = state.ready
-    while len(executing) < state.nthreads and ready._data:
-        ts = ready.pop()
-        recommendations[ts] = "executing"
-        if ts.resource_restrictions:
-            state._acquire_resources(ts)
-        executing.add(ts)
+    """Recommend tasks to be executed, as `WorkerState._ensure_computing`."""
+    if threads_suffice(state):
+        return dict.fromkeys(started(state), "executing")
+    recommendations: Recommendations = state._ensure_computing()[0]
     return recommendations
+
+
+def threads_suffice(state: WorkerStateMachine) -> bool:
+    """Tell whether no task waits for, or holds, more than a thread."""
+    return not state.constrained._data and (
+        type(state) is not SlottedWorkerState or state.constrained.slots.is_idle
+    )
+
+
+def started(state: WorkerStateMachine) -> list[Any]:
+    """Take tasks that are to be executed from those that are ready, where threads suffice.
+
+    Returns
+    -------
+    list of TaskState
+        In order.
+    """
+    starts: list[Any] = []
+    if state.running:
+        executing, ready = state.executing, state.ready
+        while len(executing) < state.nthreads and ready._data:
+            ts = ready.pop()
+            starts.append(ts)
+            executing.add(ts)
+    return starts
 
 
 def _wait(
@@ -225,6 +240,13 @@ def _execute(
     instructions: Instructions,
 ) -> None:
     """Go from ready to executing."""
+    execute(state, ts, stimulus_id, instructions)
+
+
+def execute(
+    state: WorkerStateMachine, ts: Any, stimulus_id: str, instructions: Instructions
+) -> None:
+    """Bring a task that is ready to be executed."""
     state.transition_counter += 1
     ts.state = "executing"
     key = ts.key
@@ -346,42 +368,6 @@ def _purge(state: WorkerStateMachine, ts: Any) -> None:
     for heap in (state.ready, state.constrained):
         if heap._data:
             heap.discard(ts)
-
-
-def _count(counter: Any, initial: dict[Any, str]) -> None:
-    """Stand for `TaskCounter.transitions`."""
-    new_tasks = counter._new_tasks
-    if not initial and not new_tasks:
-        return
-    now = monotonic()
-    current = counter._current_count
-    if current:
-        elapsed_s = now - counter._previous_ts
-        cumulative = counter._cumulative_elapsed
-        for name, count in current.items():
-            cumulative[name] += elapsed_s * count
-    counter._previous_ts = now
-    for ts, before in initial.items():
-        prefix = ts.prefix
-        after = ts.state
-        if after != "forgotten":
-            name = prefix, after
-            current[name] = current.get(name, 0) + 1
-        if new_tasks and ts in new_tasks:
-            new_tasks.discard(ts)
-            continue
-        name = prefix, before
-        left = current[name] - 1
-        if left > 0:
-            current[name] = left
-        else:
-            assert left == 0
-            # What deletes items of a Counter is written in Python.
-            current.pop(name)
-    for ts in new_tasks:
-        current[ts.prefix, ts.state] += 1
-    # Even where it is empty: in what order a set lists its members hangs on what it once had.
-    new_tasks.clear()
 
 
 _Step: TypeAlias = Callable[

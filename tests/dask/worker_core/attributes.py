@@ -55,7 +55,11 @@ def dump(value: Any, *, deep: bool = True) -> Any:
     if isinstance(value, (StateMachineEvent, Instruction, TaskCounter)):
         return (type(value).__name__, fields(value))
     if isinstance(value, HeapSet):
-        heap = [(key, count, _key(reference())) for key, count, reference in value._heap]
+        # Those that have left stay until they are met, for as long as something holds the task.
+        heap = [
+            (key, count, dump(task, deep=False) if task in value._data else None)
+            for key, count, task in ((key, count, ref()) for key, count, ref in value._heap)
+        ]
         return ("heap", heap, value._inc, value._sorted, [dump(each, deep=False) for each in value])
     if isinstance(value, WorkerSlots):
         return (dump(value.waiting), sorted(value.held), value.beside, sorted(value.made_on))
@@ -74,10 +78,6 @@ def fields(value: Any, *but: str) -> dict[str, Any]:
         if name not in but:
             found[name] = dump(getattr(value, name, "not set"), deep=False)
     return found
-
-
-def _key(task: Any) -> Any:
-    return None if task is None else task.key
 
 
 def difference(theirs: Any, ours: Any, place: str = "") -> str | None:

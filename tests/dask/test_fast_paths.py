@@ -81,7 +81,7 @@ def test_only_classes_that_cannot_change_are_remembered() -> None:
         task.type = kind
         message = state._get_task_finished_msg(task, run_id=7, stimulus_id="s")
         assert pickle.loads(message.type) is kind
-    assert {MadeHere, Name, frozenset} & fast_paths._pickled.keys() == {frozenset}
+    assert {MadeHere, Name, frozenset} & fast_paths._described.keys() == {frozenset}
 
 
 # Events

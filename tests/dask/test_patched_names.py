@@ -43,7 +43,7 @@ OURS = {
     "declared.py": {"counted", "found", "parts"},
     "encryption.py": {"_made", "_wanted"},
     "execution.py": {"_current", "line", "ours", "stream"},
-    "fast_paths.py": {"_pickled", "_slots_of", "copied", "handlers"},
+    "fast_paths.py": {"_described", "_slots_of", "copied", "handlers", "message"},
     # A lease, and a queue of the gate
     "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     # What is held, and what handles it
@@ -74,6 +74,9 @@ OURS = {
     "link_table.py": {"frame"},
     "machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
     "matrix.py": {"by_name", "cell", "found", "total"},
+    # An event that we made, and the copy of one
+    "plain_events.py": {"event", "initial", "logged"},
+    "plain_steps.py": {"fetched", "forgotten", "found", "initial", "recommendations"},
     # The environment of processes that are started, as dask.multiprocessing.get sets it
     "processes.py": {"os.environ", "packed"},
     "prometheus.py": {"found"},
@@ -141,6 +144,46 @@ STATE = {
     "scheduler_core/handlers.py": {"self._live.scheduler.idle_since"},
     # What somebody else assigns
     "scheduler_core/live.py": {"self.scheduler"},
+    # As TaskCounter.transitions
+    "task_counts.py": {
+        "counter._previous_ts",
+        "cumulative[name]",
+        "current[name]",
+        "current[ts.prefix, ts.state]",
+    },
+    # As WorkerState.handle_stimulus and the functions that handle three events
+    "plain_events.py": {
+        "state.executed_count",
+        "state.generation",
+        "state.tasks[key]",
+        "stim.handled",
+        "ts.annotations",
+        "ts.done",
+        "ts.nbytes",
+        "ts.priority",
+        "ts.resource_restrictions",
+        "ts.run_id",
+        "ts.run_spec",
+        "ts.span_id",
+        "ts.type",
+    },
+    # As the transitions of WorkerState and its _purge_state
+    "plain_steps.py": {
+        "state.data[key]",
+        "state.nbytes",
+        "state.transition_counter",
+        "ts.coming_from",
+        "ts.done",
+        "ts.exception",
+        "ts.nbytes",
+        "ts.next",
+        "ts.previous",
+        "ts.state",
+        "ts.traceback",
+        "ts.traceback_text",
+    },
+    # As Server.digest_metric
+    "task_metrics.py": {"greatest[label]", "since_heartbeat[label]", "totals[label]"},
     # As SchedulerState.acquire_resources
     "scheduler_slots.py": {"ws.used_resources[name]"},
     # As Worker.set_resources and WorkerState._handle_compute_task

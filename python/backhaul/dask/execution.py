@@ -29,10 +29,10 @@ from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.holding import holding, send_beside
 from backhaul.dask.leases import current_lease, lay_down, take_up
 from backhaul.dask.memory import allocate_in_arena
+from backhaul.dask.plain_events import execute_success_event
 from backhaul.dask.private import (
     WORKER_ANY_RUNNING,
     ExecuteFailureEvent,
-    ExecuteSuccessEvent,
     Reschedule,
     RescheduleEvent,
     Task,
@@ -40,7 +40,6 @@ from backhaul.dask.private import (
     Worker,
     context_meter,
     error_message,
-    key_split,
     run_task,
     run_task_simple,
     sizeof,
@@ -50,6 +49,7 @@ from backhaul.dask.private import (
 )
 from backhaul.dask.runs import Line, event_loop_of, runs_are_on
 from backhaul.dask.slotted_worker import lease_of
+from backhaul.dask.task_metrics import publish, recorder, seconds_in
 from backhaul.dask.work_queue import quicken
 
 __all__ = ["direct_start", "start_execution"]
@@ -105,6 +105,12 @@ def start_execution(
     """
     task_state = worker.state.tasks[key]
     executor = worker.executors.get(executor_name)
+    line: Line | None = getattr(getattr(executor, "_work_queue", None), "line", None)
+    execution: Any = None if line is None else line.take(task_state)
+    if execution is not None and execution.is_claimed:
+        # It was looked at when it was laid out.
+        execution.name(span_id)
+        return True
     if (
         not isinstance(executor, ThreadPoolExecutor)
         or type(executor) not in _EXECUTORS
@@ -112,17 +118,14 @@ def start_execution(
         or not _is_ordinary(worker, task_state)
     ):
         return False
-    quicken(executor, partial(_line_for, worker, executor))
-    line: Line | None = getattr(executor._work_queue, "line", None)
-    execution: Any = None if line is None else line.take(task_state)
+    if line is None:
+        quicken(executor, partial(_line_for, worker, executor))
+        line = getattr(executor._work_queue, "line", None)
     if execution is None:
         execution = _Execution(worker, task_state, line)
         if not execution.take_data():
             return False
-    if execution.is_claimed:
-        execution.name(span_id)
-    else:
-        execution.submit(executor, span_id)
+    execution.submit(executor, span_id)
     return True
 
 
@@ -245,7 +248,7 @@ class _Execution(asyncio.Future[None]):
         #: When the instruction began: time that no other metric accounts for is "other".
         self._started_s = perf_counter()
         self._metrics: list[tuple[Any, float, str]] = []
-        self._measured = _recorder(self._metrics)
+        self._measured = recorder(self._metrics)
         #: What the task raised.
         self._error: BaseException | None = None
         #: What was raised around the task, or its `SystemExit` or `KeyboardInterrupt`.
@@ -257,12 +260,7 @@ class _Execution(asyncio.Future[None]):
         callbacks = context_meter._callbacks
         token = callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
         try:
-            start = time()
-            data = self._worker.data
-            self._data = {
-                dependency.key: data[dependency.key] for dependency in self.task_state.dependencies
-            }
-            stop = time()
+            self._data = self._inputs() if self.task_state.dependencies else {}
             #: A copy of the context that caused the instruction, as a task of asyncio has.
             self._context = contextvars.copy_context()
         except Exception:
@@ -270,10 +268,17 @@ class _Execution(asyncio.Future[None]):
             return False
         finally:
             callbacks.reset(token)
+        return True
+
+    def _inputs(self) -> dict[Any, Any]:
+        task_state, data = self.task_state, self._worker.data
+        start = time()
+        found = {dependency.key: data[dependency.key] for dependency in task_state.dependencies}
+        stop = time()
         # Threshold and record of Worker.execute.
         if stop - start > 0.005:
-            self.task_state.startstops.append({"action": "disk-read", "start": start, "stop": stop})
-        return True
+            task_state.startstops.append({"action": "disk-read", "start": start, "stop": stop})
+        return found
 
     def claim(self) -> None:
         """Have a thread begin with it, which the event loop hears of later."""
@@ -404,7 +409,7 @@ class _Execution(asyncio.Future[None]):
             self._outcome = error_message(error)
         finally:
             # Time that the task itself measured is neither CPU nor waiting time of the thread.
-            metered_s = self._metered_s()
+            metered_s = seconds_in(self._metrics, self._metrics_before)
             spent_cpu_s = max(0.0, thread_time() - cpu_s - metered_s)
             stop_s = time()
             spent_other_s = max(0.0, stop_s - wall_s - metered_s - spent_cpu_s)
@@ -433,7 +438,9 @@ class _Execution(asyncio.Future[None]):
         worker = self._worker
         self._forget()
         self.set_result(None)
-        waited_s = perf_counter() - self._submitted_s - self._metered_s()
+        waited_s = (
+            perf_counter() - self._submitted_s - seconds_in(self._metrics, self._metrics_before)
+        )
         self._metrics.append(("executor", max(0.0, waited_s), "seconds"))
         if self._broken is None:
             worker.threads[self._key] = self._thread
@@ -449,7 +456,9 @@ class _Execution(asyncio.Future[None]):
         finally:
             _current.started = None
             try:
-                self._publish(event)
+                publish(
+                    worker, self.task_state, self._span_id, event, self._metrics, self._started_s
+                )
             finally:
                 for execution, executor in started:
                     execution._enqueue(executor)
@@ -475,15 +484,8 @@ class _Execution(asyncio.Future[None]):
             value, nbytes, kind = self._outcome
             if self._worker.digests is not None:
                 self._worker.digests["task-duration"].add(max(0, stop_s - start_s))
-            return ExecuteSuccessEvent(
-                key=self._key,
-                run_id=self._run_id,
-                value=value,
-                start=start_s,
-                stop=stop_s,
-                nbytes=nbytes,
-                type=kind,
-                stimulus_id=f"task-finished-{time()}",
+            return execute_success_event(
+                self._key, self._run_id, value, start_s, stop_s, nbytes, kind
             )
         if isinstance(error, Reschedule):
             return RescheduleEvent(key=self._key, stimulus_id=f"reschedule-{time()}")
@@ -536,33 +538,6 @@ class _Execution(asyncio.Future[None]):
                 stimulus_id=f"execute-unknown-error-{time()}",
             )
 
-    def _metered_s(self) -> float:
-        """Sum up what was measured since it was queued."""
-        measured = self._metrics[self._metrics_before :]
-        return sum(value for _, value, unit in measured if unit == "seconds")
-
-    def _publish(self, event: Any) -> None:
-        """Add what was measured to the worker's metrics, as ``BaseWorker._finalize_metrics``."""
-        coarse: str | None = None
-        if isinstance(event, ExecuteSuccessEvent):
-            state = self._worker.state.tasks.get(self._key)
-            if state is None or state.state != "memory":
-                coarse = "cancelled"
-        elif isinstance(event, ExecuteFailureEvent):
-            coarse = "failed"
-        else:
-            coarse = "cancelled"
-        spent_s = perf_counter() - self._started_s
-        prefix = key_split(self._key)
-        digest = self._worker.digest_metric
-        for label, value, unit in self._metrics:
-            if coarse is None or unit != "seconds":
-                digest(("execute", self._span_id, prefix, label, unit), value)
-            if coarse is None and unit == "seconds":
-                spent_s -= value
-        name = "execute", self._span_id, prefix, coarse or "other", "seconds"
-        digest(name, max(0.0, spent_s))
-
 
 def _raise(error: BaseException) -> NoReturn:
     raise error
@@ -580,15 +555,6 @@ def _is_coroutine(run_spec: Any) -> bool:
         ) or type(function) is BuiltinFunctionType:
             run_spec._is_coro = False
     return bool(run_spec.is_coro)
-
-
-def _recorder(metrics: list[tuple[Any, float, str]]) -> Callable[[Any, float, str], None]:
-    """Make a callback of a context meter; a context may keep it for long, so it holds no task."""
-
-    def measured(label: Any, value: float, unit: str) -> None:
-        metrics.append((label, value, unit))
-
-    return measured
 
 
 def _line_for(worker: Worker, executor: ThreadPoolExecutor) -> Line | None:

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from dask.utils import typename
-
 from backhaul.dask.private import (
     SpillBuffer,
     StateMachineEvent,
@@ -20,9 +18,14 @@ from backhaul.dask.private import (
     WorkerStateMachine,
     context_meter,
 )
-from backhaul.dask.small_results import carrying
+from backhaul.dask.small_results import CarryingTaskFinishedMsg, carried_value, carrying
 
-__all__ = ["add_copy", "direct_handle_event", "quick_finished_message", "quick_getitem"]
+__all__ = [
+    "add_copy",
+    "direct_handle_event",
+    "quick_finished_message",
+    "quick_getitem",
+]
 
 
 def direct_handle_event(original: Any) -> Callable[..., Any]:
@@ -72,9 +75,10 @@ def add_copy(_: None) -> Callable[[StateMachineEvent], StateMachineEvent]:
     return __copy__
 
 
-#: Pickles of classes that are always the same: those that are compiled into a module.
-_pickled: dict[type, bytes] = {}
-_PICKLED_MAX = 1000
+#: Pickles and names of classes for which they are always the same: those that are compiled into a
+#: module
+_described: dict[type, tuple[bytes, str]] = {}
+_DESCRIBED_MAX = 1000
 #: ``Py_TPFLAGS_HEAPTYPE``: the class was made while the program ran.
 _MADE_AT_RUN_TIME = 1 << 9
 
@@ -86,28 +90,30 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
         self: WorkerStateMachine, ts: Any, run_id: int, stimulus_id: str
     ) -> TaskFinishedMsg:
         kind = ts.type
-        if self.validate or type(kind) is not type or kind.__flags__ & _MADE_AT_RUN_TIME:
+        described = None if self.validate else _described.get(kind)
+        if described is None:
             message = original(self, ts, run_id=run_id, stimulus_id=stimulus_id)
-            return carrying(self, ts, message)
-        pickled = _pickled.get(kind)
-        if pickled is None:
-            message = original(self, ts, run_id=run_id, stimulus_id=stimulus_id)
-            if len(_pickled) < _PICKLED_MAX:
-                _pickled[kind] = message.type
+            if (
+                type(kind) is type
+                and not kind.__flags__ & _MADE_AT_RUN_TIME
+                and len(_described) < _DESCRIBED_MAX
+            ):
+                _described[kind] = message.type, message.typename
             return carrying(self, ts, message)
         assert ts.nbytes is not None
-        message = TaskFinishedMsg(
-            key=ts.key,
-            run_id=run_id,
-            nbytes=ts.nbytes,
-            type=pickled,
-            typename=typename(kind),
-            metadata=ts.metadata,
-            thread=self.threads.get(ts.key),
-            startstops=ts.startstops,
-            stimulus_id=stimulus_id,
-        )
-        return carrying(self, ts, message)
+        value = carried_value(self, ts, ts.nbytes)
+        message = object.__new__(TaskFinishedMsg if value is None else CarryingTaskFinishedMsg)
+        message.key = key = ts.key
+        message.run_id = run_id
+        message.nbytes = ts.nbytes
+        message.type, message.typename = described
+        message.metadata = ts.metadata
+        message.thread = self.threads.get(key)
+        message.startstops = ts.startstops
+        message.stimulus_id = stimulus_id
+        if value is not None:
+            message.value = value  # type: ignore[attr-defined]
+        return message
 
     return _get_task_finished_msg
 

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
-from distributed import Status, WorkerPlugin
+from distributed import Status
 
+from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
     HeapSet,
     Worker,
@@ -251,9 +252,10 @@ class Line:
             key = task_state.key
             if key in self._items:
                 continue
-            room_bytes -= sum(dependency.nbytes or 0 for dependency in task_state.dependencies)
-            if room_bytes < 0 or not _in_memory(worker.data, task_state.dependencies):
-                break
+            if dependencies := task_state.dependencies:
+                room_bytes -= sum(dependency.nbytes or 0 for dependency in dependencies)
+                if room_bytes < 0 or not _in_memory(worker.data, dependencies):
+                    break
             known = items.get(key)
             if known is None or known.task_state is not task_state:
                 known = self.prepare(task_state)
@@ -328,10 +330,7 @@ def _is_plain(worker: Worker) -> bool:
     if slots is not None and not slots.is_idle:
         return False
     # A plugin hears of each task when it starts.
-    return all(
-        getattr(type(plugin), "transition", WorkerPlugin.transition) is WorkerPlugin.transition
-        for plugin in worker.plugins.values()
-    )
+    return no_plugin_hears_of_transitions(state)
 
 
 def _in_memory(data: Any, dependencies: Any) -> bool:

@@ -38,6 +38,7 @@ __all__ = [
     "RESULT",
     "CarryingTaskFinishedMsg",
     "ResultCarrier",
+    "carried_value",
     "carrying",
     "install_for_scheduler",
     "install_for_worker",
@@ -71,9 +72,15 @@ class CarryingTaskFinishedMsg(TaskFinishedMsg):
 
     def to_dict(self) -> dict[str, Any]:
         # Dask's goes by the annotations of the class, which are not these.
-        found = {name: getattr(self, name) for name in TaskFinishedMsg.__annotations__}
         return {
-            **found,
+            "key": self.key,
+            "run_id": self.run_id,
+            "nbytes": self.nbytes,
+            "type": self.type,
+            "typename": self.typename,
+            "metadata": self.metadata,
+            "thread": self.thread,
+            "startstops": self.startstops,
             "op": self.op,
             "stimulus_id": self.stimulus_id,
             "status": "OK",
@@ -98,24 +105,7 @@ def carrying(state: WorkerStateMachine, ts: Any, message: TaskFinishedMsg) -> Ta
     TaskFinishedMsg
         The message, or one that carries the result.
     """
-    if not _asked:
-        return message
-    bytes_max, worker_of = _asked.get(getattr(state, "address", ""), (-1, None))
-    worker = None if worker_of is None or message.nbytes > bytes_max else worker_of()
-    # Another worker of this process may have had the address before.
-    if worker is None or worker.state is not state:
-        return message
-    if len(worker.batched_stream.buffer) > _WAITING_MAX:
-        return message
-    data = state.data
-    if type(data) is SpillBuffer:
-        # Without counting as a read of it.
-        data = data.fast
-    elif type(data) is not dict:
-        return message
-    if ts.key not in data:
-        return message
-    value = pickled_if_plain(data[ts.key], bytes_max)
+    value = carried_value(state, ts, message.nbytes)
     if value is None:
         return message
     carried = object.__new__(CarryingTaskFinishedMsg)
@@ -123,6 +113,43 @@ def carrying(state: WorkerStateMachine, ts: Any, message: TaskFinishedMsg) -> Ta
         setattr(carried, name, getattr(message, name))
     carried.value = value
     return carried
+
+
+def carried_value(state: WorkerStateMachine, ts: Any, nbytes: int) -> bytes | None:
+    """Pickle the result of a task, if the scheduler asked for it.
+
+    Parameters
+    ----------
+    state : distributed.worker_state_machine.WorkerState
+        Of the worker.
+    ts : distributed.worker_state_machine.TaskState
+        The task; its result is in memory.
+    nbytes : int
+        What Dask says that the result takes.
+
+    Returns
+    -------
+    bytes or None
+        None if it is not asked for, not plain, or too large.
+    """
+    if not _asked:
+        return None
+    bytes_max, worker_of = _asked.get(getattr(state, "address", ""), (-1, None))
+    worker = None if worker_of is None or nbytes > bytes_max else worker_of()
+    # Another worker of this process may have had the address before.
+    if worker is None or worker.state is not state:
+        return None
+    if len(worker.batched_stream.buffer) > _WAITING_MAX:
+        return None
+    data = state.data
+    if type(data) is SpillBuffer:
+        # Without counting as a read of it.
+        data = data.fast
+    elif type(data) is not dict:
+        return None
+    if ts.key not in data:
+        return None
+    return pickled_if_plain(data[ts.key], bytes_max)
 
 
 def install_for_worker(worker: Worker) -> None:

@@ -15,7 +15,13 @@ from types import CodeType
 from typing import Any
 
 from backhaul.dask.comm import BackhaulComm
-from backhaul.dask.private import CommClosedError, Worker, iscoroutinefunction
+from backhaul.dask.plain_events import compute_task_event
+from backhaul.dask.private import (
+    CommClosedError,
+    ComputeTaskEvent,
+    Worker,
+    iscoroutinefunction,
+)
 from backhaul.dask.small_results import tell_scheduler
 
 __all__ = ["draining_handle_stream", "handle_stream"]
@@ -129,9 +135,9 @@ class _Handler:
         The handler.
     is_awaited : bool
         Whether what it returns is to be awaited.
-    event : type or None
+    event : callable or None
         If all that it does is to make an event of its arguments and give it to the state machine of
-        a worker: the class of the event.
+        a worker: what makes the event.
     worker : Worker or None
         That worker.
     """
@@ -141,13 +147,14 @@ class _Handler:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.is_awaited = iscoroutinefunction(function)
-        self.event: type | None = None
+        self.event: Callable[..., Any] | None = None
         self.worker: Worker | None = None
         if getattr(function, "__code__", None) in _STIMULUS_CODES:
             cells = dict(
                 zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
             )
-            self.event = cells["cls"].cell_contents
+            kind = cells["cls"].cell_contents
+            self.event = compute_task_event if kind is ComputeTaskEvent else kind
             self.worker = cells["self"].cell_contents
 
 

@@ -120,6 +120,8 @@ def in_order(client: Client, *functions: Any) -> list[Any]:
 async def test_a_thread_takes_tasks_in_the_order_of_the_state_machine(
     client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
 ) -> None:
+    # It measures how far the scheduler's clock is off, which times of tasks are corrected by.
+    worker.periodic_callbacks["heartbeat"].stop()
     first = await hold(client, eventually)
     urgencies = random.Random(1).sample(range(100), 100)
     futures = [
@@ -275,6 +277,8 @@ async def test_a_task_that_leaves_the_pool_takes_nothing_more_with_it(
 async def test_a_worker_that_pauses_begins_nothing_more(
     client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
 ) -> None:
+    # It has a worker go on that is paused for no want of memory.
+    worker.periodic_callbacks["memory_monitor"].stop()
     first = await hold(client, eventually)
     futures = in_order(client, begin, held, begin)
     await eventually(lambda: len(worker.state.ready) == 3)

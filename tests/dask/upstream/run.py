@@ -154,7 +154,11 @@ def run(
         if not report.exists():
             show((log / f"{name}.log").read_text(errors="replace")[-2000:])
             raise SystemExit(f"pytest did not finish {file}")
-        outcome.update(read_report(report))
+        found = read_report(report)
+        # By a keyword, none of a file may be meant.
+        if not found and keyword is None:
+            raise SystemExit(f"pytest ran nothing of {file}, which is relative to {checkout}")
+        outcome.update(found)
     return outcome
 
 

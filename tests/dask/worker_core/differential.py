@@ -1,0 +1,257 @@
+"""One stream of events for Dask's state machine of a worker and for ours, compared after each.
+
+Both are of upstream's class. Dask's goes through its own functions; before each event for ours,
+what `backhaul.dask.patches` has for the class is put into it, and taken out after. Time stands
+still while an event is handled, and a task's hash is that of its key, as sets list their members by
+hashes and upstream's hash is an address.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import distributed.worker_state_machine as upstream
+from distributed.worker_state_machine import StateMachineEvent, TaskState, WorkerState
+
+from backhaul.dask import plain_events, plain_steps, task_counts
+from backhaul.dask.patches import PATCHES
+from backhaul.dask.slotted_worker import give_slots
+from backhaul.dask.worker_slots import WorkerSlots
+
+from .attributes import LOGS, difference, dump
+from .stream import ADDRESS, Event, Refused, Stream
+
+#: Those of what is compared
+SWITCHES = ("hot-path.execution", "hot-path.transitions")
+
+#: Events that are handled together, one list after another
+Batches = list[list[Event]]
+
+
+class Clock:
+    """Time that passes between events only."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class RefusingDict(dict[Any, object]):
+    """Stores everything but what cannot be pickled, as a full worker that spills."""
+
+    def __setitem__(self, key: Any, value: object) -> None:
+        if type(value) is Refused:
+            raise TypeError(f"cannot store {key}")
+        super().__setitem__(key, value)
+
+
+class Patches:
+    """What is in the place of functions of Dask's, put there for a moment."""
+
+    def __init__(self) -> None:
+        owners = (WorkerState, StateMachineEvent)
+        self._patches = [
+            patch
+            for patch in PATCHES
+            if patch.owner in owners
+            and patch.switch in ("hot-path.execution", "hot-path.transitions")
+        ]
+        assert len(self._patches) == 4, self._patches
+        for patch in self._patches:
+            assert patch.refusal() is None, patch.refusal()
+        self._both = []
+        for patch in self._patches:
+            replacement = patch.install()
+            self._both.append((patch.owner, patch.name, replacement.ours, replacement.original))
+            assert replacement.take_back()
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        for owner, name, ours, _ in self._both:
+            setattr(owner, name, ours)
+        try:
+            yield
+        finally:
+            for owner, name, _, original in self._both:
+                if original is None:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, original)
+
+
+class Pair:
+    """Both state machines, with the settings that a seed gives."""
+
+    def __init__(self, seed: int, patches: Patches, clock: Clock) -> None:
+        self._patches = patches
+        self._clock = clock
+        #: Whether tasks wait in slots, as on workers that speak over our comms
+        slotted = seed % 2 == 1
+        self.theirs, self.ours = (self._state(seed, slotted) for _ in range(2))
+        #: How much of each log is known to be equal
+        self._compared = dict.fromkeys(LOGS, 0)
+
+    @staticmethod
+    def _state(seed: int, slotted: bool) -> WorkerState:
+        state = WorkerState(
+            nthreads=(1, 1, 2, 3)[seed // 2 % 4],
+            address=ADDRESS,
+            data=RefusingDict() if seed % 5 == 0 else {},
+            threads={},
+            resources={"R": 2},
+            transfer_incoming_count_limit=(9999, 1)[seed // 3 % 2],
+            validate=False,
+            transfer_message_bytes_limit=50 if seed % 7 == 0 else float("inf"),
+        )
+        state.log, state.stimulus_log = deque(), deque()
+        if slotted:
+            give_slots(state, WorkerSlots({"R": 2}, beside_max=1))
+        return state
+
+    def apply(self, batch: list[Event]) -> tuple[str | None, list[Any] | None]:
+        """Have both handle events; say what differs then, and what upstream's wants to be done.
+
+        The latter is None if both refused them.
+        """
+        self._clock.now_s += 0.25
+        # Nothing is known of the steps that refused: no state to go on from.
+        theirs = _handled(self.theirs.handle_stimulus, batch)
+        with self._patches.installed():
+            ours = _handled(self.ours.handle_stimulus, batch)
+        if isinstance(theirs, Exception) or isinstance(ours, Exception):
+            found = difference(_shown(theirs), _shown(ours), "refused")
+        else:
+            found = difference(dump(theirs), dump(ours), "instructions")
+        for name in LOGS:
+            found = found or self._new_entries(name)
+        found = found or difference(dump(self.theirs), dump(self.ours))
+        return found, None if isinstance(theirs, Exception) else theirs
+
+    def _new_entries(self, name: str) -> str | None:
+        """Say what differs in what a log has gained."""
+        begin = self._compared[name]
+        theirs, ours = (
+            dump(list(itertools.islice(getattr(state, name), begin, None)))
+            for state in (self.theirs, self.ours)
+        )
+        self._compared[name] = len(getattr(self.theirs, name))
+        return difference(theirs, ours, f"/{name}")
+
+
+def _handled(handle: Callable[..., Any], batch: list[Event]) -> Any:
+    try:
+        return handle(*(event.make() for event in batch))
+    except Exception as error:
+        return error
+
+
+def _shown(outcome: Any) -> str:
+    return f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else "nothing"
+
+
+class Differential:
+    """Runs streams from seeds."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._clock = Clock()
+        for module in (upstream, plain_events, plain_steps, task_counts):
+            for name in ("time", "monotonic"):
+                if hasattr(module, name):
+                    setattr(module, name, self._clock)
+        TaskState.__hash__ = _hash_of_key  # type: ignore[assignment,method-assign]
+        self.counted: Counter[str] = Counter()
+
+    def run(self, seed: int, length: int) -> tuple[Batches, str | None]:
+        """Run a stream; return its events, and what differed after the last."""
+        pair = Pair(seed, self._patches, self._clock)
+        stream = Stream(seed, wild=seed % 4 == 0)
+        batches: Batches = []
+        for _ in range(length):
+            batches.append(stream.next(pair.theirs))
+            self.counted.update(event.kind.__name__ for event in batches[-1])
+            found, instructions = pair.apply(batches[-1])
+            if found:
+                return batches, found
+            if instructions is None:
+                self.counted["ended by a refusal"] += 1
+                break
+            self.counted.update(f"told {type(each).__name__}" for each in instructions)
+            stream.told(instructions)
+        self.counted["transitions"] += pair.theirs.transition_counter
+        return batches, None
+
+    def replay(self, seed: int, batches: Batches) -> str | None:
+        """Run events that were made before; return what differs."""
+        pair = Pair(seed, self._patches, self._clock)
+        for batch in batches:
+            found, instructions = pair.apply(batch)
+            if found or instructions is None:
+                return found
+        return None
+
+    def shrink(self, seed: int, batches: Batches) -> Batches:
+        """Leave out what is not needed for a difference."""
+        for at in reversed(range(len(batches))):
+            shorter = batches[:at] + batches[at + 1 :]
+            if self.replay(seed, shorter):
+                batches = shorter
+        return batches
+
+
+def _hash_of_key(task: TaskState) -> int:
+    return hash(task.key)
+
+
+def _break(step: str) -> None:
+    """Have ours leave something out, which must be noticed."""
+    if step == "count":
+        plain_steps.count_transitions = lambda *_: None  # type: ignore[attr-defined]
+    else:
+        start, _, finish = step.partition("-")
+        written_out = plain_steps._STEPS[start, finish]
+
+        def unlogged(state: Any, *arguments: Any, **options: Any) -> None:
+            written_out(state, *arguments, **options)
+            state.log.pop()
+
+        plain_steps._STEPS[start, finish] = unlogged
+
+
+def main(arguments: list[str]) -> int:
+    """Run streams, and say what differs; return the status to exit with."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--length", type=int, default=60, help="steps of each at most")
+    parser.add_argument("--break", dest="broken", help="a step of ours that goes wrong")
+    options = parser.parse_args(arguments)
+    logging.disable()
+    if options.broken:
+        _break(options.broken)
+    runs = Differential()
+    failed: list[int] = []
+    began_s = time.perf_counter()
+    for seed in itertools.count(options.first):
+        if seed == options.first + options.seeds or len(failed) == 5:
+            break
+        batches, found = runs.run(seed, options.length)
+        runs.counted["seeds"] += 1
+        if found:
+            failed.append(seed)
+            print(f"seed {seed}, step {len(batches)}: {found}")
+            for batch in runs.shrink(seed, batches):
+                print(
+                    "   ", *(f"{each.kind.__name__} {each.fields}" for each in batch), sep="\n    "
+                )
+    print(f"{dict(runs.counted)} in {time.perf_counter() - began_s:.0f} s; failed: {failed}")
+    return 1 if failed else 0

@@ -1,0 +1,40 @@
+"""A worker's state machine and Dask's are equal on random events; `make differential` for more."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def differential(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # A process of its own: hashes of upstream's tasks are others there.
+    return subprocess.run(
+        [sys.executable, "-m", "tests.dask.worker_core", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_equal_on_a_few_streams() -> None:
+    ended = differential("--seeds", "24")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    counted = re.search(r"'transitions': (\d+)", ended.stdout)
+    assert counted, ended.stdout
+    assert int(counted[1]) > 1000, ended.stdout
+
+
+@pytest.mark.parametrize("broken", ["count", "memory-released"])
+def test_what_is_left_out_is_noticed(broken: str) -> None:
+    ended = differential("--seeds", "4", "--break", broken)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "upstream has" in ended.stdout

@@ -22,7 +22,7 @@ from tornado.log import app_log
 
 from backhaul.dask.private import Client, Future
 
-__all__ = ["Outbox", "collected_release", "collected_send", "outbox_of"]
+__all__ = ["Outbox", "collected_release", "collected_send", "outbox_of", "sends_by_outbox"]
 
 _ATTRIBUTE = "_backhaul_outbox"
 
@@ -99,7 +99,7 @@ def collected_release(original: Callable[..., Any]) -> Callable[..., None]:
 
     def release(self: Future[Any]) -> None:
         client = self._client
-        if client is None or not self._state or not _sends_by_outbox(client):
+        if client is None or not self._state or not sends_by_outbox(client):
             original(self)
         elif not self._cleared and client.generation == self._generation:
             self._cleared = True
@@ -123,7 +123,8 @@ def outbox_of(client: Client) -> Outbox:
     return outbox
 
 
-def _sends_by_outbox(client: Client) -> bool:
+def sends_by_outbox(client: Client) -> bool:
+    """Tell whether what a client sends goes through its outbox."""
     sends = getattr(type(client)._send_to_scheduler, "__code__", None)
     return sends is _SEND_CODE and "_send_to_scheduler" not in vars(client)
 

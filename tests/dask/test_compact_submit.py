@@ -197,8 +197,9 @@ async def submissions(client: Client, scheduler: Scheduler, *workers: Worker) ->
     addresses = {worker.address: number for number, worker in enumerate(workers)}
     first = workers[0].address
     futures: dict[str, Any] = {}
-    with dask.config.set({"distributed.diagnostics.computations.nframes": 1}):
+    with dask.config.set({"distributed.diagnostics.computations.nframes": 2}):
         futures["code"] = client.submit(inc, 0)
+        futures["code of one"] = client.submit(np.sum, np.ones(4), key="code")
     futures["plain"] = client.submit(inc, 1)
     futures["again"] = client.submit(inc, 1)
     futures["named"] = client.submit(inc, 2, key="named")
@@ -238,7 +239,11 @@ async def submissions(client: Client, scheduler: Scheduler, *workers: Worker) ->
         for name in ("tasks", "new_tasks", "key_collisions")
     ]
     found["computations"] = [
-        (sorted(group.name for group in each.groups), len(each.code), sorted(each.annotations))
+        (
+            sorted(group.name for group in each.groups),
+            [[frame.code for frame in code] for code in each.code],
+            sorted(each.annotations),
+        )
         for each in scheduler.computations
     ]
     found["spans"] = sorted(
@@ -287,7 +292,7 @@ def test_the_scheduler_knows_the_same_of_a_task_as_upstream_s_way() -> None:
     upstream = gen_cluster(config={SWITCH: False}, **two)(submissions)()
     keys = ours.pop("ours")
     assert upstream.pop("ours") == []
-    # All but what is the same task again, and the one with an array.
+    # All but what is the same task again, and those with an array.
     assert len(keys) == 18
     assert "array" not in keys
     for name in upstream:

@@ -16,6 +16,7 @@ import pickle
 import uuid
 from collections.abc import Callable
 from numbers import Number
+from types import FunctionType
 from typing import Any, Final
 
 from dask.utils import funcname
@@ -52,6 +53,7 @@ FIFO_TIMEOUT: Final = "100 ms"
 
 def compact_submit(original: Callable[..., Any]) -> Callable[..., Any]:
     """Make a `Client.submit` that sends one compact message where it can."""
+    compactly = _submitted
 
     def submit(
         self: Client,
@@ -76,69 +78,82 @@ def compact_submit(original: Callable[..., Any]) -> Callable[..., Any]:
             "priority": priority,
             "allow_other_workers": allow_other_workers,
         }
-        is_actor = actor or actors
-        if (
-            not callable(func)
-            or (allow_other_workers and (allow_other_workers is not True or workers is None))
-            or not _may_submit(self)
-        ):
-            return original(
-                self,
-                func,
-                *args,
-                key=key,
-                fifo_timeout=fifo_timeout,
-                actor=is_actor,
-                pure=pure,
-                **options,
-                **kwargs,
-            )
-        if key is None:
-            if pure and not is_actor:
-                key = f"{funcname(func)}-{function_token(func, kwargs, args)}"
-            else:
-                key = f"{funcname(func)}-{uuid.uuid4()}"
-        with self._refcount_lock:
-            if key in self.futures:
-                return Future(key, self)
-        named: dict[str, Any] = {name: parse_input(value) for name, value in kwargs.items()}
-        task = Task(key, func, *(parse_input(arg) for arg in args), **named)
-        kept = codec.encode_task(task)
-        if kept is None:
-            return original(
-                self,
-                func,
-                *args,
-                key=key,
-                fifo_timeout=fifo_timeout,
-                actor=is_actor,
-                pure=pure,
-                **options,
-                **kwargs,
-            )
-        message: dict[str, Any] = {"op": SUBMIT, "key": key, "spec": kept}
-        if task.dependencies:
-            message["dependencies"] = list(task.dependencies)
-        if is_actor:
-            message["actor"] = True
-        if fifo_timeout != FIFO_TIMEOUT:
-            message["fifo_timeout"] = fifo_timeout
-        with self._refcount_lock:
-            if annotations := _annotations(**options):
-                message["annotations"] = ToPickle(annotations)
-            validate_key(key)
-            future: Future[Any] = Future(key, self)
-            nframes = dask.config.get("distributed.diagnostics.computations.nframes")
-            if nframes > 0 and (code := self._get_computation_code(nframes=nframes)):
-                message["code"] = ToPickle(code)
-            submitting_task = getattr(thread_state, "key", None)
-            if submitting_task is not None:
-                message["submitting_task"] = submitting_task
-            outbox_of(self).add(_Sending(self), message)
-        logger.debug("Submit %s(...), %s", funcname(func), key)
-        return future
+        actor = actor or actors
+        future, key = compactly(self, func, args, kwargs, key, actor, pure, fifo_timeout, options)
+        if future is not None:
+            return future
+        return original(
+            self,
+            func,
+            *args,
+            key=key,
+            fifo_timeout=fifo_timeout,
+            actor=actor,
+            pure=pure,
+            **options,
+            **kwargs,
+        )
 
-    return submit
+    # Dask tells by the name of the module which frames are its own and which a user's.
+    ours = FunctionType(
+        submit.__code__, {"__name__": original.__module__}, None, None, submit.__closure__
+    )
+    ours.__kwdefaults__ = submit.__kwdefaults__
+    return ours
+
+
+def _submitted(
+    client: Client,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    key: Any,
+    actor: Any,
+    pure: Any,
+    fifo_timeout: Any,
+    options: dict[str, Any],
+) -> tuple[Future[Any] | None, Any]:
+    """Submit a task in a compact message, if it can be; its future, or None, and its key."""
+    loose = options["allow_other_workers"]
+    if (
+        not callable(func)
+        or (loose and (loose is not True or options["workers"] is None))
+        or not _may_submit(client)
+    ):
+        return None, key
+    if key is None:
+        if pure and not actor:
+            key = f"{funcname(func)}-{function_token(func, kwargs, args)}"
+        else:
+            key = f"{funcname(func)}-{uuid.uuid4()}"
+    with client._refcount_lock:
+        if key in client.futures:
+            return Future(key, client), key
+    named: dict[str, Any] = {name: parse_input(value) for name, value in kwargs.items()}
+    task = Task(key, func, *(parse_input(arg) for arg in args), **named)
+    kept = codec.encode_task(task)
+    if kept is None:
+        return None, key
+    message: dict[str, Any] = {"op": SUBMIT, "key": key, "spec": kept}
+    if task.dependencies:
+        message["dependencies"] = list(task.dependencies)
+    if actor:
+        message["actor"] = True
+    if fifo_timeout != FIFO_TIMEOUT:
+        message["fifo_timeout"] = fifo_timeout
+    with client._refcount_lock:
+        if annotations := _annotations(**options):
+            message["annotations"] = ToPickle(annotations)
+        validate_key(key)
+        future: Future[Any] = Future(key, client)
+        if code := _code(client):
+            message["code"] = ToPickle(code)
+        submitting_task = getattr(thread_state, "key", None)
+        if submitting_task is not None:
+            message["submitting_task"] = submitting_task
+        outbox_of(client).add(_Sending(client), message)
+    logger.debug("Submit %s(...), %s", funcname(func), key)
+    return future, key
 
 
 def update_graph_of(message: dict[str, Any]) -> dict[str, Any]:
@@ -202,6 +217,16 @@ def _understands(client: Client) -> bool:
     stream: Any = client.scheduler_comm
     comm = None if stream is None else stream.comm
     return isinstance(comm, BackhaulComm) and offers(comm, SUBMIT)
+
+
+def _code(client: Client) -> tuple[Any, ...]:
+    """Give the code of the user's around the call, as much as the configuration wants."""
+    nframes = dask.config.get("distributed.diagnostics.computations.nframes")
+    if nframes <= 0:
+        return ()
+    # Two frames are ours.
+    found = client._get_computation_code(nframes=nframes + 2)
+    return tuple(each for each in found if each.filename != __file__)[-nframes:]
 
 
 def _annotations(

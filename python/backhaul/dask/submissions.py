@@ -144,7 +144,7 @@ class Submissions:
             )
         except Exception as error:
             scheduler.log_event(["scheduler", client], {**event, "status": "error"})
-            logger.error(str(error))
+            logger.error("Task %r cannot be submitted: %s", key, error)
             found = error_message(error)
             scheduler.report(
                 {

@@ -30,7 +30,7 @@ from distributed.utils import offload
 from distributed.utils_test import gen_cluster, inc
 
 import dask
-from backhaul.dask import activation, compact_submit
+from backhaul.dask import activation, compact_submit, resources
 from backhaul.dask.codec import codec
 from backhaul.dask.kept_specs import KeptSpec, Unloadable, keep
 from backhaul.dask.offers import SUBMIT
@@ -509,3 +509,23 @@ async def test_a_task_whose_worker_is_gone_runs_again(
     again = client.submit(inc, future)
     assert await again == 3
     assert type(scheduler.tasks["task"].run_spec) is KeptSpec
+
+
+@resources(A=1)
+def asking(x: int) -> int:
+    return x + 1
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
+async def test_what_a_function_asks_for_is_heard(
+    client: Client, scheduler: Scheduler, worker: Worker
+) -> None:
+    keys = submitted(scheduler)
+    assert await client.submit(asking, 1, key="asking") == 2
+    nested = client.submit(map, asking, [1], key="nested")
+    plain_task = client.submit(inc, 1, key="plain")
+    await wait([nested, plain_task])
+    assert scheduler.tasks["nested"].resource_restrictions == {"A": 1}
+    # Nobody looked into it.
+    assert type(scheduler.tasks["plain"].run_spec) is KeptSpec
+    assert keys == ["plain"]

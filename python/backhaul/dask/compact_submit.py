@@ -41,6 +41,7 @@ from backhaul.dask.private import (
     validate_key,
 )
 from backhaul.dask.quick_tokens import function_token
+from backhaul.dask.requests import anyone_asks, needs_of
 
 __all__ = ["FIFO_TIMEOUT", "compact_submit", "update_graph_of"]
 
@@ -131,7 +132,8 @@ def _submitted(
             return Future(key, client), key
     named: dict[str, Any] = {name: parse_input(value) for name, value in kwargs.items()}
     task = Task(key, func, *(parse_input(arg) for arg in args), **named)
-    kept = codec.encode_task(task)
+    # What a function asks for, the scheduler reads in the function.
+    kept = None if anyone_asks() and needs_of(task) is not None else codec.encode_task(task)
     if kept is None:
         return None, key
     message: dict[str, Any] = {"op": SUBMIT, "key": key, "spec": kept}

@@ -35,10 +35,12 @@ def test_a_real_trace_has_the_stages_of_every_process(tmp_path: Path) -> None:
     }
     for roles in stages.values():
         assert {"one submit", "submit", "result", "write", "key-in-memory"} <= roles["client"]
-        assert {"update-graph", "create tasks", "task-finished"} <= roles["scheduler"]
+        assert {"create tasks", "task-finished"} <= roles["scheduler"]
         assert {"state machine", "the function", "write"} <= roles["worker 0"]
     # What the shortcuts are about
-    assert "gather" in stages["without"]["scheduler"]
+    assert {"update-graph", "gather"} <= stages["without"]["scheduler"]
+    assert "backhaul-submit" in stages["with "]["scheduler"]
+    assert "update-graph" not in stages["with "]["scheduler"]
     assert "gather" not in stages["with "]["scheduler"]
     assert "backhaul-result" in stages["with "]["client"]
     for event in events:

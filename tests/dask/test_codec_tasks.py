@@ -259,10 +259,26 @@ def test_a_function_that_no_longer_is_under_its_name_is_sent_by_value() -> None:
         assert result(module.f) == 2
         frames = codec.dumps([ToPickle(Task("k", module.f))])
         del module.f
-        with pytest.raises(AttributeError, match="Can't get attribute 'f' on <module"):
-            codec.loads(frames)
-    with pytest.raises(ModuleNotFoundError, match=module.__name__):
-        codec.loads(frames)
+        # It is the fault of one task, not of the message that it is in.
+        with pytest.raises(
+            RuntimeError, match="AttributeError: Can't get attribute 'f' on <module"
+        ):
+            codec.loads(frames)[0]()
+    with pytest.raises(RuntimeError, match=f"ModuleNotFoundError: .*{module.__name__}") as raised:
+        codec.loads(frames)[0]()
+    assert isinstance(raised.value.__cause__, ModuleNotFoundError)
+
+
+def test_a_function_among_the_arguments_that_is_nowhere_fails_its_task_too() -> None:
+    module = types.ModuleType("backhaul_test_module")
+    exec("def f(): return 1", module.__dict__)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module.__name__, module)
+        frames = codec.dumps([ToPickle(Task("k", print, [partial(module.f, 1)], x=2))])
+    task = codec.loads(frames)[0]
+    assert task.key == "k"
+    with pytest.raises(RuntimeError, match=module.__name__):
+        task()
 
 
 def test_no_id_is_taken_for_that_of_an_older_function() -> None:

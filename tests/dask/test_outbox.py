@@ -64,6 +64,35 @@ def test_calls_are_made_in_order_in_one_callback(loop: Loop, outbox: Outbox) -> 
     assert loop.turn() == 0
 
 
+def release(*keys: str) -> dict[str, Any]:
+    return {"op": "client-releases-keys", "keys": list(keys), "client": "me"}
+
+
+def test_releases_that_follow_each_other_are_one_message(loop: Loop, outbox: Outbox) -> None:
+    sent: list[Any] = []
+    elsewhere: list[Any] = []
+    graph = {"op": "update-graph", "keys": ["f"]}
+    messages = [release("a"), release("b"), graph, release("f"), release("c", "d"), release("e")]
+    for message in messages:
+        outbox.add(sent.append, message)
+    outbox.add(elsewhere.append, release("g"))
+    assert loop.turn() == 1
+    assert sent == [release("a", "b"), graph, release("f"), release("c", "d"), release("e")]
+    assert elsewhere == [release("g")]
+    # No message of the sender's was changed.
+    assert messages[0] == release("a")
+    assert loop.turn() == 0
+
+
+def test_so_many_releases_are_no_more_than_a_message_may_have(loop: Loop, outbox: Outbox) -> None:
+    sent: list[Any] = []
+    for number in range(1000):
+        outbox.add(sent.append, release(str(number)))
+    assert loop.turn() == 1
+    assert [len(message["keys"]) for message in sent] == [256, 256, 256, 232]
+    assert [key for message in sent for key in message["keys"]] == [str(n) for n in range(1000)]
+
+
 def test_what_a_call_adds_comes_after_the_others_in_the_next_turn(
     loop: Loop, outbox: Outbox
 ) -> None:

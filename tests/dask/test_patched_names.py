@@ -33,6 +33,8 @@ OURS = {
     "backend.py": {"comm"},
     "codec.py": {"compression", "frames", "header"},
     "comm.py": {"ours", "self._finalizer"},
+    # A message of ours, and what it says of a task
+    "compact_submit.py": {"annotations", "message", "ours"},
     # The environment, while UCX reads it
     "context.py": {"_contexts", "os.environ"},
     "device_arrays.py": {"header"},
@@ -48,6 +50,8 @@ OURS = {
     "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     # What is held, and what handles it
     "held_results.py": {"ours"},
+    # A task of a class of ours
+    "kept_specs.py": {"self", "spec"},
     "flows.py": {"found", "names", "reported", "total"},
     # What a worker says of one comm
     "lane_map.py": {"found"},
@@ -80,6 +84,7 @@ OURS = {
     # The environment of processes that are started, as dask.multiprocessing.get sets it
     "processes.py": {"os.environ", "packed"},
     "prometheus.py": {"found"},
+    "quick_tokens.py": {"_known"},
     # What we made
     "reports.py": {"report"},
     # The function of a user's that is decorated
@@ -241,6 +246,8 @@ STATE = {
         "ws.status",
     },
     "scheduler_core/heap.py": {"queue._data", "queue._inc", "queue._sorted"},
+    # As Scheduler.update_graph
+    "submissions.py": {"metrics", "scheduler._active_graph_updates"},
     # The registry of comms, as distributed.comm.ucx and distributed-ucxx at their import
     "ucx_scheme.py": {"backends[scheme]"},
 }

@@ -19,6 +19,8 @@ from backhaul.dask.small_graphs import GRAPHS_IN_TURN_MAX, TASKS_MAX
 
 SWITCH = "distributed.comm.backhaul.hot-path.small-graphs"
 CLUSTER: dict[str, Any] = {
+    # What submit sends is a graph.
+    "config": {"distributed.comm.backhaul.hot-path.submit": False},
     "client": True,
     "nthreads": [("127.0.0.1", 1)],
     "scheduler_kwargs": {"protocol": "backhaul"},

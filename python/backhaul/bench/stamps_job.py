@@ -26,6 +26,7 @@ _FUNCTIONS: Final = {
     "client": {
         "distributed.client:Client.submit": "submit",
         "distributed.client:Client._graph_to_futures": "graph, pickle",
+        "backhaul.dask.compact_submit:function_token": "token",
         "distributed.client:Future.result": "result",
         "distributed.client:Client._gather_remote": "gather",
         "backhaul.dask.outbox:Outbox._work_off": "send",
@@ -49,6 +50,7 @@ _HANDLERS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "scheduler": {
         "stream_handlers": (
             "update-graph",
+            "backhaul-submit",
             "task-finished",
             "client-releases-keys",
             "release-worker-data",

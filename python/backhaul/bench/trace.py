@@ -36,6 +36,7 @@ SHORTCUTS: Final = (
     "hot-path.ride-along",
     "small-results.enabled",
     "hot-path.result",
+    "hot-path.submit",
 )
 
 #: How many, unless something else is asked for

@@ -82,11 +82,12 @@ def install_for(server: Any) -> None:
     """
     # Each imports what it needs: a worker does without the scheduler's part.
     if isinstance(server, Scheduler):
-        from backhaul.dask import account, in_flight, scheduler_slots, small_results
+        from backhaul.dask import account, in_flight, scheduler_slots, small_results, submissions
 
         # Below the in-flight window, which calls it as Dask's own.
         small_results.install_for_scheduler(server)
         in_flight.install(server)
+        submissions.install_for_scheduler(server)
         account.install(server)
         scheduler_slots.install(server)
         if switched_on("placement.enabled"):

@@ -11,7 +11,7 @@ from typing import Final
 import distributed.stealing
 from distributed import Scheduler
 
-from backhaul.dask.offers import SMALL_RESULTS
+from backhaul.dask.offers import SMALL_RESULTS, SUBMIT
 from backhaul.dask.patching import InstancePatch
 from backhaul.dask.private import (
     AsyncProcess,
@@ -19,12 +19,14 @@ from backhaul.dask.private import (
     Client,
     ClientState,
     Computation,
+    GraphNode,
     HeapSet,
     Nanny,
     NannyMemoryManager,
     SchedulerState,
     SpansSchedulerExtension,
     SystemMonitor,
+    Task,
     TaskFinishedMsg,
     TaskGroup,
     TaskPrefix,
@@ -38,6 +40,7 @@ from backhaul.dask.private import (
     WorkStealing,
     log_errors,
     task_slots_available,
+    update_graph,
 )
 from backhaul.dask.resource_patches import RESOURCE_PATCHES
 
@@ -60,6 +63,7 @@ __all__ = [
     "SMALL_RESULTS_TELLERS",
     "STEAL_RESPONSE",
     "STREAM_CLASS",
+    "SUBMISSIONS",
     "TASK_DECISION",
     "TASK_FINISHED",
     "WORKER_MEMORY",
@@ -111,6 +115,22 @@ SMALL_RESULTS_TELLERS: Final = InstancePatch(
         Scheduler.add_client: "43ffdaa14b08",
         Scheduler.remove_client: "074ea311e34c",
         Scheduler.worker_send: "43b9db20aad0",
+    },
+)
+
+#: Tasks that clients submit one by one: one operation more, of `backhaul.dask.submissions`
+SUBMISSIONS: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['backhaul-submit']",
+    without="each task is submitted as an expression",
+    item=SUBMIT,
+    read={
+        update_graph: "042ec25aa66b",
+        Scheduler._create_taskstate_from_graph: "280fa75deeb6",
+        Scheduler._find_lost_dependencies: "0d78ba184402",
+        Scheduler._generate_taskstates: "e77932a6b8d4",
+        SchedulerState._task_to_msg: "13eb3b7e9c31",
+        GraphNode: "4928dcd1f6ea",
+        Task: "ab586b5a0fd9",
     },
 )
 
@@ -360,6 +380,7 @@ INSTANCE_PATCHES: Final = (
     RESULTS_FINISHED,
     SMALL_RESULTS_TELLERS,
     RESULT_REQUESTS,
+    SUBMISSIONS,
     *CLIENT_RESULTS.values(),
     QUEUED_TASK_DECISION,
     TASK_DECISION,

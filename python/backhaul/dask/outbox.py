@@ -6,7 +6,8 @@ and sent waits in one queue, in the order in which it came, and one callback wor
 
 Against other callbacks of the same loop nothing comes later than in Dask, and something may come
 earlier; among themselves messages and releases keep their order, so what a graph needs is not
-released before the graph has been sent.
+released before the graph has been sent. Releases that follow each other go as one message, which
+Dask's scheduler takes as well: a client that drops a list had it handle one for each future.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ from tornado.log import app_log
 
 from backhaul.dask.private import Client, Future
 
-__all__ = ["Outbox", "collected_release", "collected_send", "outbox_of"]
+__all__ = ["Outbox", "collected_release", "collected_send", "outbox_of", "sends_by_outbox"]
 
 _ATTRIBUTE = "_backhaul_outbox"
+
+#: What a client sends when its last future of a key is gone
+_RELEASES = "client-releases-keys"
+#: Most keys of one such message: some milliseconds of a scheduler's
+_RELEASED_MAX = 256
 
 
 class Outbox:
@@ -65,9 +71,14 @@ class Outbox:
         # Before the calls are counted: one that is added from here on is either counted below, or
         # schedules another round.
         self._is_scheduled = False
+        left = len(self._calls)
         try:
-            for _ in range(len(self._calls)):
+            while left > 0:
                 call, argument = self._calls.popleft()
+                left -= 1
+                if _releases_one(argument):
+                    argument = self._with_releases_after(call, argument, left)
+                    left -= len(argument["keys"]) - 1
                 try:
                     call(argument)
                 except Exception:
@@ -79,6 +90,30 @@ class Outbox:
             # Some are left if a call was interrupted, as by KeyboardInterrupt.
             if self._calls:
                 self._schedule()
+
+    def _with_releases_after(
+        self, call: Callable[[Any], object], message: dict[str, Any], left: int
+    ) -> dict[str, Any]:
+        """Take the releases of single keys that come next, at most so many, into one message."""
+        keys = list(message["keys"])
+        for _ in range(min(left, _RELEASED_MAX - 1)):
+            next_call, following = self._calls[0]
+            if next_call != call or not _releases_one(following):
+                break
+            self._calls.popleft()
+            keys += following["keys"]
+        return {**message, "keys": keys}
+
+
+def _releases_one(argument: Any) -> bool:
+    """Tell whether an argument is the message by which a client releases one key."""
+    return (
+        type(argument) is dict
+        and argument.get("op") == _RELEASES
+        and len(argument) == 3
+        and "client" in argument
+        and len(argument["keys"]) == 1
+    )
 
 
 def collected_send(original: Callable[..., Any]) -> Callable[..., None]:
@@ -99,7 +134,7 @@ def collected_release(original: Callable[..., Any]) -> Callable[..., None]:
 
     def release(self: Future[Any]) -> None:
         client = self._client
-        if client is None or not self._state or not _sends_by_outbox(client):
+        if client is None or not self._state or not sends_by_outbox(client):
             original(self)
         elif not self._cleared and client.generation == self._generation:
             self._cleared = True
@@ -123,7 +158,8 @@ def outbox_of(client: Client) -> Outbox:
     return outbox
 
 
-def _sends_by_outbox(client: Client) -> bool:
+def sends_by_outbox(client: Client) -> bool:
+    """Tell whether what a client sends goes through its outbox."""
     sends = getattr(type(client)._send_to_scheduler, "__code__", None)
     return sends is _SEND_CODE and "_send_to_scheduler" not in vars(client)
 

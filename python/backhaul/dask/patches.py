@@ -31,11 +31,14 @@ from backhaul.dask.private import (
     FreeKeysEvent,
     Future,
     FutureState,
+    GraphNode,
     HeapSet,
     LLGExpr,
+    MapExpr,
     Server,
     SpillBuffer,
     StateMachineEvent,
+    Task,
     TaskCounter,
     TaskFinishedMsg,
     ThreadPoolExecutor,
@@ -47,6 +50,7 @@ from backhaul.dask.private import (
     log_errors,
     materialize_graph,
     offload,
+    parse_input,
     pool_worker,
     run_actor,
     run_task,
@@ -252,6 +256,30 @@ PATCHES: tuple[Patch, ...] = (
             offload: "d8c86146670c",
             LLGExpr: "8f2f688147e6",
         },
+    ),
+    # No expression, and one pickle that the scheduler does not open
+    Patch(
+        switch="hot-path.submit",
+        owner=Client,
+        name="submit",
+        replace="compact_submit.compact_submit",
+        read={
+            Client.submit: "f7700dc68809",
+            Client._graph_to_futures: "3357da93545b",
+            Client._send_to_scheduler_safe: "6ca335890717",
+            GraphNode: "4928dcd1f6ea",
+            Task: "ab586b5a0fd9",
+            parse_input: "0c710c7cc0a7",
+            "dask.tokenize": "edc3202efc14",
+        },
+    ),
+    # Names of tasks, for all calls of a map together
+    Patch(
+        switch="hot-path.submit",
+        owner=MapExpr,
+        name="keys",
+        replace="map_keys.quick_keys",
+        read={MapExpr: "a10a921df4f9", "dask.tokenize": "edc3202efc14"},
     ),
     # A client says that it holds results before it hears of the first
     Patch(

@@ -24,6 +24,7 @@ from backhaul._native import ResourcePlaces
 from backhaul.dask.asked import BESIDE_TASKS, Asked, AskedTasks
 from backhaul.dask.config import resource_limits
 from backhaul.dask.declared import Declared, checked, totals
+from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.private import HeapSet, TaskState, WorkerState
 from backhaul.dask.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
 from backhaul.dask.resource_patches import (
@@ -166,7 +167,8 @@ class SchedulerSlots:
         if not looks and not with_annotations:
             return with_annotations
         for ts in tasks:
-            found = needs_of(ts.run_spec) if looks else None
+            # Its client has looked into one that is kept: it asks for nothing.
+            found = needs_of(ts.run_spec) if looks and type(ts.run_spec) is not KeptSpec else None
             if found is not None or ts.resource_restrictions:
                 self._note(ts, found)
         return with_annotations

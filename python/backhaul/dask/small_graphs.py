@@ -30,7 +30,7 @@ from backhaul.dask.private import (
     materialize_graph,
 )
 
-__all__ = ["GRAPHS_IN_TURN_MAX", "TASKS_MAX", "inline_offload"]
+__all__ = ["GRAPHS_IN_TURN_MAX", "TASKS_MAX", "inline_offload", "turn"]
 
 #: Most tasks of a graph that is handled at once: some 20 µs of work
 TASKS_MAX: Final = 16
@@ -71,14 +71,15 @@ class _Turn(threading.local):
         self.graphs = 0
 
 
-_turn = _Turn()
+#: Graphs that this thread has handled in this turn, whoever did
+turn: Final = _Turn()
 
 
 def inline_offload(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Make an `offload` for the scheduler that turns small graphs into tasks at once."""
 
     def offload(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        if func is materialize_graph and _is_small(kwargs.get("expr")) and _turn.has_room():
+        if func is materialize_graph and _is_small(kwargs.get("expr")) and turn.has_room():
             return _Done(func(*args, **kwargs))
         return original(func, *args, **kwargs)
 

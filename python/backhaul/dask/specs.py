@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import cloudpickle
 
+from backhaul.dask.kept_specs import KeptSpec, Unloadable
 from backhaul.dask.private import Alias, DataNode, Task, TaskRef, by_value_modules, containers
 from backhaul.dask.private import pickle as dask_pickle
 
@@ -86,6 +87,8 @@ def names() -> dict[str, Any]:
         "functions": (FunctionType, BuiltinFunctionType),
         "describe": describe,
         "by_value_modules": by_value_modules,
+        "kept": KeptSpec,
+        "raising": Unloadable,
         # PROTO 5, the names of `load_task` as SHORT_BINUNICODE, STACK_GLOBAL
         "spec_prefix": b"\x80\x05" + _short(load_task.__module__) + _short("load_task") + b"\x93",
     }

@@ -326,6 +326,9 @@ impl<'a, 'py> Encoder<'a, 'py> {
     /// A task that is to be pickled, if it is simple enough for a pickle made here
     fn task(&mut self, marked: &Bound<'py, PyAny>, frames: &Bound<'py, PyList>) -> Outcome<bool> {
         let task = marked.getattr(intern!(self.py, "data"))?;
+        if is_class_of(&self.codec.names.kept, &task) {
+            return self.kept(&task, frames);
+        }
         let mut payload = Writer::with_capacity(HEADER_BYTES_USUAL);
         if !spec_write::task(self.codec, &task, &mut payload)? {
             return Ok(false);
@@ -334,7 +337,20 @@ impl<'a, 'py> Encoder<'a, 'py> {
             return Ok(false);
         };
         let prefix = &self.codec.names.spec_prefix;
-        let header = header::of_pickle(&[prefix, &head, payload.as_bytes(), tail])?;
+        self.pickle_of_task(&[prefix, &head, payload.as_bytes(), tail], frames)
+    }
+
+    /// A task that is a pickle still, which goes on as it is
+    fn kept(&mut self, task: &Bound<'py, PyAny>, frames: &Bound<'py, PyList>) -> Outcome<bool> {
+        let kept = task.getattr(intern!(self.py, KEPT_SLOT))?;
+        match kept.cast_exact::<PyBytes>() {
+            Ok(pickle) => self.pickle_of_task(&[pickle.as_bytes()], frames),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn pickle_of_task(&mut self, parts: &[&[u8]], frames: &Bound<'py, PyList>) -> Outcome<bool> {
+        let header = header::of_pickle(parts)?;
         header::write_placeholder(&mut self.writer, header::PICKLED, frames.len())?;
         self.weighed_bytes += header.len();
         frames.append(PyBytes::new(self.py, header.as_bytes()))?;
@@ -424,6 +440,9 @@ fn type_name(object: &Bound<'_, PyAny>) -> PyResult<String> {
     }
     Ok(format!("{module}.{}", class.name()?))
 }
+
+/// Where a task that is a pickle still has the pickle
+const KEPT_SLOT: &str = "_repr";
 
 /// As deep as the package msgpack nests (1.2.4)
 const NESTING_MAX: i32 = 1024;

@@ -93,6 +93,10 @@ struct Names {
     partial: Py<PyType>,
     /// Types of objects that [`Names::describe`] is asked about, besides classes
     functions: Vec<Py<PyType>>,
+    /// A task that is a pickle still
+    kept: Py<PyType>,
+    /// `raising(error)`: stands for a function that cannot be loaded, and raises when it is called
+    raising: Py<PyAny>,
     /// Opcodes of a pickle, up to the payload of a task
     spec_prefix: Vec<u8>,
 }
@@ -273,6 +277,8 @@ impl Names {
             data_node: class("data_node")?,
             partial: class("partial")?,
             functions: classes("functions")?,
+            kept: class("kept")?,
+            raising: any("raising")?.unbind(),
             spec_prefix: any("spec_prefix")?.extract()?,
         })
     }

@@ -1,15 +1,18 @@
 //! Tasks from the payloads that `spec_write` makes.
+//!
+//! A function that cannot be loaded here is the fault of one task, and the message has others: the
+//! task is made all the same, and raises when it is called.
 
 use backhaul_dask::codec::task::tag;
 use backhaul_dask::msgpack::{Reader, Token};
-use pyo3::exceptions::{PyAttributeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyException, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyFrozenSet, PyList, PySlice, PyString, PyTuple};
 
-use super::Codec;
 use super::functions::modules;
 use super::keys::KeyCache;
+use super::{Codec, is_class_of};
 
 /// Reads a task
 pub(super) fn task<'py>(
@@ -24,13 +27,20 @@ pub(super) fn task<'py>(
         keys,
         reader: Reader::new(payload),
         items: Vec::new(),
+        failed: None,
     };
     let task = reading.object(NESTING_MAX)?;
-    if reading.reader.rest().is_empty() {
-        Ok(task)
-    } else {
-        Err(malformed())
+    if !reading.reader.rest().is_empty() {
+        return Err(malformed());
     }
+    if let Some(Failed { error, raising }) = reading.failed {
+        let plain = codec.names.tasks.first();
+        if !plain.is_some_and(|class| is_class_of(class, &task)) {
+            return Err(error);
+        }
+        task.setattr(intern!(py, "func"), raising)?;
+    }
+    Ok(task)
 }
 
 struct SpecReader<'a, 'py> {
@@ -40,6 +50,14 @@ struct SpecReader<'a, 'py> {
     reader: Reader<'a>,
     /// Items of the collections that are not complete yet
     items: Vec<Bound<'py, PyAny>>,
+    /// The first function that could not be loaded
+    failed: Option<Failed<'py>>,
+}
+
+/// Why a function could not be loaded, and what is in its place
+struct Failed<'py> {
+    error: PyErr,
+    raising: Bound<'py, PyAny>,
 }
 
 impl<'py> SpecReader<'_, 'py> {
@@ -78,7 +96,8 @@ impl<'py> SpecReader<'_, 'py> {
                 let Ok(Token::Bin(pickle)) = self.reader.token() else {
                     return Err(malformed());
                 };
-                return self.codec.loaded.function(py, self.codec, pickle);
+                let found = self.codec.loaded.function(py, self.codec, pickle);
+                return self.loaded(found);
             }
             _ => {}
         }
@@ -144,14 +163,34 @@ impl<'py> SpecReader<'_, 'py> {
         Ok(task)
     }
 
-    /// What is found by its name, as unpickling does
+    /// A function, or what raises in its place when it is called
+    fn loaded(&mut self, found: PyResult<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        let error = match found {
+            Err(error) if error.is_instance_of::<PyException>(self.py) => error,
+            found => return found,
+        };
+        let raising = self.codec.names.raising.bind(self.py);
+        let raising = raising.call1((error.value(self.py),))?;
+        self.failed.get_or_insert_with(|| Failed {
+            error,
+            raising: raising.clone(),
+        });
+        Ok(raising)
+    }
+
     fn global(&mut self) -> PyResult<Bound<'py, PyAny>> {
-        let py = self.py;
         let (Ok(Token::Str(module)), Ok(Token::Str(path))) =
             (self.reader.token(), self.reader.token())
         else {
             return Err(malformed());
         };
+        let found = self.find(module, path);
+        self.loaded(found)
+    }
+
+    /// What is found by its name, as unpickling does
+    fn find(&mut self, module: &[u8], path: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.py;
         let module = self.keys.key(py, module)?;
         let mut found = match modules(py)?.get_item(&module)? {
             Some(loaded) if !loaded.is_none() && !is_initializing(&loaded)? => loaded,

@@ -1,0 +1,252 @@
+"""`Client.submit` without an expression: one pickle of the task, made natively, in a message.
+
+Dask's client makes an expression of the one task, pickles that with all that an expression is, and
+its scheduler undoes each step. Here a task that the native codec can write goes as that: a key, a
+pickle that nobody opens before the worker (`backhaul.dask.kept_specs`), the keys that it depends
+on, and of all options those that somebody has set. Keys, futures and options are made as Dask makes
+them. Whatever the codec does not write by itself, large arguments, objects of classes that are not
+Dask's or the interpreter's, goes Dask's way, as does all that is sent to a scheduler that has not
+said that it understands (`backhaul.dask.submissions`).
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import uuid
+from collections.abc import Callable
+from numbers import Number
+from types import FunctionType
+from typing import Any, Final
+
+from dask.utils import funcname
+
+import dask
+from backhaul.dask.codec import codec
+from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.offers import SUBMIT, offers
+from backhaul.dask.outbox import outbox_of, sends_by_outbox
+from backhaul.dask.private import (
+    Client,
+    Future,
+    LLGExpr,
+    Serialized,
+    Task,
+    ToPickle,
+    parse_input,
+    serialize,
+    span_metadata,
+    thread_state,
+    to_serialize,
+    validate_key,
+)
+from backhaul.dask.quick_tokens import function_token
+from backhaul.dask.requests import anyone_asks, needs_of
+
+__all__ = ["FIFO_TIMEOUT", "compact_submit", "update_graph_of"]
+
+#: Dask's own log, for what Dask logs there
+logger = logging.getLogger("distributed.client")
+
+#: How close calls of `Client.submit` are to have the same priority, unless something else is said
+FIFO_TIMEOUT: Final = "100 ms"
+
+
+def compact_submit(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Client.submit` that sends one compact message where it can."""
+    compactly = _submitted
+
+    def submit(
+        self: Client,
+        func: Callable[..., Any],
+        *args: Any,
+        key: Any = None,
+        workers: Any = None,
+        resources: Any = None,
+        retries: Any = None,
+        priority: Any = 0,
+        fifo_timeout: Any = FIFO_TIMEOUT,
+        allow_other_workers: Any = False,
+        actor: Any = False,
+        actors: Any = False,
+        pure: Any = True,
+        **kwargs: Any,
+    ) -> Any:
+        options = {
+            "workers": workers,
+            "resources": resources,
+            "retries": retries,
+            "priority": priority,
+            "allow_other_workers": allow_other_workers,
+        }
+        actor = actor or actors
+        future, key = compactly(self, func, args, kwargs, key, actor, pure, fifo_timeout, options)
+        if future is not None:
+            return future
+        return original(
+            self,
+            func,
+            *args,
+            key=key,
+            fifo_timeout=fifo_timeout,
+            actor=actor,
+            pure=pure,
+            **options,
+            **kwargs,
+        )
+
+    # Dask tells by the name of the module which frames are its own and which a user's.
+    ours = FunctionType(
+        submit.__code__, {"__name__": original.__module__}, None, None, submit.__closure__
+    )
+    ours.__kwdefaults__ = submit.__kwdefaults__
+    return ours
+
+
+def _submitted(
+    client: Client,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    key: Any,
+    actor: Any,
+    pure: Any,
+    fifo_timeout: Any,
+    options: dict[str, Any],
+) -> tuple[Future[Any] | None, Any]:
+    """Submit a task in a compact message, if it can be; its future, or None, and its key."""
+    loose = options["allow_other_workers"]
+    if (
+        not callable(func)
+        or (loose and (loose is not True or options["workers"] is None))
+        or not _may_submit(client)
+    ):
+        return None, key
+    if key is None:
+        if pure and not actor:
+            key = f"{funcname(func)}-{function_token(func, kwargs, args)}"
+        else:
+            key = f"{funcname(func)}-{uuid.uuid4()}"
+    with client._refcount_lock:
+        if key in client.futures:
+            return Future(key, client), key
+    named: dict[str, Any] = {name: parse_input(value) for name, value in kwargs.items()}
+    task = Task(key, func, *(parse_input(arg) for arg in args), **named)
+    # What a function asks for, the scheduler reads in the function.
+    kept = None if anyone_asks() and needs_of(task) is not None else codec.encode_task(task)
+    if kept is None:
+        return None, key
+    message: dict[str, Any] = {"op": SUBMIT, "key": key, "spec": kept}
+    if task.dependencies:
+        message["dependencies"] = list(task.dependencies)
+    if actor:
+        message["actor"] = True
+    if fifo_timeout != FIFO_TIMEOUT:
+        message["fifo_timeout"] = fifo_timeout
+    with client._refcount_lock:
+        if annotations := _annotations(**options):
+            message["annotations"] = ToPickle(annotations)
+        validate_key(key)
+        future: Future[Any] = Future(key, client)
+        if code := _code(client):
+            message["code"] = ToPickle(code)
+        submitting_task = getattr(thread_state, "key", None)
+        if submitting_task is not None:
+            message["submitting_task"] = submitting_task
+        outbox_of(client).add(_Sending(client), message)
+    logger.debug("Submit %s(...), %s", funcname(func), key)
+    return future, key
+
+
+def update_graph_of(message: dict[str, Any]) -> dict[str, Any]:
+    """Make the message that Dask's client would have sent of a compact one.
+
+    Parameters
+    ----------
+    message : dict
+        Of the operation `SUBMIT`.
+
+    Returns
+    -------
+    dict
+        Of the operation ``update-graph``.
+    """
+    key = message["key"]
+    expr = LLGExpr({key: pickle.loads(message["spec"])}, _determ_token=uuid.uuid4().hex)
+    return {
+        "op": "update-graph",
+        "expr_ser": Serialized(*serialize(to_serialize(expr), on_error="raise")),
+        "keys": {key},
+        "internal_priority": {key: 0},
+        "submitting_task": message.get("submitting_task"),
+        "fifo_timeout": message.get("fifo_timeout", FIFO_TIMEOUT),
+        "actors": message.get("actor", False),
+        "code": message.get("code", ToPickle(())),
+        "annotations": message.get("annotations", ToPickle({})),
+        "span_metadata": ToPickle(span_metadata()),
+    }
+
+
+class _Sending:
+    """Sends compact messages of one client, in its event loop."""
+
+    __slots__ = ("_client",)
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        client = self._client
+        # It may have lost its scheduler since, and found, or be looking for, another one.
+        if client.status not in ("running", "closing") or not _understands(client):
+            message = update_graph_of(message)
+        client._send_to_scheduler_safe(message)
+
+
+def _may_submit(client: Client) -> bool:
+    """Tell whether a client is quite Dask's, runs, and has a scheduler that understands."""
+    kind = type(client)
+    return (
+        client.status == "running"
+        and (kind is Client or kind._graph_to_futures is Client._graph_to_futures)
+        and "_graph_to_futures" not in vars(client)
+        and sends_by_outbox(client)
+        and _understands(client)
+    )
+
+
+def _understands(client: Client) -> bool:
+    stream: Any = client.scheduler_comm
+    comm = None if stream is None else stream.comm
+    return isinstance(comm, BackhaulComm) and offers(comm, SUBMIT)
+
+
+def _code(client: Client) -> tuple[Any, ...]:
+    """Give the code of the user's around the call, as much as the configuration wants."""
+    nframes = dask.config.get("distributed.diagnostics.computations.nframes")
+    if nframes <= 0:
+        return ()
+    # Two frames are ours.
+    found = client._get_computation_code(nframes=nframes + 2)
+    return tuple(each for each in found if each.filename != __file__)[-nframes:]
+
+
+def _annotations(
+    *, priority: Any, workers: Any, retries: Any, allow_other_workers: Any, resources: Any
+) -> dict[str, Any]:
+    """Give what is said of the task alone, on top of what is said of all tasks."""
+    annotations = dict(dask.get_annotations())
+    if priority:
+        annotations["priority"] = priority
+    if isinstance(workers, (str, Number)):
+        workers = [workers]
+    if workers:
+        is_many = isinstance(workers, (list, tuple, set))
+        annotations["workers"] = workers if is_many else [workers]
+    if retries:
+        annotations["retries"] = retries
+    if allow_other_workers:
+        annotations["allow_other_workers"] = allow_other_workers
+    if resources:
+        annotations["resources"] = resources
+    return annotations

@@ -1,0 +1,133 @@
+"""Tasks that are pickles until somebody looks: what a scheduler keeps of `Client.submit`.
+
+A scheduler has no use for the function and the arguments of a task: it reads the key and what the
+task depends on, and sends the rest on. So it keeps the pickle as it came, and the native codec
+writes it to a worker as it is. A plugin, a page of the dashboard, a dump of the cluster or a client
+that wants to run the task by itself finds a `Task` like any other: the first look at any other
+part of it makes it one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+from backhaul.dask.private import Task
+
+__all__ = ["KeptSpec", "Unloadable", "keep"]
+
+#: What somebody reads when a function cannot be loaded, as Dask's scheduler has it
+_UNLOADABLE = """\
+Error during deserialization of the task graph. This frequently
+occurs if the Scheduler and Client have different environments.
+For more information, see
+https://docs.dask.org/en/stable/deployment-considerations.html#consistent-software-environments
+"""
+
+
+class KeptSpec(Task):
+    """A task of which only `key`, `dependencies` and `data_producer` are there; made by `keep`.
+
+    Notes
+    -----
+    The pickle is in the slot ``_repr``, where the native codec finds it, too; all other slots are
+    not set, so reading one ends in `__getattr__`, which turns the object into a `Task`. What Dask
+    reads without reading a slot first, or together with the class, is overridden.
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        kept: Any = self._repr
+        slots = Task.get_all_slots()
+        if isinstance(kept, bytes) and name in slots:
+            task = pickle.loads(kept)
+            for slot in slots:
+                if slot != "_repr":
+                    setattr(self, slot, getattr(task, slot))
+            # Last, for the sake of another thread that comes here meanwhile.
+            self._repr = None
+            self.__class__ = Task  # type: ignore[assignment]
+        return object.__getattribute__(self, name)
+
+    def _load(self) -> Task:
+        """Become a `Task`."""
+        _ = self.func
+        return self
+
+    def __repr__(self) -> str:
+        return repr(self._load())
+
+    def __eq__(self, other: object) -> bool:
+        return self._load() == other
+
+    def __hash__(self) -> int:
+        return hash(self._load())
+
+    def copy(self) -> Any:
+        return self._load().copy()
+
+    def substitute(self, *args: Any, **kwargs: Any) -> Any:
+        return self._load().substitute(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Who asks is no codec of ours, and writes to somebody who may not have this module.
+        return self._load().__reduce_ex__(protocol)
+
+
+def keep(key: Any, kept: bytes, dependencies: Iterable[Any]) -> KeptSpec:
+    """Make a task of its pickle, without looking into it.
+
+    Parameters
+    ----------
+    key : key
+        Of the task.
+    kept : bytes
+        The task, as ``Codec.encode_task`` of the native module wrote it.
+    dependencies : iterable of key
+        The keys that it refers to.
+
+    Returns
+    -------
+    KeptSpec
+        The task.
+
+    Raises
+    ------
+    TypeError
+        If `kept` is no bytes.
+    """
+    if type(kept) is not bytes:
+        raise TypeError(f"the pickle of task {key!r} must be bytes, got {type(kept).__name__}")
+    spec: KeptSpec = object.__new__(KeptSpec)
+    spec.key = key
+    spec._dependencies = frozenset(dependencies)
+    spec._data_producer = False
+    spec._repr = kept  # type: ignore[assignment]
+    return spec
+
+
+class Unloadable:
+    """Stands for a function that could not be loaded here, and says so when it is called.
+
+    Parameters
+    ----------
+    error : Exception
+        Why it could not.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Raise.
+
+        Raises
+        ------
+        RuntimeError
+            Always.
+        """
+        raise RuntimeError(
+            f"{_UNLOADABLE}{type(self.error).__name__}: {self.error}"
+        ) from self.error

@@ -1,0 +1,128 @@
+"""Names of tasks: the tokens of Dask's, computed with less where arguments are plain.
+
+`dask.tokenize` pickles a function twice, to see whether that gives the same, and walks arguments by
+a general scheme. Here the token of a function that is found by its name, whose pickle is that name
+and nothing else, is computed once; numbers and text stand for themselves, as they do there. The
+tokens are the same to the letter, so a task has one name whoever submits it. Anything else is given
+to `dask.tokenize`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, Final
+
+from dask.tokenize import normalize_token, tokenize
+
+from backhaul.dask.private import Future
+
+__all__ = ["function_token", "tokens_of_calls"]
+
+#: What stands for itself in a token, if it is of exactly this type
+_PLAIN: Final = frozenset({int, float, complex, bool, str, bytes, type(None)})
+
+#: Functions, with who made them part of a token, and of what; and how many are remembered
+_known: dict[Any, tuple[Any, Any]] = {}
+_KNOWN_MAX: Final = 1000
+
+
+def function_token(func: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> str:
+    """Compute what ``tokenize(func, kwargs, *args)`` gives.
+
+    Parameters
+    ----------
+    func : callable
+        A function.
+    kwargs : dict
+        Its named arguments.
+    args : tuple
+        Its other arguments.
+
+    Returns
+    -------
+    str
+        The token.
+    """
+    if not kwargs:
+        parts = [normalized for arg in args if (normalized := _normalized(arg)) is not _UNKNOWN]
+        if len(parts) == len(args):
+            token = _of_function(func)
+            if token is not _UNKNOWN:
+                return _digest(str((token, ("dict", ()), *parts)))
+    return tokenize(func, kwargs, *args)
+
+
+def tokens_of_calls(token: str, calls: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Compute what ``tokenize(token, args)`` gives for the arguments of each call.
+
+    Parameters
+    ----------
+    token : str
+        Of the function.
+    calls : iterable of tuple
+        Arguments of each call.
+
+    Returns
+    -------
+    list of str
+        The tokens.
+    """
+    head = f"({token!r}, ('tuple', "
+    return [
+        _digest(f"{head}{args!r}))")
+        if _PLAIN.issuperset(map(type, args))
+        else tokenize(token, args)
+        for args in calls
+    ]
+
+
+def _digest(text: str) -> str:
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+#: Stands for a part of a token that `dask.tokenize` has to find
+_UNKNOWN: Final = object()
+
+
+def _normalized(value: Any) -> Any:
+    """Give what stands for an argument in a token; `_UNKNOWN` if that takes more than a look."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is Future and normalize_token.dispatch(kind) is _OF_OBJECTS:
+        return value.__dask_tokenize__()
+    return _UNKNOWN
+
+
+def _of_function(func: Any) -> Any:
+    """Give what stands for a function in a token; `_UNKNOWN` if it has no name to be found by."""
+    kind = type(func)
+    if kind is not FunctionType and kind is not BuiltinFunctionType:
+        return _UNKNOWN
+    if not _is_at_its_name(func):
+        return _UNKNOWN
+    normalize = normalize_token.dispatch(kind)
+    known = _known.get(func)
+    if known is None or known[0] is not normalize:
+        if len(_known) >= _KNOWN_MAX:
+            _known.clear()
+        known = _known[func] = normalize, normalize(func)
+    return known[1]
+
+
+def _is_at_its_name(func: Any) -> bool:
+    """Tell whether a pickle of a function is its name; not so in the main program."""
+    module = func.__module__
+    if module is None or module == "__main__" or getattr(func, "__dict__", None):
+        return False
+    found: Any = sys.modules.get(module)
+    for name in func.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is func
+
+
+#: Who makes objects part of a token, if nobody else is registered
+_OF_OBJECTS: Final = normalize_token.dispatch(object)

@@ -1,0 +1,148 @@
+"""Names of tasks: the same as Dask's, to the letter."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import functools
+import operator
+from typing import Any
+
+import pytest
+from dask.tokenize import normalize_token, tokenize
+from distributed import Client, Future, Scheduler, Worker
+from distributed.utils_test import gen_cluster, inc
+
+import dask
+from backhaul.dask import activation
+from backhaul.dask.private import MapExpr
+from backhaul.dask.quick_tokens import function_token, tokens_of_calls
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Text(str):
+    def __dask_tokenize__(self) -> str:
+        return "text"
+
+
+@functools.wraps(inc)
+def wrapped(x: int) -> int:
+    return x
+
+
+class Methods:
+    @staticmethod
+    def static(x: int) -> int:
+        return x
+
+    def bound(self) -> None:
+        pass
+
+    def __dask_tokenize__(self) -> str:
+        return "methods"
+
+
+FUNCTIONS = [
+    inc,
+    operator.add,
+    abs,
+    print,
+    Methods.static,
+    Methods().bound,
+    wrapped,
+    int,
+    "text".join,
+    functools.partial(inc, 1),
+]
+ARGUMENTS: list[tuple[Any, ...]] = [
+    (),
+    (1,),
+    (-1, 2**200, True),
+    (1.5, float("inf"), float("nan"), -0.0, 1j),
+    ("text", "quotes '\"", "\n\u2603\ud800"[:-1], b"\x00'"),
+    (None, None),
+    ([1, 2], (3,), {"a": {4}}),
+    (Colour.RED, Text("x"), datetime.date(2026, 11, 23), ...),
+]
+
+
+@pytest.mark.parametrize("args", ARGUMENTS)
+def test_tokens_are_those_of_dask(args: tuple[Any, ...]) -> None:
+    for func in FUNCTIONS:
+        # Twice, as the second time more is known.
+        for _ in range(2):
+            assert function_token(func, {}, args) == tokenize(func, {}, *args), func
+        assert function_token(func, {"a": 1}, args) == tokenize(func, {"a": 1}, *args)
+    for token in ("token", "quote'"):
+        assert tokens_of_calls(token, [args, args]) == [tokenize(token, args)] * 2
+
+
+def test_a_function_that_is_no_longer_what_its_name_says_has_another_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = function_token(inc, {}, (1,))
+    original = inc
+
+    def replaced(x: int) -> int:
+        return x
+
+    monkeypatch.setattr("distributed.utils_test.inc", replaced)
+    assert function_token(original, {}, (1,)) == tokenize(original, {}, 1) != before
+
+
+def test_who_makes_tokens_of_functions_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    function_token(inc, {}, (1,))
+    kind = type(inc)
+    monkeypatch.setitem(normalize_token._lookup, kind, lambda func: ("mine", func.__name__))
+    assert function_token(inc, {}, (1,)) == tokenize(inc, {}, 1)
+
+
+def keys(*iterables: Any, key: Any = "name", pure: bool = True, **kwargs: Any) -> list[Any]:
+    make: Any = MapExpr
+    expr = make(inc, iterables, key=key, pure=pure, annotations={}, kwargs=kwargs)
+    found = list(expr.keys)
+    assert list(expr.keys) == found
+    assert list(expr.__dask_graph__()) == found
+    return found
+
+
+def test_a_map_has_the_keys_that_it_has_without(plain_dask: None) -> None:
+    def some() -> list[Any]:
+        return [
+            keys(range(5)),
+            keys([1, "a", 1.5, [2]], (None, b"", True, {"a": 1})),
+            keys([1, 2, 3], [1]),
+            keys([]),
+            keys(range(3), key=["a", "b", "c"]),
+            keys(range(2), y=5),
+        ]
+
+    without = some()
+    activation.install(only="hot-path.submit")
+    assert some() == without
+    assert isinstance(MapExpr.keys, property)
+    one, other = keys(range(3), pure=False), keys(range(3), pure=False)
+    assert len({*one, *other}) == 6
+
+
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1)],
+    scheduler_kwargs={"protocol": "backhaul"},
+    worker_kwargs={"protocol": "backhaul"},
+)
+async def test_the_same_call_is_the_same_task(
+    client: Client, scheduler: Scheduler, worker: Worker
+) -> None:
+    with dask.config.set({"tokenize.ensure-deterministic": True}):
+        first = client.submit(inc, 1)
+        assert first.key == f"inc-{tokenize(inc, {}, 1)}"
+        second = client.submit(inc, first)
+        assert second.key == f"inc-{tokenize(inc, {}, first)}"
+        assert client.submit(inc, 1).key == first.key
+        # One future is not another, even of the same task.
+        assert client.submit(inc, Future(first.key, client)).key != second.key
+        assert await second == 3

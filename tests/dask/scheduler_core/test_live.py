@@ -26,6 +26,7 @@ from distributed import (
 from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
+from backhaul.dask import resources
 from backhaul.dask.scheduler_core import live
 from backhaul.dask.scheduler_core.live import LiveCore
 from backhaul.dask.scheduler_core.refusals import refusal
@@ -192,6 +193,20 @@ async def test_errors_come_out_as_ever() -> None:
         assert core.escapes == {"task-erred": 1}
         again = c.submit(inc, 1, retries=2)
         assert await again == 2
+
+
+@resources(CPU=0)
+def asks(number: int) -> int:
+    return number + 1
+
+
+@gen_test()
+async def test_what_asks_for_resources_is_dasks() -> None:
+    async with cluster() as (c, _, core, _):
+        assert await c.submit(inc, 1) == 2
+        assert core.is_active
+        assert await c.gather(c.map(asks, range(9))) == list(range(1, 10))
+        assert not core.is_active
 
 
 @gen_test()

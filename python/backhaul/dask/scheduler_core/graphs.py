@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from backhaul.dask.private import key_split, key_split_group
+from backhaul.dask.requests import anyone_asks, needs_of
 from backhaul.dask.scheduler_core.keys import KeyTexts
 
 __all__ = ["is_plain", "parts_of"]
@@ -25,6 +26,8 @@ def is_plain(dsk: Mapping[Any, Any], asked: Mapping[str, Any]) -> bool:
         Further arguments of ``Scheduler._create_taskstate_from_graph``.
     """
     if asked["actors"] or asked["annotations_by_type"] or asked["global_annotations"]:
+        return False
+    if anyone_asks() and any(needs_of(node) is not None for node in dsk.values()):
         return False
     ordered = asked["ordered"]
     return all(key in ordered and not _text_of(key).startswith(_SHUFFLE) for key in dsk)

@@ -12,7 +12,6 @@ import dask
 from backhaul.dask import scheduler_slots
 from backhaul.dask.config import switched_on
 from backhaul.dask.private import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
-from backhaul.dask.requests import anyone_asks
 from backhaul.dask.scheduler_core.adopt import holds_no_tasks
 
 __all__ = ["refusal", "settings_of"]
@@ -31,7 +30,7 @@ def refusal(scheduler: Any) -> str | None:
         return "distributed.scheduler.no-workers-timeout is set"
     if any(ws.status != Status.running for ws in scheduler.workers.values()):
         return "a worker does not run"
-    if any(scheduler.resources.values()) or anyone_asks():
+    if any(scheduler.resources.values()):
         return "there are resources"
     slots = scheduler_slots.slots_of(scheduler)
     if slots is not None and slots.is_active:

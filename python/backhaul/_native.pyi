@@ -1280,7 +1280,7 @@ class Lookout:
         """
 
     def rouse(self) -> bool:
-        """Wake the thread that waits; False if none does."""
+        """Wake the thread that waits, or have the next not wait; False if none does."""
 
     def call(self, within: float = 0.0) -> None:
         """Call the event loop, if it expects that: at once, or within so many seconds.

@@ -58,6 +58,15 @@ impl Post {
         true
     }
 
+    /// Wakes the thread that is here, or the next that comes; `false` if none is
+    fn beckon(&self) -> bool {
+        let mut watch = self.lock();
+        if !std::mem::replace(&mut watch.is_roused, true) {
+            self.kick.notify();
+        }
+        watch.is_manned
+    }
+
     /// Calls the event loop, if it expects that
     fn call(&self) {
         // What was completed before is seen by whoever expects something after this.
@@ -180,7 +189,7 @@ impl Lookout {
 
     #[doc = stub_doc!("Lookout.rouse")]
     fn rouse(&self) -> bool {
-        self.post.rouse()
+        self.post.beckon()
     }
 
     #[doc = stub_doc!("Lookout.call")]

@@ -148,10 +148,8 @@ class Arrivals:
         return bool(self.unhandled) or self._kept is not None or self._request.done()
 
     def close(self) -> None:
-        """Let go of what is not taken; whoever waits returns."""
-        with self.lock:
-            self._unhandled.clear()
-            self._kept = None
+        """Have whoever waits return: nothing more arrives."""
+        # Without the lock: a thread that has it may wait for the one that closes.
         self._lookout.rouse()
 
     # Called by any thread
@@ -234,7 +232,7 @@ class Arrivals:
         return self._lookout.wait(self._request, timeout_s)
 
     def rouse(self) -> bool:
-        """Wake the thread that waits; False if none does."""
+        """Wake the thread that waits, or have the next not wait; False if none does."""
         return self._lookout.rouse()
 
     def call(self, within_s: float = 0.0) -> None:

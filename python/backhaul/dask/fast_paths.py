@@ -19,9 +19,11 @@ from backhaul.dask.private import (
     context_meter,
 )
 from backhaul.dask.small_results import CarryingTaskFinishedMsg, carried_value, carrying
+from backhaul.dask.told import ToldStimulus, ToldTaskFinishedMsg
 
 __all__ = [
     "add_copy",
+    "described_class",
     "direct_handle_event",
     "quick_finished_message",
     "quick_getitem",
@@ -83,6 +85,11 @@ _DESCRIBED_MAX = 1000
 _MADE_AT_RUN_TIME = 1 << 9
 
 
+def described_class(kind: Any) -> tuple[bytes, str] | None:
+    """Give the pickle and the name of a class as Dask sends them; None if they are not known."""
+    return _described.get(kind)
+
+
 def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable[..., Any]:
     """Make a `_get_task_finished_msg` that pickles a class like `int` once."""
 
@@ -101,8 +108,12 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
                 _described[kind] = message.type, message.typename
             return carrying(self, ts, message)
         assert ts.nbytes is not None
-        value = carried_value(self, ts, ts.nbytes)
-        message = object.__new__(TaskFinishedMsg if value is None else CarryingTaskFinishedMsg)
+        if type(stimulus_id) is ToldStimulus and stimulus_id.key == ts.key:
+            value = None
+            message = object.__new__(ToldTaskFinishedMsg)
+        else:
+            value = carried_value(self, ts, ts.nbytes)
+            message = object.__new__(TaskFinishedMsg if value is None else CarryingTaskFinishedMsg)
         message.key = key = ts.key
         message.run_id = run_id
         message.nbytes = ts.nbytes

@@ -22,7 +22,9 @@ from backhaul.dask.private import (
     Worker,
     iscoroutinefunction,
 )
+from backhaul.dask.runs import is_foretold
 from backhaul.dask.small_results import tell_scheduler
+from backhaul.dask.work_ahead import share_arrivals
 
 __all__ = ["draining_handle_stream", "handle_stream"]
 
@@ -49,6 +51,8 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
     """
     logger.info("Starting established connection to %s", comm.peer_address)
     tell_scheduler(server, comm)
+    if isinstance(server, Worker):
+        share_arrivals(server, comm)
     stream = _Stream(server.stream_handlers, comm, extra or {})
     try:
         while True:
@@ -105,8 +109,12 @@ class _Stream:
                 if self._extra:
                     message = {**self._extra, **message}
                 if known.event is not None:
+                    assert known.worker is not None
                     worker = known.worker
                     stimuli.append(known.event(**message))
+                    # A thread has begun with it, and may have ended it: before what comes next
+                    if known.event is compute_task_event and is_foretold(worker, message["key"]):
+                        _stimulate(worker, stimuli)
                     continue
                 if worker is not None:
                     _stimulate(worker, stimuli)
@@ -121,6 +129,8 @@ class _Stream:
 
 
 def _stimulate(worker: Worker, stimuli: list[Any]) -> None:
+    if not stimuli:
+        return
     events = tuple(stimuli)
     stimuli.clear()
     worker.handle_stimulus(*events)

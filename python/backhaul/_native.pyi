@@ -24,6 +24,7 @@ __all__ = [
     "FairNetwork",
     "Links",
     "Listener",
+    "Lookout",
     "LoopBridge",
     "Machine",
     "Placement",
@@ -1220,6 +1221,73 @@ class LoopBridge:
 
     def drain(self) -> None:
         """Settle what is due, on the loop, when the descriptor is readable."""
+
+@final
+class Lookout:
+    """Where one thread waits for what an event loop would be woken for otherwise; internal.
+
+    A request that is done wakes the thread that waits here, which looks, and says when the event
+    loop is to hear of it. While no thread waits, it calls the event loop.
+    """
+
+    def __new__(cls, bridge: LoopBridge) -> Lookout: ...
+    def watch(self, request: Request[Any]) -> bool:
+        """Have a request wake whoever waits once it is done; False if it is."""
+
+    def expect(self, request: Request[Any], callback: Callable[[], None]) -> bool:
+        """Have `callback` called on the event loop, once, for the next that is done.
+
+        Called on the event loop. In the place of an earlier one.
+
+        Parameters
+        ----------
+        request : Request
+            What is in flight now.
+        callback : callable
+            Called without arguments.
+
+        Returns
+        -------
+        bool
+            False if the request is done; then `callback` is not called.
+        """
+
+    def disregard(self) -> None:
+        """Take the callback back."""
+
+    def wait(self, request: Request[Any], timeout: float) -> bool:
+        """Block this thread until the request is done, somebody calls `rouse`, or time is over.
+
+        Parameters
+        ----------
+        request : Request
+            What is in flight now.
+        timeout : float
+            In seconds.
+
+        Returns
+        -------
+        bool
+            Whether there is something to look at. Whoever has waited looks in any case: what was
+            done meanwhile has called nobody else.
+
+        Raises
+        ------
+        RuntimeError
+            If another thread waits here.
+        ValueError
+            If `timeout` is negative or no number.
+        """
+
+    def rouse(self) -> bool:
+        """Wake the thread that waits; False if none does."""
+
+    def call(self, within: float = 0.0) -> None:
+        """Call the event loop, if it expects that: at once, or within so many seconds.
+
+        Within a time: it hears of it when it is called for something else, and at that time at the
+        latest; nobody is woken for it before.
+        """
 
 def memory_policy() -> tuple[int, list[int]]:
     """Mode, as in ``linux/mempolicy.h``, and NUMA nodes of the calling thread's memory policy.

@@ -62,6 +62,7 @@ pub use backhaul_proto::{
 };
 pub use backhaul_proto::{Device, MemoryKind, Vendor};
 pub use backhaul_shm::arena::{Arena, ArenaBuf, ArenaConfig, ArenaStatistics};
+pub use backhaul_shm::doorbell::Doorbell;
 pub use backhaul_shm::leased::{borrowed_bytes, is_leased as is_borrowed};
 pub use backhaul_shm::pool::PoolStatistics;
 pub use backhaul_ucx::{LoadError, Search as UcxSearch, UcxError, Version as UcxVersion};

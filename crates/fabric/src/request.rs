@@ -9,6 +9,8 @@ use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use backhaul_shm::doorbell::Doorbell;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
 use crate::runtime::LoopWatch;
@@ -186,6 +188,23 @@ impl<T, E> Request<T, E> {
                 (Held::Slot(slot), None) => slot.block(timeout),
                 (Held::Here(_), _) => true,
             }
+    }
+
+    /// Sleeps until the operation is done, `kick` is notified, or `timeout` has passed
+    ///
+    /// The thread watches the connection by itself where that is possible, so that nobody has to wake
+    /// it. Whoever completes the operation otherwise does not: its waker is to notify `kick`, which is
+    /// not cleared. May return without a reason, as when a signal comes.
+    pub fn sleep(&self, kick: &Doorbell, timeout: Duration) {
+        match (&self.state, &self.operation) {
+            (Held::Slot(slot), Some(operation)) => {
+                operation.driver.sleep_here(&slot.done, kick, timeout);
+            }
+            (Held::Slot(_), None) => {
+                sleep_on(kick, None, Some(timeout));
+            }
+            (Held::Here(_), _) => {}
+        }
     }
 
     /// Has an event loop, which is about to wait for this, watch the connection itself
@@ -368,6 +387,12 @@ pub(crate) trait Progress: std::fmt::Debug + Send + Sync {
     fn begin_block(&self) {}
     /// It sleeps no more
     fn end_block(&self) {}
+    /// Sleeps until `done` is set, `kick` is notified or `timeout` has passed
+    fn sleep_here(&self, done: &AtomicBool, kick: &Doorbell, timeout: Duration) {
+        if !done.load(Ordering::Acquire) {
+            sleep_on(kick, None, Some(timeout));
+        }
+    }
     /// Takes back a message that a receive has got and nobody has looked at
     fn restore(&self, delivery: crate::link::Delivery) {
         drop(delivery);
@@ -501,6 +526,37 @@ impl<T, E> Slot<T, E> {
 }
 
 const TAKEN_ONCE: &str = "the result of a request is taken once, and not after it was given up";
+
+/// What has woken a thread
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Woken {
+    pub(crate) is_kicked: bool,
+    /// The other doorbell was notified
+    pub(crate) has_news: bool,
+}
+
+/// Sleeps until `kick` or `news` is notified, or `timeout` has passed; clears neither
+///
+/// May return without a reason, as when a signal comes.
+pub(crate) fn sleep_on(
+    kick: &Doorbell,
+    news: Option<&Doorbell>,
+    timeout: Option<Duration>,
+) -> Woken {
+    let mut watched = SmallVec::<[_; 2]>::new();
+    watched.push(PollFd::new(kick, PollFlags::IN));
+    watched.extend(news.map(|news| PollFd::new(news, PollFlags::IN)));
+    // What no clock can count is for ever.
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    if poll(&mut watched, timeout.as_ref()).is_err() {
+        return Woken::default();
+    }
+    let is_ready = |fd: &PollFd<'_>| fd.revents().contains(PollFlags::IN);
+    Woken {
+        is_kicked: is_ready(&watched[0]),
+        has_news: watched.get(1).is_some_and(is_ready),
+    }
+}
 
 /// Completes and wakes at once; no lock may be held
 pub(crate) fn finish<T, E>(completer: Completer<T, E>, result: Result<T, E>) {

@@ -22,6 +22,7 @@ mod endpoint;
 mod errors;
 mod listener;
 mod logs;
+mod lookout;
 mod loops;
 mod memory_policy;
 mod numpy_memory;
@@ -49,6 +50,8 @@ mod _native {
     use crate::endpoint::Endpoint;
     #[pymodule_export]
     use crate::listener::Listener;
+    #[pymodule_export]
+    use crate::lookout::Lookout;
     #[pymodule_export]
     use crate::loops::LoopBridge;
     #[pymodule_export]

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use backhaul::LoopWatch;
 use pyo3::exceptions::PyRuntimeError;
@@ -29,6 +30,8 @@ struct Due {
     tickets: Vec<u64>,
     /// The loop was called, or is here
     is_called: bool,
+    /// Those that are due with the next call, and not a reason for one
+    late: Vec<u64>,
 }
 
 impl Completions {
@@ -37,11 +40,20 @@ impl Completions {
         self.push(None);
     }
 
-    fn push(&self, ticket: Option<u64>) {
+    pub(crate) fn push(&self, ticket: Option<u64>) {
         let mut due = self.lock();
         due.tickets.extend(ticket);
         if !std::mem::replace(&mut due.is_called, true) {
             self.watch.notify();
+        }
+    }
+
+    /// Has a ticket settled when the loop comes by, which is within `delay`
+    pub(crate) fn push_within(&self, ticket: u64, delay: Duration) {
+        self.lock().late.push(ticket);
+        if let Err(error) = self.watch.notify_within(delay) {
+            tracing::debug!(%error, "no alarm for an event loop");
+            self.call();
         }
     }
 
@@ -52,6 +64,8 @@ impl Completions {
         self.watch.progress();
         let mut due = self.lock();
         due.is_called = false;
+        let late = std::mem::take(&mut due.late);
+        due.tickets.extend(late);
         std::mem::take(&mut due.tickets)
     }
 
@@ -115,18 +129,26 @@ impl LoopBridge {
 
     /// A waker that has `callback` called on the loop
     pub(crate) fn waker(&self, callback: Py<PyAny>) -> (Waker, u64) {
-        let number = {
-            let mut waiting = self.lock();
-            waiting.next += 1;
-            let number = waiting.next;
-            waiting.callbacks.insert(number, callback);
-            number
-        };
+        let number = self.expect(callback);
         let ticket = Ticket {
             completions: Arc::clone(&self.completions),
             number,
         };
         (Waker::from(Arc::new(ticket)), number)
+    }
+
+    /// Has `callback` called when the ticket is due that this gives; never 0
+    pub(crate) fn expect(&self, callback: Py<PyAny>) -> u64 {
+        let mut waiting = self.lock();
+        waiting.next += 1;
+        let number = waiting.next;
+        waiting.callbacks.insert(number, callback);
+        number
+    }
+
+    /// What is due, and what calls the loop for it
+    pub(crate) fn completions(&self) -> &Arc<Completions> {
+        &self.completions
     }
 
     /// Has the callback of a ticket called at the loop's next turn

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use backhaul::LoopWatch;
+use backhaul::{Doorbell, LoopWatch};
 use pyo3::exceptions::{PyBaseException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::OnceLockExt;
@@ -79,6 +79,8 @@ trait Pending: Send + Sync {
     fn poll_briefly(&self) -> bool;
     fn poll_inline(&self) -> bool;
     fn wait_done(&self, timeout: Duration) -> bool;
+    /// Sleeps until it is done or `kick` is notified
+    fn sleep(&self, kick: &Doorbell, timeout: Duration);
     fn set_waker(&self, waker: &Waker) -> bool;
     /// The loop is about to wait: it may watch the connection itself
     fn join_loop(&self, watch: &Arc<LoopWatch>);
@@ -136,6 +138,10 @@ where
 
     fn wait_done(&self, timeout: Duration) -> bool {
         self.request.wait_done(Some(timeout))
+    }
+
+    fn sleep(&self, kick: &Doorbell, timeout: Duration) {
+        self.request.sleep(kick, timeout);
     }
 
     fn set_waker(&self, waker: &Waker) -> bool {
@@ -281,6 +287,21 @@ impl Request {
     /// The loop that a task waits on may watch the connection itself
     pub(crate) fn join_loop(&self, watch: &Arc<LoopWatch>) {
         self.pending.join_loop(watch);
+    }
+
+    /// Refuses to go on in a process forked from the one that began
+    pub(crate) fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.pending.check(py)
+    }
+
+    /// Whether the result is there
+    pub(crate) fn is_done(&self) -> bool {
+        self.pending.is_done()
+    }
+
+    /// Sleeps until it is done or `kick` is notified; the interpreter is given away by the caller
+    pub(crate) fn sleep(&self, kick: &Doorbell, timeout: Duration) {
+        self.pending.sleep(kick, timeout);
     }
 
     /// Moves the operation along: at once with the interpreter held, then polling without it
@@ -498,6 +519,8 @@ impl Pending for Ready {
         true
     }
 
+    fn sleep(&self, _kick: &Doorbell, _timeout: Duration) {}
+
     fn set_waker(&self, _waker: &Waker) -> bool {
         false
     }
@@ -518,4 +541,4 @@ impl Pending for Ready {
 }
 
 /// How often a blocked thread lets Python handle signals
-const SIGNALS_EACH: Duration = Duration::from_millis(100);
+pub(crate) const SIGNALS_EACH: Duration = Duration::from_millis(100);

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
 from backhaul.dask import codec, device_frames, offers
+from backhaul.dask.arrivals import Arrivals
 from backhaul.dask.config import Settings
 from backhaul.dask.encryption import extra_info
 from backhaul.dask.lending import (
@@ -111,6 +112,8 @@ class BackhaulComm(Comm):
         self._posted: Request[list[memoryview]] | None = None
         #: A message that it received and left for the next read.
         self._kept: list[memoryview] | None = None
+        #: What arrives, once threads may look at it
+        self._arrivals: Arrivals | None = None
         #: Most unfinished sends: the native queue holds twice as many, and fails when it is full.
         self._unfinished_max = max(1, settings.sends_max // 2)
         self._finalizer = weakref.finalize(
@@ -370,7 +373,18 @@ class BackhaulComm(Comm):
         """
         if self._closed:
             self._refuse()
-        frames: list[Any] = await self._next_frames()
+        frames: list[Any]
+        if self._arrivals is None:
+            frames = await self._next_frames()
+        else:
+            messages, kept = await self._next_shared(self._arrivals, 1)
+            if kept is None:
+                return messages[0]
+            frames = kept
+        return await self._whole(frames, deserializers)
+
+    async def _whole(self, frames: list[Any], deserializers: list[str] | None = None) -> Any:
+        """Receive the rest of a message, and decode it."""
         if device_frames.is_described(frames):
             frames = await self._placed(frames[1:], device_frames.described(frames))
         try:
@@ -389,6 +403,11 @@ class BackhaulComm(Comm):
         list of object
             The messages, oldest first.
         """
+        if self._arrivals is not None:
+            if self._closed:
+                self._refuse()
+            messages, kept = await self._next_shared(self._arrivals)
+            return messages if kept is None else [await self._whole(kept)]
         messages = [await self.read()]
         arrived_bytes = 0
         while len(messages) < _ARRIVED_MAX and arrived_bytes < _ARRIVED_BYTES_MAX:
@@ -415,8 +434,20 @@ class BackhaulComm(Comm):
             arrived_bytes += frames_bytes
         return messages
 
+    def share(self) -> Arrivals:
+        """Have threads see what arrives, too; called by the event loop that reads."""
+        if self._arrivals is None:
+            posted, self._posted = self._posted, None
+            self._arrivals = Arrivals(
+                self._endpoint, deserialize=self.deserialize, posted=posted, kept=self._kept
+            )
+            self._kept = None
+        return self._arrivals
+
     def readable(self) -> bool:
         """Tell whether the next read would return at once, as far as that is known."""
+        if self._arrivals is not None:
+            return self._arrivals.readable()
         return self._kept is not None or self._posted is None or self._posted.done()
 
     async def close(self) -> None:
@@ -438,7 +469,7 @@ class BackhaulComm(Comm):
             raise
         finally:
             self._unfinished.clear()
-            self._posted = self._kept = None
+            self._let_go()
 
     def abort(self) -> None:
         """Close at once, dropping what is queued; later calls do nothing."""
@@ -446,7 +477,13 @@ class BackhaulComm(Comm):
         self._finalizer.detach()
         self._unfinished.clear()
         self._endpoint.abort()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget what has arrived."""
         self._posted = self._kept = None
+        if self._arrivals is not None:
+            self._arrivals.close()
 
     def closed(self) -> bool:
         """Tell whether either side closed, or the peer is gone.
@@ -485,6 +522,18 @@ class BackhaulComm(Comm):
         finally:
             # A request keeps its exception, whose traceback keeps this frame: a reference cycle.
             del request
+
+    async def _next_shared(
+        self, arrivals: Arrivals, most: int | None = None
+    ) -> tuple[list[Any], list[memoryview] | None]:
+        """As `_next_frames`, where threads may look."""
+        try:
+            return await arrivals.take(most)
+        except (ConnectionFailed, TimedOut) as error:
+            self._end(error)
+        except BaseException:
+            self.abort()
+            raise
 
     def _inline_bytes_max(self) -> int | None:
         """Size above which a message is serialized in another thread; None if it never is."""

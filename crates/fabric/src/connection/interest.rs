@@ -28,13 +28,15 @@ struct Watched {
     /// A forked child that had it would keep the connection from ending with this process
     socket: Uninherited<Arc<TcpStream>>,
     /// Notified by the peer; `None` when frames come through the socket
-    doorbell: Option<Doorbell>,
+    doorbell: Option<Arc<Doorbell>>,
     /// The socket is watched for bytes (always, when it is the sentinel)
     read: bool,
     /// The socket is watched for room
     write: bool,
     /// The event loop that watches the doorbell in the engine's place
     by_loop: Option<(Weak<LoopWatch>, MemberId)>,
+    /// A thread sleeps on the doorbell in the engine's place
+    by_thread: bool,
     /// What the peer said last on the sentinel
     farewell: Option<Farewell>,
 }
@@ -52,10 +54,11 @@ impl Interest {
             has_doorbell: doorbell.is_some(),
             watched: Mutex::new(Some(Watched {
                 socket: Uninherited::new(socket),
-                doorbell,
+                doorbell: doorbell.map(Arc::new),
                 read: true,
                 write: false,
                 by_loop: None,
+                by_thread: false,
                 farewell: None,
             })),
             is_with_loop: AtomicBool::new(false),
@@ -70,7 +73,7 @@ impl Interest {
                 .rewatch(self.id, PORT_SOCKET, &watched.socket, flags)?;
             if let Some(doorbell) = &watched.doorbell {
                 self.engine
-                    .watch(self.id, PORT_DOORBELL, doorbell, EventFlags::IN)?;
+                    .watch(self.id, PORT_DOORBELL, &**doorbell, EventFlags::IN)?;
             }
         }
         Ok(())
@@ -123,11 +126,11 @@ impl Interest {
             return false;
         }
         self.leave_loop_of(watched);
-        let Some(doorbell) = &watched.doorbell else {
+        let Some(doorbell) = watched.doorbell.as_ref().filter(|_| !watched.by_thread) else {
             return false;
         };
         // It stays readable until it is cleared, so nothing is lost in between.
-        self.engine.unwatch(doorbell);
+        self.engine.unwatch(&**doorbell);
         match watch.add(member, doorbell) {
             Ok(id) => {
                 watched.by_loop = Some((Arc::downgrade(watch), id));
@@ -160,6 +163,49 @@ impl Interest {
         self.watch_doorbell(doorbell);
     }
 
+    /// Gives the doorbell to a thread that is about to sleep on it, until it gives it back
+    ///
+    /// `None` if there is none, or another thread has it.
+    pub(super) fn lend_doorbell(&self) -> Option<Arc<Doorbell>> {
+        let mut watched = lock(&self.watched);
+        let watched = watched.as_mut().filter(|watched| !watched.by_thread)?;
+        let doorbell = Arc::clone(watched.doorbell.as_ref()?);
+        match watched.by_loop.take() {
+            Some((by, id)) => {
+                if let Some(watch) = by.upgrade() {
+                    watch.remove(id, &doorbell);
+                }
+                self.is_with_loop.store(false, Ordering::Relaxed);
+            }
+            None => self.engine.unwatch(&*doorbell),
+        }
+        watched.by_thread = true;
+        Some(doorbell)
+    }
+
+    /// Whether a thread has the doorbell still
+    pub(super) fn is_with_thread(&self) -> bool {
+        lock(&self.watched)
+            .as_ref()
+            .is_some_and(|watched| watched.by_thread)
+    }
+
+    /// Has the engine watch the doorbell again that a thread had
+    pub(super) fn return_doorbell(&self) {
+        if let Some(watched) = lock(&self.watched).as_mut() {
+            self.return_doorbell_of(watched);
+        }
+    }
+
+    fn return_doorbell_of(&self, watched: &mut Watched) {
+        // The engine may have been called for it meanwhile.
+        if std::mem::take(&mut watched.by_thread)
+            && let Some(doorbell) = &watched.doorbell
+        {
+            self.watch_doorbell(doorbell);
+        }
+    }
+
     fn watch_doorbell(&self, doorbell: &Doorbell) {
         let outcome = self
             .engine
@@ -176,6 +222,7 @@ impl Interest {
             && watched.doorbell.is_some()
         {
             self.leave_loop_of(watched);
+            self.return_doorbell_of(watched);
             if let Some(doorbell) = &watched.doorbell {
                 doorbell.notify();
             }
@@ -240,13 +287,13 @@ impl Interest {
             // Dropping it does not end the connection if a forked child holds a copy. An error means
             // that the connection has ended already.
             let _ = watched.socket.shutdown(Shutdown::Both);
-            if let Some(doorbell) = &watched.doorbell {
+            if let Some(doorbell) = watched.doorbell.as_ref().filter(|_| !watched.by_thread) {
                 match watched
                     .by_loop
                     .and_then(|(by, id)| Some((by.upgrade()?, id)))
                 {
                     Some((watch, id)) => watch.remove(id, doorbell),
-                    None => self.engine.unwatch(doorbell),
+                    None => self.engine.unwatch(&**doorbell),
                 }
             }
         }

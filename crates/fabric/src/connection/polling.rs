@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use backhaul_shm::doorbell::Doorbell;
+
 use super::Conn;
 use super::port::{Command, Work};
 use super::recorder::EventKind;
 use super::spin::Look;
 use crate::link::Delivery;
-use crate::request::Progress;
+use crate::request::{Progress, sleep_on};
 use crate::runtime::{LoopWatch, Member};
 
 impl Conn {
@@ -217,6 +219,35 @@ impl Progress for Conn {
     }
 
     fn end_block(&self) {
+        self.blocked.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn sleep_here(&self, done: &AtomicBool, kick: &Doorbell, timeout: Duration) {
+        let deadline = Instant::now().checked_add(timeout);
+        // No event loop takes the doorbell over meanwhile.
+        self.blocked.fetch_add(1, Ordering::SeqCst);
+        let mut doorbell = self.interest.lend_doorbell();
+        let has_doorbell = doorbell.is_some();
+        while !done.load(Ordering::Acquire) && self.closed.get().is_none() {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            let woken = sleep_on(kick, doorbell.as_deref(), left);
+            if woken.has_news {
+                self.on_doorbell(EventKind::ThreadWoken);
+                // What is long is the engine's, which calls whoever waits.
+                doorbell = doorbell.filter(|_| self.interest.is_with_thread());
+            } else {
+                break;
+            }
+            if woken.is_kicked {
+                break;
+            }
+        }
+        if has_doorbell {
+            self.interest.return_doorbell();
+        }
         self.blocked.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -31,6 +31,8 @@ pub enum EventKind {
     LeftToCaller,
     /// An event loop was woken by the doorbell
     LoopWoken,
+    /// A thread that slept on it was woken
+    ThreadWoken,
     /// A caller left the engine something to do
     EngineCalled,
     /// The engine has moved what there was, and waits to be woken
@@ -117,6 +119,7 @@ impl EventKind {
             Self::SocketReady => "socket ready",
             Self::LeftToCaller => "left to a caller that polls",
             Self::LoopWoken => "event loop woken",
+            Self::ThreadWoken => "thread woken",
             Self::EngineCalled => "engine called",
             Self::EngineDone => "engine done",
             Self::PollBegun => "poll begun",
@@ -167,12 +170,13 @@ const EVENTS: usize = 64;
 const KIND_BITS: u32 = 8;
 
 /// By their numbers
-const KINDS: [EventKind; 18] = [
+const KINDS: [EventKind; 19] = [
     EventKind::Started,
     EventKind::DoorbellRang,
     EventKind::SocketReady,
     EventKind::LeftToCaller,
     EventKind::LoopWoken,
+    EventKind::ThreadWoken,
     EventKind::EngineCalled,
     EventKind::EngineDone,
     EventKind::PollBegun,

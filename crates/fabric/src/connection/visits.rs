@@ -93,6 +93,22 @@ impl Source for Conn {
 }
 
 impl Conn {
+    /// Moves along what an event loop, or a thread, was woken for; the engine does the rest
+    pub(super) fn on_doorbell(&self, woken: EventKind) {
+        self.counters.wakeups.add(1);
+        self.recorder.note(woken);
+        self.interest.clear_doorbell();
+        if self.inline.load(Ordering::SeqCst) > 0 {
+            return;
+        }
+        self.masked.store(false, Ordering::SeqCst);
+        let outcome = self.progress(Work::ARM);
+        if outcome.more || outcome.partial {
+            self.loop_pause.store(LOOP_PAUSE, Ordering::Relaxed);
+            self.call_engine();
+        }
+    }
+
     /// Handles that the peer is no more
     fn handle_peer_ended(&self, detail: &str) {
         self.recorder.note(EventKind::PeerEnded);
@@ -104,18 +120,7 @@ impl Conn {
 
 impl Member for Conn {
     fn on_news(self: Arc<Self>) {
-        self.counters.wakeups.add(1);
-        self.recorder.note(EventKind::LoopWoken);
-        self.interest.clear_doorbell();
-        if self.inline.load(Ordering::SeqCst) > 0 {
-            return;
-        }
-        self.masked.store(false, Ordering::SeqCst);
-        let outcome = self.progress(Work::ARM);
-        if outcome.more || outcome.partial {
-            self.loop_pause.store(LOOP_PAUSE, Ordering::Relaxed);
-            self.call_engine();
-        }
+        self.on_doorbell(EventKind::LoopWoken);
     }
 
     fn fail(self: Arc<Self>, panic: &(dyn Any + Send)) {

@@ -16,11 +16,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use backhaul_shm::doorbell::Doorbell;
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use super::lock;
 
@@ -31,6 +35,15 @@ pub struct LoopWatch {
     doorbell: Doorbell,
     members: Mutex<HashMap<u64, Weak<dyn Member>>>,
     next_member: AtomicU64,
+    alarm: Mutex<Alarm>,
+}
+
+/// Calls the loop later
+#[derive(Debug, Default)]
+struct Alarm {
+    /// Made with the first
+    timer: Option<OwnedFd>,
+    is_set: bool,
 }
 
 /// A connection that may be taken over
@@ -59,6 +72,7 @@ impl LoopWatch {
             doorbell: Doorbell::new()?,
             members: Mutex::default(),
             next_member: AtomicU64::new(1),
+            alarm: Mutex::default(),
         };
         let data = EventData::new_u64(DOORBELL);
         epoll::add(&watch.epoll, &watch.doorbell, data, EventFlags::IN)?;
@@ -68,6 +82,43 @@ impl LoopWatch {
     /// Calls the loop
     pub fn notify(&self) {
         self.doorbell.notify();
+    }
+
+    /// Calls the loop once `delay` has passed, unless it is to be called sooner by an earlier alarm
+    ///
+    /// May be called by any thread, and wakes nobody before.
+    ///
+    /// # Errors
+    ///
+    /// What the system reports, when it has no descriptors left: the loop is not called.
+    pub fn notify_within(&self, delay: Duration) -> io::Result<()> {
+        let mut alarm = lock(&self.alarm);
+        if alarm.is_set {
+            return Ok(());
+        }
+        let timer = match &mut alarm.timer {
+            Some(timer) => timer,
+            none => {
+                let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+                let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+                epoll::add(
+                    &self.epoll,
+                    &timer,
+                    EventData::new_u64(ALARM),
+                    EventFlags::IN,
+                )?;
+                none.insert(timer)
+            }
+        };
+        // Zero would switch it off.
+        let delay = delay.max(Duration::from_nanos(1));
+        let setting = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: Timespec::try_from(delay).map_err(io::Error::other)?,
+        };
+        timerfd_settime(&*timer, TimerfdTimerFlags::empty(), &setting)?;
+        alarm.is_set = true;
+        Ok(())
     }
 
     /// Moves the connections along for which news have come
@@ -90,6 +141,11 @@ impl LoopWatch {
                 is_called = true;
                 continue;
             }
+            if data == ALARM {
+                self.clear_alarm();
+                is_called = true;
+                continue;
+            }
             let member = lock(&self.members).get(&data).and_then(Weak::upgrade);
             let Some(member) = member else { continue };
             let outcome = catch_unwind(AssertUnwindSafe(|| Arc::clone(&member).on_news()));
@@ -98,6 +154,16 @@ impl LoopWatch {
             }
         }
         is_called
+    }
+
+    fn clear_alarm(&self) {
+        let mut alarm = lock(&self.alarm);
+        if let Some(timer) = &alarm.timer {
+            let mut expirations = [0; 8];
+            // An error means that it was cleared before.
+            let _ = rustix::io::read(timer, &mut expirations);
+        }
+        alarm.is_set = false;
     }
 
     /// Takes over the doorbell of a connection
@@ -148,6 +214,9 @@ impl Drop for LoopWatch {
 /// Marks the loop's own doorbell among events; no connection has this id
 const DOORBELL: u64 = 0;
 
+/// Marks its alarm
+const ALARM: u64 = u64::MAX;
+
 /// Events taken from the kernel at once
 const EVENTS_MAX: usize = 64;
 
@@ -190,6 +259,33 @@ mod tests {
         }
 
         fn leave(&self) {}
+    }
+
+    #[test]
+    fn an_alarm_calls_once_and_not_before() {
+        let watch = LoopWatch::new().unwrap();
+        let delay = Duration::from_millis(30);
+        let set = std::time::Instant::now();
+        watch.notify_within(delay).unwrap();
+        // It is set already.
+        watch.notify_within(Duration::from_secs(60)).unwrap();
+        assert!(!watch.progress() || set.elapsed() >= delay);
+        let mut fds = [rustix::event::PollFd::new(
+            &watch,
+            rustix::event::PollFlags::IN,
+        )];
+        rustix::event::poll(&mut fds, None).unwrap();
+        assert!(set.elapsed() >= delay);
+        assert!(watch.progress());
+        assert!(!watch.progress());
+        // And again.
+        watch.notify_within(Duration::ZERO).unwrap();
+        let mut fds = [rustix::event::PollFd::new(
+            &watch,
+            rustix::event::PollFlags::IN,
+        )];
+        rustix::event::poll(&mut fds, None).unwrap();
+        assert!(watch.progress());
     }
 
     #[test]

@@ -1,0 +1,235 @@
+//! `Lookout`: where a thread waits for what an event loop would be woken for otherwise.
+//!
+//! A request that has come to an end wakes the thread that is on the lookout, if one is; it looks,
+//! and says when the event loop is to hear of it. If none is, the event loop is called. The thread
+//! watches the connection by itself where it has a doorbell, so that nobody has to wake it.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use backhaul::Doorbell;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
+
+use crate::deferred;
+use crate::loops::{Completions, LoopBridge};
+use crate::request::{Request, SIGNALS_EACH};
+
+#[doc = stub_doc!("Lookout")]
+#[pyclass(frozen, weakref, module = "backhaul._native")]
+pub(crate) struct Lookout {
+    bridge: Py<LoopBridge>,
+    post: Arc<Post>,
+}
+
+/// What is known to whoever completes a request
+struct Post {
+    /// Wakes the thread
+    kick: Doorbell,
+    watch: Mutex<Watch>,
+    completions: Arc<Completions>,
+    /// What the event loop expects; 0 while it does not
+    ///
+    /// Whether it is there is settled under no lock: whoever says that it expects something looks
+    /// once more then, and who calls it has completed something before.
+    ticket: AtomicU64,
+}
+
+#[derive(Default)]
+struct Watch {
+    /// A thread is here, and looks before it leaves
+    is_manned: bool,
+    is_roused: bool,
+}
+
+impl Post {
+    /// Wakes the thread that is here; `false` if none is
+    fn rouse(&self) -> bool {
+        let mut watch = self.lock();
+        if !watch.is_manned {
+            return false;
+        }
+        if !std::mem::replace(&mut watch.is_roused, true) {
+            self.kick.notify();
+        }
+        true
+    }
+
+    /// Calls the event loop, if it expects that
+    fn call(&self) {
+        // What was completed before is seen by whoever expects something after this.
+        fence(Ordering::SeqCst);
+        let ticket = self.ticket.load(Ordering::SeqCst);
+        if ticket != 0 {
+            self.completions.push(Some(ticket));
+        }
+    }
+
+    /// A thread comes; `false` if another one is here
+    fn man(&self) -> bool {
+        let mut watch = self.lock();
+        !std::mem::replace(&mut watch.is_manned, true)
+    }
+
+    /// It leaves; tells whether it was roused
+    fn unman(&self) -> bool {
+        let mut watch = self.lock();
+        watch.is_manned = false;
+        let is_roused = std::mem::take(&mut watch.is_roused);
+        if is_roused {
+            self.kick.clear();
+        }
+        is_roused
+    }
+
+    fn is_roused(&self) -> bool {
+        self.lock().is_roused
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Post {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.rouse() {
+            self.call();
+        }
+    }
+}
+
+#[pymethods]
+impl Lookout {
+    #[new]
+    fn new(bridge: Py<LoopBridge>) -> PyResult<Self> {
+        let post = Arc::new(Post {
+            kick: Doorbell::new()?,
+            watch: Mutex::default(),
+            completions: Arc::clone(bridge.get().completions()),
+            ticket: AtomicU64::new(0),
+        });
+        Ok(Self { bridge, post })
+    }
+
+    #[doc = stub_doc!("Lookout.watch")]
+    fn watch(&self, request: &Bound<'_, Request>) -> bool {
+        let waker = Waker::from(Arc::clone(&self.post));
+        request.get().add_waker(waker)
+    }
+
+    #[doc = stub_doc!("Lookout.expect")]
+    fn expect(
+        &self,
+        py: Python<'_>,
+        request: &Bound<'_, Request>,
+        callback: Py<PyAny>,
+    ) -> PyResult<bool> {
+        let request = request.get();
+        request.check(py)?;
+        let is_manned = self.post.lock().is_manned;
+        if request.is_done() || (!is_manned && request.poll(py)?) {
+            return Ok(false);
+        }
+        let bridge = self.bridge.get();
+        let ticket = bridge.expect(callback);
+        let former = self.post.ticket.swap(ticket, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        bridge.forget(former);
+        request.join_loop(bridge.watch());
+        if request.is_done() {
+            self.disregard();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    #[doc = stub_doc!("Lookout.disregard")]
+    fn disregard(&self) {
+        let ticket = self.post.ticket.swap(0, Ordering::SeqCst);
+        self.bridge.get().forget(ticket);
+    }
+
+    #[doc = stub_doc!("Lookout.wait")]
+    fn wait(&self, py: Python<'_>, request: &Bound<'_, Request>, timeout: f64) -> PyResult<bool> {
+        let patience = Duration::try_from_secs_f64(timeout).map_err(|_| {
+            PyValueError::new_err(format!(
+                "timeout must be a number of seconds from 0, got {timeout}"
+            ))
+        })?;
+        let request = request.get();
+        request.check(py)?;
+        if !self.post.man() {
+            return Err(PyRuntimeError::new_err("another thread is on the lookout"));
+        }
+        let outcome = self.stay(py, request, patience);
+        let is_roused = self.post.unman();
+        if outcome.is_err() {
+            // Whoever is interrupted does not look.
+            self.post.call();
+        }
+        outcome.map(|()| is_roused || request.is_done())
+    }
+
+    #[doc = stub_doc!("Lookout.rouse")]
+    fn rouse(&self) -> bool {
+        self.post.rouse()
+    }
+
+    #[doc = stub_doc!("Lookout.call")]
+    #[pyo3(signature = (within = 0.0))]
+    fn call(&self, within: f64) {
+        let ticket = self.post.ticket.load(Ordering::SeqCst);
+        if ticket == 0 {
+            return;
+        }
+        match Duration::try_from_secs_f64(within) {
+            Ok(delay) if !delay.is_zero() => self.post.completions.push_within(ticket, delay),
+            _ => self.post.completions.push(Some(ticket)),
+        }
+    }
+
+    // The bridge leads to the callback, and that to whoever has this.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.bridge)
+    }
+}
+
+impl Lookout {
+    fn stay(&self, py: Python<'_>, request: &Request, patience: Duration) -> PyResult<()> {
+        // Signals are handled by the first thread of the process alone.
+        let slice_max = match is_main_thread() {
+            true => SIGNALS_EACH,
+            false => Duration::MAX,
+        };
+        let deadline = Instant::now().checked_add(patience);
+        while !request.is_done() && !self.post.is_roused() {
+            let left = deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            if left.is_zero() {
+                break;
+            }
+            let slice = left.min(slice_max);
+            deferred::call(py, || {
+                py.detach(|| request.sleep(&self.post.kick, slice));
+            });
+            if slice_max == SIGNALS_EACH {
+                py.check_signals()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether this is the thread that handles signals
+fn is_main_thread() -> bool {
+    rustix::thread::gettid() == rustix::process::getpid()
+}

@@ -1,0 +1,246 @@
+"""What arrives on a connection, for its event loop and for a thread that looks ahead of it.
+
+The event loop of a client or a worker waits for messages. A thread that knows what to do with one
+of them would be woken by the event loop, after it has handled all. Here the thread waits in the
+event loop's place (`backhaul._native.Lookout`), and sees messages first; the event loop gets all of
+them all the same, in the order in which they came: at once, or, if the thread has done what they
+are about, within a time. Nothing is ever handled by the thread *instead* of the event loop.
+
+A thread may act on a message only if the event loop has handled everything before it, or the thread
+knows that this does not matter: `Arrivals.is_handling` and `Arrivals.unhandled` say what there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from backhaul import Endpoint, Request
+from backhaul._loops import bridge_of, settle
+from backhaul._native import Lookout
+from backhaul.dask import codec, device_frames
+from backhaul.dask.lending import nbytes_of
+
+__all__ = ["Arrivals"]
+
+#: Most messages, and bytes of them, that are received and not handled, so that a sender that never
+#: stops is held up by a reader that is slow
+_UNHANDLED_MAX: Final = 128
+_UNHANDLED_BYTES_MAX: Final = 1 << 20
+
+
+class Arrivals:
+    """Messages that have arrived on one endpoint.
+
+    Made on the event loop that reads them.
+
+    Parameters
+    ----------
+    endpoint : backhaul.Endpoint
+        Nobody else receives frames of it.
+    deserialize : bool
+        Whether messages are to have objects, or leave those marked for it serialized.
+    posted : backhaul.Request, optional
+        A receive of it that is under way.
+    kept : list of memoryview, optional
+        A message that came before.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held by whoever looks at the attributes below, or changes them.
+    taken : int
+        How many messages the event loop has taken.
+    is_handling : bool
+        Whether it is at work on what it has taken.
+    on_rest : callable
+        Called by the event loop, without the lock, when it has handled all that it has taken.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        deserialize: bool,
+        posted: Request[Any] | None = None,
+        kept: list[memoryview] | None = None,
+    ) -> None:
+        self.lock = threading.RLock()
+        #: Each with the receive that got it
+        self._unhandled: deque[tuple[Request[Any], Any]] = deque()
+        self.taken = 0
+        self.is_handling = True
+        self.on_rest: Callable[[], None] = _nothing
+        self._endpoint = endpoint
+        self._deserialize = deserialize
+        self._loop = asyncio.get_running_loop()
+        self._lookout = Lookout(bridge_of(self._loop))
+        self._unhandled_bytes = 0
+        #: A message that is the event loop's to decode: a long one, one with parts on a GPU, or one
+        #: that cannot be decoded
+        self._kept: tuple[Request[Any] | None, list[memoryview]] | None = None
+        if kept is not None:
+            self._kept = None, kept
+        #: What ended the connection
+        self._failure: BaseException | None = None
+        self._request: Request[list[memoryview]] = posted or endpoint.recv_frames()
+        self._lookout.watch(self._request)
+
+    # Called by the event loop
+
+    async def take(self, most: int | None = None) -> tuple[list[Any], list[memoryview] | None]:
+        """Wait for messages.
+
+        Parameters
+        ----------
+        most : int, optional
+            How many to take; all that there are by default.
+
+        Returns
+        -------
+        tuple of list of object and list of memoryview
+            At least one message; or none, and the frames of the next, to be decoded.
+
+        Raises
+        ------
+        Exception
+            What ended the connection, once all messages before are taken.
+        """
+        while True:
+            self.on_rest()
+            with self.lock:
+                self.receive()
+                if self._unhandled:
+                    return self._take(most), None
+                if self._kept is not None:
+                    self._go_on()
+                    (_, frames), self._kept = self._kept, None
+                    self.taken += 1
+                    self.is_handling = True
+                    return [], frames
+                if self._failure is not None:
+                    raise self._failure
+                news: asyncio.Future[None] = self._loop.create_future()
+                if not self._lookout.expect(self._request, settle(news)):
+                    continue
+                self.is_handling = False
+            try:
+                await news
+            finally:
+                self._lookout.disregard()
+
+    def _take(self, most: int | None) -> list[Any]:
+        # Before the one is gone by which it is known that the last was received.
+        self._go_on()
+        self.is_handling = True
+        count = len(self._unhandled) if most is None else min(most, len(self._unhandled))
+        messages = [self._unhandled.popleft()[1] for _ in range(count)]
+        if not self._unhandled:
+            self._unhandled_bytes = 0
+        self.taken += count
+        return messages
+
+    def readable(self) -> bool:
+        """Tell whether the next `take` returns at once, as far as that is known."""
+        return bool(self.unhandled) or self._kept is not None or self._request.done()
+
+    def close(self) -> None:
+        """Let go of what is not taken; whoever waits returns."""
+        with self.lock:
+            self._unhandled.clear()
+            self._kept = None
+        self._lookout.rouse()
+
+    # Called by any thread
+
+    @property
+    def unhandled(self) -> list[Any]:
+        """Messages that the event loop has not taken, oldest first; the lock is held.
+
+        They are the event loop's, which changes what it takes.
+        """
+        return [message for _, message in self._unhandled]
+
+    def receive(self) -> None:
+        """Take in what has arrived; the lock is held.
+
+        Ctrl-C may break it off after any step, in the thread that it interrupts: the next call goes
+        on from there.
+        """
+        while self.may_look():
+            self._go_on()
+            request = self._request
+            if self._failure is not None or not request.done():
+                return
+            try:
+                # As often as asked
+                frames = request.result()
+            except Exception as error:
+                # What ended the connection; the event loop raises it.
+                self._failure = error
+                return
+            frames_bytes = sum(map(nbytes_of, frames))
+            if frames_bytes > _UNHANDLED_BYTES_MAX or device_frames.is_described(frames):
+                self._kept = request, frames
+                return
+            try:
+                message = codec.loads(frames, deserialize=self._deserialize)
+            except Exception:
+                # The event loop decodes it again, and raises.
+                self._kept = request, frames
+                return
+            self._unhandled_bytes += frames_bytes
+            # From here on it is received.
+            self._unhandled.append((request, message))
+
+    def _go_on(self) -> None:
+        """Post the next receive, if what the last one got is among the messages."""
+        request = self._request
+        if (self._unhandled and self._unhandled[-1][0] is request) or (
+            self._kept is not None and self._kept[0] is request
+        ):
+            try:
+                following = self._endpoint.recv_frames()
+            except Exception as error:
+                self._failure = error
+                return
+            # One that is dropped before this leaves its message to the next.
+            self._request = following
+            self._lookout.watch(following)
+
+    def may_look(self) -> bool:
+        """Tell whether messages can come that a thread may look at; the lock is held."""
+        return (
+            self._kept is None
+            and self._failure is None
+            and len(self._unhandled) < _UNHANDLED_MAX
+            and self._unhandled_bytes < _UNHANDLED_BYTES_MAX
+        )
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block this thread until something has arrived, `rouse`, or for so many seconds.
+
+        One thread at a time, and none of an event loop. Whoever has waited looks: what has arrived
+        meanwhile has called nobody else.
+
+        Returns
+        -------
+        bool
+            False if time has passed without any of it.
+        """
+        return self._lookout.wait(self._request, timeout_s)
+
+    def rouse(self) -> bool:
+        """Wake the thread that waits; False if none does."""
+        return self._lookout.rouse()
+
+    def call(self, within_s: float = 0.0) -> None:
+        """Have the event loop take what there is: now, or within so many seconds."""
+        self._lookout.call(within_s)
+
+
+def _nothing() -> None:
+    """Stand for nobody who wants to know."""

@@ -1,0 +1,191 @@
+"""What arrives, as the event loop and threads see it: everything, once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from distributed.comm import CommClosedError
+from distributed.protocol import to_serialize
+from distributed.utils_test import gen_test
+
+from backhaul.dask.arrivals import Arrivals
+
+if TYPE_CHECKING:
+    from tests.dask.conftest import CommPair
+
+#: When to give up on what should have happened
+DEADLINE_S = 60.0
+
+
+def look(arrivals: Arrivals, until: threading.Event, seed: int) -> list[Any]:
+    """Look at what arrives until told to stop, as a thread that acts on some of it."""
+    chance = random.Random(seed)
+    seen: list[Any] = []
+    while not until.is_set():
+        arrivals.wait(chance.choice([0.0, 0.0005, 0.01]))
+        with arrivals.lock:
+            arrivals.receive()
+            known = max(0, len(seen) - arrivals.taken)
+            # What the event loop took without us
+            seen += [None] * (arrivals.taken - len(seen))
+            seen += arrivals.unhandled[known:]
+            may_look = arrivals.may_look()
+        arrivals.call(chance.choice([0.0, 0.002, 0.005]))
+        if not may_look or chance.random() < 0.1:
+            time.sleep(0.001)
+    return seen
+
+
+@gen_test()
+async def test_the_event_loop_gets_everything_in_order(lane: str, comm_pair: CommPair) -> None:
+    async with comm_pair() as (a, b):
+        arrivals = b.share()
+        stop = threading.Event()
+        count = 2000
+        with ThreadPoolExecutor(1) as executor:
+            looking = executor.submit(look, arrivals, stop, 7)
+
+            async def send() -> None:
+                chance = random.Random(3)
+                for number in range(count):
+                    await a.write({"n": number})
+                    if chance.random() < 0.05:
+                        await asyncio.sleep(chance.choice([0.0, 0.001, 0.01]))
+
+            sending = asyncio.create_task(send())
+            received: list[int] = []
+            try:
+                while len(received) < count:
+                    received += [each["n"] for each in await asyncio.wait_for(b.read_arrived(), 60)]
+            finally:
+                stop.set()
+                arrivals.rouse()
+            await sending
+            seen = looking.result()
+        assert received == list(range(count))
+        # The thread saw what it saw at its place in the order.
+        assert all(each is None or each["n"] == at for at, each in enumerate(seen))
+        assert sum(each is not None for each in seen) > 10
+        await a.close()
+
+
+@gen_test()
+async def test_a_message_that_a_thread_has_seen_waits_for_its_time(comm_pair: CommPair) -> None:
+    async with comm_pair() as (a, b):
+        arrivals = b.share()
+        reading = asyncio.create_task(b.read_arrived())
+        with ThreadPoolExecutor(1) as executor:
+            for within_s in (0.05, 0.01):
+                while arrivals.is_handling:
+                    await asyncio.sleep(0.001)
+                waiting = asyncio.wrap_future(executor.submit(arrivals.wait, DEADLINE_S))
+                await asyncio.sleep(0.02)
+                await a.write({"op": "x"})
+                assert await waiting
+                with arrivals.lock:
+                    arrivals.receive()
+                    assert arrivals.unhandled == [{"op": "x"}]
+                start_s = time.monotonic()
+                arrivals.call(within_s)
+                assert await asyncio.wait_for(reading, DEADLINE_S) == [{"op": "x"}]
+                assert time.monotonic() - start_s >= within_s * 0.9
+                reading = asyncio.create_task(b.read_arrived())
+                await asyncio.sleep(0)
+        await a.close()
+        with pytest.raises(CommClosedError):
+            await reading
+
+
+@gen_test()
+async def test_what_is_not_for_threads_goes_to_the_event_loop(
+    lane: str, comm_pair: CommPair
+) -> None:
+    async with comm_pair() as (a, b):
+        arrivals = b.share()
+        with ThreadPoolExecutor(1) as executor:
+            stop = threading.Event()
+            looking = executor.submit(look, arrivals, stop, 1)
+            long = np.arange(1 << 20)
+            await a.write({"n": 0})
+            await a.write({"n": 1, "long": to_serialize(long)})
+            await a.write({"n": 2})
+            received: list[Any] = []
+            try:
+                while len(received) < 3:
+                    received += await asyncio.wait_for(b.read_arrived(), DEADLINE_S)
+            finally:
+                stop.set()
+                arrivals.rouse()
+            looking.result()
+        assert [each["n"] for each in received] == [0, 1, 2]
+        assert (received[1]["long"] == long).all()
+        # One at a time, as Dask's client reads
+        await a.write({"n": 3})
+        await a.write({"n": 4})
+        assert (await b.read())["n"] == 3
+        assert (await b.read())["n"] == 4
+        await a.close()
+
+
+@gen_test()
+async def test_what_came_before_it_was_shared_is_not_lost(comm_pair: CommPair) -> None:
+    async with comm_pair() as (a, b):
+        await a.write({"n": 0})
+        assert await b.read_arrived() == [{"n": 0}]
+        # A receive is posted; a message too long for now is kept.
+        await a.write({"n": 1})
+        await a.write({"n": 2, "x": b"a" * (2 << 20)})
+        await asyncio.sleep(0.05)
+        received = await b.read_arrived()
+        b.share()
+        while len(received) < 2:
+            received += await asyncio.wait_for(b.read_arrived(), DEADLINE_S)
+        assert [each["n"] for each in received] == [1, 2]
+        await a.close()
+
+
+@gen_test()
+async def test_messages_before_the_end_are_read_and_whoever_waits_returns(
+    lane: str, comm_pair: CommPair
+) -> None:
+    async with comm_pair() as (a, b):
+        arrivals = b.share()
+        await a.write({"n": 0})
+        await a.close()
+        assert await asyncio.wait_for(b.read_arrived(), DEADLINE_S) == [{"n": 0}]
+        with pytest.raises(CommClosedError):
+            await b.read_arrived()
+        with ThreadPoolExecutor(1) as executor:
+            assert await asyncio.wrap_future(executor.submit(arrivals.wait, DEADLINE_S))
+        with arrivals.lock:
+            arrivals.receive()
+            assert not arrivals.unhandled
+
+
+@gen_test()
+async def test_a_sender_that_never_stops_is_held_up(comm_pair: CommPair) -> None:
+    async with comm_pair() as (a, b):
+        arrivals = b.share()
+        for number in range(1000):
+            await a.write({"n": number})
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline and arrivals.may_look():
+            with arrivals.lock:
+                arrivals.receive()
+            await asyncio.sleep(0.001)
+        with arrivals.lock:
+            arrivals.receive()
+            assert len(arrivals.unhandled) == 128
+            assert not arrivals.may_look()
+        received: list[Any] = []
+        while len(received) < 1000:
+            received += await asyncio.wait_for(b.read_arrived(), DEADLINE_S)
+        assert [each["n"] for each in received] == list(range(1000))
+        await a.close()

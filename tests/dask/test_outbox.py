@@ -29,9 +29,18 @@ class Loop:
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
+        self.later: list[Callable[[], None]] = []
 
     def add_callback(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
+
+    def call_later(self, _: float, callback: Callable[[], None]) -> None:
+        self.later.append(callback)
+
+    def pass_time(self) -> None:
+        later, self.later = self.later, []
+        for callback in later:
+            callback()
 
     def turn(self) -> int:
         callbacks, self.callbacks = self.callbacks, []
@@ -93,22 +102,77 @@ def test_so_many_releases_are_no_more_than_a_message_may_have(loop: Loop, outbox
     assert [key for message in sent for key in message["keys"]] == [str(n) for n in range(1000)]
 
 
-def test_what_a_call_adds_comes_after_the_others_in_the_next_turn(
-    loop: Loop, outbox: Outbox
-) -> None:
+def test_what_a_call_adds_comes_after_the_others(loop: Loop, outbox: Outbox) -> None:
     made: list[str] = []
 
     def release(name: str) -> None:
         made.append(f"release {name}")
         outbox.add(made.append, f"send release {name}")
 
-    outbox.add(release, "a")
+    outbox.add_release(release, "a")
     outbox.add(made.append, "send graph")
-    outbox.add(release, "b")
-    loop.turn()
-    assert made == ["release a", "send graph", "release b"]
-    loop.turn()
+    outbox.add_release(release, "b")
+    assert loop.turn() == 1
+    assert made[:3] == ["release a", "send graph", "release b"]
     assert made[3:] == ["send release a", "send release b"]
+    assert loop.turn() == 0
+
+
+def test_a_call_that_goes_on_adding_leaves_the_loop_to_others(loop: Loop, outbox: Outbox) -> None:
+    made: list[int] = []
+
+    def again(number: int) -> None:
+        made.append(number)
+        outbox.add(again, number + 1)
+
+    outbox.add(again, 0)
+    for turns in range(1, 4):
+        assert loop.turn() == 1
+        assert made == list(range(2 * turns))
+
+
+def test_a_release_holds_up_no_message_of_a_thread_what_it_has_to_say_does(
+    loop: Loop, outbox: Outbox
+) -> None:
+    held_up: list[bool] = []
+
+    def look(_: object) -> None:
+        held_up.append(outbox.holds_up())
+
+    def release(key: str) -> None:
+        look(key)
+        outbox.add(look, f"send {key}")
+        look(key)
+
+    outbox.add_release(release, "a")
+    assert not outbox.holds_up()
+    loop.turn()
+    assert held_up == [False, True, True]
+    assert not outbox.holds_up()
+
+
+def test_while_threads_do_without_the_loop_releases_do_not_wake_it(
+    loop: Loop, outbox: Outbox
+) -> None:
+    made: list[int] = []
+    outbox.look_often()
+    loop.turn()
+    outbox.add_release(made.append, 1)
+    outbox.add_release(made.append, 2)
+    assert loop.callbacks == []
+    loop.pass_time()
+    assert made == [1, 2]
+    # What cannot wait wakes it, and takes along what can.
+    outbox.add_release(made.append, 3)
+    outbox.add(made.append, 4)
+    loop.turn()
+    assert made == [1, 2, 3, 4]
+    # And nobody looks any more once it has not been of use.
+    while loop.later:
+        loop.pass_time()
+    outbox.add_release(made.append, 5)
+    assert loop.turn() == 1
+    assert made == [1, 2, 3, 4, 5]
 
 
 def test_a_call_that_raises_is_logged_and_the_others_are_made(

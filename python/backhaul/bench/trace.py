@@ -37,6 +37,7 @@ SHORTCUTS: Final = (
     "small-results.enabled",
     "hot-path.result",
     "hot-path.submit",
+    "hot-path.client-threads",
 )
 
 #: How many, unless something else is asked for

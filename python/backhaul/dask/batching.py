@@ -24,7 +24,7 @@ from typing import Any
 
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import switched_on
-from backhaul.dask.instance_patches import STREAM_CLASS
+from backhaul.dask.instance_patches import SHARED_STREAM, STREAM_CLASS
 from backhaul.dask.private import BatchedSend, CommClosedError
 
 __all__ = ["AdaptiveBatchedSend", "adaptive_start", "adopt"]
@@ -47,6 +47,9 @@ _RIDE_S = 0.002
 #: These: a client, a scheduler and a worker that no longer need a result. Whoever hears of it has
 #: nothing to do but to let go as well.
 _RIDING = frozenset({"client-releases-keys", "free-keys", "release-worker-data"})
+
+#: What Dask's client calls the comm of its stream
+_CLIENT_NAME = "Client->Scheduler"
 
 #: A batch above this is not kept in the log of recent messages, as in Dask.
 _LOGGED_BYTES_MAX = 1_000_000
@@ -183,7 +186,10 @@ class AdaptiveBatchedSend(BatchedSend):
             return
         self._log(payload, message_bytes)
         if congested:
-            self._draining = self._event_loop.create_task(self._drain(self.comm.drained()))
+            self._begin_to_drain()
+
+    def _begin_to_drain(self) -> None:
+        self._draining = self._event_loop.create_task(self._drain(self.comm.drained()))
 
     def _write_aside(self, payload: list[Any]) -> None:
         """Send a batch while the event loop goes on; what comes meanwhile gathers."""
@@ -211,7 +217,11 @@ class AdaptiveBatchedSend(BatchedSend):
             logger.exception("Error in batched write")
             self.abort()
         finally:
-            self._draining = None
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Send what has gathered while the link was busy."""
+        self._draining = None
         if self.buffer:
             self._schedule()
 
@@ -251,10 +261,20 @@ def adopt(stream: BatchedSend, comm: Any) -> bool:
     """
     if type(stream) is not BatchedSend or not isinstance(comm, BackhaulComm):
         return False
-    if STREAM_CLASS.install(stream, AdaptiveBatchedSend) is None:
+    if STREAM_CLASS.install(stream, _class_for(stream, comm)) is None:
         return False
     stream.start(comm)
     return True
+
+
+def _class_for(stream: BatchedSend, comm: BackhaulComm) -> type[AdaptiveBatchedSend]:
+    """Tell what a stream becomes: of a client, one that its threads may send by, too."""
+    if comm.name != _CLIENT_NAME or not switched_on("hot-path.client-threads"):
+        return AdaptiveBatchedSend
+    # Only clients need it.
+    from backhaul.dask.shared_stream import SharedBatchedSend
+
+    return SharedBatchedSend if SHARED_STREAM.fits(stream) else AdaptiveBatchedSend
 
 
 def adaptive_start(original: Callable[..., Any]) -> Callable[..., Any]:

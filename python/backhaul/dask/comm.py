@@ -18,7 +18,9 @@ import socket
 import sys
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import call
 from typing import Any, NoReturn
 
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
@@ -264,6 +266,60 @@ class BackhaulComm(Comm):
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
         except BaseException:
+            self.abort()
+            raise
+        return message.message_bytes
+
+    def write_in_thread(
+        self, msg: object, taken: Callable[[], object], serializers: list[str] | None = None
+    ) -> int | None:
+        """Queue a message as `write_nowait` does, from a thread that may be interrupted.
+
+        Ctrl-C raises in Python's main thread between any two steps of it. So the connection stays
+        as it is then, and the message leaves in one step with what notes that it has.
+
+        Parameters
+        ----------
+        msg, serializers : object
+            As of `write_nowait`. What cannot be serialized raises.
+        taken : callable
+            Is called, without arguments, if and only if the message has left. Written in C.
+
+        Returns
+        -------
+        int or None
+            As from `write_nowait`.
+
+        Raises
+        ------
+        CommClosedError
+            If the comm is closed on either side.
+        """
+        if self._closed:
+            self._refuse()
+        message = codec.encode(
+            msg,
+            self._families(serializers),
+            "raise",
+            self._context(),
+            self.max_shard_size,
+            inline_bytes_max=self._inline_bytes_max(),
+        )
+        if message is None or device_frames.places(message.frames):
+            return None
+        frames = [in_order(frame) for frame in message.frames]
+        send = partial(self._endpoint.send_frames, frames, shared=self._may_lend(msg))
+        try:
+            self._forget_finished()
+            # Python runs no handler of a signal while C calls C.
+            request, _ = tuple(map(call, (send, taken)))
+            if request.done():
+                request.result()
+            else:
+                self._unfinished.append(request)
+        except (ConnectionFailed, TimedOut) as error:
+            self._end(error)
+        except Exception:
             self.abort()
             raise
         return message.message_bytes

@@ -22,6 +22,7 @@ from typing import Any, Final
 from dask.utils import funcname
 
 import dask
+from backhaul.dask.client_threads import sent_in_thread
 from backhaul.dask.codec import codec
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.offers import SUBMIT, offers
@@ -153,7 +154,8 @@ def _submitted(
         submitting_task = getattr(thread_state, "key", None)
         if submitting_task is not None:
             message["submitting_task"] = submitting_task
-        outbox_of(client).add(_Sending(client), message)
+        if not sent_in_thread(client, message):
+            outbox_of(client).add(_Sending(client), message)
     logger.debug("Submit %s(...), %s", funcname(func), key)
     return future, key
 

@@ -60,6 +60,7 @@ __all__ = [
     "RESULT_REQUESTS",
     "ROOTISH",
     "SCHEDULER_HEARTBEAT",
+    "SHARED_STREAM",
     "SMALL_RESULTS_TELLERS",
     "STEAL_RESPONSE",
     "STREAM_CLASS",
@@ -338,6 +339,23 @@ STREAM_CLASS: Final = InstancePatch(
     read={BatchedSend: "6b8b9c6179e7"},
 )
 
+#: The same of a client, by which its threads may send, too
+SHARED_STREAM: Final = InstancePatch(
+    shown="BatchedSend.__class__",
+    without="the event loop of a client sends all that its threads submit",
+    attribute="__class__",
+    read={
+        BatchedSend: "6b8b9c6179e7",
+        Client._ensure_connected: "0b45412d9c6b",
+        Client._send_to_scheduler: "650edb8d752b",
+        Client._send_to_scheduler_safe: "6ca335890717",
+        Client._heartbeat: "7f0a94eec8cb",
+        Client._gather: "e5e8b8868464",
+        Client._dec_ref: "f7c892d68ed0",
+        Client._release_key: "2d790ca7d72e",
+    },
+)
+
 #: The queue of a worker's thread pool, in C; see `backhaul.dask.execution`
 EXECUTOR_QUEUE: Final = InstancePatch(
     shown="ThreadPoolExecutor._work_queue",
@@ -396,6 +414,7 @@ INSTANCE_PATCHES: Final = (
     WORKER_MEMORY_MONITOR,
     NANNY_MEMORY_MONITOR,
     STREAM_CLASS,
+    SHARED_STREAM,
     EXECUTOR_QUEUE,
     WORKER_PROCESS_CLASS,
     ASYNC_PROCESS_CLASS,

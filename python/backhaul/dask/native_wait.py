@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from backhaul.dask.client_threads import send_what_is_queued
 from backhaul.dask.held_results import held_by
 from backhaul.dask.private import Client, Future, FutureState, shorten_traceback
 from backhaul.dask.waiting import StateEvent
@@ -42,6 +43,7 @@ def _held_result(future: Future[Any], timeout: Any) -> tuple[Any, ...]:
     if held is None:
         return ()
     if state.status == "pending" and timeout is None:
+        send_what_is_queued(client)
         _wait(state)
     # Not of another future of that key, as there is after a restart.
     return held.value_of(future.key) if client.futures.get(future.key) is state else ()

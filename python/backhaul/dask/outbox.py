@@ -6,7 +6,8 @@ and sent waits in one queue, in the order in which it came, and one callback wor
 
 Against other callbacks of the same loop nothing comes later than in Dask, and something may come
 earlier; among themselves messages and releases keep their order, so what a graph needs is not
-released before the graph has been sent. Releases that follow each other go as one message, which
+released before the graph has been sent. Only where threads send by themselves
+(`backhaul.dask.client_threads`) releases wait, up to 2 ms, and later messages pass them. Releases that follow each other go as one message, which
 Dask's scheduler takes as well: a client that drops a list had it handle one for each future.
 """
 
@@ -32,6 +33,10 @@ _RELEASES = "client-releases-keys"
 #: Most keys of one such message: some milliseconds of a scheduler's
 _RELEASED_MAX = 256
 
+#: How long a release waits for the event loop to look, while threads do without it: as long as the
+#: message to which it may lead waits for another one to ride with
+_LOOK_S = 0.002
+
 
 class Outbox:
     """Calls that the event loop of a client is to make soon, in order.
@@ -44,18 +49,62 @@ class Outbox:
         Makes the calls.
     """
 
-    __slots__ = ("_calls", "_is_scheduled", "_loop")
+    __slots__ = ("_calls", "_is_looking", "_is_scheduled", "_is_used", "_loop", "_urgent")
 
     def __init__(self, loop: IOLoop) -> None:
         self._loop = loop
-        self._calls: deque[tuple[Callable[[Any], object], Any]] = deque()
+        #: What to call, with what, and whether it is more than a release.
+        self._calls: deque[tuple[Callable[[Any], object], Any, bool]] = deque()
+        #: One item for each call that is not only a release, until it has been made.
+        self._urgent: deque[None] = deque()
         #: Whether the loop is going to look at calls that are added from now on.
         self._is_scheduled = False
+        #: Whether it looks at them in a while, and whether that has been of use since it did last.
+        self._is_looking = False
+        self._is_used = False
 
     def add(self, call: Callable[[Any], object], argument: Any) -> None:
         """Have the event loop make a call; what it raises is logged there."""
-        self._calls.append((call, argument))
+        self._urgent.append(None)
+        self._calls.append((call, argument, True))
         self._schedule()
+
+    def add_release(self, call: Callable[[Any], object], argument: Any) -> None:
+        """Have the event loop make a call by which something is given up: in a while, if it looks.
+
+        What threads send by themselves may overtake it.
+        """
+        self._calls.append((call, argument, False))
+        if self._is_looking:
+            self._is_used = True
+        else:
+            self._schedule()
+
+    def holds_up(self) -> bool:
+        """Tell whether something has been added, and is not done, that a message must not pass."""
+        return bool(self._urgent)
+
+    def look_often(self) -> None:
+        """Have the event loop look at releases every now and then, for as long as this is called.
+
+        Threads that do not need the loop to send and to wait need not wake it for what they drop.
+        """
+        self._is_used = True
+        if not self._is_looking:
+            self._is_looking = True
+            self._loop.add_callback(self._look_later)
+
+    def _look_later(self) -> None:
+        self._loop.call_later(_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        # As above: whoever adds from here on is seen below, or by the next look, or schedules.
+        self._is_looking = goes_on = self._is_used
+        self._is_used = False
+        if goes_on:
+            self._look_later()
+        if self._calls and not self._is_scheduled:
+            self._work_off()
 
     def _schedule(self) -> None:
         if self._is_scheduled:
@@ -68,28 +117,37 @@ class Outbox:
             raise
 
     def _work_off(self) -> None:
-        # Before the calls are counted: one that is added from here on is either counted below, or
-        # schedules another round.
-        self._is_scheduled = False
-        left = len(self._calls)
+        self._is_scheduled = True
         try:
-            while left > 0:
-                call, argument = self._calls.popleft()
-                left -= 1
-                if _releases_one(argument):
-                    argument = self._with_releases_after(call, argument, left)
-                    left -= len(argument["keys"]) - 1
-                try:
-                    call(argument)
-                except Exception:
-                    # As the loop does for each of its callbacks.
-                    app_log.error(
-                        "Exception in callback %r", partial(call, argument), exc_info=True
-                    )
+            self._make(len(self._calls))
+            # What has been released is to be told, which no thread's message passes until it is.
+            self._make(len(self._calls))
         finally:
-            # Some are left if a call was interrupted, as by KeyboardInterrupt.
+            # Before it looks for calls that are left: one that is added from here on schedules
+            # another round.
+            self._is_scheduled = False
             if self._calls:
                 self._schedule()
+
+    def _make(self, left: int) -> None:
+        """Make so many of the calls."""
+        while left > 0:
+            call, argument, is_urgent = self._calls.popleft()
+            left -= 1
+            made = 1
+            if _releases_one(argument):
+                argument = self._with_releases_after(call, argument, left)
+                made = len(argument["keys"])
+                left -= made - 1
+            try:
+                call(argument)
+            except Exception:
+                # As the loop does for each of its callbacks.
+                app_log.error("Exception in callback %r", partial(call, argument), exc_info=True)
+            finally:
+                if is_urgent:
+                    for _ in range(made):
+                        self._urgent.popleft()
 
     def _with_releases_after(
         self, call: Callable[[Any], object], message: dict[str, Any], left: int
@@ -97,7 +155,7 @@ class Outbox:
         """Take the releases of single keys that come next, at most so many, into one message."""
         keys = list(message["keys"])
         for _ in range(min(left, _RELEASED_MAX - 1)):
-            next_call, following = self._calls[0]
+            next_call, following, _ = self._calls[0]
             if next_call != call or not _releases_one(following):
                 break
             self._calls.popleft()
@@ -139,7 +197,7 @@ def collected_release(original: Callable[..., Any]) -> Callable[..., None]:
         elif not self._cleared and client.generation == self._generation:
             self._cleared = True
             try:  # noqa: SIM105 - for each future that is dropped
-                outbox_of(client).add(client._dec_ref, self.key)
+                outbox_of(client).add_release(client._dec_ref, self.key)
             except TypeError:
                 # As in Dask: at the end of the interpreter anything may be None.
                 pass

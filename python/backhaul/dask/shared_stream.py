@@ -1,0 +1,192 @@
+"""The stream of a client, by which its threads send as well as its event loop.
+
+A thread that submits a task hands the message to the event loop of the client, in Dask: another
+thread is woken, waits for the interpreter, and sends. Here the thread sends by itself
+(`backhaul.dask.client_threads`), behind all that the event loop has queued before.
+
+Batches stay. A message that comes densely behind others of threads waits for more, as
+`backhaul.dask.batching` has it, but not for a timer alone: the next message that is due takes it
+along, and a thread that is about to wait for a result sends what there is, as nothing else will
+come from it. After that the next message is not dense, however soon it comes: a program that waits
+for each result has nothing to gather.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+from backhaul.dask import batching
+from backhaul.dask.batching import AdaptiveBatchedSend
+from backhaul.dask.comm import BackhaulComm
+
+__all__ = ["SharedBatchedSend"]
+
+_LONG_AGO: Final = float("-inf")
+
+
+class SharedBatchedSend(AdaptiveBatchedSend):
+    """An `AdaptiveBatchedSend` that any thread may send by; made as that is, by `adopt`.
+
+    Notes
+    -----
+    Whatever changes the stream holds its lock. Errors of a batch that a thread sends are handled by
+    the event loop: it looks at the same batch, or at what is left of the comm.
+    """
+
+    def start(self, comm: BackhaulComm) -> None:
+        """Begin to send what was and will be given to `send`."""
+        # Again by the same thread, as a finalizer may run in the midst of anything.
+        self._lock = threading.RLock()
+        #: The thread that is sending by itself; 0 for none.
+        self._sender = 0
+        self._pid = os.getpid()
+        #: When a batch has left last, on the clock of threads.
+        self._left_at = _LONG_AGO
+        #: When the next one is due, if a thread has begun it, and the pause in front of it.
+        self._batch_due_at: float | None = None
+        self._batch_pause_s = 0.0
+        super().start(comm)
+
+    def send_in_thread(self, message: Any) -> bool:
+        """Send a message, or queue it so that it leaves soon, in a thread without an event loop.
+
+        Parameters
+        ----------
+        message : object
+            Comes behind all that was queued before.
+
+        Returns
+        -------
+        bool
+            False if it is for the event loop to queue; nothing was done.
+        """
+        me = threading.get_ident()
+        if self._sender == me or self._pid != os.getpid():
+            # A finalizer that submits, in the midst of this; or a forked child without the loop.
+            return False
+        with self._lock:
+            if (
+                self.please_stop
+                or self.comm.closed()
+                or type(self.comm).write is not BackhaulComm.write
+            ):
+                return False
+            self.message_count += 1
+            self.buffer.append(message)
+            if self._draining is None:
+                self._send_if_due(me)
+        return True
+
+    def flush_in_thread(self) -> None:
+        """Send what is queued, as this thread is about to wait."""
+        me = threading.get_ident()
+        if self._sender == me or self._pid != os.getpid():
+            return
+        with self._lock:
+            if self.buffer and self._draining is None and not self.please_stop:
+                self._send_in(me)
+            self._left_at = _LONG_AGO
+
+    def send(self, *msgs: Any) -> None:
+        """Queue messages; they leave soon, in order; see `AdaptiveBatchedSend.send`."""
+        with self._lock:
+            # The lock is free of threads; one that was interrupted may not have said so.
+            self._sender = 0
+            super().send(*msgs)
+
+    def close(self, timeout: Any = None) -> asyncio.Future[None]:
+        """Send what is queued, then close the comm; `TimeoutError` after `timeout`."""
+        with self._lock:
+            return super().close(timeout)
+
+    def abort(self) -> None:
+        """Close the comm at once, dropping what is queued."""
+        with self._lock:
+            super().abort()
+
+    def hurry(self) -> None:
+        """Send what is queued at the end of this turn, whatever the pause."""
+        with self._lock:
+            super().hurry()
+
+    def _send_if_due(self, me: int) -> None:
+        """Send what is queued, unless more is likely to come; the lock is held."""
+        now = monotonic()
+        due_at = self._batch_due_at
+        if due_at is None:
+            if now - self._left_at >= batching._DENSE_S:
+                self._batch_pause_s = 0.0
+            else:
+                longer = max(2 * self._batch_pause_s, batching._PAUSE_MIN_S)
+                self._batch_pause_s = min(longer, batching._PAUSE_MAX_S)
+            due_at = self._left_at + self._batch_pause_s
+            if due_at > now:
+                # If nobody comes who is due.
+                self._leave_to_loop(self._see_to_it)
+            self._batch_due_at = due_at
+        if now >= due_at:
+            self._send_in(me)
+
+    def _send_in(self, me: int) -> None:
+        """Send what is queued in this thread; the lock is held."""
+        payload = self.buffer[:]
+        try:
+            self._sender = me
+            message_bytes = self.comm.write_in_thread(
+                payload, partial(self.buffer.__delitem__, slice(len(payload))), self.serializers
+            )
+            if message_bytes is None:
+                # Too large to be serialized here.
+                self._leave_to_loop(self._flush)
+                return
+            self._left_at = monotonic()
+            self._batch_due_at = None
+            self.batch_count += 1
+            self._log(payload, message_bytes)
+            if self.comm.congested():
+                self._leave_to_loop(self._see_to_it)
+        except Exception:
+            self._leave_to_loop(self._see_to_it)
+        except BaseException:
+            # Ctrl-C: what has not left goes soon.
+            self._leave_to_loop(self._see_to_it)
+            raise
+        finally:
+            self._sender = 0
+
+    def _leave_to_loop(self, what: Callable[[], None]) -> None:
+        # Closed, at the end of a program: so is the comm.
+        with contextlib.suppress(RuntimeError):
+            self._event_loop.call_soon_threadsafe(what)
+
+    def _see_to_it(self) -> None:
+        """Do in the event loop what a thread has left to it."""
+        with self._lock:
+            if self.please_stop or self._draining is not None:
+                return
+            if self.comm.closed():
+                batching.logger.info("Batched Comm Closed %r", self.comm)
+                self.abort()
+            elif self.comm.congested():
+                self._cancel_flush()
+                self._begin_to_drain()
+            elif self.buffer and self._due is None:
+                self._schedule()
+
+    def _flush(self) -> None:
+        with self._lock:
+            if self.buffer:
+                self._left_at = monotonic()
+                self._batch_due_at = None
+            super()._flush()
+
+    def _go_on(self) -> None:
+        with self._lock:
+            super()._go_on()

@@ -306,4 +306,3 @@ async def test_only_the_stream_of_a_client_is_shared(comm_pair: CommPair) -> Non
             stream = BatchedSend(interval="10 s")
             stream.start(a)
             assert type(stream) is AdaptiveBatchedSend
-

@@ -19,7 +19,7 @@ from backhaul.dask.private import (
     context_meter,
 )
 from backhaul.dask.small_results import CarryingTaskFinishedMsg, carried_value, carrying
-from backhaul.dask.told import ToldStimulus, ToldTaskFinishedMsg
+from backhaul.dask.told import ToldStimulus, told
 
 __all__ = [
     "add_copy",
@@ -96,6 +96,8 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
     def _get_task_finished_msg(
         self: WorkerStateMachine, ts: Any, run_id: int, stimulus_id: str
     ) -> TaskFinishedMsg:
+        if type(stimulus_id) is ToldStimulus and stimulus_id.key == ts.key:
+            return told(original(self, ts, run_id=run_id, stimulus_id=stimulus_id))
         kind = ts.type
         described = None if self.validate else _described.get(kind)
         if described is None:
@@ -108,12 +110,8 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
                 _described[kind] = message.type, message.typename
             return carrying(self, ts, message)
         assert ts.nbytes is not None
-        if type(stimulus_id) is ToldStimulus and stimulus_id.key == ts.key:
-            value = None
-            message = object.__new__(ToldTaskFinishedMsg)
-        else:
-            value = carried_value(self, ts, ts.nbytes)
-            message = object.__new__(TaskFinishedMsg if value is None else CarryingTaskFinishedMsg)
+        value = carried_value(self, ts, ts.nbytes)
+        message = object.__new__(TaskFinishedMsg if value is None else CarryingTaskFinishedMsg)
         message.key = key = ts.key
         message.run_id = run_id
         message.nbytes = ts.nbytes

@@ -306,7 +306,7 @@ class Line:
         room_bytes = INPUT_BYTES_MAX
         for task_state in _first(state.ready, AHEAD_MAX):
             key = task_state.key
-            if key in self._items:
+            if key in self._items or key in self.foretold:
                 continue
             if dependencies := task_state.dependencies:
                 room_bytes -= sum(dependency.nbytes or 0 for dependency in dependencies)

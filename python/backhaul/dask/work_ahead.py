@@ -181,7 +181,7 @@ class WorkAhead:
         for batch in batches:
             for message in batch if isinstance(batch, (list, tuple)) else (batch,):
                 op = message.get("op") if type(message) is dict else None
-                if op == "free-keys" and not announced:
+                if op == "free-keys":
                     self._freed.update(message["keys"])
                 elif op == "compute-task" and announced is None:
                     announced = message

@@ -112,8 +112,8 @@ OURS = {
     # The argument of dask.config.set
     "ucx_scheme.py": {"chosen"},
     "ucx_keys.py": {"found", "variables"},
-    # A future of asyncio's that a coroutine gave us to wait for
-    "waiting.py": {"_current", "awaited"},
+    # A step of ours, and a future of asyncio's that a coroutine gave us to wait for
+    "waiting.py": {"_current", "awaited", "step"},
     # A queue of a class of ours
     "work_queue.py": {"work_queue"},
     # A lease

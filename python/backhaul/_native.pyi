@@ -1279,8 +1279,19 @@ class Lookout:
             If `timeout` is negative or no number.
         """
 
-    def rouse(self) -> bool:
-        """Wake the thread that waits, or have the next not wait; False if none does."""
+    def rouse(self, or_next: bool = False) -> bool:
+        """Wake the thread that waits; False if none does.
+
+        Parameters
+        ----------
+        or_next : bool, default False
+            If none does, the next that comes is not to wait: it was on its way.
+
+        Returns
+        -------
+        bool
+            Whether a thread is or will be woken.
+        """
 
     def call(self, within: float = 0.0) -> None:
         """Call the event loop, if it expects that: at once, or within so many seconds.

@@ -109,11 +109,13 @@ OURS = {
     "sync.py": {"declared", "lease"},
     # A pandas frame
     "transfer_table.py": {"frame"},
+    # What arrives, of a class of ours, and our attribute of a client
+    "thread_reports.py": {"arrivals", "attributes"},
     # The argument of dask.config.set
     "ucx_scheme.py": {"chosen"},
     "ucx_keys.py": {"found", "variables"},
-    # A future of asyncio's that a coroutine gave us to wait for
-    "waiting.py": {"_current", "awaited"},
+    # A step of ours, and a future of asyncio's that a coroutine gave us to wait for
+    "waiting.py": {"_current", "awaited", "step"},
     # A line, and what arrives
     "work_ahead.py": {"arrivals", "foretold", "found", "line"},
     # A queue of a class of ours

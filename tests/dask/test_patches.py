@@ -47,6 +47,7 @@ HOST = "backhaul://127.0.0.1"
 SWITCHES = {
     "arena.allocate",
     "hot-path.batching",
+    "hot-path.client-threads",
     "hot-path.execution",
     "hot-path.futures",
     "hot-path.order",
@@ -137,6 +138,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Client._handle_report",
         "Client._release_key",
         "Client._send_to_scheduler",
+        "Client.gather",
         "Client.get_versions",
         "Client.submit",
         "Future.release",

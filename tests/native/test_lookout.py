@@ -142,6 +142,10 @@ def test_whoever_is_roused_returns_and_whoever_is_not_times_out(connected: Conne
                 assert await waiting
             # What roused the last one does not rouse the next.
             assert not lookout.wait(request, 0.01)
+            # Unless it is meant, too: then it is roused once.
+            assert lookout.rouse(or_next=True)
+            assert lookout.wait(request, DEADLINE_S)
+            assert not lookout.wait(request, 0.01)
 
     asyncio.run(main())
 

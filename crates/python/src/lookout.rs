@@ -46,25 +46,16 @@ struct Watch {
 }
 
 impl Post {
-    /// Wakes the thread that is here; `false` if none is
-    fn rouse(&self) -> bool {
+    /// Wakes the thread that is here, or else the next, if it is meant, too; `false` if neither
+    fn rouse(&self, or_next: bool) -> bool {
         let mut watch = self.lock();
-        if !watch.is_manned {
+        if !watch.is_manned && !or_next {
             return false;
         }
         if !std::mem::replace(&mut watch.is_roused, true) {
             self.kick.notify();
         }
         true
-    }
-
-    /// Wakes the thread that is here, or the next that comes; `false` if none is
-    fn beckon(&self) -> bool {
-        let mut watch = self.lock();
-        if !std::mem::replace(&mut watch.is_roused, true) {
-            self.kick.notify();
-        }
-        watch.is_manned
     }
 
     /// Calls the event loop, if it expects that
@@ -109,7 +100,7 @@ impl Wake for Post {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.rouse() {
+        if !self.rouse(false) {
             self.call();
         }
     }
@@ -188,8 +179,9 @@ impl Lookout {
     }
 
     #[doc = stub_doc!("Lookout.rouse")]
-    fn rouse(&self) -> bool {
-        self.post.beckon()
+    #[pyo3(signature = (or_next = false))]
+    fn rouse(&self, or_next: bool) -> bool {
+        self.post.rouse(or_next)
     }
 
     #[doc = stub_doc!("Lookout.call")]

@@ -2,9 +2,10 @@
 
 The event loop of a client or a worker waits for messages. A thread that knows what to do with one
 of them would be woken by the event loop, after it has handled all. Here the thread waits in the
-event loop's place (`backhaul._native.Lookout`), and sees messages first; the event loop gets all of
+event loop's place (`backhaul._native.Lookout`), and sees messages first. The event loop gets all of
 them all the same, in the order in which they came: at once, or, if the thread has done what they
-are about, within a time. Nothing is ever handled by the thread *instead* of the event loop.
+are about, within a time. Or a thread takes the event loop's part for a while, and handles messages
+in its place, in their order: `Arrivals.first` and what follows it.
 
 A thread may act on a message only if the event loop has handled everything before it, or the thread
 knows that this does not matter: `Arrivals.is_handling` and `Arrivals.unhandled` say what there is.
@@ -58,6 +59,8 @@ class Arrivals:
         Whether it is at work on what it has taken.
     on_rest : callable
         Called by the event loop, without the lock, when it has handled all that it has taken.
+    on_wait : callable
+        Called by it, without the lock, when it is about to wait: now a thread may take its part.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Arrivals:
         self.taken = 0
         self.is_handling = True
         self.on_rest: Callable[[], None] = _nothing
+        self.on_wait: Callable[[], None] = _nothing
         self._endpoint = endpoint
         self._deserialize = deserialize
         self._loop = asyncio.get_running_loop()
@@ -127,6 +131,7 @@ class Arrivals:
                 if not self._lookout.expect(self._request, settle(news)):
                     continue
                 self.is_handling = False
+            self.on_wait()
             try:
                 await news
             finally:
@@ -194,6 +199,27 @@ class Arrivals:
             # From here on it is received.
             self._unhandled.append((request, message))
 
+    def first(self) -> Any:
+        """Give the oldest message, for this thread to handle; None if it may not, or there is none.
+
+        The lock is held until the message is dropped or replaced.
+        """
+        if self.is_handling or not self._unhandled:
+            return None
+        return self._unhandled[0][1]
+
+    def drop_first(self) -> None:
+        """Count the oldest message as taken and handled."""
+        self._go_on()
+        self._unhandled.popleft()
+        self.taken += 1
+        if not self._unhandled:
+            self._unhandled_bytes = 0
+
+    def replace_first(self, message: Any) -> None:
+        """Leave something else in the place of the oldest message: what of it is not handled."""
+        self._unhandled[0] = self._unhandled[0][0], message
+
     def _go_on(self) -> None:
         """Post the next receive, if what the last one got is among the messages."""
         request = self._request
@@ -231,9 +257,9 @@ class Arrivals:
         """
         return self._lookout.wait(self._request, timeout_s)
 
-    def rouse(self) -> bool:
-        """Wake the thread that waits, or have the next not wait; False if none does."""
-        return self._lookout.rouse()
+    def rouse(self, or_next: bool = False) -> bool:
+        """Wake the thread that waits, or have the next not wait; False if neither."""
+        return self._lookout.rouse(or_next)
 
     def call(self, within_s: float = 0.0) -> None:
         """Have the event loop take what there is: now, or within so many seconds."""

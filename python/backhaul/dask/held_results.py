@@ -23,6 +23,9 @@ from backhaul.dask.config import SmallResultLimits, small_result_limits
 from backhaul.dask.instance_patches import CLIENT_RESULTS
 from backhaul.dask.offers import SMALL_RESULTS, offers
 from backhaul.dask.private import Client
+from backhaul.dask.shared_stream import SharedBatchedSend
+from backhaul.dask.small_results import RESULT
+from backhaul.dask.thread_reports import share_reports
 
 __all__ = [
     "HeldResults",
@@ -52,7 +55,9 @@ class HeldResults:
 
     Notes
     -----
-    What changes runs on the event loop of the client; `value_of` may be asked by any thread.
+    What changes runs on the event loop of the client, or, of `handle_result` and
+    `handle_key_in_memory`, on a thread that handles messages in its place
+    (`backhaul.dask.thread_reports`); `value_of` may be asked by any thread.
     """
 
     def __init__(self, client: Client, limits: SmallResultLimits) -> None:
@@ -81,7 +86,7 @@ class HeldResults:
         if not all(patch.fits(handlers) for patch in CLIENT_RESULTS.values()):
             return False
         ours: dict[str, Callable[..., Any]] = {
-            "backhaul-result": self.handle_result,
+            RESULT: self.handle_result,
             "key-in-memory": self.handle_key_in_memory,
             "restart": self.handle_restart,
             "cancelled-keys": self.handle_cancelled_keys,
@@ -144,6 +149,9 @@ class HeldResults:
         self.drop(key)
         if arrived is not None and arrived[0] == key and key in self._client.futures:
             self._hold(*arrived)
+            if key not in self._client.futures:
+                # Dropped meanwhile, by the event loop.
+                self.drop(key)
         self._upstream["key-in-memory"](key=key, **message)
 
     def handle_cancelled_keys(self, keys: Any, **message: Any) -> None:
@@ -201,6 +209,12 @@ def _begin(client: Client) -> None:
         attributes = vars(client)
         attributes[_ATTRIBUTE] = held
         client._send_to_scheduler({"op": SMALL_RESULTS})
+        if type(stream) is SharedBatchedSend and not client._asynchronous:
+            share_reports(
+                client,
+                comm,
+                {RESULT: held.handle_result, "key-in-memory": held.handle_key_in_memory},
+            )
 
 
 def holding_handle_report(original: Callable[..., Any]) -> Callable[..., Any]:

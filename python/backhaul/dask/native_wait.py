@@ -1,9 +1,10 @@
-"""`Future.result` in a thread that may block: one lock, released by the message that it waits for.
+"""`Future.result` in a thread that may block, without the event loop of the client.
 
-Dask's way is a coroutine on the event loop of the client, which waits there, gathers, and wakes the
-thread. Where the client holds small results (`backhaul.dask.held_results`), the thread waits for
-the state of the future by itself and takes the result from there. Whatever is not that, a failure,
-a cancellation, a result that is not held, a timeout, an asynchronous client, goes Dask's way.
+Dask's way is a coroutine on that event loop, which waits there, gathers, and wakes the thread.
+Where the client holds small results (`backhaul.dask.held_results`), the thread waits for the state
+of the future by itself (`backhaul.dask.thread_waits`) and takes the result from there. Whatever is
+not that, a failure, a cancellation, a result that is not held, an asynchronous client, goes Dask's
+way.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from dask.utils import parse_timedelta
+
 from backhaul.dask.client_threads import send_what_is_queued
 from backhaul.dask.held_results import held_by
-from backhaul.dask.private import Client, Future, FutureState, shorten_traceback
-from backhaul.dask.waiting import StateEvent
+from backhaul.dask.private import Client, Future, shorten_traceback
+from backhaul.dask.thread_waits import wait_in_thread
 
-__all__ = ["blocking_result"]
+__all__ = ["blocking_result", "may_block"]
 
 
 def blocking_result(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,29 +40,30 @@ def blocking_result(original: Callable[..., Any]) -> Callable[..., Any]:
 def _held_result(future: Future[Any], timeout: Any) -> tuple[Any, ...]:
     """Wait for a result, if this thread may, and give it alone; nothing if it is not held."""
     client, state = future._client, future._state
-    if client is None or state is None or not _may_block(client):
+    if client is None or state is None or not may_block(client):
         return ()
     held = held_by(client)
     if held is None:
         return ()
-    if state.status == "pending" and timeout is None:
+    if not state.done():
+        timeout_s = parse_timedelta(timeout, "s")
         send_what_is_queued(client)
-        _wait(state)
+        if not wait_in_thread(client, (state,), timeout_s):
+            raise TimeoutError(f"timed out after {timeout_s} s.")
     # Not of another future of that key, as there is after a restart.
     return held.value_of(future.key) if client.futures.get(future.key) is state else ()
 
 
-def _may_block(client: Client) -> bool:
-    """Tell whether Dask would block this thread, too, until the event loop of a client is done."""
+def may_block(client: Client) -> bool:
+    """Tell whether Dask would block this thread, too, until the event loop of a client is done.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    """
     if asyncio._get_running_loop() is not None:
         # A coroutine for an asynchronous client, or an error: Dask's to say.
         return False
     loop: Any = client.loop
     return bool(loop.asyncio_loop.is_running())
-
-
-def _wait(state: FutureState) -> None:
-    """Wait until a future is no longer pending, if its event is ours."""
-    event: Any = state._get_event()
-    if type(event) is StateEvent:
-        event.wait_in_thread()

@@ -339,6 +339,18 @@ PATCHES: tuple[Patch, ...] = (
             FutureState: "a3cf7ecc4e8d",
         },
     ),
+    Patch(
+        switch="hot-path.client-threads",
+        owner=Client,
+        name="gather",
+        replace="native_gather.blocking_gather",
+        read={
+            Client.gather: "6d82188d98fe",
+            Client._gather: "e5e8b8868464",
+            Client.sync: "7422a21c49bc",
+            FutureState: "a3cf7ecc4e8d",
+        },
+    ),
     # What users ask each process for
     Patch(
         switch="versions.listed",

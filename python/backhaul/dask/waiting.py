@@ -9,16 +9,18 @@ What is not one of these coroutines gets a task, as ever.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 import types
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from types import CodeType, CoroutineType
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
 from backhaul.dask.private import Client, FutureState
 
-__all__ = ["StateEvent", "untimed_wait", "wait_for_all", "wait_for_state"]
+__all__ = ["StateEvent", "Waiter", "untimed_wait", "wait_for_all", "wait_for_state"]
 
 _Quiet: TypeAlias = type | tuple[type, ...]
 
@@ -37,6 +39,13 @@ class _Waiter:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake(self) -> None:
+        event_loop = self.future.get_loop()
+        if asyncio._get_running_loop() is event_loop:
+            self._go_on()
+        else:
+            _leave_to(event_loop, self._go_on)
+
+    def _go_on(self) -> None:
         if not self.future.done():
             self.future.set_result(None)
 
@@ -44,32 +53,26 @@ class _Waiter:
 class _Step:
     """One of the coroutines that somebody gathers."""
 
-    __slots__ = ("coroutine", "gathering", "number")
+    __slots__ = ("coroutine", "gathering", "is_woken", "number")
 
     def __init__(self, gathering: _Gathering, number: int, coroutine: Coroutine[Any, Any, Any]):
         self.gathering = gathering
         self.number = number
         self.coroutine = coroutine
+        self.is_woken = False
 
     def wake(self, _: object = None) -> None:
-        self.gathering.resume_soon(self)
+        # Once: whoever is resumed may be done.
+        if not self.is_woken:
+            self.is_woken = True
+            self.gathering.resume_soon(self)
 
 
-class _ThreadWaiter:
-    """A thread that waits for a state."""
-
-    __slots__ = ("_is_woken", "lock")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.lock.acquire()
-        self._is_woken = False
+class Waiter(Protocol):
+    """Somebody who waits for a state."""
 
     def wake(self) -> None:
-        # By the event loop alone; twice, if the state is set again before the thread goes on.
-        if not self._is_woken:
-            self._is_woken = True
-            self.lock.release()
+        """Hear that the state is there; again, if it is there again. Called by any thread."""
 
 
 class StateEvent:
@@ -79,18 +82,18 @@ class StateEvent:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._waiters: list[_Waiter | _Step | _ThreadWaiter] = []
+        self._waiters: list[Waiter] = []
 
     def is_set(self) -> bool:
         return self._is_set
 
     def set(self) -> None:
-        """Wake all who wait; they go on in the next turn of the event loop."""
-        if not self._is_set:
-            self._is_set = True
-            # A copy: a thread that is woken takes itself out.
-            for waiter in tuple(self._waiters):
-                waiter.wake()
+        """Wake all who wait, tasks for the next turn of the event loop; called by any thread."""
+        self._is_set = True
+        # A copy: a thread that is woken takes itself out. Again if it was set before: whoever set it
+        # may have been interrupted.
+        for waiter in tuple(self._waiters):
+            waiter.wake()
 
     def clear(self) -> None:
         self._is_set = False
@@ -105,15 +108,13 @@ class StateEvent:
                 self._waiters.remove(waiter)
         return True
 
-    def wait_in_thread(self) -> None:
-        """Block this thread, which is not that of the event loop, until somebody sets it."""
-        waiter = _ThreadWaiter()
+    def add(self, waiter: Waiter) -> None:
+        """Have somebody woken; he looks after this whether it is set."""
         self._waiters.append(waiter)
-        try:
-            # Set before: whoever set it may not have seen this waiter.
-            if not self._is_set:
-                waiter.lock.acquire()
-        finally:
+
+    def discard(self, waiter: Waiter) -> None:
+        """Leave somebody alone from now on."""
+        with contextlib.suppress(ValueError):
             self._waiters.remove(waiter)
 
     def park(self, step: _Step) -> Generator[None]:
@@ -123,6 +124,13 @@ class StateEvent:
             yield
         finally:
             self._waiters.remove(step)
+
+
+def _leave_to(event_loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Have an event loop call something, from another thread."""
+    # Closed: nobody waits there any more.
+    with contextlib.suppress(RuntimeError):
+        event_loop.call_soon_threadsafe(callback)
 
 
 @types.coroutine
@@ -155,8 +163,9 @@ class _Gathering:
         self._outcome: asyncio.Future[None] = self._event_loop.create_future()
         self._results: list[Any] = [None] * len(coroutines)
         self._left = len(coroutines)
-        #: Those whose state is there.
-        self._woken: list[_Step] = []
+        #: Those whose state is there, and whether they are about to be resumed.
+        self._woken: deque[_Step] = deque()
+        self._is_due = False
 
     async def wait(self) -> list[Any]:
         """Wait for all, or for the first that raises; ends the others then."""
@@ -170,19 +179,25 @@ class _Gathering:
         return self._results
 
     def resume_soon(self, step: _Step) -> None:
-        """Resume a coroutine in the next turn of the event loop."""
-        if not self._woken:
-            self._event_loop.call_soon(self._resume_woken)
+        """Resume a coroutine in the next turn of the event loop; called by any thread."""
         self._woken.append(step)
+        if not self._is_due:
+            self._is_due = True
+            if asyncio._get_running_loop() is self._event_loop:
+                self._event_loop.call_soon(self._resume_woken)
+            else:
+                _leave_to(self._event_loop, self._resume_woken)
 
     def _resume_woken(self) -> None:
-        woken, self._woken = self._woken, []
-        for step in woken:
-            self._resume(step)
+        # Before it looks: one that is woken from here on is seen, or comes in another turn.
+        self._is_due = False
+        while self._woken:
+            self._resume(self._woken.popleft())
 
     def _resume(self, step: _Step) -> None:
         if self._outcome.done():
             return
+        step.is_woken = False
         _current.step = step
         try:
             awaited = step.coroutine.send(None)

@@ -85,7 +85,7 @@ class WorkAhead:
             # Without an item, or with a second one, the queue is to be looked at.
             if self._handed is not item or item is None:
                 put(item)
-        self._arrivals.rouse()
+        self._arrivals.rouse(or_next=True)
 
     def get(self, get: Callable[[bool, float | None], Any], timeout_s: float) -> Any:
         """Wait for an item of the queue, or a task that the scheduler sends.

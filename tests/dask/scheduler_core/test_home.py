@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
-from distributed.utils_test import gen_test, inc
+from distributed.utils_test import gen_test, slowinc
 
 import dask
 from backhaul.dask.scheduler_core import home, live
@@ -22,6 +22,7 @@ KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
 #: What a thread can do at any time with upstream's own state, too
 LOOKS: dict[str, Callable[[Any], Any]] = {
     "tasks": lambda s: dict(s.tasks),
+    "states": lambda s: [ts.state for ts in list(s.tasks.values())],
     "how many": lambda s: len(s.tasks),
     "a task": lambda s: s.tasks.get("a task"),
     "groups": lambda s: list(s.task_groups),
@@ -60,7 +61,8 @@ def test_the_main_thread_may_look_at_any_time() -> None:
         assert core is not None
         for _ in range(3):
             for look in LOOKS.values():
-                futures = client.map(inc, range(40), pure=False)
+                futures = client.map(slowinc, range(40), delay=0.002, pure=False)
+                assert futures[0].result() == 1
                 with ThreadPoolExecutor(3) as looking:
                     list(looking.map(look, [scheduler] * 6))
                 assert client.gather(futures) == list(range(1, 41))
@@ -70,7 +72,7 @@ def test_the_main_thread_may_look_at_any_time() -> None:
                     pass
         # They were looks at the core.
         assert core.adoptions > 10
-        assert {"iter(tasks)", "Scheduler.idle"} <= set(core.escapes)
+        assert len(core.escapes) > 5, core.escapes
 
 
 @gen_test()

@@ -115,9 +115,18 @@ class TasksOfCore(Mapping[Any, Any]):
         return self._escaped("tasks[…]")[key]
 
     def __iter__(self) -> Iterator[Any]:
-        if not len(self):
-            return iter(())
-        return iter(self._escaped("iter(tasks)"))
+        return iter(self._all("iter(tasks)"))
+
+    # Those of a dict, which another thread can copy at once while it changes.
+
+    def keys(self) -> Any:
+        return self._all("tasks.keys()").keys()
+
+    def values(self) -> Any:
+        return self._all("tasks.values()").values()
+
+    def items(self) -> Any:
+        return self._all("tasks.items()").items()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._escaped(f"tasks.{name}"), name)
@@ -127,6 +136,9 @@ class TasksOfCore(Mapping[Any, Any]):
 
     def __delitem__(self, key: Any) -> None:
         del self._escaped("del tasks[…]")[key]
+
+    def _all(self, what: str) -> Any:
+        return self._escaped(what) if len(self) else {}
 
     def _escaped(self, what: str) -> Any:
         self._live.escape(what)

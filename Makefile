@@ -45,7 +45,7 @@ export PYTHONNOUSERSITE := 1
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 21
 
 .PHONY: run
 run: say-what build ## Set up, then run a Dask job over tcp:// and over backhaul:// and compare

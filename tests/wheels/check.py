@@ -60,7 +60,9 @@ def _keeps_its_word(wheel: Path) -> bool:
     """Tell whether a wheel asks for no newer C library than its name says."""
     command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = re.search(r'consistent with\s+the following platform tag:\s+"(\w+)"', shown.stdout)
+    # It breaks its lines by the length of the name.
+    words = " ".join(shown.stdout.split())
+    said = re.search(r'consistent with the following platform tag: "(\w+)"', words)
     print(f"{wheel.name}: {said[1] if said else shown.stdout + shown.stderr}")
     if said is None or not (allowed := ALLOWED.fullmatch(said[1])):
         return False

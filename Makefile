@@ -189,7 +189,7 @@ wheels: $(WHEELS_VENV)/.installed ## Wheels for x86_64 and aarch64 into dist/, c
 .PHONY: sdist
 sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an offline build of it
 	rm -f dist/*.tar.gz
-	env -u PYO3_PYTHON $(WHEELS_VENV)/bin/maturin sdist --quiet --out dist
+	env -u PYO3_PYTHON $(WHEELS_VENV)/bin/maturin sdist --out dist
 	$(WHEELS_VENV)/bin/twine check --strict dist/*.tar.gz
 	$(WHEELS_VENV)/bin/python -m tests.wheels.from_source dist/*.tar.gz
 

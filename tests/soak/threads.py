@@ -89,9 +89,7 @@ class Stress:
         How long a thread may wait for one thing.
     """
 
-    def __init__(
-        self, client: Client, cluster: LocalCluster, seed: int, patience_s: float
-    ) -> None:
+    def __init__(self, client: Client, cluster: LocalCluster, seed: int, patience_s: float) -> None:
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
         self._client = client
@@ -191,7 +189,9 @@ class Stress:
         now = time.monotonic()
         for thread, (since, what, futures) in list(self._waits.items()):
             if now - since > self._patience_s and not self.problems:
-                self.problems.append(f"thread {thread} has waited in {what} for {now - since:.0f} s")
+                self.problems.append(
+                    f"thread {thread} has waited in {what} for {now - since:.0f} s"
+                )
                 self._report(futures)
 
     def _report(self, futures: list[Future[Any]]) -> None:

@@ -71,7 +71,7 @@ class Foretold(Execution):
         Has the event loop take what has arrived, now.
     """
 
-    __slots__ = ("_call_loop", "_on_named", "_stimulus_id", "is_disowned", "run_id")
+    __slots__ = ("_call_loop", "_on_named", "_stimulus_id", "is_disowned", "is_heard", "run_id")
 
     def __init__(
         self,
@@ -87,6 +87,7 @@ class Foretold(Execution):
         self._stimulus_id: ToldStimulus | None = None
         self._on_named: threading.Event | None = None
         self.is_disowned = False
+        self.is_heard = False
 
     def take_given(self, data: dict[Any, Any], context: contextvars.Context) -> None:
         """Take inputs that are known to be here; to be run in the context that is given."""

@@ -38,7 +38,7 @@ __all__ = [
     "Item",
     "Line",
     "event_loop_of",
-    "is_foretold",
+    "hear_of",
     "line_of",
     "runs_are_on",
     "settling_handle_stimulus",
@@ -79,6 +79,8 @@ class ForetoldItem(Item, Protocol):
     """A task that a thread has begun before the event loop heard of it."""
 
     run_id: int
+    #: Whether the state machine has heard that there is such a task
+    is_heard: bool
 
     def adopt(self, task_state: Any) -> None:
         """Belong to what the state machine has made of it; called by the event loop."""
@@ -117,6 +119,8 @@ class Line:
         self._worker = worker
         self._executor = executor
         self.prepare: Callable[[Any], Item | None] = lambda _: None
+        #: Has the event loop handle what announces foretold tasks; False if it is at it
+        self.catch_up: Callable[[], bool] = _nothing_to_hear
         self._event_loop = event_loop_of(worker)
         self.lock = threading.RLock()
         self.foretold: dict[Any, ForetoldItem] = {}
@@ -213,8 +217,8 @@ class Line:
             # What it is told leads to this.
             original(self._worker, *stimuli)
             return
-        self._is_busy = True
         try:
+            self._hear()
             self._tell()
             with self.lock:
                 # A thread may have ended one since.
@@ -228,6 +232,23 @@ class Line:
             # One of them broke off what was told.
             if self._ended:
                 self._event_loop.call_soon(self._settle)
+
+    def _hear(self) -> None:
+        """Have the state machine hear of what threads have begun, and none begin with more.
+
+        Else what comes now could take the thread that such a task has: the state machine would name
+        it later, though the scheduler knows its result already, and sends what needs it.
+        """
+        while True:
+            with self.lock:
+                self._is_busy = True
+                if all(item.is_heard for item in self.foretold.values()):
+                    return
+            self._is_busy = False
+            if not self.catch_up():
+                # This is how it hears of them.
+                self._is_busy = True
+                return
 
     def take(self, task_state: Any) -> Item | None:
         """Give what was made for a task that the state machine has named.
@@ -360,10 +381,19 @@ def line_of(worker: Worker) -> Line | None:
     return line
 
 
-def is_foretold(worker: Worker | None, key: Any) -> bool:
-    """Tell whether a thread of a worker has begun with a task that the event loop hears of now."""
-    line = None if worker is None else line_of(worker)
-    return line is not None and key in line.foretold
+def hear_of(worker: Worker, key: Any) -> bool:
+    """Note that the state machine hears of a task now; tell whether a thread has begun with it."""
+    line = line_of(worker)
+    item = None if line is None else line.foretold.get(key)
+    if item is None:
+        return False
+    item.is_heard = True
+    return True
+
+
+def _nothing_to_hear() -> bool:
+    """Stand for nobody who foretells."""
+    return False
 
 
 def _tell_nothing(_: Worker) -> None:

@@ -71,6 +71,7 @@ class WorkAhead:
         self._freed: set[Any] = set()
         self._is_blocked = False
         arrivals.on_rest = self._on_rest
+        line.catch_up = self._catch_up
 
     # Called by the queue
 
@@ -179,8 +180,8 @@ class WorkAhead:
         """Begin with the one task among some messages; notes whether others are for the loop."""
         announced: Any = None
         for batch in batches:
-            for message in batch if isinstance(batch, (list, tuple)) else (batch,):
-                op = message.get("op") if type(message) is dict else None
+            for message in _messages(batch):
+                op = message.get("op")
                 if op == "free-keys":
                     self._freed.update(message["keys"])
                 elif op == "compute-task" and announced is None:
@@ -247,6 +248,37 @@ class WorkAhead:
 
     # Called by the event loop
 
+    def _catch_up(self) -> bool:
+        """Handle what announces tasks that threads have begun; False if that is being done."""
+        arrivals = self._arrivals
+        while True:
+            with arrivals.lock:
+                if arrivals.is_handling or not self._announces_foretold(arrivals.unhandled):
+                    return False
+                # What a thread has acted on has no handler that is awaited.
+                batch = arrivals.first()
+                arrivals.drop_first()
+                # Threads look at what is left as if it had come now.
+                self._seen = max(0, self._seen - 1)
+                self._taken = arrivals.taken
+                arrivals.is_handling = True
+            try:
+                arrivals.handle(batch)
+            finally:
+                arrivals.is_handling = False
+            if all(item.is_heard for item in tuple(self._line.foretold.values())):
+                return True
+
+    def _announces_foretold(self, batches: list[Any]) -> bool:
+        foretold = self._line.foretold
+        return any(
+            message.get("op") == "compute-task"
+            and (item := foretold.get(message["key"])) is not None
+            and not item.is_heard
+            for batch in batches
+            for message in _messages(batch)
+        )
+
     def _on_rest(self) -> None:
         """Let go of tasks that the event loop has heard of and not named: they were taken back."""
         foretold = self._line.foretold
@@ -256,8 +288,8 @@ class WorkAhead:
             waiting = {
                 message["key"]
                 for batch in self._arrivals.unhandled
-                for message in (batch if isinstance(batch, (list, tuple)) else (batch,))
-                if type(message) is dict and message.get("op") == "compute-task"
+                for message in _messages(batch)
+                if message.get("op") == "compute-task"
             }
             tasks = self._worker.state.tasks
             for key, item in list(foretold.items()):
@@ -266,7 +298,13 @@ class WorkAhead:
                     item.disown()
 
 
-def share_arrivals(worker: Worker, comm: BackhaulComm) -> None:
+def _messages(batch: Any) -> list[dict[str, Any]]:
+    """Give the messages of a batch; one that is no dictionary as an empty one."""
+    messages = batch if isinstance(batch, (list, tuple)) else (batch,)
+    return [message if type(message) is dict else {} for message in messages]
+
+
+def share_arrivals(worker: Worker, comm: BackhaulComm) -> Arrivals | None:
     """Have threads of a worker see what its scheduler sends, if they are to."""
     if (
         switched_on("hot-path.worker-threads")
@@ -274,7 +312,8 @@ def share_arrivals(worker: Worker, comm: BackhaulComm) -> None:
         and worker.batched_stream.comm is comm
         and type(comm) is BackhaulComm
     ):
-        comm.share()
+        return comm.share()
+    return None
 
 
 def work_ahead_for(worker: Worker, line: Line) -> WorkAhead | None:

@@ -116,6 +116,8 @@ OURS = {
     "ucx_keys.py": {"found", "variables"},
     # A step of ours, and a future of asyncio's that a coroutine gave us to wait for
     "waiting.py": {"_current", "awaited", "step"},
+    # What arrives
+    "streams.py": {"arrivals"},
     # A line, and what arrives
     "work_ahead.py": {"arrivals", "foretold", "found", "line"},
     # A queue of a class of ours

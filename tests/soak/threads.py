@@ -7,7 +7,7 @@
 
 Four threads share a client of a cluster of three workers with two threads each. Each submits random
 graphs of additions, asks for intermediate results in between, gathers, drops futures, and checks
-every number. A random worker dies by SIGKILL every few seconds. A thread that waits for longer than
+every number. A random worker dies by SIGKILL every few seconds, once all are there. A thread that waits for longer than
 ``--patience`` is a stall: the state of the futures that it waits for is printed, as the client, the
 scheduler and the workers have it, with the stacks of all threads. The exit status is 1 after a
 stall or a wrong number.
@@ -132,6 +132,9 @@ class Stress:
     def _kill(self, every_s: tuple[float, float]) -> None:
         rng = random.Random(f"{self._seed} kill")
         while not self._is_over.wait(rng.uniform(*every_s)):
+            # Where processes start slowly, none would be left to get anywhere.
+            if len(self._cluster.scheduler.workers) < len(self._cluster.workers):
+                continue
             nanny = rng.choice(list(self._cluster.workers.values()))
             pid = nanny.process and nanny.process.process.pid
             if pid:
@@ -202,20 +205,19 @@ class Stress:
         show(f"{len(pending)} of {len(futures)} futures are not done")
         client: Any = self._client
         stream = client.scheduler_comm
-        show(f"stream {stream!r}: {vars(stream)}")
+        show(f"stream {stream!r}: {str(vars(stream))[:1000]}")
         show(f"reports {vars(client).get('_backhaul_thread_reports')!r}")
         for future in (pending or futures)[:3]:
             show(f"{future.key}: {future.status}, {future._state._event!r}")
             self._report_key(scheduler, str(future.key))
         for address, ws in scheduler.workers.items():
             show(f"worker {address} {ws.status}: processing {[ts.key for ts in ws.processing][:5]}")
+        processing = {
+            address: [str(ts.key) for ts in ws.processing][:5]
+            for address, ws in scheduler.workers.items()
+        }
         try:
-            states = client.run(
-                lambda dask_worker: [
-                    (str(key), str(ts)) for key, ts in dask_worker.state.tasks.items()
-                ][:50],
-                on_error="return",
-            )
+            states = client.run(report_of_worker, processing, on_error="return")
         except Exception as error:
             show(f"workers do not answer: {error}")
         else:
@@ -233,6 +235,28 @@ class Stress:
             show(f"    needs {dependency.key}: {dependency.state} in {dependency.who_has}")
         for entry in scheduler.story(key)[-12:]:
             show(f"        {entry}")
+
+
+def report_of_worker(processing: dict[str, list[str]], dask_worker: Any = None) -> str:
+    """Tell what a worker makes of the tasks that the scheduler has it process."""
+    state = dask_worker.state
+    queue = getattr(dask_worker.executors["default"], "_work_queue", None)
+    line, ahead = getattr(queue, "line", None), getattr(queue, "ahead", None)
+    arrivals = getattr(ahead, "_arrivals", None)
+    lines = [
+        f"executing {[ts.key for ts in state.executing]}, ready {len(state.ready)}",
+        f"threads {dask_worker.active_threads}",
+        f"line {line and (line.foretold, line._ended, line._next, line._is_busy, line._is_called)}",
+    ]
+    if arrivals is not None:
+        said = (arrivals.is_handling, arrivals.taken, arrivals.may_look(), arrivals._request)
+        lines += [f"arrivals {said}", f"unhandled {str(arrivals.unhandled)[:1000]}"]
+    for key in processing.get(dask_worker.address, ()):
+        ts = state.tasks.get(key)
+        lines.append(f"{ts!r}: needs {[str(each) for each in ts.dependencies] if ts else None}")
+        for each in [key, *([dep.key for dep in ts.dependencies] if ts else ())]:
+            lines += [f"    {entry}" for entry in state.story(each)[-12:]]
+    return "\n        ".join(lines)
 
 
 # What a thread does

@@ -170,6 +170,10 @@ differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through
 soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')
 	$(BIN)/python tests/soak/soak.py $(ARGS)
 
+.PHONY: soak-threads
+soak-threads: build ## A minute of threads that share a client, on workers that are killed at random (ARGS='--seconds 300')
+	$(BIN)/python -m tests.soak.threads $(ARGS)
+
 .PHONY: idle
 idle: build ## Two minutes of short tasks on a busy machine, looking for workers that are idle though there is work
 	$(BIN)/python tests/soak/idle.py $(ARGS)

@@ -96,7 +96,11 @@ def test_many_threads_wait_for_one_and_for_many(client: Client) -> None:
 
 def waiters(future: Future[Any]) -> list[Any]:
     assert future._state is not None
-    event: Any = future._state._event
+    return waiters_of(future._state)
+
+
+def waiters_of(state: FutureState) -> list[Any]:
+    event: Any = state._event
     return [] if event is None else event._waiters
 
 
@@ -192,7 +196,7 @@ def test_nobody_who_waits_is_skipped(client: Client) -> None:
             for each in waiting:
                 assert each.result(60)
             for state in states:
-                assert state._event._waiters == []  # type: ignore[union-attr]
+                assert waiters_of(state) == []
 
 
 def test_switched_off_it_goes_dasks_way(cluster: LocalCluster, plain_dask: None) -> None:

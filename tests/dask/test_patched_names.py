@@ -121,7 +121,7 @@ OURS = {
     # A line, and what arrives
     "work_ahead.py": {"arrivals", "foretold", "found", "line"},
     # A queue of a class of ours
-    "work_queue.py": {"line", "work_queue"},
+    "work_queue.py": {"work_queue"},
     # An instruction for one worker, which nobody else has
     "told.py": {"message"},
     # A lease

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -252,7 +253,7 @@ LOOKS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME"}
 
 
 def interrupted(call: Callable[[], object], step: int) -> bool:
-    """Make a call, with Ctrl-C at one of the steps where Python would raise it; was there one?"""
+    """Make a call, with Ctrl-C at one step where Python would raise it; tell if there was one."""
     left = step
     former: dict[FrameType, str] = {}
 
@@ -285,9 +286,8 @@ async def test_ctrl_c_loses_nothing_and_sends_nothing_twice(comm_pair: CommPair)
     async with stream_pair(comm_pair) as (stream, comm):
         for step in itertools.count(1):
             with ThreadPoolExecutor(1) as pool:
-                was = pool.submit(
-                    interrupted, lambda step=step: stream.send_in_thread(step), step
-                ).result()
+                send = partial(stream.send_in_thread, step)
+                was = pool.submit(interrupted, send, step).result()
                 if not pool.submit(stream.send_in_thread, "after").result():
                     stream.send("after")
             got: list[Any] = []

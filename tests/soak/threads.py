@@ -192,15 +192,14 @@ class Stress:
         now = time.monotonic()
         for thread, (since, what, futures) in list(self._waits.items()):
             if now - since > self._patience_s and not self.problems:
-                self.problems.append(
-                    f"thread {thread} has waited in {what} for {now - since:.0f} s"
-                )
+                waited = f"has waited in {what} for {now - since:.0f} s"
+                self.problems.append(f"thread {thread} {waited}")
                 self._report(futures)
 
     def _report(self, futures: list[Future[Any]]) -> None:
         """Print all that might explain a stall."""
         faulthandler.dump_traceback()
-        scheduler = self._cluster.scheduler
+        scheduler: Any = self._cluster.scheduler
         pending = [future for future in futures if not future.done()]
         show(f"{len(pending)} of {len(futures)} futures are not done")
         client: Any = self._client
@@ -208,7 +207,7 @@ class Stress:
         show(f"stream {stream!r}: {str(vars(stream))[:1000]}")
         show(f"reports {vars(client).get('_backhaul_thread_reports')!r}")
         for future in (pending or futures)[:3]:
-            show(f"{future.key}: {future.status}, {future._state._event!r}")
+            show(f"{future.key}: {future.status}, {vars(future)}")
             self._report_key(scheduler, str(future.key))
         for address, ws in scheduler.workers.items():
             show(f"worker {address} {ws.status}: processing {[ts.key for ts in ws.processing][:5]}")

@@ -309,10 +309,11 @@ class BackhaulComm(Comm):
             return None
         frames = [in_order(frame) for frame in message.frames]
         send = partial(self._endpoint.send_frames, frames, shared=self._may_lend(msg))
+        both: tuple[Callable[[], Any], ...] = (send, taken)
         try:
             self._forget_finished()
             # Python runs no handler of a signal while C calls C.
-            request, _ = tuple(map(call, (send, taken)))
+            request, _ = tuple(map(call, both))
             if request.done():
                 request.result()
             else:

@@ -62,7 +62,7 @@ def blocking_gather(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _held_results(client: Client, futures: Any) -> Any:
-    """Wait for the futures of a list, and give their results; None if that is not for this thread."""
+    """Wait for the futures of a list and give their results; None if this thread may not."""
     if type(futures) not in (list, tuple) or not futures:
         return None
     held = held_by(client)

@@ -7,8 +7,9 @@ and sent waits in one queue, in the order in which it came, and one callback wor
 Against other callbacks of the same loop nothing comes later than in Dask, and something may come
 earlier; among themselves messages and releases keep their order, so what a graph needs is not
 released before the graph has been sent. Only where threads send by themselves
-(`backhaul.dask.client_threads`) releases wait, up to 2 ms, and later messages pass them. Releases that follow each other go as one message, which
-Dask's scheduler takes as well: a client that drops a list had it handle one for each future.
+(`backhaul.dask.client_threads`) releases wait, up to 2 ms, and later messages pass them. Releases
+that follow each other go as one message, which Dask's scheduler takes as well: a client that drops
+a list had it handle one for each future.
 """
 
 from __future__ import annotations

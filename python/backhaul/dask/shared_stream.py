@@ -181,7 +181,16 @@ class SharedBatchedSend(AdaptiveBatchedSend):
                 self._cancel_flush()
                 self._begin_to_drain()
             elif self.buffer and self._due is None:
-                self._schedule()
+                self._schedule_batch()
+
+    def _schedule_batch(self) -> None:
+        """Send what a thread has begun to gather when it is due."""
+        if self._batch_due_at is None:
+            self._schedule()
+        else:
+            left_s = max(0.0, self._batch_due_at - monotonic())
+            self._due_at = self._event_loop.time() + left_s
+            self._due = self._event_loop.call_at(self._due_at, self._flush)
 
     def _flush(self) -> None:
         with self._lock:

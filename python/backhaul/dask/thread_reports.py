@@ -173,8 +173,8 @@ class ThreadReports:
         """Handle one message as `distributed.Client._handle_report` does, if a thread may."""
         if type(message) is not dict or "status" in message:
             return False
-        operation = message.get("op")
-        handler = self._ours.get(operation)  # type: ignore[arg-type]
+        operation: Any = message.get("op")
+        handler = self._ours.get(operation)
         client = self._client
         if handler is None or client._stream_handlers.get(operation) != handler:
             return False

@@ -11,6 +11,7 @@ second then, and a line in the log, and no more.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -85,7 +86,7 @@ class _Awaited:
 
     def is_over(self) -> bool:
         """Tell whether the state is there, as this thread finds by itself."""
-        return self.state.done()
+        return bool(self.state.done())
 
     def wake(self) -> None:
         if self.state.status != "finished":
@@ -128,11 +129,9 @@ class _Waiting:
         reports = self._reports
         if reports is not None:
             reports.rouse()
-        try:
+        # Released by somebody else before it has looked
+        with contextlib.suppress(RuntimeError):
             self._lock.release()
-        except RuntimeError:
-            # By somebody else, and it has not looked yet.
-            pass
 
     def wait(self, awaited: Sequence[_Awaited], timeout_s: float | None) -> bool:
         """Block until `end`, or for so many seconds: False then."""
@@ -176,7 +175,7 @@ class _Waiting:
         self._lock.acquire(timeout=max(0.0, until - monotonic()))
 
     def _should_leave(self, awaited: Sequence[_Awaited]) -> bool:
-        """Look, after a while in which nobody has woken this thread, whether somebody should have."""
+        """Look, when nobody has woken this thread for a while, whether somebody should have."""
         event_loop: Any = self._client.loop
         if not event_loop.asyncio_loop.is_running():
             return True

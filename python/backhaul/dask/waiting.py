@@ -90,7 +90,7 @@ class StateEvent:
     def set(self) -> None:
         """Wake all who wait, tasks for the next turn of the event loop; called by any thread."""
         self._is_set = True
-        # A copy: a thread that is woken takes itself out. Again if it was set before: whoever set it
+        # A copy: a thread that is woken takes itself out. Also if it was set before: whoever set it
         # may have been interrupted.
         for waiter in tuple(self._waiters):
             waiter.wake()

@@ -1,0 +1,500 @@
+"""Threads of a program that send and read by themselves: what they do, and what is the loop's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from distributed import Client, Event, Future, LocalCluster, as_completed, wait
+from distributed.client import FutureCancelledError, FutureState
+from distributed.utils_test import gen_test
+
+import dask
+from backhaul.dask import BackhaulComm, activation, thread_waits
+from backhaul.dask.batching import AdaptiveBatchedSend
+from backhaul.dask.thread_reports import ThreadReports, reports_of
+
+if TYPE_CHECKING:
+    from tests.dask.conftest import CommPair
+
+THREADS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(
+        n_workers=1,
+        threads_per_worker=4,
+        processes=False,
+        protocol="backhaul",
+        dashboard_address=None,
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster) as client:
+        assert reports_of(client) is not None
+        yield client
+
+
+def waited(name: str, value: Any) -> Any:
+    Event(name).wait()
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+def submit(client: Client, value: Any) -> tuple[Future[Any], Any]:
+    """Submit a task that waits, and give what lets it go on."""
+    event = Event(client=client)
+    return client.submit(waited, event.name, value, pure=False), event
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def waits_for(future: Future[Any]) -> bool:
+    """Tell whether somebody waits for a future."""
+    event: Any = future._state and future._state._event
+    return event is not None and bool(event._waiters)
+
+
+# What a thread does by itself
+
+
+def test_a_thread_sends_what_it_submits_and_reads_the_answer(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+    write: Any = BackhaulComm.write_in_thread
+    handle: Any = ThreadReports._handle_one
+
+    def counted_write(self: Any, *arguments: Any) -> Any:
+        seen.append(("write", threading.get_ident()))
+        return write(self, *arguments)
+
+    def counted_handle(self: Any, message: Any) -> Any:
+        seen.append((message["op"], threading.get_ident()))
+        return handle(self, message)
+
+    monkeypatch.setattr(BackhaulComm, "write_in_thread", counted_write)
+    monkeypatch.setattr(ThreadReports, "_handle_one", counted_handle)
+    me = threading.get_ident()
+    for number in range(50):
+        assert client.submit(add, number, 1, pure=False).result() == number + 1
+    written = [thread for what, thread in seen if what == "write"]
+    assert len(written) > 10
+    assert set(written) == {me}
+    # The loop may have been at work on something, and have read some.
+    read = [thread for what, thread in seen if what == "key-in-memory"]
+    assert len(read) > 10
+    assert set(read) == {me}
+
+
+def test_threads_find_what_another_one_reads(client: Client) -> None:
+    futures, events = zip(*(submit(client, number) for number in range(THREADS)), strict=True)
+    with ThreadPoolExecutor(2 * THREADS) as pool:
+        waiting = [pool.submit(future.result) for future in futures]
+        gathering = [pool.submit(client.gather, list(futures)) for _ in range(THREADS)]
+        until(lambda: all(map(waits_for, futures)))
+        # Whoever leads is done first, or last.
+        for event in events:
+            event.set()
+        assert [each.result(60) for each in waiting] == list(range(THREADS))
+        assert [each.result(60) for each in gathering] == [list(range(THREADS))] * THREADS
+    assert not any(map(waits_for, futures))
+    reports = reports_of(client)
+    assert reports is not None
+    assert not reports.threads
+
+
+def test_the_loop_finds_what_a_thread_reads(client: Client) -> None:
+    slow, event = submit(client, "slow")
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(slow.result)
+        until(lambda: waits_for(slow))
+        for _ in range(20):
+            quick = [client.submit(add, number, 1, pure=False) for number in range(10)]
+            assert sorted(each.result() for each in as_completed(quick)) == list(range(1, 11))
+            more = client.map(add, range(10), range(10), pure=False)
+            wait(more, timeout=60)
+            assert client.sync(client._gather, more) == [2 * number for number in range(10)]
+        event.set()
+        assert leading.result(60) == "slow"
+
+
+def test_a_gather_of_one_that_fails_waits_for_no_other(client: Client) -> None:
+    failing, event = submit(client, ZeroDivisionError("on purpose"))
+    never, other = submit(client, 1)
+    with ThreadPoolExecutor(1) as pool:
+        gathering = pool.submit(client.gather, [never, failing])
+        until(lambda: waits_for(failing))
+        event.set()
+        with pytest.raises(ZeroDivisionError, match="on purpose"):
+            gathering.result(60)
+    other.set()
+
+
+def test_gather_gives_what_dask_gives(client: Client) -> None:
+    futures = client.map(add, range(5), range(5))
+    large = client.submit(bytes, 100_000)
+    numbers = [0, 2, 4, 6, 8]
+    assert client.gather(futures) == numbers
+    assert client.gather(tuple(futures)) == tuple(numbers)
+    assert client.gather([futures[1], futures[1]]) == [2, 2]
+    assert client.gather([*futures, large])[-1] == bytes(100_000)
+    assert client.gather([]) == []
+    assert client.gather(futures[3]) == 6
+    assert client.gather({"a": futures[1], "b": [futures[2]]}) == {"a": 2, "b": [4]}
+    assert client.gather([futures[0], [futures[1]], 7]) == [0, [2], 7]
+    assert list(client.gather(iter([futures[1]]))) == [2]
+    failing = client.submit(waited, "", ZeroDivisionError("on purpose"))
+    failing.cancel()
+    assert client.gather([*futures, failing], errors="skip") == numbers
+    with pytest.raises(FutureCancelledError):
+        client.gather([*futures, failing])
+
+
+# What ends a wait
+
+
+@pytest.mark.parametrize("end", ["cancel", "restart", "close", "cut off"])
+def test_what_ends_futures_ends_all_waits(end: str) -> None:
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, protocol="backhaul", dashboard_address=None
+        ) as cluster,
+        Client(cluster) as client,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        future = client.submit(time.sleep, 3600)
+        waiting = [
+            pool.submit(future.result),
+            pool.submit(client.gather, [future]),
+            pool.submit(future.result, timeout=600),
+        ]
+        reports = reports_of(client)
+        assert reports is not None
+        until(lambda: len(reports.threads) == 3)
+        stream = client.scheduler_comm
+        if end == "cancel":
+            client.cancel(future)
+        elif end == "restart":
+            client.restart()
+        elif end == "close":
+            client.close()
+        else:
+            cluster.loop.add_callback(cluster.scheduler.client_comms[client.id].abort)
+        done, pending = wait_for(waiting, 60)
+        assert not pending
+        for each in done:
+            assert isinstance(each.exception(), FutureCancelledError)
+        if end == "cut off":
+            # It has found the scheduler again, and reads as Dask does.
+            until(lambda: client.status == "running" and client.scheduler_comm is not stream)
+            assert reports_of(client) is None
+        if end != "close":
+            assert client.submit(add, 1, 2, pure=False).result() == 3
+
+
+def test_a_timeout_is_one_whoever_reads(client: Client) -> None:
+    slow, event = submit(client, "slow")
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(slow.result, timeout) for timeout in (0.05, "100 ms", None)]
+        for each in waiting[:2]:
+            with pytest.raises(TimeoutError, match="timed out after"):
+                each.result(60)
+        event.set()
+        assert waiting[2].result(60) == "slow"
+
+
+CTRL_C = """
+import os, signal, sys, threading, time
+from distributed import Client, LocalCluster
+from operator import add
+
+if __name__ == "__main__":
+    cluster = LocalCluster(
+        n_workers=1, threads_per_worker=6, protocol="backhaul", dashboard_address=None
+    )
+    client = Client(cluster)
+    for way in ("result", "gather", "result with timeout"):
+        future = client.submit(time.sleep, 3600, pure=False)
+        calls = {
+            "result": future.result,
+            "gather": lambda: client.gather([future]),
+            "result with timeout": lambda: future.result(timeout=600),
+        }
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        try:
+            calls[way]()
+        except KeyboardInterrupt:
+            print(way, "interrupted", time.monotonic() - began < 30, flush=True)
+        future.cancel()
+        results = [client.submit(add, number, 1, pure=False).result() for number in range(50)]
+        print(results == list(range(1, 51)), flush=True)
+    # And at any moment of many submits and results
+    interrupted = 0
+    for _ in range(40):
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            while True:
+                client.submit(add, 1, 1, pure=False).result()
+        except KeyboardInterrupt:
+            interrupted += 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    total = client.gather([client.submit(add, number, 1, pure=False) for number in range(500)])
+    print(interrupted, total == list(range(1, 501)), client.status, flush=True)
+    os._exit(0)
+"""
+
+
+def test_ctrl_c_ends_a_wait_and_the_client_goes_on(tmp_path: Any) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(CTRL_C)
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
+    )
+    lines = done.stdout.splitlines()
+    assert lines == [
+        "result interrupted True",
+        "True",
+        "gather interrupted True",
+        "True",
+        "result with timeout interrupted True",
+        "True",
+        "40 True running",
+    ], done.stderr[-5000:]
+
+
+def test_a_wake_up_that_is_forgotten_costs_a_second_and_is_logged(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = FutureState("forgotten")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(thread_waits.wait_in_thread, client, [state], None)
+        event: Any = state._get_event()
+        until(lambda: event._waiters)
+        state.status = "finished"
+        event._is_set = True
+        assert waiting.result(60)
+    assert "was not woken for 1 futures" in caplog.text
+
+
+def test_a_forked_child_reads_nothing(client: Client) -> None:
+    pid = os.fork()
+    if not pid:
+        os._exit(int(reports_of(client) is not None))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert client.submit(add, 1, 1, pure=False).result() == 2
+
+
+# Order
+
+
+class Listening:
+    """As much of a client as reports are for."""
+
+    def __init__(self) -> None:
+        self.id = "client"
+        self.futures: dict[str, FutureState] = {}
+        self.handled: list[tuple[str, int, bool]] = []
+        self._stream_handlers = {"ours": self.ours, "loops": self.loops}
+
+    def ours(self, key: str, number: int) -> None:
+        self.handled.append((key, number, asyncio._get_running_loop() is not None))
+        state = self.futures.get(key)
+        if state is not None:
+            state.finish()
+
+    def loops(self, key: str, number: int) -> None:
+        assert asyncio._get_running_loop() is not None
+        self.ours(key, number)
+
+
+class Reader:
+    """A thread that waits for nothing but its end."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.looks = threading.Event()
+
+    def nudge(self) -> None:
+        self.looks.set()
+
+    def read(self, reports: ThreadReports) -> None:
+        reports.threads.append(self)
+        while not self.is_over:
+            if reports.lead():
+                may_read = reports.read(self, time.monotonic() + 0.05)
+                reports.follow(self, pass_on=may_read)
+                if may_read or reports.may_read():
+                    continue
+            self.looks.wait(1)
+            self.looks.clear()
+        reports.threads.remove(self)
+
+
+@gen_test()
+async def test_everything_is_handled_once_and_in_order_by_whoever_may(comm_pair: CommPair) -> None:
+    count = 3000
+    async with comm_pair() as (a, b):
+        listening: Any = Listening()
+        reports = ThreadReports(listening, b, b.share(), {"ours": listening.ours})
+        readers = [Reader() for _ in range(3)]
+
+        async def read_as_the_client_does() -> None:
+            while len(listening.handled) < count:
+                for message in await b.read():
+                    operation = message.pop("op")
+                    listening._stream_handlers[operation](**message)
+                    await asyncio.sleep(0)
+
+        async def send() -> None:
+            number = 0
+            while number < count:
+                size = min(count - number, 1 + number % 5)
+                await a.write(
+                    [
+                        {"op": "loops" if n % 37 == 0 else "ours", "key": "k", "number": n}
+                        for n in range(number, number + size)
+                    ]
+                )
+                number += size
+                if number % 11 == 0:
+                    await asyncio.sleep(0.0005)
+
+        with ThreadPoolExecutor(3) as pool:
+            reading = [pool.submit(reader.read, reports) for reader in readers]
+            loop = asyncio.create_task(read_as_the_client_does())
+            await send()
+            deadline = time.monotonic() + 60
+            while len(listening.handled) < count and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
+            for reader in readers:
+                reader.is_over = True
+                reader.nudge()
+            reports.rouse()
+            loop.cancel()
+            for each in reading:
+                each.result(60)
+        assert [number for _, number, _ in listening.handled] == list(range(count))
+        by_threads = sum(not by_loop for _, _, by_loop in listening.handled)
+        # The loop has its own, and what it finds.
+        assert 0 < by_threads < count
+
+
+@gen_test()
+async def test_an_interrupted_thread_leaves_the_rest_to_the_loop(comm_pair: CommPair) -> None:
+    async with comm_pair() as (a, b):
+        listening: Any = Listening()
+
+        def handle(key: str, number: int) -> None:
+            if number == 2 and asyncio._get_running_loop() is None:
+                raise KeyboardInterrupt
+            listening.ours(key, number)
+
+        listening._stream_handlers["ours"] = handle
+        reports = ThreadReports(listening, b, b.share(), {"ours": handle})
+        reading = asyncio.create_task(b.read())
+        await asyncio.sleep(0)
+        thread = Reader()
+
+        def lead() -> None:
+            assert reports.lead()
+            try:
+                reports.read(thread, time.monotonic() + 60)
+            except KeyboardInterrupt:
+                pass
+            finally:
+                reports.follow(thread, pass_on=True)
+
+        with ThreadPoolExecutor(1) as pool:
+            leading = pool.submit(lead)
+            await a.write([{"op": "ours", "key": "k", "number": n} for n in range(4)])
+            await asyncio.wrap_future(leading)
+        # It hears of it when it is called for the next one, at the latest.
+        await a.write([{"op": "ours", "key": "k", "number": 4}])
+        left = [message["number"] for message in await asyncio.wait_for(reading, 60)]
+        assert [number for _, number, _ in listening.handled] == [0, 1]
+        assert left == [2, 3]
+        (last,) = await asyncio.wait_for(b.read(), 60)
+        assert last["number"] == 4
+
+
+@gen_test()
+async def test_a_future_with_an_event_of_asyncios_is_the_loops(comm_pair: CommPair) -> None:
+    async with comm_pair() as (a, b):
+        listening: Any = Listening()
+        state: Any = FutureState("k")
+        state._event = asyncio.Event()
+        listening.futures["k"] = state
+        reports = ThreadReports(listening, b, b.share(), {"ours": listening.ours})
+        reading = asyncio.create_task(b.read())
+        await asyncio.sleep(0)
+        await a.write([{"op": "ours", "key": "k", "number": 0}])
+        thread = Reader()
+
+        def lead() -> bool:
+            assert reports.lead()
+            may_read = reports.read(thread, time.monotonic() + 60)
+            reports.follow(thread, pass_on=may_read)
+            return may_read
+
+        with ThreadPoolExecutor(1) as pool:
+            assert not await asyncio.wrap_future(pool.submit(lead))
+        assert len(await asyncio.wait_for(reading, 60)) == 1
+        assert listening.handled == []
+
+
+# Switches
+
+
+def test_switched_off_the_loop_does_it_all(cluster: LocalCluster, plain_dask: None) -> None:
+    with dask.config.set({"distributed.comm.backhaul.hot-path.client-threads": False}):
+        activation.install()
+        with Client(cluster) as client:
+            assert "Client.gather" not in {str(patch) for patch in activation.installed()}
+            stream: Any = client.scheduler_comm
+            assert type(stream) is AdaptiveBatchedSend
+            assert reports_of(client) is None
+            assert client.submit(add, 1, 2).result() == 3
+            assert client.gather([client.submit(add, 1, 2)]) == [3]
+
+
+@gen_test()
+async def test_an_asynchronous_client_reads_by_its_loop_alone(cluster: LocalCluster) -> None:
+    async with Client(cluster.scheduler_address, asynchronous=True) as client:
+        assert reports_of(client) is None
+        assert await client.submit(add, 1, 2, pure=False) == 3
+
+
+def test_workers_die_while_threads_wait() -> None:
+    """Short; `make soak-threads` is the long one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.soak.threads", "--seconds", "8", "--seed", "5"],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-5000:]
+    assert "workers killed" in done.stdout
+    assert "was not woken" not in done.stderr

@@ -7,10 +7,10 @@
 
 Four threads share a client of a cluster of three workers with two threads each. Each submits random
 graphs of additions, asks for intermediate results in between, gathers, drops futures, and checks
-every number. A random worker dies by SIGKILL every few seconds, once all are there. A thread that waits for longer than
-``--patience`` is a stall: the state of the futures that it waits for is printed, as the client, the
-scheduler and the workers have it, with the stacks of all threads. The exit status is 1 after a
-stall or a wrong number.
+every number. A random worker dies by SIGKILL every few seconds, once all are there. A thread that
+waits for longer than ``--patience`` is a stall: the state of the futures that it waits for is
+printed, as the client, the scheduler and the workers have it, with the stacks of all threads. The
+exit status is 1 after a stall or a wrong number.
 """
 
 from __future__ import annotations

@@ -133,7 +133,8 @@ class Stress:
         rng = random.Random(f"{self._seed} kill")
         while not self._is_over.wait(rng.uniform(*every_s)):
             # Where processes start slowly, none would be left to get anywhere.
-            if len(self._cluster.scheduler.workers) < len(self._cluster.workers):
+            scheduler: Any = self._cluster.scheduler
+            if len(scheduler.workers) < len(self._cluster.workers):
                 continue
             nanny = rng.choice(list(self._cluster.workers.values()))
             pid = nanny.process and nanny.process.process.pid

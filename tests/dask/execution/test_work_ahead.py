@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from operator import add
 from typing import TYPE_CHECKING, Any
 
@@ -216,6 +217,24 @@ def hold(name: str) -> str:
     return name
 
 
+def state_is(worker: Worker, key: str, state: str) -> bool:
+    return getattr(worker.state.tasks.get(key), "state", None) == state
+
+
+def runs(worker: Worker, key: str) -> bool:
+    return key in worker.active_threads.values()
+
+
+def lacks(worker: Worker, key: str) -> bool:
+    return key not in worker.state.tasks
+
+
+def has_heard_of(worker: Worker, scheduler: Scheduler, key: str) -> bool:
+    """Tell whether a task has come, or waits at the scheduler."""
+    queued = getattr(scheduler.tasks.get(key), "state", None) == "queued"
+    return key in worker.state.tasks or queued
+
+
 def test_a_long_task_holds_nothing_up(eventually: Eventually) -> None:
     @cluster(1, timeout=120)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
@@ -225,19 +244,10 @@ def test_a_long_task_holds_nothing_up(eventually: Eventually) -> None:
             gates[name] = threading.Event()
             future = client.submit(hold, name, key=name)
             # The state machine hears of it while it runs.
-            await eventually(
-                lambda name=name: (
-                    name in worker.state.tasks and worker.state.tasks[name].state == "executing"
-                )
-            )
+            await eventually(partial(state_is, worker, name, "executing"))
             # So does what comes now: another task waits for its turn.
             second = client.submit(inc, number, key=f"second-{number}")
-            await eventually(
-                lambda number=number: (
-                    f"second-{number}" in worker.state.tasks
-                    or getattr(scheduler.tasks.get(f"second-{number}"), "state", "") == "queued"
-                )
-            )
+            await eventually(partial(has_heard_of, worker, scheduler, f"second-{number}"))
             gates[name].set()
             assert await future == name
             assert await second == number + 1
@@ -254,10 +264,10 @@ def test_one_that_is_cancelled_while_it_runs_is_gone(eventually: Eventually) -> 
             name = f"hold-{number}"
             gates[name] = threading.Event()
             future = client.submit(hold, name, key=name)
-            await eventually(lambda name=name: name in worker.active_threads.values())
+            await eventually(partial(runs, worker, name))
             await future.cancel()
             gates[name].set()
-            await eventually(lambda name=name: name not in worker.state.tasks)
+            await eventually(partial(lacks, worker, name))
             assert await chain(client, 3) == 3
         await eventually(lambda: not worker.state.executing)
         line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
@@ -332,6 +342,9 @@ def test_random_work_with_dependencies_ends_as_it_should(seed: int) -> None:
     @cluster(1, 2, timeout=180)
     async def run(client: Client, scheduler: Scheduler, a: Worker, b: Worker) -> None:
         chance = random.Random(seed)
+        one: Any = None
+        other: Any = None
+        future: Any = None
         known: list[tuple[Any, int]] = [(client.submit(inc, 0, pure=False), 1)]
         for number in range(400):
             (one, x), (other, y) = chance.choice(known), chance.choice(known)
@@ -357,9 +370,10 @@ def test_random_work_with_dependencies_ends_as_it_should(seed: int) -> None:
             assert await future == value
         assert begun
         known.clear()
-        del one, other, future
+        one = other = future = None
         for worker in (a, b):
             line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
+            left: set[Any] = set()
             for _ in range(1000):
                 # Those that failed are held by what was raised.
                 left = {ts.state for ts in worker.state.tasks.values()} - {"error"}

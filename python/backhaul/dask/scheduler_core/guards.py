@@ -92,7 +92,10 @@ class TasksOfCore(Mapping[Any, Any]):
 
     def __len__(self) -> int:
         live = self._live
-        return live.core.task_count() if live.is_active else len(live.scheduler.tasks)
+        if not live.is_active:
+            return len(live.scheduler.tasks)
+        live.forget_gone()
+        return live.core.task_count()
 
     def get(self, key: Any, default: Any = None) -> Any:
         if key not in self:

@@ -11,9 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use backhaul::{
-    Bytes, CloseReason, FrameStream, Frames, PoolBuf, Request, Segments, SendError,
-};
+use backhaul::{Bytes, CloseReason, FrameStream, Frames, PoolBuf, Request, Segments, SendError};
 use backhaul_dask::hot::{self, HotCore, HotCounts, HotNotes, HotSettings, PeerId, PeerKind};
 
 /// The streams of one scheduler
@@ -213,9 +211,7 @@ impl FrameStream for PeerStream {
             return false;
         };
         let mut core = lock(&self.streams.core);
-        let handled = catch_unwind(AssertUnwindSafe(|| {
-            core.handle(self.peer, header, now_s())
-        }));
+        let handled = catch_unwind(AssertUnwindSafe(|| core.handle(self.peer, header, now_s())));
         handled.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

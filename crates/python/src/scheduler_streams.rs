@@ -176,14 +176,10 @@ fn frames_list<'py>(py: Python<'py>, frames: &Frames) -> PyResult<Bound<'py, PyL
     PyList::new(py, frames.iter().map(|frame| PyBytes::new(py, frame)))
 }
 
-fn notes_dict(
-    py: Python<'_>,
-    notes: backhaul_dask::hot::HotNotes,
-) -> PyResult<Bound<'_, PyDict>> {
+fn notes_dict(py: Python<'_>, notes: backhaul_dask::hot::HotNotes) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
-    let texts = |texts: &[Arc<str>]| -> Vec<String> {
-        texts.iter().map(|text| text.to_string()).collect()
-    };
+    let texts =
+        |texts: &[Arc<str>]| -> Vec<String> { texts.iter().map(|text| text.to_string()).collect() };
     dict.set_item("unwanted_from", texts(&notes.unwanted_from))?;
     dict.set_item("give_back", texts(&notes.give_back))?;
     dict.set_item("failure", notes.failure)?;

@@ -1,6 +1,8 @@
 //! Attributes by the names that upstream has.
 
-use backhaul_dask::scheduler::{CollectionView, SchedulerCore, TaskState, TaskView, WorkerStatus, WorkerView};
+use backhaul_dask::scheduler::{
+    CollectionView, SchedulerCore, TaskState, TaskView, WorkerStatus, WorkerView,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -261,7 +263,10 @@ pub(super) const fn status_name(status: WorkerStatus) -> &'static str {
 }
 
 /// The transitions since the last call: key, start, finish
-pub(super) fn transitions<'py>(py: Python<'py>, core: &mut SchedulerCore) -> PyResult<Bound<'py, PyList>> {
+pub(super) fn transitions<'py>(
+    py: Python<'py>,
+    core: &mut SchedulerCore,
+) -> PyResult<Bound<'py, PyList>> {
     let log = core.take_transitions();
     let log = log.iter();
     PyList::new(

@@ -62,11 +62,7 @@ impl Finished<'_> {
 }
 
 /// Reads a batch of a peer of this name; None unless all of it is hot
-pub(super) fn parse<'a>(
-    header: &'a [u8],
-    from: PeerKind,
-    name: &str,
-) -> Option<Vec<Incoming<'a>>> {
+pub(super) fn parse<'a>(header: &'a [u8], from: PeerKind, name: &str) -> Option<Vec<Incoming<'a>>> {
     let mut reader = Reader::new(header);
     let Ok(Token::Array(count)) = reader.token() else {
         return None;
@@ -301,7 +297,11 @@ mod tests {
     use super::*;
     use crate::msgpack::Writer;
 
-    fn finished(writer: &mut Writer, key: impl Fn(&mut Writer), more: impl Fn(&mut Writer) -> usize) {
+    fn finished(
+        writer: &mut Writer,
+        key: impl Fn(&mut Writer),
+        more: impl Fn(&mut Writer) -> usize,
+    ) {
         let mut rest = Writer::default();
         let pairs = more(&mut rest);
         writer.map(6 + pairs).unwrap();
@@ -357,7 +357,11 @@ mod tests {
         tuple.uint(200);
         let mut writer = Writer::default();
         writer.array(1).unwrap();
-        finished(&mut writer, |writer| writer.extend(tuple.as_bytes()), type_field);
+        finished(
+            &mut writer,
+            |writer| writer.extend(tuple.as_bytes()),
+            type_field,
+        );
         let batch = parse(writer.as_bytes(), PeerKind::Worker, "w").unwrap();
         let [Incoming::Finished(finished)] = &batch[..] else {
             panic!("{batch:?}");
@@ -401,7 +405,10 @@ mod tests {
         finished(&mut writer, |writer| writer.str("x").unwrap(), type_field);
         let mut bytes = writer.into_bytes();
         for end in 0..bytes.len() {
-            assert!(parse(&bytes[..end], PeerKind::Worker, "w").is_none(), "{end}");
+            assert!(
+                parse(&bytes[..end], PeerKind::Worker, "w").is_none(),
+                "{end}"
+            );
         }
         bytes.push(0xc0);
         assert!(parse(&bytes, PeerKind::Worker, "w").is_none());

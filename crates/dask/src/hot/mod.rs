@@ -14,15 +14,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::msgpack::TooLong;
-use crate::scheduler::{
-    Container, EventError, Key, Message, SchedulerCore, TaskFinished,
-};
+use crate::scheduler::{Container, EventError, Key, Message, SchedulerCore, TaskFinished};
 use incoming::{Finished, Incoming};
 pub use keys::{is_sayable, key_of};
 use outgoing::Unsayable;
 pub use outgoing::{Batch, Frames};
-pub use window::{Expectation, WindowLimits, WindowState};
 use window::Window;
+pub use window::{Expectation, WindowLimits, WindowState};
 
 /// A core, and the messages from and to its peers
 #[derive(Debug)]

@@ -79,7 +79,12 @@ impl Expectation {
     /// Learns from a finished task; tells whether the guess last acted on was wrong
     pub fn observe(&mut self, seconds: f64, nbytes: f64) -> bool {
         let error_s = seconds - self.seconds;
-        self.seconds += error_s * if error_s > 0.0 { SECONDS_UP } else { SECONDS_DOWN };
+        self.seconds += error_s
+            * if error_s > 0.0 {
+                SECONDS_UP
+            } else {
+                SECONDS_DOWN
+            };
         if nbytes >= self.nbytes {
             self.nbytes = nbytes;
         } else {
@@ -237,7 +242,10 @@ impl Window {
                 return false;
             };
             let floor = self.floor_tasks(room.threads);
-            if core.in_flight(worker).is_ok_and(|tasks| tasks as f64 <= floor) {
+            if core
+                .in_flight(worker)
+                .is_ok_and(|tasks| tasks as f64 <= floor)
+            {
                 return false;
             }
             self.in_flight(core, worker).is_some_and(|in_flight| {
@@ -259,7 +267,9 @@ impl Window {
             return Ok(0);
         };
         let confirmed = self.confirmed.get(&front.group).copied().unwrap_or(0);
-        if confirmed == 0 || front.duration_s < 0.0 || !self.expectations.contains_key(&front.prefix)
+        if confirmed == 0
+            || front.duration_s < 0.0
+            || !self.expectations.contains_key(&front.prefix)
         {
             return Ok(0);
         }
@@ -336,7 +346,9 @@ impl Window {
     }
 
     fn floor_tasks(&self, threads: u32) -> f64 {
-        (self.limits.saturation * f64::from(threads)).ceil().max(1.0)
+        (self.limits.saturation * f64::from(threads))
+            .ceil()
+            .max(1.0)
     }
 }
 

@@ -34,11 +34,11 @@ impl Conn {
             LinkEvent::Received {
                 token:
                     RecvToken {
-                        completer: RecvCompleter::Tap,
+                        completer: RecvCompleter::Tap(operation),
                         ..
                     },
                 result,
-            } => self.handle_tapped(port, result),
+            } => self.handle_tapped(port, operation, result),
             LinkEvent::Received { token, result } => {
                 if let (Some(started), Ok(_)) = (token.started, &result) {
                     self.counters.recv_time_ns.bump(nanos_since(started));
@@ -102,6 +102,6 @@ fn complete_recv(
         RecvCompleter::Allocate(completer) => completer
             .complete(result.map(Delivery::into_message), wakes)
             .map(Delivery::from),
-        RecvCompleter::Tap => unreachable!("it is told apart before"),
+        RecvCompleter::Tap(_) => unreachable!("it is told apart before"),
     }
 }

@@ -44,8 +44,9 @@ type Arrived = Result<Delivery, RecvError>;
 /// A tap, and what it keeps from callers
 pub(super) struct Tap {
     stream: Arc<dyn FrameStream>,
-    /// Receives of ours that the link has
-    posted: VecDeque<u64>,
+    /// Receives of ours, oldest first, with what has come of them: a long message may be there after
+    /// a later one
+    posted: VecDeque<(u64, Option<Arrived>)>,
     /// What the engine is to give to the stream
     arrived: VecDeque<Arrived>,
     /// What the stream has left to callers
@@ -177,11 +178,14 @@ impl Conn {
             };
             self.is_tapped.store(false, Ordering::SeqCst);
             let now = Now::lazy();
-            for operation in tap.posted {
-                port.link.cancel(&now, operation);
+            let mut arrived: Vec<_> = tap.passed.into_iter().chain(tap.arrived).collect();
+            for (operation, result) in tap.posted {
+                match result {
+                    Some(result) => arrived.push(result),
+                    None => port.link.cancel(&now, operation),
+                }
             }
-            let arrived = tap.passed.into_iter().chain(tap.arrived);
-            for delivery in arrived.filter_map(Result::ok) {
+            for delivery in arrived.into_iter().filter_map(Result::ok) {
                 port.link.restore(&now, delivery);
             }
             for (operation, token) in tap.waiting {
@@ -292,7 +296,7 @@ impl Conn {
             };
             tap.waiting.push_back((operation, token));
             self.serve(tap, &mut wakes);
-            tap.posted.len() < POSTED && !tap.has_ended
+            tap.posted.len() < POSTED
         };
         for waker in wakes {
             waker.wake();
@@ -347,7 +351,7 @@ impl Conn {
     }
 
     /// Notes what a receive of the tap has come to, as whoever holds the port
-    pub(super) fn handle_tapped(&self, port: &mut Port, result: Result<Delivery, RecvError>) {
+    pub(super) fn handle_tapped(&self, port: &mut Port, operation: u64, result: Arrived) {
         let mut slot = lock(&self.tap);
         let Some(tap) = slot.as_mut() else {
             drop(slot);
@@ -356,13 +360,20 @@ impl Conn {
             }
             return;
         };
-        tap.posted.pop_front();
-        if port.link.is_open() || result.is_ok() {
-            tap.arrived.push_back(result);
-            self.top_up(tap, port);
-        } else {
-            tap.has_ended = true;
+        let mut posted = tap.posted.iter_mut();
+        if let Some((_, place)) = posted.find(|(one, _)| *one == operation) {
+            *place = Some(result);
         }
+        while let Some((_, Some(_))) = tap.posted.front()
+            && let Some((_, Some(result))) = tap.posted.pop_front()
+        {
+            if port.link.is_open() || result.is_ok() {
+                tap.arrived.push_back(result);
+            } else {
+                tap.has_ended = true;
+            }
+        }
+        self.top_up(tap, port);
         drop(slot);
         self.tap_due.store(true, Ordering::SeqCst);
     }
@@ -400,15 +411,17 @@ impl Conn {
     }
 
     /// Posts receives, unless callers have much to take
+    ///
+    /// Also when the link has ended: they get what had arrived, and then fail.
     fn top_up(&self, tap: &mut Tap, port: &mut Port) {
         while tap.posted.len() < POSTED
             && tap.passed.len() + tap.arrived.len() < LEFT_MAX
-            && port.link.is_open()
+            && !tap.has_ended
         {
             let operation = self.next_operation();
-            tap.posted.push_back(operation);
+            tap.posted.push_back((operation, None));
             let token = RecvToken {
-                completer: RecvCompleter::Tap,
+                completer: RecvCompleter::Tap(operation),
                 started: None,
             };
             port.link

@@ -1,8 +1,8 @@
 //! Sends and receives: how they are posted, withdrawn and what becomes of them.
 
 use backhaul_proto::{
-    Capacity, Long, MemoryKind, MessageKind, Posted, RecvId, RecvRefused, SegmentSource, SendId,
-    Selector, SendRefused, Sources, Span, Withdrawn,
+    Capacity, Long, MemoryKind, MessageKind, Posted, RecvId, RecvRefused, SegmentSource, Selector,
+    SendId, SendRefused, Sources, Span, Withdrawn,
 };
 use smallvec::SmallVec;
 

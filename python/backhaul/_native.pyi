@@ -1365,7 +1365,7 @@ class SchedulerStreams:
         """Tell how much memory a worker uses, in bytes."""
 
     def observe(self, group: str, prefix: str, seconds: float, nbytes: float) -> bool:
-        """Learn from a task that was handled elsewhere; tell if what was thought of it was wrong."""
+        """Learn from a task handled elsewhere; tell if what was thought of it was wrong."""
 
     def refill(self, worker: str, stimulus: str, now_s: float) -> None:
         """Fill a worker if it is down to what it is filled at again."""
@@ -1394,8 +1394,8 @@ class SchedulerStreams:
         -------
         dict
             ``held``, numbers of peers and frames of messages that were to wait; ``notes`` and
-            ``counts``; ``expectations``, prefixes with seconds and bytes; ``confirmed``, groups with
-            how many of their tasks have finished.
+            ``counts``; ``expectations``, prefixes with seconds and bytes; ``confirmed``, groups
+            with how many of their tasks have finished.
         """
 
 @final

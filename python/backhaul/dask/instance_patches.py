@@ -203,8 +203,8 @@ GRAPH_STATE: Final = InstancePatch(
     },
 )
 
-#: What the scheduler and its peers say to each other while `backhaul.dask.scheduler_core.streams` has
-#: the engine handle it; only looked at
+#: What the scheduler and its peers say to each other, while the engine handles it for
+#: `backhaul.dask.scheduler_core.streams`; only looked at
 ENGINE_STREAMS: Final = InstancePatch(
     shown="Scheduler.send_all",
     without="hot messages are handled in Python",

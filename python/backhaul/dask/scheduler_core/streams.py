@@ -1,10 +1,10 @@
 """The streams of a scheduler whose state is in the core, handled on the engine's thread.
 
 While they are, hot messages of workers and clients never come here (``crates/dask/src/hot``); all
-others do, in their order, and are handled as ever (`handlers`). Whatever the core has to say, whoever
-made it say so, is sent from there, so that each peer has it in the order in which the core said it;
-what else is queued for a peer goes first (`backhaul.dask.batching.Gate`). What is left to do in
-Python follows within half a second, and is done before the state leaves the core.
+others do, in their order, and are handled as ever (`handlers`). Whatever the core has to say,
+whoever made it say so, is sent from there, so that each peer has it in the order in which the core
+said it; what else is queued for a peer goes first (`backhaul.dask.batching.Gate`). What is left to
+do in Python follows within half a second, and is done before the state leaves the core.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class EngineStreams:
 
 
 class EngineWindow(CoreWindow):
-    """The in-flight window of each worker, which the engine looks after, for messages that come here.
+    """The in-flight window that the engine looks after, for messages that come here.
 
     Parameters
     ----------
@@ -318,7 +318,7 @@ def _is_ours(stream: Any) -> bool:
 
 
 def _messages_of(frames: list[bytes]) -> list[dict[str, Any]]:
-    """Give messages that were written for a peer to whoever writes them again; no task is loaded."""
+    """Read messages that were written for a peer, to be written again; no task is loaded."""
     messages = msgpack.unpackb(frames[0], use_list=False, strict_map_key=False)
     for message in messages:
         task = message.get("run_spec")

@@ -143,6 +143,10 @@ class AdaptiveBatchedSend(BatchedSend):
         if self.buffer or self._draining is not None:
             gate.hold()
 
+    def leave(self) -> None:
+        """Have the comm alone again."""
+        self.gate = None
+
     def hurry(self) -> None:
         """Send what is queued at the end of this turn, whatever the pause."""
         self.patience_s = 0.0

@@ -156,7 +156,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.take_forgotten")]
     fn take_forgotten(&mut self) -> Vec<String> {
-        texts_of(&mut self.core().take_forgotten())
+        texts_of(&self.core().take_forgotten())
     }
 
     #[doc = stub_doc!("SchedulerCore.take_gone_groups")]

@@ -11,6 +11,9 @@ use crate::scheduler::SchedulerCore;
 /// A key as the core has it
 type KeyBytes<'a> = Cow<'a, [u8]>;
 
+/// What took time: the action, its begin and its end in seconds
+type Actions<'a> = SmallVec<[(&'a str, f64, f64); 4]>;
+
 /// One hot message
 #[derive(Debug)]
 pub(super) enum Incoming<'a> {
@@ -34,7 +37,7 @@ pub(super) struct Finished<'a> {
     pub(super) nbytes: u64,
     pub(super) type_: &'a [u8],
     pub(super) type_name: &'a str,
-    pub(super) actions: SmallVec<[(&'a str, f64, f64); 4]>,
+    pub(super) actions: Actions<'a>,
     pub(super) value: Option<&'a [u8]>,
 }
 
@@ -85,7 +88,7 @@ struct Fields<'a> {
     nbytes: u64,
     type_: Option<&'a [u8]>,
     type_name: Option<&'a str>,
-    actions: Option<SmallVec<[(&'a str, f64, f64); 4]>>,
+    actions: Option<Actions<'a>>,
     value: Option<&'a [u8]>,
     /// Only `task-finished` has any
     is_of_task: bool,
@@ -217,7 +220,7 @@ fn all_keys<'a>(reader: &mut Reader<'a>) -> Option<Vec<KeyBytes<'a>>> {
     (0..count).map(|_| key(reader)).collect()
 }
 
-fn actions<'a>(reader: &mut Reader<'a>) -> Option<SmallVec<[(&'a str, f64, f64); 4]>> {
+fn actions<'a>(reader: &mut Reader<'a>) -> Option<Actions<'a>> {
     let Ok(Token::Array(count)) = reader.token() else {
         return None;
     };

@@ -404,16 +404,16 @@ impl Streams {
         match message {
             Message::ToWorker(address, message) => {
                 let peer = *self.workers.get(address).ok_or(Unsayable)?;
-                self.peers[peer.0].say(|batch| batch.to_worker(message, now_s))
+                self.peers[peer.0].say(|batch| batch.add_for_worker(message, now_s))
             }
             Message::ToClient(name, message) => {
                 let peer = *self.clients.get(name).ok_or(Unsayable)?;
-                self.peers[peer.0].say(|batch| batch.to_client(message))
+                self.peers[peer.0].say(|batch| batch.add_for_client(message))
             }
             Message::ToClients(message) => {
                 let mut clients = self.peers.iter_mut();
                 clients.try_for_each(|peer| match peer.kind {
-                    PeerKind::Client => peer.say(|batch| batch.to_client(message)),
+                    PeerKind::Client => peer.say(|batch| batch.add_for_client(message)),
                     PeerKind::Worker => Ok(()),
                 })
             }

@@ -83,7 +83,7 @@ impl Batch {
         })
     }
 
-    pub(super) fn to_worker(
+    pub(super) fn add_for_worker(
         &mut self,
         message: &WorkerMessage,
         now_s: f64,
@@ -123,7 +123,7 @@ impl Batch {
         })
     }
 
-    pub(super) fn to_client(&mut self, message: &ClientMessage) -> Result<(), Unsayable> {
+    pub(super) fn add_for_client(&mut self, message: &ClientMessage) -> Result<(), Unsayable> {
         self.add(|writer, _| match message {
             ClientMessage::KeyInMemory {
                 key,

@@ -178,6 +178,15 @@ class LiveCore:
         if streams is not None:
             streams.end()
 
+    def fill_by(self, window: CoreWindow) -> None:
+        """Have another window fill the workers from now on."""
+        self.window = window
+
+    def note_handled(self, counts: dict[str, int]) -> None:
+        """Count what the engine has handled, as it leaves."""
+        for operation, count in counts.items():
+            self.handled[operation] = self.handled.get(operation, 0) + count
+
     def engine_counts(self) -> dict[str, int]:
         """Count the messages that the engine has handled, by operation, of all times."""
         counts = dict(self.handled)

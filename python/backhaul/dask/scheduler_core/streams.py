@@ -97,7 +97,7 @@ class EngineStreams:
                 self._native.expect(prefix, one.seconds, one.nbytes)
             for group, tasks in self._window.confirmed.items():
                 self._native.confirm(group, tasks)
-            live.window = EngineWindow(live, self._window, self._native)
+            live.fill_by(EngineWindow(live, self._window, self._native))
             for address, ws in scheduler.workers.items():
                 self.note_memory(address, ws.metrics)
         try:
@@ -125,21 +125,21 @@ class EngineStreams:
         left = self._native.stop()
         for comm, stream in self._peers:
             comm.untap()
-            stream.gate = None
+            stream.leave()
         for peer, frames in left["held"]:
             stream = self._peers[peer][1]
             if not stream.comm.closed():
                 stream.send(*_messages_of(frames))
         if self._window is not None:
-            window = self._window
-            window.expectations = {
-                prefix: Expectation(seconds, nbytes)
-                for prefix, seconds, nbytes in left["expectations"]
-            }
-            window.confirmed = dict(left["confirmed"])
-            live.window = CoreWindow(live, window)
-        for operation, count in left["counts"].items():
-            live.handled[operation] = live.handled.get(operation, 0) + count
+            self._window.learn_anew(
+                {
+                    prefix: Expectation(seconds, nbytes)
+                    for prefix, seconds, nbytes in left["expectations"]
+                },
+                dict(left["confirmed"]),
+            )
+            live.fill_by(CoreWindow(live, self._window))
+        live.note_handled(left["counts"])
         self._peers.clear()
         self._say(left["notes"]["unsaid"])
         self._not_wanted(left["notes"]["unwanted_from"])

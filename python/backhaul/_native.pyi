@@ -34,6 +34,7 @@ __all__ = [
     "ResourcePools",
     "ResourceRequest",
     "SchedulerCore",
+    "SchedulerStreams",
     "Tls",
     "__version__",
     "arena_of_numpy_handler",
@@ -1368,6 +1369,113 @@ class FairNetwork:
 
     def finish(self, now_s: float, /) -> list[int]:
         """Take out the flows that have ended by now; return their numbers."""
+
+@final
+class SchedulerStreams:
+    """The streams of a scheduler, handled on the engine's thread, without Python; internal.
+
+    A batch of messages that are all hot is handled there, and what follows from it is sent. Any
+    other goes on to whoever reads the connection. What the core of somebody else's call has to say
+    leaves with `flush`.
+
+    Parameters
+    ----------
+    core : SchedulerCore
+        The state.
+    result_bytes_max : int, default 0
+        Longest result that clients are handed, in bytes.
+    window : tuple of five floats, optional
+        How many tasks workers are sent before they need them: seconds, tasks for each thread, share
+        of memory, bytes where memory is not limited, and upstream's ``worker-saturation``.
+    """
+
+    def __new__(
+        cls,
+        core: SchedulerCore,
+        *,
+        result_bytes_max: int = 0,
+        window: tuple[float, float, float, float, float] | None = None,
+    ) -> SchedulerStreams: ...
+    def add(self, kind: str, name: str, endpoint: Endpoint) -> int:
+        """Take in a ``"worker"`` by its address, or a ``"client"`` by its name; give its number.
+
+        Raises
+        ------
+        ValueError
+            If the kind is neither.
+        """
+
+    def tap(self, peer: int) -> int:
+        """Begin to handle the messages of a peer, once its reader has caught up.
+
+        Returns
+        -------
+        int
+            How many receives wait for messages. Others that were posted before are over.
+
+        Raises
+        ------
+        ConnectionError
+            If the connection has ended.
+        """
+
+    def caught_up(self, peer: int, handled: int) -> None:
+        """Tell how many messages the reader of a peer has handled, of those since the tap."""
+
+    def hold(self, peer: int, hold: bool) -> None:
+        """Tell that other messages for a peer are about to be sent and come first, or are sent."""
+
+    def flush(self) -> bool:
+        """Send what the core has to say; tell whether there are notes."""
+
+    def pause(self, pause: bool) -> None:
+        """Have nothing handled here for a while, or again."""
+
+    def set_keepers(self, clients: list[str]) -> None:
+        """Tell which clients keep results."""
+
+    def expect(self, prefix: str, seconds: float, nbytes: float) -> None:
+        """Tell what has been learned of tasks of a prefix."""
+
+    def confirm(self, group: str, tasks: int) -> None:
+        """Tell how many tasks of a group have finished."""
+
+    def set_memory(self, worker: str, bytes: float) -> None:
+        """Tell how much memory a worker uses, in bytes."""
+
+    def observe(self, group: str, prefix: str, seconds: float, nbytes: float) -> bool:
+        """Learn from a task handled elsewhere; tell if what was thought of it was wrong."""
+
+    def refill(self, worker: str, stimulus: str, now_s: float) -> None:
+        """Fill a worker if it is down to what it is filled at again."""
+
+    def has_too_many(self, prefix: str) -> bool:
+        """Tell whether it is worth it to take tasks of a prefix back from workers."""
+
+    def notes(self) -> dict[str, Any]:
+        """Take what is for somebody else to do.
+
+        Returns
+        -------
+        dict
+            ``unwanted_from``, workers that send results that nobody keeps; ``give_back``, prefixes
+            of which workers have too many; ``failure``, why nothing is handled any more, or None;
+            ``unsaid``, messages as `SchedulerCore.take_messages` gives them.
+        """
+
+    def counts(self) -> dict[str, int]:
+        """Count the messages that were handled, by operation, and the batches that were not."""
+
+    def stop(self) -> dict[str, Any]:
+        """Handle nothing any more, from when this returns.
+
+        Returns
+        -------
+        dict
+            ``held``, numbers of peers and frames of messages that were to wait; ``notes`` and
+            ``counts``; ``expectations``, prefixes with seconds and bytes; ``confirmed``, groups
+            with how many of their tasks have finished.
+        """
 
 @final
 class SchedulerCore:

@@ -101,9 +101,10 @@ OURS = {
     "scheduler_slots.py": {"declared"},
     "scheduler_core/graphs.py": {"groups", "number"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
-    "scheduler_core/handlers.py": {"live.specs", "message", "place"},
+    "scheduler_core/handlers.py": {"live.specs", "message", "parts", "place"},
     # What the core has to say
-    "scheduler_core/live.py": {"found", "live", "message", "to_clients", "to_workers"},
+    "scheduler_core/live.py": {"counts", "found", "live", "message", "to_clients", "to_workers"},
+    "scheduler_core/streams.py": {"message"},
     # Slots
     "slotted_worker.py": {"slots"},
     "sync.py": {"declared", "lease"},

@@ -17,6 +17,8 @@ mod scheduler;
 
 use pyo3::prelude::*;
 
+pub use scheduler::{Core as SchedulerCore, SharedCore, message_of, refusal};
+
 /// Adds the classes and functions of this crate to a module
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod codec;
+pub mod hot;
 pub mod msgpack;
 pub mod order;
 pub mod scheduler;

@@ -9,7 +9,7 @@ use backhaul_proto::{
 };
 
 use crate::carrier::{CHOICE_BYTES_MIN, WayStatistics};
-use crate::connection::{Conn, ConnectionEvent};
+use crate::connection::{Conn, ConnectionEvent, Frames};
 use crate::context::Core;
 use crate::error::{CloseReason, RecvError, SendError};
 use crate::identity::Identity;
@@ -145,6 +145,11 @@ impl Endpoint {
     /// Receives the next untagged message, in memory allocated for it
     pub fn recv_frames(&self) -> Request<Message, RecvError> {
         self.conn.recv_message(Selector::Untagged)
+    }
+
+    /// The untagged messages of this connection, for somebody else
+    pub fn frames(&self) -> Frames {
+        Frames::new(&self.conn)
     }
 
     /// The tagged message that a receive with this tag and mask would take now: its tag, and its

@@ -69,7 +69,7 @@ pub use backhaul_ucx::{LoadError, Search as UcxSearch, UcxError, Version as UcxV
 pub use bytes::Bytes;
 pub use carrier::{Way, WayStatistics};
 pub use config::{Config, ConfigError, UcxConfig};
-pub use connection::{ConnectionEvent, EventKind};
+pub use connection::{ConnectionEvent, EventKind, FrameStream, Frames};
 pub use context::Context;
 pub use endpoint::{Endpoint, EndpointInfo};
 pub use error::{

@@ -39,6 +39,11 @@ impl Endpoint {
         Ok(Bound::new(py, Self::new(endpoint))?.into_any().unbind())
     }
 
+    /// Its untagged messages, for somebody else
+    pub(crate) fn frames_of(&self, py: Python<'_>) -> PyResult<backhaul::Frames> {
+        Ok(self.endpoint.check(py)?.frames())
+    }
+
     /// Posts a send, without the interpreter if much is to be copied
     fn post<T: Send>(py: Python<'_>, bytes: usize, post: impl FnOnce() -> T + Send) -> T {
         deferred::call(py, || {

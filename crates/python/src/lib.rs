@@ -29,6 +29,7 @@ mod numpy_memory;
 mod operation;
 mod owned;
 mod request;
+mod scheduler_streams;
 mod tls;
 mod topology;
 
@@ -63,6 +64,8 @@ mod _native {
     };
     #[pymodule_export]
     use crate::request::Request;
+    #[pymodule_export]
+    use crate::scheduler_streams::SchedulerStreams;
     #[pymodule_export]
     use crate::tls::Tls;
     #[pymodule_export]

@@ -20,14 +20,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import switched_on
 from backhaul.dask.instance_patches import SHARED_STREAM, STREAM_CLASS
 from backhaul.dask.private import BatchedSend, CommClosedError
 
-__all__ = ["AdaptiveBatchedSend", "adaptive_start", "adopt"]
+__all__ = ["AdaptiveBatchedSend", "Gate", "adaptive_start", "adopt"]
 
 #: Dask's own log, for what Dask logs there.
 logger = logging.getLogger("distributed.batched")
@@ -58,6 +58,16 @@ _SHARED_BY_NAME = {
 _LOGGED_BYTES_MAX = 1_000_000
 
 
+class Gate(Protocol):
+    """Somebody else who sends on a comm."""
+
+    def hold(self) -> None:
+        """Hear that messages are queued here, which go first; more than once is as once."""
+
+    def release(self) -> None:
+        """Hear that none are any more."""
+
+
 class AdaptiveBatchedSend(BatchedSend):
     """A `BatchedSend` over a `BackhaulComm`; becomes one by `adopt`, never by its constructor.
 
@@ -66,16 +76,20 @@ class AdaptiveBatchedSend(BatchedSend):
     patience_s : float
         How long the next batch may wait, in seconds, if whoever sends knows that the peer has
         nothing to gain from it sooner. Taken back after each batch.
+    gate : Gate or None
+        Who else sends on the comm, and must not overtake what is queued here.
     """
 
     comm: BackhaulComm
     buffer: list[Any]
     patience_s: float
+    gate: Gate | None
 
     def start(self, comm: BackhaulComm) -> None:
         """Begin to send what was and will be given to `send`."""
         self.comm = comm
         self.patience_s = 0.0
+        self.gate = None
         self._event_loop: asyncio.AbstractEventLoop = self.loop.asyncio_loop  # type: ignore[union-attr]
         #: The flush that was scheduled, if one was.
         self._due: asyncio.Handle | None = None
@@ -100,6 +114,8 @@ class AdaptiveBatchedSend(BatchedSend):
         """
         if self.comm.closed():
             raise CommClosedError(f"Comm {self.comm!r} already closed.")
+        if self.gate is not None and not self.buffer:
+            self.gate.hold()
         self.message_count += len(msgs)
         self.buffer.extend(msgs)
         if self._draining is not None:
@@ -126,6 +142,16 @@ class AdaptiveBatchedSend(BatchedSend):
         self.buffer = []
         if not self.comm.closed():
             self.comm.abort()
+
+    def join(self, gate: Gate) -> None:
+        """Share the comm with somebody else who sends on it, from now on."""
+        self.gate = gate
+        if self.buffer or self._draining is not None:
+            gate.hold()
+
+    def leave(self) -> None:
+        """Have the comm alone again."""
+        self.gate = None
 
     def hurry(self) -> None:
         """Send what is queued at the end of this turn, whatever the pause."""
@@ -188,6 +214,8 @@ class AdaptiveBatchedSend(BatchedSend):
             self._write_aside(payload)
             return
         self._log(payload, message_bytes)
+        if self.gate is not None:
+            self.gate.release()
         if congested:
             self._begin_to_drain()
 
@@ -227,6 +255,8 @@ class AdaptiveBatchedSend(BatchedSend):
         self._draining = None
         if self.buffer:
             self._schedule()
+        elif self.gate is not None:
+            self.gate.release()
 
     async def _close(self, timeout: Any) -> None:
         self._cancel_flush()

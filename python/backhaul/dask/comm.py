@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import call
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from backhaul import BackhaulError, ConnectionFailed, Endpoint, Request, TimedOut
 from backhaul.dask import codec, device_frames, offers
@@ -42,6 +42,9 @@ from backhaul.dask.private import (
     offload,
 )
 
+if TYPE_CHECKING:
+    from backhaul._native import SchedulerStreams
+
 __all__ = ["BackhaulComm"]
 
 logger = logging.getLogger(__name__)
@@ -54,6 +57,16 @@ _BUFFERS_SURE = 1024
 #: sender that never stops cannot keep the reader from anything else.
 _ARRIVED_MAX = 128
 _ARRIVED_BYTES_MAX = 1 << 20
+
+
+class Tap(NamedTuple):
+    """Whom to tell that messages of a comm are handled."""
+
+    streams: SchedulerStreams
+    #: The comm's number there
+    peer: int
+    #: Messages that the comm had received, and those that it had yet to look at, when it began
+    received_before: int
 
 
 class BackhaulComm(Comm):
@@ -114,6 +127,10 @@ class BackhaulComm(Comm):
         self._kept: list[memoryview] | None = None
         #: What arrives, once threads may look at it
         self._arrivals: Arrivals | None = None
+        #: Messages that receives of ours got.
+        self._received = 0
+        #: Who has messages before we do, and is told when all that we got is handled.
+        self._tap: Tap | None = None
         #: Most unfinished sends: the native queue holds twice as many, and fails when it is full.
         self._unfinished_max = max(1, settings.sends_max // 2)
         self._finalizer = weakref.finalize(
@@ -422,6 +439,7 @@ class BackhaulComm(Comm):
                 # The messages before it are good; the next read raises this error.
                 self._posted = request
                 break
+            self._received += 1
             frames_bytes = sum(map(nbytes_of, frames))
             if frames_bytes > _ARRIVED_BYTES_MAX or device_frames.is_described(frames):
                 self._kept = frames
@@ -449,6 +467,43 @@ class BackhaulComm(Comm):
             )
             self._kept = None
         return self._arrivals
+
+    def tap(self, streams: SchedulerStreams, peer: int) -> None:
+        """Let streams that are handled elsewhere have messages first, from when all are handled.
+
+        Parameters
+        ----------
+        streams : SchedulerStreams
+            They know this comm as `peer`.
+        peer : int
+            Its number there.
+
+        Raises
+        ------
+        ConnectionError
+            If the connection has ended.
+        """
+        waiting = streams.tap(peer)
+        # A receive that was over by then is not among those that are counted there.
+        has_unread = self._posted is not None and not waiting
+        self._tap = Tap(streams, peer, self._received + has_unread)
+
+    def untap(self) -> None:
+        """Forget whom to tell."""
+        self._tap = None
+
+    def handled_all(self) -> None:
+        """Tell who has messages before we do that all that were read are handled."""
+        tap = self._tap
+        if tap is not None and self._kept is None:
+            handled = self._received - tap.received_before
+            if handled >= 0:
+                tap.streams.caught_up(tap.peer, handled)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The native endpoint."""
+        return self._endpoint
 
     def readable(self) -> bool:
         """Tell whether the next read would return at once, as far as that is known."""
@@ -519,7 +574,9 @@ class BackhaulComm(Comm):
         try:
             if request is None:
                 request = self._endpoint.recv_frames()
-            return await request
+            frames = await request
+            self._received += 1
+            return frames
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
         except BaseException:

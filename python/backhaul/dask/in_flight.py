@@ -219,6 +219,11 @@ class InFlightWindow:
         self.note_filled(ws.address, max(tasks // 2, self._floor_tasks(ws)))
         return sent
 
+    def learn_anew(self, expectations: dict[str, Expectation], confirmed: dict[str, int]) -> None:
+        """Take over what was learned where others have filled the workers meanwhile."""
+        self.expectations = expectations
+        self.confirmed = confirmed
+
     def note_filled(self, worker: str, low_tasks: int) -> None:
         """Note how few tasks a worker may have in flight before it is filled again."""
         workers = self.scheduler.workers

@@ -19,10 +19,12 @@ from backhaul.dask.private import (
     Client,
     ClientState,
     Computation,
+    ComputeTaskEvent,
     GraphNode,
     HeapSet,
     Nanny,
     NannyMemoryManager,
+    ReleaseWorkerDataMsg,
     SchedulerState,
     SpansSchedulerExtension,
     SystemMonitor,
@@ -49,6 +51,7 @@ __all__ = [
     "CLIENT_RESULTS",
     "COMM_COST",
     "DASHBOARD_PAGES",
+    "ENGINE_STREAMS",
     "EXECUTOR_QUEUE",
     "GRAPH_STATE",
     "INSTANCE_PATCHES",
@@ -198,6 +201,29 @@ GRAPH_STATE: Final = InstancePatch(
         WorkStealing.transition: "2ac37aac5f12",
         WorkStealing.put_key_in_stealable: "785640e8cff8",
         SpansSchedulerExtension: ("94728da81114", "d2f1a8818f27"),
+    },
+)
+
+#: What the scheduler and its peers say to each other, while the engine handles it for
+#: `backhaul.dask.scheduler_core.streams`; only looked at
+ENGINE_STREAMS: Final = InstancePatch(
+    shown="Scheduler.send_all",
+    without="hot messages are handled in Python",
+    attribute="send_all",
+    read={
+        SchedulerState._task_to_msg: "13eb3b7e9c31",
+        Scheduler.send_all: "8c228e56a8c2",
+        Scheduler.report: "931fd0794eb3",
+        Scheduler.handle_worker: "366977a9613d",
+        Scheduler.add_client: "43ffdaa14b08",
+        Scheduler.handle_task_finished: "f2459ffb4e7e",
+        Scheduler.client_releases_keys: "a6fce90e9b42",
+        Scheduler.release_worker_data: "7aea3584592a",
+        Client._release_key: "2d790ca7d72e",
+        Client._handle_key_in_memory: "11081f4e9941",
+        ComputeTaskEvent: "6aa056a6e4f9",
+        TaskFinishedMsg: "232e1fa070b3",
+        ReleaseWorkerDataMsg: "c3a8deb2653e",
     },
 )
 
@@ -394,6 +420,7 @@ DASHBOARD_PAGES: Final = InstancePatch(
 #: All that is replaced on single objects
 INSTANCE_PATCHES: Final = (
     GRAPH_STATE,
+    ENGINE_STREAMS,
     TASK_FINISHED,
     RESULTS_FINISHED,
     SMALL_RESULTS_TELLERS,

@@ -332,6 +332,11 @@ class ResultCarrier:
             return False
         return self.hand_to((cs.client_key for cs in ts.who_wants), key, value)
 
+    def keepers(self) -> list[str]:
+        """List the clients that keep results."""
+        comms = self.scheduler.client_comms
+        return [client for client, one in self._holders.items() if comms.get(client) is one]
+
     def not_wanted(self, worker: str) -> None:
         """Tell a worker that sends results that nobody keeps them, if that is so."""
         self._holders = {

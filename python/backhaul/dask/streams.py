@@ -68,6 +68,7 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
                     break
                 if not await stream.handle(batch):
                     return
+            comm.handled_all()
             if comm.readable():
                 # The next read would return at once: let other callbacks of the event loop run.
                 await asyncio.sleep(0)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,6 +34,14 @@ from backhaul.dask.scheduler_core.live import LiveCore
 from backhaul.dask.scheduler_core.refusals import refusal
 
 KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
+ENGINE = "distributed.comm.backhaul.hot-path.scheduler-engine"
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["python", "engine"])
+def by_engine(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Handle hot messages in Python, then on the engine's thread."""
+    with dask.config.set({ENGINE: request.param}):
+        yield request.param
 
 
 @contextlib.asynccontextmanager

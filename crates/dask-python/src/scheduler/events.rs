@@ -24,7 +24,7 @@ impl Core {
     fn new(settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let mut core = SchedulerCore::new(config(settings)?);
         core.log_transitions(true);
-        Ok(Self(core))
+        Ok(Self::of(core))
     }
 
     #[doc = stub_doc!("SchedulerCore.inherit")]
@@ -45,13 +45,14 @@ impl Core {
         )
         .map_err(|error| PyValueError::new_err(error.to_string()))?;
         core.log_transitions(true);
-        Ok(Self(core))
+        Ok(Self::of(core))
     }
 
     #[doc = stub_doc!("SchedulerCore.take_messages")]
     fn take_messages<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let taken = PyList::empty(py);
-        for one in self.0.take_messages() {
+        let messages = self.core().take_messages();
+        for one in messages {
             taken.append(message(py, &one)?)?;
         }
         Ok(taken)
@@ -59,24 +60,26 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.take_transitions")]
     fn take_transitions<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        views::transitions(py, self)
+        views::transitions(py, &mut self.core())
     }
 
     #[doc = stub_doc!("SchedulerCore.dump")]
     #[pyo3(signature = (tasks = true))]
-    fn dump<'py>(&self, py: Python<'py>, tasks: bool) -> PyResult<Bound<'py, PyDict>> {
-        views::dump(py, self, tasks)
+    fn dump<'py>(&mut self, py: Python<'py>, tasks: bool) -> PyResult<Bound<'py, PyDict>> {
+        views::dump(py, &self.core(), tasks)
     }
 
     #[doc = stub_doc!("SchedulerCore.keys")]
-    fn keys(&self) -> Vec<String> {
-        let keys = self.0.keys();
-        keys.into_iter().map(|key| super::text_of(key)).collect()
+    fn keys(&mut self) -> Vec<String> {
+        let core = self.core();
+        let keys = core.keys().into_iter();
+        keys.map(|key| super::text_of(key)).collect()
     }
 
     #[doc = stub_doc!("SchedulerCore.task")]
-    fn task<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Bound<'py, PyDict>> {
-        match self.0.task_view(key.as_bytes()) {
+    fn task<'py>(&mut self, py: Python<'py>, key: &str) -> PyResult<Bound<'py, PyDict>> {
+        let view = self.core().task_view(key.as_bytes());
+        match view {
             Some(view) => views::task(py, &view),
             None => Err(PyKeyError::new_err(key.to_owned())),
         }
@@ -93,7 +96,7 @@ impl Core {
         let parts = parts.map(graph).transpose()?.unwrap_or_default();
         let stimulus = Arc::from(stimulus);
         let outcome = self
-            .0
+            .core()
             .handle_graph(&parts, &stimulus, now_s)
             .map_err(refusal)?;
         Ok(match outcome {
@@ -133,7 +136,7 @@ impl Core {
                 .collect(),
         };
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_task_finished(&finished, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -163,7 +166,7 @@ impl Core {
             traceback_text: Arc::from(traceback_text),
         };
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_task_erred(&erred, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -177,7 +180,7 @@ impl Core {
         worker: Option<&str>,
     ) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_reschedule(key.as_bytes(), worker, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -193,7 +196,7 @@ impl Core {
         compute_s: Option<f64>,
     ) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_long_running(key.as_bytes(), worker, run_id, compute_s, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -225,7 +228,7 @@ impl Core {
             bandwidth_bytes_per_s,
         };
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_worker_added(&joins, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -240,7 +243,7 @@ impl Core {
         close: bool,
     ) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_worker_removed(address, expected, close, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -255,7 +258,7 @@ impl Core {
     ) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
         let status = worker_status(status)?;
-        self.0
+        self.core()
             .handle_worker_status(address, status, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -269,7 +272,7 @@ impl Core {
     ) -> PyResult<()> {
         let executing = executing.iter();
         let executing: Vec<_> = executing.map(|(text, s)| (key(text), *s)).collect();
-        self.0
+        self.core()
             .handle_heartbeat(address, bandwidth_bytes_per_s, &executing)
             .map_err(refusal)
     }
@@ -277,7 +280,7 @@ impl Core {
     #[doc = stub_doc!("SchedulerCore.handle_resources")]
     fn handle_resources(&mut self, address: &str, resources: &Bound<'_, PyAny>) -> PyResult<()> {
         let resources = amounts(resources)?;
-        self.0
+        self.core()
             .handle_resources(address, &resources)
             .map_err(refusal)
     }
@@ -285,20 +288,20 @@ impl Core {
     #[doc = stub_doc!("SchedulerCore.handle_no_workers_check")]
     fn handle_no_workers_check(&mut self, stimulus: &str, now_s: f64) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_no_workers_check(&stimulus, now_s)
             .map_err(refusal)
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_client_added")]
     fn handle_client_added(&mut self, client: &str) {
-        self.0.handle_client_added(client);
+        self.core().handle_client_added(client);
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_client_removed")]
     fn handle_client_removed(&mut self, stimulus: &str, now_s: f64, client: &str) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_client_removed(client, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -312,7 +315,7 @@ impl Core {
         client: &str,
     ) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_client_desires_keys(&keys(&desired), client, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -326,7 +329,7 @@ impl Core {
         client: &str,
     ) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_client_releases_keys(&keys(&released), client, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -345,7 +348,7 @@ impl Core {
     ) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
         let texts = [&Arc::from(reason), &Arc::from(msg)];
-        self.0
+        self.core()
             .handle_cancel(&keys(&cancelled), client, force, texts, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -359,7 +362,7 @@ impl Core {
     ) -> PyResult<Vec<String>> {
         let stimulus = Arc::from(stimulus);
         let seen = self
-            .0
+            .core()
             .handle_retry(&keys(&retried), &stimulus, now_s)
             .map_err(refusal)?;
         Ok(texts_of(&seen))
@@ -367,7 +370,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_report_key")]
     fn handle_report_key(&mut self, reported: &str, client: Option<&str>) -> PyResult<()> {
-        self.0
+        self.core()
             .handle_report_key(&key(reported), client)
             .map_err(refusal)
     }
@@ -375,7 +378,7 @@ impl Core {
     #[doc = stub_doc!("SchedulerCore.handle_add_keys")]
     fn handle_add_keys(&mut self, stimulus: &str, now_s: f64, address: &str, added: Vec<String>) {
         let (stimulus, address) = (Arc::from(stimulus), Arc::from(address));
-        self.0
+        self.core()
             .handle_add_keys(&address, &keys(&added), &stimulus, now_s);
     }
 
@@ -388,7 +391,7 @@ impl Core {
         address: &str,
     ) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_release_worker_data(key.as_bytes(), address, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -402,7 +405,7 @@ impl Core {
         address: &str,
     ) -> PyResult<()> {
         let (stimulus, address) = (Arc::from(stimulus), Arc::from(address));
-        self.0
+        self.core()
             .handle_request_refresh_who_has(&keys(&asked), &address, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -416,7 +419,7 @@ impl Core {
         acquired: Vec<String>,
     ) -> PyResult<()> {
         let (stimulus, address) = (Arc::from(stimulus), Arc::from(address));
-        self.0
+        self.core()
             .handle_acquire_replicas(&address, &keys(&acquired), &stimulus, now_s)
             .map_err(refusal)
     }
@@ -430,7 +433,7 @@ impl Core {
         removed: Vec<String>,
     ) -> PyResult<()> {
         let (stimulus, address) = (Arc::from(stimulus), Arc::from(address));
-        self.0
+        self.core()
             .handle_remove_replicas(&address, &keys(&removed), &stimulus, now_s)
             .map_err(refusal)
     }
@@ -454,7 +457,7 @@ impl Core {
             })
             .collect();
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .handle_update_data(&placed, client, &stimulus, now_s)
             .map_err(refusal)
     }
@@ -462,7 +465,7 @@ impl Core {
     #[doc = stub_doc!("SchedulerCore.handle_restrictions")]
     fn handle_restrictions(&mut self, key: &str, addresses: Option<Vec<String>>) -> PyResult<()> {
         let addresses = addresses.map(|addresses| addresses.into_iter().map(Arc::from).collect());
-        self.0
+        self.core()
             .handle_restrictions(key.as_bytes(), addresses)
             .map_err(refusal)
     }

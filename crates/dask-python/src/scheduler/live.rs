@@ -29,32 +29,32 @@ type Front = (String, String, f64, usize);
 #[pymethods]
 impl Core {
     #[doc = stub_doc!("SchedulerCore.has_task")]
-    fn has_task(&self, key: &str) -> bool {
-        self.0.has_task(key.as_bytes())
+    fn has_task(&mut self, key: &str) -> bool {
+        self.core().has_task(key.as_bytes())
     }
 
     #[doc = stub_doc!("SchedulerCore.task_count")]
-    fn task_count(&self) -> usize {
-        self.0.task_count()
+    fn task_count(&mut self) -> usize {
+        self.core().task_count()
     }
 
     #[doc = stub_doc!("SchedulerCore.transition_count")]
-    fn transition_count(&self) -> u64 {
-        self.0.transition_count()
+    fn transition_count(&mut self) -> u64 {
+        self.core().transition_count()
     }
 
     #[doc = stub_doc!("SchedulerCore.is_idle")]
-    fn is_idle(&self) -> bool {
-        self.0.is_idle()
+    fn is_idle(&mut self) -> bool {
+        self.core().is_idle()
     }
 
     #[doc = stub_doc!("SchedulerCore.is_group_done")]
-    fn is_group_done(&self, name: &str) -> bool {
-        self.0.is_group_done(name)
+    fn is_group_done(&mut self, name: &str) -> bool {
+        self.core().is_group_done(name)
     }
 
     #[doc = stub_doc!("SchedulerCore.has_any")]
-    fn has_any(&self, name: &str) -> PyResult<bool> {
+    fn has_any(&mut self, name: &str) -> PyResult<bool> {
         let container = match name {
             "queued" => Container::Queued,
             "unrunnable" => Container::Unrunnable,
@@ -62,22 +62,22 @@ impl Core {
             "erred_tasks" => Container::Erred,
             _ => return Err(PyValueError::new_err(format!("no collection: {name:?}"))),
         };
-        Ok(self.0.has_any(container))
+        Ok(self.core().has_any(container))
     }
 
     #[doc = stub_doc!("SchedulerCore.worker_bytes")]
-    fn worker_bytes(&self, address: &str) -> PyResult<i64> {
-        self.0.worker_bytes(address).map_err(refusal)
+    fn worker_bytes(&mut self, address: &str) -> PyResult<i64> {
+        self.core().worker_bytes(address).map_err(refusal)
     }
 
     #[doc = stub_doc!("SchedulerCore.in_flight")]
-    fn in_flight(&self, address: &str) -> PyResult<usize> {
-        self.0.in_flight(address).map_err(refusal)
+    fn in_flight(&mut self, address: &str) -> PyResult<usize> {
+        self.core().in_flight(address).map_err(refusal)
     }
 
     #[doc = stub_doc!("SchedulerCore.in_flight_by_prefix")]
-    fn in_flight_by_prefix(&self, address: &str) -> PyResult<Vec<(String, i64)>> {
-        let counts = self.0.in_flight_by_prefix(address).map_err(refusal)?;
+    fn in_flight_by_prefix(&mut self, address: &str) -> PyResult<Vec<(String, i64)>> {
+        let counts = self.core().in_flight_by_prefix(address).map_err(refusal)?;
         let counts = counts.into_iter();
         Ok(counts
             .map(|(name, count)| (name.to_string(), count))
@@ -85,14 +85,14 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.holders_of")]
-    fn holders_of(&self, key: &str) -> Vec<String> {
-        let holders = self.0.holders_of(key.as_bytes());
+    fn holders_of(&mut self, key: &str) -> Vec<String> {
+        let holders = self.core().holders_of(key.as_bytes());
         texts(&holders).into_iter().map(str::to_owned).collect()
     }
 
     #[doc = stub_doc!("SchedulerCore.running_task")]
-    fn running_task(&self, key: &str, address: &str, run_id: u64) -> Option<Running> {
-        let running = self.0.running_task(key.as_bytes(), address, run_id)?;
+    fn running_task(&mut self, key: &str, address: &str, run_id: u64) -> Option<Running> {
+        let running = self.core().running_task(key.as_bytes(), address, run_id)?;
         let clients = texts(&running.wanted_by).into_iter();
         Some((
             running.group.to_string(),
@@ -102,8 +102,8 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.replicated_tasks")]
-    fn replicated_tasks(&self) -> Vec<Replicated> {
-        let tasks = self.0.replicated_tasks().into_iter();
+    fn replicated_tasks(&mut self) -> Vec<Replicated> {
+        let tasks = self.core().replicated_tasks().into_iter();
         tasks
             .map(|one| {
                 let waiters = one.waiters.iter().map(|(waiter, worker)| {
@@ -124,13 +124,13 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.may_balance")]
-    fn may_balance(&self) -> bool {
-        self.0.may_balance()
+    fn may_balance(&mut self) -> bool {
+        self.core().may_balance()
     }
 
     #[doc = stub_doc!("SchedulerCore.front")]
     fn front(&mut self) -> Option<Front> {
-        let front = self.0.front()?;
+        let front = self.core().front()?;
         let (group, prefix) = (front.group.to_string(), front.prefix.to_string());
         Some((group, prefix, front.duration_s, front.queued))
     }
@@ -144,25 +144,26 @@ impl Core {
         tasks_max: usize,
     ) -> PyResult<usize> {
         let stimulus = Arc::from(stimulus);
-        self.0
+        self.core()
             .fill(address, tasks_max, &stimulus, now_s)
             .map_err(refusal)
     }
 
     #[doc = stub_doc!("SchedulerCore.note_forgotten")]
     fn note_forgotten(&mut self, note: bool) {
-        self.0.note_forgotten(note);
+        self.core().note_forgotten(note);
     }
 
     #[doc = stub_doc!("SchedulerCore.take_forgotten")]
     fn take_forgotten(&mut self) -> Vec<String> {
-        texts_of(&self.0.take_forgotten())
+        texts_of(&self.core().take_forgotten())
     }
 
     #[doc = stub_doc!("SchedulerCore.take_gone_groups")]
     fn take_gone_groups<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let gone = PyList::empty(py);
-        for view in self.0.take_gone_groups() {
+        let groups = self.core().take_gone_groups();
+        for view in groups {
             let dict = collection(py, &view.common)?;
             dict.set_item("name", &*view.common.name)?;
             dict.set_item("start", view.start)?;
@@ -174,6 +175,6 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.log_transitions")]
     fn log_transitions(&mut self, log: bool) {
-        self.0.log_transitions(log);
+        self.core().log_transitions(log);
     }
 }

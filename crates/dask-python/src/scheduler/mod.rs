@@ -9,16 +9,57 @@ mod live;
 mod messages;
 mod views;
 
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use backhaul_dask::scheduler::{Config, EventError, Key, SchedulerCore};
+use backhaul_dask::hot::HotCore;
+use backhaul_dask::scheduler::{Config, EventError, Key, Message, SchedulerCore};
 use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 
 #[doc = stub_doc!("SchedulerCore")]
 #[pyclass(name = "SchedulerCore", module = "backhaul._native")]
-pub(crate) struct Core(SchedulerCore);
+pub struct Core(SharedCore);
+
+/// A core that a thread of the fabric may have too, while it handles messages
+///
+/// That thread never waits for the interpreter. A method of [`Core`] borrows it alone (`&mut self`),
+/// so that Python code that runs in the middle of one, a finalizer, is refused and does not wait for
+/// itself.
+pub type SharedCore = Arc<Mutex<HotCore>>;
+
+impl Core {
+    fn of(core: SchedulerCore) -> Self {
+        Self(Arc::new(Mutex::new(HotCore::new(core))))
+    }
+
+    /// The core, for who handles messages
+    pub fn shared(&self) -> SharedCore {
+        Arc::clone(&self.0)
+    }
+
+    fn core(&self) -> CoreGuard<'_> {
+        CoreGuard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The state, as long as nobody else has it
+struct CoreGuard<'a>(MutexGuard<'a, HotCore>);
+
+impl Deref for CoreGuard<'_> {
+    type Target = SchedulerCore;
+
+    fn deref(&self) -> &SchedulerCore {
+        &self.0.core
+    }
+}
+
+impl DerefMut for CoreGuard<'_> {
+    fn deref_mut(&mut self) -> &mut SchedulerCore {
+        &mut self.0.core
+    }
+}
 
 /// What settings a program may give
 fn config(options: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
@@ -55,6 +96,15 @@ fn config(options: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
     Ok(config)
 }
 
+/// A message as a tuple: to a worker or client, to whom, and what
+///
+/// # Errors
+///
+/// What Python raises as it makes the objects.
+pub fn message_of<'py>(py: Python<'py>, message: &Message) -> PyResult<Bound<'py, PyTuple>> {
+    messages::message(py, message)
+}
+
 fn key(text: &str) -> Key {
     Key::from(text.as_bytes())
 }
@@ -71,7 +121,8 @@ fn texts_of(keys: &[Key]) -> Vec<String> {
     keys.iter().map(|key| text_of(key)).collect()
 }
 
-fn refusal(error: EventError) -> PyErr {
+/// What Python raises where an event is refused
+pub fn refusal(error: EventError) -> PyErr {
     let message = error.to_string();
     match error {
         EventError::UnknownWorker { .. }

@@ -1,40 +1,42 @@
 //! Attributes by the names that upstream has.
 
-use backhaul_dask::scheduler::{CollectionView, TaskState, TaskView, WorkerStatus, WorkerView};
+use backhaul_dask::scheduler::{
+    CollectionView, SchedulerCore, TaskState, TaskView, WorkerStatus, WorkerView,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::messages::{amounts, payload, priority, task_error, texts};
-use super::{Core, text_of, texts_of};
+use super::{text_of, texts_of};
 
 pub(super) fn dump<'py>(
     py: Python<'py>,
-    core: &Core,
+    core: &SchedulerCore,
     with_tasks: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
     let dump = cluster(py, core)?;
     if with_tasks {
         let tasks = PyDict::new(py);
-        for key in core.0.keys() {
-            if let Some(view) = core.0.task_view(key) {
+        for key in core.keys() {
+            if let Some(view) = core.task_view(key) {
                 tasks.set_item(text_of(key), task(py, &view)?)?;
             }
         }
         dump.set_item("tasks", tasks)?;
     }
     let workers = PyDict::new(py);
-    for view in core.0.worker_views() {
+    for view in core.worker_views() {
         workers.set_item(&*view.address, worker(py, &view)?)?;
     }
     dump.set_item("workers", workers)?;
     let departed = PyDict::new(py);
-    for view in core.0.departed_worker_views() {
+    for view in core.departed_worker_views() {
         departed.set_item(&*view.address, worker(py, &view)?)?;
     }
     dump.set_item("departed_workers", departed)?;
     let groups = PyDict::new(py);
     let gone = PyList::empty(py);
-    for view in core.0.group_views() {
+    for view in core.group_views() {
         let dict = collection(py, &view.common)?;
         dict.set_item("prefix", &*view.prefix)?;
         let dependencies = view.dependencies.iter().map(|(name, len)| (&**name, *len));
@@ -60,7 +62,7 @@ pub(super) fn dump<'py>(
     dump.set_item("task_groups", groups)?;
     dump.set_item("gone_groups", gone)?;
     let prefixes = PyDict::new(py);
-    for view in core.0.prefix_views() {
+    for view in core.prefix_views() {
         let dict = collection(py, &view.common)?;
         dict.set_item("state_counts", states(py, &view.state_counts)?)?;
         dict.set_item("duration_average", view.duration_average)?;
@@ -73,8 +75,8 @@ pub(super) fn dump<'py>(
     Ok(dump)
 }
 
-fn cluster<'py>(py: Python<'py>, core: &Core) -> PyResult<Bound<'py, PyDict>> {
-    let view = core.0.cluster_view();
+fn cluster<'py>(py: Python<'py>, core: &SchedulerCore) -> PyResult<Bound<'py, PyDict>> {
+    let view = core.cluster_view();
     let dict = PyDict::new(py);
     dict.set_item("running", texts(&view.running))?;
     dict.set_item("idle", texts(&view.idle))?;
@@ -261,8 +263,11 @@ pub(super) const fn status_name(status: WorkerStatus) -> &'static str {
 }
 
 /// The transitions since the last call: key, start, finish
-pub(super) fn transitions<'py>(py: Python<'py>, core: &mut Core) -> PyResult<Bound<'py, PyList>> {
-    let log = core.0.take_transitions();
+pub(super) fn transitions<'py>(
+    py: Python<'py>,
+    core: &mut SchedulerCore,
+) -> PyResult<Bound<'py, PyList>> {
+    let log = core.take_transitions();
     let log = log.iter();
     PyList::new(
         py,

@@ -48,6 +48,17 @@ pub struct Front {
     pub queued: usize,
 }
 
+/// How much a worker can take
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct WorkerRoom {
+    /// How many tasks it runs at a time
+    pub threads: u32,
+    /// Memory that it may use, in bytes; 0 if that has no limit
+    pub memory_limit: u64,
+    /// Bytes of the results that it holds
+    pub nbytes: i64,
+}
+
 /// A result that several workers hold
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ReplicatedTask {
@@ -121,6 +132,33 @@ impl SchedulerCore {
     /// [`EventError::UnknownWorker`].
     pub fn worker_bytes(&self, address: &str) -> Result<i64, EventError> {
         Ok(self.workers[self.worker_at(address)?].nbytes)
+    }
+
+    /// How much a worker can take
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::UnknownWorker`].
+    pub fn worker_room(&self, address: &str) -> Result<WorkerRoom, EventError> {
+        let worker = &self.workers[self.worker_at(address)?];
+        Ok(WorkerRoom {
+            threads: worker.nthreads,
+            memory_limit: worker.memory_limit,
+            nbytes: worker.nbytes,
+        })
+    }
+
+    /// Addresses of all workers
+    pub fn worker_addresses(&self) -> Vec<Arc<str>> {
+        let workers = self.workers.sorted().iter();
+        workers
+            .map(|&worker| Arc::clone(&self.workers[worker].address))
+            .collect()
+    }
+
+    /// Threads of all workers
+    pub fn total_threads(&self) -> u32 {
+        self.total_nthreads
     }
 
     /// Tasks that a worker has been sent and has not finished, but for those that left their thread

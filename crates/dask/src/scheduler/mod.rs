@@ -33,7 +33,7 @@ pub use self::config::Config;
 pub use self::core::SchedulerCore;
 pub use self::error::{EventError, InheritError};
 pub use self::graph::{Graph, GraphOutcome, GraphTask};
-pub use self::live::{Container, Front, ReplicatedTask, RunningTask};
+pub use self::live::{Container, Front, ReplicatedTask, RunningTask, WorkerRoom};
 pub use self::messages::{
     ClientMessage, ComputeTask, Holders, Message, TaskError, Transition, WorkerMessage,
 };

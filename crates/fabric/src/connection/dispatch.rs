@@ -31,6 +31,14 @@ impl Conn {
                     completer.complete(result, wakes);
                 }
             }
+            LinkEvent::Received {
+                token:
+                    RecvToken {
+                        completer: RecvCompleter::Tap(operation),
+                        ..
+                    },
+                result,
+            } => self.handle_tapped(port, operation, result),
             LinkEvent::Received { token, result } => {
                 if let (Some(started), Ok(_)) = (token.started, &result) {
                     self.counters.recv_time_ns.bump(nanos_since(started));
@@ -94,5 +102,6 @@ fn complete_recv(
         RecvCompleter::Allocate(completer) => completer
             .complete(result.map(Delivery::into_message), wakes)
             .map(Delivery::from),
+        RecvCompleter::Tap(_) => unreachable!("it is told apart before"),
     }
 }

@@ -15,6 +15,7 @@ mod port;
 mod posting;
 mod recorder;
 mod spin;
+mod tap;
 mod visits;
 
 use std::convert::Infallible;
@@ -47,10 +48,13 @@ pub(crate) use port::{Port, RecvToken, SendToken};
 use recorder::Recorder;
 pub use recorder::{ConnectionEvent, EventKind};
 use spin::SpinPolicy;
+use tap::Tap;
+pub use tap::{FrameStream, Frames};
 
 /// A connection
 ///
-/// Lock order: `port` before `inbox`, `interest` and `watchers`; none is held while a waker runs.
+/// Lock order: `tap_running` before `port`, that before `inbox`, `interest`, `watchers` and `tap`;
+/// but for the first none is held while a waker runs.
 pub(crate) struct Conn {
     pub(crate) about: About,
     pub(crate) counters: Arc<Counters>,
@@ -91,6 +95,14 @@ pub(crate) struct Conn {
     recorder: Recorder,
     /// What the engine's last inspection found waiting
     seen_waiting: Mutex<Option<Waiting>>,
+    /// Who has untagged messages before receives do
+    tap: Mutex<Option<Tap>>,
+    /// There is one, as far as that is known without its lock
+    is_tapped: AtomicBool,
+    /// Something has arrived for it
+    tap_due: AtomicBool,
+    /// Held by whoever calls its stream, or takes it away
+    tap_running: Mutex<()>,
 }
 
 /// What is known of a connection from the start
@@ -167,6 +179,10 @@ impl Conn {
             process: Mutex::default(),
             recorder: Recorder::new(),
             seen_waiting: Mutex::default(),
+            tap: Mutex::default(),
+            is_tapped: AtomicBool::new(false),
+            tap_due: AtomicBool::new(false),
+            tap_running: Mutex::default(),
         });
         engine.replace(id, Arc::clone(&conn) as Arc<dyn Source>);
         if let Some(process) = parts.process {
@@ -296,6 +312,7 @@ impl Conn {
         if more || self.is_left_to_engine(outcome) {
             self.call_engine();
         }
+        self.settle_tap();
     }
 
     /// Has the engine come back to this connection soon
@@ -403,6 +420,7 @@ impl Conn {
         if self.dirty.load(Ordering::SeqCst) && self.has_work_left(Work::SUBMIT) {
             self.call_engine();
         }
+        self.settle_tap();
     }
 
     /// Takes what callers have left in the inbox, returning whether there was anything

@@ -138,6 +138,10 @@ impl Conn {
 
 impl Progress for Conn {
     fn poll_inline(&self, done: &AtomicBool) -> bool {
+        if self.is_tapped.load(Ordering::Relaxed) {
+            // The engine reads it, for the tap.
+            return done.load(Ordering::Acquire);
+        }
         self.step();
         if done.load(Ordering::Acquire) || self.closed.get().is_some() || !self.spin.allows() {
             return done.load(Ordering::Acquire);
@@ -174,25 +178,39 @@ impl Progress for Conn {
     }
 
     fn poll_briefly(&self, done: &AtomicBool) -> bool {
+        if self.is_tapped.load(Ordering::Relaxed) {
+            return done.load(Ordering::Acquire);
+        }
         self.poll_for(BRIEFLY, done)
     }
 
     fn step(&self) {
+        if self.is_tapped.load(Ordering::Relaxed) {
+            return;
+        }
         if self.progress(Work::STEP).more {
             self.call_engine();
         }
+        self.settle_tap();
     }
 
     fn cancel(&self, operation: u64) {
-        self.submit(Command::Cancel(operation));
+        if !self.cancel_behind_tap(operation) {
+            self.submit(Command::Cancel(operation));
+        }
     }
 
     fn restore(&self, delivery: Delivery) {
-        self.submit(Command::Restore(delivery));
+        if let Some(delivery) = self.restore_behind_tap(delivery) {
+            self.submit(Command::Restore(delivery));
+        }
     }
 
     fn join_loop(self: Arc<Self>, watch: &Arc<LoopWatch>) {
-        if !self.traits.has_doorbell || self.blocked.load(Ordering::Relaxed) > 0 {
+        if !self.traits.has_doorbell
+            || self.blocked.load(Ordering::Relaxed) > 0
+            || self.is_tapped.load(Ordering::Relaxed)
+        {
             return;
         }
         // It steers effort and orders nothing, hence `Relaxed`.

@@ -45,6 +45,8 @@ pub(super) enum RecvCompleter {
     Into(Completer<Received, RecvError>),
     /// Into memory of its own
     Allocate(Completer<Message, RecvError>),
+    /// For the tap of the connection, as its operation of this name
+    Tap(u64),
 }
 
 /// A link, its lane and its carriers

@@ -171,15 +171,22 @@ impl Conn {
     ) -> Request<Message, RecvError> {
         let operation = self.next_operation();
         let (request, completer) = Request::pending(self.operation(operation));
-        self.post_recv(Recv {
-            operation,
-            selector,
-            buffer: None,
-            token: RecvToken {
-                completer: RecvCompleter::Allocate(completer),
-                started: Some(Instant::now()),
-            },
-        });
+        let token = RecvToken {
+            completer: RecvCompleter::Allocate(completer),
+            started: Some(Instant::now()),
+        };
+        let token = match selector {
+            Selector::Untagged => self.wait_behind_tap(operation, token),
+            Selector::Tagged { .. } => Some(token),
+        };
+        if let Some(token) = token {
+            self.post_recv(Recv {
+                operation,
+                selector,
+                buffer: None,
+                token,
+            });
+        }
         request.giving_back(|driver, message| driver.restore(Delivery::from(message)))
     }
 

@@ -16,6 +16,40 @@ use crate::runtime::{Member, Source};
 
 impl Source for Conn {
     fn on_ready(self: Arc<Self>, port: u8, flags: EventFlags) {
+        self.handle_ready(port, flags);
+        self.run_tap();
+    }
+
+    fn on_tick(self: Arc<Self>) -> bool {
+        let goes_on = self.tick();
+        self.run_tap();
+        goes_on
+    }
+
+    fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
+        if self.closed.get().is_some() {
+            return None;
+        }
+        self.recorder.note(EventKind::DeadlinePassed);
+        let next = self.with_port(|port| port.handle_timeout(now));
+        self.drive();
+        self.run_tap();
+        next
+    }
+
+    fn on_inspect(self: Arc<Self>) -> bool {
+        let goes_on = self.inspect();
+        self.run_tap();
+        goes_on
+    }
+
+    fn on_stop(self: Arc<Self>) {
+        self.abort();
+    }
+}
+
+impl Conn {
+    fn handle_ready(&self, port: u8, flags: EventFlags) {
         self.counters.wakeups.add(1);
         if port == PORT_DOORBELL {
             self.recorder.note(EventKind::DoorbellRang);
@@ -57,7 +91,7 @@ impl Source for Conn {
         }
     }
 
-    fn on_tick(self: Arc<Self>) -> bool {
+    fn tick(&self) -> bool {
         if self.closed.get().is_some() {
             return false;
         }
@@ -73,26 +107,6 @@ impl Source for Conn {
         false
     }
 
-    fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
-        if self.closed.get().is_some() {
-            return None;
-        }
-        self.recorder.note(EventKind::DeadlinePassed);
-        let next = self.with_port(|port| port.handle_timeout(now));
-        self.drive();
-        next
-    }
-
-    fn on_inspect(self: Arc<Self>) -> bool {
-        self.inspect()
-    }
-
-    fn on_stop(self: Arc<Self>) {
-        self.abort();
-    }
-}
-
-impl Conn {
     /// Moves along what an event loop, or a thread, was woken for; the engine does the rest
     pub(super) fn on_doorbell(&self, woken: EventKind) {
         self.counters.wakeups.add(1);
@@ -121,6 +135,7 @@ impl Conn {
 impl Member for Conn {
     fn on_news(self: Arc<Self>) {
         self.on_doorbell(EventKind::LoopWoken);
+        self.settle_tap();
     }
 
     fn fail(self: Arc<Self>, panic: &(dyn Any + Send)) {

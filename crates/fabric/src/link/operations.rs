@@ -1,8 +1,8 @@
 //! Sends and receives: how they are posted, withdrawn and what becomes of them.
 
 use backhaul_proto::{
-    Capacity, Long, MemoryKind, MessageKind, Posted, RecvId, RecvRefused, SegmentSource, SendId,
-    SendRefused, Sources, Span, Withdrawn,
+    Capacity, Long, MemoryKind, MessageKind, Posted, RecvId, RecvRefused, SegmentSource, Selector,
+    SendId, SendRefused, Sources, Span, Withdrawn,
 };
 use smallvec::SmallVec;
 
@@ -32,6 +32,7 @@ pub(super) struct RecvOperation<R> {
     pub(super) buffer: Option<Box<dyn RecvBuffer>>,
     /// What kind of memory `buffer` is
     kind: MemoryKind,
+    is_untagged: bool,
     token: R,
 }
 
@@ -127,6 +128,7 @@ impl<S, R> Link<S, R> {
             operation,
             buffer,
             kind,
+            is_untagged: matches!(selector, Selector::Untagged),
             token,
         });
         if !self.memory.reaches(kind) {
@@ -184,6 +186,31 @@ impl<S, R> Link<S, R> {
             // Another receive may have got the message.
             self.handle_events(now);
         }
+    }
+
+    /// Takes back the receives of untagged messages, with the names of their operations, in order
+    ///
+    /// A message that one of them has met stays for other receives, in its place in the order.
+    pub fn withdraw_untagged(&mut self, now: &Now) -> Vec<(u64, R)> {
+        let recvs = self.recvs.iter();
+        let untagged = recvs.filter(|(_, recv)| recv.is_untagged && recv.buffer.is_none());
+        let mut ids: Vec<_> = untagged.map(|(id, recv)| (recv.operation, id)).collect();
+        ids.sort_unstable();
+        let mut withdrawn = Vec::new();
+        for (operation, id) in ids {
+            match self.core.withdraw_recv(RecvId(id)) {
+                Withdrawn::No => continue,
+                Withdrawn::Waiting => {}
+                Withdrawn::Met(arrival) => {
+                    if let Some(arrival) = self.arrivals.get_mut(arrival) {
+                        arrival.move_out(&mut self.recvs, &self.memory.pool);
+                    }
+                }
+            }
+            withdrawn.push((operation, self.recvs.remove(id).token));
+        }
+        self.handle_events(now);
+        withdrawn
     }
 
     /// Takes back a message that was not looked at: another receive gets it, in its order

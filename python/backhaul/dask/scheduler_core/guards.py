@@ -102,6 +102,7 @@ class TasksOfCore(Mapping[Any, Any]):
             return len(live.scheduler.tasks)
         if not live.home.is_here():
             return live.home.do(lambda: len(self))
+        live.forget_gone()
         return live.core.task_count()
 
     def get(self, key: Any, default: Any = None) -> Any:

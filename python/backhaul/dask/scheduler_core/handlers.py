@@ -16,6 +16,7 @@ from dask.utils import parse_timedelta
 from backhaul.dask.private import ActiveMemoryManagerExtension, iscoroutinefunction, time
 from backhaul.dask.scheduler_core.graphs import parts_of
 from backhaul.dask.scheduler_core.replicas import only_reduces
+from backhaul.dask.scheduler_core.streams import spec_payload
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
@@ -150,6 +151,12 @@ class Handlers:
         self, dsk: Any, keys: Any, client: str, start: float, more: dict[str, Any]
     ) -> dict[str, float] | None:
         """Take a graph of plain tasks; None if it became Dask's meanwhile."""
+        with self._live.alone():
+            return self._graph(dsk, keys, client, start, more)
+
+    def _graph(
+        self, dsk: Any, keys: Any, client: str, start: float, more: dict[str, Any]
+    ) -> dict[str, float] | None:
         live = self._live
         texts = live.texts
         groups: dict[str, tuple[str, Any]] = {}
@@ -166,7 +173,14 @@ class Handlers:
             return None
         for (key, node), task in zip(dsk.items(), parts["tasks"], strict=True):
             live.specs.setdefault(texts.text(key), (node, span_of[task[1]]))
+        if texts.has_odd:
+            live.leave_engine()
         live.know_client(client)
+        if live.streams is not None:
+            parts["tasks"] = [
+                (*task[:3], spec_payload(node, span_of[task[1]]), *task[4:])
+                for node, task in zip(dsk.values(), parts["tasks"], strict=True)
+            ]
         submitting = more["submitting_task"]
         outcome = live.call(
             live.core.handle_graph,
@@ -191,7 +205,7 @@ class Handlers:
     def handle_task_finished(self, upstream: Callable[..., None]) -> Callable[..., None]:
         """Make the handler of ``task-finished``."""
         live, core = self._live, self._live.core
-        window, results = live.window, live.results
+        results = live.results
 
         def handle(
             key: Any,
@@ -214,6 +228,7 @@ class Handlers:
                     message["value"] = value
                 upstream(key=key, worker=worker, stimulus_id=stimulus_id, **message)
                 return
+            window = live.window
             text = live.texts.text(key)
             running = core.running_task(text, worker, run_id)
             surprised = False
@@ -310,6 +325,8 @@ class Handlers:
                 ]
                 bandwidth = float(metrics["bandwidth"]["total"])
                 live.call(live.core.handle_heartbeat, address, bandwidth, ran)
+                if live.streams is not None:
+                    live.streams.note_memory(address, metrics)
                 executing = None
             return upstream(address=address, metrics=metrics, executing=executing, **message)
 
@@ -385,7 +402,7 @@ class Handlers:
                 # Whatever else its policies look at is there, or an escape.
                 upstream()
             elif isinstance(manager, ActiveMemoryManagerExtension) and only_reduces(manager):
-                with live.replicas_shown():
+                with live.alone(), live.replicas_shown():
                     upstream()
             else:
                 live.escape("copies of results")

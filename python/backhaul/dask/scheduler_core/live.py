@@ -19,6 +19,7 @@ from distributed import Scheduler
 
 from backhaul._native import SchedulerCore
 from backhaul.dask import in_flight, small_results
+from backhaul.dask.config import switched_on
 from backhaul.dask.instance_patches import GRAPH_STATE
 from backhaul.dask.private import ToPickle, monotonic, time
 from backhaul.dask.scheduler_core.adopt import adopt
@@ -33,6 +34,7 @@ from backhaul.dask.scheduler_core.payloads import LivePayloads
 from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
 from backhaul.dask.scheduler_core.spans import Spans
+from backhaul.dask.scheduler_core.streams import EngineStreams
 from backhaul.dask.scheduler_core.window import CoreWindow
 
 __all__ = ["LiveCore", "install", "installed"]
@@ -85,6 +87,10 @@ class LiveCore:
         How often it came back, by what was touched, or what happened.
     upstream_create : callable
         What makes tasks of a graph otherwise.
+    handled : dict of str to int
+        Messages that the engine handled without Python, by operation, until the last escape.
+    streams : EngineStreams or None
+        While the engine handles streams.
     home, core, texts, specs, spans, window, results : object
         While it is active: the thread that works on it; the core; the texts of keys; what to run
         and the id of the span, by text; the spans; the in-flight window and the small results, or
@@ -104,6 +110,8 @@ class LiveCore:
         self.is_active = False
         self.adoptions = 0
         self.escapes: dict[str, int] = {}
+        self.handled: dict[str, int] = {}
+        self.streams: EngineStreams | None = None
         #: What the memory manager looks at, while it does
         self.replicas: set[Any] | None = None
         self.upstream_create: Callable[..., Any] = scheduler._create_taskstate_from_graph
@@ -135,6 +143,10 @@ class LiveCore:
         self.is_active = True
         self.adoptions += 1
         self._guards.guard()
+        if switched_on("hot-path.scheduler-engine"):
+            streams = EngineStreams(self)
+            if streams.begin():
+                self.streams = streams
         return True
 
     def escape(self, reason: str) -> None:
@@ -159,6 +171,7 @@ class LiveCore:
             return
         logger.debug("The scheduler's state leaves the core: %s", reason)
         self.escapes[reason] = self.escapes.get(reason, 0) + 1
+        self.leave_engine()
         self.send()
         self.is_active = False
         self._guards.release()
@@ -172,6 +185,42 @@ class LiveCore:
         if scheduler.validate:
             scheduler.validate_state()
         del self.core, self.specs, self.texts
+
+    def leave_engine(self) -> None:
+        """Have the engine out of the core; Python handles all messages."""
+        streams, self.streams = self.streams, None
+        if streams is not None:
+            streams.end()
+
+    def fill_by(self, window: CoreWindow) -> None:
+        """Have another window fill the workers from now on."""
+        self.window = window
+
+    def note_handled(self, counts: dict[str, int]) -> None:
+        """Count what the engine has handled, as it leaves."""
+        for operation, count in counts.items():
+            self.handled[operation] = self.handled.get(operation, 0) + count
+
+    def engine_counts(self) -> dict[str, int]:
+        """Count the messages that the engine has handled, by operation, of all times."""
+        counts = dict(self.handled)
+        if self.streams is not None:
+            for operation, count in self.streams.counts().items():
+                counts[operation] = counts.get(operation, 0) + count
+        return counts
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep the engine from the core meanwhile."""
+        streams = self.streams
+        if streams is not None:
+            streams.pause(True)
+            self.forget_gone()
+        try:
+            yield
+        finally:
+            if streams is not None:
+                streams.pause(False)
 
     def written(self, owner: type, name: str, value: Any) -> None:
         """Set an attribute of the scheduler that is in the core."""
@@ -226,7 +275,10 @@ class LiveCore:
         cs = self.scheduler.clients.get(client)
         if cs is not None:
             self._guards.guard_client(cs)
-        if client in self.scheduler.client_comms:
+        stream = self.scheduler.client_comms.get(client)
+        if stream is not None:
+            if self.streams is not None and not self.streams.knows_client(client, stream):
+                self.leave_engine()
             self.core.handle_client_added(client)
 
     def call(self, handle: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -241,10 +293,18 @@ class LiveCore:
 
     def send(self) -> None:
         """Send what the core has to say, and let go of what it has forgotten."""
-        core, scheduler = self.core, self.scheduler
+        if self.streams is not None:
+            self.streams.flush()
+        else:
+            self.send_messages(self.core.take_messages())
+        self.forget_gone()
+
+    def send_messages(self, messages: list[tuple[str, str | None, dict[str, Any]]]) -> None:
+        """Send messages of the core as Dask sends them."""
+        scheduler = self.scheduler
         to_workers: dict[str, list[dict[str, Any]]] = {}
         to_clients: dict[str, list[dict[str, Any]]] = {}
-        for kind, whom, message in core.take_messages():
+        for kind, whom, message in messages:
             self._translate(message)
             if kind == "worker":
                 assert whom is not None
@@ -256,7 +316,14 @@ class LiveCore:
                     to_clients.setdefault(client, []).append(message)
         if to_workers or to_clients:
             scheduler.send_all(to_clients, to_workers)
+
+    def forget_gone(self) -> None:
+        """Let go of what the core has forgotten."""
+        core = self.core
         for text in core.take_forgotten():
+            # The engine may have forgotten it before there was another.
+            if self.streams is not None and core.has_task(text):
+                continue
             self.specs.pop(text, None)
             self.texts.forget(text)
         for last in core.take_gone_groups():

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["CoreWindow"]
 
 
+#: Work of a thread, in seconds, above which tasks that were sent on a wrong guess are taken back
+_WORTH_TAKING_BACK_S = 0.2
+
+
 class CoreWindow:
     """Fills the workers of a core.
 
@@ -31,6 +35,22 @@ class CoreWindow:
     def __init__(self, live: LiveCore, window: InFlightWindow) -> None:
         self._live = live
         self._window = window
+
+    @property
+    def upstream(self) -> InFlightWindow:
+        """What fills the workers of the scheduler otherwise."""
+        return self._window
+
+    def limits(self, saturation: float) -> tuple[float, float, float, float, float]:
+        """Say how far a window opens, as `SchedulerStreams` takes it."""
+        limits = self._window.limits
+        return (
+            float(limits.seconds),
+            float(limits.tasks_per_thread),
+            float(limits.memory_share),
+            float(limits.memory_budget_bytes),
+            float(saturation),
+        )
 
     def finished(self, group: str, prefix: str, message: dict[str, Any]) -> bool:
         """Learn from a task; tell whether what was thought of it was wrong."""
@@ -55,7 +75,7 @@ class CoreWindow:
         window.note_filled(worker, max(tasks // 2, floor))
 
     def has_too_many(self, prefix: str) -> bool:
-        """Tell whether a worker has more tasks of a kind than it should, now that it is known."""
+        """Tell whether a worker has so many tasks of a kind that some are worth taking back."""
         window = self._window
         expectation = window.expectations[prefix]
         expectation.act()
@@ -66,7 +86,12 @@ class CoreWindow:
             in_flight = self._in_flight(ws)
             if in_flight is None:
                 continue
-            if excess_tasks(window.limits, in_flight, expectation, floor_tasks=floor):
+            excess = excess_tasks(window.limits, in_flight, expectation, floor_tasks=floor)
+            # To take them back is an escape.
+            if (
+                excess * expectation.seconds / in_flight.threads > _WORTH_TAKING_BACK_S
+                or excess * expectation.nbytes > in_flight.budget_bytes
+            ):
                 return True
         return False
 

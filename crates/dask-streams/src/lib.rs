@@ -1,0 +1,250 @@
+//! The streams of a scheduler whose state is in the core, handled where their bytes come in.
+//!
+//! Between the two that know nothing of each other: the fabric hands over the frames of messages on
+//! the engine's thread, and takes frames; `backhaul_dask::hot` says what they mean. Everything that
+//! is not hot goes on to whoever reads the connection, in order.
+
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use backhaul::{Bytes, CloseReason, FrameStream, Frames, PoolBuf, Request, Segments, SendError};
+use backhaul_dask::hot::{self, HotCore, HotCounts, HotNotes, HotSettings, PeerId, PeerKind};
+
+/// The streams of one scheduler
+///
+/// Lock order: the core, then `ends`. The engine waits for the core as long as a call of it by
+/// somebody else takes; whoever calls [`Streams::stop`] must not have it.
+pub struct Streams {
+    core: Arc<Mutex<HotCore>>,
+    ends: Mutex<Vec<End>>,
+}
+
+/// Our end of the stream of a peer
+struct End {
+    frames: Frames,
+    /// Sends that are not over, the oldest first
+    unfinished: VecDeque<Request<(), SendError>>,
+}
+
+/// The stream of one peer, as the fabric calls it
+struct PeerStream {
+    streams: Arc<Streams>,
+    peer: PeerId,
+}
+
+/// What is left when streams are handled no more
+#[derive(Debug, Default)]
+pub struct Stopped {
+    /// Messages that were to wait for those of somebody else
+    pub held: Vec<(PeerId, Vec<hot::Frames>)>,
+    /// What somebody else has to do
+    pub notes: HotNotes,
+    /// How much was handled
+    pub counts: HotCounts,
+    /// What has been learned of prefixes: seconds and bytes
+    pub expectations: Vec<(String, f64, f64)>,
+    /// How many tasks of groups have finished
+    pub confirmed: Vec<(String, u64)>,
+}
+
+impl Streams {
+    /// Begins to handle streams, of which there are none yet
+    pub fn begin(core: Arc<Mutex<HotCore>>, settings: HotSettings) -> Arc<Self> {
+        lock(&core).begin(settings);
+        Arc::new(Self {
+            core,
+            ends: Mutex::default(),
+        })
+    }
+
+    /// Takes in a peer, whose messages are read by somebody else until [`Streams::tap`]
+    pub fn add(&self, kind: PeerKind, name: &str, frames: Frames) -> PeerId {
+        let mut core = lock(&self.core);
+        let peer = core.add_peer(kind, name);
+        lock(&self.ends).push(End {
+            frames,
+            unfinished: VecDeque::new(),
+        });
+        peer
+    }
+
+    /// Handles the messages of a peer from when its reader has caught up
+    ///
+    /// # Errors
+    ///
+    /// As [`Frames::tap`], which also says what is returned.
+    pub fn tap(self: &Arc<Self>, peer: PeerId) -> Result<usize, CloseReason> {
+        let stream = Arc::new(PeerStream {
+            streams: Arc::clone(self),
+            peer,
+        });
+        self.frames(peer).tap(stream)
+    }
+
+    /// Hears that the reader of a peer has handled so many messages, as [`Frames::caught_up`]
+    pub fn caught_up(&self, peer: PeerId, handled: u64) {
+        self.frames(peer).caught_up(handled);
+    }
+
+    /// Has messages for a peer wait for those that somebody else is about to send, or no longer
+    ///
+    /// What has gathered before leaves first.
+    pub fn hold(&self, peer: PeerId, hold: bool) {
+        let mut core = lock(&self.core);
+        if hold {
+            let batches = core.take_outgoing(peer);
+            self.send(peer, batches);
+            core.hold(peer, true);
+        } else {
+            core.hold(peer, false);
+            self.send_ready(&mut core);
+        }
+    }
+
+    /// Sends what the core has to say; tells whether there is something for somebody else to do
+    pub fn flush(&self) -> bool {
+        let mut core = lock(&self.core);
+        core.collect(now_s());
+        self.send_ready(&mut core);
+        core.has_notes()
+    }
+
+    /// The core, for a moment
+    pub fn core(&self) -> MutexGuard<'_, HotCore> {
+        lock(&self.core)
+    }
+
+    /// Ends it: when this returns, the engine handles no message any more
+    pub fn stop(&self) -> Stopped {
+        let stopped = self.end();
+        let ends = std::mem::take(&mut *lock(&self.ends));
+        for end in ends {
+            end.frames.untap();
+            for request in end.unfinished {
+                request.detach();
+            }
+        }
+        stopped
+    }
+
+    fn end(&self) -> Stopped {
+        let mut core = lock(&self.core);
+        core.collect(now_s());
+        let mut stopped = Stopped::default();
+        for place in 0..lock(&self.ends).len() {
+            let peer = PeerId(place);
+            let batches = core.take_outgoing(peer);
+            if batches.is_empty() {
+                continue;
+            }
+            if core.is_held(peer) {
+                stopped.held.push((peer, batches));
+            } else {
+                self.send(peer, batches);
+            }
+        }
+        if let Some((window, _)) = core.window() {
+            stopped.expectations = window
+                .expectations()
+                .map(|(prefix, one)| (prefix.to_owned(), one.seconds, one.nbytes))
+                .collect();
+            let confirmed = window.confirmed();
+            stopped.confirmed = confirmed
+                .map(|(group, tasks)| (group.to_owned(), tasks))
+                .collect();
+        }
+        stopped.notes = core.take_notes();
+        stopped.counts = core.counts();
+        core.end();
+        stopped
+    }
+
+    fn frames(&self, peer: PeerId) -> Frames {
+        lock(&self.ends)[peer.0].frames.clone()
+    }
+
+    /// Sends what may be sent to peers that take it
+    fn send_ready(&self, core: &mut HotCore) {
+        let mut from = 0;
+        while let Some(peer) = core.next_outgoing(from) {
+            from = peer.0 + 1;
+            if self.is_slow(peer) {
+                // It gathers, and leaves with what comes next, or when somebody looks.
+                continue;
+            }
+            let batches = core.take_outgoing(peer);
+            self.send(peer, batches);
+        }
+    }
+
+    /// Whether a peer has yet to take much of what was sent
+    fn is_slow(&self, peer: PeerId) -> bool {
+        let mut ends = lock(&self.ends);
+        let unfinished = &mut ends[peer.0].unfinished;
+        while unfinished.front().is_some_and(Request::is_done) {
+            unfinished.pop_front();
+        }
+        unfinished.len() >= UNFINISHED_MAX
+    }
+
+    fn send(&self, peer: PeerId, batches: Vec<hot::Frames>) {
+        let mut ends = lock(&self.ends);
+        let end = &mut ends[peer.0];
+        for batch in batches {
+            let segments = Segments::from_iter(batch.into_iter().map(Bytes::from));
+            // One that fails has ended its connection, which whoever reads that finds out.
+            let request = end.frames.send(segments);
+            if !request.is_done() {
+                end.unfinished.push_back(request);
+            }
+        }
+    }
+}
+
+impl FrameStream for PeerStream {
+    fn handle(&self, segments: &[PoolBuf]) -> bool {
+        let [header] = segments else {
+            return false;
+        };
+        let mut core = lock(&self.streams.core);
+        let handled = catch_unwind(AssertUnwindSafe(|| core.handle(self.peer, header, now_s())));
+        handled.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            let text = text.unwrap_or("a panic");
+            tracing::error!(panic = text, "the scheduler's core failed: a defect");
+            core.fail(text);
+            true
+        })
+    }
+
+    fn handled_all(&self) {
+        let mut core = lock(&self.streams.core);
+        self.streams.send_ready(&mut core);
+    }
+}
+
+impl std::fmt::Debug for Streams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Streams").finish_non_exhaustive()
+    }
+}
+
+/// Locks a mutex whose data is as good as it was even if a holder panicked
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The time as Python's `time.time` has it
+fn now_s() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// Messages that a peer has yet to take, from which on more gather
+const UNFINISHED_MAX: usize = 32;

@@ -1,0 +1,447 @@
+//! The hot messages of a running scheduler, from the bytes of workers and clients to the bytes for
+//! them: no Python, no I/O, no clock.
+//!
+//! A batch of messages is handled whole, or left whole to whoever handles everything else. What the
+//! core has to say, whoever made it say so, becomes messages here, so that each peer has them in the
+//! order in which the core made them.
+
+mod incoming;
+mod keys;
+mod outgoing;
+mod window;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::msgpack::TooLong;
+use crate::scheduler::{Container, EventError, Key, Message, SchedulerCore, TaskFinished};
+use incoming::{Finished, Incoming};
+pub use keys::{is_sayable, key_of};
+use outgoing::Unsayable;
+pub use outgoing::{Batch, Frames};
+use window::Window;
+pub use window::{Expectation, WindowLimits, WindowState};
+
+/// A core, and the messages from and to its peers
+#[derive(Debug)]
+pub struct HotCore {
+    /// The state
+    pub core: SchedulerCore,
+    /// None while messages are handled by somebody else
+    streams: Option<Streams>,
+}
+
+/// A worker or a client whose stream is handled here
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct PeerId(pub usize);
+
+/// What a peer is
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PeerKind {
+    /// A worker, by its address
+    Worker,
+    /// A client, by its name
+    Client,
+}
+
+/// How the streams are handled
+#[derive(Clone, Debug, Default)]
+pub struct HotSettings {
+    /// Longest result that clients are handed, in bytes
+    pub result_bytes_max: usize,
+    /// How many tasks workers are sent before they need them, if that is for us to decide
+    pub window: Option<WindowLimits>,
+}
+
+/// What was handled, and what somebody else has to do about it
+#[derive(Clone, Debug, Default)]
+pub struct HotNotes {
+    /// Addresses of workers that sent results that nobody keeps
+    pub unwanted_from: Vec<Arc<str>>,
+    /// Prefixes of tasks of which workers have too many, sent on a wrong guess
+    pub give_back: Vec<Arc<str>>,
+    /// Why nothing is handled any more: what the core refused half way
+    pub failure: Option<String>,
+    /// What the core had to say and has no form here
+    pub unsaid: Vec<Message>,
+}
+
+/// How many messages of each kind were handled
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct HotCounts {
+    /// `task-finished`
+    pub finished: u64,
+    /// `release-worker-data`
+    pub released_data: u64,
+    /// `client-releases-keys`
+    pub released_keys: u64,
+    /// Batches that were left to somebody else
+    pub batches_left: u64,
+}
+
+#[derive(Debug)]
+struct Streams {
+    peers: Vec<Peer>,
+    workers: HashMap<Arc<str>, PeerId>,
+    clients: HashMap<Arc<str>, PeerId>,
+    window: Option<Window>,
+    result_bytes_max: usize,
+    /// Nothing is handled for now
+    is_paused: bool,
+    notes: HotNotes,
+    counts: HotCounts,
+}
+
+#[derive(Debug)]
+struct Peer {
+    kind: PeerKind,
+    name: Arc<str>,
+    /// A client that keeps results
+    keeps_results: bool,
+    /// Somebody else has messages for it that come first
+    is_held: bool,
+    /// It is to have what has no form here first
+    has_unsaid: bool,
+    batch: Batch,
+}
+
+impl HotCore {
+    /// A core whose streams somebody else handles
+    pub fn new(core: SchedulerCore) -> Self {
+        Self {
+            core,
+            streams: None,
+        }
+    }
+
+    /// Begins to handle streams, of which there are none yet
+    pub fn begin(&mut self, settings: HotSettings) {
+        self.streams = Some(Streams {
+            peers: Vec::new(),
+            workers: HashMap::new(),
+            clients: HashMap::new(),
+            window: settings.window.map(Window::new),
+            result_bytes_max: settings.result_bytes_max,
+            is_paused: false,
+            notes: HotNotes::default(),
+            counts: HotCounts::default(),
+        });
+    }
+
+    /// Ends it: what is unsent is to be taken before
+    pub fn end(&mut self) {
+        self.streams = None;
+    }
+
+    /// Whether streams are handled
+    pub fn is_active(&self) -> bool {
+        self.streams.is_some()
+    }
+
+    /// Handles the stream of a peer from now on
+    ///
+    /// # Panics
+    ///
+    /// If no streams are handled.
+    pub fn add_peer(&mut self, kind: PeerKind, name: &str) -> PeerId {
+        let streams = self.streams.as_mut().expect("streams are handled");
+        let peer = PeerId(streams.peers.len());
+        let name: Arc<str> = Arc::from(name);
+        let place = match kind {
+            PeerKind::Worker => &mut streams.workers,
+            PeerKind::Client => &mut streams.clients,
+        };
+        place.insert(Arc::clone(&name), peer);
+        streams.peers.push(Peer {
+            kind,
+            name,
+            keeps_results: false,
+            is_held: false,
+            has_unsaid: false,
+            batch: Batch::default(),
+        });
+        peer
+    }
+
+    /// Says which clients keep results
+    pub fn set_keepers(&mut self, clients: &[String]) {
+        if let Some(streams) = &mut self.streams {
+            for peer in &mut streams.peers {
+                peer.keeps_results = peer.kind == PeerKind::Client
+                    && clients.iter().any(|client| **client == *peer.name);
+            }
+        }
+    }
+
+    /// Has nothing handled for a while, or again
+    pub fn pause(&mut self, pause: bool) {
+        if let Some(streams) = &mut self.streams {
+            streams.is_paused = pause;
+        }
+    }
+
+    /// Says that somebody else has messages for a peer that come before ours, or no longer has
+    pub fn hold(&mut self, peer: PeerId, hold: bool) {
+        if let Some(streams) = &mut self.streams {
+            streams.peers[peer.0].is_held = hold;
+        }
+    }
+
+    /// Whether somebody else has messages for a peer that come before ours
+    pub fn is_held(&self, peer: PeerId) -> bool {
+        let streams = self.streams.as_ref();
+        streams.is_some_and(|streams| streams.peers[peer.0].is_held)
+    }
+
+    /// Whether there is something for somebody else to do
+    pub fn has_notes(&self) -> bool {
+        self.streams.as_ref().is_some_and(|streams| {
+            let notes = &streams.notes;
+            notes.failure.is_some() || !notes.unsaid.is_empty() || !notes.give_back.is_empty()
+        })
+    }
+
+    /// Handles a batch of messages of a peer; `false` if it is for somebody else, and nothing of it
+    /// was handled
+    pub fn handle(&mut self, peer: PeerId, header: &[u8], now_s: f64) -> bool {
+        let Self { core, streams } = self;
+        let Some(streams) = streams else {
+            return false;
+        };
+        let is_ready = !streams.is_paused
+            && streams.notes.failure.is_none()
+            && streams.notes.unsaid.is_empty();
+        let (kind, name) = (streams.peers[peer.0].kind, &streams.peers[peer.0].name);
+        let name = Arc::clone(name);
+        let batch = is_ready
+            .then(|| incoming::parse(header, kind, &name))
+            .flatten();
+        let Some(batch) = batch.filter(|batch| batch.iter().all(|one| one.is_known(core))) else {
+            streams.counts.batches_left += 1;
+            return false;
+        };
+        for message in batch {
+            if let Err(error) = streams.handle_one(core, &name, message, now_s) {
+                streams.notes.failure = Some(error.to_string());
+            }
+            streams.collect(core, now_s);
+            if streams.notes.failure.is_some() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Notes that handling failed in a way of its own: nothing is handled any more
+    pub fn fail(&mut self, failure: &str) {
+        if let Some(streams) = &mut self.streams {
+            streams.notes.failure = Some(failure.to_owned());
+        }
+    }
+
+    /// Turns what the core has to say into messages; does nothing if no streams are handled
+    pub fn collect(&mut self, now_s: f64) {
+        if let Some(streams) = &mut self.streams {
+            streams.collect(&mut self.core, now_s);
+        }
+    }
+
+    /// A peer for which there are messages that may be sent now, and not before those before
+    pub fn next_outgoing(&self, from: usize) -> Option<PeerId> {
+        let peers = self.streams.as_ref()?.peers.iter().enumerate().skip(from);
+        let mut ready = peers.filter(|(_, peer)| !peer.is_held && !peer.batch.is_empty());
+        ready.next().map(|(place, _)| PeerId(place))
+    }
+
+    /// Takes the messages for a peer
+    pub fn take_outgoing(&mut self, peer: PeerId) -> Vec<Frames> {
+        let streams = self.streams.as_mut();
+        streams.map_or_else(Vec::new, |streams| streams.peers[peer.0].batch.take())
+    }
+
+    /// Takes what somebody else has to do
+    pub fn take_notes(&mut self) -> HotNotes {
+        let Some(streams) = &mut self.streams else {
+            return HotNotes::default();
+        };
+        let failure = streams.notes.failure.clone();
+        let notes = std::mem::take(&mut streams.notes);
+        for peer in &mut streams.peers {
+            peer.has_unsaid = false;
+        }
+        // It stays failed.
+        streams.notes.failure = failure;
+        notes
+    }
+
+    /// How much was handled
+    pub fn counts(&self) -> HotCounts {
+        let streams = self.streams.as_ref();
+        streams.map_or_else(HotCounts::default, |streams| streams.counts)
+    }
+
+    /// The window of the workers, if it is ours, and the core that it is of
+    pub fn window(&mut self) -> Option<(WindowState<'_>, &mut SchedulerCore)> {
+        let window = self.streams.as_mut()?.window.as_mut()?;
+        Some((window.state(), &mut self.core))
+    }
+}
+
+impl Streams {
+    fn handle_one(
+        &mut self,
+        core: &mut SchedulerCore,
+        name: &Arc<str>,
+        message: Incoming<'_>,
+        now_s: f64,
+    ) -> Result<(), EventError> {
+        match message {
+            Incoming::Finished(finished) => {
+                self.counts.finished += 1;
+                self.handle_finished(core, name, &finished, now_s)
+            }
+            Incoming::ReleaseData { key, stimulus } => {
+                self.counts.released_data += 1;
+                let stimulus = Arc::from(stimulus);
+                core.handle_release_worker_data(&key, name, &stimulus, now_s)
+            }
+            Incoming::ReleaseKeys { keys, stimulus } => {
+                self.counts.released_keys += 1;
+                let stimulus: Arc<str> = match stimulus {
+                    Some(stimulus) => Arc::from(stimulus),
+                    None => Arc::from(format!("client-releases-keys-{now_s}")),
+                };
+                let keys: Vec<Key> = keys.iter().map(|key| Key::from(&**key)).collect();
+                core.handle_client_releases_keys(&keys, name, &stimulus, now_s)
+            }
+        }
+    }
+
+    fn handle_finished(
+        &mut self,
+        core: &mut SchedulerCore,
+        worker: &Arc<str>,
+        finished: &Finished<'_>,
+        now_s: f64,
+    ) -> Result<(), EventError> {
+        let running = core.running_task(&finished.key, worker, finished.run_id);
+        let mut surprise = None;
+        if let Some(running) = &running {
+            if let Some(window) = &mut self.window {
+                let seconds = finished.compute_s();
+                let nbytes = finished.nbytes as f64;
+                if window.observe(&running.group, &running.prefix, seconds, nbytes) {
+                    surprise = Some(Arc::clone(&running.prefix));
+                }
+            }
+            if let Some(value) = finished.value
+                && !self.hand_to(&running.wanted_by, &finished.key, value)
+                && !self.notes.unwanted_from.contains(worker)
+            {
+                self.notes.unwanted_from.push(Arc::clone(worker));
+            }
+        }
+        let stimulus = Arc::from(finished.stimulus);
+        let event = TaskFinished {
+            key: Key::from(&*finished.key),
+            worker: Arc::clone(worker),
+            run_id: finished.run_id,
+            nbytes: finished.nbytes,
+            type_: finished.type_.into(),
+            type_name: Arc::from(finished.type_name),
+            actions: finished
+                .actions
+                .iter()
+                .map(|&(action, start_s, stop_s)| (Arc::from(action), start_s, stop_s))
+                .collect(),
+        };
+        core.handle_task_finished(&event, &stimulus, now_s)?;
+        let Some(window) = self.window.as_mut().filter(|_| running.is_some()) else {
+            return Ok(());
+        };
+        if core.has_any(Container::Queued) {
+            window.refill(core, worker, &stimulus, now_s)?;
+        }
+        if let Some(prefix) = surprise
+            && window.has_too_many(core, &prefix)
+            && !self.notes.give_back.contains(&prefix)
+        {
+            self.notes.give_back.push(prefix);
+        }
+        Ok(())
+    }
+
+    /// Hands a result to those of some clients that keep results; tells if there are any
+    fn hand_to(&mut self, clients: &[Arc<str>], key: &[u8], value: &[u8]) -> bool {
+        if value.len() > self.result_bytes_max {
+            return false;
+        }
+        let mut is_handed = false;
+        for client in clients {
+            let Some(peer) = self.clients.get(client) else {
+                continue;
+            };
+            let peer = &mut self.peers[peer.0];
+            if peer.keeps_results
+                && peer.batch.len() <= WAITING_MAX
+                && peer.batch.result(key, value).is_ok()
+            {
+                is_handed = true;
+            }
+        }
+        is_handed
+    }
+
+    fn collect(&mut self, core: &mut SchedulerCore, now_s: f64) {
+        for message in core.take_messages() {
+            if self.say(&message, now_s).is_err() {
+                self.notes.unsaid.push(message);
+            }
+        }
+    }
+
+    fn say(&mut self, message: &Message, now_s: f64) -> Result<(), Unsayable> {
+        match message {
+            Message::ToWorker(address, message) => {
+                let peer = *self.workers.get(address).ok_or(Unsayable)?;
+                self.peers[peer.0].say(|batch| batch.add_for_worker(message, now_s))
+            }
+            Message::ToClient(name, message) => {
+                let peer = *self.clients.get(name).ok_or(Unsayable)?;
+                self.peers[peer.0].say(|batch| batch.add_for_client(message))
+            }
+            Message::ToClients(message) => {
+                let mut clients = self.peers.iter_mut();
+                clients.try_for_each(|peer| match peer.kind {
+                    PeerKind::Client => peer.say(|batch| batch.add_for_client(message)),
+                    PeerKind::Worker => Ok(()),
+                })
+            }
+        }
+    }
+}
+
+impl Peer {
+    /// Says something, unless somebody else has yet to say what comes first
+    fn say(
+        &mut self,
+        say: impl FnOnce(&mut Batch) -> Result<(), Unsayable>,
+    ) -> Result<(), Unsayable> {
+        let said = if self.has_unsaid {
+            Err(Unsayable)
+        } else {
+            say(&mut self.batch)
+        };
+        self.has_unsaid |= said.is_err();
+        said
+    }
+}
+
+impl From<TooLong> for Unsayable {
+    fn from(_: TooLong) -> Self {
+        Self
+    }
+}
+
+/// Most messages that wait for a client while results are among them, as in `small_results.py`
+const WAITING_MAX: usize = 1024;

@@ -1,0 +1,307 @@
+//! Messages to one peer, as Dask sends them: a header of msgpack, and a frame for each task.
+
+use crate::codec::header;
+use crate::msgpack::{Reader, Token, Writer};
+use crate::scheduler::{ClientMessage, ComputeTask, Holders, WorkerMessage};
+
+use super::keys;
+
+/// The frames of one batch of messages, the header first
+pub type Frames = Vec<Vec<u8>>;
+
+/// Messages that gather for one peer
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Those that are as long as may be
+    full: Vec<Frames>,
+    items: Writer,
+    count: usize,
+    frames: Frames,
+}
+
+/// A message that has no form here
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Unsayable;
+
+impl Batch {
+    /// How many messages there are in the last batch
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0 && self.full.is_empty()
+    }
+
+    /// Takes them, as one batch or more
+    pub(super) fn take(&mut self) -> Vec<Frames> {
+        self.seal();
+        std::mem::take(&mut self.full)
+    }
+
+    fn seal(&mut self) {
+        if self.count == 0 {
+            return;
+        }
+        let items = std::mem::take(&mut self.items);
+        let mut header = Writer::with_capacity(items.len() + HEAD_BYTES);
+        // A batch has far fewer than the format allows.
+        if header.array(std::mem::take(&mut self.count)).is_ok() {
+            header.extend(items.as_bytes());
+            let mut frames = vec![header.into_bytes()];
+            frames.append(&mut self.frames);
+            self.full.push(frames);
+        }
+    }
+
+    /// Adds a message, or nothing of it
+    fn add(
+        &mut self,
+        write: impl FnOnce(&mut Writer, &mut Frames) -> Result<(), Unsayable>,
+    ) -> Result<(), Unsayable> {
+        let (bytes, frames) = (self.items.len(), self.frames.len());
+        if let Err(unsayable) = write(&mut self.items, &mut self.frames) {
+            self.items.truncate(bytes);
+            self.frames.truncate(frames);
+            return Err(unsayable);
+        }
+        self.count += 1;
+        if self.frames.len() >= FRAMES_MAX || self.items.len() >= ITEMS_BYTES_MAX {
+            self.seal();
+        }
+        Ok(())
+    }
+
+    /// A result, for a client that keeps it
+    pub(super) fn result(&mut self, key: &[u8], value: &[u8]) -> Result<(), Unsayable> {
+        self.add(|writer, _| {
+            writer.map(3)?;
+            op(writer, "backhaul-result")?;
+            field_key(writer, key)?;
+            writer.str("value")?;
+            Ok(writer.bin(value)?)
+        })
+    }
+
+    pub(super) fn add_for_worker(
+        &mut self,
+        message: &WorkerMessage,
+        now_s: f64,
+    ) -> Result<(), Unsayable> {
+        self.add(|writer, frames| match message {
+            WorkerMessage::ComputeTask(task) => compute_task(writer, frames, task, now_s),
+            WorkerMessage::FreeKeys { keys, stimulus } => {
+                writer.map(3)?;
+                op(writer, "free-keys")?;
+                field_keys(writer, keys)?;
+                field_text(writer, "stimulus_id", stimulus)
+            }
+            WorkerMessage::RemoveReplicas { keys, stimulus } => {
+                writer.map(3)?;
+                op(writer, "remove-replicas")?;
+                field_keys(writer, keys)?;
+                field_text(writer, "stimulus_id", stimulus)
+            }
+            WorkerMessage::AcquireReplicas {
+                who_has,
+                nbytes,
+                stimulus,
+            } => {
+                writer.map(4)?;
+                op(writer, "acquire-replicas")?;
+                field_holders(writer, who_has)?;
+                field_sizes(writer, who_has, nbytes)?;
+                field_text(writer, "stimulus_id", stimulus)
+            }
+            WorkerMessage::RefreshWhoHas { who_has, stimulus } => {
+                writer.map(3)?;
+                op(writer, "refresh-who-has")?;
+                field_holders(writer, who_has)?;
+                field_text(writer, "stimulus_id", stimulus)
+            }
+            WorkerMessage::Close | WorkerMessage::RemoveWorker { .. } => Err(Unsayable),
+        })
+    }
+
+    pub(super) fn add_for_client(&mut self, message: &ClientMessage) -> Result<(), Unsayable> {
+        self.add(|writer, _| match message {
+            ClientMessage::KeyInMemory {
+                key,
+                type_,
+                workers,
+            } => {
+                writer.map(2 + usize::from(type_.is_some()) + usize::from(workers.is_some()))?;
+                op(writer, "key-in-memory")?;
+                field_key(writer, key)?;
+                if let Some(type_) = type_ {
+                    writer.str("type")?;
+                    writer.bin(type_)?;
+                }
+                if let Some(workers) = workers {
+                    writer.str("workers")?;
+                    writer.array(workers.len())?;
+                    for worker in workers {
+                        writer.str(worker)?;
+                    }
+                }
+                Ok(())
+            }
+            ClientMessage::LostData { key } => {
+                writer.map(2)?;
+                op(writer, "lost-data")?;
+                field_key(writer, key)
+            }
+            ClientMessage::TaskRetried { key } => {
+                writer.map(2)?;
+                op(writer, "task-retried")?;
+                field_key(writer, key)
+            }
+            ClientMessage::CancelledKeys {
+                keys,
+                reason,
+                message,
+            } => {
+                writer.map(2 + usize::from(reason.is_some()) + usize::from(message.is_some()))?;
+                op(writer, "cancelled-keys")?;
+                field_keys(writer, keys)?;
+                if let Some(reason) = reason {
+                    field_text(writer, "reason", reason)?;
+                }
+                if let Some(message) = message {
+                    field_text(writer, "msg", message)?;
+                }
+                Ok(())
+            }
+            // What the scheduler itself has found is for it to pickle.
+            ClientMessage::TaskErred { .. } => Err(Unsayable),
+        })
+    }
+}
+
+/// Writes `compute-task`, as `LiveCore._translate` has it
+fn compute_task(
+    writer: &mut Writer,
+    frames: &mut Frames,
+    task: &ComputeTask,
+    now_s: f64,
+) -> Result<(), Unsayable> {
+    if task.annotations.is_some() {
+        return Err(Unsayable);
+    }
+    let spec = task.spec.as_ref().ok_or(Unsayable)?;
+    writer.map(12)?;
+    op(writer, "compute-task")?;
+    field_key(writer, &task.key)?;
+    writer.str("run_id")?;
+    writer.uint(task.run_id);
+    writer.str("priority")?;
+    writer.array(3)?;
+    for part in task.priority.0 {
+        writer.float(part);
+    }
+    field_holders(writer, &task.who_has)?;
+    field_sizes(writer, &task.who_has, &task.nbytes)?;
+    writer.str("run_spec")?;
+    // The header is the frame before the first of the task.
+    header::write_placeholder(writer, header::PICKLED, 1 + frames.len())?;
+    let span = read_spec(spec, frames).ok_or(Unsayable)?;
+    writer.str("resource_restrictions")?;
+    let resources = task.resources.as_deref().unwrap_or_default();
+    writer.map(resources.len())?;
+    for (name, amount) in resources {
+        writer.str(name)?;
+        writer.float(*amount);
+    }
+    writer.str("actor")?;
+    writer.bool(task.actor);
+    writer.str("annotations")?;
+    writer.map(0)?;
+    field_text(writer, "stimulus_id", &format!("compute-task-{now_s}"))?;
+    writer.str("span_id")?;
+    match span {
+        Some(span) => writer.str(span)?,
+        None => writer.nil(),
+    }
+    Ok(())
+}
+
+/// Reads what the caller gave as the spec of a task: an array of the id of its span, or nothing, and
+/// of the frames of its pickle
+fn read_spec<'a>(spec: &'a [u8], frames: &mut Frames) -> Option<Option<&'a str>> {
+    let mut reader = Reader::new(spec);
+    let Ok(Token::Array(items)) = reader.token() else {
+        return None;
+    };
+    let span = match reader.token().ok()? {
+        Token::Nil => None,
+        Token::Str(span) => Some(std::str::from_utf8(span).ok()?),
+        _ => return None,
+    };
+    for _ in 1..items {
+        let Ok(Token::Bin(frame)) = reader.token() else {
+            return None;
+        };
+        frames.push(frame.to_vec());
+    }
+    (items > 1).then_some(span)
+}
+
+fn op(writer: &mut Writer, name: &str) -> Result<(), Unsayable> {
+    field_text(writer, "op", name)
+}
+
+fn field_text(writer: &mut Writer, name: &str, text: &str) -> Result<(), Unsayable> {
+    writer.str(name)?;
+    Ok(writer.str(text)?)
+}
+
+fn field_key(writer: &mut Writer, key: &[u8]) -> Result<(), Unsayable> {
+    writer.str("key")?;
+    keys::write(writer, key)
+}
+
+fn field_keys<K: AsRef<[u8]>>(writer: &mut Writer, keys: &[K]) -> Result<(), Unsayable> {
+    writer.str("keys")?;
+    writer.array(keys.len())?;
+    keys.iter()
+        .try_for_each(|key| keys::write(writer, key.as_ref()))
+}
+
+fn field_holders(writer: &mut Writer, who_has: &Holders) -> Result<(), Unsayable> {
+    writer.str("who_has")?;
+    writer.map(who_has.len())?;
+    for (key, addresses) in who_has {
+        keys::write(writer, key)?;
+        writer.array(addresses.len())?;
+        for address in addresses {
+            writer.str(address)?;
+        }
+    }
+    Ok(())
+}
+
+fn field_sizes(
+    writer: &mut Writer,
+    who_has: &Holders,
+    nbytes: &[Option<u64>],
+) -> Result<(), Unsayable> {
+    writer.str("nbytes")?;
+    writer.map(who_has.len())?;
+    for ((key, _), nbytes) in who_has.iter().zip(nbytes) {
+        keys::write(writer, key)?;
+        match nbytes {
+            Some(nbytes) => writer.uint(*nbytes),
+            None => writer.int(-1),
+        }
+    }
+    Ok(())
+}
+
+/// The head of an array takes no more
+const HEAD_BYTES: usize = 8;
+
+/// Frames of one batch: a peer may refuse many more, and handles so many at a time
+const FRAMES_MAX: usize = 512;
+
+/// Bytes of a header, likewise
+const ITEMS_BYTES_MAX: usize = 1 << 20;

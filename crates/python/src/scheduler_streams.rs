@@ -1,0 +1,208 @@
+//! `SchedulerStreams`: the streams of a scheduler, handled on the engine's thread.
+
+use std::sync::Arc;
+
+use backhaul_dask::hot::{Expectation, Frames, HotSettings, PeerId, PeerKind, WindowLimits};
+use backhaul_dask_python::{SchedulerCore, message_of, refusal};
+use backhaul_dask_streams::Streams;
+use pyo3::exceptions::{PyConnectionError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use crate::deferred;
+use crate::endpoint::Endpoint;
+use crate::owned::Owned;
+
+/// Seconds, tasks per thread, share of memory, bytes, and upstream's saturation
+type Limits = (f64, f64, f64, f64, f64);
+
+#[doc = stub_doc!("SchedulerStreams")]
+#[pyclass(frozen, module = "backhaul._native")]
+pub(crate) struct SchedulerStreams(Owned<Arc<Streams>>);
+
+#[pymethods]
+impl SchedulerStreams {
+    #[new]
+    #[pyo3(signature = (core, *, result_bytes_max = 0, window = None))]
+    fn new(core: &SchedulerCore, result_bytes_max: usize, window: Option<Limits>) -> Self {
+        let settings = HotSettings {
+            result_bytes_max,
+            window: window.map(
+                |(seconds, tasks_per_thread, memory_share, memory_budget_bytes, saturation)| {
+                    WindowLimits {
+                        seconds,
+                        tasks_per_thread,
+                        memory_share,
+                        memory_budget_bytes,
+                        saturation,
+                    }
+                },
+            ),
+        };
+        Self(Owned::new(Streams::begin(core.shared(), settings)))
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.add")]
+    fn add(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        name: &str,
+        endpoint: &Bound<'_, Endpoint>,
+    ) -> PyResult<usize> {
+        let kind = match kind {
+            "worker" => PeerKind::Worker,
+            "client" => PeerKind::Client,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "kind must be worker or client, got {kind:?}"
+                )));
+            }
+        };
+        let frames = endpoint.get().frames_of(py)?;
+        Ok(self.0.check(py)?.add(kind, name, frames).0)
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.tap")]
+    fn tap(&self, py: Python<'_>, peer: usize) -> PyResult<usize> {
+        let streams = self.0.check(py)?;
+        let tapped = deferred::call(py, || py.detach(|| streams.tap(PeerId(peer))));
+        tapped.map_err(|reason| PyConnectionError::new_err(reason.to_string()))
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.caught_up")]
+    fn caught_up(&self, peer: usize, handled: u64) {
+        self.0.caught_up(PeerId(peer), handled);
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.hold")]
+    fn hold(&self, py: Python<'_>, peer: usize, hold: bool) {
+        deferred::call(py, || self.0.hold(PeerId(peer), hold));
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.flush")]
+    fn flush(&self, py: Python<'_>) -> bool {
+        deferred::call(py, || self.0.flush())
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.pause")]
+    fn pause(&self, pause: bool) {
+        self.0.core().pause(pause);
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.set_keepers")]
+    fn set_keepers(&self, clients: Vec<String>) {
+        self.0.core().set_keepers(&clients);
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.expect")]
+    fn expect(&self, prefix: &str, seconds: f64, nbytes: f64) {
+        if let Some((mut window, _)) = self.0.core().window() {
+            window.expect(prefix, Expectation::new(seconds, nbytes));
+        }
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.confirm")]
+    fn confirm(&self, group: &str, tasks: u64) {
+        if let Some((mut window, _)) = self.0.core().window() {
+            window.confirm(group, tasks);
+        }
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.set_memory")]
+    fn set_memory(&self, worker: &str, bytes: f64) {
+        if let Some((mut window, _)) = self.0.core().window() {
+            window.set_memory(worker, bytes);
+        }
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.observe")]
+    fn observe(&self, group: &str, prefix: &str, seconds: f64, nbytes: f64) -> bool {
+        let mut core = self.0.core();
+        let window = core.window();
+        window.is_some_and(|(mut window, _)| window.observe(group, prefix, seconds, nbytes))
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.refill")]
+    fn refill(&self, worker: &str, stimulus: &str, now_s: f64) -> PyResult<()> {
+        let mut core = self.0.core();
+        let Some((mut window, core)) = core.window() else {
+            return Ok(());
+        };
+        let refilled = window.refill(core, worker, &Arc::from(stimulus), now_s);
+        refilled.map_err(refusal)
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.has_too_many")]
+    fn has_too_many(&self, prefix: &str) -> bool {
+        let mut core = self.0.core();
+        let window = core.window();
+        window.is_some_and(|(mut window, core)| window.has_too_many(core, prefix))
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.notes")]
+    fn notes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let notes = self.0.core().take_notes();
+        notes_dict(py, notes)
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.counts")]
+    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counts = self.0.core().counts();
+        counts_dict(py, counts)
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.stop")]
+    fn stop<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let streams = self.0.check(py)?;
+        let stopped = deferred::call(py, || py.detach(|| streams.stop()));
+        let held = PyList::empty(py);
+        for (peer, batches) in stopped.held {
+            for batch in batches {
+                held.append((peer.0, frames_list(py, &batch)?))?;
+            }
+        }
+        let dict = PyDict::new(py);
+        dict.set_item("held", held)?;
+        dict.set_item("notes", notes_dict(py, stopped.notes)?)?;
+        dict.set_item("counts", counts_dict(py, stopped.counts)?)?;
+        dict.set_item("expectations", stopped.expectations)?;
+        dict.set_item("confirmed", stopped.confirmed)?;
+        Ok(dict)
+    }
+}
+
+fn frames_list<'py>(py: Python<'py>, frames: &Frames) -> PyResult<Bound<'py, PyList>> {
+    PyList::new(py, frames.iter().map(|frame| PyBytes::new(py, frame)))
+}
+
+fn notes_dict(py: Python<'_>, notes: backhaul_dask::hot::HotNotes) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    let texts =
+        |texts: &[Arc<str>]| -> Vec<String> { texts.iter().map(|text| text.to_string()).collect() };
+    dict.set_item("unwanted_from", texts(&notes.unwanted_from))?;
+    dict.set_item("give_back", texts(&notes.give_back))?;
+    dict.set_item("failure", notes.failure)?;
+    let unsaid = PyList::empty(py);
+    for message in &notes.unsaid {
+        unsaid.append(message_of(py, message)?)?;
+    }
+    dict.set_item("unsaid", unsaid)?;
+    Ok(dict)
+}
+
+fn counts_dict(
+    py: Python<'_>,
+    counts: backhaul_dask::hot::HotCounts,
+) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, count) in [
+        ("task-finished", counts.finished),
+        ("release-worker-data", counts.released_data),
+        ("client-releases-keys", counts.released_keys),
+        ("batches-left", counts.batches_left),
+    ] {
+        dict.set_item(name, count)?;
+    }
+    Ok(dict)
+}

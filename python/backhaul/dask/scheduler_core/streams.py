@@ -1,0 +1,330 @@
+"""The streams of a scheduler whose state is in the core, handled on the engine's thread.
+
+While they are, hot messages of workers and clients never come here (``crates/dask/src/hot``); all
+others do, in their order, and are handled as ever (`handlers`). Whatever the core has to say,
+whoever made it say so, is sent from there, so that each peer has it in the order in which the core
+said it; what else is queued for a peer goes first (`backhaul.dask.batching.Gate`). What is left to
+do in Python follows within half a second, and is done before the state leaves the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from backhaul._native import SchedulerStreams
+from backhaul.dask.batching import AdaptiveBatchedSend
+from backhaul.dask.codec import codec, encode
+from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.instance_patches import ENGINE_STREAMS
+from backhaul.dask.private import Pickled, ToPickle
+from backhaul.dask.saturation import Expectation
+from backhaul.dask.scheduler_core.window import CoreWindow
+
+if TYPE_CHECKING:
+    from backhaul.dask.in_flight import InFlightWindow
+    from backhaul.dask.scheduler_core.live import LiveCore
+
+__all__ = ["EngineStreams", "EngineWindow", "spec_payload"]
+
+logger = logging.getLogger(__name__)
+
+#: How long what is left to do in Python waits, in seconds: while much happens, and at most
+_LOOK_S, _LOOK_MAX_S = 0.05, 0.4
+
+#: A larger task is written when it is sent, not kept as bytes
+_SPEC_BYTES_MAX = 1 << 20
+
+
+class EngineStreams:
+    """The streams of one core, from when its scheduler's state came until it leaves.
+
+    Parameters
+    ----------
+    live : LiveCore
+        The core.
+
+    Attributes
+    ----------
+    is_active : bool
+        Whether the engine handles messages.
+    """
+
+    def __init__(self, live: LiveCore) -> None:
+        self._live = live
+        self.is_active = False
+        self._window: InFlightWindow | None = None
+        #: By number: the comm, and the stream that sends on it
+        self._peers: list[tuple[BackhaulComm, AdaptiveBatchedSend]] = []
+        self._clients: set[str] = set()
+        self._keepers: set[str] = set()
+        self._look_s = _LOOK_S
+        self._looked: dict[str, int] = {}
+        self._due: asyncio.Handle | None = None
+
+    def begin(self) -> bool:
+        """Begin, if all streams are over our comms; tell whether that is so."""
+        live = self._live
+        scheduler = live.scheduler
+        try:
+            self._event_loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        if not ENGINE_STREAMS.fits(scheduler):
+            return False
+        workers = {address: scheduler.stream_comms.get(address) for address in scheduler.workers}
+        clients = {name: scheduler.client_comms.get(name) for name in scheduler.clients}
+        # A client of the scheduler's own has no stream, and hears nothing.
+        clients = {name: stream for name, stream in clients.items() if stream is not None}
+        if not all(map(_is_ours, (*workers.values(), *clients.values()))):
+            return False
+        window, results = live.window, live.results
+        limits = None
+        if window is not None:
+            limits = window.limits(scheduler.WORKER_SATURATION)
+        self._native = SchedulerStreams(
+            live.core,
+            result_bytes_max=0 if results is None else results.bytes_max,
+            window=limits,
+        )
+        self.is_active = True
+        if window is not None:
+            self._window = window.upstream
+            for prefix, one in self._window.expectations.items():
+                self._native.expect(prefix, one.seconds, one.nbytes)
+            for group, tasks in self._window.confirmed.items():
+                self._native.confirm(group, tasks)
+            live.fill_by(EngineWindow(live, self._window, self._native))
+            for address, ws in scheduler.workers.items():
+                self.note_memory(address, ws.metrics)
+        try:
+            for address, stream in workers.items():
+                self._add("worker", address, stream)
+            for name, stream in clients.items():
+                self._add("client", name, stream)
+        except ConnectionError:
+            # One has just gone, of which Dask is about to hear.
+            self.end()
+            return False
+        self._clients = set(clients)
+        self._note_keepers()
+        self._look_later()
+        return True
+
+    def end(self) -> None:
+        """Have the engine handle nothing any more, and take over what it leaves."""
+        if not self.is_active:
+            return
+        self.is_active = False
+        if self._due is not None:
+            self._due.cancel()
+        live = self._live
+        left = self._native.stop()
+        for comm, stream in self._peers:
+            comm.untap()
+            stream.leave()
+        for peer, frames in left["held"]:
+            stream = self._peers[peer][1]
+            if not stream.comm.closed():
+                stream.send(*_messages_of(frames))
+        if self._window is not None:
+            self._window.learn_anew(
+                {
+                    prefix: Expectation(seconds, nbytes)
+                    for prefix, seconds, nbytes in left["expectations"]
+                },
+                dict(left["confirmed"]),
+            )
+            live.fill_by(CoreWindow(live, self._window))
+        live.note_handled(left["counts"])
+        self._peers.clear()
+        self._say(left["notes"]["unsaid"])
+        self._not_wanted(left["notes"]["unwanted_from"])
+
+    def knows_client(self, name: str, stream: Any) -> bool:
+        """Take in a client that has come since; tell whether its stream is handled here."""
+        if name in self._clients:
+            return True
+        if not _is_ours(stream):
+            return False
+        try:
+            self._add("client", name, stream)
+        except ConnectionError:
+            return False
+        self._clients.add(name)
+        self._note_keepers()
+        return True
+
+    def flush(self) -> None:
+        """Send what the core has to say."""
+        if self._native.flush():
+            notes = self._native.notes()
+            self._say(notes["unsaid"])
+            # The rest may be an escape, for which this is not the moment.
+            self._event_loop.call_soon(self._act_on, notes)
+
+    def pause(self, pause: bool) -> None:
+        """Have the engine handle nothing for a while, or again."""
+        if self.is_active:
+            self._native.pause(pause)
+
+    def note_memory(self, worker: str, metrics: dict[str, Any]) -> None:
+        """Hear how much memory a worker uses."""
+        if self._window is not None:
+            self._native.set_memory(worker, float(metrics.get("memory", 0)))
+
+    def counts(self) -> dict[str, int]:
+        """Count the messages that the engine has handled, by operation."""
+        return self._native.counts() if self.is_active else {}
+
+    def _add(self, kind: str, name: str, stream: AdaptiveBatchedSend) -> None:
+        comm = stream.comm
+        peer = self._native.add(kind, name, comm.endpoint)
+        self._peers.append((comm, stream))
+        stream.join(_Gate(self._native, peer))
+        comm.tap(self._native, peer)
+
+    def _look_later(self) -> None:
+        self._due = self._event_loop.call_later(self._look_s, self._look)
+
+    def _look(self) -> None:
+        """Do what the engine has left to do."""
+        if not self.is_active:
+            return
+        counts = self._native.counts()
+        busy = counts != self._looked
+        self._looked = counts
+        self._look_s = _LOOK_S if busy else min(2 * self._look_s, _LOOK_MAX_S)
+        self._native.flush()
+        self._act_on(self._native.notes())
+        if self.is_active:
+            self._live.forget_gone()
+            self._note_keepers()
+            self._look_later()
+
+    def _act_on(self, notes: dict[str, Any]) -> None:
+        """Do what is left to do, the escapes last."""
+        live = self._live
+        self._say(notes["unsaid"])
+        self._not_wanted(notes["unwanted_from"])
+        if not self.is_active:
+            return
+        if notes["failure"] is not None:
+            logger.warning("The scheduler goes on with Dask's own state: %s", notes["failure"])
+            live.escape("an error in the core")
+        elif live.window is not None:
+            for prefix in notes["give_back"]:
+                live.window.give_back(prefix)
+
+    def _say(self, messages: list[Any]) -> None:
+        """Send what has no form in the engine."""
+        if messages:
+            self._live.send_messages(messages)
+
+    def _not_wanted(self, workers: list[str]) -> None:
+        results = self._live.results
+        if results is not None:
+            for worker in workers:
+                results.not_wanted(worker)
+
+    def _note_keepers(self) -> None:
+        results = self._live.results
+        keepers = set() if results is None else set(results.keepers())
+        if keepers != self._keepers:
+            self._keepers = keepers
+            self._native.set_keepers(sorted(keepers))
+
+
+class EngineWindow(CoreWindow):
+    """The in-flight window that the engine looks after, for messages that come here.
+
+    Parameters
+    ----------
+    live : LiveCore
+        The core.
+    window : InFlightWindow
+        What it goes back to.
+    native : SchedulerStreams
+        What looks after it.
+    """
+
+    def __init__(self, live: LiveCore, window: InFlightWindow, native: SchedulerStreams) -> None:
+        super().__init__(live, window)
+        self._native = native
+
+    def finished(self, group: str, prefix: str, message: dict[str, Any]) -> bool:
+        seconds = sum(
+            one["stop"] - one["start"]
+            for one in message["startstops"]
+            if one["action"] == "compute"
+        )
+        return self._native.observe(group, prefix, seconds, message["nbytes"] or 0)
+
+    def refill(self, worker: str, stimulus_id: str, now_s: float) -> None:
+        self._native.refill(worker, stimulus_id, now_s)
+
+    def has_too_many(self, prefix: str) -> bool:
+        return self._native.has_too_many(prefix)
+
+    def give_back(self, prefix: str) -> None:
+        # What was learned is here again only then.
+        self._live.escape("tasks to take back")
+        self.upstream.give_back(prefix)
+
+
+class _Gate:
+    """Has the engine's messages for a peer wait for those that are queued here."""
+
+    def __init__(self, native: SchedulerStreams, peer: int) -> None:
+        self._native = native
+        self._peer = peer
+
+    def hold(self) -> None:
+        self._native.hold(self._peer, True)
+
+    def release(self) -> None:
+        self._native.hold(self._peer, False)
+
+
+def spec_payload(task: Any, span_id: str | None) -> bytes:
+    """Write a task, and the id of its span, as the engine sends them.
+
+    Parameters
+    ----------
+    task : Task
+        What is to run.
+    span_id : str or None
+        The span of its group.
+
+    Returns
+    -------
+    bytes
+        Nothing if it is for Dask to write: it is large, or cannot be pickled.
+    """
+    try:
+        message = encode(ToPickle(task))
+    except Exception:  # The same will be said of it when it is sent.
+        return b""
+    if message is None or message.message_bytes > _SPEC_BYTES_MAX:
+        return b""
+    return codec.pack([span_id, *message.frames[1:]])
+
+
+def _is_ours(stream: Any) -> bool:
+    return isinstance(stream, AdaptiveBatchedSend) and type(stream.comm) is BackhaulComm
+
+
+def _messages_of(frames: list[bytes]) -> list[dict[str, Any]]:
+    """Read messages that were written for a peer, to be written again; no task is loaded."""
+    messages = msgpack.unpackb(frames[0], use_list=False, strict_map_key=False)
+    for message in messages:
+        task = message.get("run_spec")
+        if task is not None:
+            place = task["__Pickled__"]
+            header = msgpack.unpackb(frames[place], use_list=False)
+            parts = frames[place + 1 : place + 1 + header["num-sub-frames"]]
+            message["run_spec"] = Pickled(header, parts)
+    return list(messages)

@@ -1,0 +1,412 @@
+"""Hot messages of a running scheduler on the engine's thread, and what else is on the streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import pytest
+from distributed import Client, LocalCluster, Scheduler, Worker, wait
+from distributed.utils_test import gen_test, inc, slowinc
+
+import backhaul
+import dask
+from backhaul._native import SchedulerCore, SchedulerStreams
+from backhaul.dask.config import work_in_hand_limits
+from backhaul.dask.in_flight import InFlightWindow
+from backhaul.dask.private import Task
+from backhaul.dask.scheduler_core import live
+from backhaul.dask.scheduler_core.live import LiveCore
+from backhaul.dask.scheduler_core.streams import spec_payload
+from backhaul.dask.scheduler_core.window import CoreWindow
+
+SETTINGS = {
+    "distributed.comm.backhaul.hot-path.scheduler-core": True,
+    "distributed.comm.backhaul.hot-path.scheduler-engine": True,
+    "distributed.scheduler.active-memory-manager.start": False,
+}
+
+
+@contextlib.asynccontextmanager
+async def cluster(
+    workers: int = 2, **settings: Any
+) -> AsyncIterator[tuple[Client, Scheduler, LiveCore, list[Worker]]]:
+    """Start one in this process whose hot messages the engine handles."""
+    with dask.config.set({**SETTINGS, **settings}):
+        async with (
+            Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0", validate=True) as s,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            started = [
+                await stack.enter_async_context(Worker(s.address, nthreads=1, validate=True))
+                for _ in range(workers)
+            ]
+            client = await stack.enter_async_context(Client(s.address, asynchronous=True))
+            found = live.installed(s)
+            assert found is not None
+            yield client, s, found, started
+
+
+def add(*numbers: int) -> int:
+    return sum(numbers)
+
+
+class Thing:
+    """A result that is not plain."""
+
+
+@gen_test()
+async def test_hot_messages_are_handled_without_python() -> None:
+    async with cluster() as (c, s, core, _):
+        for _ in range(3):
+            futures = c.map(inc, range(200), pure=False)
+            assert await c.gather(futures) == list(range(1, 201))
+            del futures
+        while len(s.tasks):
+            await asyncio.sleep(0.01)
+        counts = core.engine_counts()
+        # Each stream comes to us with its first message, until that is handled.
+        assert counts["task-finished"] >= 3 * 200 - 40
+        assert counts["client-releases-keys"] >= 1
+        while core.engine_counts()["release-worker-data"] < 500:
+            await asyncio.sleep(0.01)
+        assert not core.escapes
+        assert not core.specs
+
+
+@gen_test()
+async def test_keys_that_are_no_texts_are_handled_too() -> None:
+    async with cluster() as (c, s, core, _):
+        assert await c.submit(inc, 1) == 2
+        before = core.engine_counts()["task-finished"]
+        dsk: dict[Any, Any] = {("x", number, "y"): (inc, number) for number in range(90)}
+        dsk[1000] = (sum, [("x", number, "y") for number in range(90)])
+        assert await c.get(dsk, 1000, sync=False) == sum(range(1, 91))
+        assert core.engine_counts()["task-finished"] >= before + 60
+        assert not core.escapes
+        while len(s.tasks):
+            await asyncio.sleep(0.01)
+        assert core.texts.are_keys
+
+
+@gen_test()
+async def test_results_that_are_not_plain_are_fetched() -> None:
+    async with cluster() as (c, _, core, _):
+        results = await c.gather(c.map(lambda number: Thing(), range(30), pure=False))
+        assert all(type(result) is Thing for result in results)
+        assert not core.escapes
+
+
+@pytest.mark.parametrize("seed", range(4))
+@gen_test()
+async def test_an_escape_in_the_middle_finds_all_that_the_engine_did(seed: int) -> None:
+    chance = random.Random(seed)
+    async with cluster() as (c, s, core, _):
+        for _ in range(4):
+            futures = c.map(slowinc, range(120), delay=0.001, pure=False)
+            sums = [c.submit(add, *futures[at : at + 4]) for at in range(0, 120, 7)]
+            await wait(futures[: chance.randrange(1, 60)])
+            if core.is_active:
+                core.escape("to look")
+            assert core.streams is None
+            s.validate_state()
+            assert all(stream.gate is None for stream in s.stream_comms.values())  # type: ignore[attr-defined]
+            assert await c.gather(sums) == [
+                sum(range(at + 1, min(at + 5, 121))) for at in range(0, 120, 7)
+            ]
+            finished = s.transition_counter
+            assert finished > 0
+            del futures, sums
+            while len(s.tasks):
+                await asyncio.sleep(0.01)
+        assert core.escapes["to look"] >= 2
+        assert core.engine_counts()["task-finished"] > 0
+
+
+@gen_test()
+async def test_a_failing_task_and_the_others() -> None:
+    async with cluster() as (c, s, core, _):
+        good = c.map(slowinc, range(60), delay=0.001)
+        await wait(good[:5])
+        bad = c.submit(lambda: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            await bad
+        assert core.escapes == {"task-erred": 1}
+        assert await c.gather(good) == list(range(1, 61))
+        s.validate_state()
+
+
+@gen_test()
+async def test_two_clients_want_the_same() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(slowinc, range(80), delay=0.001)
+        async with Client(s.address, asynchronous=True) as other:
+            same = other.map(slowinc, range(80), delay=0.001)
+            assert await other.gather(same) == await c.gather(futures) == list(range(1, 81))
+            assert core.is_active, core.escapes
+            assert core.engine_counts()["task-finished"] > 0
+            more = other.map(slowinc, range(100, 200), delay=0.001)
+            await wait(more[:10])
+        # It is gone, and with it all that only it wanted.
+        assert await c.submit(add, *futures) == sum(range(1, 81))
+        while len(s.tasks) > 81:
+            await asyncio.sleep(0.01)
+        s.validate_state()
+
+
+@gen_test()
+async def test_a_run_that_another_worker_was_given_is_refused_and_the_job_goes_on() -> None:
+    async with cluster() as (c, s, core, workers):
+        assert await c.gather(c.map(inc, range(50))) == list(range(1, 51))
+        slow = c.submit(slowinc, 1, delay=0.5, workers=None, key="slow")
+        while not any("slow" in worker.state.tasks for worker in workers):
+            await asyncio.sleep(0.01)
+        holder = next(worker for worker in workers if "slow" in worker.state.tasks)
+        stranger = next(worker for worker in workers if worker is not holder)
+        stranger.batched_send(
+            {
+                "op": "task-finished",
+                "status": "OK",
+                "key": "slow",
+                "run_id": holder.state.tasks["slow"].run_id,
+                "nbytes": 28,
+                "type": b"int",
+                "typename": "int",
+                "metadata": {},
+                "thread": 1,
+                "startstops": [{"action": "compute", "start": 1.0, "stop": 2.0}],
+                "stimulus_id": "forged",
+            }
+        )
+        while core.is_active:
+            await asyncio.sleep(0.01)
+        assert core.escapes == {"an error in the core": 1}
+        assert await slow == 2
+        s.validate_state()
+
+
+@gen_test()
+async def test_a_stream_of_dasks_own_keeps_the_engine_out() -> None:
+    async with cluster() as (c, s, core, _):
+        assert await c.submit(inc, 1) == 2
+        assert core.streams is not None
+        await s.listen("tcp://127.0.0.1", allow_offload=False)
+        address = next(one.contact_address for one in s.listeners if "tcp" in one.contact_address)
+        futures = c.map(slowinc, range(60), delay=0.001)
+        async with Client(address, asynchronous=True) as other:
+            same = other.map(slowinc, range(60), delay=0.001)
+            assert await other.gather(same) == list(range(1, 61))
+            assert core.streams is None
+            assert core.is_active, core.escapes
+        assert await c.gather(futures) == list(range(1, 61))
+
+
+def test_a_worker_that_is_killed_in_the_middle() -> None:
+    with (
+        dask.config.set(SETTINGS),
+        LocalCluster(
+            n_workers=3, threads_per_worker=1, protocol="backhaul", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        core = live.installed(cluster.scheduler)
+        assert core is not None
+        futures = client.map(slowinc, range(600), delay=0.002, pure=False)
+        wait(futures[:50])
+        assert core.engine_counts()["task-finished"] > 0
+        victim = next(iter(client.run(os.getpid).values()))
+        os.kill(victim, signal.SIGKILL)
+        assert client.gather(futures) == list(range(1, 601))
+        assert not core.is_active
+        del futures
+        assert client.submit(inc, 1).result() == 2
+
+
+def test_a_client_process_that_is_gone_holds_nothing() -> None:
+    with (
+        dask.config.set(SETTINGS),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, protocol="backhaul", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        core = live.installed(cluster.scheduler)
+        assert core is not None
+        futures = client.map(inc, range(300), pure=False)
+        with Client(cluster, set_as_default=False) as other:
+            more = other.map(slowinc, range(200), delay=0.002, pure=False)
+            wait(more[:20])
+            # As if its process had died
+            other.loop.add_callback(other.scheduler_comm.comm.abort)
+            assert client.gather(futures) == list(range(1, 301))
+        assert client.gather(client.map(inc, range(100), pure=False)) == list(range(1, 101))
+
+
+def made_core(workers: int, tasks: int) -> SchedulerCore:
+    """Make a core with tasks that wait in the queue."""
+    core = SchedulerCore(worker_saturation=1.1)
+    for number in range(workers):
+        core.handle_worker_added(
+            "join",
+            0.0,
+            address=f"backhaul://{number}",
+            name=str(number),
+            host="here",
+            nthreads=2,
+            memory_limit=1 << 30,
+            status="running",
+            resources={},
+            bandwidth_bytes_per_s=1e8,
+        )
+    core.handle_client_added("client")
+    core.handle_graph(
+        "graph",
+        1.0,
+        client="client",
+        submitting_task=None,
+        fifo_timeout_s=0.0,
+        keys=[f"x-{number}" for number in range(tasks)],
+        tasks=[
+            (
+                number,
+                f"group-{number % 2}",
+                "x",
+                spec_payload(Task(f"x-{number}", inc, number), "span"),
+                [],
+                float(number),
+                None,
+                None,
+                False,
+            )
+            for number in range(tasks)
+        ],
+        wanted=list(range(tasks)),
+        user_priority=0.0,
+    )
+    return core
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_window_is_that_of_python_number_for_number(seed: int) -> None:
+    chance = random.Random(seed)
+    limits = work_in_hand_limits()
+    assert limits is not None
+    cores = [made_core(3, 600), made_core(3, 600)]
+    scheduler: Any = SimpleNamespace(
+        WORKER_SATURATION=1.1,
+        total_nthreads=6,
+        handle_task_finished=None,
+        decide_worker_rootish_queuing_enabled=None,
+        workers={
+            f"backhaul://{number}": SimpleNamespace(
+                address=f"backhaul://{number}",
+                nthreads=2,
+                memory_limit=1 << 30,
+                metrics={"memory": 1000 * number},
+            )
+            for number in range(3)
+        },
+    )
+    window = CoreWindow(
+        SimpleNamespace(core=cores[0], scheduler=scheduler),  # type: ignore[arg-type]
+        InFlightWindow(scheduler, limits),
+    )
+    streams = SchedulerStreams(cores[1], window=window.limits(1.1))
+    for address, ws in scheduler.workers.items():
+        streams.set_memory(address, ws.metrics["memory"])
+    sent: list[list[Any]] = []
+    for core in cores:
+        sent.append([message for _, _, message in core.take_messages()])
+    seconds, nbytes = chance.choice([1e-5, 1e-3, 0.1]), chance.choice([0, 28, 10_000])
+    for at in range(300):
+        running = [message for message in sent[0] if message.get("op") == "compute-task"]
+        assert [one.get("key") for one in sent[0]] == [one.get("key") for one in sent[1]], at
+        if not running:
+            break
+        message = chance.choice(running)
+        key = message["key"]
+        for messages in sent:
+            messages[:] = [one for one in messages if one.get("key") != key]
+        if chance.random() < 0.05:
+            seconds *= chance.choice([0.1, 1, 30])
+            nbytes = round(nbytes * chance.choice([0.5, 1, 4]))
+        (worker,) = (
+            address for address in scheduler.workers if cores[0].running_task(key, address, 0)
+        )
+        taken = seconds * chance.random()
+        startstops = [("compute", 0.0, taken)]
+        surprised = []
+        for core, messages, learn in (
+            (cores[0], sent[0], window),
+            (cores[1], sent[1], None),
+        ):
+            found = core.running_task(key, worker, message["run_id"])
+            assert found is not None
+            group, prefix, _ = found
+            if learn is not None:
+                scheduler.workers[worker].nbytes = core.worker_bytes(worker)
+                learned = {
+                    "startstops": [{"action": "compute", "start": 0.0, "stop": taken}],
+                    "nbytes": nbytes,
+                }
+                surprised.append(learn.finished(group, prefix, learned))
+            else:
+                surprised.append(streams.observe(group, prefix, taken, nbytes))
+            core.handle_task_finished(
+                "finished",
+                2.0 + at,
+                key=key,
+                worker=worker,
+                run_id=message["run_id"],
+                nbytes=nbytes,
+                type=b"",
+                typename="int",
+                startstops=startstops,
+            )
+            if core.has_any("queued"):
+                if learn is not None:
+                    for address, ws in scheduler.workers.items():
+                        ws.nbytes = core.worker_bytes(address)
+                    learn.refill(worker, "refill", 2.0 + at)
+                else:
+                    streams.refill(worker, "refill", 2.0 + at)
+            messages.extend(one for kind, _, one in core.take_messages() if kind == "worker")
+        assert surprised[0] == surprised[1]
+        if surprised[0]:
+            assert window.has_too_many("x") == streams.has_too_many("x")
+    streams.stop()
+
+
+@gen_test()
+async def test_messages_wait_for_what_is_queued_for_the_same_peer() -> None:
+    listener = backhaul.listen("127.0.0.1:0")
+    near, far = await asyncio.gather(backhaul.connect(listener.address), listener.accept())
+    core = made_core(1, 30)
+    streams = SchedulerStreams(core)
+    peer = streams.add("worker", "backhaul://0", near)
+    streams.hold(peer, True)
+    streams.flush()
+    await near.send_frames([b"queued before"])
+    assert [bytes(frame) for frame in await far.recv_frames()] == [b"queued before"]
+    streams.hold(peer, False)
+    header, *specs = await far.recv_frames()
+    messages = msgpack.unpackb(header)
+    assert {message["op"] for message in messages} == {"compute-task"}
+    assert len(specs) == len(messages)
+    # What has gathered before somebody else queues something leaves before it.
+    core.handle_client_releases_keys("release", 3.0, [messages[0]["key"]], "client")
+    streams.hold(peer, True)
+    assert not streams.flush()
+    left = streams.stop()
+    ((number, frames),) = left["held"]
+    assert number == peer
+    assert {message["op"] for message in msgpack.unpackb(frames[0])} >= {"free-keys"}
+    await near.close()
+    listener.close()

@@ -99,7 +99,7 @@ class _Awaited:
 class _Waiting:
     """A thread that waits for states."""
 
-    __slots__ = ("_client", "_counted", "_lock", "_reports", "_states", "is_over")
+    __slots__ = ("_client", "_counted", "_lock", "_reports", "_states", "_thread", "is_over")
 
     def __init__(self, client: Client, states: int) -> None:
         self._client = client
@@ -107,6 +107,7 @@ class _Waiting:
         #: One item for each state that is there
         self._counted: deque[None] = deque()
         self.is_over = False
+        self._thread = threading.get_ident()
         #: Released when there is something to look at
         self._lock = threading.Lock()
         self._lock.acquire()
@@ -126,6 +127,9 @@ class _Waiting:
 
     def nudge(self) -> None:
         """Have the thread look."""
+        if threading.get_ident() == self._thread:
+            # It has handled what it waits for by itself, and looks.
+            return
         reports = self._reports
         if reports is not None:
             reports.rouse()

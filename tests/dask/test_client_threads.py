@@ -342,7 +342,7 @@ class Reader:
     def read(self, reports: ThreadReports) -> None:
         reports.threads.append(self)
         while not self.is_over:
-            if reports.lead():
+            if reports.lead(self):
                 may_read = reports.read(self, time.monotonic() + 0.05)
                 reports.follow(self, pass_on=may_read)
                 if may_read or reports.may_read():
@@ -418,7 +418,8 @@ async def test_an_interrupted_thread_leaves_the_rest_to_the_loop(comm_pair: Comm
         thread = Reader()
 
         def lead() -> None:
-            assert reports.lead()
+            reports.threads.append(thread)
+            assert reports.lead(thread)
             try:
                 reports.read(thread, time.monotonic() + 60)
             except KeyboardInterrupt:
@@ -440,6 +441,25 @@ async def test_an_interrupted_thread_leaves_the_rest_to_the_loop(comm_pair: Comm
 
 
 @gen_test()
+async def test_a_thread_that_is_gone_leads_no_more(comm_pair: CommPair) -> None:
+    async with comm_pair() as (_, b):
+        listening: Any = Listening()
+        reports = ThreadReports(listening, b, b.share(), {"ours": listening.ours})
+        first, second = Reader(), Reader()
+        reports.threads.append(first)
+        assert reports.lead(first)
+        reports.threads.append(second)
+        assert not reports.lead(second)
+        # As Ctrl-C may leave it
+        reports.threads.remove(first)
+        assert reports.lead(second)
+        reports.follow(first, pass_on=False)
+        assert not reports.lead(first)
+        reports.follow(second, pass_on=False)
+        assert reports.lead(first)
+
+
+@gen_test()
 async def test_a_future_with_an_event_of_asyncios_is_the_loops(comm_pair: CommPair) -> None:
     async with comm_pair() as (a, b):
         listening: Any = Listening()
@@ -453,7 +473,8 @@ async def test_a_future_with_an_event_of_asyncios_is_the_loops(comm_pair: CommPa
         thread = Reader()
 
         def lead() -> bool:
-            assert reports.lead()
+            reports.threads.append(thread)
+            assert reports.lead(thread)
             may_read = reports.read(thread, time.monotonic() + 60)
             reports.follow(thread, pass_on=may_read)
             return may_read

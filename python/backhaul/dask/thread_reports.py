@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -76,8 +75,8 @@ class ThreadReports:
         self._arrivals = arrivals
         self._ours = handlers
         self.threads: deque[Thread] = deque()
-        #: Held by the thread that reads
-        self._leads = threading.Lock()
+        #: The thread that reads, as long as it waits: Ctrl-C may end that between any two steps
+        self._leader: Thread | None = None
         self._pid = os.getpid()
         arrivals.on_wait = self._pass_on
 
@@ -85,9 +84,13 @@ class ThreadReports:
         """Tell whether something may arrive still, in this process."""
         return self._pid == os.getpid() and not self._comm.closed()
 
-    def lead(self) -> bool:
-        """Become the thread that reads, if there is none."""
-        return self._leads.acquire(blocking=False)
+    def lead(self, thread: Thread) -> bool:
+        """Make a thread that waits the one that reads, if there is none."""
+        with self._arrivals.lock:
+            if self._is_led():
+                return False
+            self._leader = thread
+            return True
 
     def follow(self, thread: Thread, *, pass_on: bool) -> None:
         """Read no longer: another thread does from now on, or the event loop.
@@ -99,7 +102,9 @@ class ThreadReports:
         pass_on : bool
             False if no thread may read: the event loop passes on when it has done its part.
         """
-        self._leads.release()
+        with self._arrivals.lock:
+            if self._leader is thread:
+                self._leader = None
         if pass_on:
             self._pass_on(thread)
 
@@ -188,9 +193,12 @@ class ThreadReports:
             logger.exception(error)
         return True
 
+    def _is_led(self) -> bool:
+        return self._leader is not None and self._leader in self.threads
+
     def _pass_on(self, thread: Thread | None = None) -> None:
         """Have one of the threads that wait read, if none does."""
-        if self._leads.locked():
+        if self._is_led():
             return
         for other in tuple(self.threads):
             if other is not thread and not other.is_over:

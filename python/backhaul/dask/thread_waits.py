@@ -159,12 +159,12 @@ class _Waiting:
 
     def _read(self, reports: ThreadReports, until: float) -> None:
         """Block until then, or until there is something to look at; read what arrives meanwhile."""
-        reports.threads.append(self)
         try:
-            if reports.lead():
-                self._reports = reports
+            reports.threads.append(self)
+            if reports.lead(self):
                 may_read = True
                 try:
+                    self._reports = reports
                     may_read = reports.read(self, until)
                 finally:
                     self._reports = None
@@ -173,7 +173,8 @@ class _Waiting:
                     return
             self._sleep(until)
         finally:
-            reports.threads.remove(self)
+            with contextlib.suppress(ValueError):
+                reports.threads.remove(self)
 
     def _sleep(self, until: float) -> None:
         self._lock.acquire(timeout=max(0.0, until - monotonic()))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -77,6 +78,9 @@ class ThreadReports:
         self.threads: deque[Thread] = deque()
         #: The thread that reads, as long as it waits: Ctrl-C may end that between any two steps
         self._leader: Thread | None = None
+        self._leader_ident = 0
+        #: Whether it handles something at the moment
+        self._is_at_work = False
         self._pid = os.getpid()
         arrivals.on_wait = self._pass_on
 
@@ -90,7 +94,19 @@ class ThreadReports:
             if self._is_led():
                 return False
             self._leader = thread
+            self._leader_ident = threading.get_ident()
             return True
+
+    def look_for_leader(self) -> bool:
+        """Handle what has arrived if this very thread leads, further up: False if it does not.
+
+        It waits in a handler of a signal, which has come while it waited before.
+        """
+        if not self._is_led() or self._leader_ident != threading.get_ident():
+            return False
+        if not self._is_at_work:
+            self._handle_arrived()
+        return True
 
     def follow(self, thread: Thread, *, pass_on: bool) -> None:
         """Read no longer: another thread does from now on, or the event loop.
@@ -142,6 +158,13 @@ class ThreadReports:
 
     def _handle_arrived(self) -> bool:
         """Handle what has arrived; tells whether this thread may wait for more."""
+        try:
+            self._is_at_work = True
+            return self._handle_what_may_be()
+        finally:
+            self._is_at_work = False
+
+    def _handle_what_may_be(self) -> bool:
         arrivals = self._arrivals
         with arrivals.lock:
             arrivals.receive()

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: How often a thread that waits looks for itself, in seconds
 _LOOK_S: Final = 1.0
+#: How often one does that waits in a handler of a signal, which keeps it from where it reads
+_NESTED_LOOK_S: Final = 0.001
 
 
 def wait_in_thread(client: Client, states: Sequence[FutureState], timeout_s: float | None) -> bool:
@@ -171,6 +173,8 @@ class _Waiting:
                     reports.follow(self, pass_on=may_read)
                 if may_read or reports.may_read():
                     return
+            elif reports.look_for_leader():
+                until = min(until, monotonic() + _NESTED_LOOK_S)
             self._sleep(until)
         finally:
             with contextlib.suppress(ValueError):

@@ -45,7 +45,7 @@ export PYTHONNOUSERSITE := 1
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 21
 
 .PHONY: run
 run: say-what build ## Set up, then run a Dask job over tcp:// and over backhaul:// and compare
@@ -193,7 +193,7 @@ wheels: $(WHEELS_VENV)/.installed ## Wheels for x86_64 and aarch64 into dist/, c
 .PHONY: sdist
 sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an offline build of it
 	rm -f dist/*.tar.gz
-	env -u PYO3_PYTHON $(WHEELS_VENV)/bin/maturin sdist --quiet --out dist
+	env -u PYO3_PYTHON $(WHEELS_VENV)/bin/maturin sdist --out dist
 	$(WHEELS_VENV)/bin/twine check --strict dist/*.tar.gz
 	$(WHEELS_VENV)/bin/python -m tests.wheels.from_source dist/*.tar.gz
 

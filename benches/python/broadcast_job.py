@@ -44,7 +44,7 @@ class Broadcast(Job):
         return super().timeout_s + self._nbytes / 5e6
 
     def prepare(self, client: Client) -> None:
-        self._workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        self._workers = sorted(client.nthreads())
         if self._way == "scatter":
             self._array = make_array(self._nbytes, self._seed)
         else:

@@ -43,8 +43,9 @@ if sys.argv[1] == "answer":
 own.setblocking(False)
 came, sent_at = [], {}
 for number in range(50):
-    own.sendto(str(number).encode(), ("10.79.1.2", 5000))
+    # Before, not after: this process may have to wait for its turn between the two.
     sent_at[number] = time.monotonic()
+    own.sendto(str(number).encode(), ("10.79.1.2", 5000))
 end = time.monotonic() + float(sys.argv[1])
 while time.monotonic() < end and len(came) < 50:
     try:

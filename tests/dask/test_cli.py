@@ -28,7 +28,7 @@ sys.meta_path.insert(0, Refuse())
 from distributed import Client
 
 with Client(sys.argv[1]) as client:
-    workers = list(client.scheduler_info()["workers"])
+    workers = list(client.nthreads())
     assert all(worker.startswith("backhaul://") for worker in workers), workers
     print("answer:", client.submit(sum, client.map(abs, range(-10, 0))).result())
 """
@@ -57,7 +57,7 @@ def test_workers_join_over_backhaul_and_exchange_data_over_shared_memory(
 ) -> None:
     with Client(addresses["backhaul"]) as client:
         client.wait_for_workers(2)
-        workers = client.scheduler_info()["workers"]
+        workers = client.nthreads()
         assert all(worker.startswith("backhaul://127.0.0.1:") for worker in workers)
         found = lanes(client)
         assert isinstance(found, dict)

@@ -32,7 +32,7 @@ def test_a_local_cluster_computes_over_shared_memory() -> None:
         Client(cluster) as client,
     ):
         assert cluster.scheduler_address.startswith("backhaul://127.0.0.1:")
-        workers = list(client.scheduler_info()["workers"])
+        workers = list(client.nthreads())
         assert all(worker.startswith("backhaul://127.0.0.1:") for worker in workers)
 
         x = da.random.default_rng(1).random((2000, 2000), chunks=(500, 500))

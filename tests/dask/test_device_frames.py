@@ -37,7 +37,7 @@ def cluster(**config):
 
 def main():
     with cluster(%s) as workers, Client(workers) as client:
-        a, b = sorted(client.scheduler_info()["workers"])
+        a, b = sorted(client.nthreads())
         run(client, a, b)
 
 def run(client, a, b):

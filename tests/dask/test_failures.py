@@ -71,7 +71,7 @@ def test_a_loop_that_is_held_up_for_longer_than_the_keep_alive_loses_nothing(sta
         "distributed.comm.timeouts.tcp": "500ms",
     }
     with dask.config.set(settings), Client(address_of(scheduler)) as client:
-        holder, other = sorted(client.scheduler_info()["workers"])
+        holder, other = sorted(client.nthreads())
         arrays = [client.submit(np.full, 500_000, number, workers=[holder]) for number in range(8)]
         wait(arrays, timeout=60)
         # Its event loop, not a thread beside it, while another wants what it has.
@@ -83,4 +83,4 @@ def test_a_loop_that_is_held_up_for_longer_than_the_keep_alive_loses_nothing(sta
         totals = client.gather(sums)
         assert totals == [500_000 * number for number in range(8)]
         blocking.join(60)
-        assert sorted(client.scheduler_info()["workers"]) == [holder, other]
+        assert sorted(client.nthreads()) == [holder, other]

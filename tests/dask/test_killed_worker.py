@@ -109,7 +109,8 @@ def test_a_job_gets_the_right_answer_though_a_worker_is_killed_midway(
         Event("go").set()
         np.testing.assert_allclose(future.result(timeout=120), expected)
     # The one that was killed is gone for good.
-    names = {worker["name"] for worker in client.scheduler_info()["workers"].values()}
+    found: Any = client.sync(client.scheduler.identity, n_workers=-1)  # type: ignore[union-attr]
+    names = {worker["name"] for worker in found["workers"].values()}
     assert names == set(cluster.workers)
 
 

@@ -64,7 +64,8 @@ def transfers(dask_worker):
 
 with Client(sys.argv[1], direct_to_workers=False) as client:
     client.wait_for_workers(4, timeout=60)
-    workers = {a: w["name"] for a, w in client.scheduler_info()["workers"].items()}
+    found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    workers = {a: w["name"] for a, w in found.items()}
     assert all(address.startswith("backhaul://10.77.0.") for address in workers), workers
     # From every worker to every other one, one after another; then again, with all connected.
     pairs = [(source, target) for source in workers for target in workers if source != target]

@@ -228,7 +228,7 @@ def only(frame: pd.DataFrame, receiver: str, sender: str, **values: str) -> Any:
 
 
 def test_each_link_is_told_with_its_samples_and_where_it_comes_from(client: Client) -> None:
-    a, b, c = client.scheduler_info(n_workers=-1)["workers"]
+    a, b, c = client.nthreads()
     move(client, a, b, 3, 4 * MIB)
     frame: Any = links(client)
     assert {column: str(dtype) for column, dtype in frame.dtypes.items()} | {
@@ -260,7 +260,7 @@ def test_each_link_is_told_with_its_samples_and_where_it_comes_from(client: Clie
 
 
 def test_the_page_says_what_to_expect_of_the_next_message(client: Client) -> None:
-    a, b, _ = client.scheduler_info(n_workers=-1)["workers"]
+    a, b, _ = client.nthreads()
     move(client, a, b, 2, 4 * MIB)
     frame: Any = links(client)
     samples = only(frame, b, a, size_class="1-16MiB").samples
@@ -279,7 +279,7 @@ def _expected(dask_scheduler: Any) -> dict[tuple[str, str], str]:
 
 
 def test_a_heartbeat_has_at_most_32_bytes_more_for_each_link(client: Client) -> None:
-    a, b, _ = client.scheduler_info(n_workers=-1)["workers"]
+    a, b, _ = client.nthreads()
     move(client, a, b, 1, 4 * MIB)
 
     def told(dask_worker: Any) -> list[tuple[int, int]]:
@@ -303,7 +303,7 @@ def test_what_is_copied_has_a_bandwidth() -> None:
         ) as cluster,
         Client(cluster) as client,
     ):
-        a, b = client.scheduler_info(n_workers=-1)["workers"]
+        a, b = client.nthreads()
         move(client, a, b, 6, 4 * MIB)
         row = only(links(client), b, a, size_class="1-16MiB")
         assert (row.lane, row.samples) == ("tcp", 6)

@@ -45,7 +45,8 @@ if __name__ == "__main__":
     ):
         print("scheduler:", cluster.scheduler_address, flush=True)
         client.wait_for_workers(3, timeout=60)
-        workers = {w["name"]: a for a, w in client.scheduler_info(n_workers=-1)["workers"].items()}
+        found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+        workers = {w["name"]: a for a, w in found.items()}
         print("ready: yes", flush=True)
         for number, line in enumerate(sys.stdin):
             sender, receiver, messages = json.loads(line)

@@ -354,7 +354,7 @@ def client() -> Iterator[Client]:
         Client(workers) as client,
     ):
         # What imports, threads and connections take is not in question.
-        addresses = sorted(client.scheduler_info()["workers"])
+        addresses = sorted(client.nthreads())
         first = client.scatter(np.ones(MIB), broadcast=True)
         wait([client.submit(np.sum, first, workers=[each], pure=False) for each in addresses])
         del first
@@ -389,7 +389,7 @@ def growth(before: list[Report], after: list[Report], name: str) -> int:
 
 
 def test_an_array_that_two_workers_use_is_held_once(client: Client) -> None:
-    a, b, *_ = sorted(client.scheduler_info()["workers"])
+    a, b, *_ = sorted(client.nthreads())
     before = ask_when_nothing_is_held(client)
     array = client.submit(np.ones, 8 * MIB, workers=[a])
     sums = [client.submit(np.sum, array, workers=[each], pure=False) for each in (a, b)]
@@ -403,7 +403,7 @@ def test_an_array_that_two_workers_use_is_held_once(client: Client) -> None:
 
 def test_a_broadcast_array_is_held_once(client: Client) -> None:
     before = ask_when_nothing_is_held(client)
-    workers = sorted(client.scheduler_info()["workers"])
+    workers = sorted(client.nthreads())
     array = client.scatter(np.ones(8 * MIB), broadcast=True)
     assert sorted(client.who_has(array)[array.key]) == workers
     sums = [client.submit(np.sum, array, workers=[each], pure=False) for each in workers]
@@ -415,7 +415,7 @@ def test_a_broadcast_array_is_held_once(client: Client) -> None:
 
 def test_a_replicated_result_is_held_once(client: Client) -> None:
     before = ask_when_nothing_is_held(client)
-    workers = sorted(client.scheduler_info()["workers"])
+    workers = sorted(client.nthreads())
     array = client.submit(np.ones, 8 * MIB)
     wait(array)
     client.replicate(array)
@@ -436,7 +436,7 @@ def elsewhere(nbytes: int) -> np.ndarray[Any, Any]:
 
 def test_what_lies_elsewhere_is_copied_once_and_lent(client: Client) -> None:
     ask_when_nothing_is_held(client)
-    a, b, *_ = sorted(client.scheduler_info()["workers"])
+    a, b, *_ = sorted(client.nthreads())
     array = client.submit(elsewhere, 8 * MIB, workers=[a])
     assert client.submit(np.sum, array, workers=[b]).result() == 0
     (lent,) = [each.statistics for each in ask(client) if each.statistics["leased_bytes"]]

@@ -52,6 +52,8 @@ OURS = {
     "held_results.py": {"ours"},
     # A task of a class of ours
     "kept_specs.py": {"self", "spec"},
+    # A message and an event that we made
+    "foretold.py": {"_running", "event", "message", "stimulus_id"},
     "flows.py": {"found", "names", "reported", "total"},
     # What a worker says of one comm
     "lane_map.py": {"found"},
@@ -114,8 +116,14 @@ OURS = {
     "ucx_keys.py": {"found", "variables"},
     # A step of ours, and a future of asyncio's that a coroutine gave us to wait for
     "waiting.py": {"_current", "awaited", "step"},
+    # What arrives
+    "streams.py": {"arrivals"},
+    # A line, and what arrives
+    "work_ahead.py": {"arrivals", "foretold", "found", "line"},
     # A queue of a class of ours
     "work_queue.py": {"work_queue"},
+    # An instruction for one worker, which nobody else has
+    "told.py": {"message"},
     # A lease
     "worker_slots.py": {"amounts", "inputs", "lease", "recs"},
 }
@@ -134,6 +142,8 @@ STATE = {
         "worker.active_threads[thread]",
         "worker.threads[self._key]",
     },
+    # As Worker.execute
+    "foretold.py": {"task_state.start_time"},
     # As SpillBuffer.__getitem__
     "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
     # As Scheduler._task_to_msg: an executor, as a user may name one

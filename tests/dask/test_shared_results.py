@@ -45,7 +45,7 @@ def test_what_a_task_writes_to_a_result_on_another_worker(share: bool) -> None:
         ) as workers,
         Client(workers) as client,
     ):
-        a, b = sorted(client.scheduler_info()["workers"])
+        a, b = sorted(client.nthreads())
         array = client.submit(np.ones, 4 * MIB, np.uint8, workers=[a])
         assert client.submit(np.sum, array, workers=[b]).result() == 4 * MIB
 

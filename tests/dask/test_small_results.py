@@ -484,7 +484,7 @@ CLIENT = """
 import operator, sys
 from distributed import Client
 with Client(sys.argv[1]) as client:
-    address = list(client.scheduler_info()["workers"])
+    address = list(client.nthreads())
     assert len(address) == 2, address
     for worker in address:
         future = client.submit(operator.add, 1, 2, workers=[worker], pure=False)

@@ -29,7 +29,7 @@ if __name__ == "__main__":
         n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0
     ) as cluster, Client(cluster) as client:
         assert client.submit(sum, [1, 2]).result() == 3
-        print(cluster.scheduler_address, *client.scheduler_info()["workers"])
+        print(cluster.scheduler_address, *client.nthreads())
         print("backhaul" in client.get_versions()["client"]["packages"])
     print("_Watch" in map(repr, sys.meta_path))
 """

@@ -83,7 +83,9 @@ def frame_of(client: Client) -> pd.DataFrame:
 
 
 def workers_of(client: Client) -> list[str]:
-    return list(client.scheduler_info(n_workers=-1)["workers"])
+    # Asked of the scheduler: what `scheduler_info` gives may be replaced by another answer, without
+    # workers, which the client asks for every two seconds.
+    return list(client.nthreads())
 
 
 def between(frame: pd.DataFrame, receiver: str, sender: str) -> pd.DataFrame:
@@ -250,7 +252,8 @@ def metrics_of(client: Client, worker: str | None) -> dict[str, float]:
     if worker is None:
         url = client.dashboard_link.replace("/status", "/metrics")
     else:
-        info = client.scheduler_info(n_workers=-1)["workers"][worker]
+        found: Any = client.sync(client.scheduler.identity, n_workers=-1)  # type: ignore[union-attr]
+        info = found["workers"][worker]
         url = f"http://{info['host']}:{info['services']['dashboard']}/metrics"
     with urllib.request.urlopen(url, timeout=60) as answer:
         lines = answer.read().decode().splitlines()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -25,12 +24,13 @@ from backhaul.dask.scheduler_slots import SchedulerSlots
 from backhaul.dask.slotted_worker import SlottedWorkerState, slots_of
 from backhaul.errors import ResourceError
 from tests.dask.conftest import Eventually
+from tests.dask.gates import Gates
 from tests.dask.slots_checks import check_slots
 from tests.dask.slotted_cluster import ISLANDS, all_is_free, cluster, gate, slots
 
 #: Tasks in the order in which they began, and what each of them waits for
 begun: list[Any] = []
-gates: dict[Any, threading.Event] = defaultdict(threading.Event)
+gates = Gates()
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,7 @@ def fresh_globals() -> Iterator[None]:
     gates.clear()
     yield
     gate.set()
-    for each in gates.values():
-        each.set()
+    gates.open_all()
 
 
 @resources(GPU=1, CPU=0)

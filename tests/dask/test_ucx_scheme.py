@@ -28,12 +28,12 @@ def main(scheme, claims):
         x = (da.ones((2000, 2000), chunks=(500, 500)) + 0).persist()
         assert (x + x.T).sum().compute() == 8_000_000
         # However that was placed: one array that has to travel.
-        here, there = client.scheduler_info()["workers"]
+        here, there = client.nthreads()
         lot = client.submit(np.arange, 1_000_000, workers=here)
         assert client.submit(len, lot, workers=there).result() == 1_000_000
         from backhaul.dask import lanes, transfers
         print("scheduler", cluster.scheduler_address)
-        print("workers", *sorted(client.scheduler_info()["workers"]))
+        print("workers", *sorted(client.nthreads()))
         print("lanes", *sorted(set(lanes(client).values())))
         print("sent", int(transfers(client)["bytes"].sum()))
 

@@ -129,10 +129,11 @@ def test_a_call_within_a_time_wakes_nobody_before(connected: Connected) -> None:
 def test_whoever_is_roused_returns_and_whoever_is_not_times_out(connected: Connected) -> None:
     async def main() -> None:
         lookout = Lookout(bridge_of(asyncio.get_running_loop()))
-        assert not lookout.rouse()
         with connected("shm") as (_a, b), ThreadPoolExecutor(1) as executor:
             request = b.recv_frames()
             lookout.watch(request)
+            # Before it comes
+            assert not lookout.rouse()
             assert not lookout.wait(request, 0.01)
             for _ in range(100):
                 waiting = await at_its_post(lookout, executor, request)

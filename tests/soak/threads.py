@@ -7,11 +7,11 @@
 
 Four threads share a client of a cluster of three workers with two threads each. Each submits random
 graphs of additions, asks for intermediate results in between, gathers, drops futures, and checks
-every number. A random worker dies by SIGKILL every few seconds. When a thread has waited for one
-thing for longer than ``--patience``, the state of the futures is printed, as the client, the
-scheduler and the workers have it, with the stacks of all threads; three times as long is a stall.
-Time in which this process does not run, on a machine that is too busy, does not count. The exit
-status is 1 after a stall or a wrong number.
+every number. A random worker dies by SIGKILL every few seconds, once all are there. When a thread
+has waited for one thing for longer than ``--patience``, the state of the futures is printed, as the
+client, the scheduler and the workers have it, with the stacks of all threads; three times as long
+is a stall. Time in which this process does not run, on a machine that is too busy, does not count.
+The exit status is 1 after a stall or a wrong number.
 """
 
 from __future__ import annotations
@@ -144,6 +144,10 @@ class Stress:
     def _kill(self, every_s: tuple[float, float]) -> None:
         rng = random.Random(f"{self._seed} kill")
         while not self._is_over.wait(rng.uniform(*every_s)):
+            # Where processes start slowly, none would be left to get anywhere.
+            scheduler: Any = self._cluster.scheduler
+            if len(scheduler.workers) < len(self._cluster.workers):
+                continue
             nanny = rng.choice(list(self._cluster.workers.values()))
             starting = nanny.process and nanny.process.process
             pid = starting and starting.pid
@@ -219,20 +223,19 @@ class Stress:
         show(f"{len(pending)} of {len(futures)} futures are not done")
         client: Any = self._client
         stream = client.scheduler_comm
-        show(f"stream {stream!r}: {vars(stream)}")
+        show(f"stream {stream!r}: {str(vars(stream))[:1000]}")
         show(f"reports {vars(client).get('_backhaul_thread_reports')!r}")
         for future in (pending or futures)[:3]:
             show(f"{future.key}: {future.status}, {vars(future)}")
             self._report_key(scheduler, str(future.key))
         for address, ws in scheduler.workers.items():
             show(f"worker {address} {ws.status}: processing {[ts.key for ts in ws.processing][:5]}")
+        processing = {
+            address: [str(ts.key) for ts in ws.processing][:5]
+            for address, ws in scheduler.workers.items()
+        }
         try:
-            states = client.run(
-                lambda dask_worker: [
-                    str(ts) for ts in dask_worker.state.tasks.values() if ts.state != "memory"
-                ],
-                on_error="return",
-            )
+            states = client.run(report_of_worker, processing, on_error="return")
         except Exception as error:
             show(f"workers do not answer: {error}")
         else:
@@ -250,6 +253,28 @@ class Stress:
             show(f"    needs {dependency.key}: {dependency.state} in {dependency.who_has}")
         for entry in scheduler.story(key)[-12:]:
             show(f"        {entry}")
+
+
+def report_of_worker(processing: dict[str, list[str]], dask_worker: Any = None) -> str:
+    """Tell what a worker makes of the tasks that the scheduler has it process."""
+    state = dask_worker.state
+    queue = getattr(dask_worker.executors["default"], "_work_queue", None)
+    line, ahead = getattr(queue, "line", None), getattr(queue, "ahead", None)
+    arrivals = getattr(ahead, "_arrivals", None)
+    lines = [
+        f"executing {[ts.key for ts in state.executing]}, ready {len(state.ready)}",
+        f"threads {dask_worker.active_threads}",
+        f"line {line and (line.foretold, line._ended, line._next, line._is_busy, line._is_called)}",
+    ]
+    if arrivals is not None:
+        said = (arrivals.is_handling, arrivals.taken, arrivals.may_look(), arrivals._request)
+        lines += [f"arrivals {said}", f"unhandled {str(arrivals.unhandled)[:1000]}"]
+    for key in processing.get(dask_worker.address, ()):
+        ts = state.tasks.get(key)
+        lines.append(f"{ts!r}: needs {[str(each) for each in ts.dependencies] if ts else None}")
+        for each in [key, *([dep.key for dep in ts.dependencies] if ts else ())]:
+            lines += [f"    {entry}" for entry in state.story(each)[-12:]]
+    return "\n        ".join(lines)
 
 
 # What a thread does

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from tests.wheels.pythons import found, machine
+from tests.wheels.unwinder import linked_against
 
 TARGETS = (
     "x86_64-unknown-linux-gnu",
@@ -51,18 +52,31 @@ def main() -> int:
         library = MUSL if "musl" in target else GLIBC
         print(f"Building for {target}", flush=True)
         command = [*build, "--target", target, "--compatibility", library]
-        subprocess.run(command, env=environment, check=True)
+        subprocess.run(command, env=_linking(target, environment), check=True)
     free_threaded = [python for python in found() if python.is_free_threaded]
     for python in free_threaded:
         print(f"Building for {python}", flush=True)
         target = f"{machine()}-unknown-linux-gnu"
         command = [*build, "--target", target, "--compatibility", GLIBC]
-        subprocess.run([*command, "--interpreter", python.path], env=environment, check=True)
+        command += ["--interpreter", str(python.path)]
+        subprocess.run(command, env=_linking(target, environment), check=True)
     if not free_threaded:
         print("No wheel for free-threaded Python: none is here (BACKHAUL_PYTHONS names others)")
     for target in missing:
         print(f"Rust cannot build for {target} here: rustup target add {target}", file=sys.stderr)
     return 1 if missing else 0
+
+
+def _linking(target: str, environment: dict[str, str]) -> dict[str, str]:
+    """Add to an environment what the linker is to be told."""
+    # The same one each time, or cargo would build everything again.
+    folder = Path(environment.get("CARGO_TARGET_DIR", "target")).resolve() / "unwinder" / target
+    folder.mkdir(parents=True, exist_ok=True)
+    # Cargo takes the first of these that is there.
+    names = ("RUSTFLAGS", f"CARGO_TARGET_{target.replace('-', '_').upper()}_RUSTFLAGS")
+    name = next((name for name in names if name in environment), names[-1])
+    options = [environment.get(name, ""), *linked_against(target, folder)]
+    return {**environment, name: " ".join(options).strip()}
 
 
 def _has_target(target: str) -> bool:

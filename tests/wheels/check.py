@@ -1,8 +1,9 @@
 """Checks what is to be published, and tries the wheel of this machine: ``make wheels``.
 
 auditwheel says which C library a wheel asks for, abi3audit whether it keeps to the stable ABI,
-twine whether its metadata can be shown. Then the wheel of this machine is installed into a new
-environment of each Python that is found, with the extra ``dask``, and ``smoke.py`` run there.
+twine whether its metadata can be shown, `unwinder` whose unwinder it has. Then the wheel of this
+machine is installed into a new environment of each Python that is found, with the extra ``dask``,
+and ``smoke.py`` and ``unwinder.py`` run there; with the first of them ``readme.py``, too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.wheels import unwinder
 from tests.wheels.pythons import Python, found, machine
 
 SMOKE = Path(__file__).with_name("smoke.py")
+README = Path(__file__).with_name("readme.py")
 #: What a wheel may ask for
 ALLOWED = re.compile(r"(manylinux_2_(\d+)|musllinux_1_2)_\w+")
 GLIBC_MAX = 28
@@ -29,6 +32,9 @@ def main(folder: Path) -> int:
         print(f"{folder} has no wheel", file=sys.stderr)
         return 1
     wrong = [wheel.name for wheel in wheels if not _keeps_its_word(wheel)]
+    for wheel in wheels:
+        if (said := unwinder.wrong_with(wheel)) is not None:
+            wrong.append(f"{wheel.name} {said}")
     tools = Path(sys.executable).parent
     stable = [wheel for wheel in wheels if "-abi3-" in wheel.name]
     if stable and not _runs([tools / "abi3audit", "--strict", "--summary", *stable]):
@@ -42,7 +48,7 @@ def main(folder: Path) -> int:
             print(f"{python}: no wheel for it")
             continue
         tried += 1
-        if not _works(fitting[0], python):
+        if not _works(fitting[0], python, reads=tried == 1):
             wrong.append(f"{fitting[0].name} under {python}")
     for each in wrong:
         print(f"wrong: {each}", file=sys.stderr)
@@ -54,7 +60,9 @@ def _keeps_its_word(wheel: Path) -> bool:
     """Tell whether a wheel asks for no newer C library than its name says."""
     command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = re.search(r'consistent with\s+the following platform tag:\s+"(\w+)"', shown.stdout)
+    # It breaks its lines by the length of the name.
+    words = " ".join(shown.stdout.split())
+    said = re.search(r'consistent with the following platform tag: "(\w+)"', words)
     print(f"{wheel.name}: {said[1] if said else shown.stdout + shown.stderr}")
     if said is None or not (allowed := ALLOWED.fullmatch(said[1])):
         return False
@@ -70,8 +78,8 @@ def _fits(wheel: Path, python: Python) -> bool:
     return abi == "abi3" and int(tag.removeprefix("cp3")) <= python.version[1]
 
 
-def _works(wheel: Path, python: Python) -> bool:
-    """Install it into a new environment, and run what is to work there."""
+def _works(wheel: Path, python: Python, *, reads: bool) -> bool:
+    """Install it into a new environment, and run what is to work there; README, if told to."""
     with tempfile.TemporaryDirectory() as folder:
         ours = Path(folder) / "bin" / "python"
         install: list[str | Path] = [
@@ -86,6 +94,8 @@ def _works(wheel: Path, python: Python) -> bool:
             _runs([python.path, "-m", "venv", folder])
             and _runs([*install, f"{wheel.resolve()}[dask]"])
             and _runs([ours, "-I", SMOKE])
+            and _runs([ours, "-I", Path(unwinder.__file__).resolve(), "--run"])
+            and (not reads or _runs([ours, "-I", README]))
         )
 
 

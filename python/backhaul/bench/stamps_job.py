@@ -40,7 +40,7 @@ _FUNCTIONS: Final = {
     "worker": {
         "distributed.worker:Worker.handle_stimulus": "state machine",
         "distributed.worker:Worker.get_data": "get data",
-        "backhaul.dask.execution:_Execution._call": "the function",
+        "backhaul.dask.execution:Execution._call": "the function",
         "backhaul.dask.comm:BackhaulComm.write_nowait": "write",
     },
 }

@@ -56,8 +56,9 @@ class TransposeSum(Job):
 
     def facts(self, client: Client) -> dict[str, Any]:
         """Give the sum, and by name of the worker what it fetched and from whom."""
-        workers = client.scheduler_info(n_workers=-1)["workers"]
-        names = {address: str(info["name"]) for address, info in workers.items()}
+        # Not `scheduler_info`: another answer, without workers, may take its place meanwhile.
+        found: Any = client.sync(client.scheduler.identity, n_workers=-1)  # type: ignore[union-attr]
+        names = {address: str(info["name"]) for address, info in found["workers"].items()}
         taken: dict[str, list[dict[str, Any]]] = client.run(_take_transfers)
         transfers = {
             names[worker]: [{**each, "who": names[each["who"]]} for each in log]

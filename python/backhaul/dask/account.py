@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from time import time
@@ -125,5 +126,7 @@ class Account:
 
 def account_of(scheduler: Scheduler) -> Account | None:
     """Find the account that a scheduler keeps; None if it keeps none."""
-    account = getattr(scheduler.handlers.get(SCHEDULER_HEARTBEAT.item), "__self__", None)
+    handler: Any = scheduler.handlers.get(SCHEDULER_HEARTBEAT.item)
+    # A core that has the scheduler's state hears of heartbeats first.
+    account = getattr(inspect.unwrap(handler), "__self__", None) if handler is not None else None
     return account if isinstance(account, Account) else None

@@ -57,6 +57,8 @@ class Arrivals:
         How many messages the event loop has taken.
     is_handling : bool
         Whether it is at work on what it has taken.
+    handle : callable
+        Handles a message in the event loop, at once.
     on_rest : callable
         Called by the event loop, without the lock, when it has handled all that it has taken.
     on_wait : callable
@@ -77,6 +79,7 @@ class Arrivals:
         self.taken = 0
         self.is_handling = True
         self.on_rest: Callable[[], None] = _nothing
+        self.handle: Callable[[Any], None] = _handle_nothing
         self.on_wait: Callable[[], None] = _nothing
         self._endpoint = endpoint
         self._deserialize = deserialize
@@ -150,13 +153,11 @@ class Arrivals:
 
     def readable(self) -> bool:
         """Tell whether the next `take` returns at once, as far as that is known."""
-        return bool(self.unhandled) or self._kept is not None or self._request.done()
+        return bool(self._unhandled) or self._kept is not None or self._request.done()
 
     def close(self) -> None:
-        """Let go of what is not taken; whoever waits returns."""
-        with self.lock:
-            self._unhandled.clear()
-            self._kept = None
+        """Have whoever waits return: nothing more arrives."""
+        # Without the lock: a thread that has it may wait for the one that closes.
         self._lookout.rouse()
 
     # Called by any thread
@@ -270,3 +271,7 @@ class Arrivals:
 
 def _nothing() -> None:
     """Stand for nobody who wants to know."""
+
+
+def _handle_nothing(_: Any) -> None:
+    """Stand for nobody who handles."""

@@ -48,8 +48,11 @@ _RIDE_S = 0.002
 #: nothing to do but to let go as well.
 _RIDING = frozenset({"client-releases-keys", "free-keys", "release-worker-data"})
 
-#: What Dask's client calls the comm of its stream
-_CLIENT_NAME = "Client->Scheduler"
+#: What Dask's clients and workers call the comms of their streams, and the switch for each
+_SHARED_BY_NAME = {
+    "Client->Scheduler": "hot-path.client-threads",
+    "Worker->Scheduler": "hot-path.worker-threads",
+}
 
 #: A batch above this is not kept in the log of recent messages, as in Dask.
 _LOGGED_BYTES_MAX = 1_000_000
@@ -268,10 +271,11 @@ def adopt(stream: BatchedSend, comm: Any) -> bool:
 
 
 def _class_for(stream: BatchedSend, comm: BackhaulComm) -> type[AdaptiveBatchedSend]:
-    """Tell what a stream becomes: of a client, one that its threads may send by, too."""
-    if comm.name != _CLIENT_NAME or not switched_on("hot-path.client-threads"):
+    """Tell what a stream becomes: of a client or worker, one that threads may send by, too."""
+    switch = _SHARED_BY_NAME.get(comm.name or "")
+    if switch is None or not switched_on(switch):
         return AdaptiveBatchedSend
-    # Only clients need it.
+    # A scheduler does not need it.
     from backhaul.dask.shared_stream import SharedBatchedSend
 
     return SharedBatchedSend if SHARED_STREAM.fits(stream) else AdaptiveBatchedSend

@@ -435,6 +435,11 @@ class BackhaulComm(Comm):
             arrived_bytes += frames_bytes
         return messages
 
+    @property
+    def arrivals(self) -> Arrivals | None:
+        """What arrives, if threads see it; else None."""
+        return self._arrivals
+
     def share(self) -> Arrivals:
         """Have threads see what arrives, too; called by the event loop that reads."""
         if self._arrivals is None:

@@ -52,7 +52,7 @@ from backhaul.dask.slotted_worker import lease_of
 from backhaul.dask.task_metrics import publish, recorder, seconds_in
 from backhaul.dask.work_queue import quicken
 
-__all__ = ["direct_start", "start_execution"]
+__all__ = ["Execution", "direct_start", "is_ordinary", "start_execution"]
 
 #: Pools that run a task as Dask's does
 _EXECUTORS = frozenset({ThreadPoolExecutor, BesideThreadPoolExecutor})
@@ -63,7 +63,7 @@ _EXECUTE = Worker.execute
 #: Dask's own log, for what Dask would log there.
 logger = logging.getLogger("distributed.worker")
 
-#: What `_Execution._finish` caused to be started, in this thread, at the moment.
+#: What `Execution._finish` caused to be started, in this thread, at the moment.
 _current = threading.local()
 
 #: Under this key Dask's worker collects what is measured during one of its instructions.
@@ -115,22 +115,30 @@ def start_execution(
         not isinstance(executor, ThreadPoolExecutor)
         or type(executor) not in _EXECUTORS
         or worker.status not in WORKER_ANY_RUNNING
-        or not _is_ordinary(worker, task_state)
+        or not is_ordinary(worker, task_state)
     ):
         return False
     if line is None:
-        quicken(executor, partial(_line_for, worker, executor))
+        quicken(executor, partial(_line_for, worker, executor), partial(_ahead_for, worker))
         line = getattr(executor._work_queue, "line", None)
     if execution is None:
-        execution = _Execution(worker, task_state, line)
+        execution = Execution(worker, task_state, line)
         if not execution.take_data():
             return False
     execution.submit(executor, span_id)
     return True
 
 
-def _is_ordinary(worker: Worker, task_state: Any) -> bool:
-    """Tell whether a task is a function that is called in a thread of the default pool."""
+def is_ordinary(worker: Worker, task_state: Any) -> bool:
+    """Tell whether a task is a function that is called in a thread of the default pool.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        Whose task it is.
+    task_state : object
+        Has the task's ``annotations`` and ``run_spec``.
+    """
     return (
         task_state.annotations is not None
         and "executor" not in task_state.annotations
@@ -141,11 +149,11 @@ def _is_ordinary(worker: Worker, task_state: Any) -> bool:
     )
 
 
-def _prepare(worker: Worker, line: Line, task_state: Any) -> _Execution | None:
+def _prepare(worker: Worker, line: Line, task_state: Any) -> Execution | None:
     """Make an item of a task that is ready; None if it goes Dask's way."""
-    if not _is_ordinary(worker, task_state):
+    if not is_ordinary(worker, task_state):
         return None
-    execution = _Execution(worker, task_state, line)
+    execution = Execution(worker, task_state, line)
     return execution if execution.take_data() else None
 
 
@@ -197,7 +205,7 @@ def _shown_as(theirs: Callable[..., Any]) -> Callable[[_Method], _Method]:
     return move
 
 
-class _Execution(asyncio.Future[None]):
+class Execution(asyncio.Future[None]):
     """One task on its way through the thread pool; an item of its queue.
 
     As a future it stands for the instruction where the worker waits for, or cancels, all that are
@@ -269,6 +277,12 @@ class _Execution(asyncio.Future[None]):
         finally:
             callbacks.reset(token)
         return True
+
+    def _take_given(self, data: dict[Any, Any]) -> None:
+        """Take inputs that somebody has looked up, in a context that is the task's alone."""
+        callbacks = context_meter._callbacks
+        callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
+        self._data = data
 
     def _inputs(self) -> dict[Any, Any]:
         task_state, data = self.task_state, self._worker.data
@@ -347,7 +361,7 @@ class _Execution(asyncio.Future[None]):
 
     def run(self) -> None:
         """Run the task, and those that come next; called by a thread of the pool."""
-        execution: _Execution | None = self
+        execution: Execution | None = self
         while execution is not None:
             execution = execution._run_and_report()
 
@@ -418,6 +432,13 @@ class _Execution(asyncio.Future[None]):
             delay_s = self._worker.scheduler_delay
             self._times = wall_s + delay_s, stop_s + delay_s
 
+    def tell_ahead(self) -> bool:
+        """Tell the scheduler that it has ended, if the event loop need not be the first to know.
+
+        Called by the thread that ran it, while the state machine is not told anything.
+        """
+        return False
+
     def finish(self) -> None:
         """Tell the state machine, or do so when it has named it; called by the event loop."""
         if self._is_named:
@@ -449,7 +470,7 @@ class _Execution(asyncio.Future[None]):
             event = self._broken_event(self._broken)
         self._drop()
         self._pace()
-        started: list[tuple[_Execution, ThreadPoolExecutor]] = []
+        started: list[tuple[Execution, ThreadPoolExecutor]] = []
         _current.started = started
         try:
             worker.handle_stimulus(event)
@@ -564,3 +585,11 @@ def _line_for(worker: Worker, executor: ThreadPoolExecutor) -> Line | None:
     line = Line(worker, executor)
     line.prepare = partial(_prepare, worker, line)
     return line
+
+
+def _ahead_for(worker: Worker, line: Line) -> Any:
+    """Make what has threads wait for messages, if that is switched on."""
+    # That imports this.
+    from backhaul.dask.work_ahead import work_ahead_for
+
+    return work_ahead_for(worker, line)

@@ -19,9 +19,11 @@ from backhaul.dask.private import (
     context_meter,
 )
 from backhaul.dask.small_results import CarryingTaskFinishedMsg, carried_value, carrying
+from backhaul.dask.told import ToldStimulus, told
 
 __all__ = [
     "add_copy",
+    "described_class",
     "direct_handle_event",
     "quick_finished_message",
     "quick_getitem",
@@ -83,12 +85,19 @@ _DESCRIBED_MAX = 1000
 _MADE_AT_RUN_TIME = 1 << 9
 
 
+def described_class(kind: Any) -> tuple[bytes, str] | None:
+    """Give the pickle and the name of a class as Dask sends them; None if they are not known."""
+    return _described.get(kind)
+
+
 def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable[..., Any]:
     """Make a `_get_task_finished_msg` that pickles a class like `int` once."""
 
     def _get_task_finished_msg(
         self: WorkerStateMachine, ts: Any, run_id: int, stimulus_id: str
     ) -> TaskFinishedMsg:
+        if type(stimulus_id) is ToldStimulus and stimulus_id.key == ts.key:
+            return told(original(self, ts, run_id=run_id, stimulus_id=stimulus_id))
         kind = ts.type
         described = None if self.validate else _described.get(kind)
         if described is None:

@@ -18,6 +18,7 @@ import dask.order
 import distributed.scheduler
 import distributed.utils
 import distributed.worker
+from distributed import get_worker, secede
 from distributed.security import Security
 
 from backhaul.dask.patching import Patch
@@ -133,6 +134,25 @@ PATCHES: tuple[Patch, ...] = (
             WorkerStateMachine._transition_to_memory: "a4e5ce4c6111",
             HeapSet: "c711cb774f6b",
             pool_worker: "f2ce8d32fd23",
+        },
+    ),
+    # Whoever asks for the worker of a task finds the task executing
+    Patch(
+        switch="hot-path.worker-threads",
+        owner=distributed.worker,
+        name="_worker_cvar",
+        replace="foretold.catching_up_variable",
+        read={
+            get_worker: "8fa2422e1856",
+            secede: "2390d7f2d0c6",
+            Worker._get_client: "a1b51ce73613",
+            WorkerStateMachine._handle_compute_task: "341fd97e4ff3",
+            WorkerStateMachine._transition_to_memory: "a4e5ce4c6111",
+            WorkerStateMachine._get_task_finished_msg: "38db9750edf3",
+            TaskFinishedMsg: "232e1fa070b3",
+            ExecuteSuccessEvent: "eb99624cc883",
+            pool_worker: "f2ce8d32fd23",
+            Worker.batched_send: "1572e111945b",
         },
     ),
     Patch(

@@ -33,7 +33,16 @@ from backhaul.dask.private import (
 )
 from backhaul.dask.slotted_worker import SlottedWorkerState, slots_of
 
-__all__ = ["Item", "Line", "event_loop_of", "runs_are_on", "settling_handle_stimulus"]
+__all__ = [
+    "ForetoldItem",
+    "Item",
+    "Line",
+    "event_loop_of",
+    "hear_of",
+    "line_of",
+    "runs_are_on",
+    "settling_handle_stimulus",
+]
 
 #: Most tasks that are laid out
 AHEAD_MAX: Final = 32
@@ -59,8 +68,31 @@ class Item(Protocol):
     def claim(self) -> None:
         """Note that a thread has taken it; called by that thread."""
 
+    def tell_ahead(self) -> bool:
+        """Tell the scheduler that it has ended, if that may be; called by its thread."""
+
     def finish(self) -> None:
         """Tell the state machine how it ended; called by the event loop."""
+
+
+class ForetoldItem(Item, Protocol):
+    """A task that a thread has begun before the event loop heard of it."""
+
+    run_id: int
+    #: Whether the state machine has heard that there is such a task
+    is_heard: bool
+
+    def adopt(self, task_state: Any) -> None:
+        """Belong to what the state machine has made of it; called by the event loop."""
+
+    def disown(self) -> None:
+        """Belong to nothing: the event loop has heard of it, and wants none."""
+
+    def is_running(self) -> bool:
+        """Tell whether its thread is at it."""
+
+    def value(self) -> tuple[Any, ...]:
+        """Give what it came to, alone; nothing while it runs, or if it raised."""
 
 
 class Line:
@@ -77,15 +109,23 @@ class Line:
     ----------
     prepare : callable
         Makes an `Item` of a task that is ready, with its inputs; None if it is no task for a run.
+    lock : threading.RLock
+        Held by the event loop while the state machine works, by threads while they take a task.
+    foretold : dict
+        Tasks that threads have begun and the state machine has not named, by key.
     """
 
     def __init__(self, worker: Worker, executor: Any) -> None:
         self._worker = worker
         self._executor = executor
         self.prepare: Callable[[Any], Item | None] = lambda _: None
+        #: Has the event loop handle what announces foretold tasks; False if it is at it
+        self.catch_up: Callable[[], bool] = _nothing_to_hear
         self._event_loop = event_loop_of(worker)
-        # The event loop holds it while the state machine works, threads while they take a task.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        self.foretold: dict[Any, ForetoldItem] = {}
+        #: How many more tasks a thread could begin at once, were they ready; none while others are
+        self._free_threads = 0
         self._next: deque[Item] = deque()
         self._ended: deque[Item] = deque()
         #: Those laid out, and those that threads have taken before the state machine named them
@@ -123,7 +163,7 @@ class Line:
             # The event loop was told that it left, or is about to be: it must hear of that first.
             self._call(self._leaver_ended, item)
             return None
-        with self._lock:
+        with self.lock:
             if (
                 self._next
                 and not is_last
@@ -136,8 +176,10 @@ class Line:
                 following = self._next.popleft()
                 following.claim()
             item.is_deferred = following is not None
+            is_told = not is_last and item.tell_ahead()
             self._ended.append(item)
-            calls = not self._is_called and (
+            # Who has told ahead has also said when the event loop is to know.
+            calls = not (is_told or self._is_called) and (
                 following is None or self._is_quiet or len(self._ended) >= RESULTS_MAX
             )
             if calls:
@@ -153,6 +195,11 @@ class Line:
             # The event loop has been closed, with the worker that would handle the result.
             if not self._event_loop.is_closed():
                 raise
+
+    def may_foretell(self) -> bool:
+        """Tell whether a task that came now would begin at once; the lock is held."""
+        running = sum(item.is_running() for item in self.foretold.values())
+        return not self._next and not self._is_busy and running < self._free_threads
 
     # Called by the event loop
 
@@ -170,10 +217,10 @@ class Line:
             # What it is told leads to this.
             original(self._worker, *stimuli)
             return
-        self._is_busy = True
         try:
+            self._hear()
             self._tell()
-            with self._lock:
+            with self.lock:
                 # A thread may have ended one since.
                 self._tell()
                 if stimuli:
@@ -185,6 +232,23 @@ class Line:
             # One of them broke off what was told.
             if self._ended:
                 self._event_loop.call_soon(self._settle)
+
+    def _hear(self) -> None:
+        """Have the state machine hear of what threads have begun, and none begin with more.
+
+        Else what comes now could take the thread that such a task has: the state machine would name
+        it later, though the scheduler knows its result already, and sends what needs it.
+        """
+        while True:
+            with self.lock:
+                self._is_busy = True
+                if all(item.is_heard for item in self.foretold.values()):
+                    return
+            self._is_busy = False
+            if not self.catch_up():
+                # This is how it hears of them.
+                self._is_busy = True
+                return
 
     def take(self, task_state: Any) -> Item | None:
         """Give what was made for a task that the state machine has named.
@@ -199,21 +263,30 @@ class Line:
         Item or None
             None if nothing was. A thread has it already if it is claimed.
         """
-        if task_state.key not in self._items:
+        key = task_state.key
+        if key not in self._items and key not in self.foretold:
             return None
-        with self._lock:
-            item = self._items.pop(task_state.key)
+        with self.lock:
+            foretold = self.foretold.pop(key, None)
+            if foretold is not None:
+                if foretold.run_id == task_state.run_id:
+                    foretold.adopt(task_state)
+                    return foretold
+                foretold.disown()
+            item = self._items.pop(key, None)
+            if item is None:
+                return None
             if not item.is_claimed:
                 self._next.remove(item)
             return item if item.task_state is task_state else None
 
     def end(self, item: Item) -> None:
         """Have the state machine told that a task has ended."""
-        with self._lock:
+        with self.lock:
             self._ended.append(item)
 
     def _settle(self) -> None:
-        with self._lock:
+        with self.lock:
             self._is_called = False
         self.handle(_tell_nothing, ())
 
@@ -223,7 +296,7 @@ class Line:
 
     def _tick(self) -> None:
         self._timer = None
-        with self._lock:
+        with self.lock:
             # Nothing has ended for that long: the next result is not to wait.
             self._is_quiet = not self._ended
         if not self._is_quiet:
@@ -245,12 +318,16 @@ class Line:
                 self._items[key] = item
         worker = self._worker
         state = worker.state
-        if not state.ready or not _is_plain(worker):
+        self._free_threads = 0
+        if not _is_plain(worker):
+            return
+        if not state.ready:
+            self._free_threads = state.nthreads - len(state.executing)
             return
         room_bytes = INPUT_BYTES_MAX
         for task_state in _first(state.ready, AHEAD_MAX):
             key = task_state.key
-            if key in self._items:
+            if key in self._items or key in self.foretold:
                 continue
             if dependencies := task_state.dependencies:
                 room_bytes -= sum(dependency.nbytes or 0 for dependency in dependencies)
@@ -297,6 +374,28 @@ def event_loop_of(worker: Worker) -> asyncio.AbstractEventLoop:
     return event_loop
 
 
+def line_of(worker: Worker) -> Line | None:
+    """Give the line of a worker's default pool; None if its threads take no tasks by themselves."""
+    queue: Any = getattr(worker.executors.get("default"), "_work_queue", None)
+    line: Line | None = getattr(queue, "line", None)
+    return line
+
+
+def hear_of(worker: Worker, key: Any) -> bool:
+    """Note that the state machine hears of a task now; tell whether a thread has begun with it."""
+    line = line_of(worker)
+    item = None if line is None else line.foretold.get(key)
+    if item is None:
+        return False
+    item.is_heard = True
+    return True
+
+
+def _nothing_to_hear() -> bool:
+    """Stand for nobody who foretells."""
+    return False
+
+
 def _tell_nothing(_: Worker) -> None:
     """Stand for Dask's function where there is no event of its own."""
 
@@ -305,8 +404,7 @@ def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., Non
     """Make a `Worker.handle_stimulus` that first tells what threads have done."""
 
     def handle_stimulus(self: Worker, *stims: Any) -> None:
-        queue: Any = getattr(self.executors.get("default"), "_work_queue", None)
-        line: Line | None = getattr(queue, "line", None)
+        line = line_of(self)
         if line is None:
             original(self, *stims)
         else:

@@ -25,6 +25,7 @@ from typing import Any, Final
 from backhaul.dask import batching
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.told import TOLD
 
 __all__ = ["SharedBatchedSend"]
 
@@ -96,6 +97,8 @@ class SharedBatchedSend(AdaptiveBatchedSend):
 
     def send(self, *msgs: Any) -> None:
         """Queue messages; they leave soon, in order; see `AdaptiveBatchedSend.send`."""
+        if len(msgs) == 1 and msgs[0] is TOLD:
+            return
         with self._lock:
             # The lock is free of threads; one that was interrupted may not have said so.
             self._sender = 0

@@ -38,6 +38,7 @@ __all__ = [
     "RESULT",
     "CarryingTaskFinishedMsg",
     "ResultCarrier",
+    "asked_bytes",
     "carried_value",
     "carrying",
     "install_for_scheduler",
@@ -132,14 +133,8 @@ def carried_value(state: WorkerStateMachine, ts: Any, nbytes: int) -> bytes | No
     bytes or None
         None if it is not asked for, not plain, or too large.
     """
-    if not _asked:
-        return None
-    bytes_max, worker_of = _asked.get(getattr(state, "address", ""), (-1, None))
-    worker = None if worker_of is None or nbytes > bytes_max else worker_of()
-    # Another worker of this process may have had the address before.
-    if worker is None or worker.state is not state:
-        return None
-    if len(worker.batched_stream.buffer) > _WAITING_MAX:
+    bytes_max = asked_bytes(state, nbytes)
+    if bytes_max is None:
         return None
     data = state.data
     if type(data) is SpillBuffer:
@@ -150,6 +145,31 @@ def carried_value(state: WorkerStateMachine, ts: Any, nbytes: int) -> bytes | No
     if ts.key not in data:
         return None
     return pickled_if_plain(data[ts.key], bytes_max)
+
+
+def asked_bytes(state: WorkerStateMachine, nbytes: int) -> int | None:
+    """Tell whether the scheduler of a worker asked for results of that size.
+
+    Parameters
+    ----------
+    state : distributed.worker_state_machine.WorkerState
+        Of the worker.
+    nbytes : int
+        What Dask says that the result takes.
+
+    Returns
+    -------
+    int or None
+        How many bytes it may have, pickled; None if it is not asked for.
+    """
+    if not _asked:
+        return None
+    bytes_max, worker_of = _asked.get(getattr(state, "address", ""), (-1, None))
+    worker = None if worker_of is None or nbytes > bytes_max else worker_of()
+    # Another worker of this process may have had the address before.
+    if worker is None or worker.state is not state:
+        return None
+    return None if len(worker.batched_stream.buffer) > _WAITING_MAX else bytes_max
 
 
 def install_for_worker(worker: Worker) -> None:

@@ -22,7 +22,9 @@ from backhaul.dask.private import (
     Worker,
     iscoroutinefunction,
 )
+from backhaul.dask.runs import hear_of
 from backhaul.dask.small_results import tell_scheduler
+from backhaul.dask.work_ahead import share_arrivals
 
 __all__ = ["draining_handle_stream", "handle_stream"]
 
@@ -49,7 +51,10 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
     """
     logger.info("Starting established connection to %s", comm.peer_address)
     tell_scheduler(server, comm)
+    arrivals = share_arrivals(server, comm) if isinstance(server, Worker) else None
     stream = _Stream(server.stream_handlers, comm, extra or {})
+    if arrivals is not None:
+        arrivals.handle = stream.handle_now
     try:
         while True:
             try:
@@ -82,6 +87,16 @@ class _Stream:
         #: Handlers seen, and how each is called.
         self._known: dict[str, _Handler] = {}
 
+    def handle_now(self, batch: Any) -> None:
+        """Handle a batch, none of which has a handler that is awaited."""
+        if self._comm.given_up():
+            return
+        try:
+            self.handle(batch).send(None)
+        except StopIteration:
+            return
+        raise RuntimeError(f"cannot be handled at once: {batch!r}")
+
     async def handle(self, batch: Any) -> bool:
         """Handle one batch; tells whether the stream goes on."""
         stimuli: list[Any] = []
@@ -105,8 +120,12 @@ class _Stream:
                 if self._extra:
                     message = {**self._extra, **message}
                 if known.event is not None:
+                    assert known.worker is not None
                     worker = known.worker
                     stimuli.append(known.event(**message))
+                    # A thread has begun with it, and may have ended it: before what comes next
+                    if known.event is compute_task_event and hear_of(worker, message["key"]):
+                        _stimulate(worker, stimuli)
                     continue
                 if worker is not None:
                     _stimulate(worker, stimuli)
@@ -121,6 +140,8 @@ class _Stream:
 
 
 def _stimulate(worker: Worker, stimuli: list[Any]) -> None:
+    if not stimuli:
+        return
     events = tuple(stimuli)
     stimuli.clear()
     worker.handle_stimulus(*events)

@@ -5,13 +5,23 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from backhaul.dask.instance_patches import EXECUTOR_QUEUE
 from backhaul.dask.private import ThreadPoolExecutor, threads_lock
 from backhaul.dask.runs import Line
 
-__all__ = ["WorkQueue", "quicken"]
+__all__ = ["Waits", "WorkQueue", "quicken"]
+
+
+class Waits(Protocol):
+    """Waits for items of a queue, and other things."""
+
+    def put(self, put: Callable[[Any], None], item: Any) -> None:
+        """Add an item by `put`, or give it to a thread that waits."""
+
+    def get(self, get: Callable[..., Any], timeout_s: float) -> Any:
+        """Take an item by `get`, or something else; `queue.Empty` if there is none in time."""
 
 
 class WorkQueue(queue.SimpleQueue[Any]):
@@ -19,6 +29,21 @@ class WorkQueue(queue.SimpleQueue[Any]):
 
     #: What the threads of the pool take without it
     line: Line | None = None
+    #: Waits for other things as well
+    ahead: Waits | None = None
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item; never waits."""
+        if self.ahead is None:
+            super().put(item)
+        else:
+            self.ahead.put(super().put, item)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take an item; `queue.Empty` if there is none in time."""
+        if self.ahead is None or not block or timeout is None:
+            return super().get(block, timeout)
+        return self.ahead.get(super().get, timeout)
 
     @property
     def queue(self) -> WorkQueue:
@@ -32,7 +57,11 @@ class WorkQueue(queue.SimpleQueue[Any]):
                 self.get_nowait()
 
 
-def quicken(executor: ThreadPoolExecutor, make_line: Callable[[], Line | None]) -> None:
+def quicken(
+    executor: ThreadPoolExecutor,
+    make_line: Callable[[], Line | None],
+    make_ahead: Callable[[Line], Waits | None],
+) -> None:
     """Give a thread pool that has no thread yet such a queue; others keep theirs.
 
     Parameters
@@ -41,6 +70,8 @@ def quicken(executor: ThreadPoolExecutor, make_line: Callable[[], Line | None]) 
         The pool.
     make_line : callable
         Makes the line that its threads are to take tasks from, or gives None.
+    make_ahead : callable
+        Makes what its threads are to wait for beside the queue, or gives None.
     """
     if isinstance(executor._work_queue, WorkQueue) or executor._threads:
         return
@@ -53,6 +84,8 @@ def quicken(executor: ThreadPoolExecutor, make_line: Callable[[], Line | None]) 
             if not executor._shutdown and not executor._threads and executor._work_queue.empty():
                 work_queue = WorkQueue()
                 if EXECUTOR_QUEUE.install(executor, work_queue):
-                    work_queue.line = make_line()
+                    line = work_queue.line = make_line()
+                    if line is not None:
+                        work_queue.ahead = make_ahead(line)
     finally:
         threads_lock.release()

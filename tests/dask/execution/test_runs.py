@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from operator import attrgetter
@@ -30,13 +28,14 @@ from distributed.worker_state_machine import ComputeTaskEvent, StealRequestEvent
 from backhaul.dask import activation
 from backhaul.dask.runs import AHEAD_MAX, Line
 from tests.dask.execution.tasks import cluster, is_idle
+from tests.dask.gates import Gates
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
 
 #: Names of tasks in the order in which they began, and what each waits for
 begun: list[Any] = []
-gates: dict[str, threading.Event] = defaultdict(threading.Event)
+gates = Gates()
 #: Keys of tasks that a thread took by itself
 taken: list[Any] = []
 
@@ -66,8 +65,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     activation.install()
     assert "hot-path.runs" in {patch.switch for patch in activation.installed()}
     yield
-    for gate in gates.values():
-        gate.set()
+    gates.open_all()
 
 
 def check(line: Line) -> None:
@@ -78,6 +76,9 @@ def check(line: Line) -> None:
     assert laid_out == ready[: len(laid_out)]
     assert len(state.executing) <= state.nthreads
     for key in list(line._worker.active_threads.values()):
+        # Its message is still to be handled, or the worker has been paused since.
+        if key in line.foretold:
+            continue
         assert state.tasks[key].state in ("executing", "long-running", "cancelled", "resumed")
 
 
@@ -118,10 +119,16 @@ def in_order(client: Client, *functions: Any) -> list[Any]:
 
 @cluster(1, config=ALL_AT_ONCE)
 async def test_a_thread_takes_tasks_in_the_order_of_the_state_machine(
-    client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
+    client: Client,
+    scheduler: Scheduler,
+    worker: Worker,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # It measures how far the scheduler's clock is off, which times of tasks are corrected by.
-    worker.periodic_callbacks["heartbeat"].stop()
+    # How far the scheduler's clock is off, which corrects times of tasks. Heartbeats measure
+    # it, badly on a busy machine, and those that are under way count.
+    uncorrected = property(lambda _: 0.0, lambda _, value: None)
+    monkeypatch.setattr(Worker, "scheduler_delay", uncorrected, raising=False)
     first = await hold(client, eventually)
     urgencies = random.Random(1).sample(range(100), 100)
     futures = [

@@ -27,6 +27,8 @@ from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
 from backhaul.dask import resources
+from backhaul.dask.account import account_of
+from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.scheduler_core import live
 from backhaul.dask.scheduler_core.live import LiveCore
 from backhaul.dask.scheduler_core.refusals import refusal
@@ -207,6 +209,26 @@ async def test_what_asks_for_resources_is_dasks() -> None:
         assert core.is_active
         assert await c.gather(c.map(asks, range(9))) == list(range(1, 10))
         assert not core.is_active
+
+
+@gen_test()
+async def test_a_task_that_came_as_a_pickle_stays_one() -> None:
+    async with cluster() as (c, s, core, _):
+        # There is `asks`, so whoever looks into functions of graphs looks into all of them.
+        future = c.submit(inc, 1)
+        assert await future == 2
+        assert core.is_active
+        assert type(s.tasks[future.key].run_spec) is KeptSpec
+
+
+@gen_test()
+async def test_the_account_of_transfers_is_there() -> None:
+    async with cluster() as (c, s, core, _):
+        before = account_of(s)
+        assert before is not None
+        assert await c.submit(inc, 1) == 2
+        assert core.is_active
+        assert account_of(s) is before
 
 
 @gen_test()

@@ -3,7 +3,7 @@
 ::
 
     git clone --branch 2026.7.1 https://github.com/dask/distributed DIR
-    .venv/bin/python -m pip install pytest-rerunfailures
+    .venv/bin/python -m pip install -r requirements/upstream.txt
     .venv/bin/python tests/dask/upstream/run.py DIR
 
 The checkout must be of the tag that is installed: the wheels have no tests. Each file runs twice,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.private import key_split, key_split_group
 from backhaul.dask.requests import anyone_asks, needs_of
 from backhaul.dask.scheduler_core.keys import KeyTexts
@@ -27,7 +28,11 @@ def is_plain(dsk: Mapping[Any, Any], asked: Mapping[str, Any]) -> bool:
     """
     if asked["actors"] or asked["annotations_by_type"] or asked["global_annotations"]:
         return False
-    if anyone_asks() and any(needs_of(node) is not None for node in dsk.values()):
+    # What came as a pickle asks for nothing, or the client would have sent a graph; to look into it
+    # would be to load it.
+    if anyone_asks() and any(
+        type(node) is not KeptSpec and needs_of(node) is not None for node in dsk.values()
+    ):
         return False
     ordered = asked["ordered"]
     return all(key in ordered and not _text_of(key).startswith(_SHUFFLE) for key in dsk)

@@ -5,6 +5,8 @@ they have is where it was, but for what is in the core: to read or write that is
 writes the core's state into Dask's objects and gives them their own classes back. A few attributes
 are answered by the core instead, as something reads them all the time; a collection that is empty
 there is the empty one that is here.
+
+All of this is for the thread of the event loop. Another thread has that one look (`home`).
 """
 
 from __future__ import annotations
@@ -88,11 +90,19 @@ class TasksOfCore(Mapping[Any, Any]):
 
     def __contains__(self, key: object) -> bool:
         live = self._live
-        return live.has_task(key) if live.is_active else key in live.scheduler.tasks
+        if not live.is_active:
+            return key in live.scheduler.tasks
+        if not live.home.is_here():
+            return live.home.do(lambda: key in self)
+        return live.has_task(key)
 
     def __len__(self) -> int:
         live = self._live
-        return live.core.task_count() if live.is_active else len(live.scheduler.tasks)
+        if not live.is_active:
+            return len(live.scheduler.tasks)
+        if not live.home.is_here():
+            return live.home.do(lambda: len(self))
+        return live.core.task_count()
 
     def get(self, key: Any, default: Any = None) -> Any:
         if key not in self:
@@ -105,9 +115,18 @@ class TasksOfCore(Mapping[Any, Any]):
         return self._escaped("tasks[…]")[key]
 
     def __iter__(self) -> Iterator[Any]:
-        if not len(self):
-            return iter(())
-        return iter(self._escaped("iter(tasks)"))
+        return iter(self._all("iter(tasks)"))
+
+    # Those of a dict, which another thread can copy at once while it changes.
+
+    def keys(self) -> Any:
+        return self._all("tasks.keys()").keys()
+
+    def values(self) -> Any:
+        return self._all("tasks.values()").values()
+
+    def items(self) -> Any:
+        return self._all("tasks.items()").items()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._escaped(f"tasks.{name}"), name)
@@ -117,6 +136,9 @@ class TasksOfCore(Mapping[Any, Any]):
 
     def __delitem__(self, key: Any) -> None:
         del self._escaped("del tasks[…]")[key]
+
+    def _all(self, what: str) -> Any:
+        return self._escaped(what) if len(self) else {}
 
     def _escaped(self, what: str) -> Any:
         self._live.escape(what)
@@ -141,7 +163,7 @@ class Guards:
         self._worker = self._class(WorkerState, self._worker_attributes())
         self._client = self._class(ClientState, [("wants_what", self._touch)])
         self._group = self._class(TaskGroup, [(name, self._touch) for name in _OF_GROUPS])
-        self._group.done = property(lambda group: live.core.is_group_done(group.name))
+        self._group.done = self._property("done", lambda group: live.core.is_group_done(group.name))
 
     def guard(self) -> None:
         """Change the classes of the scheduler, its workers and its clients."""
@@ -157,14 +179,17 @@ class Guards:
         guarded.tasks = property(
             lambda _: tasks, lambda _, value: live.written(SchedulerState, "tasks", value)
         )
-        guarded.transition_counter = property(
+        guarded.transition_counter = self._property(
+            "transition_counter",
             lambda _: live.core.transition_count(),
             lambda _, value: live.written(SchedulerState, "transition_counter", value),
         )
-        guarded.is_idle = property(lambda _: live.core.is_idle())
+        guarded.is_idle = self._property("is_idle", lambda _: live.core.is_idle())
         upstream_who_has = self._scheduler_class.get_who_has
 
         def get_who_has(self: Any, keys: Any = None) -> Any:
+            if not live.home.is_here():
+                return live.home.do(lambda: self.get_who_has(keys))
             if keys is None:
                 live.escape("who_has of all")
                 return upstream_who_has(self)
@@ -227,13 +252,37 @@ class Guards:
         made.__qualname__ = own.__qualname__
         return made
 
+    def _property(
+        self,
+        name: str,
+        read: Callable[[Any], Any],
+        write: Callable[[Any, Any], None] | None = None,
+    ) -> property:
+        """Make a property that is read and written in the thread of the event loop."""
+        home = self._live.home
+
+        # By name: there may be no guard any more when the event loop comes to it.
+        def read_at_home(one: Any) -> Any:
+            return read(one) if home.is_here() else home.do(lambda: getattr(one, name))
+
+        if write is None:
+            return property(read_at_home)
+
+        def write_at_home(one: Any, value: Any) -> None:
+            if home.is_here():
+                write(one, value)
+            else:
+                home.do(lambda: setattr(one, name, value))
+
+        return property(read_at_home, write_at_home)
+
     def _replicated_tasks(self, touched: property) -> property:
         live = self._live
 
         def read(self: Any) -> Any:
             return touched.__get__(self) if live.replicas is None else live.replicas
 
-        return property(read, touched.fset)
+        return self._property("replicated_tasks", read, touched.fset)
 
     def _remove_replicas(self) -> Any:
         live = self._live
@@ -267,7 +316,7 @@ class Guards:
             live.escape(f"{own.__name__}.{name} = …")
             setattr(self, name, value)
 
-        return property(read, write)
+        return self._property(name, read, write)
 
     def _touch_unless_empty(self, own: type, name: str) -> property:
         touched = self._touch(own, name)
@@ -279,7 +328,7 @@ class Guards:
                 return touched.__get__(self)
             return here(self)
 
-        return property(read, touched.fset)
+        return self._property(name, read, touched.fset)
 
     def _processing(self, own: type, name: str) -> property:
         touched = self._touch(own, name)
@@ -290,7 +339,7 @@ class Guards:
             # The one that is here is empty, as is the core's while nothing runs.
             return here(self) if live.core.is_idle() else touched.__get__(self)
 
-        return property(read, touched.fset)
+        return self._property(name, read, touched.fset)
 
     def _nbytes(self, own: type, name: str) -> property:
         touched = self._touch(own, name)
@@ -302,7 +351,7 @@ class Guards:
             except KeyError:
                 return 0
 
-        return property(read, touched.fset)
+        return self._property(name, read, touched.fset)
 
 
 def raw_reader(own: type, name: str) -> Callable[[Any], Any]:

@@ -27,6 +27,7 @@ from backhaul.dask.scheduler_core.failures import found_failure
 from backhaul.dask.scheduler_core.graphs import is_plain
 from backhaul.dask.scheduler_core.guards import Guards
 from backhaul.dask.scheduler_core.handlers import Handlers
+from backhaul.dask.scheduler_core.home import Home
 from backhaul.dask.scheduler_core.keys import KeyTexts
 from backhaul.dask.scheduler_core.payloads import LivePayloads
 from backhaul.dask.scheduler_core.refusals import refusal, settings_of
@@ -84,11 +85,13 @@ class LiveCore:
         How often it came back, by what was touched, or what happened.
     upstream_create : callable
         What makes tasks of a graph otherwise.
-    core, texts, specs, spans, window, results : object
-        While it is active: the core; the texts of keys; what to run and the id of the span, by
-        text; the spans; the in-flight window and the small results, or None.
+    home, core, texts, specs, spans, window, results : object
+        While it is active: the thread that works on it; the core; the texts of keys; what to run
+        and the id of the span, by text; the spans; the in-flight window and the small results, or
+        None.
     """
 
+    home: Home
     core: SchedulerCore
     texts: KeyTexts
     specs: dict[str, tuple[Any, str | None]]
@@ -110,6 +113,7 @@ class LiveCore:
         scheduler = self.scheduler
         if refusal(scheduler) is not None:
             return False
+        self.home = Home()
         self.texts = KeyTexts()
         self.core = adopt(
             scheduler,
@@ -136,12 +140,22 @@ class LiveCore:
     def escape(self, reason: str) -> None:
         """Write the state into Dask's objects, for as long as there are tasks.
 
+        Another thread than that of the event loop waits until that one has done so.
+
         Parameters
         ----------
         reason : str
             What was touched, or happened; for `escapes`.
+
+        Raises
+        ------
+        EscapeError
+            If the event loop does not do so for another thread.
         """
         if not self.is_active:
+            return
+        if not self.home.is_here():
+            self.home.do(lambda: self.escape(reason))
             return
         logger.debug("The scheduler's state leaves the core: %s", reason)
         self.escapes[reason] = self.escapes.get(reason, 0) + 1

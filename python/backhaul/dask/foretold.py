@@ -1,0 +1,238 @@
+"""A task that a thread of a worker has begun before the event loop heard of it.
+
+It is an `Execution` as any other, but for what the state machine has not made yet: what the task is
+comes from the scheduler's message, and belongs to the state machine's task once that exists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from distributed import Status
+
+from backhaul.dask.execution import Execution
+from backhaul.dask.fast_paths import described_class
+from backhaul.dask.plain_events import execute_success_event
+from backhaul.dask.plain_values import pickled_if_plain
+from backhaul.dask.private import Worker, time
+from backhaul.dask.runs import Line
+from backhaul.dask.small_results import asked_bytes
+from backhaul.dask.told import ToldStimulus
+
+__all__ = ["Announced", "Foretold", "catching_up_variable"]
+
+#: The foretold task that this thread runs
+_running = threading.local()
+
+#: How often a task that waits for the event loop looks whether there is one still
+_LOOK_S: Final = 0.2
+
+
+class Announced:
+    """What the scheduler's message says of a task, until the state machine has one."""
+
+    __slots__ = (
+        "annotations",
+        "dependencies",
+        "dependents",
+        "key",
+        "run_id",
+        "run_spec",
+        "start_time",
+        "state",
+    )
+
+    def __init__(self, message: dict[str, Any]) -> None:
+        self.key = message["key"]
+        self.run_id = message["run_id"]
+        self.run_spec = message["run_spec"]
+        self.annotations = message["annotations"]
+        self.dependencies = self.dependents = ()
+        self.state = "executing"
+        self.start_time = 0.0
+
+
+class Foretold(Execution):
+    """One task that a thread begins by itself.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        Whose task it is.
+    announced : Announced
+        The task.
+    line : Line
+        Of the pool.
+    call_loop : callable
+        Has the event loop take what has arrived, now.
+    """
+
+    __slots__ = ("_call_loop", "_on_named", "_stimulus_id", "is_disowned", "is_heard", "run_id")
+
+    def __init__(
+        self,
+        worker: Worker,
+        announced: Announced,
+        line: Line,
+        call_loop: Callable[[], None],
+    ) -> None:
+        super().__init__(worker, announced, line)
+        self.run_id = announced.run_id
+        self._call_loop = call_loop
+        #: The id with which the scheduler was told of its end
+        self._stimulus_id: ToldStimulus | None = None
+        self._on_named: threading.Event | None = None
+        self.is_disowned = False
+        self.is_heard = False
+
+    def take_given(self, data: dict[Any, Any], context: contextvars.Context) -> None:
+        """Take inputs that are known to be here; to be run in the context that is given."""
+        self._take_given(data)
+        self._context = context
+
+    def adopt(self, task_state: Any) -> None:
+        """Belong to what the state machine has made of it; called by the event loop."""
+        task_state.start_time = self.task_state.start_time
+        self.task_state = task_state
+        if task_state.dependencies and self._context is not None:
+            # They count as read. One that is not there was when it was read.
+            with contextlib.suppress(KeyError):
+                self._context.run(self._inputs)
+
+    def disown(self) -> None:
+        """Belong to nothing: the event loop has heard of it, and wants none."""
+        self.is_disowned = True
+        if self._on_named is not None:
+            self._on_named.set()
+
+    def is_running(self) -> bool:
+        """Tell whether its thread is at it."""
+        return not self._ended_s
+
+    def value(self) -> tuple[Any, ...]:
+        """Give what it came to, alone; nothing while it runs, or if it raised."""
+        # As one, for a thread that looks while another one ends it.
+        outcome, error, broken = self._outcome, self._error, self._broken
+        if self._ended_s and error is None and broken is None and outcome is not None:
+            return (outcome[0],)
+        return ()
+
+    def name(self, span_id: str | None) -> None:
+        super().name(span_id)
+        if self._on_named is not None:
+            self._on_named.set()
+
+    def run(self) -> None:
+        """Run the task, and those that come next; called by a thread of the pool."""
+        _running.task = self
+        try:
+            following = self._run_and_report()
+        finally:
+            _running.task = None
+        if following is not None:
+            following.run()
+
+    def tell_ahead(self) -> bool:
+        if self._is_named:
+            return False
+        message = self._finished_message()
+        if message is None:
+            self._call_loop()
+            return False
+        worker = self._worker
+        stream: Any = worker.batched_stream
+        if not stream.send_in_thread(message):
+            # Behind what it has to do: the comm is being closed, or somebody has replaced it.
+            self.get_loop().call_soon_threadsafe(_send, worker, message)
+        stream.flush_in_thread()
+        return True
+
+    def catch_up(self) -> None:
+        """Have the event loop hear of it, and wait; called by the task itself."""
+        with self._line_lock():
+            if self._is_named or self.is_disowned:
+                return
+            named = self._on_named = threading.Event()
+        self._call_loop()
+        while not named.wait(_LOOK_S):
+            if self.get_loop().is_closed() or self._worker.status in _ENDED:
+                return
+
+    def _line_lock(self) -> Any:
+        assert self._line is not None
+        return self._line.lock
+
+    def _finished_message(self) -> dict[str, Any] | None:
+        """Make the message that it has finished; None if that is the event loop's to say."""
+        if self._error is not None or self._broken is not None or self.cancelled():
+            return None
+        value, nbytes, kind = self._outcome
+        described = described_class(kind)
+        if described is None:
+            return None
+        start_s, stop_s = self._times
+        self._stimulus_id = stimulus_id = ToldStimulus(f"task-finished-{time()}")
+        stimulus_id.key = self._key
+        message = {
+            "op": "task-finished",
+            "status": "OK",
+            "key": self._key,
+            "run_id": self.run_id,
+            "nbytes": nbytes,
+            "type": described[0],
+            "typename": described[1],
+            "metadata": {},
+            "thread": self._thread,
+            "startstops": [{"action": "compute", "start": start_s, "stop": stop_s}],
+            "stimulus_id": str(stimulus_id),
+        }
+        bytes_max = asked_bytes(self._worker.state, nbytes)
+        if bytes_max is not None:
+            pickled = pickled_if_plain(value, bytes_max)
+            if pickled is not None:
+                message["value"] = pickled
+        return message
+
+    def _event(self) -> Any:
+        if self._stimulus_id is None:
+            return super()._event()
+        start_s, stop_s = self._times
+        value, nbytes, kind = self._outcome
+        if self._worker.digests is not None:
+            self._worker.digests["task-duration"].add(max(0, stop_s - start_s))
+        event = execute_success_event(self._key, self._run_id, value, start_s, stop_s, nbytes, kind)
+        event.stimulus_id = self._stimulus_id
+        return event
+
+
+#: A worker that handles no messages any more
+_ENDED: Final = frozenset({Status.closing, Status.closed, Status.failed, Status.stopped})
+
+
+def _send(worker: Worker, message: dict[str, Any]) -> None:
+    worker.batched_send(message)
+
+
+class _CatchingUp:
+    """The context variable of a task's worker: whoever asks for it finds the task executing."""
+
+    def __init__(self, variable: contextvars.ContextVar[Worker]) -> None:
+        self.variable = variable
+        self.set = variable.set
+        self.reset = variable.reset
+        self.name = variable.name
+
+    def get(self, *default: Any) -> Any:
+        task: Foretold | None = getattr(_running, "task", None)
+        if task is not None:
+            task.catch_up()
+        return self.variable.get(*default)
+
+
+def catching_up_variable(original: Any) -> Any:
+    """Make the variable of `distributed.get_worker` one that has the event loop catch up."""
+    return _CatchingUp(original)

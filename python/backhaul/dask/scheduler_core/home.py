@@ -1,0 +1,90 @@
+"""The thread of a scheduler's event loop, which alone works on a core and on what escapes from it.
+
+A scheduler of `LocalCluster` lives in the process of the program, which may look at it from any
+thread. Were the state converted there, the event loop would go on in the middle of it. So the
+event loop looks in the place of the other thread, which waits for that. Where it does not, as it
+waits for that very thread or is gone, the look is refused: half a state is worse than none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeVar
+
+from backhaul.errors import EscapeError
+
+__all__ = ["WAIT_S_MAX", "Home"]
+
+_T = TypeVar("_T")
+
+#: How long another thread waits for the event loop: longer than an escape of a million tasks takes
+WAIT_S_MAX: Final = 30.0
+
+
+class Home:
+    """The thread that makes this, and the event loop that runs in it.
+
+    Raises
+    ------
+    RuntimeError
+        If none does.
+    """
+
+    def __init__(self) -> None:
+        self._event_loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def is_here(self) -> bool:
+        """Tell whether the caller is in that thread."""
+        return threading.get_ident() == self._thread
+
+    def do(self, look: Callable[[], _T]) -> _T:
+        """Have the event loop call a function, and wait for it; for callers in other threads.
+
+        Parameters
+        ----------
+        look : callable
+            What to call.
+
+        Returns
+        -------
+        object
+            What that gives. What it raises is raised here.
+
+        Raises
+        ------
+        EscapeError
+            If the event loop is closed, or has not come to it in `WAIT_S_MAX`. It will not, then.
+        """
+        answer: Future[_T] = Future()
+
+        def answered() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                answer.set_result(look())
+            except BaseException as error:
+                answer.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+
+        try:
+            self._event_loop.call_soon_threadsafe(answered)
+        except RuntimeError as error:
+            raise EscapeError("the scheduler's event loop is closed") from error
+        try:
+            return answer.result(WAIT_S_MAX)
+        except TimeoutError:
+            # What the function raises may be that, too; and it may have begun just now.
+            if answer.done() or not answer.cancel():
+                return answer.result()
+            raise EscapeError(
+                f"the scheduler's event loop has not answered for {WAIT_S_MAX:.0f} s, which thread "
+                f"{threading.current_thread().name!r} has waited for"
+            ) from None
+        finally:
+            # An interrupt of this thread, say
+            answer.cancel()

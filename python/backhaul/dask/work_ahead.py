@@ -1,0 +1,333 @@
+"""Threads of a worker that begin with the next task before the event loop hears of it.
+
+A chain of tasks passes the event loop of its worker twice for each: the message that there is a
+task wakes it, its state machine names the task, a thread of the pool is woken, and wakes the event
+loop again when the task has ended. Here an idle thread waits for the scheduler's messages itself
+(`backhaul.dask.arrivals`). A plain task that the state machine would begin at once it runs, and
+tells the scheduler of its end; the event loop hears of all of it `BEHIND_S` later at the latest,
+and takes the state machine through the same steps. docs/design/reading-ahead.md says when, and why
+nobody sees a difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, Final
+
+from backhaul.dask.arrivals import Arrivals
+from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.config import switched_on
+from backhaul.dask.execution import is_ordinary
+from backhaul.dask.foretold import Announced, Foretold
+from backhaul.dask.private import Worker
+from backhaul.dask.runs import Line
+from backhaul.dask.shared_stream import SharedBatchedSend
+
+__all__ = ["WorkAhead", "share_arrivals", "work_ahead_for"]
+
+#: How long the event loop may be behind
+BEHIND_S: Final = 0.005
+
+#: How long a thread leaves messages alone that are for the event loop
+_REST_S: Final = 0.02
+
+_MISSING: Final = object()
+
+
+class WorkAhead:
+    """What idle threads of one worker do: they wait for tasks, from the queue or the scheduler.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker.
+    line : Line
+        Of its default pool.
+    arrivals : Arrivals
+        Messages of its scheduler.
+    """
+
+    def __init__(self, worker: Worker, line: Line, arrivals: Arrivals) -> None:
+        self._worker = worker
+        self._line = line
+        self._arrivals = arrivals
+        #: Copied for each task: what a message of the scheduler is handled in
+        self._context = contextvars.copy_context()
+        #: Held by the thread that waits for messages
+        self._post = threading.Lock()
+        #: Of the two below, and of what is put into the queue
+        self._lock = threading.Lock()
+        self._is_waiting = False
+        self._handed: Any = None
+        #: Of what the event loop has not taken: how much was looked at, what it frees, and whether
+        #: there is something that it has to handle first
+        self._taken = -1
+        self._seen = 0
+        self._freed: set[Any] = set()
+        self._is_blocked = False
+        arrivals.on_rest = self._on_rest
+        line.catch_up = self._catch_up
+
+    # Called by the queue
+
+    def put(self, put: Callable[[Any], None], item: Any) -> None:
+        """Hand an item to the thread that waits for messages, or put it into the queue."""
+        with self._lock:
+            if not self._is_waiting:
+                put(item)
+                return
+            if self._handed is None:
+                self._handed = item
+            # Without an item, or with a second one, the queue is to be looked at.
+            if self._handed is not item or item is None:
+                put(item)
+        self._arrivals.rouse(or_next=True)
+
+    def get(self, get: Callable[[bool, float | None], Any], timeout_s: float) -> Any:
+        """Wait for an item of the queue, or a task that the scheduler sends.
+
+        Raises
+        ------
+        queue.Empty
+            If there is none in that time.
+        """
+        if not self._post.acquire(blocking=False):
+            return get(True, timeout_s)
+        try:
+            with self._lock:
+                with contextlib.suppress(queue.Empty):
+                    return get(False, None)
+                self._is_waiting = True
+            item: Any = None
+            rest_s = 0.0
+            try:
+                item, rest_s = self._wait(timeout_s)
+            finally:
+                item = self._leave(item)
+            if item is not None:
+                return item
+        finally:
+            self._post.release()
+        return get(True, rest_s) if rest_s else get(False, None)
+
+    def _leave(self, item: Any) -> Any:
+        """Wait for messages no longer; gives what this thread is to run."""
+        with self._lock:
+            self._is_waiting = False
+            handed, self._handed = self._handed, None
+        if item is None:
+            return handed
+        if handed is not None:
+            # It came while this thread found something else: to whoever is next.
+            executor: Any = self._worker.executors["default"]
+            executor._work_queue.put(handed)
+        return item
+
+    def _wait(self, timeout_s: float) -> tuple[Foretold | None, float]:
+        """Wait for a task, an item or the end of the time.
+
+        Gives the task, and for how long to wait for items alone.
+        """
+        deadline_s = monotonic() + timeout_s
+        arrivals = self._arrivals
+        while True:
+            if self._handed is not None or not self._queue_is_empty():
+                return None, 0.0
+            found, is_blind = self._look()
+            left_s = deadline_s - monotonic()
+            if found is not None or left_s <= 0:
+                return found, 0.0
+            if is_blind:
+                return None, min(left_s, _REST_S)
+            arrivals.wait(left_s)
+
+    def _queue_is_empty(self) -> bool:
+        executor = self._worker.executors.get("default")
+        work_queue: Any = getattr(executor, "_work_queue", None)
+        return work_queue is None or bool(work_queue.empty())
+
+    def _look(self) -> tuple[Foretold | None, bool]:
+        """Look at what has arrived: a task to run, and whether this thread can see no more."""
+        arrivals = self._arrivals
+        with arrivals.lock:
+            arrivals.receive()
+            if arrivals.is_handling:
+                # The event loop takes what there is by itself, when it has handled the rest.
+                return None, not arrivals.may_look()
+            if arrivals.taken != self._taken:
+                self._taken = arrivals.taken
+                self._seen = 0
+                self._freed.clear()
+                self._is_blocked = False
+            batches = arrivals.unhandled
+            fresh = batches[self._seen :]
+            self._seen = len(batches)
+            if not arrivals.may_look():
+                self._is_blocked = True
+            elif not fresh:
+                return None, False
+            found = None if self._is_blocked else self._task_among(fresh)
+            # What is to be handled now may have come with the task.
+            arrivals.call(0.0 if self._is_blocked else BEHIND_S)
+            return found, not arrivals.may_look()
+
+    def _task_among(self, batches: list[Any]) -> Foretold | None:
+        """Begin with the one task among some messages; notes whether others are for the loop."""
+        announced: Any = None
+        for batch in batches:
+            for message in _messages(batch):
+                op = message.get("op")
+                if op == "free-keys":
+                    self._freed.update(message["keys"])
+                elif op == "compute-task" and announced is None:
+                    announced = message
+                else:
+                    self._is_blocked = True
+                    return None
+        if announced is None:
+            return None
+        found = self._begin(announced)
+        if found is None:
+            self._is_blocked = True
+        return found
+
+    def _begin(self, message: dict[str, Any]) -> Foretold | None:
+        """Make an item of a task that the state machine would begin with at once."""
+        line, worker = self._line, self._worker
+        key = message["key"]
+        with line.lock:
+            if (
+                not line.may_foretell()
+                or key in line.foretold
+                or key in worker.state.tasks
+                or message["actor"]
+                or message["resource_restrictions"]
+            ):
+                return None
+            announced = Announced(message)
+            if not is_ordinary(worker, announced):
+                return None
+            data = self._data_of(message["who_has"])
+            if data is None:
+                return None
+            found = Foretold(worker, announced, line, self._arrivals.call)
+            context = self._context.copy()
+            context.run(found.take_given, data, context)
+            found.claim()
+            line.foretold[key] = found
+            return found
+
+    def _data_of(self, who_has: Mapping[Any, Any]) -> dict[Any, Any] | None:
+        """Look up inputs of a task; None if one is not here, or not for sure."""
+        found: dict[Any, Any] = {}
+        data: Any = self._worker.data
+        # What is on disk is for the event loop to read.
+        memory: Any = data if type(data) is dict else getattr(data, "fast", None)
+        if memory is None:
+            return None
+        for key in who_has:
+            if key in self._freed:
+                return None
+            foretold = self._line.foretold.get(key)
+            if foretold is not None:
+                result = foretold.value()
+                if not result:
+                    return None
+                found[key] = result[0]
+                continue
+            value = memory.get(key, _MISSING)
+            if value is _MISSING:
+                return None
+            found[key] = value
+        return found
+
+    # Called by the event loop
+
+    def _catch_up(self) -> bool:
+        """Handle what announces tasks that threads have begun; False if that is being done."""
+        arrivals = self._arrivals
+        while True:
+            with arrivals.lock:
+                if arrivals.is_handling or not self._announces_foretold(arrivals.unhandled):
+                    return False
+                # What a thread has acted on has no handler that is awaited.
+                batch = arrivals.first()
+                arrivals.drop_first()
+                # Threads look at what is left as if it had come now.
+                self._seen = max(0, self._seen - 1)
+                self._taken = arrivals.taken
+                arrivals.is_handling = True
+            try:
+                arrivals.handle(batch)
+            finally:
+                arrivals.is_handling = False
+            if all(item.is_heard for item in tuple(self._line.foretold.values())):
+                return True
+
+    def _announces_foretold(self, batches: list[Any]) -> bool:
+        foretold = self._line.foretold
+        return any(
+            message.get("op") == "compute-task"
+            and (item := foretold.get(message["key"])) is not None
+            and not item.is_heard
+            for batch in batches
+            for message in _messages(batch)
+        )
+
+    def _on_rest(self) -> None:
+        """Let go of tasks that the event loop has heard of and not named: they were taken back."""
+        foretold = self._line.foretold
+        if not foretold or not self._arrivals.is_handling:
+            return
+        with self._arrivals.lock, self._line.lock:
+            waiting = {
+                message["key"]
+                for batch in self._arrivals.unhandled
+                for message in _messages(batch)
+                if message.get("op") == "compute-task"
+            }
+            tasks = self._worker.state.tasks
+            for key, item in list(foretold.items()):
+                if key not in waiting and key not in tasks:
+                    del foretold[key]
+                    item.disown()
+
+
+def _messages(batch: Any) -> list[dict[str, Any]]:
+    """Give the messages of a batch; one that is no dictionary as an empty one."""
+    messages = batch if isinstance(batch, (list, tuple)) else (batch,)
+    return [message if type(message) is dict else {} for message in messages]
+
+
+def share_arrivals(worker: Worker, comm: BackhaulComm) -> Arrivals | None:
+    """Have threads of a worker see what its scheduler sends, if they are to."""
+    if (
+        switched_on("hot-path.worker-threads")
+        and type(worker.batched_stream) is SharedBatchedSend
+        and worker.batched_stream.comm is comm
+        and type(comm) is BackhaulComm
+    ):
+        return comm.share()
+    return None
+
+
+def work_ahead_for(worker: Worker, line: Line) -> WorkAhead | None:
+    """Make what has idle threads of a worker wait for messages; None if they do not see them."""
+    # That imports this.
+    from backhaul.dask.activation import installed
+
+    stream = worker.batched_stream
+    comm = getattr(stream, "comm", None)
+    if type(stream) is not SharedBatchedSend or type(comm) is not BackhaulComm:
+        return None
+    arrivals = comm.arrivals
+    if arrivals is None or not any(
+        patch.replace == "foretold.catching_up_variable" for patch in installed()
+    ):
+        return None
+    return WorkAhead(worker, line, arrivals)

@@ -1,0 +1,400 @@
+"""Threads of workers that begin with tasks before the event loop hears of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from distributed import (
+    Client,
+    Nanny,
+    Scheduler,
+    Worker,
+    WorkerPlugin,
+    get_worker,
+    rejoin,
+    secede,
+    worker_client,
+)
+from distributed.core import Status
+
+from backhaul.dask import activation
+from backhaul.dask.foretold import Foretold
+from backhaul.dask.work_ahead import WorkAhead
+from tests.dask.execution.tasks import cluster
+
+if TYPE_CHECKING:
+    from tests.dask.conftest import Eventually
+
+#: Keys that threads have begun with by themselves, and those whose end they have told
+begun: list[Any] = []
+told: list[Any] = []
+gates: dict[str, threading.Event] = {}
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Note what threads begin with and tell."""
+    begun.clear()
+    told.clear()
+    gates.clear()
+    begin, tell = WorkAhead._begin, Foretold.tell_ahead
+
+    def noting_begin(self: WorkAhead, message: dict[str, Any]) -> Foretold | None:
+        found = begin(self, message)
+        if found is not None:
+            begun.append(message["key"])
+        return found
+
+    def noting_tell(self: Foretold) -> bool:
+        is_told = tell(self)
+        if is_told:
+            told.append(self._key)
+        return is_told
+
+    monkeypatch.setattr(WorkAhead, "_begin", noting_begin)
+    monkeypatch.setattr(Foretold, "tell_ahead", noting_tell)
+    activation.install()
+    yield
+    for gate in gates.values():
+        gate.set()
+
+
+def inc(value: int) -> int:
+    return value + 1
+
+
+async def chain(client: Client, count: int, value: int = 0) -> Any:
+    """Run tasks, each of which waits for the one before it."""
+    future: Any = client.submit(inc, value, pure=False)
+    for _ in range(count - 1):
+        future = client.submit(inc, future, pure=False)
+    return await future
+
+
+async def until_ahead(client: Client, eventually: Eventually) -> None:
+    """Run tasks until a thread has begun with one by itself."""
+
+    async def is_ahead() -> bool:
+        await chain(client, 5)
+        return bool(begun)
+
+    for _ in range(1000):
+        if await is_ahead():
+            return
+    pytest.fail("no thread began with a task by itself")
+
+
+def test_a_chain_is_run_ahead_and_the_state_machine_goes_through_it() -> None:
+    @cluster(1, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        for _ in range(5):
+            assert await chain(client, 40) == 40
+        assert len(told) > 50
+        assert Counter(begun).most_common(1)[0][1] == 1
+        assert worker.state.executed_count == 200
+        # The story of one: as of any task
+        key = told[-1]
+        steps = [(each[1], each[2]) for each in worker.state.story(key) if each[0] == key]
+        assert ("ready", "executing") in steps
+        assert ("executing", "memory") in steps
+        events = [each for each in worker.state.stimulus_log if getattr(each, "key", None) == key]
+        assert [type(each).__name__ for each in events][:2] == [
+            "ComputeTaskEvent",
+            "ExecuteSuccessEvent",
+        ]
+
+    run()
+
+
+def test_what_is_told_is_what_dask_tells() -> None:
+    """The messages of the same tasks, with and without."""
+    found: dict[bool, list[dict[str, Any]]] = {}
+    for is_on in (True, False):
+        messages: list[dict[str, Any]] = []
+
+        @cluster(
+            1, config={"distributed.comm.backhaul.hot-path.worker-threads": is_on}, timeout=120
+        )
+        async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+            handle = scheduler.stream_handlers["task-finished"]
+
+            def noting(**message: Any) -> Any:
+                messages.append(dict(message))  # noqa: B023 - the cluster runs at once
+                return handle(**message)
+
+            scheduler.stream_handlers["task-finished"] = noting
+            for number in range(60):
+                future = client.submit(inc, number, key=f"inc-{number}")
+                assert await future == number + 1
+                ts = scheduler.tasks[f"inc-{number}"]
+                assert (ts.nbytes, ts.type) == (28, "int")
+                del future
+            # Nothing is told twice.
+            keys = [each["key"] for each in messages]  # noqa: B023
+            assert keys == [f"inc-{number}" for number in range(60)]
+
+        run()
+        found[is_on] = messages
+    assert len(told) > 10
+    changing = {"run_id", "stimulus_id", "thread", "startstops", "worker"}
+    for ours, theirs in zip(found[True], found[False], strict=True):
+        assert ours.keys() == theirs.keys()
+        assert {k: v for k, v in ours.items() if k not in changing} == {
+            k: v for k, v in theirs.items() if k not in changing
+        }
+        for message in (ours, theirs):
+            assert message["stimulus_id"].startswith("task-finished-")
+            (span,) = message["startstops"]
+            assert span["action"] == "compute"
+            assert span["start"] <= span["stop"]
+            assert type(message["thread"]) is int
+
+
+def test_who_asks_for_the_worker_finds_the_task_executing(eventually: Eventually) -> None:
+    def look() -> tuple[str, str]:
+        worker = get_worker()
+        (mine,) = worker.active_threads.values()
+        return str(mine), worker.state.tasks[mine].state
+
+    @cluster(1, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        await until_ahead(client, eventually)
+        looked: list[Any] = []
+        for number in range(50):
+            key, state = await client.submit(look, key=f"look-{number}")
+            assert (key, state) == (f"look-{number}", "executing")
+            looked.append(key)
+            await chain(client, 3)
+        assert set(looked) & set(begun)
+
+    run()
+
+
+def leave() -> int:
+    secede()
+    time.sleep(0.01)
+    rejoin()
+    return 1
+
+
+def ask() -> int:
+    with worker_client() as client:
+        return int(client.submit(inc, 1, pure=False).result())
+
+
+def fail(number: int) -> None:
+    raise ValueError(number)
+
+
+def test_tasks_that_leave_the_pool_ask_or_fail(eventually: Eventually) -> None:
+    @cluster(1, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        await until_ahead(client, eventually)
+        for number in range(10):
+            assert await client.submit(leave, key=f"leave-{number}") == 1
+            assert await client.submit(ask, key=f"ask-{number}") == 2
+            with pytest.raises(ValueError, match=str(number)):
+                await client.submit(fail, number, key=f"fail-{number}")
+            assert await chain(client, 3) == 3
+        names = {str(key).split("-")[0] for key in begun}
+        assert {"leave", "ask", "fail", "inc"} <= names
+        assert not {key for key in told if str(key).startswith(("fail", "leave", "ask"))}
+
+    run()
+
+
+def hold(name: str) -> str:
+    assert gates[name].wait(60)
+    return name
+
+
+def state_is(worker: Worker, key: str, state: str) -> bool:
+    return getattr(worker.state.tasks.get(key), "state", None) == state
+
+
+def runs(worker: Worker, key: str) -> bool:
+    return key in worker.active_threads.values()
+
+
+def lacks(worker: Worker, key: str) -> bool:
+    return key not in worker.state.tasks
+
+
+def has_heard_of(worker: Worker, scheduler: Scheduler, key: str) -> bool:
+    """Tell whether a task has come, or waits at the scheduler."""
+    queued = getattr(scheduler.tasks.get(key), "state", None) == "queued"
+    return key in worker.state.tasks or queued
+
+
+def test_a_long_task_holds_nothing_up(eventually: Eventually) -> None:
+    @cluster(1, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        for number in range(8):
+            await chain(client, 3)
+            name = f"hold-{number}"
+            gates[name] = threading.Event()
+            future = client.submit(hold, name, key=name)
+            # The state machine hears of it while it runs.
+            await eventually(partial(state_is, worker, name, "executing"))
+            # So does what comes now: another task waits for its turn.
+            second = client.submit(inc, number, key=f"second-{number}")
+            await eventually(partial(has_heard_of, worker, scheduler, f"second-{number}"))
+            gates[name].set()
+            assert await future == name
+            assert await second == number + 1
+        assert {key for key in begun if str(key).startswith("hold")}
+
+    run()
+
+
+def test_one_that_is_cancelled_while_it_runs_is_gone(eventually: Eventually) -> None:
+    @cluster(1, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        for number in range(8):
+            await chain(client, 3)
+            name = f"hold-{number}"
+            gates[name] = threading.Event()
+            future = client.submit(hold, name, key=name)
+            await eventually(partial(runs, worker, name))
+            await future.cancel()
+            gates[name].set()
+            await eventually(partial(lacks, worker, name))
+            assert await chain(client, 3) == 3
+        await eventually(lambda: not worker.state.executing)
+        line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
+        assert not line.foretold
+        assert {key for key in begun if str(key).startswith("hold")}
+
+    run()
+
+
+def test_a_worker_that_is_paused_begins_nothing(eventually: Eventually) -> None:
+    @cluster(1, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        await until_ahead(client, eventually)
+        worker.status = Status.paused
+        before = len(begun)
+        futures = [client.submit(inc, number, pure=False) for number in range(3)]
+        await asyncio.sleep(0.1)
+        assert len(begun) == before
+        worker.status = Status.running
+        assert await client.gather(futures) == [1, 2, 3]
+
+    run()
+
+
+class Hears(WorkerPlugin):
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+        self.heard.append((key, finish))
+
+
+def test_a_plugin_hears_before_a_task_begins(eventually: Eventually) -> None:
+    @cluster(1, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        await until_ahead(client, eventually)
+        plugin = Hears()
+        await worker.plugin_add(plugin, name="hears")
+        await chain(client, 1)
+        before = len(begun)
+        assert await chain(client, 30) == 30
+        assert len(begun) == before
+        assert any(finish == "executing" for _, finish in plugin.heard)
+
+    run()
+
+
+def test_switched_off_nothing_is_begun_ahead() -> None:
+    @cluster(1, config={"distributed.comm.backhaul.hot-path.worker-threads": False}, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        assert await chain(client, 100) == 100
+        assert not begun
+
+    run()
+
+
+def test_a_worker_closes_at_once_while_its_threads_wait(eventually: Eventually) -> None:
+    @cluster(2, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        await until_ahead(client, eventually)
+        start_s = time.monotonic()
+        await worker.close()
+        assert time.monotonic() - start_s < 10
+        pool = worker.executors["default"]
+        await eventually(lambda: not any(t.is_alive() for t in pool._threads))  # type: ignore[attr-defined]
+
+    run()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_work_with_dependencies_ends_as_it_should(seed: int) -> None:
+    @cluster(1, 2, timeout=180)
+    async def run(client: Client, scheduler: Scheduler, a: Worker, b: Worker) -> None:
+        chance = random.Random(seed)
+        one: Any = None
+        other: Any = None
+        future: Any = None
+        known: list[tuple[Any, int]] = [(client.submit(inc, 0, pure=False), 1)]
+        for number in range(400):
+            (one, x), (other, y) = chance.choice(known), chance.choice(known)
+            if chance.random() < 0.05:
+                gone = client.submit(inc, number, pure=False)
+                await gone.cancel()
+            kind = chance.random()
+            if kind < 0.1:
+                with pytest.raises(ValueError, match=str(number)):
+                    await client.submit(fail, number, pure=False)
+                continue
+            if kind < 0.15:
+                worker = chance.choice([a, b])
+                worker.status = Status.paused
+                await asyncio.sleep(0.002)
+                worker.status = Status.running
+            future = client.submit(add, one, other, pure=False)
+            known.append((future, x + y))
+            known = known[-30:]
+            if kind < 0.7:
+                assert await future == x + y
+        for future, value in known:
+            assert await future == value
+        assert begun
+        known.clear()
+        one = other = future = None
+        for worker in (a, b):
+            line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
+            left: set[Any] = set()
+            for _ in range(1000):
+                # Those that failed are held by what was raised.
+                left = {ts.state for ts in worker.state.tasks.values()} - {"error"}
+                if not left and not line.foretold:
+                    break
+                await asyncio.sleep(0.01)
+            assert not line.foretold
+            assert not left
+
+    run()
+
+
+def test_a_worker_that_is_killed_loses_nothing() -> None:
+    config = {"distributed.scheduler.allowed-failures": 100}
+
+    @cluster(1, 1, config=config, Worker=Nanny, timeout=180)
+    async def run(client: Client, scheduler: Scheduler, a: Nanny, b: Nanny) -> None:
+        for nanny in (a, b):
+            running = asyncio.create_task(chain(client, 300))
+            await asyncio.sleep(0.2)
+            await nanny.kill()
+            assert await asyncio.wait_for(running, 120) == 300
+
+    run()

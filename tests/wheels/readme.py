@@ -1,0 +1,227 @@
+"""Runs every block of README with a Backhaul that is installed: in an environment that has it.
+
+::
+
+    ENVIRONMENT/bin/python -I tests/wheels/readme.py
+
+Programs run as they stand; fragments with what they leave out around them. Commands get options
+that make them short. Targets of make are looked up only, and Rust is compiled and run by
+``crates/fabric/tests/readme.rs``. A block that nobody here knows how to run is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+#: What `nvidia-smi topo -m` says on a machine that this one is not
+RECORDED = ROOT / "crates" / "topology" / "tests" / "fixtures" / "dgx-1.nvidia-smi.txt"
+DEADLINE_S = 600.0
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+#: Runs what it reads, also with `await` outside of functions. Not from a file, which processes of
+#: workers would run, too.
+RUNNER = """
+import ast, asyncio, sys
+
+code = compile(sys.stdin.read(), "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+running = eval(code, globals())
+if running is not None:
+    asyncio.run(running)
+"""
+
+#: Another process of this host, which receives one message
+PEER = """
+import sys
+import backhaul
+
+listener = backhaul.listen("127.0.0.1:0")
+print(listener.address, flush=True)
+endpoint = listener.accept().wait(300)
+(frame,) = endpoint.recv_frames().wait(300)
+view = memoryview(frame).cast("B")
+print(endpoint.lane, len(view), bytes(view[:80]).hex(), flush=True)
+sys.stdin.read()
+"""
+
+#: By what a fragment has in it: what comes before and after it
+FRAGMENTS = {
+    "@resources(": (
+        "",
+        """
+from distributed import Client
+
+with cluster, Client(cluster) as client:
+    assert client.gather(client.map(kernel, range(8))) == [None] * 8
+""",
+    ),
+    "backhaul.Arena()": (
+        f"""
+PEER = {PEER!r}
+import subprocess, sys
+import backhaul
+import numpy as np
+
+command = [sys.executable, "-I", "-c", PEER]
+peer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+address = peer.stdout.readline().strip()
+""",
+        """
+assert peer.stdout.readline().split() == ["shm", str(array.nbytes), array[:10].tobytes().hex()]
+assert arena.statistics()["leased_bytes"] == array.nbytes, arena.statistics()
+peer.communicate()
+assert peer.returncode == 0
+""",
+    ),
+}
+
+#: Options that make a command short, by what it begins with
+SHORT = {
+    "backhaul bench transpose-sum": "--size 2000 --chunks 500 --repetitions 1",
+    "backhaul bench tasks": "--case map,submit --tasks 50 --saturation 1.1 --repetitions 1",
+    "backhaul bench memory": "--size 2000 --chunks 500 --repetitions 1",
+    "backhaul bench p2p": "--sizes 8,1MiB --rounds 1 --budget 0.05",
+    "backhaul topology": "",
+}
+
+CLUSTER_JOB = """
+import sys
+from distributed import Client
+
+with Client(sys.argv[1]) as client:
+    client.wait_for_workers(1, timeout=300)
+    assert client.gather(client.map(abs, range(-9, 0))) == list(range(9, 0, -1))
+    assert all(address.startswith("backhaul://") for address in client.nthreads())
+"""
+
+
+class Reader:
+    """Runs blocks, in a folder of its own.
+
+    Parameters
+    ----------
+    folder : Path
+        Where commands leave what they write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # The commands of this environment, and nothing of a checkout.
+        tools = Path(sys.executable).parent
+        self._environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+        self._environment.pop("PYTHONPATH", None)
+
+    def run(self, language: str, text: str) -> None:
+        """Run one block; raises what says that it does not work."""
+        if language == "python":
+            self.python(text)
+        elif language == "console":
+            for command in _commands(text):
+                self.command(command, text)
+        elif language != "rust":
+            raise LookupError(f"nobody knows how to run a block of {language}:\n{text}")
+
+    def python(self, text: str) -> None:
+        """Run a program, or a fragment of one."""
+        known = (around for part, around in FRAGMENTS.items() if part in text)
+        before, after = next(known, ("", ""))
+        self._run([sys.executable, "-I", "-c", RUNNER], text=before + text + after)
+
+    def command(self, command: str, block: str) -> None:
+        """Run a command that one types."""
+        if command.startswith("make "):
+            target = command.split()[1]
+            if not re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE):
+                raise LookupError(f"there is no target {target}")
+        elif command == "dask backhaul scheduler":
+            worker = next(line for line in _commands(block) if line.startswith("dask backhaul wo"))
+            self.cluster(shlex.split(command), shlex.split(worker))
+        elif command.startswith("dask backhaul worker "):
+            # It ran with the scheduler.
+            return
+        else:
+            command = command.replace("nvidia-smi topo -m", f"cat {shlex.quote(str(RECORDED))}")
+            known = (options for part, options in SHORT.items() if part in command)
+            self._run(["bash", "-o", "pipefail", "-c", f"{command} {next(known)}"])
+
+    def cluster(self, scheduler: list[str], worker: list[str]) -> None:
+        """Start a scheduler, workers, and a client that says ``tcp://``."""
+        # Any port: the usual one may be somebody else's.
+        options = ["--host", "127.0.0.1", "--port", "0,0", "--no-dashboard"]
+        with self._start([*scheduler, *options]) as first:
+            try:
+                assert first.stdout is not None
+                address = next(
+                    found[1] for line in first.stdout if (found := re.search(r"(tcp://\S+)", line))
+                )
+                command = [part.replace("tcp://SCHEDULER:8786", address) for part in worker]
+                with self._start([*command, "--no-dashboard"]) as second:
+                    try:
+                        self._run([sys.executable, "-I", "-c", CLUSTER_JOB, address])
+                    finally:
+                        second.terminate()
+            finally:
+                first.terminate()
+
+    def _start(self, command: list[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            cwd=self._folder,
+            env=self._environment,
+            text=True,
+            stdout=subprocess.PIPE if "scheduler" in command else subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+        )
+
+    def _run(self, command: list[str], *, text: str = "") -> None:
+        done = subprocess.run(
+            command,
+            cwd=self._folder,
+            env=self._environment,
+            input=text,
+            text=True,
+            capture_output=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            said = f"{done.stdout}{done.stderr}"
+            raise RuntimeError(f"ended with {done.returncode}: {command}\n{text}\n{said}")
+
+
+def _commands(text: str) -> Iterator[str]:
+    """Give the commands of a block, without what is said about them."""
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            yield line.removeprefix("$ ").split("  #")[0].strip()
+
+
+def main() -> int:
+    """Run all; ends with 1 if one does not work."""
+    blocks = _BLOCK.findall(README.read_text())
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        reader = Reader(Path(folder))
+        for language, text in blocks:
+            try:
+                reader.run(language, text)
+            except (LookupError, RuntimeError, StopIteration, subprocess.TimeoutExpired) as error:
+                wrong += 1
+                print(f"A block of README does not work: {error!r:.4000}", file=sys.stderr)
+    if not blocks or wrong:
+        return 1
+    print(f"{len(blocks)} blocks of README work")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

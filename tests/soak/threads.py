@@ -7,10 +7,11 @@
 
 Four threads share a client of a cluster of three workers with two threads each. Each submits random
 graphs of additions, asks for intermediate results in between, gathers, drops futures, and checks
-every number. A random worker dies by SIGKILL every few seconds, once all are there. A thread that
-waits for longer than ``--patience`` is a stall: the state of the futures that it waits for is
-printed, as the client, the scheduler and the workers have it, with the stacks of all threads. The
-exit status is 1 after a stall or a wrong number.
+every number. A random worker dies by SIGKILL every few seconds, once all are there. When a thread
+has waited for one thing for longer than ``--patience``, the state of the futures is printed, as the
+client, the scheduler and the workers have it, with the stacks of all threads; three times as long
+is a stall. Time in which this process does not run, on a machine that is too busy, does not count.
+The exit status is 1 after a stall or a wrong number.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ LENIENT = {
     "distributed.deploy.lost-worker-timeout": "1 day",
 }
 
+#: How long the cluster may take to end
+END_TIMEOUT_S = 150.0
+
+#: How often it is looked for stalls
+LOOK_EVERY_S = 0.2
+
 
 def main() -> int:
     """Run for a while, print what happened, and return the exit status."""
@@ -67,10 +74,13 @@ def main() -> int:
     ):
         stress = Stress(client, cluster, seed, options.patience)
         stress.run(options.seconds, options.threads, options.kill_every)
-    for what, count in sorted(stress.counts.items()):
-        show(f"{count:8}  {what}")
-    for problem in stress.problems:
-        show(f"*** {problem}")
+        for what, count in sorted(stress.counts.items()):
+            show(f"{count:8}  {what}")
+        for problem in stress.problems:
+            show(f"*** {problem}")
+        # An end that hangs shows where.
+        faulthandler.dump_traceback_later(END_TIMEOUT_S, exit=True)
+    faulthandler.cancel_dump_traceback_later()
     return int(bool(stress.problems) or not stress.counts["results"])
 
 
@@ -97,8 +107,10 @@ class Stress:
         self._seed = seed
         self._patience_s = patience_s
         self._is_over = threading.Event()
-        #: What each thread waits for, and since when
-        self._waits: dict[int, tuple[float, str, list[Future[Any]]]] = {}
+        #: What each thread waits for, and since which look
+        self._waits: dict[int, tuple[int, str, list[Future[Any]]]] = {}
+        self._looks = 0
+        self._reported: set[tuple[int, int]] = set()
 
     def run(self, seconds: float, threads: int, kill_every_s: tuple[float, float]) -> None:
         """Have threads work, and workers die, for a while."""
@@ -110,13 +122,13 @@ class Stress:
         for thread in (*working, killing):
             thread.start()
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not self._is_over.wait(0.2):
+        while time.monotonic() < end and not self._is_over.wait(LOOK_EVERY_S):
             self._look_for_stalls()
         self._is_over.set()
         killing.join()
         # What is under way comes to its end.
         while any(thread.is_alive() for thread in working) and not self.problems:
-            time.sleep(0.2)
+            time.sleep(LOOK_EVERY_S)
             self._look_for_stalls()
 
     def _work(self, number: int) -> None:
@@ -137,7 +149,8 @@ class Stress:
             if len(scheduler.workers) < len(self._cluster.workers):
                 continue
             nanny = rng.choice(list(self._cluster.workers.values()))
-            pid = nanny.process and nanny.process.process.pid
+            starting = nanny.process and nanny.process.process
+            pid = starting and starting.pid
             if pid:
                 try:
                     os.kill(pid, signal.SIGKILL)
@@ -150,7 +163,7 @@ class Stress:
     def waited(self, what: str, futures: list[Future[Any]], call: Callable[[], Any]) -> Any:
         """Make a call that waits, where a stall is seen."""
         me = threading.get_ident()
-        self._waits[me] = time.monotonic(), what, futures
+        self._waits[me] = self._looks, what, futures
         try:
             return call()
         finally:
@@ -190,12 +203,17 @@ class Stress:
     # Stalls
 
     def _look_for_stalls(self) -> None:
-        now = time.monotonic()
+        self._looks += 1
         for thread, (since, what, futures) in list(self._waits.items()):
-            if now - since > self._patience_s and not self.problems:
-                waited = f"has waited in {what} for {now - since:.0f} s"
-                self.problems.append(f"thread {thread} {waited}")
-                self._report(futures)
+            waited_s = (self._looks - since) * LOOK_EVERY_S
+            if waited_s > self._patience_s and (thread, since) not in self._reported:
+                self._reported.add((thread, since))
+                self.counts["long waits"] += 1
+                show(f"thread {thread} has waited in {what} for {waited_s:.0f} s")
+                if len(self._reported) == 1:
+                    self._report(futures)
+            if waited_s > 3 * self._patience_s and not self.problems:
+                self.problems.append(f"thread {thread} has waited in {what} for {waited_s:.0f} s")
 
     def _report(self, futures: list[Future[Any]]) -> None:
         """Print all that might explain a stall."""

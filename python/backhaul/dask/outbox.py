@@ -7,7 +7,7 @@ and sent waits in one queue, in the order in which it came, and one callback wor
 Against other callbacks of the same loop nothing comes later than in Dask, and something may come
 earlier; among themselves messages and releases keep their order, so what a graph needs is not
 released before the graph has been sent. Only where threads send by themselves
-(`backhaul.dask.client_threads`) releases wait, up to 2 ms, and later messages pass them. Releases
+(`backhaul.dask.client_threads`) releases wait, up to 4 ms, and later messages pass them. Releases
 that follow each other go as one message, which Dask's scheduler takes as well: a client that drops
 a list had it handle one for each future.
 """
@@ -34,9 +34,9 @@ _RELEASES = "client-releases-keys"
 #: Most keys of one such message: some milliseconds of a scheduler's
 _RELEASED_MAX = 256
 
-#: How long a release waits for the event loop to look, while threads do without it: as long as the
-#: message to which it may lead waits for another one to ride with
-_LOOK_S = 0.002
+#: How long a release waits for the event loop to look, while threads do without it: with what the
+#: message waits to which it may lead, less than on Dask's streams
+_LOOK_S = 0.004
 
 
 class Outbox:

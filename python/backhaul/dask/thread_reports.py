@@ -76,8 +76,11 @@ class ThreadReports:
         self._arrivals = arrivals
         self._ours = handlers
         self.threads: deque[Thread] = deque()
-        #: Held by the thread that reads
-        self._leads = threading.Lock()
+        #: The thread that reads, as long as it waits: Ctrl-C may end that between any two steps
+        self._leader: Thread | None = None
+        self._leader_ident = 0
+        #: Whether it handles something at the moment
+        self._is_at_work = False
         self._pid = os.getpid()
         arrivals.on_wait = self._pass_on
 
@@ -85,9 +88,25 @@ class ThreadReports:
         """Tell whether something may arrive still, in this process."""
         return self._pid == os.getpid() and not self._comm.closed()
 
-    def lead(self) -> bool:
-        """Become the thread that reads, if there is none."""
-        return self._leads.acquire(blocking=False)
+    def lead(self, thread: Thread) -> bool:
+        """Make a thread that waits the one that reads, if there is none."""
+        with self._arrivals.lock:
+            if self._is_led():
+                return False
+            self._leader = thread
+            self._leader_ident = threading.get_ident()
+            return True
+
+    def look_for_leader(self) -> bool:
+        """Handle what has arrived if this very thread leads, further up: False if it does not.
+
+        It waits in a handler of a signal, which has come while it waited before.
+        """
+        if not self._is_led() or self._leader_ident != threading.get_ident():
+            return False
+        if not self._is_at_work:
+            self._handle_arrived()
+        return True
 
     def follow(self, thread: Thread, *, pass_on: bool) -> None:
         """Read no longer: another thread does from now on, or the event loop.
@@ -99,7 +118,9 @@ class ThreadReports:
         pass_on : bool
             False if no thread may read: the event loop passes on when it has done its part.
         """
-        self._leads.release()
+        with self._arrivals.lock:
+            if self._leader is thread:
+                self._leader = None
         if pass_on:
             self._pass_on(thread)
 
@@ -137,6 +158,13 @@ class ThreadReports:
 
     def _handle_arrived(self) -> bool:
         """Handle what has arrived; tells whether this thread may wait for more."""
+        try:
+            self._is_at_work = True
+            return self._handle_what_may_be()
+        finally:
+            self._is_at_work = False
+
+    def _handle_what_may_be(self) -> bool:
         arrivals = self._arrivals
         with arrivals.lock:
             arrivals.receive()
@@ -188,9 +216,12 @@ class ThreadReports:
             logger.exception(error)
         return True
 
+    def _is_led(self) -> bool:
+        return self._leader is not None and self._leader in self.threads
+
     def _pass_on(self, thread: Thread | None = None) -> None:
         """Have one of the threads that wait read, if none does."""
-        if self._leads.locked():
+        if self._is_led():
             return
         for other in tuple(self.threads):
             if other is not thread and not other.is_over:

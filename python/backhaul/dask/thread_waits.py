@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: How often a thread that waits looks for itself, in seconds
 _LOOK_S: Final = 1.0
+#: How often one does that waits in a handler of a signal, which keeps it from where it reads
+_NESTED_LOOK_S: Final = 0.001
 
 
 def wait_in_thread(client: Client, states: Sequence[FutureState], timeout_s: float | None) -> bool:
@@ -99,7 +101,7 @@ class _Awaited:
 class _Waiting:
     """A thread that waits for states."""
 
-    __slots__ = ("_client", "_counted", "_lock", "_reports", "_states", "is_over")
+    __slots__ = ("_client", "_counted", "_lock", "_reports", "_states", "_thread", "is_over")
 
     def __init__(self, client: Client, states: int) -> None:
         self._client = client
@@ -107,6 +109,7 @@ class _Waiting:
         #: One item for each state that is there
         self._counted: deque[None] = deque()
         self.is_over = False
+        self._thread = threading.get_ident()
         #: Released when there is something to look at
         self._lock = threading.Lock()
         self._lock.acquire()
@@ -126,6 +129,9 @@ class _Waiting:
 
     def nudge(self) -> None:
         """Have the thread look."""
+        if threading.get_ident() == self._thread:
+            # It has handled what it waits for by itself, and looks.
+            return
         reports = self._reports
         if reports is not None:
             reports.rouse()
@@ -155,21 +161,24 @@ class _Waiting:
 
     def _read(self, reports: ThreadReports, until: float) -> None:
         """Block until then, or until there is something to look at; read what arrives meanwhile."""
-        reports.threads.append(self)
         try:
-            if reports.lead():
-                self._reports = reports
+            reports.threads.append(self)
+            if reports.lead(self):
                 may_read = True
                 try:
+                    self._reports = reports
                     may_read = reports.read(self, until)
                 finally:
                     self._reports = None
                     reports.follow(self, pass_on=may_read)
                 if may_read or reports.may_read():
                     return
+            elif reports.look_for_leader():
+                until = min(until, monotonic() + _NESTED_LOOK_S)
             self._sleep(until)
         finally:
-            reports.threads.remove(self)
+            with contextlib.suppress(ValueError):
+                reports.threads.remove(self)
 
     def _sleep(self, until: float) -> None:
         self._lock.acquire(timeout=max(0.0, until - monotonic()))

@@ -1387,6 +1387,8 @@ class SchedulerStreams:
     window : tuple of five floats, optional
         How many tasks workers are sent before they need them: seconds, tasks for each thread, share
         of memory, bytes where memory is not limited, and upstream's ``worker-saturation``.
+    fifo_timeout_s : float, default 0
+        Graphs of a client that come this close together share a generation, in seconds.
     """
 
     def __new__(
@@ -1395,6 +1397,7 @@ class SchedulerStreams:
         *,
         result_bytes_max: int = 0,
         window: tuple[float, float, float, float, float] | None = None,
+        fifo_timeout_s: float = 0.0,
     ) -> SchedulerStreams: ...
     def add(self, kind: str, name: str, endpoint: Endpoint) -> int:
         """Take in a ``"worker"`` by its address, or a ``"client"`` by its name; give its number.
@@ -1434,6 +1437,9 @@ class SchedulerStreams:
     def set_keepers(self, clients: list[str]) -> None:
         """Tell which clients keep results."""
 
+    def set_span(self, group: str, span: str | None) -> None:
+        """Tell of which span a group is; tasks of no other group are submitted past Python."""
+
     def expect(self, prefix: str, seconds: float, nbytes: float) -> None:
         """Tell what has been learned of tasks of a prefix."""
 
@@ -1459,8 +1465,10 @@ class SchedulerStreams:
         -------
         dict
             ``unwanted_from``, workers that send results that nobody keeps; ``give_back``, prefixes
-            of which workers have too many; ``failure``, why nothing is handled any more, or None;
-            ``unsaid``, messages as `SchedulerCore.take_messages` gives them.
+            of which workers have too many; ``submitted``, for each task its client, when it came,
+            whether it is new, whether its key is another's, and whether all was idle;
+            ``failure``, why nothing is handled any more, or None; ``unsaid``, messages as
+            `SchedulerCore.take_messages` gives them.
         """
 
     def counts(self) -> dict[str, int]:

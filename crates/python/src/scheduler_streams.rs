@@ -23,10 +23,16 @@ pub(crate) struct SchedulerStreams(Owned<Arc<Streams>>);
 #[pymethods]
 impl SchedulerStreams {
     #[new]
-    #[pyo3(signature = (core, *, result_bytes_max = 0, window = None))]
-    fn new(core: &SchedulerCore, result_bytes_max: usize, window: Option<Limits>) -> Self {
+    #[pyo3(signature = (core, *, result_bytes_max = 0, window = None, fifo_timeout_s = 0.0))]
+    fn new(
+        core: &SchedulerCore,
+        result_bytes_max: usize,
+        window: Option<Limits>,
+        fifo_timeout_s: f64,
+    ) -> Self {
         let settings = HotSettings {
             result_bytes_max,
+            fifo_timeout_s,
             window: window.map(
                 |(seconds, tasks_per_thread, memory_share, memory_budget_bytes, saturation)| {
                     WindowLimits {
@@ -93,6 +99,11 @@ impl SchedulerStreams {
     #[doc = stub_doc!("SchedulerStreams.set_keepers")]
     fn set_keepers(&self, clients: Vec<String>) {
         self.0.core().set_keepers(&clients);
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.set_span")]
+    fn set_span(&self, group: &str, span: Option<&str>) {
+        self.0.core().set_span(group, span);
     }
 
     #[doc = stub_doc!("SchedulerStreams.expect")]
@@ -182,6 +193,17 @@ fn notes_dict(py: Python<'_>, notes: backhaul_dask::hot::HotNotes) -> PyResult<B
         |texts: &[Arc<str>]| -> Vec<String> { texts.iter().map(|text| text.to_string()).collect() };
     dict.set_item("unwanted_from", texts(&notes.unwanted_from))?;
     dict.set_item("give_back", texts(&notes.give_back))?;
+    let submitted = notes.submitted.iter().map(|one| {
+        let client = &*one.client;
+        (
+            client,
+            one.start_s,
+            one.is_new,
+            one.has_collided,
+            one.was_idle,
+        )
+    });
+    dict.set_item("submitted", submitted.collect::<Vec<_>>())?;
     dict.set_item("failure", notes.failure)?;
     let unsaid = PyList::empty(py);
     for message in &notes.unsaid {
@@ -200,6 +222,7 @@ fn counts_dict(
         ("task-finished", counts.finished),
         ("release-worker-data", counts.released_data),
         ("client-releases-keys", counts.released_keys),
+        ("backhaul-submit", counts.submitted),
         ("batches-left", counts.batches_left),
     ] {
         dict.set_item(name, count)?;

@@ -21,7 +21,7 @@ import dask
 from backhaul._native import SchedulerCore, SchedulerStreams
 from backhaul.dask.config import work_in_hand_limits
 from backhaul.dask.in_flight import InFlightWindow
-from backhaul.dask.private import Task
+from backhaul.dask.private import Task, key_split, key_split_group
 from backhaul.dask.scheduler_core import live
 from backhaul.dask.scheduler_core.live import LiveCore
 from backhaul.dask.scheduler_core.streams import spec_payload
@@ -94,6 +94,80 @@ async def test_keys_that_are_no_texts_are_handled_too() -> None:
         while len(s.tasks):
             await asyncio.sleep(0.01)
         assert core.texts.are_keys
+
+
+@gen_test()
+async def test_tasks_of_a_group_that_is_known_are_submitted_past_python() -> None:
+    async with cluster() as (c, s, core, _):
+        first = c.submit(inc, 0, pure=False)
+        assert await first == 1
+        before = len(s.get_events("scheduler"))
+        link, chain = first, [first]
+        for _ in range(40):
+            link = c.submit(inc, link)
+            chain.append(link)
+        assert await link == 41
+        for number in range(10):
+            assert await c.submit(inc, chain[number], pure=False) == number + 2
+        counts = core.engine_counts()
+        assert counts["backhaul-submit"] >= 30
+        assert not core.escapes
+        while len(s.get_events("scheduler")) < before + 50:
+            await asyncio.sleep(0.01)
+        events = [event for _, event in s.get_events("scheduler")[before:]]
+        assert all(event["action"] == "update-graph" for event in events)
+        assert {event["metrics"]["new_tasks"] for event in events} == {1}
+        core.escape("to look")
+        s.validate_state()
+        assert len(s.tasks) == 41
+        assert {ts.group.span_id for ts in s.tasks.values()} == set(s.extensions["spans"].spans)
+        for task, dependency in zip(chain[1:], chain, strict=False):
+            spec = s.tasks[task.key].run_spec
+            assert spec.dependencies == {dependency.key}
+            assert spec.func is inc
+        # Lost with their worker, they are made again of what the core had.
+        for ws in list(s.workers.values()):
+            await s.remove_worker(ws.address, stimulus_id="test", close=False)
+        async with Worker(s.address, nthreads=1):
+            assert await c.submit(inc, link, pure=False) == 42
+
+
+@gen_test()
+async def test_what_a_submit_asks_for_besides_is_for_python() -> None:
+    async with cluster() as (c, s, _, workers):
+        assert await c.submit(inc, 0, pure=False) == 1
+        here = workers[0].address
+        urgent = c.submit(inc, 1, pure=False, priority=5)
+        tied = c.submit(inc, 1, pure=False, workers=[here])
+        assert await c.gather([urgent, tied]) == [2, 2]
+        assert s.tasks[urgent.key].priority[0] == -5
+        assert s.tasks[tied.key].worker_restrictions == {here}
+        # Nothing of this name is known.
+        assert await c.submit(add, 1, 2, key="shuffle-add-1") == 3
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("x", "x-1", "hello-world-1", "x-abcdefab", "x-ghabcdef-y", "inc-0b0e7b1e-9c2f", "x-"),
+        *("add-ABCDEFGH-1", "a1-b", "x--y", "Big-Name-more-0", "x-y_z-1", "x.y-z"),
+    ],
+)
+@gen_test()
+async def test_groups_of_submitted_keys_are_dasks(key: str) -> None:
+    async with cluster(workers=1) as (c, s, core, _):
+        group, prefix = key_split_group(key), key_split(key)
+        # It makes the group known to the engine.
+        first = c.submit(inc, 1, key=f"{group}-{'0' * 32}")
+        assert await first == 2
+        taken = core.engine_counts()["backhaul-submit"]
+        future = c.submit(inc, 2, key=key)
+        assert await future == 3
+        assert core.engine_counts()["backhaul-submit"] == taken + 1
+        core.escape("to look")
+        task = s.tasks[key]
+        assert (task.group.name, task.prefix.name) == (group, prefix)
+        s.validate_state()
 
 
 @gen_test()

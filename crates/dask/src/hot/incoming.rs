@@ -26,6 +26,18 @@ pub(super) enum Incoming<'a> {
         keys: Vec<KeyBytes<'a>>,
         stimulus: Option<&'a str>,
     },
+    Submit(Submit<'a>),
+}
+
+/// `backhaul-submit` of a task without anything that is asked for besides
+#[derive(Debug)]
+pub(super) struct Submit<'a> {
+    pub(super) key: KeyBytes<'a>,
+    /// Group, and prefix, of the key
+    pub(super) group: String,
+    /// The task, pickled
+    pub(super) spec: &'a [u8],
+    pub(super) dependencies: Vec<KeyBytes<'a>>,
 }
 
 /// `task-finished`
@@ -49,6 +61,7 @@ impl Incoming<'_> {
             Self::Finished(finished) => is_known(&finished.key),
             Self::ReleaseData { key, .. } => is_known(key),
             Self::ReleaseKeys { keys, .. } => keys.iter().all(is_known),
+            Self::Submit(submit) => submit.dependencies.iter().all(is_known),
         }
     }
 }
@@ -92,6 +105,8 @@ struct Fields<'a> {
     value: Option<&'a [u8]>,
     /// Only `task-finished` has any
     is_of_task: bool,
+    spec: Option<&'a [u8]>,
+    dependencies: Option<Vec<KeyBytes<'a>>>,
 }
 
 fn message<'a>(reader: &mut Reader<'a>, from: PeerKind, peer: &str) -> Option<Incoming<'a>> {
@@ -112,7 +127,20 @@ fn message<'a>(reader: &mut Reader<'a>, from: PeerKind, peer: &str) -> Option<In
         }
         field(&mut fields, name, reader)?;
     }
+    let is_submit = fields.spec.is_some() || fields.dependencies.is_some();
     match (fields.op, from) {
+        (b"backhaul-submit", PeerKind::Client)
+            if !fields.is_of_task && fields.keys.is_none() && fields.stimulus.is_none() =>
+        {
+            let key = fields.key?;
+            Some(Incoming::Submit(Submit {
+                group: keys::group_of(&key)?,
+                key,
+                spec: fields.spec.filter(|spec| spec.len() <= SPEC_BYTES_MAX)?,
+                dependencies: fields.dependencies.unwrap_or_default(),
+            }))
+        }
+        _ if is_submit => None,
         (b"task-finished", PeerKind::Worker) if fields.keys.is_none() => {
             Some(Incoming::Finished(Finished {
                 key: fields.key?,
@@ -151,6 +179,13 @@ fn field<'a>(fields: &mut Fields<'a>, name: &[u8], reader: &mut Reader<'a>) -> O
         b"key" => fields.key = Some(key(reader)?),
         b"keys" => fields.keys = Some(all_keys(reader)?),
         b"stimulus_id" => fields.stimulus = Some(text(reader)?),
+        b"spec" => {
+            let Ok(Token::Bin(spec)) = reader.token() else {
+                return None;
+            };
+            fields.spec = Some(spec);
+        }
+        b"dependencies" => fields.dependencies = Some(all_keys(reader)?),
         _ => {
             fields.is_of_task = true;
             return field_of_task(fields, name, reader);
@@ -250,7 +285,11 @@ fn actions<'a>(reader: &mut Reader<'a>) -> Option<Actions<'a>> {
 }
 
 /// Reads over the items of an array or map, if a token begins one
-fn skip_items(reader: &mut Reader<'_>, token: Token<'_>, nesting_left: u32) -> Option<()> {
+pub(super) fn skip_items(
+    reader: &mut Reader<'_>,
+    token: Token<'_>,
+    nesting_left: u32,
+) -> Option<()> {
     let items = match token {
         Token::Array(items) => u64::from(items),
         Token::Map(pairs) => 2 * u64::from(pairs),
@@ -290,6 +329,9 @@ fn number(token: Token<'_>) -> Option<f64> {
         _ => None,
     }
 }
+
+/// Longest task that is handled here: plain ones are far shorter
+const SPEC_BYTES_MAX: usize = 1 << 20;
 
 /// Keys nest less than this, and so does what is said of an action
 const NESTING_MAX: u32 = 32;

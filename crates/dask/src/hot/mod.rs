@@ -10,12 +10,15 @@ mod keys;
 mod outgoing;
 mod window;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::msgpack::TooLong;
-use crate::scheduler::{Container, EventError, Key, Message, SchedulerCore, TaskFinished};
-use incoming::{Finished, Incoming};
+use crate::scheduler::{
+    Container, EventError, Graph, GraphOutcome, GraphTask, Key, Message, SchedulerCore,
+    TaskFinished,
+};
+use incoming::{Finished, Incoming, Submit};
 pub use keys::{is_sayable, key_of};
 use outgoing::Unsayable;
 pub use outgoing::{Batch, Frames};
@@ -51,6 +54,23 @@ pub struct HotSettings {
     pub result_bytes_max: usize,
     /// How many tasks workers are sent before they need them, if that is for us to decide
     pub window: Option<WindowLimits>,
+    /// Graphs of a client that come this close together share a generation, in seconds
+    pub fifo_timeout_s: f64,
+}
+
+/// A task that was submitted
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submitted {
+    /// By whom
+    pub client: Arc<str>,
+    /// When it came, in seconds
+    pub start_s: f64,
+    /// Whether it was not known before
+    pub is_new: bool,
+    /// Whether it is known with other dependencies, which it keeps
+    pub has_collided: bool,
+    /// Whether nothing was to be done before
+    pub was_idle: bool,
 }
 
 /// What was handled, and what somebody else has to do about it
@@ -60,6 +80,8 @@ pub struct HotNotes {
     pub unwanted_from: Vec<Arc<str>>,
     /// Prefixes of tasks of which workers have too many, sent on a wrong guess
     pub give_back: Vec<Arc<str>>,
+    /// What was submitted
+    pub submitted: Vec<Submitted>,
     /// Why nothing is handled any more: what the core refused half way
     pub failure: Option<String>,
     /// What the core had to say and has no form here
@@ -75,6 +97,8 @@ pub struct HotCounts {
     pub released_data: u64,
     /// `client-releases-keys`
     pub released_keys: u64,
+    /// `backhaul-submit`
+    pub submitted: u64,
     /// Batches that were left to somebody else
     pub batches_left: u64,
 }
@@ -86,6 +110,9 @@ struct Streams {
     clients: HashMap<Arc<str>, PeerId>,
     window: Option<Window>,
     result_bytes_max: usize,
+    fifo_timeout_s: f64,
+    /// The span of each group that somebody else knows of
+    spans: HashMap<String, Option<String>>,
     /// Nothing is handled for now
     is_paused: bool,
     notes: HotNotes,
@@ -122,6 +149,8 @@ impl HotCore {
             clients: HashMap::new(),
             window: settings.window.map(Window::new),
             result_bytes_max: settings.result_bytes_max,
+            fifo_timeout_s: settings.fifo_timeout_s,
+            spans: HashMap::new(),
             is_paused: false,
             notes: HotNotes::default(),
             counts: HotCounts::default(),
@@ -173,6 +202,14 @@ impl HotCore {
         }
     }
 
+    /// Says of which span a group is, which somebody else looks after
+    pub fn set_span(&mut self, group: &str, span: Option<&str>) {
+        if let Some(streams) = &mut self.streams {
+            let span = span.map(str::to_owned);
+            streams.spans.insert(group.to_owned(), span);
+        }
+    }
+
     /// Has nothing handled for a while, or again
     pub fn pause(&mut self, pause: bool) {
         if let Some(streams) = &mut self.streams {
@@ -210,13 +247,14 @@ impl HotCore {
         };
         let is_ready = !streams.is_paused
             && streams.notes.failure.is_none()
-            && streams.notes.unsaid.is_empty();
+            && streams.notes.unsaid.is_empty()
+            && streams.notes.submitted.len() < SUBMITTED_MAX;
         let (kind, name) = (streams.peers[peer.0].kind, &streams.peers[peer.0].name);
         let name = Arc::clone(name);
         let batch = is_ready
             .then(|| incoming::parse(header, kind, &name))
             .flatten();
-        let Some(batch) = batch.filter(|batch| batch.iter().all(|one| one.is_known(core))) else {
+        let Some(batch) = batch.filter(|batch| streams.knows(core, batch)) else {
             streams.counts.batches_left += 1;
             return false;
         };
@@ -314,7 +352,81 @@ impl Streams {
                 let keys: Vec<Key> = keys.iter().map(|key| Key::from(&**key)).collect();
                 core.handle_client_releases_keys(&keys, name, &stimulus, now_s)
             }
+            Incoming::Submit(submit) => {
+                self.counts.submitted += 1;
+                self.handle_submit(core, name, &submit, now_s)
+            }
         }
+    }
+
+    /// Whether all that a batch names is known, or comes with it
+    fn knows(&self, core: &SchedulerCore, batch: &[Incoming<'_>]) -> bool {
+        let mut submitted: HashSet<&[u8]> = HashSet::new();
+        batch.iter().all(|message| {
+            if let Incoming::Submit(submit) = message {
+                let mut needs = submit.dependencies.iter();
+                // A group that is gone, or new, is for somebody else to make known.
+                if !(self.spans.contains_key(&submit.group)
+                    && core.has_group(&submit.group)
+                    && needs.all(|key| submitted.contains(&**key) || core.has_task(key)))
+                {
+                    return false;
+                }
+                submitted.insert(&submit.key);
+            }
+            message.is_known(core)
+        })
+    }
+
+    fn handle_submit(
+        &mut self,
+        core: &mut SchedulerCore,
+        client: &Arc<str>,
+        submit: &Submit<'_>,
+        now_s: f64,
+    ) -> Result<(), EventError> {
+        let span = self.spans.get(&submit.group).and_then(Option::as_deref);
+        let spec = outgoing::write_spec(submit.spec, span, &submit.dependencies);
+        let group: Arc<str> = Arc::from(submit.group.as_str());
+        let count = submit.dependencies.len() as u32;
+        let keys = std::iter::once(&submit.key).chain(&submit.dependencies);
+        let was_idle = core.is_idle();
+        let graph = Graph {
+            keys: keys.map(|key| Key::from(&**key)).collect(),
+            tasks: vec![GraphTask {
+                key: 0,
+                group: Arc::clone(&group),
+                prefix: group,
+                spec: spec.expect("what came by msgpack fits msgpack").into(),
+                dependencies: (1..=count).collect(),
+                order: 0.0,
+                user_priority: None,
+                requirements: None,
+                data_producer: false,
+            }],
+            wanted: vec![0],
+            client: Arc::clone(client),
+            user_priority: 0.0,
+            submitting_task: None,
+            fifo_timeout_s: self.fifo_timeout_s,
+            actors: Vec::new(),
+        };
+        let stimulus = Arc::from(format!("update-graph-{now_s}"));
+        let outcome = core.handle_graph(&graph, &stimulus, now_s)?;
+        if let GraphOutcome::Accepted {
+            new_tasks,
+            collisions,
+        } = outcome
+        {
+            self.notes.submitted.push(Submitted {
+                client: Arc::clone(client),
+                start_s: now_s,
+                is_new: new_tasks > 0,
+                has_collided: collisions > 0,
+                was_idle,
+            });
+        }
+        Ok(())
     }
 
     fn handle_finished(
@@ -442,6 +554,9 @@ impl From<TooLong> for Unsayable {
         Self
     }
 }
+
+/// Submitted tasks of which somebody else has yet to hear, beyond which more are left to them
+const SUBMITTED_MAX: usize = 10_000;
 
 /// Most messages that wait for a client while results are among them, as in `small_results.py`
 const WAITING_MAX: usize = 1024;

@@ -4,6 +4,7 @@ use crate::codec::header;
 use crate::msgpack::{Reader, Token, Writer};
 use crate::scheduler::{ClientMessage, ComputeTask, Holders, WorkerMessage};
 
+use super::incoming::skip_items;
 use super::keys;
 
 /// The frames of one batch of messages, the header first
@@ -225,8 +226,29 @@ fn compute_task(
     Ok(())
 }
 
-/// Reads what the caller gave as the spec of a task: an array of the id of its span, or nothing, and
-/// of the frames of its pickle
+/// Writes the spec of a task that was submitted, as [`read_spec`] has it
+pub(super) fn write_spec<K: AsRef<[u8]>>(
+    pickle: &[u8],
+    span: Option<&str>,
+    dependencies: &[K],
+) -> Result<Vec<u8>, Unsayable> {
+    let frame = header::of_pickle(&[pickle])?;
+    let mut writer = Writer::with_capacity(frame.len() + SPEC_BYTES);
+    writer.array(3)?;
+    match span {
+        Some(span) => writer.str(span)?,
+        None => writer.nil(),
+    }
+    writer.array(dependencies.len())?;
+    dependencies
+        .iter()
+        .try_for_each(|key| keys::write(&mut writer, key.as_ref()))?;
+    writer.bin(frame.as_bytes())?;
+    Ok(writer.into_bytes())
+}
+
+/// Reads what the caller gave as the spec of a task: an array of the id of its span, or nothing, of
+/// the keys that it depends on, or nothing, and of the frames of its pickle
 fn read_spec<'a>(spec: &'a [u8], frames: &mut Frames) -> Option<Option<&'a str>> {
     let mut reader = Reader::new(spec);
     let Ok(Token::Array(items)) = reader.token() else {
@@ -237,13 +259,15 @@ fn read_spec<'a>(spec: &'a [u8], frames: &mut Frames) -> Option<Option<&'a str>>
         Token::Str(span) => Some(std::str::from_utf8(span).ok()?),
         _ => return None,
     };
-    for _ in 1..items {
+    let dependencies = reader.token().ok()?;
+    skip_items(&mut reader, dependencies, SPEC_NESTING_MAX)?;
+    for _ in 2..items {
         let Ok(Token::Bin(frame)) = reader.token() else {
             return None;
         };
         frames.push(frame.to_vec());
     }
-    (items > 1).then_some(span)
+    (items > 2).then_some(span)
 }
 
 fn op(writer: &mut Writer, name: &str) -> Result<(), Unsayable> {
@@ -296,6 +320,12 @@ fn field_sizes(
     }
     Ok(())
 }
+
+/// More than is around the pickle of a short task
+const SPEC_BYTES: usize = 64;
+
+/// Keys nest less than this
+const SPEC_NESTING_MAX: u32 = 32;
 
 /// The head of an array takes no more
 const HEAD_BYTES: usize = 8;

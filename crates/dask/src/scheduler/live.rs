@@ -80,6 +80,11 @@ impl SchedulerCore {
         self.keys.contains_key(key)
     }
 
+    /// Whether there is a group of this name
+    pub fn has_group(&self, name: &str) -> bool {
+        self.groups.by_name.contains_key(name)
+    }
+
     /// How many tasks there are
     pub fn task_count(&self) -> usize {
         self.keys.len()

@@ -17,6 +17,7 @@ from backhaul.dask.private import ActiveMemoryManagerExtension, iscoroutinefunct
 from backhaul.dask.scheduler_core.graphs import parts_of
 from backhaul.dask.scheduler_core.replicas import only_reduces
 from backhaul.dask.scheduler_core.streams import spec_payload
+from backhaul.dask.scheduler_core.submitted import note_collisions
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
@@ -177,6 +178,7 @@ class Handlers:
             live.leave_engine()
         live.know_client(client)
         if live.streams is not None:
+            live.streams.note_spans(span_of)
             parts["tasks"] = [
                 (*task[:3], spec_payload(node, span_of[task[1]]), *task[4:])
                 for node, task in zip(dsk.values(), parts["tasks"], strict=True)
@@ -194,10 +196,7 @@ class Handlers:
         live.send()
         new_tasks, collisions = outcome if outcome is not None else (0, 0)
         if collisions:
-            logger.warning(
-                "%d keys of a graph are of tasks with other dependencies, which they keep",
-                collisions,
-            )
+            note_collisions(collisions)
         return {"tasks": len(dsk), "new_tasks": new_tasks, "key_collisions": collisions}
 
     # Workers

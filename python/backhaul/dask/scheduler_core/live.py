@@ -34,7 +34,7 @@ from backhaul.dask.scheduler_core.payloads import LivePayloads
 from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
 from backhaul.dask.scheduler_core.spans import Spans
-from backhaul.dask.scheduler_core.streams import EngineStreams
+from backhaul.dask.scheduler_core.streams import EngineStreams, submitted_task
 from backhaul.dask.scheduler_core.window import CoreWindow
 
 __all__ = ["LiveCore", "install", "installed"]
@@ -333,7 +333,10 @@ class LiveCore:
         """Bring a message of the core to the form that Dask sends."""
         texts = self.texts
         if message["op"] == "compute-task":
-            spec, span_id = self.specs[message["key"]]
+            found = self.specs.get(message["key"])
+            if found is None:
+                found = submitted_task(texts.key(message["key"]), message["run_spec"])
+            spec, span_id = found
             message["run_spec"] = ToPickle(spec)
             message["stimulus_id"] = f"compute-task-{time()}"
             message["annotations"] = {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from backhaul.dask.scheduler_core.streams import submitted_task
+
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
 
@@ -29,6 +31,9 @@ class LivePayloads:
     def run_spec(self, text: str, payload: bytes) -> Any:
         """Give what a task runs."""
         found = self._live.specs.get(text)
+        if found is None and payload:
+            # It was submitted to the engine.
+            found = submitted_task(self._live.texts.key(text), payload)
         return None if found is None else found[0]
 
     def annotations(self, text: str, payload: bytes) -> dict[str, Any]:

@@ -103,11 +103,15 @@ class Spans:
                 span.groups.add(real)
         self._groups.clear()
 
+    def begin_computation(self) -> None:
+        """Begin a computation, as Dask does with a graph that comes when nothing is to be done."""
+        self._guards.computations().append(Computation())
+
     def _computation(self, code: Any) -> Any:
         """Find or make what new tasks are part of, as Dask does."""
         computations = self._guards.computations()
         if self._live.core.is_idle() or not computations:
-            computations.append(Computation())
+            self.begin_computation()
         computation = computations[-1]
         if code:
             computation.code.add(code)

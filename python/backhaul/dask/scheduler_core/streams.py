@@ -11,24 +11,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+from dask.utils import parse_timedelta
 
 from backhaul._native import SchedulerStreams
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.codec import codec, encode
 from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.compact_submit import FIFO_TIMEOUT
 from backhaul.dask.instance_patches import ENGINE_STREAMS
+from backhaul.dask.kept_specs import keep
 from backhaul.dask.private import Pickled, ToPickle
 from backhaul.dask.saturation import Expectation
+from backhaul.dask.scheduler_core.submitted import note_collisions, note_submission
 from backhaul.dask.scheduler_core.window import CoreWindow
 
 if TYPE_CHECKING:
     from backhaul.dask.in_flight import InFlightWindow
     from backhaul.dask.scheduler_core.live import LiveCore
 
-__all__ = ["EngineStreams", "EngineWindow", "spec_payload"]
+__all__ = ["EngineStreams", "EngineWindow", "spec_payload", "submitted_task"]
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +94,7 @@ class EngineStreams:
             live.core,
             result_bytes_max=0 if results is None else results.bytes_max,
             window=limits,
+            fifo_timeout_s=float(parse_timedelta(FIFO_TIMEOUT)),
         )
         self.is_active = True
         if window is not None:
@@ -143,6 +149,7 @@ class EngineStreams:
         self._peers.clear()
         self._say(left["notes"]["unsaid"])
         self._not_wanted(left["notes"]["unwanted_from"])
+        self._note_submitted(left["notes"]["submitted"])
 
     def knows_client(self, name: str, stream: Any) -> bool:
         """Take in a client that has come since; tell whether its stream is handled here."""
@@ -175,6 +182,11 @@ class EngineStreams:
         """Hear how much memory a worker uses."""
         if self._window is not None:
             self._native.set_memory(worker, float(metrics.get("memory", 0)))
+
+    def note_spans(self, spans: Mapping[str, str | None]) -> None:
+        """Hear of the groups of a graph, and the span of each."""
+        for group, span_id in spans.items():
+            self._native.set_span(group, span_id)
 
     def counts(self) -> dict[str, int]:
         """Count the messages that the engine has handled, by operation."""
@@ -210,6 +222,7 @@ class EngineStreams:
         live = self._live
         self._say(notes["unsaid"])
         self._not_wanted(notes["unwanted_from"])
+        self._note_submitted(notes["submitted"])
         if not self.is_active:
             return
         if notes["failure"] is not None:
@@ -229,6 +242,18 @@ class EngineStreams:
         if results is not None:
             for worker in workers:
                 results.not_wanted(worker)
+
+    def _note_submitted(self, tasks: list[tuple[str, float, bool, bool, bool]]) -> None:
+        """Write down what `Submissions` does of each task that is submitted."""
+        live = self._live
+        for client, start, is_new, has_collided, was_idle in tasks:
+            if was_idle:
+                live.spans.begin_computation()
+            if has_collided:
+                note_collisions(1)
+            note_submission(
+                live.scheduler, client, start, new_tasks=int(is_new), collisions=int(has_collided)
+            )
 
     def _note_keepers(self) -> None:
         results = self._live.results
@@ -310,7 +335,27 @@ def spec_payload(task: Any, span_id: str | None) -> bytes:
         return b""
     if message is None or message.message_bytes > _SPEC_BYTES_MAX:
         return b""
-    return codec.pack([span_id, *message.frames[1:]])
+    return codec.pack([span_id, None, *message.frames[1:]])
+
+
+def submitted_task(key: Any, payload: bytes) -> tuple[Any, str | None]:
+    """Give a task that was submitted past Python, and the id of its span.
+
+    Parameters
+    ----------
+    key : key
+        Of the task.
+    payload : bytes
+        What the core has of it.
+
+    Returns
+    -------
+    tuple of Task and (str or None)
+        The task, which nobody has looked into.
+    """
+    span_id, dependencies, frame = msgpack.unpackb(payload, use_list=False)
+    header = msgpack.unpackb(frame, use_list=False)
+    return keep(key, header["pickled-obj"], dependencies), span_id
 
 
 def _is_ours(stream: Any) -> bool:

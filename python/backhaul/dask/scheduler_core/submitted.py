@@ -1,0 +1,57 @@
+"""What is written down of tasks that are submitted, whoever handles that."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+__all__ = ["note_collisions", "note_submission"]
+
+logger = logging.getLogger(__name__)
+
+
+def note_submission(
+    scheduler: Any, client: str, start: float, *, new_tasks: int, collisions: int
+) -> None:
+    """Log that a task was submitted past Python, as `Submissions` does when one is.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    client : str
+        Who submitted it.
+    start : float
+        When it came, in seconds since 1970.
+    new_tasks, collisions : int
+        How many were not known before, and how many are known with other dependencies.
+
+    Notes
+    -----
+    What took it time was not measured, and is nothing here.
+    """
+    metrics = {
+        "tasks": 1,
+        "new_tasks": new_tasks,
+        "key_collisions": collisions,
+        "start_timestamp_seconds": start,
+        "materialization_duration_seconds": 0.0,
+        "ordering_duration_seconds": 0.0,
+        "state_initialization_duration_seconds": 0.0,
+        "duration_seconds": 0.0,
+    }
+    event = {
+        "action": "update-graph",
+        "stimulus_id": f"update-graph-{start}",
+        "metrics": metrics,
+        "status": "OK",
+    }
+    scheduler.log_event(["scheduler", client], event)
+    scheduler.digest_metric("update-graph-duration", 0.0)
+
+
+def note_collisions(count: int) -> None:
+    """Warn of keys that come with other tasks than those that have them."""
+    logger.warning(
+        "%d keys of a graph are of tasks with other dependencies, which they keep", count
+    )

@@ -1466,7 +1466,9 @@ class SchedulerStreams:
         dict
             ``unwanted_from``, workers that send results that nobody keeps; ``give_back``, prefixes
             of which workers have too many; ``submitted``, for each task its client, when it came,
-            whether it is new, whether its key is another's, and whether all was idle;
+            whether it is new, whether its key is another's, whether all was idle, and the group
+            that came to be with it, if one did (name, span, how many of the gone ones went before);
+            ``gone_groups``, as `SchedulerCore.take_gone_groups` gives them, and no longer does;
             ``failure``, why nothing is handled any more, or None; ``unsaid``, messages as
             `SchedulerCore.take_messages` gives them.
         """

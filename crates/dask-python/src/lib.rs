@@ -17,7 +17,7 @@ mod scheduler;
 
 use pyo3::prelude::*;
 
-pub use scheduler::{Core as SchedulerCore, SharedCore, message_of, refusal};
+pub use scheduler::{Core as SchedulerCore, SharedCore, gone_groups, message_of, refusal};
 
 /// Adds the classes and functions of this crate to a module
 ///

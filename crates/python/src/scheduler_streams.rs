@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use backhaul_dask::hot::{Expectation, Frames, HotSettings, PeerId, PeerKind, WindowLimits};
-use backhaul_dask_python::{SchedulerCore, message_of, refusal};
+use backhaul_dask_python::{SchedulerCore, gone_groups, message_of, refusal};
 use backhaul_dask_streams::Streams;
 use pyo3::exceptions::{PyConnectionError, PyValueError};
 use pyo3::prelude::*;
@@ -201,8 +201,12 @@ fn notes_dict(py: Python<'_>, notes: backhaul_dask::hot::HotNotes) -> PyResult<B
             one.is_new,
             one.has_collided,
             one.was_idle,
+            one.group
+                .as_ref()
+                .map(|group| (&*group.name, group.span.as_deref(), group.gone_before)),
         )
     });
+    dict.set_item("gone_groups", gone_groups(py, &notes.gone_groups)?)?;
     dict.set_item("submitted", submitted.collect::<Vec<_>>())?;
     dict.set_item("failure", notes.failure)?;
     let unsaid = PyList::empty(py);

@@ -7,6 +7,7 @@ import contextlib
 import os
 import random
 import signal
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -122,7 +123,7 @@ async def test_tasks_of_a_group_that_is_known_are_submitted_past_python() -> Non
         assert len(s.tasks) == 41
         assert {ts.group.span_id for ts in s.tasks.values()} == set(s.extensions["spans"].spans)
         for task, dependency in zip(chain[1:], chain, strict=False):
-            spec = s.tasks[task.key].run_spec
+            spec: Any = s.tasks[task.key].run_spec
             assert spec.dependencies == {dependency.key}
             assert spec.func is inc
         # Lost with their worker, they are made again of what the core had.
@@ -133,6 +134,27 @@ async def test_tasks_of_a_group_that_is_known_are_submitted_past_python() -> Non
 
 
 @gen_test()
+async def test_one_submit_after_the_other_leaves_a_group_each() -> None:
+    async with cluster() as (c, s, core, _):
+        for number in range(30):
+            assert await c.submit(inc, number, pure=False) == number + 1
+        while len(s.tasks):
+            await asyncio.sleep(0.01)
+        assert core.engine_counts()["backhaul-submit"] >= 28
+        assert not core.escapes
+        spans = s.extensions["spans"].spans.values()
+        assert sum(span.states["forgotten"] for span in spans) == 30
+        assert all(span.done for span in spans)
+        assert not core.spans._groups
+        assert sum(one.states.get("forgotten", 0) for one in s.computations) == 30
+        future = c.submit(inc, 1, pure=False)
+        assert await future == 2
+        core.escape("to look")
+        assert s.tasks[future.key].group.span_id in s.extensions["spans"].spans
+        s.validate_state()
+
+
+@gen_test()
 async def test_what_a_submit_asks_for_besides_is_for_python() -> None:
     async with cluster() as (c, s, _, workers):
         assert await c.submit(inc, 0, pure=False) == 1
@@ -140,7 +162,7 @@ async def test_what_a_submit_asks_for_besides_is_for_python() -> None:
         urgent = c.submit(inc, 1, pure=False, priority=5)
         tied = c.submit(inc, 1, pure=False, workers=[here])
         assert await c.gather([urgent, tied]) == [2, 2]
-        assert s.tasks[urgent.key].priority[0] == -5
+        assert (s.tasks[urgent.key].priority or ())[0] == -5
         assert s.tasks[tied.key].worker_restrictions == {here}
         # Nothing of this name is known.
         assert await c.submit(add, 1, 2, key="shuffle-add-1") == 3
@@ -298,7 +320,9 @@ def test_a_worker_that_is_killed_in_the_middle() -> None:
         victim = next(iter(client.run(os.getpid).values()))
         os.kill(victim, signal.SIGKILL)
         assert client.gather(futures) == list(range(1, 601))
-        assert not core.is_active
+        while core.is_active:
+            time.sleep(0.01)
+        assert client.gather(client.map(inc, futures)) == list(range(2, 602))
         del futures
         assert client.submit(inc, 1).result() == 2
 

@@ -12,6 +12,8 @@ environment variable ``BACKHAUL_SUBSTITUTE`` names them:
     Dask's own, with `backhaul.dask.in_flight` installed in every scheduler.
 ``scheduler-core``
     Dask's own, with `backhaul.dask.scheduler_core` installed in every scheduler.
+``scheduler-engine``
+    Ours, with that installed, and its hot messages on the engine's thread.
 
 With this folder on ``PYTHONPATH``, ``sitecustomize`` beside this file arranges it in every process:
 pytest's own and the children that a test starts, as the environment is passed on.
@@ -44,6 +46,12 @@ def install() -> None:
     if which in _IN_SCHEDULERS:
         _install_in_schedulers(_IN_SCHEDULERS[which])
         return
+    if which == "scheduler-engine":
+        which = "backhaul"
+        import dask
+
+        dask.config.set({"distributed.comm.backhaul.hot-path.scheduler-engine": True})
+        _install_in_schedulers(_IN_SCHEDULERS["scheduler-core"])
     import distributed.comm.tcp as tcp
     from distributed.comm.registry import backends
 

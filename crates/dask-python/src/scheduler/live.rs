@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use backhaul_dask::scheduler::Container;
+use backhaul_dask::scheduler::{Container, GroupView};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -25,6 +25,23 @@ type Replicated = (
 
 /// Group, prefix, seconds that a task of the prefix takes, and how many are queued
 type Front = (String, String, f64, usize);
+
+/// Groups that were dropped, each as a dict
+///
+/// # Errors
+///
+/// What Python raises as it makes the objects.
+pub fn gone_groups<'py>(py: Python<'py>, groups: &[GroupView]) -> PyResult<Bound<'py, PyList>> {
+    let gone = PyList::empty(py);
+    for view in groups {
+        let dict = collection(py, &view.common)?;
+        dict.set_item("name", &*view.common.name)?;
+        dict.set_item("start", view.start)?;
+        dict.set_item("stop", view.stop)?;
+        gone.append(dict)?;
+    }
+    Ok(gone)
+}
 
 #[pymethods]
 impl Core {
@@ -161,16 +178,8 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.take_gone_groups")]
     fn take_gone_groups<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let gone = PyList::empty(py);
         let groups = self.core().take_gone_groups();
-        for view in groups {
-            let dict = collection(py, &view.common)?;
-            dict.set_item("name", &*view.common.name)?;
-            dict.set_item("start", view.start)?;
-            dict.set_item("stop", view.stop)?;
-            gone.append(dict)?;
-        }
-        Ok(gone)
+        gone_groups(py, &groups)
     }
 
     #[doc = stub_doc!("SchedulerCore.log_transitions")]

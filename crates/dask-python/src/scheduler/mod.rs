@@ -9,6 +9,8 @@ mod live;
 mod messages;
 mod views;
 
+pub use live::gone_groups;
+
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::msgpack::TooLong;
 use crate::scheduler::{
-    Container, EventError, Graph, GraphOutcome, GraphTask, Key, Message, SchedulerCore,
+    Container, EventError, Graph, GraphOutcome, GraphTask, GroupView, Key, Message, SchedulerCore,
     TaskFinished,
 };
 use incoming::{Finished, Incoming, Submit};
@@ -71,6 +71,19 @@ pub struct Submitted {
     pub has_collided: bool,
     /// Whether nothing was to be done before
     pub was_idle: bool,
+    /// The group that came to be with it, if one did
+    pub group: Option<NewGroup>,
+}
+
+/// A group of a name that somebody else knew, come again
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewGroup {
+    /// Its name, and that of its prefix
+    pub name: String,
+    /// Its span: that of the last group of this name
+    pub span: Option<String>,
+    /// How many of [`HotNotes::gone_groups`] went before it came
+    pub gone_before: usize,
 }
 
 /// What was handled, and what somebody else has to do about it
@@ -82,6 +95,8 @@ pub struct HotNotes {
     pub give_back: Vec<Arc<str>>,
     /// What was submitted
     pub submitted: Vec<Submitted>,
+    /// Groups that were dropped, as they were last
+    pub gone_groups: Vec<GroupView>,
     /// Why nothing is handled any more: what the core refused half way
     pub failure: Option<String>,
     /// What the core had to say and has no form here
@@ -206,6 +221,9 @@ impl HotCore {
     pub fn set_span(&mut self, group: &str, span: Option<&str>) {
         if let Some(streams) = &mut self.streams {
             let span = span.map(str::to_owned);
+            if streams.spans.len() >= SPANS_MAX {
+                streams.spans.clear();
+            }
             streams.spans.insert(group.to_owned(), span);
         }
     }
@@ -303,7 +321,8 @@ impl HotCore {
             return HotNotes::default();
         };
         let failure = streams.notes.failure.clone();
-        let notes = std::mem::take(&mut streams.notes);
+        let mut notes = std::mem::take(&mut streams.notes);
+        notes.gone_groups = self.core.take_gone_groups();
         for peer in &mut streams.peers {
             peer.has_unsaid = false;
         }
@@ -365,9 +384,8 @@ impl Streams {
         batch.iter().all(|message| {
             if let Incoming::Submit(submit) = message {
                 let mut needs = submit.dependencies.iter();
-                // A group that is gone, or new, is for somebody else to make known.
+                // A new group is for somebody else to make known.
                 if !(self.spans.contains_key(&submit.group)
-                    && core.has_group(&submit.group)
                     && needs.all(|key| submitted.contains(&**key) || core.has_task(key)))
                 {
                     return false;
@@ -391,6 +409,11 @@ impl Streams {
         let count = submit.dependencies.len() as u32;
         let keys = std::iter::once(&submit.key).chain(&submit.dependencies);
         let was_idle = core.is_idle();
+        let new_group = (!core.has_group(&group)).then(|| NewGroup {
+            name: submit.group.clone(),
+            span: span.map(str::to_owned),
+            gone_before: core.gone_group_count(),
+        });
         let graph = Graph {
             keys: keys.map(|key| Key::from(&**key)).collect(),
             tasks: vec![GraphTask {
@@ -424,6 +447,7 @@ impl Streams {
                 is_new: new_tasks > 0,
                 has_collided: collisions > 0,
                 was_idle,
+                group: new_group,
             });
         }
         Ok(())
@@ -554,6 +578,9 @@ impl From<TooLong> for Unsayable {
         Self
     }
 }
+
+/// Groups whose spans are known; when there are more, all are forgotten
+const SPANS_MAX: usize = 10_000;
 
 /// Submitted tasks of which somebody else has yet to hear, beyond which more are left to them
 const SUBMITTED_MAX: usize = 10_000;

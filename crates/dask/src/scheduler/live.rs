@@ -330,6 +330,11 @@ impl SchedulerCore {
             .unwrap_or_default()
     }
 
+    /// How many groups were dropped since they were last taken
+    pub fn gone_group_count(&self) -> usize {
+        self.gone_groups.len()
+    }
+
     /// Takes the groups dropped since the last call, as they were last
     pub fn take_gone_groups(&mut self) -> Vec<GroupView> {
         std::mem::take(&mut self.gone_groups)

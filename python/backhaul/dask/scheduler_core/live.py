@@ -326,8 +326,11 @@ class LiveCore:
                 continue
             self.specs.pop(text, None)
             self.texts.forget(text)
-        for last in core.take_gone_groups():
-            self.spans.gone(last)
+        if self.streams is not None:
+            self.streams.catch_up()
+        else:
+            for last in core.take_gone_groups():
+                self.spans.gone(last)
 
     def _translate(self, message: dict[str, Any]) -> None:
         """Bring a message of the core to the form that Dask sends."""

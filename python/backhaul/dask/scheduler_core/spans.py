@@ -103,6 +103,29 @@ class Spans:
                 span.groups.add(real)
         self._groups.clear()
 
+    def come_again(self, name: str, span_id: str | None) -> None:
+        """Tell of a group of a name that was known before, as it came with a task of its prefix.
+
+        Parameters
+        ----------
+        name : str
+            Of the group, and of its prefix.
+        span_id : str or None
+            The span of the group that had the name before, which goes on.
+        """
+        scheduler = self._live.scheduler
+        group = self._guards.group(name, TaskPrefix(name))
+        group.span_id = span_id
+        computations = self._guards.computations()
+        if not computations:
+            self.begin_computation()
+        self._groups[name] = group, computations[-1]
+        computations[-1].groups.add(group)
+        extension = scheduler.extensions.get("spans")
+        span = extension.spans.get(span_id) if extension is not None else None
+        if span is not None:
+            span.groups.add(group)
+
     def begin_computation(self) -> None:
         """Begin a computation, as Dask does with a graph that comes when nothing is to be done."""
         self._guards.computations().append(Computation())

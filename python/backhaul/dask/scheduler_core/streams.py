@@ -147,9 +147,7 @@ class EngineStreams:
             live.fill_by(CoreWindow(live, self._window))
         live.note_handled(left["counts"])
         self._peers.clear()
-        self._say(left["notes"]["unsaid"])
-        self._not_wanted(left["notes"]["unwanted_from"])
-        self._note_submitted(left["notes"]["submitted"])
+        self._write_down(left["notes"])
 
     def knows_client(self, name: str, stream: Any) -> bool:
         """Take in a client that has come since; tell whether its stream is handled here."""
@@ -168,10 +166,7 @@ class EngineStreams:
     def flush(self) -> None:
         """Send what the core has to say."""
         if self._native.flush():
-            notes = self._native.notes()
-            self._say(notes["unsaid"])
-            # The rest may be an escape, for which this is not the moment.
-            self._event_loop.call_soon(self._act_on, notes)
+            self.catch_up()
 
     def pause(self, pause: bool) -> None:
         """Have the engine handle nothing for a while, or again."""
@@ -211,18 +206,47 @@ class EngineStreams:
         self._looked = counts
         self._look_s = _LOOK_S if busy else min(2 * self._look_s, _LOOK_MAX_S)
         self._native.flush()
-        self._act_on(self._native.notes())
-        if self.is_active:
-            self._live.forget_gone()
-            self._note_keepers()
-            self._look_later()
+        self._live.forget_gone()
+        self._note_keepers()
+        self._look_later()
 
-    def _act_on(self, notes: dict[str, Any]) -> None:
-        """Do what is left to do, the escapes last."""
+    def catch_up(self) -> None:
+        """Write down what the engine did; what may be an escape comes soon after."""
+        if self.is_active:
+            notes = self._native.notes()
+            self._write_down(notes)
+            if notes["failure"] is not None or notes["give_back"]:
+                self._event_loop.call_soon(self._act_on, notes)
+
+    def _write_down(self, notes: dict[str, Any]) -> None:
         live = self._live
         self._say(notes["unsaid"])
-        self._not_wanted(notes["unwanted_from"])
-        self._note_submitted(notes["submitted"])
+        results = live.results
+        if results is not None:
+            for worker in notes["unwanted_from"]:
+                results.not_wanted(worker)
+        gone = notes["gone_groups"]
+        written = 0
+        for client, start, is_new, has_collided, was_idle, group in notes["submitted"]:
+            if was_idle:
+                live.spans.begin_computation()
+            if group is not None:
+                name, span_id, gone_before = group
+                for last in gone[written:gone_before]:
+                    live.spans.gone(last)
+                written = max(written, gone_before)
+                live.spans.come_again(name, span_id)
+            if has_collided:
+                note_collisions(1)
+            note_submission(
+                live.scheduler, client, start, new_tasks=int(is_new), collisions=int(has_collided)
+            )
+        for last in gone[written:]:
+            live.spans.gone(last)
+
+    def _act_on(self, notes: dict[str, Any]) -> None:
+        """Do what may be an escape."""
+        live = self._live
         if not self.is_active:
             return
         if notes["failure"] is not None:
@@ -236,24 +260,6 @@ class EngineStreams:
         """Send what has no form in the engine."""
         if messages:
             self._live.send_messages(messages)
-
-    def _not_wanted(self, workers: list[str]) -> None:
-        results = self._live.results
-        if results is not None:
-            for worker in workers:
-                results.not_wanted(worker)
-
-    def _note_submitted(self, tasks: list[tuple[str, float, bool, bool, bool]]) -> None:
-        """Write down what `Submissions` does of each task that is submitted."""
-        live = self._live
-        for client, start, is_new, has_collided, was_idle in tasks:
-            if was_idle:
-                live.spans.begin_computation()
-            if has_collided:
-                note_collisions(1)
-            note_submission(
-                live.scheduler, client, start, new_tasks=int(is_new), collisions=int(has_collided)
-            )
 
     def _note_keepers(self) -> None:
         results = self._live.results
@@ -359,7 +365,15 @@ def submitted_task(key: Any, payload: bytes) -> tuple[Any, str | None]:
 
 
 def _is_ours(stream: Any) -> bool:
-    return isinstance(stream, AdaptiveBatchedSend) and type(stream.comm) is BackhaulComm
+    if not isinstance(stream, AdaptiveBatchedSend):
+        return False
+    # One that reads or writes in a way of its own has to see what comes and goes.
+    kind = type(stream.comm)
+    return (
+        isinstance(stream.comm, BackhaulComm)
+        and kind.read is BackhaulComm.read
+        and kind.write is BackhaulComm.write
+    )
 
 
 def _messages_of(frames: list[bytes]) -> list[dict[str, Any]]:

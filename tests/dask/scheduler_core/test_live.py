@@ -53,6 +53,8 @@ async def cluster(
         KEY: True,
         # It looks at results of which there are several copies, every two seconds.
         "distributed.scheduler.active-memory-manager.start": False,
+        # On a busy machine a worker may be without work for as long as that takes, which escapes.
+        "distributed.scheduler.work-stealing-interval": "1h",
         **(settings or {}),
     }
     with dask.config.set(settings):
@@ -330,7 +332,8 @@ async def test_tasks_that_submit_and_wait() -> None:
 @gen_test()
 async def test_random_work_with_looks_at_random_moments(seed: int) -> None:
     chance = random.Random(seed)
-    async with cluster(workers=2 + seed % 2) as (c, s, core, _):
+    stealing = {"distributed.scheduler.work-stealing-interval": "100ms"}
+    async with cluster(workers=2 + seed % 2, settings=stealing) as (c, s, core, _):
         for _ in range(4):
             futures = c.map(inc, range(chance.randrange(5, 80)), pure=False)
             numbers = [number + 1 for number in range(len(futures))]

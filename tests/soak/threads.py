@@ -211,7 +211,11 @@ class Stress:
                 self.counts["long waits"] += 1
                 show(f"thread {thread} has waited in {what} for {waited_s:.0f} s")
                 if len(self._reported) == 1:
-                    self._report(futures)
+                    try:
+                        self._report(futures)
+                    except Exception as error:
+                        # What it looks at changes meanwhile.
+                        show(f"no more to report: {type(error).__name__}: {error}")
             if waited_s > 3 * self._patience_s and not self.problems:
                 self.problems.append(f"thread {thread} has waited in {what} for {waited_s:.0f} s")
 

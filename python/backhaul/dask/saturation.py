@@ -121,6 +121,16 @@ class Expectation:
             self.nbytes += (nbytes - self.nbytes) * _BYTES_DOWN
         return self.seconds > self._seconds_alarm or self.nbytes > self._nbytes_alarm
 
+    @property
+    def seconds_alarm(self) -> float:
+        """What the expected duration may grow to before the guess was wrong, in seconds."""
+        return self._seconds_alarm
+
+    @property
+    def is_heavier(self) -> bool:
+        """Whether the guess was wrong because outputs are larger."""
+        return self.nbytes > self._nbytes_alarm
+
     def act(self) -> None:
         """Note that tasks are now sent out on the strength of this guess."""
         # Below the turnaround a duration makes no difference.

@@ -47,6 +47,8 @@ pub(super) struct Window {
     low_tasks: HashMap<Arc<str>, usize>,
     /// Memory in use by workers, as they say, in bytes
     memory_bytes: HashMap<Arc<str>, f64>,
+    /// By prefix, of which a task took longer than this, in seconds: the next one tells
+    suspected: HashMap<Arc<str>, f64>,
 }
 
 /// The window, for those who know of it besides
@@ -164,6 +166,7 @@ impl Window {
             confirmed: HashMap::new(),
             low_tasks: HashMap::new(),
             memory_bytes: HashMap::new(),
+            suspected: HashMap::new(),
         }
     }
 
@@ -187,14 +190,25 @@ impl Window {
                 self.confirmed.insert(Arc::clone(group), 1);
             }
         }
-        match self.expectations.get_mut(prefix) {
-            Some(expectation) => expectation.observe(seconds, nbytes),
-            None => {
-                let expectation = Expectation::new(seconds, nbytes);
-                self.expectations.insert(Arc::clone(prefix), expectation);
-                false
-            }
+        let Some(expectation) = self.expectations.get_mut(prefix) else {
+            let expectation = Expectation::new(seconds, nbytes);
+            self.expectations.insert(Arc::clone(prefix), expectation);
+            return false;
+        };
+        let alarm_s = expectation.seconds_alarm;
+        let is_surprised = expectation.observe(seconds, nbytes);
+        let is_heavy = expectation.nbytes > expectation.nbytes_alarm;
+        if let Some(suspected_s) = self.suspected.remove(prefix) {
+            return is_heavy || seconds > suspected_s;
         }
+        if is_surprised && !is_heavy && seconds < SURELY_LONG_S {
+            // A single one may have waited for a CPU.
+            if seconds > alarm_s {
+                self.suspected.insert(Arc::clone(prefix), alarm_s);
+            }
+            return false;
+        }
+        is_surprised
     }
 
     pub(super) fn refill(
@@ -365,6 +379,9 @@ const BYTES_DOWN: f64 = 1.0 / 16.0;
 
 /// Groups whose finished tasks are counted; when there are more, all counts start again
 const GROUPS_MAX: usize = 10_000;
+
+/// A task that takes so long, in seconds, has not merely waited for a CPU
+const SURELY_LONG_S: f64 = 1.0;
 
 /// To take tasks back is an escape: not for less work of a thread than this, in seconds
 const WORTH_TAKING_BACK_S: f64 = 0.2;

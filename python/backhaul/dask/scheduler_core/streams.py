@@ -27,7 +27,7 @@ from backhaul.dask.kept_specs import keep
 from backhaul.dask.private import Pickled, ToPickle
 from backhaul.dask.saturation import Expectation
 from backhaul.dask.scheduler_core.submitted import note_collisions, note_submission
-from backhaul.dask.scheduler_core.window import CoreWindow
+from backhaul.dask.scheduler_core.window import CoreWindow, compute_seconds
 
 if TYPE_CHECKING:
     from backhaul.dask.in_flight import InFlightWindow
@@ -287,11 +287,7 @@ class EngineWindow(CoreWindow):
         self._native = native
 
     def finished(self, group: str, prefix: str, message: dict[str, Any]) -> bool:
-        seconds = sum(
-            one["stop"] - one["start"]
-            for one in message["startstops"]
-            if one["action"] == "compute"
-        )
+        seconds = compute_seconds(message)
         return self._native.observe(group, prefix, seconds, message["nbytes"] or 0)
 
     def refill(self, worker: str, stimulus_id: str, now_s: float) -> None:

@@ -14,11 +14,15 @@ from backhaul.dask.saturation import InFlight, excess_tasks, floor_tasks, room_t
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
 
-__all__ = ["CoreWindow"]
+__all__ = ["CoreWindow", "compute_seconds"]
 
 
 #: Work of a thread, in seconds, above which tasks that were sent on a wrong guess are taken back
 _WORTH_TAKING_BACK_S = 0.2
+
+
+#: A task that takes so long, in seconds, has not merely waited for a CPU
+_SURELY_LONG_S = 1.0
 
 
 class CoreWindow:
@@ -35,6 +39,8 @@ class CoreWindow:
     def __init__(self, live: LiveCore, window: InFlightWindow) -> None:
         self._live = live
         self._window = window
+        #: By prefix, of which a task took longer than this, in seconds: the next one tells
+        self._suspected: dict[str, float] = {}
 
     @property
     def upstream(self) -> InFlightWindow:
@@ -54,7 +60,22 @@ class CoreWindow:
 
     def finished(self, group: str, prefix: str, message: dict[str, Any]) -> bool:
         """Learn from a task; tell whether what was thought of it was wrong."""
-        return self._window.observe(group, prefix, message)
+        window = self._window
+        expectation = window.expectations.get(prefix)
+        alarm_s = 0.0 if expectation is None else expectation.seconds_alarm
+        is_surprised = window.observe(group, prefix, message)
+        if expectation is None:
+            return False
+        seconds = compute_seconds(message)
+        suspected_s = self._suspected.pop(prefix, None)
+        if suspected_s is not None:
+            return expectation.is_heavier or seconds > suspected_s
+        if is_surprised and not expectation.is_heavier and seconds < _SURELY_LONG_S:
+            # A single one may have waited for a CPU, and to take tasks back is an escape.
+            if seconds > alarm_s:
+                self._suspected[prefix] = alarm_s
+            return False
+        return is_surprised
 
     def refill(self, worker: str, stimulus_id: str, now_s: float) -> None:
         """Fill a worker if it is down to what it is filled at again."""
@@ -128,3 +149,11 @@ class CoreWindow:
                 return None
             in_flight.add(tasks, expectation)
         return in_flight
+
+
+def compute_seconds(message: dict[str, Any]) -> float:
+    """Say how long a task ran, in seconds, of what its worker says."""
+    return sum(
+        (one["stop"] - one["start"] for one in message["startstops"] if one["action"] == "compute"),
+        0.0,
+    )

@@ -47,8 +47,8 @@ pub(super) struct Window {
     low_tasks: HashMap<Arc<str>, usize>,
     /// Memory in use by workers, as they say, in bytes
     memory_bytes: HashMap<Arc<str>, f64>,
-    /// By prefix, of which a task took longer than this, in seconds: the next one tells
-    suspected: HashMap<Arc<str>, f64>,
+    /// By prefix, of which a task took longer than this, in seconds: how many in a row did
+    suspected: HashMap<Arc<str>, (f64, u32)>,
 }
 
 /// The window, for those who know of it besides
@@ -198,17 +198,25 @@ impl Window {
         let alarm_s = expectation.seconds_alarm;
         let is_surprised = expectation.observe(seconds, nbytes);
         let is_heavy = expectation.nbytes > expectation.nbytes_alarm;
-        if let Some(suspected_s) = self.suspected.remove(prefix) {
-            return is_heavy || seconds > suspected_s;
+        let suspected = self.suspected.remove(prefix);
+        if is_heavy || seconds >= SURELY_LONG_S {
+            return is_surprised;
         }
-        if is_surprised && !is_heavy && seconds < SURELY_LONG_S {
-            // A single one may have waited for a CPU.
-            if seconds > alarm_s {
-                self.suspected.insert(Arc::clone(prefix), alarm_s);
-            }
+        // A few may have waited for a CPU.
+        let (limit_s, in_row) = match suspected {
+            Some((limit_s, in_row)) => (limit_s, in_row),
+            None if is_surprised => (alarm_s, 0),
+            None => return false,
+        };
+        if seconds <= limit_s {
             return false;
         }
-        is_surprised
+        if in_row + 1 < LONG_IN_ROW {
+            let suspected = (limit_s, in_row + 1);
+            self.suspected.insert(Arc::clone(prefix), suspected);
+            return false;
+        }
+        true
     }
 
     pub(super) fn refill(
@@ -379,6 +387,9 @@ const BYTES_DOWN: f64 = 1.0 / 16.0;
 
 /// Groups whose finished tasks are counted; when there are more, all counts start again
 const GROUPS_MAX: usize = 10_000;
+
+/// So many long tasks in a row are no chance
+const LONG_IN_ROW: u32 = 4;
 
 /// A task that takes so long, in seconds, has not merely waited for a CPU
 const SURELY_LONG_S: f64 = 1.0;

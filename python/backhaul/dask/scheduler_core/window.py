@@ -21,6 +21,9 @@ __all__ = ["CoreWindow", "compute_seconds"]
 _WORTH_TAKING_BACK_S = 0.2
 
 
+#: So many long tasks in a row are no chance
+_LONG_IN_ROW = 4
+
 #: A task that takes so long, in seconds, has not merely waited for a CPU
 _SURELY_LONG_S = 1.0
 
@@ -39,8 +42,8 @@ class CoreWindow:
     def __init__(self, live: LiveCore, window: InFlightWindow) -> None:
         self._live = live
         self._window = window
-        #: By prefix, of which a task took longer than this, in seconds: the next one tells
-        self._suspected: dict[str, float] = {}
+        #: By prefix, of which a task took longer than this, in seconds: how many in a row did
+        self._suspected: dict[str, tuple[float, int]] = {}
 
     @property
     def upstream(self) -> InFlightWindow:
@@ -67,15 +70,19 @@ class CoreWindow:
         if expectation is None:
             return False
         seconds = compute_seconds(message)
-        suspected_s = self._suspected.pop(prefix, None)
-        if suspected_s is not None:
-            return expectation.is_heavier or seconds > suspected_s
-        if is_surprised and not expectation.is_heavier and seconds < _SURELY_LONG_S:
-            # A single one may have waited for a CPU, and to take tasks back is an escape.
-            if seconds > alarm_s:
-                self._suspected[prefix] = alarm_s
+        suspected = self._suspected.pop(prefix, None)
+        if expectation.is_heavier or seconds >= _SURELY_LONG_S:
+            return is_surprised
+        # A few may have waited for a CPU, and to take tasks back is an escape.
+        if suspected is None and not is_surprised:
             return False
-        return is_surprised
+        limit_s, in_row = suspected or (alarm_s, 0)
+        if seconds <= limit_s:
+            return False
+        if in_row + 1 < _LONG_IN_ROW:
+            self._suspected[prefix] = limit_s, in_row + 1
+            return False
+        return True
 
     def refill(self, worker: str, stimulus_id: str, now_s: float) -> None:
         """Fill a worker if it is down to what it is filled at again."""

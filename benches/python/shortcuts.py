@@ -31,20 +31,29 @@ _CASES = {
 }
 
 
+#: What a scheduler does without Python, off by default
+_CORE = ("hot-path.scheduler-core", "hot-path.scheduler-engine")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Options(tasks.Options):
     """What to run: clusters that differ in switches."""
 
     added: bool = True
+    core: bool = False
 
     @property
     def configurations(self) -> list[Configuration]:
         if not self.added:
-            return [shortcuts((), "none"), shortcuts(SHORTCUTS, "all")]
-        found = [shortcuts((), "none")]
-        for count, switch in enumerate(SHORTCUTS, 1):
-            name = switch.removeprefix("hot-path.").removesuffix(".enabled")
-            found.append(shortcuts(SHORTCUTS[:count], f"+ {name}"))
+            found = [shortcuts((), "none"), shortcuts(SHORTCUTS, "all")]
+        else:
+            found = [shortcuts((), "none")]
+            for count, switch in enumerate(SHORTCUTS, 1):
+                name = switch.removeprefix("hot-path.").removesuffix(".enabled")
+                found.append(shortcuts(SHORTCUTS[:count], f"+ {name}"))
+        if self.core:
+            for count, switch in enumerate(_CORE, 1):
+                found.append(_with_core(_CORE[:count], f"+ {switch.removeprefix('hot-path.')}"))
         return found
 
 
@@ -53,9 +62,12 @@ class _Options(tasks.Options):
 @click.option("--repetitions", type=click.IntRange(1), default=7, show_default=True)
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--added/--at-once", default=True, help="Each on top of the last, or none and all.")
-def main(names: tuple[str, ...], repetitions: int, workers: int, added: bool) -> None:
+@click.option("--core", is_flag=True, help="Then the scheduler's core, and its engine, too.")
+def main(names: tuple[str, ...], repetitions: int, workers: int, added: bool, core: bool) -> None:
     """Time small tasks with the shortcuts of the hot path added one by one."""
-    options = _Options(cases=names, repetitions=repetitions, workers=workers, added=added)
+    options = _Options(
+        cases=names, repetitions=repetitions, workers=workers, added=added, core=core
+    )
     console = open_console(wide=True)
     print_machine(console, Machine.here(), installed_versions("backhaul", "distributed"))
     chosen = [_case(name) for name in names]
@@ -68,6 +80,13 @@ def main(names: tuple[str, ...], repetitions: int, workers: int, added: bool) ->
     )
     report = dataclasses.replace(report, options=options)
     console.print(tasks_tables(report))
+
+
+def _with_core(switches: tuple[str, ...], label: str) -> Configuration:
+    """Everything that is on by default, and what is not."""
+    found = shortcuts(SHORTCUTS, label)
+    more = tuple((f"distributed.comm.backhaul.{switch}", "True") for switch in switches)
+    return dataclasses.replace(found, settings=(*found.settings, *more))
 
 
 def _case(name: str) -> cases.Case:

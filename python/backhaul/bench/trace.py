@@ -38,6 +38,7 @@ SHORTCUTS: Final = (
     "hot-path.result",
     "hot-path.submit",
     "hot-path.client-threads",
+    "hot-path.worker-threads",
 )
 
 #: How many, unless something else is asked for

@@ -31,6 +31,7 @@ _FUNCTIONS: Final = {
         "distributed.client:Client._gather_remote": "gather",
         "backhaul.dask.outbox:Outbox._work_off": "send",
         "backhaul.dask.comm:BackhaulComm.write_nowait": "write",
+        "backhaul.dask.comm:BackhaulComm.write_in_thread": "write",
     },
     "scheduler": {
         "distributed.scheduler:deserialize": "deserialize",
@@ -42,6 +43,7 @@ _FUNCTIONS: Final = {
         "distributed.worker:Worker.get_data": "get data",
         "backhaul.dask.execution:Execution._call": "the function",
         "backhaul.dask.comm:BackhaulComm.write_nowait": "write",
+        "backhaul.dask.comm:BackhaulComm.write_in_thread": "write",
     },
 }
 #: Handlers of streams and requests that are wrapped, by the dictionary that has them

@@ -1294,6 +1294,9 @@ class Lookout:
             Whether a thread is or will be woken.
         """
 
+    def close(self) -> None:
+        """Give its descriptor back: whoever waits, now or later, returns at once."""
+
     def call(self, within: float = 0.0) -> None:
         """Call the event loop, if it expects that: at once, or within so many seconds.
 

@@ -75,6 +75,21 @@ def waits_for(future: Future[Any]) -> bool:
     return event is not None and bool(event._waiters)
 
 
+def test_a_client_that_closes_leaves_no_descriptors(client: Client, cluster: LocalCluster) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    assert client.submit(add, 1, 1, pure=False).result() == 2
+    before = descriptors()
+    closed = []
+    for _ in range(5):
+        with Client(cluster) as other:
+            assert other.submit(add, 1, 2, pure=False).result() == 3
+            # Nobody collects it meanwhile.
+            closed.append(other)
+    until(lambda: descriptors() <= before + 1)
+
+
 # What a thread does by itself
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import os
 import signal
 import threading
 import time
@@ -145,6 +146,26 @@ def test_whoever_is_roused_returns_and_whoever_is_not_times_out(connected: Conne
             assert lookout.rouse(or_next=True)
             assert lookout.wait(request, DEADLINE_S)
             assert not lookout.wait(request, 0.01)
+
+    asyncio.run(main())
+
+
+def test_a_lookout_that_is_closed_holds_nobody_and_no_descriptor(connected: Connected) -> None:
+    async def main() -> None:
+        lookouts = [Lookout(bridge_of(asyncio.get_running_loop())) for _ in range(20)]
+        with connected("shm") as (_a, b), ThreadPoolExecutor(1) as executor:
+            request = b.recv_frames()
+            lookouts[0].watch(request)
+            open_before = len(os.listdir("/proc/self/fd"))
+            waiting = await at_its_post(lookouts[0], executor, request)
+            for lookout in lookouts:
+                lookout.close()
+                lookout.close()
+            assert await waiting
+            assert len(os.listdir("/proc/self/fd")) <= open_before - len(lookouts)
+            # Whoever comes later does not stay.
+            lookouts[0].wait(request, DEADLINE_S)
+            lookouts[0].rouse()
 
     asyncio.run(main())
 

@@ -27,8 +27,6 @@ pub(crate) struct Lookout {
 
 /// What is known to whoever completes a request
 struct Post {
-    /// Wakes the thread
-    kick: Doorbell,
     watch: Mutex<Watch>,
     completions: Arc<Completions>,
     /// What the event loop expects; 0 while it does not
@@ -43,6 +41,8 @@ struct Watch {
     /// A thread is here, and looks before it leaves
     is_manned: bool,
     is_roused: bool,
+    /// Wakes the thread; `None` once it is closed
+    kick: Option<Arc<Doorbell>>,
 }
 
 impl Post {
@@ -52,8 +52,10 @@ impl Post {
         if !watch.is_manned && !or_next {
             return false;
         }
-        if !std::mem::replace(&mut watch.is_roused, true) {
-            self.kick.notify();
+        if !std::mem::replace(&mut watch.is_roused, true)
+            && let Some(kick) = &watch.kick
+        {
+            kick.notify();
         }
         true
     }
@@ -79,14 +81,16 @@ impl Post {
         let mut watch = self.lock();
         watch.is_manned = false;
         let is_roused = std::mem::take(&mut watch.is_roused);
-        if is_roused {
-            self.kick.clear();
+        if let Some(kick) = watch.kick.as_ref().filter(|_| is_roused) {
+            kick.clear();
         }
         is_roused
     }
 
-    fn is_roused(&self) -> bool {
-        self.lock().is_roused
+    /// What to sleep on; `None` if there is something to look at
+    fn kick(&self) -> Option<Arc<Doorbell>> {
+        let watch = self.lock();
+        watch.kick.clone().filter(|_| !watch.is_roused)
     }
 
     fn lock(&self) -> MutexGuard<'_, Watch> {
@@ -111,8 +115,10 @@ impl Lookout {
     #[new]
     fn new(bridge: Py<LoopBridge>) -> PyResult<Self> {
         let post = Arc::new(Post {
-            kick: Doorbell::new()?,
-            watch: Mutex::default(),
+            watch: Mutex::new(Watch {
+                kick: Some(Arc::new(Doorbell::new()?)),
+                ..Watch::default()
+            }),
             completions: Arc::clone(bridge.get().completions()),
             ticket: AtomicU64::new(0),
         });
@@ -184,6 +190,14 @@ impl Lookout {
         self.post.rouse(or_next)
     }
 
+    #[doc = stub_doc!("Lookout.close")]
+    fn close(&self) {
+        self.post.rouse(true);
+        // A thread that sleeps on it has it until it returns.
+        let kick = self.post.lock().kick.take();
+        drop(kick);
+    }
+
     #[doc = stub_doc!("Lookout.call")]
     #[pyo3(signature = (within = 0.0))]
     fn call(&self, within: f64) {
@@ -211,7 +225,9 @@ impl Lookout {
             false => Duration::MAX,
         };
         let deadline = Instant::now().checked_add(patience);
-        while !request.is_done() && !self.post.is_roused() {
+        while !request.is_done()
+            && let Some(kick) = self.post.kick()
+        {
             let left = deadline.map_or(Duration::MAX, |deadline| {
                 deadline.saturating_duration_since(Instant::now())
             });
@@ -220,7 +236,7 @@ impl Lookout {
             }
             let slice = left.min(slice_max);
             deferred::call(py, || {
-                py.detach(|| request.sleep(&self.post.kick, slice));
+                py.detach(|| request.sleep(&kick, slice));
             });
             if slice_max == SIGNALS_EACH {
                 py.check_signals()?;

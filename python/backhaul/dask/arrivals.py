@@ -158,7 +158,7 @@ class Arrivals:
     def close(self) -> None:
         """Have whoever waits return: nothing more arrives."""
         # Without the lock: a thread that has it may wait for the one that closes.
-        self._lookout.rouse()
+        self._lookout.close()
 
     # Called by any thread
 

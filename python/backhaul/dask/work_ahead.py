@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ from backhaul.dask.runs import Line
 from backhaul.dask.shared_stream import SharedBatchedSend
 
 __all__ = ["WorkAhead", "share_arrivals", "work_ahead_for"]
+
+logger = logging.getLogger(__name__)
 
 #: How long the event loop may be behind
 BEHIND_S: Final = 0.005
@@ -171,7 +174,12 @@ class WorkAhead:
                 self._is_blocked = True
             elif not fresh:
                 return None, False
-            found = None if self._is_blocked else self._task_among(fresh)
+            try:
+                found = None if self._is_blocked else self._task_among(fresh)
+            except Exception:
+                # Whatever is odd about a message is the event loop's to say.
+                logger.debug("A thread cannot make out what has come", exc_info=True)
+                found, self._is_blocked = None, True
             # What is to be handled now may have come with the task.
             arrivals.call(0.0 if self._is_blocked else BEHIND_S)
             return found, not arrivals.may_look()

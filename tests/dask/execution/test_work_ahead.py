@@ -398,3 +398,18 @@ def test_a_worker_that_is_killed_loses_nothing() -> None:
             assert await asyncio.wait_for(running, 120) == 300
 
     run()
+
+
+def test_a_message_that_is_odd_is_the_event_loops_to_refuse(eventually: Eventually) -> None:
+    """Its thread goes on, and so does the next worker."""
+
+    @cluster(1, 1, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, a: Worker, b: Worker) -> None:
+        await until_ahead(client, eventually)
+        for message in ({"op": "compute-task", "key": "odd"}, {"op": "free-keys", "keys": 7}):
+            scheduler.stream_comms[a.address].send(message)
+        # Dask's worker ends where its stream does.
+        await eventually(lambda: a.address not in scheduler.workers)
+        assert await chain(client, 10) == 10
+
+    run()

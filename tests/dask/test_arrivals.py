@@ -189,3 +189,23 @@ async def test_a_sender_that_never_stops_is_held_up(comm_pair: CommPair) -> None
             received += await asyncio.wait_for(b.read_arrived(), DEADLINE_S)
         assert [each["n"] for each in received] == list(range(1000))
         await a.close()
+
+
+@gen_test()
+async def test_what_came_while_a_thread_waited_for_something_else_calls_the_event_loop(
+    lane: str, comm_pair: CommPair
+) -> None:
+    """It woke the thread, which leaves without a look, as for what it was roused for else."""
+    async with comm_pair() as (a, b):
+        arrivals = b.share()
+        with ThreadPoolExecutor(1) as executor:
+            for number in range(20):
+                reading = asyncio.create_task(b.read_arrived())
+                while arrivals.is_handling:
+                    await asyncio.sleep(0)
+                waiting = asyncio.wrap_future(executor.submit(arrivals.wait, DEADLINE_S))
+                await asyncio.sleep(0.002)
+                await a.write({"n": number})
+                assert await waiting
+                arrivals.leave()
+                assert await asyncio.wait_for(reading, DEADLINE_S) == [{"n": number}]

@@ -23,8 +23,18 @@ mod request_models;
 
 /// What `request` has of the crate that it is of
 mod runtime {
+    use std::time::Duration;
+
     #[derive(Debug)]
     pub struct LoopWatch;
+
+    #[derive(Debug)]
+    pub struct Doorbell;
+
+    /// No model sleeps on doorbells
+    pub(crate) fn sleep_on(_: &Doorbell, _: Option<&Doorbell>, _: Option<Duration>) {
+        unreachable!("it is for threads that watch a connection")
+    }
 }
 
 /// As above

@@ -250,8 +250,8 @@ class Arrivals:
     def wait(self, timeout_s: float) -> bool:
         """Block this thread until something has arrived, `rouse`, or for so many seconds.
 
-        One thread at a time, and none of an event loop. Whoever has waited looks: what has arrived
-        meanwhile has called nobody else.
+        One thread at a time, and none of an event loop. Whoever has waited looks, or calls `leave`:
+        what has arrived meanwhile has called nobody else.
 
         Returns
         -------
@@ -259,6 +259,15 @@ class Arrivals:
             False if time has passed without any of it.
         """
         return self._lookout.wait(self._request, timeout_s)
+
+    def leave(self) -> None:
+        """Wait no more: what arrived while this thread waited, and it has not seen, is the loop's.
+
+        Whoever has called `wait` calls this at the end.
+        """
+        # It woke this thread, and so nobody else.
+        if self._request.done():
+            self.call()
 
     def rouse(self, or_next: bool = False) -> bool:
         """Wake the thread that waits, or have the next not wait; False if neither."""

@@ -225,27 +225,15 @@ class BackhaulComm(ReadingComm):
         CommClosedError
             If the comm is closed on either side.
         """
-        if self._closed:
-            self._refuse()
-        message = codec.encode(
-            msg,
-            self._families(serializers),
-            on_error,
-            self._context(),
-            self.max_shard_size,
-            inline_bytes_max=self._inline_bytes_max(),
-        )
-        if message is None or device_frames.places(message.frames):
+        message = self._encoded_here(msg, serializers, on_error)
+        if message is None:
             return None
         try:
             self._forget_finished()
             request = self._endpoint.send_frames(
                 [in_order(frame) for frame in message.frames], shared=self._may_lend(msg)
             )
-            if request.done():
-                request.result()
-            else:
-                self._unfinished.append(request)
+            self._keep(request)
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
         except BaseException:
@@ -278,17 +266,8 @@ class BackhaulComm(ReadingComm):
         CommClosedError
             If the comm is closed on either side.
         """
-        if self._closed:
-            self._refuse()
-        message = codec.encode(
-            msg,
-            self._families(serializers),
-            "raise",
-            self._context(),
-            self.max_shard_size,
-            inline_bytes_max=self._inline_bytes_max(),
-        )
-        if message is None or device_frames.places(message.frames):
+        message = self._encoded_here(msg, serializers, "raise")
+        if message is None:
             return None
         frames = [in_order(frame) for frame in message.frames]
         send = partial(self._endpoint.send_frames, frames, shared=self._may_lend(msg))
@@ -297,10 +276,7 @@ class BackhaulComm(ReadingComm):
             self._forget_finished()
             # Python runs no handler of a signal while C calls C.
             request, _ = tuple(map(call, both))
-            if request.done():
-                request.result()
-            else:
-                self._unfinished.append(request)
+            self._keep(request)
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
         except Exception:
@@ -379,6 +355,22 @@ class BackhaulComm(ReadingComm):
         """Size above which a message is serialized in another thread; None if it never is."""
         return (self.allow_offload and comm_utils.OFFLOAD_THRESHOLD) or None
 
+    def _encoded_here(
+        self, msg: object, serializers: list[str] | None, on_error: str
+    ) -> codec.Message | None:
+        """Serialize a message in this thread; None if it is too large, or partly on a GPU."""
+        if self._closed:
+            self._refuse()
+        message = codec.encode(
+            msg,
+            self._families(serializers),
+            on_error,
+            self._context(),
+            self.max_shard_size,
+            inline_bytes_max=self._inline_bytes_max(),
+        )
+        return None if message is None or device_frames.places(message.frames) else message
+
     async def _encoded(
         self, msg: object, serializers: list[str] | None, on_error: str
     ) -> codec.Message:
@@ -420,6 +412,13 @@ class BackhaulComm(ReadingComm):
         if parted is None:
             return message
         return message._replace(frames=parted.host, device=parted.device)
+
+    def _keep(self, request: Request[None]) -> None:
+        """Remember a send that is not done; one that failed raises here."""
+        if request.done():
+            request.result()
+        else:
+            self._unfinished.append(request)
 
     def _forget_finished(self) -> None:
         """Drop the requests that are done; one that failed raises here."""

@@ -121,6 +121,7 @@ class ThreadReports:
         with self._arrivals.lock:
             if self._leader is thread:
                 self._leader = None
+        self._arrivals.leave()
         if pass_on:
             self._pass_on(thread)
 

@@ -123,6 +123,7 @@ class WorkAhead:
         with self._lock:
             self._is_waiting = False
             handed, self._handed = self._handed, None
+        self._arrivals.leave()
         if item is None:
             return handed
         if handed is not None:

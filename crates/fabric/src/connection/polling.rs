@@ -11,8 +11,8 @@ use super::port::{Command, Work};
 use super::recorder::EventKind;
 use super::spin::Look;
 use crate::link::Delivery;
-use crate::request::{Progress, sleep_on};
-use crate::runtime::{LoopWatch, Member};
+use crate::request::Progress;
+use crate::runtime::{LoopWatch, Member, sleep_on};
 
 impl Conn {
     /// Holds the port while nothing happens, for a moment, then works on it

@@ -1,6 +1,7 @@
 //! The runtime of a context: one thread, what it watches, and when it looks.
 
 mod engine;
+mod sleep;
 mod sources;
 mod timers;
 mod warning;
@@ -8,7 +9,9 @@ mod watch;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub(crate) use backhaul_shm::doorbell::Doorbell;
 pub(crate) use engine::{Engine, EngineGuard};
+pub(crate) use sleep::sleep_on;
 pub(crate) use sources::{Source, SourceId};
 pub(crate) use warning::RepeatedWarning;
 pub use watch::LoopWatch;

@@ -16,7 +16,6 @@ from distributed import Status
 
 from backhaul.dask.execution import Execution
 from backhaul.dask.fast_paths import described_class
-from backhaul.dask.plain_events import execute_success_event
 from backhaul.dask.plain_values import pickled_if_plain
 from backhaul.dask.private import Worker, time
 from backhaul.dask.runs import Line
@@ -198,14 +197,10 @@ class Foretold(Execution):
         return message
 
     def _event(self) -> Any:
-        if self._stimulus_id is None:
-            return super()._event()
-        start_s, stop_s = self._times
-        value, nbytes, kind = self._outcome
-        if self._worker.digests is not None:
-            self._worker.digests["task-duration"].add(max(0, stop_s - start_s))
-        event = execute_success_event(self._key, self._run_id, value, start_s, stop_s, nbytes, kind)
-        event.stimulus_id = self._stimulus_id
+        event = super()._event()
+        if self._stimulus_id is not None:
+            # It has ended well.
+            event.stimulus_id = self._stimulus_id
         return event
 
 

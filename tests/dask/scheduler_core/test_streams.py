@@ -7,6 +7,8 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -327,6 +329,19 @@ def test_a_worker_that_is_killed_in_the_middle() -> None:
         assert client.submit(inc, 1).result() == 2
 
 
+#: A client that never ends by itself, and says when the engine has heard of some of its tasks
+OTHER_CLIENT = """
+import sys, time
+from distributed import Client, wait
+from distributed.utils_test import slowinc
+client = Client(sys.argv[1])
+futures = client.map(slowinc, range(200), delay=0.002, pure=False)
+wait(futures[:20])
+print("under way", flush=True)
+time.sleep(600)
+"""
+
+
 def test_a_client_process_that_is_gone_holds_nothing() -> None:
     with (
         dask.config.set(SETTINGS),
@@ -338,13 +353,17 @@ def test_a_client_process_that_is_gone_holds_nothing() -> None:
         core = live.installed(cluster.scheduler)
         assert core is not None
         futures = client.map(inc, range(300), pure=False)
-        with Client(cluster, set_as_default=False) as other:
-            more = other.map(slowinc, range(200), delay=0.002, pure=False)
-            wait(more[:20])
-            # As if its process had died
-            other.loop.add_callback(other.scheduler_comm.comm.abort)
-            assert client.gather(futures) == list(range(1, 301))
+        program = [sys.executable, "-c", OTHER_CLIENT, cluster.scheduler_address]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "under way\n"
+            other.kill()
+        assert client.gather(futures) == list(range(1, 301))
         assert client.gather(client.map(inc, range(100), pure=False)) == list(range(1, 101))
+        del futures
+        while tasks := client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
+            assert tasks <= 500
+            time.sleep(0.01)
 
 
 def made_core(workers: int, tasks: int) -> SchedulerCore:

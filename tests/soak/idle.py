@@ -4,6 +4,7 @@
 
     make idle                                  # two minutes beside eight busy processes
     .venv/bin/python tests/soak/idle.py --seconds 600 --hogs 16 --pin
+    .venv/bin/python tests/soak/idle.py --seconds 7200 --jobs 1000
 
 A cluster over ``backhaul://`` runs jobs of short tasks whose durations change without notice, so
 that tasks are sent ahead, stolen and given back. Twenty times a second the scheduler is asked:
@@ -47,6 +48,7 @@ def main() -> int:
     """Run the jobs, print what was found, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--jobs", type=int, default=None, help="end after so many, if sooner")
     parser.add_argument("--hogs", type=int, default=8, help="processes that keep the CPUs busy")
     parser.add_argument("--pin", action="store_true", help="run everything on one CPU")
     parser.add_argument("--workers", type=int, default=2)
@@ -76,22 +78,22 @@ def main() -> int:
             ) as cluster,
             Client(cluster) as client,
         ):
-            return run(client, cluster.scheduler, options.seconds, options.patience, seed)
+            watch = IdleWatch(cluster.scheduler, options.patience)
+            return run(client, watch, options.seconds, options.jobs, seed)
     finally:
         for process in hogs:
             process.kill()
             process.wait()
 
 
-def run(client: Client, scheduler: Scheduler, seconds: float, patience_s: float, seed: int) -> int:
-    """Run jobs until time is up."""
+def run(client: Client, watch: IdleWatch, seconds: float, jobs_max: int | None, seed: int) -> int:
+    """Run jobs until time is up, or there were enough."""
     rng = random.Random(seed)
-    watch = IdleWatch(scheduler, patience_s)
     outcomes: Counter[str] = Counter()
     slowest: dict[str, float] = {}
     stop = client.sync(watch.start)
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end and outcomes.total() != jobs_max:
         name = rng.choice(list(JOBS))
         began = time.monotonic()
         try:

@@ -1476,6 +1476,12 @@ class SchedulerStreams:
             `SchedulerCore.take_messages` gives them.
         """
 
+    def failure(self) -> str | None:
+        """Say what failed, upon which nothing is handled any more; None if nothing did."""
+
+    def panic_next(self) -> None:
+        """Panic in the place of handling the next message: for tests of what follows."""
+
     def counts(self) -> dict[str, int]:
         """Count the messages that were handled, by operation, and the batches that were not."""
 
@@ -1527,6 +1533,12 @@ class SchedulerCore:
 
     def take_transitions(self) -> list[tuple[str, str, str]]:
         """Take the transitions since the last call: key, start, finish."""
+
+    def recent_transitions(self) -> list[tuple[str, str, str, str, float]]:
+        """Say the last transitions: key, start, finish, stimulus, time in seconds.
+
+        The oldest first, as many as the setting ``recent_transitions_max``; none by default.
+        """
 
     def dump(self, tasks: bool = True) -> dict[str, Any]:
         """Say all attributes, by upstream's names; with ``tasks`` false, none of single tasks."""

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,6 +22,8 @@ use backhaul_dask::hot::{self, HotCore, HotCounts, HotNotes, HotSettings, PeerId
 pub struct Streams {
     core: Arc<Mutex<HotCore>>,
     ends: Mutex<Vec<End>>,
+    /// A defect is to be had with the next message
+    is_to_panic: AtomicBool,
 }
 
 /// Our end of the stream of a peer
@@ -58,6 +61,7 @@ impl Streams {
         Arc::new(Self {
             core,
             ends: Mutex::default(),
+            is_to_panic: AtomicBool::new(false),
         })
     }
 
@@ -113,6 +117,11 @@ impl Streams {
         core.has_notes()
     }
 
+    /// Panics with the next message that comes in, where the core would: for tests of what follows
+    pub fn panic_next(&self) {
+        self.is_to_panic.store(true, Ordering::Relaxed);
+    }
+
     /// The core, for a moment
     pub fn core(&self) -> MutexGuard<'_, HotCore> {
         lock(&self.core)
@@ -133,7 +142,7 @@ impl Streams {
 
     fn end(&self) -> Stopped {
         let mut core = lock(&self.core);
-        core.collect(now_s());
+        guarded(&mut core, (), |core| core.collect(now_s()));
         let mut stopped = Stopped::default();
         for place in 0..lock(&self.ends).len() {
             let peer = PeerId(place);
@@ -211,21 +220,31 @@ impl FrameStream for PeerStream {
             return false;
         };
         let mut core = lock(&self.streams.core);
-        let handled = catch_unwind(AssertUnwindSafe(|| core.handle(self.peer, header, now_s())));
-        handled.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            let text = text.unwrap_or("a panic");
-            tracing::error!(panic = text, "the scheduler's core failed: a defect");
-            core.fail(text);
-            true
+        guarded(&mut core, false, |core| {
+            let panics = self.streams.is_to_panic.swap(false, Ordering::Relaxed);
+            assert!(!panics, "a defect was asked for");
+            core.handle(self.peer, header, now_s())
         })
     }
 
     fn handled_all(&self) {
         let mut core = lock(&self.streams.core);
-        self.streams.send_ready(&mut core);
+        guarded(&mut core, (), |core| self.streams.send_ready(core));
     }
+}
+
+/// Does something with the core; a panic in it is noted as a failure, upon which nothing is handled
+/// any more
+fn guarded<T>(core: &mut HotCore, failed: T, act: impl FnOnce(&mut HotCore) -> T) -> T {
+    let acted = catch_unwind(AssertUnwindSafe(|| act(core)));
+    acted.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("a panic");
+        tracing::error!(panic = text, "the scheduler's core failed: a defect");
+        core.fail(text);
+        failed
+    })
 }
 
 impl std::fmt::Debug for Streams {

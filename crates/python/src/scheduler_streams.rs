@@ -157,6 +157,16 @@ impl SchedulerStreams {
         notes_dict(py, notes)
     }
 
+    #[doc = stub_doc!("SchedulerStreams.failure")]
+    fn failure(&self) -> Option<String> {
+        self.0.core().failure().map(str::to_owned)
+    }
+
+    #[doc = stub_doc!("SchedulerStreams.panic_next")]
+    fn panic_next(&self) {
+        self.0.panic_next();
+    }
+
     #[doc = stub_doc!("SchedulerStreams.counts")]
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = self.0.core().counts();

@@ -106,6 +106,7 @@ from distributed.scheduler import (
     TaskGroup,
     TaskPrefix,
     TaskState,
+    Transition,
     WorkerState,
 )
 from distributed.scheduler import _materialize_graph as materialize_graph
@@ -237,6 +238,7 @@ __all__ = [
     "TaskState",
     "ThreadPoolExecutor",
     "ToPickle",
+    "Transition",
     "Tuple",
     "UnpauseEvent",
     "WorkStealing",

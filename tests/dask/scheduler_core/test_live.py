@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -155,6 +156,34 @@ async def test_whoever_looks_finds_dasks_own_state(look: str) -> None:
             assert await other.gather(other.map(inc, range(5))) == list(range(1, 6))
             assert core.is_active
             assert core.adoptions == 2
+
+
+@gen_test()
+async def test_a_story_tells_what_the_core_did() -> None:
+    async with cluster() as (c, s, core, _):
+        dsk: dict[Any, Any] = {("x", number): (inc, number) for number in range(3)}
+        dsk["y"] = (sum, [("x", number) for number in range(3)])
+        before = len(s.transition_log)
+        assert await c.get(dsk, "y", sync=False) == 6
+        while len(s.tasks):
+            await asyncio.sleep(0.01)
+        assert core.is_active
+        # Of a task that is forgotten, whose key is no text
+        told = s.story(("x", 1))
+        assert not core.is_active
+        assert [(one.start, one.finish) for one in told] == [
+            ("released", "waiting"),
+            ("waiting", "processing"),
+            ("processing", "memory"),
+            ("memory", "released"),
+            ("released", "forgotten"),
+        ]
+        assert told[2].stimulus_id.startswith("task-finished-")
+        assert all(one.key == ("x", 1) for one in told)
+        times = [one.timestamp for one in s.transition_log]
+        assert times == sorted(times)
+        assert time.time() - 60 < times[0]
+        assert len(times) - before == 19
 
 
 @gen_test()

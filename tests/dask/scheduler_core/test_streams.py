@@ -329,6 +329,26 @@ def test_a_worker_that_is_killed_in_the_middle() -> None:
         assert client.submit(inc, 1).result() == 2
 
 
+@gen_test()
+async def test_a_panic_on_the_engines_thread_ends_no_scheduler(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(slowinc, range(200), delay=0.002, pure=False)
+        await wait(futures[:20])
+        assert core.streams is not None
+        core.streams._native.panic_next()
+        assert await c.gather(futures) == list(range(1, 201))
+        assert core.escapes == {"an error in the core": 1}
+        assert "Dask's own state: a defect was asked for; the last transitions: '" in caplog.text
+        assert " processing -> memory (task-finished" in caplog.text
+        del futures
+        while s.tasks:
+            await asyncio.sleep(0.01)
+        assert await c.gather(c.map(inc, range(100), pure=False)) == list(range(1, 101))
+        assert core.is_active
+
+
 #: A client that never ends by itself, and says when the engine has heard of some of its tasks
 OTHER_CLIENT = """
 import sys, time

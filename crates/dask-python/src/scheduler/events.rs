@@ -63,6 +63,11 @@ impl Core {
         views::transitions(py, &mut self.core())
     }
 
+    #[doc = stub_doc!("SchedulerCore.recent_transitions")]
+    fn recent_transitions(&mut self) -> Vec<views::PastTransition> {
+        views::recent_transitions(&self.core())
+    }
+
     #[doc = stub_doc!("SchedulerCore.dump")]
     #[pyo3(signature = (tasks = true))]
     fn dump<'py>(&mut self, py: Python<'py>, tasks: bool) -> PyResult<Bound<'py, PyDict>> {

@@ -85,6 +85,7 @@ fn config(options: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
             "bandwidth_bytes_per_s" => config.bandwidth_bytes_per_s = value.extract()?,
             "default_data_bytes" => config.default_data_bytes = value.extract()?,
             "no_workers_timeout_s" => config.no_workers_timeout_s = value.extract()?,
+            "recent_transitions_max" => config.recent_transitions_max = value.extract()?,
             "refuse_over_memory" => config.refuse_over_memory = value.extract()?,
             _ => return Err(PyValueError::new_err(format!("no such setting: {name:?}"))),
         }

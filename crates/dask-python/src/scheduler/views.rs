@@ -275,3 +275,22 @@ pub(super) fn transitions<'py>(
             .collect::<Vec<_>>(),
     )
 }
+
+/// Key, start, finish, stimulus and time of a transition
+pub(super) type PastTransition = (String, &'static str, &'static str, String, f64);
+
+pub(super) fn recent_transitions(core: &SchedulerCore) -> Vec<PastTransition> {
+    let recent = core.recent_transitions();
+    let recent = recent.iter().map(|past| {
+        let one = &past.transition;
+        let (start, finish) = (one.start.name(), one.finish.name());
+        (
+            text_of(&one.key),
+            start,
+            finish,
+            past.stimulus.to_string(),
+            past.at_s,
+        )
+    });
+    recent.collect()
+}

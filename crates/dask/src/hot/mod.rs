@@ -256,8 +256,11 @@ impl HotCore {
         })
     }
 
-    /// Handles a batch of messages of a peer; `false` if it is for somebody else, and nothing of it
-    /// was handled
+    /// Handles a batch of messages of a peer; `false` if it is for somebody else
+    ///
+    /// Nothing of it was handled then, unless [`HotCore::failure`] says that the core refused a
+    /// message half way: some of it was, and may be handled again once more by Dask's own machine,
+    /// to which it makes no difference.
     pub fn handle(&mut self, peer: PeerId, header: &[u8], now_s: f64) -> bool {
         let Self { core, streams } = self;
         let Some(streams) = streams else {
@@ -282,7 +285,7 @@ impl HotCore {
             }
             streams.collect(core, now_s);
             if streams.notes.failure.is_some() {
-                break;
+                return false;
             }
         }
         true
@@ -293,6 +296,11 @@ impl HotCore {
         if let Some(streams) = &mut self.streams {
             streams.notes.failure = Some(failure.to_owned());
         }
+    }
+
+    /// Why nothing is handled any more, if something failed
+    pub fn failure(&self) -> Option<&str> {
+        self.streams.as_ref()?.notes.failure.as_deref()
     }
 
     /// Turns what the core has to say into messages; does nothing if no streams are handled

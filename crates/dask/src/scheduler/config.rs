@@ -26,6 +26,8 @@ pub struct Config {
     pub no_workers_timeout_s: Option<f64>,
     /// `worker.memory.terminate`: whether a task whose inputs cannot fit its worker fails at once
     pub refuse_over_memory: bool,
+    /// `admin.low-level-log-length`: transitions that are kept for those who ask what happened
+    pub recent_transitions_max: usize,
 }
 
 impl Default for Config {
@@ -41,6 +43,7 @@ impl Default for Config {
             default_data_bytes: 1024,
             no_workers_timeout_s: None,
             refuse_over_memory: true,
+            recent_transitions_max: 0,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::messages::{ClientMessage, Message, Transition, WorkerMessage};
 use super::names::Names;
 use super::ordered_set::OrderedSet;
 use super::queue::TaskQueue;
+use super::recent::{PastTransition, RecentTransitions};
 use super::slots::FreeSlots;
 use super::task::{ErredTask, Key, TaskState, TaskTable};
 use super::views::GroupView;
@@ -70,6 +71,7 @@ pub struct SchedulerCore {
     pub(super) stimulus: Arc<str>,
     pub(super) messages: Vec<Message>,
     pub(super) log: Option<Vec<Transition>>,
+    pub(super) recent: RecentTransitions,
     /// Who is to have the next queued task, whoever is least busy
     pub(super) target: Option<WorkerId>,
     /// Keys of tasks forgotten, if the caller keeps something of its own by key
@@ -86,6 +88,7 @@ impl SchedulerCore {
         Self {
             known_durations_s: config.known_durations_s.iter().cloned().collect(),
             bandwidth_bytes_per_s: config.bandwidth_bytes_per_s,
+            recent: RecentTransitions::new(config.recent_transitions_max),
             config,
             tasks: TaskTable::default(),
             keys: Map::default(),
@@ -138,6 +141,11 @@ impl SchedulerCore {
     /// Takes the transitions since the last call
     pub fn take_transitions(&mut self) -> Vec<Transition> {
         self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The last transitions, the oldest first
+    pub fn recent_transitions(&self) -> Vec<PastTransition> {
+        self.recent.listed()
     }
 
     /// Begins an event: what it is called in messages, and when it is

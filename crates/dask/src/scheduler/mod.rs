@@ -19,6 +19,7 @@ mod names;
 mod occupancy;
 mod ordered_set;
 mod queue;
+mod recent;
 mod recommendations;
 mod replicas;
 mod restrictions;
@@ -37,6 +38,7 @@ pub use self::live::{Container, Front, ReplicatedTask, RunningTask, WorkerRoom};
 pub use self::messages::{
     ClientMessage, ComputeTask, Holders, Message, TaskError, Transition, WorkerMessage,
 };
+pub use self::recent::PastTransition;
 pub use self::stimuli::{PlacedResult, TaskErred, TaskFinished};
 pub use self::task::{ErredTask, Key, Payload, Priority, Requirements, TaskState};
 pub use self::views::{

@@ -101,7 +101,8 @@ class Handlers:
         ):
             for operation, original in list(place.items()):
                 if operation in ours:
-                    self._replace(place, operation, ours[operation](original))
+                    handle = self._unless_failed(ours[operation](original), original)
+                    self._replace(place, operation, handle)
                 elif operation not in harmless and not operation.startswith(OURS):
                     self._replace(place, operation, self._escaping(original, operation))
         for name, ours_of in (("stealing", self.balance), ("idle-timeout", self.check_idle)):
@@ -143,6 +144,17 @@ class Handlers:
             def handle(*args: Any, **kwargs: Any) -> Any:
                 self._live.escape(operation)
                 return original(*args, **kwargs)
+
+        return handle
+
+    def _unless_failed(self, ours: Any, original: Any) -> Any:
+        # What the engine left because of it comes here at once, and is for Dask's own state.
+        @functools.wraps(original)
+        def handle(*args: Any, **kwargs: Any) -> Any:
+            streams = self._live.streams
+            if streams is not None and streams.has_failed():
+                return original(*args, **kwargs)
+            return ours(*args, **kwargs)
 
         return handle
 

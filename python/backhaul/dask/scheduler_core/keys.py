@@ -53,6 +53,12 @@ class KeyTexts:
         """Give the key of a text."""
         return self._keys.get(text, text)
 
+    def recalled(self, text: str) -> Any:
+        """Give the key of a text that may stand for no task any more."""
+        if text in self._keys or not text.startswith(_MARK) or text.startswith(_ODD):
+            return self.key(text)
+        return codec.unpack(text[len(_MARK) :].encode("latin-1"))
+
     @property
     def are_keys(self) -> bool:
         """Whether each text in use is its key."""

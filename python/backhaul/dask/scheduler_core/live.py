@@ -30,7 +30,7 @@ from backhaul.dask.scheduler_core.guards import Guards
 from backhaul.dask.scheduler_core.handlers import Handlers
 from backhaul.dask.scheduler_core.home import Home
 from backhaul.dask.scheduler_core.keys import KeyTexts
-from backhaul.dask.scheduler_core.payloads import LivePayloads
+from backhaul.dask.scheduler_core.payloads import LivePayloads, past_transitions
 from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
 from backhaul.dask.scheduler_core.spans import Spans
@@ -40,6 +40,9 @@ from backhaul.dask.scheduler_core.window import CoreWindow
 __all__ = ["LiveCore", "install", "installed"]
 
 logger = logging.getLogger(__name__)
+
+#: How many transitions are logged with a defect
+_TRANSITIONS_TOLD = 20
 
 
 def install(scheduler: Scheduler) -> bool:
@@ -180,6 +183,7 @@ class LiveCore:
         # All times that the core was given are of `time`, upstream has some of `monotonic`.
         offset_s = monotonic() - time()
         write_into(self.core, scheduler, LivePayloads(self), monotonic_offset_s=offset_s)
+        scheduler.transition_log.extend(past_transitions(self))
         self.spans.write()
         offer_to_thieves(scheduler)
         if scheduler.validate:
@@ -287,9 +291,19 @@ class LiveCore:
             return handle(*args, **kwargs)
         except BaseException as error:
             # A panic in Rust is no `Exception`.
-            logger.warning("The scheduler goes on with Dask's own state: %r", error)
-            self.escape(f"{type(error).__name__} in the core")
+            self.give_up(repr(error), f"{type(error).__name__} in the core")
             raise
+
+    def give_up(self, failure: str, reason: str) -> None:
+        """Escape because of a defect, and say what happened last."""
+        past = past_transitions(self)[-_TRANSITIONS_TOLD:] if self.is_active else []
+        told = [f"{one.key!r} {one.start} -> {one.finish} ({one.stimulus_id})" for one in past]
+        logger.warning(
+            "The scheduler goes on with Dask's own state: %s; the last transitions: %s",
+            failure,
+            "; ".join(told) or "none",
+        )
+        self.escape(reason)
 
     def send(self) -> None:
         """Send what the core has to say, and let go of what it has forgotten."""

@@ -1,15 +1,16 @@
-"""What the core names and does not keep: keys, run specs and errors as Python has them."""
+"""What the core says as texts and bytes, as Python has it: keys, run specs, errors, its history."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from backhaul.dask.private import Transition
 from backhaul.dask.scheduler_core.streams import submitted_task
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
 
-__all__ = ["LivePayloads"]
+__all__ = ["LivePayloads", "past_transitions"]
 
 
 class LivePayloads:
@@ -47,3 +48,13 @@ class LivePayloads:
     def traceback(self, text: str, payload: bytes) -> Any:
         """Give where it raised it."""
         return payload
+
+
+def past_transitions(live: LiveCore) -> list[Transition]:
+    """Give the core's last transitions as Dask's, the oldest first; none says what it led to."""
+    recalled = live.texts.recalled
+    make: Any = Transition
+    return [
+        make(recalled(text), start, finish, {}, stimulus_id, at)
+        for text, start, finish, stimulus_id, at in live.core.recent_transitions()
+    ]

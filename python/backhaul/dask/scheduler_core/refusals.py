@@ -19,6 +19,9 @@ __all__ = ["refusal", "settings_of"]
 #: Plugins that hear of transitions, or graphs, and whose part the core or its caller takes
 _UNDERSTOOD = (WorkStealing, ShuffleSchedulerPlugin)
 
+#: How many transitions the core keeps where Dask keeps all
+_TRANSITIONS_KEPT = 100_000
+
 
 def refusal(scheduler: Any) -> str | None:
     """Say why a core may not have the state of a scheduler now; None if it may."""
@@ -58,7 +61,9 @@ def _listens(plugin: Any) -> bool:
 def settings_of(scheduler: Any) -> dict[str, Any]:
     """Say what the user set about a scheduler's decisions, as a core takes it."""
     durations = dask.config.get("distributed.scheduler.default-task-durations")
+    kept = scheduler.transition_log.maxlen
     return {
+        "recent_transitions_max": _TRANSITIONS_KEPT if kept is None else kept,
         "worker_saturation": float(scheduler.WORKER_SATURATION),
         "rootish_dependencies": scheduler.rootish_tg_threshold,
         "rootish_dependency_tasks": scheduler.rootish_tg_dependencies_threshold,

@@ -10,7 +10,6 @@ do in Python follows within half a second, and is done before the state leaves t
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
 
 __all__ = ["EngineStreams", "EngineWindow", "spec_payload", "submitted_task"]
-
-logger = logging.getLogger(__name__)
 
 #: How long what is left to do in Python waits, in seconds: while much happens, and at most
 _LOOK_S, _LOOK_MAX_S = 0.05, 0.4
@@ -183,6 +180,13 @@ class EngineStreams:
         for group, span_id in spans.items():
             self._native.set_span(group, span_id)
 
+    def has_failed(self) -> bool:
+        """Tell whether the engine has met a defect; the state has left the core then."""
+        failure = self._native.failure() if self.is_active else None
+        if failure is not None:
+            self._live.give_up(failure, "an error in the core")
+        return failure is not None
+
     def counts(self) -> dict[str, int]:
         """Count the messages that the engine has handled, by operation."""
         return self._native.counts() if self.is_active else {}
@@ -249,10 +253,7 @@ class EngineStreams:
         live = self._live
         if not self.is_active:
             return
-        if notes["failure"] is not None:
-            logger.warning("The scheduler goes on with Dask's own state: %s", notes["failure"])
-            live.escape("an error in the core")
-        elif live.window is not None:
+        if not self.has_failed() and live.window is not None:
             for prefix in notes["give_back"]:
                 live.window.give_back(prefix)
 

@@ -18,6 +18,7 @@ use super::core::{SchedulerCore, shown};
 use super::error::EventError;
 use super::ids::TaskId;
 use super::messages::{TaskError, Transition};
+use super::recent::PastTransition;
 use super::recommendations::Recommendations;
 use super::stimuli::TaskFinished;
 use super::task::{Payload, TaskState};
@@ -152,13 +153,19 @@ impl SchedulerCore {
     fn conclude(&mut self, task: TaskId, start: TaskState) {
         let one = &self.tasks[task];
         let (finish, group) = (one.state, one.group);
+        let transition = || Transition {
+            key: Arc::clone(&one.key),
+            start,
+            finish,
+        };
         if let Some(log) = &mut self.log {
-            log.push(Transition {
-                key: Arc::clone(&one.key),
-                start,
-                finish,
-            });
+            log.push(transition());
         }
+        self.recent.add(|| PastTransition {
+            transition: transition(),
+            stimulus: Arc::clone(&self.stimulus),
+            at_s: self.now_s,
+        });
         if finish != TaskState::Forgotten {
             return;
         }

@@ -18,7 +18,7 @@ from backhaul.bench.machine import Machine, installed_versions
 from backhaul.bench.option_types import ListType
 from backhaul.bench.tables import open_console, print_machine
 from backhaul.bench.task_tables import tasks_tables
-from backhaul.bench.trace import SHORTCUTS, shortcuts
+from backhaul.bench.trace import CORE, SHORTCUTS, shortcuts
 
 __all__ = ["main"]
 
@@ -29,10 +29,6 @@ _CASES = {
     "map": ("map", 2000),
     "tree": ("tree", 1023),
 }
-
-
-#: What a scheduler does without Python, off by default
-_CORE = ("hot-path.scheduler-core", "hot-path.scheduler-engine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +48,9 @@ class _Options(tasks.Options):
                 name = switch.removeprefix("hot-path.").removesuffix(".enabled")
                 found.append(shortcuts(SHORTCUTS[:count], f"+ {name}"))
         if self.core:
-            for count, switch in enumerate(_CORE, 1):
-                found.append(_with_core(_CORE[:count], f"+ {switch.removeprefix('hot-path.')}"))
+            for count, switch in enumerate(CORE, 1):
+                name = switch.removeprefix("hot-path.")
+                found.append(shortcuts((*SHORTCUTS, *CORE[:count]), f"+ {name}"))
         return found
 
 
@@ -80,13 +77,6 @@ def main(names: tuple[str, ...], repetitions: int, workers: int, added: bool, co
     )
     report = dataclasses.replace(report, options=options)
     console.print(tasks_tables(report))
-
-
-def _with_core(switches: tuple[str, ...], label: str) -> Configuration:
-    """Everything that is on by default, and what is not."""
-    found = shortcuts(SHORTCUTS, label)
-    more = tuple((f"distributed.comm.backhaul.{switch}", "True") for switch in switches)
-    return dataclasses.replace(found, settings=(*found.settings, *more))
 
 
 def _case(name: str) -> cases.Case:

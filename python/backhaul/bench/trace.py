@@ -17,6 +17,7 @@ from backhaul.bench.interleaved import Steps, measure, open_all
 from backhaul.bench.timeline_svg import timeline_svg
 
 __all__ = [
+    "CORE",
     "SHORTCUTS",
     "SUBMITS",
     "Recording",
@@ -40,6 +41,9 @@ SHORTCUTS: Final = (
     "hot-path.client-threads",
     "hot-path.worker-threads",
 )
+
+#: What a scheduler does without Python, where no stage of it can be seen
+CORE: Final = ("hot-path.scheduler-core", "hot-path.scheduler-engine")
 
 #: How many, unless something else is asked for
 SUBMITS: Final = 50
@@ -84,7 +88,7 @@ def shortcuts(switches: Sequence[str], name: str) -> Configuration:
     Parameters
     ----------
     switches : sequence of str
-        Those of `SHORTCUTS` that are on.
+        Those of `SHORTCUTS` and `CORE` that are on.
     name : str
         How reports name it.
 
@@ -93,7 +97,9 @@ def shortcuts(switches: Sequence[str], name: str) -> Configuration:
     Configuration
         Over ``backhaul://``.
     """
-    settings = tuple((f"{_ROOT}.{switch}", str(switch in switches)) for switch in SHORTCUTS)
+    settings = tuple(
+        (f"{_ROOT}.{switch}", str(switch in switches)) for switch in (*SHORTCUTS, *CORE)
+    )
     return Configuration("backhaul", settings=settings, settings_name=name)
 
 

@@ -159,6 +159,37 @@ async def test_whoever_looks_finds_dasks_own_state(look: str) -> None:
 
 
 @gen_test()
+async def test_whoever_looks_all_the_time_pays_a_twentieth_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "PAUSE_PER_CHANGE", 19.0)
+    async with cluster() as (c, s, core, _):
+        took = []
+        upstream_escape = LiveCore.escape
+
+        def escape(self: LiveCore, reason: str) -> None:
+            began = time.monotonic()
+            upstream_escape(self, reason)
+            took.append(time.monotonic() - began)
+
+        monkeypatch.setattr(LiveCore, "escape", escape)
+        began = time.monotonic()
+        rounds = 0
+        while core.adoptions < 4:
+            futures = c.map(inc, range(3), pure=False)
+            assert await c.gather(futures) == [1, 2, 3]
+            assert len(s.task_groups) == 1
+            await c.cancel(futures)
+            del futures
+            while s.tasks:
+                await asyncio.sleep(0.001)
+            rounds += 1
+        assert sum(core.escapes.values()) == 3 or not core.is_active
+        assert sum(took[:3]) * 19 < time.monotonic() - began
+        assert rounds > 4
+
+
+@gen_test()
 async def test_a_story_tells_what_the_core_did() -> None:
     async with cluster() as (c, s, core, _):
         dsk: dict[Any, Any] = {("x", number): (inc, number) for number in range(3)}

@@ -44,6 +44,10 @@ logger = logging.getLogger(__name__)
 #: How many transitions are logged with a defect
 _TRANSITIONS_TOLD = 20
 
+#: How long the state stays Dask's after an escape, for each second that this and the adoption
+#: before took: so no more than a twentieth of the time goes into changes, whoever looks how often
+PAUSE_PER_CHANGE = 19.0
+
 
 def install(scheduler: Scheduler) -> bool:
     """Have a scheduler give its state to a core whenever it may; again costs nothing.
@@ -113,6 +117,8 @@ class LiveCore:
         self.is_active = False
         self.adoptions = 0
         self.escapes: dict[str, int] = {}
+        self._change_s = 0.0
+        self._pause_until_s = 0.0
         self.handled: dict[str, int] = {}
         self.streams: EngineStreams | None = None
         #: What the memory manager looks at, while it does
@@ -122,7 +128,8 @@ class LiveCore:
     def adopt(self) -> bool:
         """Give the state to a core, if there is nothing in the way; tell whether it is there."""
         scheduler = self.scheduler
-        if refusal(scheduler) is not None:
+        began_s = monotonic()
+        if began_s < self._pause_until_s or refusal(scheduler) is not None:
             return False
         self.home = Home()
         self.texts = KeyTexts()
@@ -150,6 +157,7 @@ class LiveCore:
             streams = EngineStreams(self)
             if streams.begin():
                 self.streams = streams
+        self._change_s = monotonic() - began_s
         return True
 
     def escape(self, reason: str) -> None:
@@ -173,6 +181,7 @@ class LiveCore:
             self.home.do(lambda: self.escape(reason))
             return
         logger.debug("The scheduler's state leaves the core: %s", reason)
+        began_s = monotonic()
         self.escapes[reason] = self.escapes.get(reason, 0) + 1
         self.leave_engine()
         self.send()
@@ -189,6 +198,9 @@ class LiveCore:
         if scheduler.validate:
             scheduler.validate_state()
         del self.core, self.specs, self.texts
+        ended_s = monotonic()
+        self._change_s += ended_s - began_s
+        self._pause_until_s = ended_s + PAUSE_PER_CHANGE * self._change_s
 
     def leave_engine(self) -> None:
         """Have the engine out of the core; Python handles all messages."""

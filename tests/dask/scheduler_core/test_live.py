@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import pickle
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -259,10 +260,25 @@ async def test_errors_come_out_as_ever() -> None:
     async with cluster() as (c, s, core, _):
         bad = c.submit(lambda: 1 // 0)
         behind = c.submit(inc, bad)
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ZeroDivisionError) as raised:
             await behind
-        assert s.tasks[bad.key].state == "erred"
-        assert core.escapes == {"task-erred": 1}
+        assert "test_live" in str(raised.traceback[-1].path)
+        with pytest.raises(ZeroDivisionError):
+            await c.submit(inc, behind)
+        assert core.is_active, core.escapes
+        ts = s.tasks[bad.key]
+        assert core.escapes == {"tasks[…]": 1}
+        assert ts.state == "erred"
+        assert isinstance(pickle.loads(ts.exception.frames[0]), ZeroDivisionError)
+        assert ts.exception_text == "ZeroDivisionError('integer division or modulo by zero')"
+        assert "1 // 0" in ts.traceback_text
+        assert ts.erred_on == {next(iter(ts.erred_on))} <= set(s.workers)
+        assert s.tasks[behind.key].exception_blame is ts
+        assert [one.key for one in s.erred_tasks][-1] == bad.key
+        s.validate_state()
+        with pytest.raises(ZeroDivisionError):
+            await bad.retry()
+            await bad
         again = c.submit(inc, 1, retries=2)
         assert await again == 2
 

@@ -392,9 +392,9 @@ impl Streams {
         batch.iter().all(|message| {
             if let Incoming::Submit(submit) = message {
                 let mut needs = submit.dependencies.iter();
-                // A new group is for somebody else to make known.
+                // A new group is for somebody else to make known, and what failed to say.
                 if !(self.spans.contains_key(&submit.group)
-                    && needs.all(|key| submitted.contains(&**key) || core.has_task(key)))
+                    && needs.all(|key| submitted.contains(&**key) || core.has_good_task(key)))
                 {
                     return false;
                 }

@@ -80,6 +80,12 @@ impl SchedulerCore {
         self.keys.contains_key(key)
     }
 
+    /// Whether there is a task of this key that has not failed
+    pub fn has_good_task(&self, key: &[u8]) -> bool {
+        let task = self.keys.get(key);
+        task.is_some_and(|&task| self.tasks[task].state != TaskState::Erred)
+    }
+
     /// Whether there is a group of this name
     pub fn has_group(&self, name: &str) -> bool {
         self.groups.by_name.contains_key(name)

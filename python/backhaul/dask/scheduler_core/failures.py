@@ -1,7 +1,8 @@
-"""Failures that the scheduler itself finds, as upstream keeps and sends them.
+"""Failures of tasks, as upstream keeps and sends them.
 
-The core says what it found by the name of the exception and what it is of; here that becomes the
-exception itself, with upstream's words.
+What a task raised stays as it came; the core has a number for it. What the scheduler itself finds,
+the core says by the name of the exception and what it is of; here that becomes the exception
+itself, with upstream's words.
 """
 
 from __future__ import annotations
@@ -22,7 +23,30 @@ from backhaul.dask.private import (
     serialize,
 )
 
-__all__ = ["found_failure", "worker_that_left"]
+__all__ = ["Raised", "found_failure", "worker_that_left"]
+
+
+class Raised:
+    """What tasks raised, and where, which nobody has looked into, by what the core has of it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, Any] = {}
+        self._count = 0
+
+    def keep(self, one: Any) -> bytes:
+        """Keep an exception or a traceback, and give what stands for it."""
+        self._count += 1
+        payload = str(self._count).encode()
+        self._kept[payload] = one
+        return payload
+
+    def get(self, payload: bytes) -> Any:
+        """Give what something stands for."""
+        return self._kept[payload]
+
+    def clear(self) -> None:
+        """Let go of all of it, as no task is left."""
+        self._kept.clear()
 
 
 def found_failure(name: str, of: Mapping[str, Any], *, key: Any, scheduler: Any) -> Any:

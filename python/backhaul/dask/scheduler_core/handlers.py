@@ -88,6 +88,7 @@ class Handlers:
             "client-releases-keys": self.client_releases_keys,
             "long-running": self.handle_long_running,
             "release-worker-data": self.release_worker_data,
+            "task-erred": self.handle_task_erred,
             "task-finished": self.handle_task_finished,
         }
         requests: dict[str, Callable[..., Any]] = {
@@ -270,6 +271,49 @@ class Handlers:
                 self._forget_strays((text,))
             elif surprised and window is not None and window.has_too_many(running[1]):
                 window.give_back(running[1])
+
+        return handle
+
+    def handle_task_erred(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        """Make the handler of ``task-erred``."""
+        live, core = self._live, self._live.core
+
+        @functools.wraps(upstream)
+        def handle(
+            key: Any,
+            worker: str,
+            stimulus_id: str,
+            run_id: int,
+            exception: Any,
+            traceback: Any,
+            exception_text: str,
+            traceback_text: str,
+            **message: Any,
+        ) -> None:
+            if worker not in live.scheduler.workers:
+                live.escape("a task of a stranger")
+                message.update(run_id=run_id, exception=exception, traceback=traceback)
+                message.update(exception_text=exception_text, traceback_text=traceback_text)
+                upstream(key=key, worker=worker, stimulus_id=stimulus_id, **message)
+                return
+            keep = live.raised.keep
+            now_s = time()
+            live.call(
+                core.handle_task_erred,
+                stimulus_id,
+                now_s,
+                key=live.texts.text(key),
+                worker=worker,
+                run_id=run_id,
+                exception=keep(exception),
+                traceback=None if traceback is None else keep(traceback),
+                exception_text=exception_text,
+                traceback_text=traceback_text,
+            )
+            window = live.window
+            if window is not None and core.has_any("queued"):
+                window.refill(worker, stimulus_id, now_s)
+            live.send()
 
         return handle
 

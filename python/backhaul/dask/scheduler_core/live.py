@@ -24,7 +24,7 @@ from backhaul.dask.instance_patches import GRAPH_STATE
 from backhaul.dask.private import ToPickle, monotonic, time
 from backhaul.dask.scheduler_core.adopt import adopt
 from backhaul.dask.scheduler_core.escape import offer_to_thieves, write_into
-from backhaul.dask.scheduler_core.failures import found_failure
+from backhaul.dask.scheduler_core.failures import Raised, found_failure
 from backhaul.dask.scheduler_core.graphs import is_plain
 from backhaul.dask.scheduler_core.guards import Guards
 from backhaul.dask.scheduler_core.handlers import Handlers
@@ -98,16 +98,17 @@ class LiveCore:
         Messages that the engine handled without Python, by operation, until the last escape.
     streams : EngineStreams or None
         While the engine handles streams.
-    home, core, texts, specs, spans, window, results : object
+    home, core, texts, specs, raised, spans, window, results : object
         While it is active: the thread that works on it; the core; the texts of keys; what to run
-        and the id of the span, by text; the spans; the in-flight window and the small results, or
-        None.
+        and the id of the span, by text; what tasks raised; the spans; the in-flight window and the
+        small results, or None.
     """
 
     home: Home
     core: SchedulerCore
     texts: KeyTexts
     specs: dict[str, tuple[Any, str | None]]
+    raised: Raised
     spans: Spans
     window: CoreWindow | None
     results: small_results.ResultCarrier | None
@@ -142,6 +143,7 @@ class LiveCore:
         self.core.log_transitions(False)
         self.core.note_forgotten(True)
         self.specs = {}
+        self.raised = Raised()
         self._guards = Guards(self)
         self.spans = Spans(self, self._guards)
         self._clients = set(scheduler.clients)
@@ -197,7 +199,7 @@ class LiveCore:
         offer_to_thieves(scheduler)
         if scheduler.validate:
             scheduler.validate_state()
-        del self.core, self.specs, self.texts
+        del self.core, self.specs, self.texts, self.raised
         ended_s = monotonic()
         self._change_s += ended_s - began_s
         self._pause_until_s = ended_s + PAUSE_PER_CHANGE * self._change_s
@@ -352,6 +354,8 @@ class LiveCore:
                 continue
             self.specs.pop(text, None)
             self.texts.forget(text)
+        if not core.task_count():
+            self.raised.clear()
         if self.streams is not None:
             self.streams.catch_up()
         else:
@@ -371,10 +375,15 @@ class LiveCore:
             message["annotations"] = {}
             message["span_id"] = span_id
             message["resource_restrictions"] = message["resource_restrictions"] or {}
-        elif message["op"] == "task-erred" and isinstance(message["exception"], tuple):
-            name, of = message["exception"]
-            key = texts.translated(message["key"])
-            message["exception"] = found_failure(name, of, key=key, scheduler=self.scheduler)
+        elif message["op"] == "task-erred":
+            exception, traceback = message["exception"], message["traceback"]
+            if isinstance(exception, tuple):
+                key = texts.translated(message["key"])
+                exception = found_failure(*exception, key=key, scheduler=self.scheduler)
+            elif exception is not None:
+                exception = self.raised.get(exception)
+            message["exception"] = exception
+            message["traceback"] = None if traceback is None else self.raised.get(traceback)
         if not texts.are_keys:
             for name in ("key", "keys", "who_has", "nbytes"):
                 if name in message:

@@ -26,8 +26,8 @@ class LivePayloads:
         self._live = live
 
     def key(self, text: str) -> Any:
-        """Give the key of a text."""
-        return self._live.texts.key(text)
+        """Give the key of a text, which may be that of a task that is gone."""
+        return self._live.texts.recalled(text)
 
     def run_spec(self, text: str, payload: bytes) -> Any:
         """Give what a task runs."""
@@ -42,12 +42,12 @@ class LivePayloads:
         return {}
 
     def exception(self, text: str, payload: bytes) -> Any:
-        """Give what a task raised: the core is escaped from before a task fails."""
-        return payload
+        """Give what a task raised."""
+        return self._live.raised.get(payload)
 
     def traceback(self, text: str, payload: bytes) -> Any:
         """Give where it raised it."""
-        return payload
+        return self._live.raised.get(payload)
 
 
 def past_transitions(live: LiveCore) -> list[Transition]:

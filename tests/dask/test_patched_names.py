@@ -144,7 +144,7 @@ STATE = {
         "worker.threads[self._key]",
     },
     # As Worker.execute
-    "foretold.py": {"task_state.start_time"},
+    "foretold.py": {"task_state.start_time", "worker.threads[key]"},
     # As SpillBuffer.__getitem__
     "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
     # As Scheduler._task_to_msg: an executor, as a user may name one
@@ -199,6 +199,30 @@ STATE = {
         "ts.state",
         "ts.traceback",
         "ts.traceback_text",
+    },
+    # As all of them, one after the other
+    "whole_tasks.py": {
+        "counter._previous_ts",
+        "cumulative[each]",
+        "cumulative[prefix, 'executing']",
+        "current[prefix, name]",
+        "dependency.priority",
+        "state.executed_count",
+        "state.generation",
+        "state.ready._inc",
+        "state.tasks[key]",
+        "state.transition_counter",
+        "ts.annotations",
+        "ts.done",
+        "ts.nbytes",
+        "ts.priority",
+        "ts.resource_restrictions",
+        "ts.run_id",
+        "ts.run_spec",
+        "ts.span_id",
+        "ts.start_time",
+        "ts.state",
+        "ts.type",
     },
     # As Server.digest_metric
     "task_metrics.py": {"greatest[label]", "since_heartbeat[label]", "totals[label]"},

@@ -26,6 +26,7 @@ from distributed import Status
 
 from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
+    ComputeTaskEvent,
     HeapSet,
     Worker,
     WorkerStateMachine,
@@ -62,7 +63,8 @@ class Item(Protocol):
     task_state: Any
     #: Whether a thread has taken it before the state machine named it
     is_claimed: bool
-    #: Whether the thread that ended it went on at once, so that the report may wait
+    #: Whether the thread that ended it went on at once, or has told the scheduler, so that the
+    #: report may wait
     is_deferred: bool
 
     def claim(self) -> None:
@@ -84,6 +86,9 @@ class ForetoldItem(Item, Protocol):
 
     def adopt(self, task_state: Any) -> None:
         """Belong to what the state machine has made of it; called by the event loop."""
+
+    def live_through(self, event: Any) -> bool:
+        """Have the state machine go through all of it, if it has ended; called by the loop."""
 
     def disown(self) -> None:
         """Belong to nothing: the event loop has heard of it, and wants none."""
@@ -113,6 +118,8 @@ class Line:
         Held by the event loop while the state machine works, by threads while they take a task.
     foretold : dict
         Tasks that threads have begun and the state machine has not named, by key.
+    takes_whole : bool
+        Whether the state machine may go through a task that has ended in one step.
     """
 
     def __init__(self, worker: Worker, executor: Any) -> None:
@@ -124,6 +131,9 @@ class Line:
         self._event_loop = event_loop_of(worker)
         self.lock = threading.RLock()
         self.foretold: dict[Any, ForetoldItem] = {}
+        self.takes_whole = any(
+            patch.replace == "plain_events.stepping_handle_stimulus" for patch in _installed()
+        )
         #: How many more tasks a thread could begin at once, were they ready; none while others are
         self._free_threads = 0
         self._next: deque[Item] = deque()
@@ -177,6 +187,7 @@ class Line:
                 following.claim()
             item.is_deferred = following is not None
             is_told = not is_last and item.tell_ahead()
+            item.is_deferred |= is_told
             self._ended.append(item)
             # Who has told ahead has also said when the event loop is to know.
             calls = not (is_told or self._is_called) and (
@@ -224,7 +235,7 @@ class Line:
                 # A thread may have ended one since.
                 self._tell()
                 if stimuli:
-                    original(self._worker, *stimuli)
+                    self._pass_on(original, stimuli)
                     self._tell()
                 self._lay_out()
         finally:
@@ -232,6 +243,20 @@ class Line:
             # One of them broke off what was told.
             if self._ended:
                 self._event_loop.call_soon(self._settle)
+
+    def _pass_on(self, original: Callable[..., None], stimuli: tuple[Any, ...]) -> None:
+        """Tell the state machine something; a task that has ended already, all in one step."""
+        last = stimuli[-1]
+        item = self.foretold.get(last.key) if type(last) is ComputeTaskEvent else None
+        if item is None or item.run_id != last.run_id or not self.takes_whole:
+            original(self._worker, *stimuli)
+            return
+        if len(stimuli) > 1:
+            original(self._worker, *stimuli[:-1])
+        if item.live_through(last):
+            del self.foretold[last.key]
+        else:
+            original(self._worker, last)
 
     def _hear(self) -> None:
         """Have the state machine hear of what threads have begun, and none begin with more.
@@ -357,15 +382,20 @@ def runs_are_on(worker: Worker, executor: Any) -> bool:
     executor : distributed.threadpoolexecutor.ThreadPoolExecutor
         A pool of its own.
     """
-    # That imports this.
-    from backhaul.dask.activation import installed
-
     return (
         worker.executors.get("default") is executor
         # A sub-class may handle events otherwise.
         and type(worker).handle_stimulus is Worker.handle_stimulus
-        and any(patch.replace == "runs.settling_handle_stimulus" for patch in installed())
+        and any(patch.replace == "runs.settling_handle_stimulus" for patch in _installed())
     )
+
+
+def _installed() -> list[Any]:
+    """List what of Dask's is replaced."""
+    # That imports this.
+    from backhaul.dask.activation import installed
+
+    return installed()
 
 
 def event_loop_of(worker: Worker) -> asyncio.AbstractEventLoop:

@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 
 from distributed import Status
 
+from backhaul.dask.performing import perform
 from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
     ComputeTaskEvent,
@@ -214,19 +215,17 @@ class Line:
 
     # Called by the event loop
 
-    def handle(self, original: Callable[..., None], stimuli: tuple[Any, ...]) -> None:
+    def handle(self, *stimuli: Any) -> None:
         """Tell the state machine what threads have done, and then something else.
 
         Parameters
         ----------
-        original : callable
-            Dask's function that tells it.
-        stimuli : tuple
-            The events.
+        *stimuli : StateMachineEvent
+            The events, if there are any.
         """
         if self._is_busy:
             # What it is told leads to this.
-            original(self._worker, *stimuli)
+            perform(self._worker, *stimuli)
             return
         try:
             self._hear()
@@ -235,7 +234,7 @@ class Line:
                 # A thread may have ended one since.
                 self._tell()
                 if stimuli:
-                    self._pass_on(original, stimuli)
+                    self._pass_on(*stimuli)
                     self._tell()
                 self._lay_out()
         finally:
@@ -244,19 +243,19 @@ class Line:
             if self._ended:
                 self._event_loop.call_soon(self._settle)
 
-    def _pass_on(self, original: Callable[..., None], stimuli: tuple[Any, ...]) -> None:
+    def _pass_on(self, *stimuli: Any) -> None:
         """Tell the state machine something; a task that has ended already, all in one step."""
         last = stimuli[-1]
         item = self.foretold.get(last.key) if type(last) is ComputeTaskEvent else None
         if item is None or item.run_id != last.run_id or not self.takes_whole:
-            original(self._worker, *stimuli)
+            perform(self._worker, *stimuli)
             return
         if len(stimuli) > 1:
-            original(self._worker, *stimuli[:-1])
+            perform(self._worker, *stimuli[:-1])
         if item.live_through(last):
             del self.foretold[last.key]
         else:
-            original(self._worker, last)
+            perform(self._worker, last)
 
     def _hear(self) -> None:
         """Have the state machine hear of what threads have begun, and none begin with more.
@@ -313,11 +312,11 @@ class Line:
     def _settle(self) -> None:
         with self.lock:
             self._is_called = False
-        self.handle(_tell_nothing, ())
+        self.handle()
 
     def _leaver_ended(self, item: Item) -> None:
         self.end(item)
-        self.handle(_tell_nothing, ())
+        self.handle()
 
     def _tick(self) -> None:
         self._timer = None
@@ -325,7 +324,7 @@ class Line:
             # Nothing has ended for that long: the next result is not to wait.
             self._is_quiet = not self._ended
         if not self._is_quiet:
-            self.handle(_tell_nothing, ())
+            self.handle()
 
     def _tell(self) -> None:
         """Tell the state machine of all that has ended."""
@@ -426,10 +425,6 @@ def _nothing_to_hear() -> bool:
     return False
 
 
-def _tell_nothing(_: Worker) -> None:
-    """Stand for Dask's function where there is no event of its own."""
-
-
 def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., None]:
     """Make a `Worker.handle_stimulus` that first tells what threads have done."""
 
@@ -438,7 +433,8 @@ def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., Non
         if line is None:
             original(self, *stims)
         else:
-            line.handle(original, stims)
+            # What `original` does, which was read.
+            line.handle(*stims)
 
     return handle_stimulus
 

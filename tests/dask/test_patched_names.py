@@ -120,7 +120,7 @@ OURS = {
     # What arrives
     "streams.py": {"arrivals"},
     # A line, and what arrives
-    "work_ahead.py": {"arrivals", "foretold", "found", "line"},
+    "work_ahead.py": {"arrivals", "found", "line"},
     # A queue of a class of ours
     "work_queue.py": {"work_queue"},
     # An instruction for one worker, which nobody else has

@@ -240,7 +240,7 @@ class Execution(asyncio.Future[None]):
     )
 
     def __init__(self, worker: Worker, task_state: Any, line: Line | None) -> None:
-        super().__init__(loop=event_loop_of(worker))
+        super().__init__(loop=event_loop_of(worker) if line is None else line.event_loop)
         self._worker = worker
         self._line = line
         self.task_state = task_state

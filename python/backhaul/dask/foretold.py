@@ -160,10 +160,6 @@ class Foretold(Execution):
         if self._on_named is not None:
             self._on_named.set()
 
-    def is_running(self) -> bool:
-        """Tell whether its thread is at it."""
-        return not self._ended_s
-
     def value(self) -> tuple[Any, ...]:
         """Give what it came to, alone; nothing while it runs, or if it raised."""
         # As one, for a thread that looks while another one ends it.
@@ -196,10 +192,10 @@ class Foretold(Execution):
             return False
         worker = self._worker
         stream: Any = worker.batched_stream
-        if not stream.send_in_thread(message):
+        if not stream.send_in_thread(message, is_last=True):
             # Behind what it has to do: the comm is being closed, or somebody has replaced it.
             self.get_loop().call_soon_threadsafe(_send, worker, message)
-        stream.flush_in_thread()
+            stream.flush_in_thread()
         return True
 
     def catch_up(self) -> None:

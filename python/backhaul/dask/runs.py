@@ -94,9 +94,6 @@ class ForetoldItem(Item, Protocol):
     def disown(self) -> None:
         """Belong to nothing: the event loop has heard of it, and wants none."""
 
-    def is_running(self) -> bool:
-        """Tell whether its thread is at it."""
-
     def value(self) -> tuple[Any, ...]:
         """Give what it came to, alone; nothing while it runs, or if it raised."""
 
@@ -117,6 +114,10 @@ class Line:
         Makes an `Item` of a task that is ready, with its inputs; None if it is no task for a run.
     lock : threading.RLock
         Held by the event loop while the state machine works, by threads while they take a task.
+    executor : distributed.threadpoolexecutor.ThreadPoolExecutor
+        The same.
+    event_loop : asyncio.AbstractEventLoop
+        Of the worker.
     foretold : dict
         Tasks that threads have begun and the state machine has not named, by key.
     takes_whole : bool
@@ -125,13 +126,15 @@ class Line:
 
     def __init__(self, worker: Worker, executor: Any) -> None:
         self._worker = worker
-        self._executor = executor
+        self.executor = executor
         self.prepare: Callable[[Any], Item | None] = lambda _: None
         #: Has the event loop handle what announces foretold tasks; False if it is at it
         self.catch_up: Callable[[], bool] = _nothing_to_hear
-        self._event_loop = event_loop_of(worker)
+        self.event_loop = event_loop_of(worker)
         self.lock = threading.RLock()
         self.foretold: dict[Any, ForetoldItem] = {}
+        #: Those that have not ended
+        self._foretold_running: set[Item] = set()
         self.takes_whole = any(
             patch.replace == "plain_events.stepping_handle_stimulus" for patch in _installed()
         )
@@ -169,9 +172,11 @@ class Line:
             What the thread is to run at once.
         """
         following: Item | None = None
-        executor = self._executor
+        executor = self.executor
         if pool_thread_state.proceed is not _STAYS:
             # The event loop was told that it left, or is about to be: it must hear of that first.
+            with self.lock:
+                self._foretold_running.discard(item)
             self._call(self._leaver_ended, item)
             return None
         with self.lock:
@@ -190,6 +195,7 @@ class Line:
             is_told = not is_last and item.tell_ahead()
             item.is_deferred |= is_told
             self._ended.append(item)
+            self._foretold_running.discard(item)
             # Who has told ahead has also said when the event loop is to know.
             calls = not (is_told or self._is_called) and (
                 following is None or self._is_quiet or len(self._ended) >= RESULTS_MAX
@@ -202,16 +208,31 @@ class Line:
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         try:
-            self._event_loop.call_soon_threadsafe(function, *args)
+            self.event_loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             # The event loop has been closed, with the worker that would handle the result.
-            if not self._event_loop.is_closed():
+            if not self.event_loop.is_closed():
                 raise
 
     def may_foretell(self) -> bool:
         """Tell whether a task that came now would begin at once; the lock is held."""
-        running = sum(item.is_running() for item in self.foretold.values())
-        return not self._next and not self._is_busy and running < self._free_threads
+        return (
+            not self._next
+            and not self._is_busy
+            and len(self._foretold_running) < self._free_threads
+        )
+
+    def foretell(self, key: Any, item: ForetoldItem) -> None:
+        """Note that this thread begins with a task by itself; the lock is held."""
+        self.foretold[key] = item
+        self._foretold_running.add(item)
+
+    def forget(self, key: Any) -> ForetoldItem | None:
+        """Give a task that a thread has begun by itself, for the last time; the lock is held."""
+        item = self.foretold.pop(key, None)
+        if item is not None:
+            self._foretold_running.discard(item)
+        return item
 
     # Called by the event loop
 
@@ -241,7 +262,7 @@ class Line:
             self._is_busy = False
             # One of them broke off what was told.
             if self._ended:
-                self._event_loop.call_soon(self._settle)
+                self.event_loop.call_soon(self._settle)
 
     def _pass_on(self, *stimuli: Any) -> None:
         """Tell the state machine something; a task that has ended already, all in one step."""
@@ -253,7 +274,7 @@ class Line:
         if len(stimuli) > 1:
             perform(self._worker, *stimuli[:-1])
         if item.live_through(last):
-            del self.foretold[last.key]
+            self.forget(last.key)
         else:
             perform(self._worker, last)
 
@@ -291,7 +312,7 @@ class Line:
         if key not in self._items and key not in self.foretold:
             return None
         with self.lock:
-            foretold = self.foretold.pop(key, None)
+            foretold = self.forget(key)
             if foretold is not None:
                 if foretold.run_id == task_state.run_id:
                     foretold.adopt(task_state)
@@ -368,7 +389,7 @@ class Line:
         if self._next:
             self._is_quiet = False
             if self._timer is None:
-                self._timer = self._event_loop.call_later(REPORT_S, self._tick)
+                self._timer = self.event_loop.call_later(REPORT_S, self._tick)
 
 
 def runs_are_on(worker: Worker, executor: Any) -> bool:

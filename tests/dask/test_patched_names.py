@@ -49,7 +49,7 @@ OURS = {
     # A lease, and a queue of the gate
     "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     # What is held, and what handles it
-    "held_results.py": {"ours"},
+    "held_results.py": {"_classes", "ours"},
     # A task of a class of ours
     "kept_specs.py": {"self", "spec"},
     # A message and an event that we made
@@ -155,7 +155,7 @@ STATE = {
     "sources.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have
     "outbox.py": {"attributes"},
-    "held_results.py": {"attributes[_ATTRIBUTE]"},
+    "held_results.py": {"attributes[_ATTRIBUTE]", "state.type"},
     # As Scheduler._apply_annotations
     "asked.py": {"ts.annotations", "ts.resource_restrictions"},
     # As Scheduler.check_idle

@@ -49,7 +49,7 @@ OURS = {
     # A lease, and a queue of the gate
     "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     # What is held, and what handles it
-    "held_results.py": {"ours"},
+    "held_results.py": {"_classes", "ours"},
     # A task of a class of ours
     "kept_specs.py": {"self", "spec"},
     # A message and an event that we made
@@ -120,7 +120,7 @@ OURS = {
     # What arrives
     "streams.py": {"arrivals"},
     # A line, and what arrives
-    "work_ahead.py": {"arrivals", "foretold", "found", "line"},
+    "work_ahead.py": {"arrivals", "found", "line"},
     # A queue of a class of ours
     "work_queue.py": {"work_queue"},
     # An instruction for one worker, which nobody else has
@@ -144,7 +144,7 @@ STATE = {
         "worker.threads[self._key]",
     },
     # As Worker.execute
-    "foretold.py": {"task_state.start_time"},
+    "foretold.py": {"task_state.start_time", "worker.threads[key]"},
     # As SpillBuffer.__getitem__
     "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
     # As Scheduler._task_to_msg: an executor, as a user may name one
@@ -155,7 +155,7 @@ STATE = {
     "sources.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have
     "outbox.py": {"attributes"},
-    "held_results.py": {"attributes[_ATTRIBUTE]"},
+    "held_results.py": {"attributes[_ATTRIBUTE]", "state.type"},
     # As Scheduler._apply_annotations
     "asked.py": {"ts.annotations", "ts.resource_restrictions"},
     # As Scheduler.check_idle
@@ -199,6 +199,30 @@ STATE = {
         "ts.state",
         "ts.traceback",
         "ts.traceback_text",
+    },
+    # As all of them, one after the other
+    "whole_tasks.py": {
+        "counter._previous_ts",
+        "cumulative[each]",
+        "cumulative[prefix, 'executing']",
+        "current[prefix, name]",
+        "dependency.priority",
+        "state.executed_count",
+        "state.generation",
+        "state.ready._inc",
+        "state.tasks[key]",
+        "state.transition_counter",
+        "ts.annotations",
+        "ts.done",
+        "ts.nbytes",
+        "ts.priority",
+        "ts.resource_restrictions",
+        "ts.run_id",
+        "ts.run_spec",
+        "ts.span_id",
+        "ts.start_time",
+        "ts.state",
+        "ts.type",
     },
     # As Server.digest_metric
     "task_metrics.py": {"greatest[label]", "since_heartbeat[label]", "totals[label]"},

@@ -160,6 +160,24 @@ async def test_results_come_without_being_asked_for(
     assert "nbytes" in requests.fields
 
 
+class Made:
+    """A class that was made while the program ran, which may be made again."""
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)] * 2, **CLUSTER)
+async def test_futures_have_the_types_of_their_results(
+    client: Client, scheduler: Scheduler, *_: Worker
+) -> None:
+    held_results._classes.clear()
+    for number in range(3):
+        for kind in (int, dict, np.float64, Made):
+            future = client.submit(kind, pure=False)
+            await wait(future)
+            assert future.type is kind, (number, kind)
+    assert {int, dict} <= set(held_results._classes.values())
+    assert Made not in held_results._classes.values()
+
+
 @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
 async def test_each_look_gives_a_value_of_its_own(
     client: Client, scheduler: Scheduler, worker: Worker

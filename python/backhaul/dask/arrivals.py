@@ -17,6 +17,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 from backhaul import Endpoint, Request
@@ -168,7 +169,13 @@ class Arrivals:
 
         They are the event loop's, which changes what it takes.
         """
-        return [message for _, message in self._unhandled]
+        return self.unhandled_from(0)
+
+    def unhandled_from(self, number: int) -> list[Any]:
+        """Give those without so many of the oldest; the lock is held."""
+        if len(self._unhandled) <= number:
+            return []
+        return [message for _, message in islice(self._unhandled, number, None)]
 
     def receive(self) -> None:
         """Take in what has arrived; the lock is held.

@@ -158,6 +158,9 @@ def without_cuda(serializers: Sequence[str] | None) -> Sequence[str] | None:
 
 def places(frames: Sequence[Any]) -> list[int]:
     """Find the frames of a message that are on a GPU."""
+    if len(frames) == 1:
+        # Its header
+        return []
     return [
         place
         for place, frame in enumerate(frames)

@@ -240,7 +240,7 @@ class Execution(asyncio.Future[None]):
     )
 
     def __init__(self, worker: Worker, task_state: Any, line: Line | None) -> None:
-        super().__init__(loop=event_loop_of(worker))
+        super().__init__(loop=event_loop_of(worker) if line is None else line.event_loop)
         self._worker = worker
         self._line = line
         self.task_state = task_state
@@ -451,18 +451,10 @@ class Execution(asyncio.Future[None]):
         if self.cancelled():
             self._drop()
             return
-        if self.is_deferred:
-            # That it waited for others is nobody's time.
-            waited_s = perf_counter() - self._ended_s
-            self._started_s += waited_s
-            self._submitted_s += waited_s
+        self._account()
         worker = self._worker
         self._forget()
         self.set_result(None)
-        waited_s = (
-            perf_counter() - self._submitted_s - seconds_in(self._metrics, self._metrics_before)
-        )
-        self._metrics.append(("executor", max(0.0, waited_s), "seconds"))
         if self._broken is None:
             worker.threads[self._key] = self._thread
             event = self._event()
@@ -483,6 +475,17 @@ class Execution(asyncio.Future[None]):
             finally:
                 for execution, executor in started:
                     execution._enqueue(executor)
+
+    def _account(self) -> None:
+        """Note how long the thread pool took around the task."""
+        now_s = perf_counter()
+        if self.is_deferred:
+            # That it waited for others is nobody's time.
+            waited_s = now_s - self._ended_s
+            self._started_s += waited_s
+            self._submitted_s += waited_s
+        waited_s = now_s - self._submitted_s - seconds_in(self._metrics, self._metrics_before)
+        self._metrics.append(("executor", max(0.0, waited_s), "seconds"))
 
     def _drop(self) -> None:
         """Let go of what the task had and made; its exception refers back to here."""

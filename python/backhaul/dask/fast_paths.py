@@ -96,8 +96,7 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
     def _get_task_finished_msg(
         self: WorkerStateMachine, ts: Any, run_id: int, stimulus_id: str
     ) -> TaskFinishedMsg:
-        if type(stimulus_id) is ToldStimulus and stimulus_id.key == ts.key:
-            return told(original(self, ts, run_id=run_id, stimulus_id=stimulus_id))
+        is_told = type(stimulus_id) is ToldStimulus and stimulus_id.key == ts.key
         kind = ts.type
         described = None if self.validate else _described.get(kind)
         if described is None:
@@ -108,9 +107,9 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
                 and len(_described) < _DESCRIBED_MAX
             ):
                 _described[kind] = message.type, message.typename
-            return carrying(self, ts, message)
+            return told(message) if is_told else carrying(self, ts, message)
         assert ts.nbytes is not None
-        value = carried_value(self, ts, ts.nbytes)
+        value = None if is_told else carried_value(self, ts, ts.nbytes)
         message = object.__new__(TaskFinishedMsg if value is None else CarryingTaskFinishedMsg)
         message.key = key = ts.key
         message.run_id = run_id
@@ -122,7 +121,7 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
         message.stimulus_id = stimulus_id
         if value is not None:
             message.value = value  # type: ignore[attr-defined]
-        return message
+        return told(message) if is_told else message
 
     return _get_task_finished_msg
 

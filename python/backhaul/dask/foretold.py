@@ -16,11 +16,14 @@ from distributed import Status
 
 from backhaul.dask.execution import Execution
 from backhaul.dask.fast_paths import described_class
+from backhaul.dask.plain_events import execute_success_event
 from backhaul.dask.plain_values import pickled_if_plain
 from backhaul.dask.private import Worker, time
 from backhaul.dask.runs import Line
 from backhaul.dask.small_results import asked_bytes
+from backhaul.dask.task_metrics import publish
 from backhaul.dask.told import ToldStimulus
+from backhaul.dask.whole_tasks import live_through
 
 __all__ = ["Announced", "Foretold", "catching_up_variable"]
 
@@ -97,20 +100,65 @@ class Foretold(Execution):
         """Belong to what the state machine has made of it; called by the event loop."""
         task_state.start_time = self.task_state.start_time
         self.task_state = task_state
-        if task_state.dependencies and self._context is not None:
-            # They count as read. One that is not there was when it was read.
+        if self._context is not None:
+            self._context.run(self._count_as_read, task_state)
+
+    def live_through(self, event: Any) -> bool:
+        """Have the state machine go through all of it; called by the event loop.
+
+        Parameters
+        ----------
+        event : ComputeTaskEvent
+            That there is such a task.
+
+        Returns
+        -------
+        bool
+            False if it is under way, has not ended well, or does not go through what plain tasks
+            do: nothing was done.
+        """
+        if not self._is_over or self._stimulus_id is None or self.cancelled():
+            return False
+        return self._context.run(self._live_through, event)
+
+    def _live_through(self, event: Any) -> bool:
+        worker, key = self._worker, self._key
+        state = worker.state
+        value, nbytes, kind = self._outcome
+        start_s, stop_s = self._times
+        done = execute_success_event(
+            key, event.run_id, value, start_s, stop_s, nbytes, kind, self._stimulus_id
+        )
+        instructions = live_through(state, event, done, self.task_state.start_time)
+        if instructions is None:
+            return False
+        self.task_state = task_state = state.tasks[key]
+        self._is_named = True
+        worker.threads[key] = self._thread
+        self._count_as_read(task_state)
+        for each in instructions:
+            # What the scheduler hears of a value that cannot be stored
+            worker.batched_send(each.to_dict())
+        if worker.digests is not None:
+            worker.digests["task-duration"].add(max(0, stop_s - start_s))
+        self._account()
+        self.set_result(None)
+        self._drop()
+        publish(worker, task_state, event.span_id, done, self._metrics, self._started_s)
+        return True
+
+    def _count_as_read(self, task_state: Any) -> None:
+        """Read the inputs, in the context of the task, where that is counted."""
+        if task_state.dependencies and type(self._worker.data) is not dict:
+            # One that is not there was when it was read.
             with contextlib.suppress(KeyError):
-                self._context.run(self._inputs)
+                self._inputs()
 
     def disown(self) -> None:
         """Belong to nothing: the event loop has heard of it, and wants none."""
         self.is_disowned = True
         if self._on_named is not None:
             self._on_named.set()
-
-    def is_running(self) -> bool:
-        """Tell whether its thread is at it."""
-        return not self._ended_s
 
     def value(self) -> tuple[Any, ...]:
         """Give what it came to, alone; nothing while it runs, or if it raised."""
@@ -144,10 +192,10 @@ class Foretold(Execution):
             return False
         worker = self._worker
         stream: Any = worker.batched_stream
-        if not stream.send_in_thread(message):
+        if not stream.send_in_thread(message, is_last=True):
             # Behind what it has to do: the comm is being closed, or somebody has replaced it.
             self.get_loop().call_soon_threadsafe(_send, worker, message)
-        stream.flush_in_thread()
+            stream.flush_in_thread()
         return True
 
     def catch_up(self) -> None:

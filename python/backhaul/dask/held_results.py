@@ -39,6 +39,12 @@ logger = logging.getLogger(__name__)
 
 _ATTRIBUTE = "_backhaul_held_results"
 
+#: By their pickles, classes for which these are always the same: those compiled into a module
+_classes: dict[bytes, type] = {}
+_CLASSES_MAX = 1000
+#: ``Py_TPFLAGS_HEAPTYPE``: the class was made while the program ran.
+_MADE_AT_RUN_TIME = 1 << 9
+
 #: What a result takes beside its bytes, in bytes
 _ENTRY_BYTES = 200
 
@@ -152,7 +158,17 @@ class HeldResults:
             if key not in self._client.futures:
                 # Dropped meanwhile, by the event loop.
                 self.drop(key)
+        pickled: Any = message.get("type")
+        state: Any = self._client.futures.get(key)
+        is_new = type(pickled) is bytes and state is not None and state.type is None
+        if is_new and (known := _classes.get(pickled)) is not None:
+            # Dask's does not load it again.
+            state.type = known
         self._upstream["key-in-memory"](key=key, **message)
+        if is_new and len(_classes) < _CLASSES_MAX:
+            kind = state.type
+            if type(kind) is type and not kind.__flags__ & _MADE_AT_RUN_TIME:
+                _classes[pickled] = kind
 
     def handle_cancelled_keys(self, keys: Any, **message: Any) -> None:
         """Let go of results of futures that are cancelled."""

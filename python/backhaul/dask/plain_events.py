@@ -39,6 +39,9 @@ from backhaul.dask.slotted_worker import SlottedWorkerState
 __all__ = [
     "compute_task_event",
     "execute_success_event",
+    "is_plain",
+    "logged_compute_task",
+    "logged_success",
     "no_plugin_hears_of_transitions",
     "stepping_handle_stimulus",
 ]
@@ -51,7 +54,7 @@ def stepping_handle_stimulus(original: Callable[..., Instructions]) -> Callable[
     """Make a `WorkerState.handle_stimulus` with a short way for the events of plain tasks."""
 
     def handle_stimulus(self: WorkerStateMachine, *stims: StateMachineEvent) -> Instructions:
-        if not _is_plain(self):
+        if not is_plain(self):
             return original(self, *stims)
         instructions: Instructions = []
         handled_s = time()
@@ -61,10 +64,10 @@ def stepping_handle_stimulus(original: Callable[..., Instructions]) -> Callable[
             #: What tasks were before they went on
             initial: dict[Any, str] = {}
             if kind is ComputeTaskEvent:
-                log_stimulus(_logged_compute_task(stim, handled_s))
+                log_stimulus(logged_compute_task(stim, handled_s))
                 recommendations = _compute_task(self, stim, instructions, initial)
             elif kind is ExecuteSuccessEvent:
-                log_stimulus(_logged_success(stim, handled_s))
+                log_stimulus(logged_success(stim, handled_s))
                 recommendations = _execute_success(self, stim, instructions, initial)
             elif kind is FreeKeysEvent:
                 stim.handled = handled_s
@@ -80,7 +83,7 @@ def stepping_handle_stimulus(original: Callable[..., Instructions]) -> Callable[
     return handle_stimulus
 
 
-def _is_plain(state: WorkerStateMachine) -> bool:
+def is_plain(state: WorkerStateMachine) -> bool:
     """Tell whether nobody sees more of a state machine than its state, log and instructions."""
     return (
         (type(state) is WorkerStateMachine or type(state) is SlottedWorkerState)
@@ -213,10 +216,11 @@ def execute_success_event(
     stop_s: float,
     nbytes: int,
     kind: type | None,
+    stimulus_id: str | None = None,
 ) -> Any:
-    """Make an `ExecuteSuccessEvent` of now, as the class does."""
+    """Make an `ExecuteSuccessEvent` of now, as the class does; or of when it was told."""
     event = object.__new__(ExecuteSuccessEvent)
-    event.stimulus_id = f"task-finished-{time()}"
+    event.stimulus_id = f"task-finished-{time()}" if stimulus_id is None else stimulus_id
     event.handled = None
     event.key = key
     event.run_id = run_id
@@ -228,7 +232,7 @@ def execute_success_event(
     return event
 
 
-def _logged_compute_task(event: Any, handled_s: float) -> Any:
+def logged_compute_task(event: Any, handled_s: float) -> Any:
     """Copy an event without its task, as `ComputeTaskEvent.to_loggable`."""
     logged = object.__new__(ComputeTaskEvent)
     logged.stimulus_id = event.stimulus_id
@@ -246,7 +250,7 @@ def _logged_compute_task(event: Any, handled_s: float) -> Any:
     return logged
 
 
-def _logged_success(event: Any, handled_s: float) -> Any:
+def logged_success(event: Any, handled_s: float) -> Any:
     """Copy an event without its value, as `ExecuteSuccessEvent.to_loggable`."""
     logged = object.__new__(ExecuteSuccessEvent)
     logged.stimulus_id = event.stimulus_id

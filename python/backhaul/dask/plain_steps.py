@@ -140,7 +140,11 @@ def _work_off(
         start = ts.state
         if ts not in initial:
             initial[ts] = start
-        step = _STEPS.get((start, finish if type(finish) is str else finish[0]))
+        target = finish if type(finish) is str else finish[0]
+        if start == target:
+            # As often with what a released task depended on
+            continue
+        step = _STEPS.get((start, target))
         if step is None or ts.resource_restrictions:
             more, more_instructions = state._transition(ts, finish, stimulus_id=stimulus_id)
             recommendations.update(more)

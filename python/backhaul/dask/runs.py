@@ -24,8 +24,10 @@ from typing import Any, Final, Protocol
 
 from distributed import Status
 
+from backhaul.dask.performing import perform
 from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
+    ComputeTaskEvent,
     HeapSet,
     Worker,
     WorkerStateMachine,
@@ -62,7 +64,8 @@ class Item(Protocol):
     task_state: Any
     #: Whether a thread has taken it before the state machine named it
     is_claimed: bool
-    #: Whether the thread that ended it went on at once, so that the report may wait
+    #: Whether the thread that ended it went on at once, or has told the scheduler, so that the
+    #: report may wait
     is_deferred: bool
 
     def claim(self) -> None:
@@ -85,11 +88,11 @@ class ForetoldItem(Item, Protocol):
     def adopt(self, task_state: Any) -> None:
         """Belong to what the state machine has made of it; called by the event loop."""
 
+    def live_through(self, event: Any) -> bool:
+        """Have the state machine go through all of it, if it has ended; called by the loop."""
+
     def disown(self) -> None:
         """Belong to nothing: the event loop has heard of it, and wants none."""
-
-    def is_running(self) -> bool:
-        """Tell whether its thread is at it."""
 
     def value(self) -> tuple[Any, ...]:
         """Give what it came to, alone; nothing while it runs, or if it raised."""
@@ -111,19 +114,30 @@ class Line:
         Makes an `Item` of a task that is ready, with its inputs; None if it is no task for a run.
     lock : threading.RLock
         Held by the event loop while the state machine works, by threads while they take a task.
+    executor : distributed.threadpoolexecutor.ThreadPoolExecutor
+        The same.
+    event_loop : asyncio.AbstractEventLoop
+        Of the worker.
     foretold : dict
         Tasks that threads have begun and the state machine has not named, by key.
+    takes_whole : bool
+        Whether the state machine may go through a task that has ended in one step.
     """
 
     def __init__(self, worker: Worker, executor: Any) -> None:
         self._worker = worker
-        self._executor = executor
+        self.executor = executor
         self.prepare: Callable[[Any], Item | None] = lambda _: None
         #: Has the event loop handle what announces foretold tasks; False if it is at it
         self.catch_up: Callable[[], bool] = _nothing_to_hear
-        self._event_loop = event_loop_of(worker)
+        self.event_loop = event_loop_of(worker)
         self.lock = threading.RLock()
         self.foretold: dict[Any, ForetoldItem] = {}
+        #: Those that have not ended
+        self._foretold_running: set[Item] = set()
+        self.takes_whole = any(
+            patch.replace == "plain_events.stepping_handle_stimulus" for patch in _installed()
+        )
         #: How many more tasks a thread could begin at once, were they ready; none while others are
         self._free_threads = 0
         self._next: deque[Item] = deque()
@@ -158,9 +172,11 @@ class Line:
             What the thread is to run at once.
         """
         following: Item | None = None
-        executor = self._executor
+        executor = self.executor
         if pool_thread_state.proceed is not _STAYS:
             # The event loop was told that it left, or is about to be: it must hear of that first.
+            with self.lock:
+                self._foretold_running.discard(item)
             self._call(self._leaver_ended, item)
             return None
         with self.lock:
@@ -177,7 +193,9 @@ class Line:
                 following.claim()
             item.is_deferred = following is not None
             is_told = not is_last and item.tell_ahead()
+            item.is_deferred |= is_told
             self._ended.append(item)
+            self._foretold_running.discard(item)
             # Who has told ahead has also said when the event loop is to know.
             calls = not (is_told or self._is_called) and (
                 following is None or self._is_quiet or len(self._ended) >= RESULTS_MAX
@@ -190,32 +208,45 @@ class Line:
 
     def _call(self, function: Callable[..., None], *args: Any) -> None:
         try:
-            self._event_loop.call_soon_threadsafe(function, *args)
+            self.event_loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             # The event loop has been closed, with the worker that would handle the result.
-            if not self._event_loop.is_closed():
+            if not self.event_loop.is_closed():
                 raise
 
     def may_foretell(self) -> bool:
         """Tell whether a task that came now would begin at once; the lock is held."""
-        running = sum(item.is_running() for item in self.foretold.values())
-        return not self._next and not self._is_busy and running < self._free_threads
+        return (
+            not self._next
+            and not self._is_busy
+            and len(self._foretold_running) < self._free_threads
+        )
+
+    def foretell(self, key: Any, item: ForetoldItem) -> None:
+        """Note that this thread begins with a task by itself; the lock is held."""
+        self.foretold[key] = item
+        self._foretold_running.add(item)
+
+    def forget(self, key: Any) -> ForetoldItem | None:
+        """Give a task that a thread has begun by itself, for the last time; the lock is held."""
+        item = self.foretold.pop(key, None)
+        if item is not None:
+            self._foretold_running.discard(item)
+        return item
 
     # Called by the event loop
 
-    def handle(self, original: Callable[..., None], stimuli: tuple[Any, ...]) -> None:
+    def handle(self, *stimuli: Any) -> None:
         """Tell the state machine what threads have done, and then something else.
 
         Parameters
         ----------
-        original : callable
-            Dask's function that tells it.
-        stimuli : tuple
-            The events.
+        *stimuli : StateMachineEvent
+            The events, if there are any.
         """
         if self._is_busy:
             # What it is told leads to this.
-            original(self._worker, *stimuli)
+            perform(self._worker, *stimuli)
             return
         try:
             self._hear()
@@ -224,14 +255,28 @@ class Line:
                 # A thread may have ended one since.
                 self._tell()
                 if stimuli:
-                    original(self._worker, *stimuli)
+                    self._pass_on(*stimuli)
                     self._tell()
                 self._lay_out()
         finally:
             self._is_busy = False
             # One of them broke off what was told.
             if self._ended:
-                self._event_loop.call_soon(self._settle)
+                self.event_loop.call_soon(self._settle)
+
+    def _pass_on(self, *stimuli: Any) -> None:
+        """Tell the state machine something; a task that has ended already, all in one step."""
+        last = stimuli[-1]
+        item = self.foretold.get(last.key) if type(last) is ComputeTaskEvent else None
+        if item is None or item.run_id != last.run_id or not self.takes_whole:
+            perform(self._worker, *stimuli)
+            return
+        if len(stimuli) > 1:
+            perform(self._worker, *stimuli[:-1])
+        if item.live_through(last):
+            self.forget(last.key)
+        else:
+            perform(self._worker, last)
 
     def _hear(self) -> None:
         """Have the state machine hear of what threads have begun, and none begin with more.
@@ -267,7 +312,7 @@ class Line:
         if key not in self._items and key not in self.foretold:
             return None
         with self.lock:
-            foretold = self.foretold.pop(key, None)
+            foretold = self.forget(key)
             if foretold is not None:
                 if foretold.run_id == task_state.run_id:
                     foretold.adopt(task_state)
@@ -288,11 +333,11 @@ class Line:
     def _settle(self) -> None:
         with self.lock:
             self._is_called = False
-        self.handle(_tell_nothing, ())
+        self.handle()
 
     def _leaver_ended(self, item: Item) -> None:
         self.end(item)
-        self.handle(_tell_nothing, ())
+        self.handle()
 
     def _tick(self) -> None:
         self._timer = None
@@ -300,7 +345,7 @@ class Line:
             # Nothing has ended for that long: the next result is not to wait.
             self._is_quiet = not self._ended
         if not self._is_quiet:
-            self.handle(_tell_nothing, ())
+            self.handle()
 
     def _tell(self) -> None:
         """Tell the state machine of all that has ended."""
@@ -344,7 +389,7 @@ class Line:
         if self._next:
             self._is_quiet = False
             if self._timer is None:
-                self._timer = self._event_loop.call_later(REPORT_S, self._tick)
+                self._timer = self.event_loop.call_later(REPORT_S, self._tick)
 
 
 def runs_are_on(worker: Worker, executor: Any) -> bool:
@@ -357,15 +402,20 @@ def runs_are_on(worker: Worker, executor: Any) -> bool:
     executor : distributed.threadpoolexecutor.ThreadPoolExecutor
         A pool of its own.
     """
-    # That imports this.
-    from backhaul.dask.activation import installed
-
     return (
         worker.executors.get("default") is executor
         # A sub-class may handle events otherwise.
         and type(worker).handle_stimulus is Worker.handle_stimulus
-        and any(patch.replace == "runs.settling_handle_stimulus" for patch in installed())
+        and any(patch.replace == "runs.settling_handle_stimulus" for patch in _installed())
     )
+
+
+def _installed() -> list[Any]:
+    """List what of Dask's is replaced."""
+    # That imports this.
+    from backhaul.dask.activation import installed
+
+    return installed()
 
 
 def event_loop_of(worker: Worker) -> asyncio.AbstractEventLoop:
@@ -396,10 +446,6 @@ def _nothing_to_hear() -> bool:
     return False
 
 
-def _tell_nothing(_: Worker) -> None:
-    """Stand for Dask's function where there is no event of its own."""
-
-
 def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., None]:
     """Make a `Worker.handle_stimulus` that first tells what threads have done."""
 
@@ -408,7 +454,8 @@ def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., Non
         if line is None:
             original(self, *stims)
         else:
-            line.handle(original, stims)
+            # What `original` does, which was read.
+            line.handle(*stims)
 
     return handle_stimulus
 

@@ -55,13 +55,15 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         self._batch_pause_s = 0.0
         super().start(comm)
 
-    def send_in_thread(self, message: Any) -> bool:
+    def send_in_thread(self, message: Any, *, is_last: bool = False) -> bool:
         """Send a message, or queue it so that it leaves soon, in a thread without an event loop.
 
         Parameters
         ----------
         message : object
             Comes behind all that was queued before.
+        is_last : bool, default False
+            Whether this thread is about to wait: it sends what there is.
 
         Returns
         -------
@@ -82,7 +84,12 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             self.message_count += 1
             self.buffer.append(message)
             if self._draining is None:
-                self._send_if_due(me)
+                if is_last:
+                    self._send_in(me)
+                else:
+                    self._send_if_due(me)
+            if is_last:
+                self._left_at = _LONG_AGO
         return True
 
     def flush_in_thread(self) -> None:

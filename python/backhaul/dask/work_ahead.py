@@ -103,8 +103,9 @@ class WorkAhead:
             return get(True, timeout_s)
         try:
             with self._lock:
-                with contextlib.suppress(queue.Empty):
-                    return get(False, None)
+                if not self._line.executor._work_queue.empty():
+                    with contextlib.suppress(queue.Empty):
+                        return get(False, None)
                 self._is_waiting = True
             item: Any = None
             rest_s = 0.0
@@ -128,8 +129,7 @@ class WorkAhead:
             return handed
         if handed is not None:
             # It came while this thread found something else: to whoever is next.
-            executor: Any = self._worker.executors["default"]
-            executor._work_queue.put(handed)
+            self._line.executor._work_queue.put(handed)
         return item
 
     def _wait(self, timeout_s: float) -> tuple[Foretold | None, float]:
@@ -139,8 +139,9 @@ class WorkAhead:
         """
         deadline_s = monotonic() + timeout_s
         arrivals = self._arrivals
+        work_queue = self._line.executor._work_queue
         while True:
-            if self._handed is not None or not self._queue_is_empty():
+            if self._handed is not None or not work_queue.empty():
                 return None, 0.0
             found, is_blind = self._look()
             left_s = deadline_s - monotonic()
@@ -149,11 +150,6 @@ class WorkAhead:
             if is_blind:
                 return None, min(left_s, _REST_S)
             arrivals.wait(left_s)
-
-    def _queue_is_empty(self) -> bool:
-        executor = self._worker.executors.get("default")
-        work_queue: Any = getattr(executor, "_work_queue", None)
-        return work_queue is None or bool(work_queue.empty())
 
     def _look(self) -> tuple[Foretold | None, bool]:
         """Look at what has arrived: a task to run, and whether this thread can see no more."""
@@ -168,9 +164,8 @@ class WorkAhead:
                 self._seen = 0
                 self._freed.clear()
                 self._is_blocked = False
-            batches = arrivals.unhandled
-            fresh = batches[self._seen :]
-            self._seen = len(batches)
+            fresh = arrivals.unhandled_from(self._seen)
+            self._seen += len(fresh)
             if not arrivals.may_look():
                 self._is_blocked = True
             elif not fresh:
@@ -189,8 +184,8 @@ class WorkAhead:
         """Begin with the one task among some messages; notes whether others are for the loop."""
         announced: Any = None
         for batch in batches:
-            for message in _messages(batch):
-                op = message.get("op")
+            for message in batch if isinstance(batch, (list, tuple)) else (batch,):
+                op = message.get("op") if type(message) is dict else None
                 if op == "free-keys":
                     self._freed.update(message["keys"])
                 elif op == "compute-task" and announced is None:
@@ -228,7 +223,7 @@ class WorkAhead:
             context = self._context.copy()
             context.run(found.take_given, data, context)
             found.claim()
-            line.foretold[key] = found
+            line.foretell(key, found)
             return found
 
     def _data_of(self, who_has: Mapping[Any, Any]) -> dict[Any, Any] | None:
@@ -303,7 +298,7 @@ class WorkAhead:
             tasks = self._worker.state.tasks
             for key, item in list(foretold.items()):
                 if key not in waiting and key not in tasks:
-                    del foretold[key]
+                    self._line.forget(key)
                     item.disown()
 
 

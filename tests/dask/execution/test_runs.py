@@ -143,7 +143,11 @@ async def test_a_thread_takes_tasks_in_the_order_of_the_state_machine(
     assert len(taken) >= AHEAD_MAX
     told = [entry[0] for entry in worker.state.log if entry[1:3] == ("ready", "executing")]
     assert told == begun
-    starts = [ts.startstops[-1] for ts in map(worker.state.tasks.__getitem__, expected)]
+    # On a busy machine, to store a result may take so long that it counts as a write to disk.
+    starts = [
+        next(each for each in worker.state.tasks[key].startstops if each["action"] == "compute")
+        for key in expected
+    ]
     for before, after in pairwise(starts):
         assert before["stop"] <= after["start"] + 1e-3
     await eventually(lambda: is_idle(worker))

@@ -34,9 +34,11 @@ from tests.dask.execution.tasks import cluster
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
 
-#: Keys that threads have begun with by themselves, and those whose end they have told
+#: Keys that threads have begun with by themselves, those whose end they have told, and those that
+#: the state machine went through in one step
 begun: list[Any] = []
 told: list[Any] = []
+whole: list[Any] = []
 gates: dict[str, threading.Event] = {}
 
 
@@ -45,8 +47,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Note what threads begin with and tell."""
     begun.clear()
     told.clear()
+    whole.clear()
     gates.clear()
-    begin, tell = WorkAhead._begin, Foretold.tell_ahead
+    begin, tell, live = WorkAhead._begin, Foretold.tell_ahead, Foretold.live_through
 
     def noting_begin(self: WorkAhead, message: dict[str, Any]) -> Foretold | None:
         found = begin(self, message)
@@ -60,7 +63,14 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             told.append(self._key)
         return is_told
 
+    def noting_live(self: Foretold, event: Any) -> bool:
+        lives = live(self, event)
+        if lives:
+            whole.append(self._key)
+        return lives
+
     monkeypatch.setattr(WorkAhead, "_begin", noting_begin)
+    monkeypatch.setattr(Foretold, "live_through", noting_live)
     monkeypatch.setattr(Foretold, "tell_ahead", noting_tell)
     activation.install()
     yield
@@ -93,9 +103,18 @@ async def until_ahead(client: Client, eventually: Eventually) -> None:
     pytest.fail("no thread began with a task by itself")
 
 
-def test_a_chain_is_run_ahead_and_the_state_machine_goes_through_it() -> None:
+def watch_nothing(worker: Worker) -> None:
+    """Have a state machine go its own way, where that of a test validates, by Dask's functions."""
+    worker.state.validate = False
+    worker.state.transition_counter_max = False
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_chain_is_run_ahead_and_the_state_machine_goes_through_it(validates: bool) -> None:
     @cluster(1, timeout=120)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        if not validates:
+            watch_nothing(worker)
         for _ in range(5):
             assert await chain(client, 40) == 40
         assert len(told) > 50
@@ -111,6 +130,10 @@ def test_a_chain_is_run_ahead_and_the_state_machine_goes_through_it() -> None:
             "ComputeTaskEvent",
             "ExecuteSuccessEvent",
         ]
+        assert bool(whole) is not validates
+        assert not worker.active_keys
+        assert not worker._async_instructions
+        worker.state.validate_state()
 
     run()
 
@@ -337,10 +360,12 @@ def test_a_worker_closes_at_once_while_its_threads_wait(eventually: Eventually) 
     run()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_work_with_dependencies_ends_as_it_should(seed: int) -> None:
     @cluster(1, 2, timeout=180)
     async def run(client: Client, scheduler: Scheduler, a: Worker, b: Worker) -> None:
+        for worker in (a, b) if seed % 2 == 1 else ():
+            watch_nothing(worker)
         chance = random.Random(seed)
         one: Any = None
         other: Any = None
@@ -382,6 +407,8 @@ def test_random_work_with_dependencies_ends_as_it_should(seed: int) -> None:
                 await asyncio.sleep(0.01)
             assert not line.foretold
             assert not left
+            worker.state.validate_state()
+        assert bool(whole) is (seed % 2 == 1)
 
     run()
 

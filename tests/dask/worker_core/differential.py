@@ -18,15 +18,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import distributed.worker_state_machine as upstream
-from distributed.worker_state_machine import StateMachineEvent, TaskState, WorkerState
+from distributed.worker_state_machine import (
+    ComputeTaskEvent,
+    Execute,
+    ExecuteSuccessEvent,
+    StateMachineEvent,
+    TaskFinishedMsg,
+    TaskState,
+    WorkerState,
+)
 
-from backhaul.dask import plain_events, plain_steps, task_counts
+from backhaul.dask import plain_events, plain_steps, task_counts, whole_tasks
 from backhaul.dask.patches import PATCHES
 from backhaul.dask.slotted_worker import give_slots
 from backhaul.dask.worker_slots import WorkerSlots
 
 from .attributes import LOGS, difference, dump
-from .stream import ADDRESS, Event, Refused, Stream
+from .stream import ADDRESS, Event, Refused, Stream, WholeTask
 
 #: Those of what is compared
 SWITCHES = ("hot-path.execution", "hot-path.transitions")
@@ -99,6 +107,8 @@ class Pair:
         self.theirs, self.ours = (self._state(seed, slotted) for _ in range(2))
         #: How much of each log is known to be equal
         self._compared = dict.fromkeys(LOGS, 0)
+        #: Tasks that ours went through in one step
+        self.lived_through = 0
 
     @staticmethod
     def _state(seed: int, slotted: bool) -> WorkerState:
@@ -124,9 +134,12 @@ class Pair:
         """
         self._clock.now_s += 0.25
         # Nothing is known of the steps that refused: no state to go on from.
-        theirs = _handled(self.theirs.handle_stimulus, batch)
-        with self._patches.installed():
-            ours = _handled(self.ours.handle_stimulus, batch)
+        if batch[0].kind is WholeTask:
+            theirs, ours = self._whole_task(batch[0])
+        else:
+            theirs = _handled(self.theirs.handle_stimulus, batch)
+            with self._patches.installed():
+                ours = _handled(self.ours.handle_stimulus, batch)
         if isinstance(theirs, Exception) or isinstance(ours, Exception):
             found = difference(_shown(theirs), _shown(ours), "refused")
         else:
@@ -135,6 +148,29 @@ class Pair:
             found = found or self._new_entries(name)
         found = found or difference(dump(self.theirs), dump(self.ours))
         return found, None if isinstance(theirs, Exception) else theirs
+
+    def _whole_task(self, event: Event) -> tuple[Any, Any]:
+        """Have both handle a task that ended before it was heard of, ours in one step if it can."""
+        compute = Event(ComputeTaskEvent, event.fields["compute"])
+        done = Event(ExecuteSuccessEvent, event.fields["done"])
+        theirs = _one_by_one(self.theirs, compute, done)
+        with self._patches.installed():
+            try:
+                ours: Any = whole_tasks.live_through(self.ours, compute.make(), done.make(), None)
+            except Exception as error:
+                ours = error
+            if ours is None:
+                return theirs, _one_by_one(self.ours, compute, done)
+        self.lived_through += 1
+        if not isinstance(theirs, Exception):
+            # The thread has run it and told the scheduler.
+            key = event.fields["done"]["key"]
+            theirs = [
+                each
+                for each in theirs
+                if type(each) not in (Execute, TaskFinishedMsg) or each.key != key
+            ]
+        return theirs, ours
 
     def _new_entries(self, name: str) -> str | None:
         """Say what differs in what a log has gained."""
@@ -154,6 +190,20 @@ def _handled(handle: Callable[..., Any], batch: list[Event]) -> Any:
         return error
 
 
+def _one_by_one(state: WorkerState, compute: Event, done: Event) -> Any:
+    """Have a state machine handle that there is a task, and its end if it is to execute it."""
+    told = _handled(state.handle_stimulus, [compute])
+    key = done.fields["key"]
+    if isinstance(told, Exception) or not any(
+        type(each) is Execute and each.key == key for each in told
+    ):
+        return told
+    more = _handled(state.handle_stimulus, [done])
+    if isinstance(more, Exception):
+        return more
+    return [each for each in told if type(each) is not Execute or each.key != key] + more
+
+
 def _shown(outcome: Any) -> str:
     return f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else "nothing"
 
@@ -164,7 +214,7 @@ class Differential:
     def __init__(self) -> None:
         self._patches = Patches()
         self._clock = Clock()
-        for module in (upstream, plain_events, plain_steps, task_counts):
+        for module in (upstream, plain_events, plain_steps, task_counts, whole_tasks):
             for name in ("time", "monotonic"):
                 if hasattr(module, name):
                     setattr(module, name, self._clock)
@@ -188,6 +238,7 @@ class Differential:
             self.counted.update(f"told {type(each).__name__}" for each in instructions)
             stream.told(instructions)
         self.counted["transitions"] += pair.theirs.transition_counter
+        self.counted["lived through"] += pair.lived_through
         return batches, None
 
     def replay(self, seed: int, batches: Batches) -> str | None:

@@ -60,6 +60,10 @@ def _copied(value: Any) -> Any:
     return list(value) if type(value) is list else value
 
 
+class WholeTask:
+    """Stands for a task that has come and ended at once: its fields are those of both events."""
+
+
 class Stream:
     """Makes events from a seed.
 
@@ -98,6 +102,8 @@ class Stream:
 
     def next(self, state: WorkerState) -> list[Event]:
         """Make events that are handled together."""
+        if self.rng.random() < 0.2:
+            return [self._whole(state)]
         events: list[Event] = []
         for _ in range(self.rng.choice((1, 1, 1, 2, 5))):
             events.append(self._one(state))
@@ -154,6 +160,31 @@ class Stream:
             annotations={"priority": 3} if rng.random() < 0.1 else {},
             span_id=rng.choice((None, "span")),
         )
+
+    def _whole(self, state: WorkerState) -> Event:
+        """Make a task that a thread has begun and ended before the state machine heard of it."""
+        self.count += 1
+        # Those that would be executed at once, most of all
+        compute = self._compute(state).fields
+        for _ in range(4):
+            if compute["key"] not in state.tasks and all(
+                each in state.tasks and state.tasks[each].state == "memory"
+                for each in compute["who_has"]
+            ):
+                break
+            compute = self._compute(state).fields
+        value: Any = self.rng.choice((1, "text", None, (1, 2), Refused()))
+        done = {
+            "key": compute["key"],
+            "run_id": compute["run_id"],
+            "value": value,
+            "start": float(self.count),
+            "stop": self.count + 0.5,
+            "nbytes": self.rng.randint(0, 50),
+            "type": type(value) if value is not None else None,
+            "stimulus_id": f"told-{self.count}",
+        }
+        return Event(WholeTask, {"compute": compute, "done": done})
 
     def _success(self, state: WorkerState) -> Event:
         if not self.executing:

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backhaul_dask::scheduler::{
-    Config, Graph, GraphTask, Key, Message, Payload, SchedulerCore, TaskFinished, WorkerJoins,
+    Config, Graph, GraphTask, Key, Message, Payload, SchedulerCore, Spec, TaskFinished, WorkerJoins,
     WorkerMessage, WorkerStatus,
 };
 
@@ -199,7 +199,7 @@ impl Maker {
             key: number,
             group: Arc::clone(&group),
             prefix: group,
-            spec: Payload::from(&SPEC[..]),
+            spec: Spec::from(&SPEC[..]),
             dependencies,
             order: f64::from(number),
             user_priority: None,

@@ -103,14 +103,15 @@ class Submissions:
             The calls, as ``Codec.encode_calls`` of the native module wrote them.
         **said
             As for `handle_submit`, of all of them.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If there is no telling whose calls these are.
         """
         await self._turn()
-        self._update(client, _Calls(TaskCalls(calls)), **said)
+        try:
+            read = TaskCalls(calls)
+        except (TypeError, ValueError) as error:
+            # Whose futures they are nobody knows.
+            logger.error("A map of client %s cannot be read: %s", client, error)
+            return
+        self._update(client, _Calls(read), **said)
 
     async def _turn(self) -> None:
         if self.scheduler._active_graph_updates:

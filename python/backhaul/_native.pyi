@@ -1682,7 +1682,7 @@ class SchedulerCore:
         """Take a graph; return how many tasks are new and collide; None: it needs what is lost."""
 
     def knows_needs(self, calls: TaskCalls) -> bool:
-        """Tell whether all that calls depend on is a task, or one of them."""
+        """Tell whether all that calls depend on are tasks."""
 
     def handle_calls(
         self,
@@ -1691,12 +1691,12 @@ class SchedulerCore:
         calls: TaskCalls,
         /,
         *,
-        spans: dict[str, str | None],
+        spans: list[tuple[str, str | None]],
         client: str,
         submitting_task: str | None,
         fifo_timeout_s: float,
-    ) -> tuple[int, int] | None:
-        """Take calls as the tasks that they stand for, given the spans of their groups."""
+    ) -> tuple[int, int]:
+        """Take calls as tasks, given the span of each group; return how many are new and collide."""
 
     def handle_task_finished(
         self,

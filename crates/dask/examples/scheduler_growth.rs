@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backhaul_dask::scheduler::{
-    Config, Graph, GraphTask, Key, Message, Payload, SchedulerCore, Spec, TaskFinished, WorkerJoins,
-    WorkerMessage, WorkerStatus,
+    Config, Graph, GraphTask, Key, Message, Payload, SchedulerCore, Spec, TaskFinished,
+    WorkerJoins, WorkerMessage, WorkerStatus,
 };
 
 /// What a run spec weighs: a function by name and some arguments

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use backhaul_dask::scheduler::{
     ClientMessage, ComputeTask, Config, EventError, Graph, GraphTask, InheritError, Key, Message,
-    Payload, SchedulerCore, Spec, TaskFinished, TaskState, WorkerJoins, WorkerMessage, WorkerStatus,
+    Payload, SchedulerCore, Spec, TaskFinished, TaskState, WorkerJoins, WorkerMessage,
+    WorkerStatus,
 };
 
 const WORKERS: [&str; 2] = ["tcp://10.0.0.1:1", "tcp://10.0.0.2:1"];

@@ -10,10 +10,12 @@ scheduler that has not said that it understands (`backhaul.dask.mapped_calls`).
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Number
 from types import FunctionType
 from typing import Any, Final
@@ -39,6 +41,9 @@ _LISTS: Final = frozenset({list, tuple, range})
 
 #: Larger named arguments have a task of their own
 _NAMED_BYTES_MAX: Final = 1e5
+
+#: Of so many futures and more, Python would look at each several times while they are made
+_MANY: Final = 10_000
 
 #: Dask's words for what is large
 _LARGE: Final = """\
@@ -156,7 +161,8 @@ def _mapped(
         message["fifo_timeout"] = fifo_timeout
     with client._refcount_lock:
         message |= said_of(client, options)
-        futures: list[Future[Any]] = [Future(each, client) for each in keys]
+        with _no_collection(len(keys)):
+            futures: list[Future[Any]] = [Future(each, client) for each in keys]
         _warn_of_size(len(calls))
         send_compactly(client, message)
     logger.debug("map(%s, ...)", funcname(func))
@@ -202,6 +208,19 @@ def _keys(
     else:
         return None
     return keys
+
+
+@contextlib.contextmanager
+def _no_collection(count: int) -> Iterator[None]:
+    """Keep Python from looking for garbage among many objects that are all to stay."""
+    pauses = count >= _MANY and gc.isenabled()
+    if pauses:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pauses:
+            gc.enable()
 
 
 def _warn_of_size(nbytes: int) -> None:

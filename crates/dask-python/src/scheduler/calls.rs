@@ -1,10 +1,9 @@
 //! `TaskCalls`: many calls of one function, as a client sent them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use backhaul_dask::codec::calls::Calls;
-use backhaul_dask::hot::{CallGraph, depend_on_what_is_known, graph_of_calls, groups_of_calls};
+use backhaul_dask::hot::{CallGraph, depend_on_what_is_known, graphs_of_calls, groups_of_calls};
 use backhaul_dask::msgpack::Writer;
 use backhaul_dask::scheduler::GraphOutcome;
 use pyo3::exceptions::PyValueError;
@@ -88,27 +87,33 @@ impl Core {
         stimulus: &str,
         now_s: f64,
         calls: &TaskCalls,
-        spans: HashMap<String, Option<String>>,
+        spans: Vec<(String, Option<String>)>,
         client: &str,
         submitting_task: Option<&str>,
         fifo_timeout_s: f64,
-    ) -> PyResult<Option<(usize, usize)>> {
+    ) -> PyResult<(usize, usize)> {
         let calls = read(calls.0.as_bytes(py))?;
         let of = CallGraph {
             client: Arc::from(client),
             submitting_task: submitting_task.map(key),
             fifo_timeout_s,
         };
-        let graph = graph_of_calls(&calls, &spans, of).map_err(|_| malformed())?;
+        let graphs = graphs_of_calls(&calls, &spans, &of).map_err(|_| malformed())?;
         let stimulus = Arc::from(stimulus);
-        let outcome = self.core().handle_graph(&graph, &stimulus, now_s);
-        Ok(match outcome.map_err(refusal)? {
-            GraphOutcome::Accepted {
+        let mut core = self.core();
+        let (mut new, mut collided) = (0, 0);
+        for graph in graphs {
+            let outcome = core.handle_graph(&graph, &stimulus, now_s);
+            if let GraphOutcome::Accepted {
                 new_tasks,
                 collisions,
-            } => Some((new_tasks, collisions)),
-            GraphOutcome::LostDependencies => None,
-        })
+            } = outcome.map_err(refusal)?
+            {
+                new += new_tasks;
+                collided += collisions;
+            }
+        }
+        Ok((new, collided))
     }
 }
 

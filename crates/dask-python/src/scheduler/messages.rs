@@ -74,10 +74,7 @@ fn compute_task(dict: &Bound<'_, PyDict>, task: &ComputeTask) -> PyResult<()> {
     dict.set_item("priority", priority(&task.priority))?;
     dict.set_item("who_has", holders(py, &task.who_has)?)?;
     dict.set_item("nbytes", sizes(py, &task.who_has, &task.nbytes)?)?;
-    dict.set_item(
-        "run_spec",
-        spec(py, task.spec.as_ref(), &task.key),
-    )?;
+    dict.set_item("run_spec", spec(py, task.spec.as_ref(), &task.key))?;
     dict.set_item(
         "resource_restrictions",
         amounts(py, task.resources.as_deref())?,

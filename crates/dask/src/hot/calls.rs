@@ -36,97 +36,101 @@ pub fn groups_of_calls<'a>(calls: &Calls<'a>) -> Option<Vec<(String, &'a str)>> 
     Some(groups)
 }
 
-/// Whether each key that calls depend on is that of a task, or of another call
+/// Whether each key that calls depend on is that of a task
 pub fn depend_on_what_is_known(calls: &Calls<'_>, core: &SchedulerCore) -> bool {
-    let mut own: Option<HashSet<&[u8]>> = None;
-    calls.iter().all(|call| {
-        !call.has_dependencies()
-            || needs_of(&call).iter().all(|key| {
-                core.has_task(key)
-                    || own
-                        .get_or_insert_with(|| {
-                            calls.iter().map(|call| call.key.as_bytes()).collect()
-                        })
-                        .contains(&**key)
-            })
-    })
+    calls
+        .iter()
+        .all(|call| needs_of(&call).iter().all(|key| core.has_task(key)))
 }
 
-/// Makes a graph of calls, given the span of each of their groups
+/// Makes graphs of calls, given the span of each of their groups
+///
+/// One after the other they come to what a single one would come to, with less memory at a time.
 ///
 /// # Errors
 ///
 /// [`TooLong`] for a span that msgpack cannot hold.
-///
-/// # Panics
-///
-/// If [`groups_of_calls`] does not know them all.
-pub fn graph_of_calls(
-    calls: &Calls<'_>,
-    spans: &HashMap<String, Option<String>>,
-    of: CallGraph,
-) -> Result<Graph, TooLong> {
-    let count = calls.len();
+pub fn graphs_of_calls<'a>(
+    calls: &'a Calls<'_>,
+    groups: &[(String, Option<String>)],
+    of: &'a CallGraph,
+) -> Result<impl Iterator<Item = Graph> + use<'a>, TooLong> {
+    let groups: HashMap<String, Group> = groups
+        .iter()
+        .map(|(name, span)| {
+            let shared = Payload::from(calls.shared(span.as_deref())?);
+            let known = Arc::from(&**name);
+            Ok((
+                name.clone(),
+                Group {
+                    name: known,
+                    shared,
+                },
+            ))
+        })
+        .collect::<Result<_, TooLong>>()?;
+    let mut calls = calls.iter().enumerate().peekable();
+    Ok(std::iter::from_fn(move || {
+        calls.peek()?;
+        Some(graph_of(calls.by_ref().take(CALLS_IN_GRAPH), &groups, of))
+    }))
+}
+
+/// A group, and what its tasks share
+struct Group {
+    name: Arc<str>,
+    shared: Payload,
+}
+
+fn graph_of<'a>(
+    calls: impl Iterator<Item = (usize, Call<'a>)>,
+    groups: &HashMap<String, Group>,
+    of: &CallGraph,
+) -> Graph {
     let mut graph = Graph {
-        keys: Vec::with_capacity(count),
-        tasks: Vec::with_capacity(count),
-        wanted: (0..count as u32).collect(),
-        client: of.client,
-        submitting_task: of.submitting_task,
+        client: Arc::clone(&of.client),
+        submitting_task: of.submitting_task.clone(),
         fifo_timeout_s: of.fifo_timeout_s,
         ..Graph::default()
     };
-    graph
-        .keys
-        .extend(calls.iter().map(|call| Key::from(call.key.as_bytes())));
-    let mut numbers: HashMap<Key, u32> = HashMap::new();
-    let mut groups: HashMap<String, (Arc<str>, Payload)> = HashMap::new();
-    for (number, call) in (0..).zip(calls.iter()) {
-        let name = keys::group_of(call.key.as_bytes()).expect("all groups are known");
-        if !groups.contains_key(&name) {
-            let span = spans.get(&name).and_then(Option::as_deref);
-            let shared = Payload::from(calls.shared(span)?);
-            groups.insert(name.clone(), (Arc::from(&*name), shared));
-        }
-        let (group, shared) = &groups[&name];
-        let dependencies = if call.has_dependencies() {
-            if numbers.is_empty() {
-                let own = graph.keys.iter().cloned();
-                numbers.extend(own.zip(0..));
-            }
-            numbers_of(&call, &mut numbers, &mut graph.keys)
-        } else {
-            Vec::new()
+    let mut needed: HashMap<Vec<u8>, u32> = HashMap::new();
+    for (place, call) in calls {
+        let key = call.key.as_bytes();
+        let Some(group) = keys::group_of(key).and_then(|name| groups.get(&name)) else {
+            // Groups that are not given have no tasks.
+            continue;
         };
+        let dependencies = needs_of(&call)
+            .into_iter()
+            .map(|key| number_of(key, &mut needed, &mut graph.keys))
+            .collect();
+        let number = graph.keys.len() as u32;
+        graph.keys.push(Key::from(key));
+        graph.wanted.push(number);
         graph.tasks.push(GraphTask {
             key: number,
-            group: Arc::clone(group),
-            prefix: Arc::clone(group),
+            group: Arc::clone(&group.name),
+            prefix: Arc::clone(&group.name),
             spec: Spec {
-                shared: Some(Arc::clone(shared)),
+                shared: Some(Arc::clone(&group.shared)),
                 own: Payload::from(call.own),
             },
             dependencies,
-            order: f64::from(number),
+            order: place as f64,
             user_priority: None,
             requirements: None,
             data_producer: false,
         });
     }
-    Ok(graph)
+    graph
 }
 
-fn numbers_of(call: &Call<'_>, numbers: &mut HashMap<Key, u32>, keys: &mut Vec<Key>) -> Vec<u32> {
-    let needs = needs_of(call).into_iter();
-    needs
-        .map(|key| {
-            let key = Key::from(key);
-            *numbers.entry(Arc::clone(&key)).or_insert_with(|| {
-                keys.push(key);
-                keys.len() as u32 - 1
-            })
-        })
-        .collect()
+/// The number of a key that calls depend on, of which none is one of the calls
+fn number_of(key: Vec<u8>, needed: &mut HashMap<Vec<u8>, u32>, keys: &mut Vec<Key>) -> u32 {
+    *needed.entry(key).or_insert_with_key(|key| {
+        keys.push(Key::from(&**key));
+        keys.len() as u32 - 1
+    })
 }
 
 /// The keys that a call depends on, as the core has them
@@ -134,3 +138,6 @@ fn needs_of(call: &Call<'_>) -> Vec<Vec<u8>> {
     let needs = call.dependencies();
     needs.iter().map(|key| keys::of_msgpack(key)).collect()
 }
+
+/// So many calls at a time are a graph
+const CALLS_IN_GRAPH: usize = 16_384;

@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 use crate::msgpack::TooLong;
 use crate::scheduler::{
-    Container, EventError, Graph, GraphOutcome, GraphTask, GroupView, Key, Message, SchedulerCore, Spec,
-    TaskFinished,
+    Container, EventError, Graph, GraphOutcome, GraphTask, GroupView, Key, Message, SchedulerCore,
+    Spec, TaskFinished,
 };
+pub use calls::{CallGraph, depend_on_what_is_known, graphs_of_calls, groups_of_calls};
 use incoming::{Finished, Incoming, Submit};
-pub use calls::{CallGraph, depend_on_what_is_known, graph_of_calls, groups_of_calls};
 pub use keys::{is_sayable, key_of};
 use outgoing::Unsayable;
 pub use outgoing::{Batch, Frames};

@@ -33,11 +33,7 @@ pub(super) fn write<K: AsRef<[u8]>>(
 }
 
 /// Reads the spec of a task into frames, giving the id of its span
-pub(super) fn read<'a>(
-    spec: &'a Spec,
-    key: &[u8],
-    frames: &mut Frames,
-) -> Option<Option<&'a str>> {
+pub(super) fn read<'a>(spec: &'a Spec, key: &[u8], frames: &mut Frames) -> Option<Option<&'a str>> {
     match &spec.shared {
         None => read_whole(&spec.own, frames),
         Some(shared) => {

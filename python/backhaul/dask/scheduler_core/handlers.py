@@ -217,18 +217,17 @@ class Handlers:
             if live.streams is not None:
                 live.streams.note_spans(span_of)
             submitting = update["submitting_task"]
-            outcome = live.call(
+            new_tasks, collisions = live.call(
                 live.core.handle_calls,
                 update["stimulus_id"],
                 update["start"],
                 calls,
-                spans=span_of,
+                spans=list(span_of.items()),
                 client=update["client"],
                 submitting_task=None if submitting is None else live.texts.text(submitting),
                 fifo_timeout_s=float(parse_timedelta(update["fifo_timeout"])),
             )
             live.send()
-            new_tasks, collisions = outcome if outcome is not None else (0, 0)
             if collisions:
                 note_collisions(collisions)
             return {"tasks": len(calls), "new_tasks": new_tasks, "key_collisions": collisions}

@@ -1696,7 +1696,7 @@ class SchedulerCore:
         submitting_task: str | None,
         fifo_timeout_s: float,
     ) -> tuple[int, int]:
-        """Take calls as tasks, given the span of each group; return how many are new and collide."""
+        """Take calls as tasks, given the spans of groups; return how many are new and collide."""
 
     def handle_task_finished(
         self,

@@ -35,6 +35,7 @@ __all__ = [
     "ResourceRequest",
     "SchedulerCore",
     "SchedulerStreams",
+    "TaskCalls",
     "Tls",
     "__version__",
     "arena_of_numpy_handler",
@@ -102,6 +103,38 @@ class Codec:
 
     def encode_task(self, task: object) -> bytes | None:
         """Write a task as a pickle; nothing, if it is not simple enough."""
+
+    def encode_calls(
+        self,
+        task: object,
+        keys: list[Any],
+        calls: Iterable[tuple[Any, ...]],
+        parse: Callable[[tuple[Any, ...]], tuple[tuple[Any, ...], frozenset[Any]] | None],
+    ) -> bytes | None:
+        """Write many calls of one function; nothing, if one is not simple enough.
+
+        Parameters
+        ----------
+        task : object
+            A task of the function with the named arguments that all calls have, and no others.
+        keys : list
+            Keys of the calls, all of them text.
+        calls : iterable of tuple
+            Arguments of each.
+        parse : callable
+            Gives arguments and dependencies of the task of a call whose arguments are not all
+            numbers or text; nothing, if the calls are not to be written.
+
+        Returns
+        -------
+        bytes or None
+            As `TaskCalls` reads them.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer calls than keys.
+        """
 
     def decode_task(self, payload: bytes) -> Any:
         """Read the payload of such a pickle."""
@@ -1497,6 +1530,32 @@ class SchedulerStreams:
         """
 
 @final
+class TaskCalls:
+    """Many calls of one function, as `Codec.encode_calls` wrote them; internal.
+
+    Parameters
+    ----------
+    data : bytes
+        The calls.
+
+    Raises
+    ------
+    ValueError
+        If they are malformed, or two have one key.
+    """
+
+    def __new__(cls, data: bytes) -> TaskCalls: ...
+    def __len__(self) -> int: ...
+    def keys(self) -> list[str]:
+        """List the keys."""
+
+    def groups(self) -> list[tuple[str, str]] | None:
+        """List the groups, which are the prefixes, and a key of each; None: Dask has to say."""
+
+    def tasks(self) -> list[tuple[str, bytes, bytes | None]]:
+        """List key, pickle of the task, and msgpack of the keys that it depends on, if any."""
+
+@final
 class SchedulerCore:
     """The state of a scheduler in Rust: events in, messages and attributes out; internal.
 
@@ -1633,6 +1692,23 @@ class SchedulerCore:
 
     def handle_graph(self, stimulus: str, now_s: float, /, **parts: Any) -> tuple[int, int] | None:
         """Take a graph; return how many tasks are new and collide; None: it needs what is lost."""
+
+    def knows_needs(self, calls: TaskCalls) -> bool:
+        """Tell whether all that calls depend on are tasks."""
+
+    def handle_calls(
+        self,
+        stimulus: str,
+        now_s: float,
+        calls: TaskCalls,
+        /,
+        *,
+        spans: list[tuple[str, str | None]],
+        client: str,
+        submitting_task: str | None,
+        fifo_timeout_s: float,
+    ) -> tuple[int, int]:
+        """Take calls as tasks, given the spans of groups; return how many are new and collide."""
 
     def handle_task_finished(
         self,

@@ -18,14 +18,12 @@ from distributed import (
     Actor,
     Client,
     Scheduler,
-    SchedulerPlugin,
     Worker,
     get_client,
     span,
     wait,
 )
 from distributed.client import FutureCancelledError
-from distributed.scheduler import TaskState
 from distributed.spans import Span
 from distributed.utils import offload
 from distributed.utils_test import gen_cluster, inc
@@ -36,6 +34,7 @@ from backhaul.dask.codec import codec
 from backhaul.dask.kept_specs import KeptSpec, Unloadable, keep
 from backhaul.dask.offers import SUBMIT
 from backhaul.dask.small_graphs import GRAPHS_IN_TURN_MAX
+from tests.dask.submitted_state import Forgetful, Updates, said_of_all, state_of
 
 SWITCH = "distributed.comm.backhaul.hot-path.submit"
 CLUSTER: dict[str, Any] = {
@@ -125,71 +124,6 @@ def test_what_is_no_pickle_is_refused() -> None:
 # The same state as upstream's
 
 
-class Updates(SchedulerPlugin):
-    """Notes what plugins hear of graphs."""
-
-    name = "updates"
-
-    def __init__(self) -> None:
-        self.seen: list[dict[str, Any]] = []
-        self.generations: list[float] = []
-
-    def update_graph(self, scheduler: Scheduler, **options: Any) -> None:
-        del options["stimulus_id"]
-        options["client"] = options["client"][:6]
-        options["annotations"] = {name: dict(of) for name, of in options["annotations"].items()}
-        spans = options["annotations"].pop("span", {})
-        options["spans"] = {key: value["name"] for key, value in spans.items()}
-        generation = options["priority"][next(iter(options["keys"]))][1]
-        # It hangs on how fast this machine is.
-        options["priority"] = {key: (p[0], p[2]) for key, p in options["priority"].items()}
-        self.generations.append(generation)
-        self.seen.append(options)
-
-
-#: What differs from run to run: times, numbers that go on from test to test, addresses of objects
-_PASSING = {"run_id", "__weakref__", "_hash", "last_worker_death", "metadata", "last_duration"}
-
-
-def plain(value: Any, workers: dict[str, int]) -> Any:
-    """Make something that equals itself on another cluster."""
-    if isinstance(value, TaskState):
-        return value.key
-    if isinstance(value, Task):
-        return repr(value)
-    if isinstance(value, dict):
-        return {repr(plain(key, workers)): plain(each, workers) for key, each in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted((plain(each, workers) for each in value), key=repr)
-    if isinstance(value, (list, tuple)):
-        return [plain(each, workers) for each in value]
-    if isinstance(value, str):
-        return workers.get(value, value)
-    if isinstance(value, (int, float, bool, type(None))):
-        return value
-    address = getattr(value, "address", None)
-    return workers[address] if address in workers else getattr(value, "name", type(value).__name__)
-
-
-def state_of(scheduler: Scheduler, key: Any, workers: dict[str, int]) -> dict[str, Any]:
-    ts = scheduler.tasks[key]
-    found = {
-        slot: plain(getattr(ts, slot), workers)
-        for slot in TaskState.__slots__
-        if slot not in _PASSING
-    }
-    # The id of a span is random; which one it is, is compared below.
-    (found["annotations"] or {}).pop("'span'", None)
-    # The generation hangs on how fast this machine is.
-    found["priority"] = [found["priority"][0], found["priority"][2]]
-    # Who ran it is chance, where nothing restricts it.
-    if not ts.worker_restrictions:
-        for slot in ("who_has", "erred_on"):
-            found[slot] = bool(getattr(ts, slot))
-    found["group"] = plain(ts.group.states, workers), ts.group.prefix.name, len(ts.group)
-    return found
-
-
 async def submissions(client: Client, scheduler: Scheduler, *workers: Worker) -> dict[str, Any]:
     """Submit in every way that there is, and tell what the scheduler made of it."""
     plugin = Updates()
@@ -232,31 +166,7 @@ async def submissions(client: Client, scheduler: Scheduler, *workers: Worker) ->
     found: dict[str, Any] = {
         name: state_of(scheduler, future.key, addresses) for name, future in futures.items()
     }
-    found["plugin"] = plain(plugin.seen, addresses)
-    events = [event for _, event in scheduler.get_events(client.id)]
-    found["events"] = [
-        {**event, "stimulus_id": "", "metrics": sorted(event.get("metrics", {}))}
-        for event in events
-        if isinstance(event, dict) and event["action"] == "update-graph"
-    ]
-    found["tasks"] = [
-        event["metrics"][name]
-        for event in events
-        if isinstance(event, dict) and event["action"] == "update-graph"
-        for name in ("tasks", "new_tasks", "key_collisions")
-    ]
-    found["computations"] = [
-        (
-            sorted(group.name for group in each.groups),
-            [[frame.code for frame in code] for code in each.code],
-            sorted(each.annotations),
-        )
-        for each in scheduler.computations
-    ]
-    found["spans"] = sorted(
-        (each.name, sorted(group.name for group in each.groups), each.metadata["collections"][0])
-        for each in scheduler.extensions["spans"].spans.values()
-    )
+    found |= said_of_all(scheduler, client, plugin, addresses)
     counter = await futures["actor"]
     assert isinstance(counter, Actor)
     assert await counter.increment() == 1
@@ -273,13 +183,6 @@ may_end = threading.Event()
 
 def go_on() -> None:
     assert may_end.wait(300)
-
-
-class Forgetful(set[int]):
-    """Never has anything."""
-
-    def __contains__(self, item: object) -> bool:
-        return False
 
 
 @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
@@ -425,7 +328,7 @@ async def test_a_task_comes_after_a_graph_that_it_needs_and_that_takes_long(
         blocked = asyncio.ensure_future(offload(gate.wait))
         await asyncio.sleep(0)
         try:
-            many = client.map(inc, range(5), key="many")
+            many = client.map(inc, range(5), key=[("many", each) for each in range(5)])
             while not scheduler._active_graph_updates:
                 await asyncio.sleep(0.001)
             future = other.submit(inc, distributed_future(other, many[-1].key), key="after")

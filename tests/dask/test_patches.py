@@ -139,6 +139,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Client._release_key",
         "Client._send_to_scheduler",
         "Client.gather",
+        "Client.map",
         "Client.get_versions",
         "Client.submit",
         "Future.release",

@@ -28,6 +28,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<codec::Codec>()?;
     placement::add_to(module)?;
     module.add_class::<scheduler::Core>()?;
+    module.add_class::<scheduler::TaskCalls>()?;
     module.add_function(wrap_pyfunction!(order::order, module)?)?;
     module.add_function(wrap_pyfunction!(order::set_listing, module)?)?;
     module.add_function(wrap_pyfunction!(order::difference_listing, module)?)

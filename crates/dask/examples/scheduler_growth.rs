@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backhaul_dask::scheduler::{
-    Config, Graph, GraphTask, Key, Message, Payload, SchedulerCore, TaskFinished, WorkerJoins,
-    WorkerMessage, WorkerStatus,
+    Config, Graph, GraphTask, Key, Message, Payload, SchedulerCore, Spec, TaskFinished,
+    WorkerJoins, WorkerMessage, WorkerStatus,
 };
 
 /// What a run spec weighs: a function by name and some arguments
@@ -199,7 +199,7 @@ impl Maker {
             key: number,
             group: Arc::clone(&group),
             prefix: group,
-            spec: Payload::from(&SPEC[..]),
+            spec: Spec::from(&SPEC[..]),
             dependencies,
             order: f64::from(number),
             user_priority: None,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use backhaul_dask::scheduler::{
     ClientMessage, ComputeTask, Config, EventError, Graph, GraphTask, InheritError, Key, Message,
-    Payload, SchedulerCore, TaskFinished, TaskState, WorkerJoins, WorkerMessage, WorkerStatus,
+    Payload, SchedulerCore, Spec, TaskFinished, TaskState, WorkerJoins, WorkerMessage,
+    WorkerStatus,
 };
 
 const WORKERS: [&str; 2] = ["tcp://10.0.0.1:1", "tcp://10.0.0.2:1"];
@@ -39,7 +40,7 @@ fn graph(width: u32) -> Graph {
         key,
         group: Arc::from(group),
         prefix: Arc::from(group),
-        spec: Payload::from(&b"spec"[..]),
+        spec: Spec::from(&b"spec"[..]),
         dependencies,
         order: f64::from(key),
         user_priority: None,

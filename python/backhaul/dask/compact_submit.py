@@ -16,16 +16,18 @@ import pickle
 import uuid
 from collections.abc import Callable
 from numbers import Number
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Final
 
 from dask.utils import funcname
 
 import dask
+from backhaul._native import TaskCalls
 from backhaul.dask.client_threads import sent_in_thread
 from backhaul.dask.codec import codec
 from backhaul.dask.comm import BackhaulComm
-from backhaul.dask.offers import SUBMIT, offers
+from backhaul.dask.offers import MAP, SUBMIT, offers
 from backhaul.dask.outbox import outbox_of, sends_by_outbox
 from backhaul.dask.private import (
     Client,
@@ -44,7 +46,14 @@ from backhaul.dask.private import (
 from backhaul.dask.quick_tokens import function_token
 from backhaul.dask.requests import anyone_asks, needs_of
 
-__all__ = ["FIFO_TIMEOUT", "compact_submit", "update_graph_of"]
+__all__ = [
+    "FIFO_TIMEOUT",
+    "compact_submit",
+    "may_submit",
+    "said_of",
+    "send_compactly",
+    "update_graph_of",
+]
 
 #: Dask's own log, for what Dask logs there
 logger = logging.getLogger("distributed.client")
@@ -120,7 +129,7 @@ def _submitted(
     if (
         not callable(func)
         or (loose and (loose is not True or options["workers"] is None))
-        or not _may_submit(client)
+        or not may_submit(client, SUBMIT)
     ):
         return None, key
     if key is None:
@@ -145,19 +154,64 @@ def _submitted(
     if fifo_timeout != FIFO_TIMEOUT:
         message["fifo_timeout"] = fifo_timeout
     with client._refcount_lock:
-        if annotations := _annotations(**options):
-            message["annotations"] = ToPickle(annotations)
         validate_key(key)
+        message |= said_of(client, options)
         future: Future[Any] = Future(key, client)
-        if code := _code(client):
-            message["code"] = ToPickle(code)
-        submitting_task = getattr(thread_state, "key", None)
-        if submitting_task is not None:
-            message["submitting_task"] = submitting_task
-        if not sent_in_thread(client, message):
-            outbox_of(client).add(_Sending(client), message)
+        send_compactly(client, message)
     logger.debug("Submit %s(...), %s", funcname(func), key)
     return future, key
+
+
+def may_submit(client: Client, operation: str) -> bool:
+    """Tell whether a client is quite Dask's, runs, and has a scheduler that understands.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    operation : str
+        `SUBMIT` or `MAP`.
+    """
+    kind = type(client)
+    return (
+        client.status == "running"
+        and (kind is Client or kind._graph_to_futures is Client._graph_to_futures)
+        and "_graph_to_futures" not in vars(client)
+        and sends_by_outbox(client)
+        and _understands(client, operation)
+    )
+
+
+def said_of(client: Client, options: dict[str, Any]) -> dict[str, Any]:
+    """Give what compact messages say of tasks, as far as there is anything.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Whose tasks.
+    options : dict
+        Of the call: ``workers``, ``resources``, ``retries``, ``priority``, ``allow_other_workers``.
+
+    Returns
+    -------
+    dict
+        ``annotations``, ``code`` and ``submitting_task``.
+    """
+    said: dict[str, Any] = {}
+    if annotations := _annotations(**options):
+        said["annotations"] = ToPickle(annotations)
+    if code := _code(client):
+        said["code"] = ToPickle(code)
+    submitting_task = getattr(thread_state, "key", None)
+    if submitting_task is not None:
+        said["submitting_task"] = submitting_task
+    return said
+
+
+def send_compactly(client: Client, message: dict[str, Any]) -> None:
+    """Send a compact message, by this thread or by the event loop."""
+    if not sent_in_thread(client, message):
+        outbox_of(client).add(_Sending(client), message)
 
 
 def update_graph_of(message: dict[str, Any]) -> dict[str, Any]:
@@ -166,20 +220,25 @@ def update_graph_of(message: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     message : dict
-        Of the operation `SUBMIT`.
+        Of the operation `SUBMIT` or `MAP`.
 
     Returns
     -------
     dict
         Of the operation ``update-graph``.
     """
-    key = message["key"]
-    expr = LLGExpr({key: pickle.loads(message["spec"])}, _determ_token=uuid.uuid4().hex)
+    if message["op"] == MAP:
+        tasks = {
+            key: pickle.loads(pickled) for key, pickled, _ in TaskCalls(message["calls"]).tasks()
+        }
+    else:
+        tasks = {message["key"]: pickle.loads(message["spec"])}
+    expr = LLGExpr(tasks, _determ_token=uuid.uuid4().hex)
     return {
         "op": "update-graph",
         "expr_ser": Serialized(*serialize(to_serialize(expr), on_error="raise")),
-        "keys": {key},
-        "internal_priority": {key: 0},
+        "keys": set(tasks),
+        "internal_priority": dict(zip(tasks, range(len(tasks)), strict=True)),
         "submitting_task": message.get("submitting_task"),
         "fifo_timeout": message.get("fifo_timeout", FIFO_TIMEOUT),
         "actors": message.get("actor", False),
@@ -187,6 +246,11 @@ def update_graph_of(message: dict[str, Any]) -> dict[str, Any]:
         "annotations": message.get("annotations", ToPickle({})),
         "span_metadata": ToPickle(span_metadata()),
     }
+
+
+#: How many frames are ours around a look for the user's, and where they are
+_FRAMES: Final = 3
+_FILES: Final = (__file__, str(Path(__file__).with_name("compact_map.py")))
 
 
 class _Sending:
@@ -200,27 +264,15 @@ class _Sending:
     def __call__(self, message: dict[str, Any]) -> None:
         client = self._client
         # It may have lost its scheduler since, and found, or be looking for, another one.
-        if client.status not in ("running", "closing") or not _understands(client):
+        if client.status not in ("running", "closing") or not _understands(client, message["op"]):
             message = update_graph_of(message)
         client._send_to_scheduler_safe(message)
 
 
-def _may_submit(client: Client) -> bool:
-    """Tell whether a client is quite Dask's, runs, and has a scheduler that understands."""
-    kind = type(client)
-    return (
-        client.status == "running"
-        and (kind is Client or kind._graph_to_futures is Client._graph_to_futures)
-        and "_graph_to_futures" not in vars(client)
-        and sends_by_outbox(client)
-        and _understands(client)
-    )
-
-
-def _understands(client: Client) -> bool:
+def _understands(client: Client, operation: str) -> bool:
     stream: Any = client.scheduler_comm
     comm = None if stream is None else stream.comm
-    return isinstance(comm, BackhaulComm) and offers(comm, SUBMIT)
+    return isinstance(comm, BackhaulComm) and offers(comm, operation)
 
 
 def _code(client: Client) -> tuple[Any, ...]:
@@ -228,9 +280,8 @@ def _code(client: Client) -> tuple[Any, ...]:
     nframes = dask.config.get("distributed.diagnostics.computations.nframes")
     if nframes <= 0:
         return ()
-    # Two frames are ours.
-    found = client._get_computation_code(nframes=nframes + 2)
-    return tuple(each for each in found if each.filename != __file__)[-nframes:]
+    found = client._get_computation_code(nframes=nframes + _FRAMES)
+    return tuple(each for each in found if each.filename not in _FILES)[-nframes:]
 
 
 def _annotations(

@@ -11,7 +11,7 @@ from typing import Final
 import distributed.stealing
 from distributed import Scheduler
 
-from backhaul.dask.offers import SMALL_RESULTS, SUBMIT
+from backhaul.dask.offers import MAP, SMALL_RESULTS, SUBMIT
 from backhaul.dask.patching import InstancePatch
 from backhaul.dask.private import (
     AsyncProcess,
@@ -56,6 +56,7 @@ __all__ = [
     "GRAPH_STATE",
     "INSTANCE_PATCHES",
     "LINK_NEWS",
+    "MAPPED_CALLS",
     "NANNY_MEMORY_MONITOR",
     "QUEUED_TASK_DECISION",
     "QUEUE_SLOTS",
@@ -136,6 +137,14 @@ SUBMISSIONS: Final = InstancePatch(
         GraphNode: "4928dcd1f6ea",
         Task: "ab586b5a0fd9",
     },
+)
+
+#: Calls that clients submit together, likewise
+MAPPED_CALLS: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['backhaul-map']",
+    without="each map is submitted as an expression",
+    item=MAP,
+    read=SUBMISSIONS.read,
 )
 
 #: What a worker is asked for by its scheduler: one operation more
@@ -426,6 +435,7 @@ INSTANCE_PATCHES: Final = (
     SMALL_RESULTS_TELLERS,
     RESULT_REQUESTS,
     SUBMISSIONS,
+    MAPPED_CALLS,
     *CLIENT_RESULTS.values(),
     QUEUED_TASK_DECISION,
     TASK_DECISION,

@@ -293,6 +293,23 @@ PATCHES: tuple[Patch, ...] = (
             "dask.tokenize": "edc3202efc14",
         },
     ),
+    # The same of all calls of a map
+    Patch(
+        switch="hot-path.submit",
+        owner=Client,
+        name="map",
+        replace="compact_map.compact_map",
+        read={
+            Client.map: "7196a47e5af4",
+            MapExpr: "a10a921df4f9",
+            Client._graph_to_futures: "3357da93545b",
+            Client._send_to_scheduler_safe: "6ca335890717",
+            GraphNode: "4928dcd1f6ea",
+            Task: "ab586b5a0fd9",
+            parse_input: "0c710c7cc0a7",
+            "dask.tokenize": "edc3202efc14",
+        },
+    ),
     # Names of tasks, for all calls of a map together
     Patch(
         switch="hot-path.submit",

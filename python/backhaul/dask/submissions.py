@@ -1,11 +1,13 @@
-"""Tasks that clients submit one by one in compact messages, on the scheduler.
+"""Tasks that clients submit in compact messages, one by one or as a map, on the scheduler.
 
-`backhaul.dask.compact_submit` sends them, to a scheduler that has said in the handshake of our
-comms that it has a handler for them (`backhaul.dask.offers`). What `Scheduler.update_graph` does
-for a graph is done for the one task: lost dependencies, the state that
+`backhaul.dask.compact_submit` and `compact_map` send them, to a scheduler that has said in the
+handshake of our comms that it has a handler for them (`backhaul.dask.offers`). What
+`Scheduler.update_graph` does for a graph is done for these tasks: lost dependencies, the state that
 `Scheduler._create_taskstate_from_graph` makes, with computations, annotations, priorities, spans
-and plugins, events, errors that end at the future. Left out is what turns an expression into tasks:
-there is none. The task stays the pickle that it came as (`backhaul.dask.kept_specs`).
+and plugins, events, errors that end at the futures. Left out is what turns an expression into
+tasks: there is none. A task stays the pickle that it came as (`backhaul.dask.kept_specs`); the
+calls of a map stay bytes altogether where the state is in the core
+(`backhaul.dask.scheduler_core`).
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from typing import Any
 
 from distributed import Scheduler
 
+from backhaul._native import TaskCalls
+from backhaul.dask.codec import codec
 from backhaul.dask.compact_submit import FIFO_TIMEOUT
 from backhaul.dask.config import switched_on
-from backhaul.dask.instance_patches import SUBMISSIONS
-from backhaul.dask.kept_specs import keep
+from backhaul.dask.instance_patches import GRAPH_STATE, MAPPED_CALLS, SUBMISSIONS
+from backhaul.dask.kept_specs import KeptSpec, keep
 from backhaul.dask.patching import Replacement
 from backhaul.dask.private import error_message, offload, span_metadata, time
 from backhaul.dask.small_graphs import turn
@@ -56,13 +60,19 @@ class Submissions:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self._replaced: Replacement | None = None
+        self._replaced: list[Replacement | None] = []
 
     def attach(self) -> None:
-        """Take our place on the scheduler."""
-        self._replaced = SUBMISSIONS.install(self.scheduler.stream_handlers, self.handle_submit)
+        """Take our places on the scheduler."""
+        handlers = self.scheduler.stream_handlers
+        self._replaced = [
+            SUBMISSIONS.install(handlers, self.handle_submit),
+            MAPPED_CALLS.install(handlers, self.handle_map),
+        ]
 
-    async def handle_submit(self, client: str, key: Any = None, **message: Any) -> None:
+    async def handle_submit(
+        self, client: str, key: Any = None, spec: Any = None, dependencies: Any = (), **said: Any
+    ) -> None:
         """Make a task; takes the place of `distributed.Scheduler.update_graph` for one.
 
         Parameters
@@ -71,24 +81,49 @@ class Submissions:
             Who submits it.
         key : key
             Of the task.
-        **message
-            ``spec``, its pickle; if there are any, ``dependencies``, keys that it refers to;
-            ``actor``, ``fifo_timeout``, ``submitting_task``, ``annotations`` and ``code`` as in
-            Dask's message.
+        spec : bytes
+            Its pickle.
+        dependencies : list of key
+            Keys that it refers to, if there are any.
+        **said
+            What there is of ``actor``, ``fifo_timeout``, ``submitting_task``, ``annotations`` and
+            ``code``, as in Dask's message.
         """
+        await self._turn()
+        self._update(client, _Task(key, spec, dependencies), **said)
+
+    async def handle_map(self, client: str, calls: Any = None, **said: Any) -> None:
+        """Make tasks of many calls of one function, likewise.
+
+        Parameters
+        ----------
+        client : str
+            Who submits them.
+        calls : bytes
+            The calls, as ``Codec.encode_calls`` of the native module wrote them.
+        **said
+            As for `handle_submit`, of all of them.
+        """
+        await self._turn()
+        try:
+            read = TaskCalls(calls)
+        except (TypeError, ValueError) as error:
+            # Whose futures they are nobody knows.
+            logger.error("A map of client %s cannot be read: %s", client, error)
+            return
+        self._update(client, _Calls(read), **said)
+
+    async def _turn(self) -> None:
         if self.scheduler._active_graph_updates:
             # A graph of somebody else's is with the thread: whoever refers to it comes after it.
             await offload(int)
         while not turn.has_room():
             await asyncio.sleep(0)
-        self._submit(client, key, **message)
 
-    def _submit(
+    def _update(
         self,
         client: str,
-        key: Any,
-        spec: Any = None,
-        dependencies: Any = (),
+        submitted: _Task | _Calls,
         actor: bool = False,
         fifo_timeout: Any = FIFO_TIMEOUT,
         submitting_task: Any = None,
@@ -100,35 +135,45 @@ class Submissions:
         start = time()
         stimulus_id = f"update-graph-{start}"
         event: dict[str, Any] = {"action": "update-graph", "stimulus_id": stimulus_id}
-        keys = {key}
+        update = {
+            "client": client,
+            "start": start,
+            "stimulus_id": stimulus_id,
+            "submitting_task": submitting_task,
+            "fifo_timeout": fifo_timeout,
+            "code": code,
+            "span_metadata": span_metadata(),
+        }
         scheduler._active_graph_updates += 1
         try:
-            graph = {key: keep(key, spec, dependencies)}
-            made = time()
-            if scheduler._find_lost_dependencies(graph, keys):
-                reason = "lost dependencies"
-                scheduler.report(
-                    {"op": "cancelled-keys", "keys": keys, "reason": reason}, client=client
+            made = start
+            metrics = None
+            if not actor and not annotations:
+                metrics = submitted.taken_whole(scheduler, update)
+            if metrics is None:
+                keys = submitted.names()
+                graph = submitted.graph()
+                made = time()
+                if scheduler._find_lost_dependencies(graph, keys):
+                    reason = "lost dependencies"
+                    scheduler.report(
+                        {"op": "cancelled-keys", "keys": keys, "reason": reason}, client=client
+                    )
+                    scheduler.client_releases_keys(
+                        keys=keys, client=client, stimulus_id=stimulus_id
+                    )
+                    scheduler.log_event(["scheduler", client], {**event, "status": "cancelled"})
+                    return
+                metrics = scheduler._create_taskstate_from_graph(
+                    dsk=graph,
+                    keys=keys,
+                    ordered=dict(zip(graph, range(len(graph)), strict=True)),
+                    user_priority=0,
+                    actors=actor,
+                    annotations_by_type={},
+                    global_annotations=annotations or {},
+                    **update,
                 )
-                scheduler.client_releases_keys(keys=keys, client=client, stimulus_id=stimulus_id)
-                scheduler.log_event(["scheduler", client], {**event, "status": "cancelled"})
-                return
-            metrics = scheduler._create_taskstate_from_graph(
-                dsk=graph,
-                client=client,
-                keys=keys,
-                ordered={key: 0},
-                submitting_task=submitting_task,
-                user_priority=0,
-                actors=actor,
-                fifo_timeout=fifo_timeout,
-                code=code,
-                span_metadata=span_metadata(),
-                annotations_by_type={},
-                global_annotations=annotations or {},
-                start=start,
-                stimulus_id=stimulus_id,
-            )
             created = time()
             metrics.update(
                 {
@@ -144,17 +189,92 @@ class Submissions:
             )
         except Exception as error:
             scheduler.log_event(["scheduler", client], {**event, "status": "error"})
-            logger.error("Task %r cannot be submitted: %s", key, error)
+            logger.error("%s cannot be submitted: %s", submitted, error)
             found = error_message(error)
-            scheduler.report(
-                {
-                    "op": "task-erred",
-                    "key": key,
-                    "exception": found["exception"],
-                    "traceback": found["traceback"],
-                },
-                client=client,
-            )
+            for key in submitted.names():
+                scheduler.report(
+                    {
+                        "op": "task-erred",
+                        "key": key,
+                        "exception": found["exception"],
+                        "traceback": found["traceback"],
+                    },
+                    client=client,
+                )
         finally:
             scheduler._active_graph_updates -= 1
             scheduler.digest_metric("update-graph-duration", time() - start)
+
+
+class _Task:
+    """One task that was submitted.
+
+    Parameters
+    ----------
+    key : key
+        Its key.
+    spec : object
+        Its pickle, if the client is in its right mind.
+    dependencies : iterable of key
+        Keys that it refers to.
+    """
+
+    def __init__(self, key: Any, spec: Any, dependencies: Any) -> None:
+        self._key = key
+        self._spec = spec
+        self._dependencies = dependencies
+
+    def __str__(self) -> str:
+        return f"Task {self._key!r}"
+
+    def names(self) -> set[Any]:
+        """Give its key."""
+        return {self._key}
+
+    def graph(self) -> dict[Any, KeptSpec]:
+        """Make a graph of it."""
+        return {self._key: keep(self._key, self._spec, self._dependencies)}
+
+    def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
+        """Have it taken as it is: nobody does."""
+        return None
+
+
+class _Calls:
+    """Many calls of one function that were submitted.
+
+    Parameters
+    ----------
+    calls : TaskCalls
+        The calls.
+    """
+
+    def __init__(self, calls: TaskCalls) -> None:
+        self._calls = calls
+
+    def __str__(self) -> str:
+        return f"Map of {len(self._calls)} calls"
+
+    def names(self) -> set[Any]:
+        """Give the keys."""
+        return set(self._calls.keys())
+
+    def graph(self) -> dict[Any, KeptSpec]:
+        """Make a graph of them, with a pickle of each."""
+        return {
+            key: keep(key, pickled, () if needs is None else codec.unpack(needs))
+            for key, pickled, needs in self._calls.tasks()
+        }
+
+    def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
+        """Have them taken by what keeps the scheduler's state elsewhere, if anything does.
+
+        Returns
+        -------
+        dict or None
+            What there is to say in the event; None if they are to be tasks like others.
+        """
+        method = vars(scheduler).get(GRAPH_STATE.attribute)
+        take = getattr(getattr(method, "__self__", None), "take_calls", None)
+        metrics: dict[str, float] | None = None if take is None else take(self._calls, **update)
+        return metrics

@@ -5,6 +5,7 @@
 //! without such objects never calls Python.
 
 mod bytes;
+mod calls_write;
 mod decode;
 mod encode;
 mod functions;
@@ -192,6 +193,18 @@ impl Codec {
         };
         let parts = [&self.names.spec_prefix[..], &head, payload.as_bytes(), tail];
         Ok(Some(PyBytes::new(py, &parts.concat())))
+    }
+
+    #[doc = stub_doc!("Codec.encode_calls")]
+    fn encode_calls<'py>(
+        &self,
+        task: &Bound<'py, PyAny>,
+        keys: &Bound<'py, PyList>,
+        calls: &Bound<'py, PyAny>,
+        parse: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let written = calls_write::calls(self, task, keys, calls, parse)?;
+        Ok(written.map(|written| PyBytes::new(task.py(), &written)))
     }
 
     #[doc = stub_doc!("Codec.statistics")]

@@ -27,12 +27,7 @@ pub(super) fn task(codec: &Codec, task: &Bound<'_, PyAny>, payload: &mut Writer)
     {
         return Ok(false);
     }
-    let mut writing = SpecWriter {
-        codec,
-        payload,
-        seen: HashSet::new(),
-        may_be_by_value: false,
-    };
+    let mut writing = SpecWriter::new(codec, payload, HashSet::new());
     match writing.write(task, NESTING_MAX) {
         Ok(()) => Ok(true),
         Err(Stop::NotSimple) => Ok(false),
@@ -40,9 +35,12 @@ pub(super) fn task(codec: &Codec, task: &Bound<'_, PyAny>, payload: &mut Writer)
     }
 }
 
-struct SpecWriter<'a> {
+/// Writes objects of one task
+pub(super) struct SpecWriter<'a> {
     codec: &'a Codec,
     payload: &'a mut Writer,
+    /// Where in that the task begins
+    start: usize,
     /// Addresses of the objects that can change, which must not be met twice
     seen: HashSet<usize>,
     /// What comes is the function of the task itself, which may travel apart from the task
@@ -50,20 +48,44 @@ struct SpecWriter<'a> {
 }
 
 /// Why there is no payload
-enum Stop {
+pub(super) enum Stop {
     NotSimple,
     Error(PyErr),
 }
 
-type Outcome = Result<(), Stop>;
+pub(super) type Outcome = Result<(), Stop>;
 
-impl SpecWriter<'_> {
-    fn write(&mut self, object: &Bound<'_, PyAny>, nesting_left: usize) -> Outcome {
+impl<'a> SpecWriter<'a> {
+    /// Begins a task, of which some objects that can change have been met
+    pub(super) fn new(codec: &'a Codec, payload: &'a mut Writer, seen: HashSet<usize>) -> Self {
+        Self {
+            codec,
+            start: payload.len(),
+            payload,
+            seen,
+            may_be_by_value: false,
+        }
+    }
+
+    /// Writes the function of the task itself
+    pub(super) fn write_function(&mut self, function: &Bound<'_, PyAny>) -> Outcome {
+        self.may_be_by_value = true;
+        let written = self.write(function, NESTING_MAX);
+        self.may_be_by_value = false;
+        written
+    }
+
+    /// Gives the objects that can change and have been met
+    pub(super) fn into_seen(self) -> HashSet<usize> {
+        self.seen
+    }
+
+    pub(super) fn write(&mut self, object: &Bound<'_, PyAny>, nesting_left: usize) -> Outcome {
         let Some(inner) = nesting_left.checked_sub(1) else {
             return Err(Stop::NotSimple);
         };
         // Strings and tuples are written again at each reference, which the pickler would not do.
-        if self.payload.len() > PAYLOAD_BYTES_MAX {
+        if self.payload.len() - self.start > PAYLOAD_BYTES_MAX {
             return Err(Stop::NotSimple);
         }
         if let Ok(text) = object.cast_exact::<PyString>() {
@@ -215,7 +237,7 @@ impl SpecWriter<'_> {
     }
 
     /// Notes an object that can change: a second reference to it would become a second object
-    fn see(&mut self, object: &Bound<'_, PyAny>) -> Outcome {
+    pub(super) fn see(&mut self, object: &Bound<'_, PyAny>) -> Outcome {
         if self.seen.insert(object.as_ptr().addr()) {
             Ok(())
         } else {
@@ -237,7 +259,7 @@ impl From<TooLong> for Stop {
 }
 
 /// Far more than tasks nest; the pickler has its own limit
-const NESTING_MAX: usize = 100;
+pub(super) const NESTING_MAX: usize = 100;
 
 /// Longest payload: what is larger gains nothing here, and the pickler writes it once
 const PAYLOAD_BYTES_MAX: usize = 64 << 10;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use backhaul_dask::scheduler::{Graph, GraphTask, Payload, Requirements};
+use backhaul_dask::scheduler::{Graph, GraphTask, Payload, Requirements, Spec};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -63,7 +63,7 @@ fn task(
         key,
         group: Arc::from(group),
         prefix: Arc::from(prefix),
-        spec: Payload::from(spec),
+        spec: Spec::from(&*spec),
         dependencies,
         order,
         user_priority,

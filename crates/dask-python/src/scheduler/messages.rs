@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use backhaul_dask::hot::whole_spec;
 use backhaul_dask::scheduler::{
-    ClientMessage, ComputeTask, Holders, Message, Payload, Priority, TaskError, WorkerMessage,
+    ClientMessage, ComputeTask, Holders, Message, Payload, Priority, Spec, TaskError, WorkerMessage,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -73,10 +74,7 @@ fn compute_task(dict: &Bound<'_, PyDict>, task: &ComputeTask) -> PyResult<()> {
     dict.set_item("priority", priority(&task.priority))?;
     dict.set_item("who_has", holders(py, &task.who_has)?)?;
     dict.set_item("nbytes", sizes(py, &task.who_has, &task.nbytes)?)?;
-    dict.set_item(
-        "run_spec",
-        task.spec.as_ref().map(|spec| PyBytes::new(py, spec)),
-    )?;
+    dict.set_item("run_spec", spec(py, task.spec.as_ref(), &task.key))?;
     dict.set_item(
         "resource_restrictions",
         amounts(py, task.resources.as_deref())?,
@@ -194,6 +192,16 @@ pub(super) fn task_error<'py>(py: Python<'py>, error: &TaskError) -> PyResult<Bo
         }
     };
     Ok((kind, of).into_pyobject(py)?.into_any())
+}
+
+/// A run spec as if it shared nothing with others
+pub(super) fn spec<'py>(
+    py: Python<'py>,
+    spec: Option<&Spec>,
+    key: &[u8],
+) -> Option<Bound<'py, PyBytes>> {
+    spec.and_then(|spec| whole_spec(spec, key))
+        .map(|spec| PyBytes::new(py, &spec))
 }
 
 pub(super) fn payload<'py>(

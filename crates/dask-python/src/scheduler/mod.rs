@@ -2,6 +2,7 @@
 //!
 //! Keys are texts here.
 
+mod calls;
 mod events;
 mod graph;
 mod inherit;
@@ -9,6 +10,7 @@ mod live;
 mod messages;
 mod views;
 
+pub(crate) use calls::TaskCalls;
 pub use live::gone_groups;
 
 use std::ops::{Deref, DerefMut};

@@ -6,7 +6,7 @@ use backhaul_dask::scheduler::{
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use super::messages::{amounts, payload, priority, task_error, texts};
+use super::messages::{amounts, payload, priority, spec, task_error, texts};
 use super::{text_of, texts_of};
 
 pub(super) fn dump<'py>(
@@ -140,7 +140,7 @@ fn cluster<'py>(py: Python<'py>, core: &SchedulerCore) -> PyResult<Bound<'py, Py
 pub(super) fn task<'py>(py: Python<'py>, view: &TaskView) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("state", view.state.name())?;
-    dict.set_item("run_spec", payload(py, view.run_spec.as_ref()))?;
+    dict.set_item("run_spec", spec(py, view.run_spec.as_ref(), &view.key))?;
     dict.set_item("priority", view.priority.as_ref().map(priority))?;
     dict.set_item("dependencies", texts_of(&view.dependencies))?;
     dict.set_item("dependents", texts_of(&view.dependents))?;

@@ -241,7 +241,7 @@ fn key<'a>(reader: &mut Reader<'a>) -> Option<KeyBytes<'a>> {
     match reader.token().ok()? {
         Token::Str(text) => keys::of_text(text),
         token => {
-            skip_items(reader, token, NESTING_MAX)?;
+            reader.skip(token, NESTING_MAX)?;
             let taken = before.len() - reader.rest().len();
             Some(Cow::Owned(keys::key_of(&before[..taken])))
         }
@@ -275,32 +275,13 @@ fn actions<'a>(reader: &mut Reader<'a>) -> Option<Actions<'a>> {
                 b"stop" => stop_s = Some(number(reader.token().ok()?)?),
                 _ => {
                     let token = reader.token().ok()?;
-                    skip_items(reader, token, NESTING_MAX)?;
+                    reader.skip(token, NESTING_MAX)?;
                 }
             }
         }
         actions.push((action?, start_s?, stop_s?));
     }
     Some(actions)
-}
-
-/// Reads over the items of an array or map, if a token begins one
-pub(super) fn skip_items(
-    reader: &mut Reader<'_>,
-    token: Token<'_>,
-    nesting_left: u32,
-) -> Option<()> {
-    let items = match token {
-        Token::Array(items) => u64::from(items),
-        Token::Map(pairs) => 2 * u64::from(pairs),
-        _ => return Some(()),
-    };
-    let nesting_left = nesting_left.checked_sub(1)?;
-    for _ in 0..items {
-        let token = reader.token().ok()?;
-        skip_items(reader, token, nesting_left)?;
-    }
-    Some(())
 }
 
 fn text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {

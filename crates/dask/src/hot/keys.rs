@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use super::outgoing::Unsayable;
-use crate::msgpack::Writer;
+use crate::msgpack::{Reader, Token, Writer};
 
 /// A key, given the msgpack of it if it is no text
 pub fn key_of(msgpack: &[u8]) -> Vec<u8> {
@@ -16,6 +16,14 @@ pub fn key_of(msgpack: &[u8]) -> Vec<u8> {
         .chain(msgpack.iter().map(|&byte| char::from(byte)))
         .collect();
     text.into_bytes()
+}
+
+/// A key, given the msgpack of it
+pub(super) fn of_msgpack(msgpack: &[u8]) -> Vec<u8> {
+    match Reader::new(msgpack).token() {
+        Ok(Token::Str(text)) => text.to_vec(),
+        _ => key_of(msgpack),
+    }
 }
 
 /// Whether a key has a form in which it travels

@@ -5,9 +5,11 @@
 //! core has to say, whoever made it say so, becomes messages here, so that each peer has them in the
 //! order in which the core made them.
 
+mod calls;
 mod incoming;
 mod keys;
 mod outgoing;
+mod specs;
 mod window;
 
 use std::collections::{HashMap, HashSet};
@@ -16,12 +18,14 @@ use std::sync::Arc;
 use crate::msgpack::TooLong;
 use crate::scheduler::{
     Container, EventError, Graph, GraphOutcome, GraphTask, GroupView, Key, Message, SchedulerCore,
-    TaskFinished,
+    Spec, TaskFinished,
 };
+pub use calls::{CallGraph, depend_on_what_is_known, graphs_of_calls, groups_of_calls};
 use incoming::{Finished, Incoming, Submit};
 pub use keys::{is_sayable, key_of};
 use outgoing::Unsayable;
 pub use outgoing::{Batch, Frames};
+pub use specs::whole as whole_spec;
 use window::Window;
 pub use window::{Expectation, WindowLimits, WindowState};
 
@@ -412,7 +416,7 @@ impl Streams {
         now_s: f64,
     ) -> Result<(), EventError> {
         let span = self.spans.get(&submit.group).and_then(Option::as_deref);
-        let spec = outgoing::write_spec(submit.spec, span, &submit.dependencies);
+        let spec = specs::write(submit.spec, span, &submit.dependencies);
         let group: Arc<str> = Arc::from(submit.group.as_str());
         let count = submit.dependencies.len() as u32;
         let keys = std::iter::once(&submit.key).chain(&submit.dependencies);
@@ -428,7 +432,7 @@ impl Streams {
                 key: 0,
                 group: Arc::clone(&group),
                 prefix: group,
-                spec: spec.expect("what came by msgpack fits msgpack").into(),
+                spec: Spec::from(&*spec.expect("what came by msgpack fits msgpack")),
                 dependencies: (1..=count).collect(),
                 order: 0.0,
                 user_priority: None,

@@ -1,11 +1,10 @@
 //! Messages to one peer, as Dask sends them: a header of msgpack, and a frame for each task.
 
 use crate::codec::header;
-use crate::msgpack::{Reader, Token, Writer};
+use crate::msgpack::Writer;
 use crate::scheduler::{ClientMessage, ComputeTask, Holders, WorkerMessage};
 
-use super::incoming::skip_items;
-use super::keys;
+use super::{keys, specs};
 
 /// The frames of one batch of messages, the header first
 pub type Frames = Vec<Vec<u8>>;
@@ -205,7 +204,7 @@ fn compute_task(
     writer.str("run_spec")?;
     // The header is the frame before the first of the task.
     header::write_placeholder(writer, header::PICKLED, 1 + frames.len())?;
-    let span = read_spec(spec, frames).ok_or(Unsayable)?;
+    let span = specs::read(spec, &task.key, frames).ok_or(Unsayable)?;
     writer.str("resource_restrictions")?;
     let resources = task.resources.as_deref().unwrap_or_default();
     writer.map(resources.len())?;
@@ -224,50 +223,6 @@ fn compute_task(
         None => writer.nil(),
     }
     Ok(())
-}
-
-/// Writes the spec of a task that was submitted, as [`read_spec`] has it
-pub(super) fn write_spec<K: AsRef<[u8]>>(
-    pickle: &[u8],
-    span: Option<&str>,
-    dependencies: &[K],
-) -> Result<Vec<u8>, Unsayable> {
-    let frame = header::of_pickle(&[pickle])?;
-    let mut writer = Writer::with_capacity(frame.len() + SPEC_BYTES);
-    writer.array(3)?;
-    match span {
-        Some(span) => writer.str(span)?,
-        None => writer.nil(),
-    }
-    writer.array(dependencies.len())?;
-    dependencies
-        .iter()
-        .try_for_each(|key| keys::write(&mut writer, key.as_ref()))?;
-    writer.bin(frame.as_bytes())?;
-    Ok(writer.into_bytes())
-}
-
-/// Reads what the caller gave as the spec of a task: an array of the id of its span, or nothing, of
-/// the keys that it depends on, or nothing, and of the frames of its pickle
-fn read_spec<'a>(spec: &'a [u8], frames: &mut Frames) -> Option<Option<&'a str>> {
-    let mut reader = Reader::new(spec);
-    let Ok(Token::Array(items)) = reader.token() else {
-        return None;
-    };
-    let span = match reader.token().ok()? {
-        Token::Nil => None,
-        Token::Str(span) => Some(std::str::from_utf8(span).ok()?),
-        _ => return None,
-    };
-    let dependencies = reader.token().ok()?;
-    skip_items(&mut reader, dependencies, SPEC_NESTING_MAX)?;
-    for _ in 2..items {
-        let Ok(Token::Bin(frame)) = reader.token() else {
-            return None;
-        };
-        frames.push(frame.to_vec());
-    }
-    (items > 2).then_some(span)
 }
 
 fn op(writer: &mut Writer, name: &str) -> Result<(), Unsayable> {
@@ -320,12 +275,6 @@ fn field_sizes(
     }
     Ok(())
 }
-
-/// More than is around the pickle of a short task
-const SPEC_BYTES: usize = 64;
-
-/// Keys nest less than this
-const SPEC_NESTING_MAX: u32 = 32;
 
 /// The head of an array takes no more
 const HEAD_BYTES: usize = 8;

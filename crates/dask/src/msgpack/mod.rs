@@ -6,6 +6,7 @@
 //! Format: <https://github.com/msgpack/msgpack/blob/master/spec.md>, including the ext types and
 //! the timestamp of its extension −1.
 
+mod item;
 mod reader;
 mod writer;
 

@@ -11,7 +11,7 @@ use super::hashing::Set;
 use super::ids::{GroupId, TaskId};
 use super::messages::ClientMessage;
 use super::recommendations::Recommendations;
-use super::task::{Key, Payload, Priority, Requirements, TaskState};
+use super::task::{Key, Priority, Requirements, Spec, TaskState};
 
 /// A graph, with keys named once and then by number
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,7 @@ pub struct GraphTask {
     /// Its prefix
     pub prefix: Arc<str>,
     /// What to run
-    pub spec: Payload,
+    pub spec: Spec,
     /// Numbers of the keys that it depends on, each once
     pub dependencies: Vec<u32>,
     /// Place in the order of its graph
@@ -243,7 +243,7 @@ impl SchedulerCore {
 
     fn give_spec(&mut self, task: TaskId, given: &GraphTask) {
         let one = &mut self.tasks[task];
-        one.spec = Some(Arc::clone(&given.spec));
+        one.spec = Some(given.spec.clone());
         one.data_producer = given.data_producer;
     }
 

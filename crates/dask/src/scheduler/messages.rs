@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::task::{Key, Payload, Priority, TaskState};
+use super::task::{Key, Payload, Priority, Spec, TaskState};
 
 /// Addresses of the workers that hold each key
 pub type Holders = Vec<(Key, Vec<Arc<str>>)>;
@@ -78,7 +78,7 @@ pub struct ComputeTask {
     /// Sizes of its inputs, in bytes, if they are known, in the order of `who_has`
     pub nbytes: Vec<Option<u64>>,
     /// What to run
-    pub spec: Option<Payload>,
+    pub spec: Option<Spec>,
     /// How much of which resource it needs
     pub resources: Option<Vec<(Arc<str>, f64)>>,
     /// Whether its result is an actor

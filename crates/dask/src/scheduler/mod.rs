@@ -40,7 +40,7 @@ pub use self::messages::{
 };
 pub use self::recent::PastTransition;
 pub use self::stimuli::{PlacedResult, TaskErred, TaskFinished};
-pub use self::task::{ErredTask, Key, Payload, Priority, Requirements, TaskState};
+pub use self::task::{ErredTask, Key, Payload, Priority, Requirements, Spec, TaskState};
 pub use self::views::{
     Amounts, ClusterView, CollectionView, GroupView, PrefixView, TaskView, WorkerView,
 };

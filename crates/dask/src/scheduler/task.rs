@@ -10,8 +10,26 @@ use super::ordered_set::OrderedSet;
 
 /// A key of Dask's as bytes, whatever it is in Python
 pub type Key = Arc<[u8]>;
-/// Bytes that are passed on as they came: a run spec, an exception, a type
+/// Bytes that are passed on as they came: an exception, a type, annotations
 pub type Payload = Arc<[u8]>;
+
+/// What a task runs, which is passed on as it came
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Spec {
+    /// Bytes that it shares with other tasks, if there are any
+    pub shared: Option<Payload>,
+    /// Bytes of its own
+    pub own: Payload,
+}
+
+impl From<&[u8]> for Spec {
+    fn from(own: &[u8]) -> Self {
+        Self {
+            shared: None,
+            own: Payload::from(own),
+        }
+    }
+}
 
 /// Where a task is on its way
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -92,7 +110,7 @@ impl Priority {
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) key: Key,
-    pub(super) spec: Option<Payload>,
+    pub(super) spec: Option<Spec>,
     pub(super) priority: Option<Priority>,
     pub(super) dependencies: OrderedSet<TaskId>,
     pub(super) dependents: OrderedSet<TaskId>,

@@ -7,7 +7,7 @@ use super::groups::{Group, Prefix, Tally};
 use super::ids::{Id, NameId, TaskId, WorkerId};
 use super::messages::TaskError;
 use super::ordered_set::OrderedSet;
-use super::task::{ErredTask, Key, Payload, Priority, Requirements, Task, TaskState};
+use super::task::{ErredTask, Key, Payload, Priority, Requirements, Spec, Task, TaskState};
 use super::worker::{Worker, WorkerStatus};
 
 /// How much of each, by name or address
@@ -22,7 +22,7 @@ pub type Amounts = Vec<(Arc<str>, f64)>;
 pub struct TaskView {
     pub key: Key,
     pub state: TaskState,
-    pub run_spec: Option<Payload>,
+    pub run_spec: Option<Spec>,
     pub priority: Option<Priority>,
     pub dependencies: Vec<Key>,
     pub dependents: Vec<Key>,

@@ -20,6 +20,7 @@ from backhaul.dask.scheduler_core.streams import spec_payload
 from backhaul.dask.scheduler_core.submitted import note_collisions
 
 if TYPE_CHECKING:
+    from backhaul._native import TaskCalls
     from backhaul.dask.scheduler_core.live import LiveCore
 
 __all__ = ["Handlers"]
@@ -211,6 +212,38 @@ class Handlers:
         if collisions:
             note_collisions(collisions)
         return {"tasks": len(dsk), "new_tasks": new_tasks, "key_collisions": collisions}
+
+    def calls(
+        self, calls: TaskCalls, groups: list[tuple[str, str]], update: dict[str, Any]
+    ) -> dict[str, float] | None:
+        """Take many calls of a function; None if they are for Dask, or for `graph`."""
+        live = self._live
+        with live.alone():
+            # What is lost is cancelled as Dask does that.
+            if not live.core.knows_needs(calls):
+                return None
+            observed = {name: (name, key) for name, key in groups}
+            span_of = live.spans.observe(observed, update["span_metadata"], update["code"])
+            if not live.is_active:
+                return None
+            live.know_client(update["client"])
+            if live.streams is not None:
+                live.streams.note_spans(span_of)
+            submitting = update["submitting_task"]
+            new_tasks, collisions = live.call(
+                live.core.handle_calls,
+                update["stimulus_id"],
+                update["start"],
+                calls,
+                spans=list(span_of.items()),
+                client=update["client"],
+                submitting_task=None if submitting is None else live.texts.text(submitting),
+                fifo_timeout_s=float(parse_timedelta(update["fifo_timeout"])),
+            )
+            live.send()
+            if collisions:
+                note_collisions(collisions)
+            return {"tasks": len(calls), "new_tasks": new_tasks, "key_collisions": collisions}
 
     # Workers
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from distributed import Scheduler
 
-from backhaul._native import SchedulerCore
+from backhaul._native import SchedulerCore, TaskCalls
 from backhaul.dask import in_flight, small_results
 from backhaul.dask.config import switched_on
 from backhaul.dask.instance_patches import GRAPH_STATE
@@ -254,6 +254,26 @@ class LiveCore:
             if taken is not None:
                 return taken
         return self.upstream_create(dsk=dsk, keys=keys, client=client, start=start, **more)
+
+    def take_calls(self, calls: TaskCalls, **update: Any) -> dict[str, float] | None:
+        """Take many calls of a function, of which nothing is asked besides, as they are.
+
+        Parameters
+        ----------
+        calls : TaskCalls
+            The calls.
+        **update
+            What `distributed.Scheduler._create_taskstate_from_graph` is told of all of them.
+
+        Returns
+        -------
+        dict or None
+            What that returns; None if they are for it to take, as tasks.
+        """
+        groups = calls.groups()
+        if groups is None or not (self.is_active or self.adopt()):
+            return None
+        return self._handlers.calls(calls, groups, update)
 
     # What the core is told, and what it says
 

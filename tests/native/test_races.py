@@ -1,7 +1,7 @@
 """Threads that share native objects: nothing is lost, torn or handed out twice.
 
 They switch often here, so that a Python with the interpreter's lock interleaves them, too. On a
-free-threaded one they run at once; `make wheels` builds for those that are found.
+free-threaded one they run at once.
 """
 
 from __future__ import annotations

@@ -183,7 +183,8 @@ idle: build ## Two minutes of short tasks on a busy machine, looking for workers
 chaos: build $(VENV)/.dev ## 20 jobs while processes die and the network breaks; needs root (ARGS='--seeds 200')
 	$(BIN)/python -m tests.chaos.run $(ARGS)
 
-# Twice ten minutes on two CPUs, and two for each Python that is found
+# Two wheels for each processor, ten minutes for the first and some for the second on two CPUs, and
+# two for each Python that is found
 .PHONY: wheels
 wheels: $(WHEELS_VENV)/.installed ## Wheels for x86_64 and aarch64 into dist/, checked, that of this machine tried with each Python here (MUSL=1: for musl, too)
 	$(WHEELS_VENV)/bin/python -m tests.wheels.build --out dist $(if $(MUSL),--musl) $(TARGETS)
@@ -226,7 +227,7 @@ check-aarch64: ## Types of the Rust crates for aarch64 (rustup target add aarch6
 	  -p backhaul-proto -p backhaul-shm -p backhaul-sys -p backhaul-topology -p backhaul-placement \
 	  -p backhaul-dask -p backhaul-cuda -p backhaul-ucx -p backhaul-dask-python
 
-# What PyO3 would ask such a Python is in a file. A build of the wheel needs that Python: `make wheels`
+# What PyO3 would ask such a Python is in a file. The wheel itself comes of `make wheels`
 .PHONY: check-free-threaded
 check-free-threaded: ## Types of the native module for free-threaded Python 3.14, which need not be here; a minute
 	env -u PYO3_PYTHON PYO3_NO_PYTHON=1 PYO3_CONFIG_FILE=$(CURDIR)/tests/wheels/free-threaded.pyo3 \

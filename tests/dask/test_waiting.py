@@ -15,6 +15,7 @@ from distributed.client import FutureCancelledError
 from distributed.utils_test import gen_cluster, gen_test
 
 from backhaul.dask import activation, waiting
+from backhaul.dask.private import FutureState
 
 if TYPE_CHECKING:
     from tests.dask.conftest import Eventually
@@ -400,6 +401,48 @@ async def test_an_event_can_be_set_and_cleared_again(plain_dask: None) -> None:
     event.set()
     assert await second
     assert await event.wait()
+
+
+class _SetMeanwhile(list[Any]):
+    """The waiters of an event that a thread sets right before one is added."""
+
+    def __init__(self, event: waiting.StateEvent) -> None:
+        super().__init__()
+        self._event = event
+
+    def append(self, waiter: Any) -> None:
+        self._event.set()
+        super().append(waiter)
+
+
+@gen_test()
+async def test_an_event_that_a_thread_sets_meanwhile_is_seen(plain_dask: None) -> None:
+    event = waiting.StateEvent()
+    event._waiters = _SetMeanwhile(event)
+    assert await event.wait()
+    assert not event._waiters
+
+
+@gen_test()
+async def test_a_state_that_a_thread_sets_meanwhile_is_gathered_once(plain_dask: None) -> None:
+    states = [FutureState(None) for _ in range(3)]
+    for state in states:
+        event: Any = waiting.StateEvent()
+        event._waiters = _SetMeanwhile(event)
+        state._event = event
+    # The second is woken as well, as if the thread had come a little later.
+    late: Any = states[1]._event
+    late._waiters.append = lambda waiter: (list.append(late._waiters, waiter), late.set())
+    waits = [waiting.wait_for_state(state) for state in states]
+    gathering = waiting._Gathering([_awaiting(each) for each in waits])
+    assert await gathering.wait() == [None, None, None]
+    # What was left to the loop resumes nobody who has ended.
+    await asyncio.sleep(0)
+    assert not any(event._waiters for event in (state._event for state in states))
+
+
+async def _awaiting(generator: Any) -> None:
+    await generator
 
 
 def test_clients_of_several_threads_wait_at_once(ours: None) -> None:

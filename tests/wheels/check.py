@@ -42,14 +42,18 @@ def main(folder: Path) -> int:
     if not _runs([tools / "twine", "check", "--strict", *wheels, *sources]):
         wrong.append("twine")
     tried = 0
+    unfit = set(wheels)
     for python in found():
         fitting = [wheel for wheel in wheels if _fits(wheel, python)]
         if not fitting:
             print(f"{python}: no wheel for it")
             continue
         tried += 1
+        unfit -= set(fitting)
         if not _works(fitting[0], python, reads=tried == 1):
             wrong.append(f"{fitting[0].name} under {python}")
+    for wheel in sorted(unfit):
+        print(f"not run, as no Python here takes it: {wheel.name}")
     for each in wrong:
         print(f"wrong: {each}", file=sys.stderr)
     print(f"{len(wheels)} wheels, {tried} Pythons: {'wrong' if wrong else 'all is well'}")

@@ -325,8 +325,9 @@ impl Request {
         let is_given_up = deferred::call(py, || self.pending.give_up());
         if is_given_up {
             let cancelled = backhaul::RecvError::Cancelled.into_exception(py);
-            // Set already only if somebody else has got it meanwhile.
-            let _ = self.outcome.set(Outcome::new(py, Err(cancelled)));
+            // There already only if somebody else has got it meanwhile, who may be at it still.
+            self.outcome
+                .get_or_init_py_attached(py, || Outcome::new(py, Err(cancelled)));
         } else {
             self.cancel(py);
         }

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import deque
 from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
@@ -79,11 +78,10 @@ def wait_in_thread(client: Client, states: Sequence[FutureState], timeout_s: flo
 class _Awaited:
     """One state that a thread waits for."""
 
-    __slots__ = ("_is_counted", "_waiting", "state")
+    __slots__ = ("_waiting", "state")
 
     def __init__(self, waiting: _Waiting, state: FutureState) -> None:
         self._waiting = waiting
-        self._is_counted = False
         self.state = state
 
     def is_over(self) -> bool:
@@ -93,9 +91,8 @@ class _Awaited:
     def wake(self) -> None:
         if self.state.status != "finished":
             self._waiting.end()
-        elif not self._is_counted:
-            self._is_counted = True
-            self._waiting.count()
+        else:
+            self._waiting.count(self)
 
 
 class _Waiting:
@@ -106,8 +103,8 @@ class _Waiting:
     def __init__(self, client: Client, states: int) -> None:
         self._client = client
         self._states = states
-        #: One item for each state that is there
-        self._counted: deque[None] = deque()
+        #: The states that are there: two threads may say so of one at once
+        self._counted: set[_Awaited] = set()
         self.is_over = False
         self._thread = threading.get_ident()
         #: Released when there is something to look at
@@ -116,9 +113,9 @@ class _Waiting:
         #: Where this thread waits for what arrives, while it does
         self._reports: ThreadReports | None = None
 
-    def count(self) -> None:
-        """Hear that one more state is finished."""
-        self._counted.append(None)
+    def count(self, one: _Awaited) -> None:
+        """Hear that a state is finished."""
+        self._counted.add(one)
         if len(self._counted) >= self._states:
             self.end()
 

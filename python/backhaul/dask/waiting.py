@@ -53,13 +53,15 @@ class _Waiter:
 class _Step:
     """One of the coroutines that somebody gathers."""
 
-    __slots__ = ("coroutine", "gathering", "is_woken", "number")
+    __slots__ = ("coroutine", "gathering", "is_over", "is_woken", "number")
 
     def __init__(self, gathering: _Gathering, number: int, coroutine: Coroutine[Any, Any, Any]):
         self.gathering = gathering
         self.number = number
         self.coroutine = coroutine
         self.is_woken = False
+        #: Whether it has ended, though a thread may have woken it since
+        self.is_over = False
 
     def wake(self, _: object = None) -> None:
         # Once: whoever is resumed may be done.
@@ -103,7 +105,9 @@ class StateEvent:
             waiter = _Waiter()
             self._waiters.append(waiter)
             try:
-                await waiter.future
+                # A thread may have set it since, and woken those who were there.
+                if not self._is_set:
+                    await waiter.future
             finally:
                 self._waiters.remove(waiter)
         return True
@@ -121,7 +125,9 @@ class StateEvent:
         """Leave the coroutine of a step here until it is woken."""
         self._waiters.append(step)
         try:
-            yield
+            # As in `wait`.
+            if not self._is_set:
+                yield
         finally:
             self._waiters.remove(step)
 
@@ -189,19 +195,25 @@ class _Gathering:
                 _leave_to(self._event_loop, self._resume_woken)
 
     def _resume_woken(self) -> None:
-        # Before it looks: one that is woken from here on is seen, or comes in another turn.
+        # Before it looks: one that is woken from here on is seen, or comes in another turn. Without
+        # the GIL it is the lock inside the deque that says which, so it looks by taking.
         self._is_due = False
-        while self._woken:
-            self._resume(self._woken.popleft())
+        while True:
+            try:
+                step = self._woken.popleft()
+            except IndexError:
+                return
+            self._resume(step)
 
     def _resume(self, step: _Step) -> None:
-        if self._outcome.done():
+        if self._outcome.done() or step.is_over:
             return
         step.is_woken = False
         _current.step = step
         try:
             awaited = step.coroutine.send(None)
         except StopIteration as done:
+            step.is_over = True
             self._results[step.number] = done.value
             self._left -= 1
             if not self._left:

@@ -16,7 +16,7 @@ use pyo3::types::{
 };
 
 use super::scalars::{self, Stopwatch};
-use super::{Codec, bytes, is_class_of, spec_write};
+use super::{Codec, bytes, is_class_of, spec_write, still};
 
 /// One message, or one header, being written
 pub(super) struct Encoder<'a, 'py> {
@@ -227,9 +227,10 @@ impl<'a, 'py> Encoder<'a, 'py> {
     }
 
     fn dict(&mut self, dict: &Bound<'py, PyDict>, inner: i32) -> Outcome {
-        let pairs = dict.len();
+        let still = still::dict(dict)?;
+        let pairs = still.len();
         self.writer.map(pairs)?;
-        let mut left = dict.iter();
+        let mut left = still.iter();
         let calls_before = self.calls;
         for _ in 0..pairs {
             // The iterator panics if the size differs.
@@ -310,7 +311,7 @@ impl<'a, 'py> Encoder<'a, 'py> {
         if inner < 0 {
             return Err(PyValueError::new_err("recursion limit exceeded.").into());
         }
-        let items = set.iter().collect::<Vec<_>>();
+        let items = still::items(set)?;
         self.writer.map(2)?;
         self.writer.str(header::SET)?;
         self.writer.bool(true);

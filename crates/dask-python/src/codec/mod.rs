@@ -13,6 +13,7 @@ mod keys;
 mod scalars;
 mod spec_read;
 mod spec_write;
+mod still;
 
 use std::sync::{Mutex, PoisonError};
 

@@ -16,7 +16,7 @@ use pyo3::types::{
     PyType,
 };
 
-use super::{Codec, is_class_of};
+use super::{Codec, is_class_of, still};
 
 /// Writes a task; `false`, if it is not simple, in which case `payload` is of no use
 pub(super) fn task(codec: &Codec, task: &Bound<'_, PyAny>, payload: &mut Writer) -> PyResult<bool> {
@@ -128,6 +128,7 @@ impl<'a> SpecWriter<'a> {
         let names = &self.codec.names;
         if let Ok(dict) = object.cast_exact::<PyDict>() {
             self.see(object)?;
+            let dict = still::dict(dict)?;
             self.tagged(tag::DICT, 2 * dict.len())?;
             for (key, value) in dict.iter() {
                 self.write(&key, inner)?;

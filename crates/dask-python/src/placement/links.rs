@@ -6,6 +6,8 @@ use backhaul_placement::links::{
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 
+use super::shared::Shared;
+
 /// Bytes a second and seconds
 type Figures = (f64, f64);
 
@@ -24,9 +26,9 @@ type Row = (
 );
 
 #[doc = stub_doc!("Links")]
-#[pyclass(module = "backhaul._native")]
+#[pyclass(frozen, module = "backhaul._native")]
 pub(crate) struct Links {
-    pub(crate) table: LinkTable,
+    table: Shared<LinkTable>,
 }
 
 #[pymethods]
@@ -45,39 +47,34 @@ impl Links {
             device: prior("device", device)?,
         };
         Ok(Self {
-            table: LinkTable::new(priors, links_max),
+            table: Shared::new(LinkTable::new(priors, links_max)),
         })
     }
 
     #[doc = stub_doc!("Links.add_worker")]
     #[pyo3(signature = (address, process, host, nic_bytes_per_s = None))]
-    fn add_worker(
-        &mut self,
-        address: &str,
-        process: &str,
-        host: &str,
-        nic_bytes_per_s: Option<f64>,
-    ) {
-        self.table.add_worker(address, process, host);
+    fn add_worker(&self, address: &str, process: &str, host: &str, nic_bytes_per_s: Option<f64>) {
+        let mut table = self.table.lock();
+        table.add_worker(address, process, host);
         if let Some(bytes_per_s) = nic_bytes_per_s {
-            self.table.set_nic(host, bytes_per_s);
+            table.set_nic(host, bytes_per_s);
         }
     }
 
     #[doc = stub_doc!("Links.remove_worker")]
-    fn remove_worker(&mut self, address: &str) {
-        self.table.remove_worker(address);
+    fn remove_worker(&self, address: &str) {
+        self.table.lock().remove_worker(address);
     }
 
     #[doc = stub_doc!("Links.open_report")]
-    fn open_report(&mut self, process: &str, now_s: f64) {
-        self.table.open_report(process, now_s);
+    fn open_report(&self, process: &str, now_s: f64) {
+        self.table.lock().open_report(process, now_s);
     }
 
     #[doc = stub_doc!("Links.report")]
     #[expect(clippy::too_many_arguments, reason = "what a report says of one link")]
     fn report(
-        &mut self,
+        &self,
         process: &str,
         sender: &str,
         sender_host: &str,
@@ -99,7 +96,7 @@ impl Links {
             },
             said: &said,
         };
-        match self.table.handle_report(report) {
+        match self.table.lock().handle_report(report) {
             // What finds no room is answered for by its hosts.
             Ok(()) | Err(TableError::Full { .. }) => Ok(()),
             Err(error) => Err(PyKeyError::new_err(error.to_string())),
@@ -109,10 +106,9 @@ impl Links {
     #[doc = stub_doc!("Links.seconds")]
     #[pyo3(signature = (sender, receiver, nbytes, *, on_device = false))]
     fn seconds(&self, sender: &str, receiver: &str, nbytes: u64, on_device: bool) -> PyResult<f64> {
-        let (sender, receiver) = (self.worker(sender)?, self.worker(receiver)?);
-        Ok(self
-            .table
-            .seconds(sender, receiver, nbytes, memory(on_device)))
+        let table = self.table.lock();
+        let (sender, receiver) = (worker(&table, sender)?, worker(&table, receiver)?);
+        Ok(table.seconds(sender, receiver, nbytes, memory(on_device)))
     }
 
     #[doc = stub_doc!("Links.answer")]
@@ -124,10 +120,9 @@ impl Links {
         nbytes: u64,
         on_device: bool,
     ) -> PyResult<Answer> {
-        let (sender, receiver) = (self.worker(sender)?, self.worker(receiver)?);
-        let answer = self
-            .table
-            .answer(sender, receiver, nbytes, memory(on_device));
+        let table = self.table.lock();
+        let (sender, receiver) = (worker(&table, sender)?, worker(&table, receiver)?);
+        let answer = table.answer(sender, receiver, nbytes, memory(on_device));
         Ok((
             answer.seconds,
             answer.bytes_per_s,
@@ -150,30 +145,29 @@ impl Links {
                 (estimate.bytes_per_s, estimate.latency_s, estimate.samples),
             )
         };
-        self.table.links().map(row).collect()
+        self.table.lock().links().map(row).collect()
     }
 
     #[doc = stub_doc!("Links.workers")]
     fn workers(&self) -> Vec<String> {
-        self.table.addresses().map(str::to_owned).collect()
+        self.table.lock().addresses().map(str::to_owned).collect()
     }
 
     #[doc = stub_doc!("Links.__len__")]
     fn __len__(&self) -> usize {
-        self.table.workers()
+        self.table.lock().workers()
     }
 
     fn __repr__(&self) -> String {
-        let (workers, pairs) = (self.table.workers(), self.table.pairs());
+        let table = self.table.lock();
+        let (workers, pairs) = (table.workers(), table.pairs());
         format!("<backhaul links: {workers} workers, {pairs} measured pairs>")
     }
 }
 
-impl Links {
-    fn worker(&self, address: &str) -> PyResult<WorkerId> {
-        let unknown = || PyKeyError::new_err(format!("no worker {address:?} has reported"));
-        self.table.worker(address).ok_or_else(unknown)
-    }
+fn worker(table: &LinkTable, address: &str) -> PyResult<WorkerId> {
+    let unknown = || PyKeyError::new_err(format!("no worker {address:?} has reported"));
+    table.worker(address).ok_or_else(unknown)
 }
 
 fn memory(on_device: bool) -> Memory {

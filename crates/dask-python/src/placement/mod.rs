@@ -7,6 +7,7 @@ mod network;
 mod places;
 mod resources;
 mod roots;
+mod shared;
 mod stack;
 
 use pyo3::prelude::*;

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::declared;
+use super::shared::Shared;
 
 #[doc = stub_doc!("ResourceRequest")]
 #[pyclass(frozen, eq, hash, module = "backhaul._native")]
@@ -74,9 +75,9 @@ impl ResourceRequest {
 }
 
 #[doc = stub_doc!("ResourcePools")]
-#[pyclass(module = "backhaul._native")]
+#[pyclass(frozen, module = "backhaul._native")]
 pub(crate) struct ResourcePools {
-    pools: Pools,
+    pools: Shared<Pools>,
 }
 
 #[pymethods]
@@ -85,37 +86,39 @@ impl ResourcePools {
     #[pyo3(signature = (declared, *, coupled = None))]
     fn new(declared: &Bound<'_, PyDict>, coupled: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let pools = Pools::new(&declared::read(declared, coupled)?).map_err(value_error)?;
-        Ok(Self { pools })
+        Ok(Self {
+            pools: Shared::new(pools),
+        })
     }
 
     #[doc = stub_doc!("ResourcePools.declare")]
     #[pyo3(signature = (declared, *, coupled = None))]
     fn declare(
-        &mut self,
+        &self,
         declared: &Bound<'_, PyDict>,
         coupled: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        self.pools
-            .declare(&declared::read(declared, coupled)?)
-            .map_err(value_error)
+        let declared = declared::read(declared, coupled)?;
+        self.pools.lock().declare(&declared).map_err(value_error)
     }
 
     #[doc = stub_doc!("ResourcePools.unmeetable")]
     fn unmeetable(&self, request: &ResourceRequest) -> Option<String> {
-        let refused = self.pools.meetable(&request.request).err()?;
+        let refused = self.pools.lock().meetable(&request.request).err()?;
         Some(refused.to_string())
     }
 
     #[doc = stub_doc!("ResourcePools.take")]
     #[pyo3(signature = (request, inputs = None))]
     fn take(
-        &mut self,
+        &self,
         request: &ResourceRequest,
         inputs: Option<BTreeMap<String, Vec<RanOn>>>,
     ) -> PyResult<Option<u64>> {
         let inputs = inputs.unwrap_or_default();
         let lease = self
             .pools
+            .lock()
             .take(&request.request, &inputs)
             .map_err(value_error)?;
         Ok(lease.map(|lease| lease.0))
@@ -123,30 +126,36 @@ impl ResourcePools {
 
     #[doc = stub_doc!("ResourcePools.is_free")]
     fn is_free(&self, request: &ResourceRequest) -> PyResult<bool> {
-        self.pools.is_free(&request.request).map_err(value_error)
+        let pools = self.pools.lock();
+        pools.is_free(&request.request).map_err(value_error)
     }
 
     #[doc = stub_doc!("ResourcePools.keep_for")]
     #[pyo3(signature = (request, only = None))]
-    fn keep_for(&mut self, request: &ResourceRequest, only: Option<Vec<String>>) -> PyResult<bool> {
-        let kept = self.pools.keep_for(&request.request, only.as_deref());
+    fn keep_for(&self, request: &ResourceRequest, only: Option<Vec<String>>) -> PyResult<bool> {
+        let mut pools = self.pools.lock();
+        let kept = pools.keep_for(&request.request, only.as_deref());
         kept.map_err(value_error)
     }
 
     #[doc = stub_doc!("ResourcePools.keep_no_longer")]
-    fn keep_no_longer(&mut self) {
-        self.pools.keep_no_longer();
+    fn keep_no_longer(&self) {
+        self.pools.lock().keep_no_longer();
     }
 
     #[doc = stub_doc!("ResourcePools.give_back")]
-    fn give_back(&mut self, lease: u64) -> PyResult<()> {
-        self.pools.give_back(LeaseId(lease)).map_err(key_error)?;
+    fn give_back(&self, lease: u64) -> PyResult<()> {
+        let mut pools = self.pools.lock();
+        pools.give_back(LeaseId(lease)).map_err(key_error)?;
         Ok(())
     }
 
     #[doc = stub_doc!("ResourcePools.held")]
     fn held<'py>(&self, py: Python<'py>, lease: u64) -> PyResult<Bound<'py, PyDict>> {
-        let held = self.pools.held(LeaseId(lease)).map_err(key_error)?;
+        let held = {
+            let pools = self.pools.lock();
+            pools.held(LeaseId(lease)).map_err(key_error)?.clone()
+        };
         let shown = PyDict::new(py);
         for (name, units) in &held.units {
             shown.set_item(name, PyTuple::new(py, units.iter().map(|(id, _)| *id))?)?;
@@ -158,16 +167,17 @@ impl ResourcePools {
     }
 
     #[doc = stub_doc!("ResourcePools.amounts")]
-    fn amounts(&self) -> BTreeMap<&str, (f64, f64)> {
-        let amounts = self.pools.amounts();
+    fn amounts(&self) -> BTreeMap<String, (f64, f64)> {
+        let pools = self.pools.lock();
+        let amounts = pools.amounts();
         amounts
-            .map(|(name, total, free)| (name, (total.as_f64(), free.as_f64())))
+            .map(|(name, total, free)| (name.to_owned(), (total.as_f64(), free.as_f64())))
             .collect()
     }
 
     #[doc = stub_doc!("ResourcePools.units")]
     fn units(&self, resource: &str) -> Option<BTreeMap<UnitId, f64>> {
-        let units = self.pools.units(resource)?;
+        let units = self.pools.lock().units(resource)?;
         Some(
             units
                 .into_iter()
@@ -179,7 +189,7 @@ impl ResourcePools {
     #[doc = stub_doc!("ResourcePools.leases")]
     #[getter]
     fn leases(&self) -> usize {
-        self.pools.leases()
+        self.pools.lock().leases()
     }
 }
 

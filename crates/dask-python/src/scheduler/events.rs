@@ -49,7 +49,7 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.take_messages")]
-    fn take_messages<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn take_messages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let taken = PyList::empty(py);
         let messages = self.core().take_messages();
         for one in messages {
@@ -59,8 +59,9 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.take_transitions")]
-    fn take_transitions<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        views::transitions(py, &mut self.core())
+    fn take_transitions<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let taken = self.core().take_transitions();
+        views::transitions(py, &taken)
     }
 
     #[doc = stub_doc!("SchedulerCore.recent_transitions")]
@@ -70,19 +71,20 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.dump")]
     #[pyo3(signature = (tasks = true))]
-    fn dump<'py>(&mut self, py: Python<'py>, tasks: bool) -> PyResult<Bound<'py, PyDict>> {
-        views::dump(py, &self.core(), tasks)
+    fn dump<'py>(&self, py: Python<'py>, tasks: bool) -> PyResult<Bound<'py, PyDict>> {
+        let snapshot = views::Snapshot::of(&self.core(), tasks);
+        views::dump(py, &snapshot)
     }
 
     #[doc = stub_doc!("SchedulerCore.keys")]
-    fn keys(&mut self) -> Vec<String> {
+    fn keys(&self) -> Vec<String> {
         let core = self.core();
         let keys = core.keys().into_iter();
         keys.map(|key| super::text_of(key)).collect()
     }
 
     #[doc = stub_doc!("SchedulerCore.task")]
-    fn task<'py>(&mut self, py: Python<'py>, key: &str) -> PyResult<Bound<'py, PyDict>> {
+    fn task<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Bound<'py, PyDict>> {
         let view = self.core().task_view(key.as_bytes());
         match view {
             Some(view) => views::task(py, &view),
@@ -93,7 +95,7 @@ impl Core {
     #[doc = stub_doc!("SchedulerCore.handle_graph")]
     #[pyo3(signature = (stimulus, now_s, /, **parts))]
     fn handle_graph(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         parts: Option<&Bound<'_, PyDict>>,
@@ -117,7 +119,7 @@ impl Core {
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     #[pyo3(signature = (stimulus, now_s, /, *, key, worker, run_id, nbytes, r#type, typename, startstops))]
     fn handle_task_finished(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         key: &str,
@@ -150,7 +152,7 @@ impl Core {
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     #[pyo3(signature = (stimulus, now_s, /, *, key, worker, run_id, exception, traceback, exception_text, traceback_text))]
     fn handle_task_erred(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         key: &str,
@@ -178,7 +180,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_reschedule")]
     fn handle_reschedule(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         key: &str,
@@ -192,7 +194,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_long_running")]
     fn handle_long_running(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         key: &str,
@@ -210,7 +212,7 @@ impl Core {
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     #[pyo3(signature = (stimulus, now_s, /, *, address, name, host, nthreads, memory_limit, status, resources, bandwidth_bytes_per_s))]
     fn handle_worker_added(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         address: &str,
@@ -240,7 +242,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_worker_removed")]
     fn handle_worker_removed(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         address: &str,
@@ -255,7 +257,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_worker_status")]
     fn handle_worker_status(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         address: &str,
@@ -270,7 +272,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_heartbeat")]
     fn handle_heartbeat(
-        &mut self,
+        &self,
         address: &str,
         bandwidth_bytes_per_s: f64,
         executing: Vec<(String, f64)>,
@@ -283,7 +285,7 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_resources")]
-    fn handle_resources(&mut self, address: &str, resources: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn handle_resources(&self, address: &str, resources: &Bound<'_, PyAny>) -> PyResult<()> {
         let resources = amounts(resources)?;
         self.core()
             .handle_resources(address, &resources)
@@ -291,7 +293,7 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_no_workers_check")]
-    fn handle_no_workers_check(&mut self, stimulus: &str, now_s: f64) -> PyResult<()> {
+    fn handle_no_workers_check(&self, stimulus: &str, now_s: f64) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
         self.core()
             .handle_no_workers_check(&stimulus, now_s)
@@ -299,12 +301,12 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_client_added")]
-    fn handle_client_added(&mut self, client: &str) {
+    fn handle_client_added(&self, client: &str) {
         self.core().handle_client_added(client);
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_client_removed")]
-    fn handle_client_removed(&mut self, stimulus: &str, now_s: f64, client: &str) -> PyResult<()> {
+    fn handle_client_removed(&self, stimulus: &str, now_s: f64, client: &str) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
         self.core()
             .handle_client_removed(client, &stimulus, now_s)
@@ -313,7 +315,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_client_desires_keys")]
     fn handle_client_desires_keys(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         desired: Vec<String>,
@@ -327,7 +329,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_client_releases_keys")]
     fn handle_client_releases_keys(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         released: Vec<String>,
@@ -342,7 +344,7 @@ impl Core {
     #[doc = stub_doc!("SchedulerCore.handle_cancel")]
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     fn handle_cancel(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         cancelled: Vec<String>,
@@ -360,7 +362,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_retry")]
     fn handle_retry(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         retried: Vec<String>,
@@ -374,14 +376,14 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_report_key")]
-    fn handle_report_key(&mut self, reported: &str, client: Option<&str>) -> PyResult<()> {
+    fn handle_report_key(&self, reported: &str, client: Option<&str>) -> PyResult<()> {
         self.core()
             .handle_report_key(&key(reported), client)
             .map_err(refusal)
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_add_keys")]
-    fn handle_add_keys(&mut self, stimulus: &str, now_s: f64, address: &str, added: Vec<String>) {
+    fn handle_add_keys(&self, stimulus: &str, now_s: f64, address: &str, added: Vec<String>) {
         let (stimulus, address) = (Arc::from(stimulus), Arc::from(address));
         self.core()
             .handle_add_keys(&address, &keys(&added), &stimulus, now_s);
@@ -389,7 +391,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_release_worker_data")]
     fn handle_release_worker_data(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         key: &str,
@@ -403,7 +405,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_request_refresh_who_has")]
     fn handle_request_refresh_who_has(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         asked: Vec<String>,
@@ -417,7 +419,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_acquire_replicas")]
     fn handle_acquire_replicas(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         address: &str,
@@ -431,7 +433,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_remove_replicas")]
     fn handle_remove_replicas(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         address: &str,
@@ -445,7 +447,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_update_data")]
     fn handle_update_data(
-        &mut self,
+        &self,
         stimulus: &str,
         now_s: f64,
         placed: Vec<Placed>,
@@ -468,7 +470,7 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_restrictions")]
-    fn handle_restrictions(&mut self, key: &str, addresses: Option<Vec<String>>) -> PyResult<()> {
+    fn handle_restrictions(&self, key: &str, addresses: Option<Vec<String>>) -> PyResult<()> {
         let addresses = addresses.map(|addresses| addresses.into_iter().map(Arc::from).collect());
         self.core()
             .handle_restrictions(key.as_bytes(), addresses)

@@ -46,32 +46,32 @@ pub fn gone_groups<'py>(py: Python<'py>, groups: &[GroupView]) -> PyResult<Bound
 #[pymethods]
 impl Core {
     #[doc = stub_doc!("SchedulerCore.has_task")]
-    fn has_task(&mut self, key: &str) -> bool {
+    fn has_task(&self, key: &str) -> bool {
         self.core().has_task(key.as_bytes())
     }
 
     #[doc = stub_doc!("SchedulerCore.task_count")]
-    fn task_count(&mut self) -> usize {
+    fn task_count(&self) -> usize {
         self.core().task_count()
     }
 
     #[doc = stub_doc!("SchedulerCore.transition_count")]
-    fn transition_count(&mut self) -> u64 {
+    fn transition_count(&self) -> u64 {
         self.core().transition_count()
     }
 
     #[doc = stub_doc!("SchedulerCore.is_idle")]
-    fn is_idle(&mut self) -> bool {
+    fn is_idle(&self) -> bool {
         self.core().is_idle()
     }
 
     #[doc = stub_doc!("SchedulerCore.is_group_done")]
-    fn is_group_done(&mut self, name: &str) -> bool {
+    fn is_group_done(&self, name: &str) -> bool {
         self.core().is_group_done(name)
     }
 
     #[doc = stub_doc!("SchedulerCore.has_any")]
-    fn has_any(&mut self, name: &str) -> PyResult<bool> {
+    fn has_any(&self, name: &str) -> PyResult<bool> {
         let container = match name {
             "queued" => Container::Queued,
             "unrunnable" => Container::Unrunnable,
@@ -83,17 +83,17 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.worker_bytes")]
-    fn worker_bytes(&mut self, address: &str) -> PyResult<i64> {
+    fn worker_bytes(&self, address: &str) -> PyResult<i64> {
         self.core().worker_bytes(address).map_err(refusal)
     }
 
     #[doc = stub_doc!("SchedulerCore.in_flight")]
-    fn in_flight(&mut self, address: &str) -> PyResult<usize> {
+    fn in_flight(&self, address: &str) -> PyResult<usize> {
         self.core().in_flight(address).map_err(refusal)
     }
 
     #[doc = stub_doc!("SchedulerCore.in_flight_by_prefix")]
-    fn in_flight_by_prefix(&mut self, address: &str) -> PyResult<Vec<(String, i64)>> {
+    fn in_flight_by_prefix(&self, address: &str) -> PyResult<Vec<(String, i64)>> {
         let counts = self.core().in_flight_by_prefix(address).map_err(refusal)?;
         let counts = counts.into_iter();
         Ok(counts
@@ -102,13 +102,13 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.holders_of")]
-    fn holders_of(&mut self, key: &str) -> Vec<String> {
+    fn holders_of(&self, key: &str) -> Vec<String> {
         let holders = self.core().holders_of(key.as_bytes());
         texts(&holders).into_iter().map(str::to_owned).collect()
     }
 
     #[doc = stub_doc!("SchedulerCore.running_task")]
-    fn running_task(&mut self, key: &str, address: &str, run_id: u64) -> Option<Running> {
+    fn running_task(&self, key: &str, address: &str, run_id: u64) -> Option<Running> {
         let running = self.core().running_task(key.as_bytes(), address, run_id)?;
         let clients = texts(&running.wanted_by).into_iter();
         Some((
@@ -119,7 +119,7 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.replicated_tasks")]
-    fn replicated_tasks(&mut self) -> Vec<Replicated> {
+    fn replicated_tasks(&self) -> Vec<Replicated> {
         let tasks = self.core().replicated_tasks().into_iter();
         tasks
             .map(|one| {
@@ -141,25 +141,19 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.may_balance")]
-    fn may_balance(&mut self) -> bool {
+    fn may_balance(&self) -> bool {
         self.core().may_balance()
     }
 
     #[doc = stub_doc!("SchedulerCore.front")]
-    fn front(&mut self) -> Option<Front> {
+    fn front(&self) -> Option<Front> {
         let front = self.core().front()?;
         let (group, prefix) = (front.group.to_string(), front.prefix.to_string());
         Some((group, prefix, front.duration_s, front.queued))
     }
 
     #[doc = stub_doc!("SchedulerCore.fill")]
-    fn fill(
-        &mut self,
-        stimulus: &str,
-        now_s: f64,
-        address: &str,
-        tasks_max: usize,
-    ) -> PyResult<usize> {
+    fn fill(&self, stimulus: &str, now_s: f64, address: &str, tasks_max: usize) -> PyResult<usize> {
         let stimulus = Arc::from(stimulus);
         self.core()
             .fill(address, tasks_max, &stimulus, now_s)
@@ -167,23 +161,23 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.note_forgotten")]
-    fn note_forgotten(&mut self, note: bool) {
+    fn note_forgotten(&self, note: bool) {
         self.core().note_forgotten(note);
     }
 
     #[doc = stub_doc!("SchedulerCore.take_forgotten")]
-    fn take_forgotten(&mut self) -> Vec<String> {
+    fn take_forgotten(&self) -> Vec<String> {
         texts_of(&self.core().take_forgotten())
     }
 
     #[doc = stub_doc!("SchedulerCore.take_gone_groups")]
-    fn take_gone_groups<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn take_gone_groups<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let groups = self.core().take_gone_groups();
         gone_groups(py, &groups)
     }
 
     #[doc = stub_doc!("SchedulerCore.log_transitions")]
-    fn log_transitions(&mut self, log: bool) {
+    fn log_transitions(&self, log: bool) {
         self.core().log_transitions(log);
     }
 }

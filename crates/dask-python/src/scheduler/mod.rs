@@ -23,14 +23,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 #[doc = stub_doc!("SchedulerCore")]
-#[pyclass(name = "SchedulerCore", module = "backhaul._native")]
+#[pyclass(frozen, name = "SchedulerCore", module = "backhaul._native")]
 pub struct Core(SharedCore);
 
 /// A core that a thread of the fabric may have too, while it handles messages
 ///
-/// That thread never waits for the interpreter. A method of [`Core`] borrows it alone (`&mut self`),
-/// so that Python code that runs in the middle of one, a finalizer, is refused and does not wait for
-/// itself.
+/// That thread never waits for the interpreter, and whoever locks it lets no Python run until it is
+/// unlocked: what is to become objects is taken out before. A finalizer that ran in between would
+/// wait for its own thread, and without the GIL a thread that waits here while the garbage collector
+/// stops the others would never be stopped.
 pub type SharedCore = Arc<Mutex<HotCore>>;
 
 impl Core {

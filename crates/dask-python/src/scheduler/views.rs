@@ -1,7 +1,8 @@
 //! Attributes by the names that upstream has.
 
 use backhaul_dask::scheduler::{
-    CollectionView, SchedulerCore, TaskState, TaskView, WorkerStatus, WorkerView,
+    ClusterView, CollectionView, GroupView, Key, PrefixView, SchedulerCore, TaskState, TaskView,
+    Transition, WorkerStatus, WorkerView,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -9,34 +10,57 @@ use pyo3::types::{PyDict, PyList};
 use super::messages::{amounts, payload, priority, spec, task_error, texts};
 use super::{text_of, texts_of};
 
-pub(super) fn dump<'py>(
-    py: Python<'py>,
-    core: &SchedulerCore,
-    with_tasks: bool,
-) -> PyResult<Bound<'py, PyDict>> {
-    let dump = cluster(py, core)?;
-    if with_tasks {
+/// All that there is to be said, taken out at one moment
+pub(super) struct Snapshot {
+    cluster: ClusterView,
+    /// None where they were not asked for
+    tasks: Option<Vec<(Key, TaskView)>>,
+    workers: Vec<WorkerView>,
+    departed: Vec<WorkerView>,
+    groups: Vec<GroupView>,
+    prefixes: Vec<PrefixView>,
+}
+
+impl Snapshot {
+    pub(super) fn of(core: &SchedulerCore, with_tasks: bool) -> Self {
+        let tasks = || {
+            let keys = core.keys().into_iter();
+            keys.filter_map(|key| Some((key.clone(), core.task_view(key)?)))
+                .collect()
+        };
+        Self {
+            cluster: core.cluster_view(),
+            tasks: with_tasks.then(tasks),
+            workers: core.worker_views(),
+            departed: core.departed_worker_views(),
+            groups: core.group_views(),
+            prefixes: core.prefix_views(),
+        }
+    }
+}
+
+pub(super) fn dump<'py>(py: Python<'py>, snapshot: &Snapshot) -> PyResult<Bound<'py, PyDict>> {
+    let dump = cluster(py, &snapshot.cluster)?;
+    if let Some(views) = &snapshot.tasks {
         let tasks = PyDict::new(py);
-        for key in core.keys() {
-            if let Some(view) = core.task_view(key) {
-                tasks.set_item(text_of(key), task(py, &view)?)?;
-            }
+        for (key, view) in views {
+            tasks.set_item(text_of(key), task(py, view)?)?;
         }
         dump.set_item("tasks", tasks)?;
     }
     let workers = PyDict::new(py);
-    for view in core.worker_views() {
-        workers.set_item(&*view.address, worker(py, &view)?)?;
+    for view in &snapshot.workers {
+        workers.set_item(&*view.address, worker(py, view)?)?;
     }
     dump.set_item("workers", workers)?;
     let departed = PyDict::new(py);
-    for view in core.departed_worker_views() {
-        departed.set_item(&*view.address, worker(py, &view)?)?;
+    for view in &snapshot.departed {
+        departed.set_item(&*view.address, worker(py, view)?)?;
     }
     dump.set_item("departed_workers", departed)?;
     let groups = PyDict::new(py);
     let gone = PyList::empty(py);
-    for view in core.group_views() {
+    for view in &snapshot.groups {
         let dict = collection(py, &view.common)?;
         dict.set_item("prefix", &*view.prefix)?;
         let dependencies = view.dependencies.iter().map(|(name, len)| (&**name, *len));
@@ -62,7 +86,7 @@ pub(super) fn dump<'py>(
     dump.set_item("task_groups", groups)?;
     dump.set_item("gone_groups", gone)?;
     let prefixes = PyDict::new(py);
-    for view in core.prefix_views() {
+    for view in &snapshot.prefixes {
         let dict = collection(py, &view.common)?;
         dict.set_item("state_counts", states(py, &view.state_counts)?)?;
         dict.set_item("duration_average", view.duration_average)?;
@@ -75,8 +99,7 @@ pub(super) fn dump<'py>(
     Ok(dump)
 }
 
-fn cluster<'py>(py: Python<'py>, core: &SchedulerCore) -> PyResult<Bound<'py, PyDict>> {
-    let view = core.cluster_view();
+fn cluster<'py>(py: Python<'py>, view: &ClusterView) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("running", texts(&view.running))?;
     dict.set_item("idle", texts(&view.idle))?;
@@ -262,12 +285,11 @@ pub(super) const fn status_name(status: WorkerStatus) -> &'static str {
     }
 }
 
-/// The transitions since the last call: key, start, finish
+/// Transitions: key, start, finish
 pub(super) fn transitions<'py>(
     py: Python<'py>,
-    core: &mut SchedulerCore,
+    log: &[Transition],
 ) -> PyResult<Bound<'py, PyList>> {
-    let log = core.take_transitions();
     let log = log.iter();
     PyList::new(
         py,

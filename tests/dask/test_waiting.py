@@ -425,7 +425,7 @@ async def test_an_event_that_a_thread_sets_meanwhile_is_seen(plain_dask: None) -
 
 @gen_test()
 async def test_a_state_that_a_thread_sets_meanwhile_is_gathered_once(plain_dask: None) -> None:
-    states = [FutureState(None) for _ in range(3)]
+    states: list[Any] = [FutureState("x") for _ in range(3)]
     for state in states:
         event: Any = waiting.StateEvent()
         event._waiters = _SetMeanwhile(event)

@@ -71,7 +71,7 @@ impl TaskCalls {
 #[pymethods]
 impl Core {
     #[doc = stub_doc!("SchedulerCore.knows_needs")]
-    fn knows_needs(&mut self, py: Python<'_>, calls: &TaskCalls) -> PyResult<bool> {
+    fn knows_needs(&self, py: Python<'_>, calls: &TaskCalls) -> PyResult<bool> {
         let calls = read(calls.0.as_bytes(py))?;
         Ok(depend_on_what_is_known(&calls, &self.core()))
     }
@@ -82,7 +82,7 @@ impl Core {
         stimulus, now_s, calls, /, *, spans, client, submitting_task, fifo_timeout_s
     ))]
     fn handle_calls(
-        &mut self,
+        &self,
         py: Python<'_>,
         stimulus: &str,
         now_s: f64,

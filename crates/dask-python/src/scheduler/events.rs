@@ -65,7 +65,7 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.recent_transitions")]
-    fn recent_transitions(&mut self) -> Vec<views::PastTransition> {
+    fn recent_transitions(&self) -> Vec<views::PastTransition> {
         views::recent_transitions(&self.core())
     }
 

@@ -132,6 +132,7 @@ def run(
         ]
         command += [f"--junitxml={report}", f"--timeout={TEST_TIMEOUT_S}"]
         command += ["--timeout-method=signal"]
+        command += ["-p", "processor_time"]
         # Upstream allows this warning for its own connector, by name.
         command += ["-W", "ignore:coroutine 'BackhaulConnector.connect' was never awaited"]
         # Its tests of IPv6 call what it has deprecated, and would fail before they begin.

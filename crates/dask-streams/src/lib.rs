@@ -144,7 +144,9 @@ impl Streams {
         let mut core = lock(&self.core);
         guarded(&mut core, (), |core| core.collect(now_s()));
         let mut stopped = Stopped::default();
-        for place in 0..lock(&self.ends).len() {
+        // Not in the head of the loop, where it would be locked as long as that goes on
+        let count = lock(&self.ends).len();
+        for place in 0..count {
             let peer = PeerId(place);
             let batches = core.take_outgoing(peer);
             if batches.is_empty() {

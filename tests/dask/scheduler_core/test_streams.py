@@ -398,6 +398,44 @@ def test_a_client_process_that_is_gone_holds_nothing() -> None:
             time.sleep(0.01)
 
 
+#: A client that hears nothing for as long as it is stopped
+STOPPED_CLIENT = """
+import sys
+from distributed import Client
+from distributed.utils_test import inc
+client = Client(sys.argv[1])
+futures = client.map(inc, range(20_000))
+print("submitted", flush=True)
+print(sum(client.gather(futures)), flush=True)
+"""
+
+
+def test_an_escape_while_a_client_hears_nothing() -> None:
+    with (
+        dask.config.set(SETTINGS),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, protocol="backhaul", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        core = live.installed(cluster.scheduler)
+        assert core is not None
+        program = [sys.executable, "-c", STOPPED_CLIENT, cluster.scheduler_address]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "submitted\n"
+            other.send_signal(signal.SIGSTOP)
+            while not client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.is_idle):
+                time.sleep(0.05)
+            assert core.is_active, core.escapes
+            # What it was to hear has gathered, and is sent as the engine leaves.
+            groups = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.task_groups))
+            assert groups == 1
+            other.send_signal(signal.SIGCONT)
+            assert other.stdout.readline() == f"{sum(range(1, 20_001))}\n"
+            assert other.wait(60) == 0
+
+
 def made_core(workers: int, tasks: int) -> SchedulerCore:
     """Make a core with tasks that wait in the queue."""
     core = SchedulerCore(worker_saturation=1.1)

@@ -204,7 +204,11 @@ async def test_what_came_while_a_thread_waited_for_something_else_calls_the_even
                 while arrivals.is_handling:
                     await asyncio.sleep(0)
                 waiting = asyncio.wrap_future(executor.submit(arrivals.wait, DEADLINE_S))
-                await asyncio.sleep(0.002)
+                # Only one may be there; before it is, this one leaves at once.
+                with pytest.raises(RuntimeError, match="another thread"):
+                    while True:
+                        arrivals.wait(0.0)
+                        await asyncio.sleep(0.001)
                 await a.write({"n": number})
                 assert await waiting
                 arrivals.leave()

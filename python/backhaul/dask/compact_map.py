@@ -42,6 +42,9 @@ _LISTS: Final = frozenset({list, tuple, range})
 #: Larger named arguments have a task of their own
 _NAMED_BYTES_MAX: Final = 1e5
 
+#: Where the first call says that all are larger, Dask's frames are as good; the codec has a limit
+_BYTES_MAX: Final = 256 << 20
+
 #: Of so many futures and more, Python would look at each several times while they are made
 _MANY: Final = 10_000
 
@@ -143,7 +146,8 @@ def _mapped(
     parse = _parser(func, named)
     # A look, before anything is computed for all.
     first = [each[0] for each in iterables]
-    if codec.encode_calls(shared, [""], [tuple(first)], parse) is None:
+    look = codec.encode_calls(shared, [""], [tuple(first)], parse)
+    if look is None or len(look) * min(map(len, iterables)) > _BYTES_MAX:
         return None, key
     if anyone_asks() and needs_of(shared) is not None:
         # What a function asks for, the scheduler reads in the function.

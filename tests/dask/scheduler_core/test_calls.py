@@ -16,7 +16,14 @@ from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.scheduler_core.live import LiveCore
 from tests.dask.scheduler_core.test_streams import cluster
 
-ENGINE = "distributed.comm.backhaul.hot-path.scheduler-engine"
+#: By engine, whether it is on; a look for what could be stolen, on a busy machine, is an escape
+SETTINGS = {
+    engine: {
+        "distributed.comm.backhaul.hot-path.scheduler-engine": engine,
+        "distributed.scheduler.work-stealing": False,
+    }
+    for engine in (True, False)
+}
 BOTH = pytest.mark.parametrize("engine", [True, False])
 
 
@@ -40,7 +47,7 @@ def has_made_objects(core: LiveCore) -> bool:
 @BOTH
 @gen_test()
 async def test_a_map_becomes_no_python_objects(engine: bool) -> None:
-    async with cluster(**{ENGINE: engine}) as (c, s, core, _):
+    async with cluster(**SETTINGS[engine]) as (c, s, core, _):
         for number in range(2):
             futures = c.map(inc, range(number, 200), pure=False)
             assert await c.gather(futures) == list(range(number + 1, 201))
@@ -59,7 +66,7 @@ async def test_a_map_becomes_no_python_objects(engine: bool) -> None:
 @BOTH
 @gen_test()
 async def test_maps_of_results_stay_in_the_core(engine: bool) -> None:
-    async with cluster(**{ENGINE: engine}) as (c, s, core, _):
+    async with cluster(**SETTINGS[engine]) as (c, s, core, _):
         first = c.map(inc, range(100))
         second = c.map(operator.add, first, [*first[1:], 5], key="pairs")
         total = c.map(sum, [second, second[:3]], key="total")
@@ -75,7 +82,7 @@ async def test_maps_of_results_stay_in_the_core(engine: bool) -> None:
 @BOTH
 @gen_test()
 async def test_calls_may_need_what_is_named_by_no_text(engine: bool) -> None:
-    async with cluster(**{ENGINE: engine}) as (c, s, core, _):
+    async with cluster(**SETTINGS[engine]) as (c, s, core, _):
         inputs = c.map(inc, [1, 2], key=[("x", 1), ("x", 2)])
         futures = c.map(operator.add, inputs, [10, 20], key="sums")
         assert await c.gather(futures) == [12, 23]
@@ -89,7 +96,7 @@ async def test_calls_may_need_what_is_named_by_no_text(engine: bool) -> None:
 @BOTH
 @gen_test()
 async def test_whoever_looks_finds_tasks_and_the_job_goes_on(engine: bool) -> None:
-    async with cluster(**{ENGINE: engine}) as (c, s, core, _):
+    async with cluster(**SETTINGS[engine]) as (c, s, core, _):
         first = c.map(slowinc, range(20), delay=0.02, key="first")
         second = c.map(operator.add, first, range(20), key="second")
         await first[2]
@@ -117,7 +124,7 @@ async def test_whoever_looks_finds_tasks_and_the_job_goes_on(engine: bool) -> No
 @BOTH
 @gen_test()
 async def test_calls_that_need_what_is_lost_are_cancelled(engine: bool) -> None:
-    async with cluster(**{ENGINE: engine}) as (c, s, *_):
+    async with cluster(**SETTINGS[engine]) as (c, s, *_):
         assert await c.gather(c.map(inc, range(3))) == [1, 2, 3]
         lost: Any = distributed.Future("nobody-made-this", c)
         futures = c.map(operator.add, [lost, 1], [1, 2], key="orphan")
@@ -131,7 +138,7 @@ async def test_calls_that_need_what_is_lost_are_cancelled(engine: bool) -> None:
 @BOTH
 @gen_test()
 async def test_groups_that_dask_has_to_name_are_dask_s(engine: bool) -> None:
-    async with cluster(**{ENGINE: engine}) as (c, s, core, _):
+    async with cluster(**SETTINGS[engine]) as (c, s, core, _):
         futures = c.map(inc, range(4), key="größe")
         assert await c.gather(futures) == [1, 2, 3, 4]
         assert len(core.specs) == 4
@@ -148,7 +155,7 @@ async def test_groups_that_dask_has_to_name_are_dask_s(engine: bool) -> None:
 @BOTH
 @gen_test()
 async def test_calls_that_fail_and_calls_that_are_known(engine: bool) -> None:
-    async with cluster(**{ENGINE: engine}) as (c, s, *_):
+    async with cluster(**SETTINGS[engine]) as (c, s, *_):
         futures = c.map(operator.truediv, [1, 2, 3], [1, 0, 2], key="ratio")
         assert isinstance(await futures[1].exception(), ZeroDivisionError)
         assert await futures[2] == 1.5

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import sysconfig
 from typing import TYPE_CHECKING
 
 import pytest
@@ -308,6 +309,11 @@ LEAVE = """
 """
 
 
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    reason="at its end, free-threaded Python now and then waits for ever for the lock of a "
+    "dictionary that a daemon thread had; 3.13 does so without Backhaul, too",
+)
 @pytest.mark.parametrize("how", ["return", "exit", "raise", "leave at once"])
 def test_a_process_may_exit_with_everything_under_way(lane: str, how: str, start: Start) -> None:
     programs = [start(LEAVE, lane, how) for _ in range(3)]

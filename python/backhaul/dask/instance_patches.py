@@ -26,6 +26,7 @@ from backhaul.dask.private import (
     NannyMemoryManager,
     ReleaseWorkerDataMsg,
     SchedulerState,
+    Server,
     SpansSchedulerExtension,
     SystemMonitor,
     Task,
@@ -40,6 +41,7 @@ from backhaul.dask.private import (
     WorkerState,
     WorkerStateMachine,
     WorkStealing,
+    get_data,
     log_errors,
     task_slots_available,
     update_graph,
@@ -53,6 +55,7 @@ __all__ = [
     "DASHBOARD_PAGES",
     "ENGINE_STREAMS",
     "EXECUTOR_QUEUE",
+    "GET_DATA",
     "GRAPH_STATE",
     "INSTANCE_PATCHES",
     "LINK_NEWS",
@@ -153,6 +156,14 @@ RESULT_REQUESTS: Final = InstancePatch(
     without="small results are fetched",
     item="backhaul-result-requests",
     read={Worker.handle_scheduler: "de01a9fc9cf6"},
+)
+
+#: What other workers ask for: `backhaul.dask.asked_data` has the event loop catch up first
+GET_DATA: Final = InstancePatch(
+    shown="Worker.handlers['get_data']",
+    without="threads do not read ahead",
+    item="get_data",
+    read={get_data: "71e40397bd12", Server._handle_comm: "919c1291fbed"},
 )
 
 #: What a client hears of its keys, by operation: `backhaul.dask.held_results` keeps their results
@@ -434,6 +445,7 @@ INSTANCE_PATCHES: Final = (
     RESULTS_FINISHED,
     SMALL_RESULTS_TELLERS,
     RESULT_REQUESTS,
+    GET_DATA,
     SUBMISSIONS,
     MAPPED_CALLS,
     *CLIENT_RESULTS.values(),

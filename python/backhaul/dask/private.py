@@ -265,6 +265,7 @@ __all__ = [
     "ensure_memoryview",
     "error_message",
     "from_frames",
+    "get_data",
     "get_ip",
     "get_ip_interface",
     "handle_report",
@@ -321,6 +322,7 @@ __all__ = [
 # Without their decorator, which hides where they come from
 handle_report = inspect.unwrap(Client._handle_report)
 update_graph = inspect.unwrap(Scheduler.update_graph)
+get_data = inspect.unwrap(Worker.get_data)
 
 containers = (List, Tuple, Set, Dict)
 

@@ -21,6 +21,7 @@ from time import monotonic
 from typing import Any, Final
 
 from backhaul.dask.arrivals import Arrivals
+from backhaul.dask.asked_data import catch_up_when_asked
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import switched_on
 from backhaul.dask.execution import is_ordinary
@@ -334,4 +335,4 @@ def work_ahead_for(worker: Worker, line: Line) -> WorkAhead | None:
         patch.replace == "foretold.catching_up_variable" for patch in installed()
     ):
         return None
-    return WorkAhead(worker, line, arrivals)
+    return WorkAhead(worker, line, arrivals) if catch_up_when_asked(worker, line) else None

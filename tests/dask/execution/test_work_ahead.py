@@ -138,6 +138,33 @@ def test_a_chain_is_run_ahead_and_the_state_machine_goes_through_it(validates: b
     run()
 
 
+def test_another_worker_gets_what_a_thread_has_told_of() -> None:
+    """The event loop catches up before it says that there is no such result."""
+
+    # In processes of their own: one event loop for all has always caught up.
+    @cluster(1, 1, Worker=Nanny, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, a: Nanny, b: Nanny) -> None:
+        here, there = a.worker_address, b.worker_address
+        for address in (here, there):
+            for number in range(5):
+                await client.submit(inc, number, workers=[address], pure=False)
+        for number in range(60):
+            first = client.submit(inc, number, workers=[here], pure=False)
+            second = client.submit(inc, first, workers=[there], pure=False)
+            assert await second == number + 2
+
+        def count(dask_worker: Worker) -> tuple[int, int]:
+            log = [entry for entry in dask_worker.state.log if len(entry) > 2]
+            told_ahead = sum(type(entry[-2]).__name__ == "ToldStimulus" for entry in log)
+            return told_ahead, sum(entry[1] == "missing-dep" for entry in log)
+
+        counted = await client.run(count)
+        assert counted[here][0]
+        assert not counted[there][1]
+
+    run()
+
+
 def test_what_is_told_is_what_dask_tells() -> None:
     """The messages of the same tasks, with and without."""
     found: dict[bool, list[dict[str, Any]]] = {}

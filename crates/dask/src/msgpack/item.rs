@@ -45,11 +45,11 @@ mod tests {
         let item = writer.as_bytes().to_vec();
         writer.nil();
         let mut reader = Reader::new(writer.as_bytes());
-        assert_eq!(reader.item(2), Some(&item[..]));
+        assert_eq!(reader.item(3), Some(&item[..]));
         assert_eq!(reader.token(), Ok(Token::Nil));
-        assert_eq!(Reader::new(&item).item(1), None);
+        assert_eq!(Reader::new(&item).item(2), None);
         for end in 0..item.len() {
-            assert_eq!(Reader::new(&item[..end]).item(2), None, "{end}");
+            assert_eq!(Reader::new(&item[..end]).item(3), None, "{end}");
         }
     }
 }

@@ -267,12 +267,23 @@ async def test_calls_whose_input_is_lost_are_cancelled(
     assert scheduler.tasks == {}
 
 
+@pytest.mark.parametrize("odd", [5, b"", b"\xc4\x00\x90\x01"])
 @gen_cluster(nthreads=ONE, **CLUSTER)
-async def test_calls_that_cannot_be_read_harm_nobody(
-    client: Client, scheduler: Scheduler, worker: Worker
+async def test_calls_that_cannot_be_read_leave_nobody_waiting(
+    client: Client,
+    scheduler: Scheduler,
+    worker: Worker,
+    odd: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for odd in (5, b"", b"\xc4\x00\x90\x01"):
-        client._send_to_scheduler({"op": MAP, "calls": odd})
+    stream = client.scheduler_comm
+    waits = client.submit(asyncio.sleep, 3600)
+    client._send_to_scheduler({"op": MAP, "calls": odd})
+    with pytest.raises(FutureCancelledError):
+        await waits
+    assert "cannot be read" in caplog.text
+    while client.scheduler_comm is stream or client.status != "running":
+        await asyncio.sleep(0.01)
     assert await client.gather(client.map(inc, range(3))) == [1, 2, 3]
     assert scheduler._active_graph_updates == 0
 

@@ -108,8 +108,11 @@ class Submissions:
         try:
             read = TaskCalls(calls)
         except (TypeError, ValueError) as error:
-            # Whose futures they are nobody knows.
+            # Which futures they are of nobody knows: without a connection it gives all of them up.
             logger.error("A map of client %s cannot be read: %s", client, error)
+            stream = self.scheduler.client_comms.get(client)
+            if stream is not None:
+                stream.abort()
             return
         self._update(client, _Calls(read), **said)
 

@@ -118,6 +118,7 @@ def test_a_close_ends_all_that_threads_wait_for(lane: str, connected: Connected)
                 posted.wait(DEADLINE_S)
                 (b if closes_far else a).close().wait(DEADLINE_S)
                 return "closed"
+            request: Any
             if number % 2:
                 request: Any = a.recv(bytearray(8), tag=number)
                 posted.wait(DEADLINE_S)

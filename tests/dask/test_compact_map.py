@@ -277,7 +277,7 @@ async def test_calls_that_cannot_be_read_leave_nobody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stream = client.scheduler_comm
-    waits = client.submit(asyncio.sleep, 3600)
+    waits = client.submit(inc, 1, workers=["nowhere"])
     client._send_to_scheduler({"op": MAP, "calls": odd})
     with pytest.raises(FutureCancelledError):
         await waits

@@ -1,7 +1,7 @@
 //! Many calls of one function: what their tasks share, and what each has of its own.
 //!
 //! The payload of a task ([`super::task`]) has an item for each of its slots. Calls of one function
-//! differ in three of them, so these are left out of what all share: its [`Piece`]s, and holes
+//! differ in three of them, so these are left out of what all share: its pieces, and holes
 //! between them. A client sends the pieces once, then key, dependencies and arguments of each call
 //! ([`Calls`]). Whoever keeps the tasks keeps the pieces once, too ([`Shared`]), and puts a task
 //! together when it is sent.

@@ -120,7 +120,7 @@ def test_a_close_ends_all_that_threads_wait_for(lane: str, connected: Connected)
                 return "closed"
             request: Any
             if number % 2:
-                request: Any = a.recv(bytearray(8), tag=number)
+                request = a.recv(bytearray(8), tag=number)
                 posted.wait(DEADLINE_S)
             else:
                 posted.wait(DEADLINE_S)

@@ -5,7 +5,7 @@ calls that the native codec can write go as bytes: what all of their tasks share
 all, once, and of each its key and its arguments (``crates/dask/src/codec/calls.rs``). The scheduler
 puts a task together when a worker is to have it. Keys, futures and options are made as Dask makes
 them. Whatever the codec does not write by itself goes Dask's way, as does all that is sent to a
-scheduler that has not said that it understands (`backhaul.dask.mapped_calls`).
+scheduler that has not said that it understands (`backhaul.dask.offers`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from numbers import Number
-from types import FunctionType
 from typing import Any, Final
 
 from dask.tokenize import tokenize
@@ -25,7 +24,13 @@ from dask.utils import format_bytes, funcname, parse_bytes
 
 import dask
 from backhaul.dask.codec import codec
-from backhaul.dask.compact_submit import FIFO_TIMEOUT, may_submit, said_of, send_compactly
+from backhaul.dask.compact_submit import (
+    FIFO_TIMEOUT,
+    as_dasks_own,
+    may_submit,
+    said_of,
+    send_compactly,
+)
 from backhaul.dask.offers import MAP
 from backhaul.dask.private import Client, Future, Task, parse_input, sizeof
 from backhaul.dask.quick_tokens import tokens_of_calls
@@ -106,12 +111,7 @@ def compact_map(original: Callable[..., Any]) -> Callable[..., Any]:
             **kwargs,
         )
 
-    # Dask tells by the name of the module which frames are its own and which a user's.
-    ours = FunctionType(
-        map.__code__, {"__name__": original.__module__}, None, None, map.__closure__
-    )
-    ours.__kwdefaults__ = map.__kwdefaults__
-    return ours
+    return as_dasks_own(map, original)
 
 
 def _mapped(

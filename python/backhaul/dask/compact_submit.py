@@ -105,11 +105,22 @@ def compact_submit(original: Callable[..., Any]) -> Callable[..., Any]:
             **kwargs,
         )
 
-    # Dask tells by the name of the module which frames are its own and which a user's.
+    return as_dasks_own(submit, original)
+
+
+def as_dasks_own(function: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a function without globals look as if it were of the module of the one it replaces.
+
+    Dask tells by the name of the module which frames are its own and which a user's.
+    """
     ours = FunctionType(
-        submit.__code__, {"__name__": original.__module__}, None, None, submit.__closure__
+        function.__code__,
+        {"__name__": original.__module__},
+        None,
+        function.__defaults__,
+        function.__closure__,
     )
-    ours.__kwdefaults__ = submit.__kwdefaults__
+    ours.__kwdefaults__ = function.__kwdefaults__
     return ours
 
 

@@ -262,9 +262,8 @@ impl HotCore {
 
     /// Handles a batch of messages of a peer; `false` if it is for somebody else
     ///
-    /// Nothing of it was handled then, unless [`HotCore::failure`] says that the core refused a
-    /// message half way: some of it was, and may be handled again once more by Dask's own machine,
-    /// to which it makes no difference.
+    /// Nothing of it was handled then; with a [`HotCore::failure`] some of it may have been, which
+    /// Dask's own machine may handle again.
     pub fn handle(&mut self, peer: PeerId, header: &[u8], now_s: f64) -> bool {
         let Self { core, streams } = self;
         let Some(streams) = streams else {

@@ -374,13 +374,14 @@ class LiveCore:
                 continue
             self.specs.pop(text, None)
             self.texts.forget(text)
-        if not core.task_count():
-            self.raised.clear()
         if self.streams is not None:
             self.streams.catch_up()
         else:
             for last in core.take_gone_groups():
                 self.spans.gone(last)
+        # Not before what was left to say of it is said
+        if self.is_active and not core.task_count():
+            self.raised.clear()
 
     def _translate(self, message: dict[str, Any]) -> None:
         """Bring a message of the core to the form that Dask sends."""

@@ -1,0 +1,116 @@
+"""Workers and clients that are gone, or hear nothing, while the engine handles their streams."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from distributed import Client, LocalCluster, wait
+from distributed.utils_test import inc, slowinc
+
+import dask
+from backhaul.dask.scheduler_core import live
+from tests.dask.scheduler_core.test_streams import SETTINGS
+
+
+def test_a_worker_that_is_killed_in_the_middle() -> None:
+    with (
+        dask.config.set(SETTINGS),
+        LocalCluster(
+            n_workers=3, threads_per_worker=1, protocol="backhaul", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        core = live.installed(cluster.scheduler)
+        assert core is not None
+        futures = client.map(slowinc, range(600), delay=0.002, pure=False)
+        wait(futures[:50])
+        assert core.engine_counts()["task-finished"] > 0
+        victim = next(iter(client.run(os.getpid).values()))
+        os.kill(victim, signal.SIGKILL)
+        assert client.gather(futures) == list(range(1, 601))
+        while core.is_active:
+            time.sleep(0.01)
+        assert client.gather(client.map(inc, futures)) == list(range(2, 602))
+        del futures
+        assert client.submit(inc, 1).result() == 2
+
+
+#: A client that never ends by itself, and says when the engine has heard of some of its tasks
+OTHER_CLIENT = """
+import sys, time
+from distributed import Client, wait
+from distributed.utils_test import slowinc
+client = Client(sys.argv[1])
+futures = client.map(slowinc, range(200), delay=0.002, pure=False)
+wait(futures[:20])
+print("under way", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_client_process_that_is_gone_holds_nothing() -> None:
+    with (
+        dask.config.set(SETTINGS),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, protocol="backhaul", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        core = live.installed(cluster.scheduler)
+        assert core is not None
+        futures = client.map(inc, range(300), pure=False)
+        program = [sys.executable, "-c", OTHER_CLIENT, cluster.scheduler_address]
+        with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "under way\n"
+            other.kill()
+        assert client.gather(futures) == list(range(1, 301))
+        assert client.gather(client.map(inc, range(100), pure=False)) == list(range(1, 101))
+        del futures
+        while tasks := client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
+            assert tasks <= 500
+            time.sleep(0.01)
+
+
+#: A client that hears nothing for as long as it is stopped
+STOPPED_CLIENT = """
+import sys
+from distributed import Client, wait
+from distributed.utils_test import inc
+client = Client(sys.argv[1])
+futures = client.map(inc, range(20_000))
+wait(futures[:1])
+print("submitted", flush=True)
+print(sum(client.gather(futures)), flush=True)
+"""
+
+
+def test_an_escape_while_a_client_hears_nothing() -> None:
+    with (
+        dask.config.set({**SETTINGS, "distributed.scheduler.work-stealing": False}),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, protocol="backhaul", dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        program = [sys.executable, "-c", STOPPED_CLIENT, cluster.scheduler_address]
+        other = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "submitted\n"
+            other.send_signal(signal.SIGSTOP)
+            while not client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.is_idle):
+                time.sleep(0.05)
+            # What it was to hear has gathered, and is sent as the engine leaves.
+            groups = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.task_groups))
+            assert groups == 1
+            other.send_signal(signal.SIGCONT)
+            assert other.stdout.readline() == f"{sum(range(1, 20_001))}\n"
+            assert other.wait(60) == 0
+        finally:
+            other.kill()
+            other.communicate()

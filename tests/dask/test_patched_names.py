@@ -148,6 +148,13 @@ STATE = {
     "foretold.py": {"task_state.start_time", "worker.threads[key]"},
     # As SpillBuffer.__getitem__
     "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
+    # As LRU.set_noevict and LRU.__delitem__ of zict
+    "spill_paths.py": {
+        "fast.d[key]",
+        "fast.order._d[key]",
+        "fast.total_weight",
+        "fast.weights[key]",
+    },
     # As Scheduler._task_to_msg: an executor, as a user may name one
     "holding.py": {"task_state.annotations"},
     # As _worker of distributed.threadpoolexecutor: true in another way

@@ -122,7 +122,10 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
     assert names() == {
         "BatchedSend.start",
         "Security._get_tls_context",
+        "SpillBuffer.__contains__",
+        "SpillBuffer.__delitem__",
         "SpillBuffer.__getitem__",
+        "SpillBuffer.__setitem__",
         "StateMachineEvent.__copy__",
         "WorkerState._dec_needs_replica",
         "WorkerState._get_task_finished_msg",

@@ -18,6 +18,7 @@ import dask.order
 import distributed.scheduler
 import distributed.utils
 import distributed.worker
+import zict
 from distributed import get_worker, secede
 from distributed.security import Security
 
@@ -34,6 +35,7 @@ from backhaul.dask.private import (
     FutureState,
     GraphNode,
     HeapSet,
+    InsertionSortedSet,
     LLGExpr,
     MapExpr,
     Server,
@@ -65,6 +67,15 @@ __all__ = [
     "LAZY_SERIALIZERS",
     "PATCHES",
 ]
+
+#: What keeps the results of a worker
+_STORES: Final = {
+    SpillBuffer: "4c66a9e8386b",
+    zict.Buffer: "26e604d1a2dc",
+    zict.LRU: "d4edf3efc59e",
+    zict.Cache: "9b427047cebc",
+    InsertionSortedSet: "a233c1f61311",
+}
 
 #: What is replaced for the whole process, in the order in which it is installed
 PATCHES: tuple[Patch, ...] = (
@@ -195,6 +206,27 @@ PATCHES: tuple[Patch, ...] = (
         name="__getitem__",
         replace="fast_paths.quick_getitem",
         read={SpillBuffer: "4c66a9e8386b"},
+    ),
+    Patch(
+        switch="hot-path.execution",
+        owner=SpillBuffer,
+        name="__setitem__",
+        replace="spill_paths.quick_setitem",
+        read=_STORES,
+    ),
+    Patch(
+        switch="hot-path.execution",
+        owner=SpillBuffer,
+        name="__delitem__",
+        replace="spill_paths.quick_delitem",
+        read=_STORES,
+    ),
+    Patch(
+        switch="hot-path.execution",
+        owner=SpillBuffer,
+        name="__contains__",
+        replace="spill_paths.quick_contains",
+        read=_STORES,
     ),
     Patch(
         switch="hot-path.execution",

@@ -27,19 +27,21 @@ from types import FunctionType, MethodType
 from typing import Any, Final
 
 import tornado.gen
+import zict.common
 
 __all__ = ["InstancePatch", "Patch", "Replacement", "is_pristine", "source_digest"]
 
 logger = logging.getLogger(__name__)
 
-#: Decorators that Dask uses, and the code that `dataclass` makes, whose ``__repr__`` is wrapped by
-#: a function of ``reprlib`` from Python 3.13 on
+#: Decorators that Dask and its libraries use, and the code that `dataclass` makes, whose
+#: ``__repr__`` is wrapped by a function of ``reprlib`` from Python 3.13 on
 _DECORATORS = {
     contextlib.__file__,
     dataclasses.__file__,
     functools.__file__,
     reprlib.__file__,
     tornado.gen.__file__,
+    zict.common.__file__,
     "<string>",
 }
 

@@ -167,6 +167,7 @@ from distributed.worker_state_machine import (
 )
 from distributed.worker_state_machine import TaskState as WorkerTaskState
 from distributed.worker_state_machine import WorkerState as WorkerStateMachine
+from zict.utils import InsertionSortedSet
 
 __all__ = [
     "CPU_COUNT",
@@ -203,6 +204,7 @@ __all__ = [
     "GatherDepSuccessEvent",
     "GraphNode",
     "HeapSet",
+    "InsertionSortedSet",
     "KilledWorker",
     "LLGExpr",
     "List",

@@ -404,6 +404,22 @@ async def test_tasks_that_submit_and_wait() -> None:
         assert core.adoptions >= 1
 
 
+@gen_test()
+async def test_keys_that_are_let_go_of_together_are_one_message() -> None:
+    async with cluster(workers=1) as (c, s, core, (worker,)):
+        futures = c.map(inc, range(200), pure=False)
+        assert await c.gather(futures) == list(range(1, 201))
+        keys = {future.key for future in futures}
+        del futures
+        while len(s.tasks) or len(worker.data):
+            await asyncio.sleep(0.01)
+        messages = [entry[1] for entry in worker.state.log if entry[0] == "free-keys"]
+        assert sorted(key for freed in messages for key in freed) == sorted(keys)
+        # A client lets go of up to 256 at a time; the first may go by itself.
+        assert len(messages) < 20
+        assert not core.escapes
+
+
 @pytest.mark.parametrize("seed", range(6))
 @gen_test()
 async def test_random_work_with_looks_at_random_moments(seed: int) -> None:

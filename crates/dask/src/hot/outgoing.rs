@@ -2,7 +2,7 @@
 
 use crate::codec::header;
 use crate::msgpack::Writer;
-use crate::scheduler::{ClientMessage, ComputeTask, Holders, WorkerMessage};
+use crate::scheduler::{ClientMessage, ComputeTask, Holders, Key, WorkerMessage};
 
 use super::{keys, specs};
 
@@ -17,6 +17,19 @@ pub struct Batch {
     items: Writer,
     count: usize,
     frames: Frames,
+    /// What a worker is to let go of, behind all that is written
+    freed: Freed,
+}
+
+/// Keys of messages `free-keys` of one stimulus that follow each other
+///
+/// The scheduler has one for each key. A worker handles an event for each message, and one with many
+/// keys takes it little more than one with a single key.
+#[derive(Debug, Default)]
+struct Freed {
+    stimulus: String,
+    keys: Writer,
+    count: usize,
 }
 
 /// A message that has no form here
@@ -26,15 +39,16 @@ pub(super) struct Unsayable;
 impl Batch {
     /// How many messages there are in the last batch
     pub(super) fn len(&self) -> usize {
-        self.count
+        self.count + usize::from(self.freed.count > 0)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.count == 0 && self.full.is_empty()
+        self.len() == 0 && self.full.is_empty()
     }
 
     /// Takes them, as one batch or more
     pub(super) fn take(&mut self) -> Vec<Frames> {
+        self.say_freed();
         self.seal();
         std::mem::take(&mut self.full)
     }
@@ -56,6 +70,48 @@ impl Batch {
 
     /// Adds a message, or nothing of it
     fn add(
+        &mut self,
+        write: impl FnOnce(&mut Writer, &mut Frames) -> Result<(), Unsayable>,
+    ) -> Result<(), Unsayable> {
+        self.say_freed();
+        self.write(write)
+    }
+
+    /// Adds keys to those that are to be let go of, or none of them
+    fn free(&mut self, keys: &[Key], stimulus: &str) -> Result<(), Unsayable> {
+        if self.freed.count >= FREED_MAX || self.freed.stimulus != stimulus {
+            self.say_freed();
+            self.freed.stimulus = stimulus.to_owned();
+        }
+        let bytes = self.freed.keys.len();
+        let written = keys
+            .iter()
+            .try_for_each(|key| keys::write(&mut self.freed.keys, key.as_ref()));
+        match written {
+            Ok(()) => self.freed.count += keys.len(),
+            Err(_) => self.freed.keys.truncate(bytes),
+        }
+        written
+    }
+
+    /// Writes the message with the keys that are to be let go of
+    fn say_freed(&mut self) {
+        if self.freed.count == 0 {
+            return;
+        }
+        let freed = std::mem::take(&mut self.freed);
+        // What was written by itself before can be written.
+        let _ = self.write(|writer, _| {
+            writer.map(3)?;
+            op(writer, "free-keys")?;
+            writer.str("keys")?;
+            writer.array(freed.count)?;
+            writer.extend(freed.keys.as_bytes());
+            field_text(writer, "stimulus_id", &freed.stimulus)
+        });
+    }
+
+    fn write(
         &mut self,
         write: impl FnOnce(&mut Writer, &mut Frames) -> Result<(), Unsayable>,
     ) -> Result<(), Unsayable> {
@@ -88,14 +144,11 @@ impl Batch {
         message: &WorkerMessage,
         now_s: f64,
     ) -> Result<(), Unsayable> {
+        if let WorkerMessage::FreeKeys { keys, stimulus } = message {
+            return self.free(keys, stimulus);
+        }
         self.add(|writer, frames| match message {
             WorkerMessage::ComputeTask(task) => compute_task(writer, frames, task, now_s),
-            WorkerMessage::FreeKeys { keys, stimulus } => {
-                writer.map(3)?;
-                op(writer, "free-keys")?;
-                field_keys(writer, keys)?;
-                field_text(writer, "stimulus_id", stimulus)
-            }
             WorkerMessage::RemoveReplicas { keys, stimulus } => {
                 writer.map(3)?;
                 op(writer, "remove-replicas")?;
@@ -119,7 +172,9 @@ impl Batch {
                 field_holders(writer, who_has)?;
                 field_text(writer, "stimulus_id", stimulus)
             }
-            WorkerMessage::Close | WorkerMessage::RemoveWorker { .. } => Err(Unsayable),
+            WorkerMessage::FreeKeys { .. }
+            | WorkerMessage::Close
+            | WorkerMessage::RemoveWorker { .. } => Err(Unsayable),
         })
     }
 
@@ -281,6 +336,9 @@ const HEAD_BYTES: usize = 8;
 
 /// Frames of one batch: a peer may refuse many more, and handles so many at a time
 const FRAMES_MAX: usize = 512;
+
+/// Keys that one message lets go of
+const FREED_MAX: usize = 256;
 
 /// Bytes of a header, likewise
 const ITEMS_BYTES_MAX: usize = 1 << 20;

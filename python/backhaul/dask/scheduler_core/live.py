@@ -356,7 +356,7 @@ class LiveCore:
             self._translate(message)
             if kind == "worker":
                 assert whom is not None
-                to_workers.setdefault(whom, []).append(message)
+                _add(to_workers.setdefault(whom, []), message)
             elif whom is not None:
                 to_clients.setdefault(whom, []).append(message)
             else:
@@ -409,3 +409,16 @@ class LiveCore:
             for name in ("key", "keys", "who_has", "nbytes"):
                 if name in message:
                     message[name] = texts.translated(message[name])
+
+
+def _add(messages: list[dict[str, Any]], message: dict[str, Any]) -> None:
+    """Add a message for a worker; keys that one stimulus frees, to those it freed before."""
+    last = messages[-1] if messages else message
+    if (
+        last["op"] == message["op"] == "free-keys"
+        and last is not message
+        and last["stimulus_id"] == message["stimulus_id"]
+    ):
+        last["keys"] = [*last["keys"], *message["keys"]]
+    else:
+        messages.append(message)

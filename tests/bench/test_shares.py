@@ -36,6 +36,8 @@ WRITING = (*SENDING, "TCP.write (distributed/comm/tcp.py:280)")
         (("run (threading.py:9)", "increment (backhaul/bench/jobs.py:30)"), "executor"),
         (("run (threading.py:9)", "make_left (benches/python/merge_job.py:30)"), "executor"),
         ((*LOOP, "fill (backhaul/dask/in_flight.py:1)"), "state machine"),
+        ((*LOOP, "LiveCore.call (backhaul/dask/scheduler_core/live.py:1)"), "state machine"),
+        (("run (threading.py:9)", "Arrivals.wait (backhaul/dask/arrivals.py:268)"), WAITING),
         (("<module> (run.py:3)",), OTHER),
     ],
 )

@@ -61,16 +61,27 @@ _RULES = [
         (
             "executor",
             r"\((?:distributed/(?:threadpoolexecutor|_concurrent_futures_thread)\.py|concurrent/"
-            r"|dask/_task_spec\.py|backhaul/bench/|benches/python/|backhaul/dask/execution\.py)",
+            r"|dask/_task_spec\.py|backhaul/bench/|benches/python/)",
         ),
-        ("serialization", r"\(backhaul/dask/(?:codec|specs)\.py"),
-        ("batching", r"\((?:distributed/batched|backhaul/dask/batching)\.py"),
-        ("dispatch", r"\(backhaul/dask/(?:streams|outbox)\.py"),
+        ("executor", r"\(backhaul/dask/(?:execution|holding|beside|work_ahead|work_queue)\.py"),
+        ("monitoring", r"\(backhaul/dask/(?:task_counts|task_metrics|account|ledger|reports)\.py"),
+        ("serialization", r"\(backhaul/dask/(?:codec|specs|kept_specs|plain_values)\.py"),
+        ("batching", r"\(backhaul/dask/(?:batching|shared_stream)\.py"),
+        ("batching", r"\(distributed/batched\.py"),
+        ("dispatch", r"\(backhaul/dask/(?:streams|outbox|thread_reports|client_threads)\.py"),
         (
             "state machine",
-            r"\(backhaul/dask/(?:in_flight|saturation|steal_back|fast_paths|waiting)\.py",
+            r"\(backhaul/dask/(?:in_flight|saturation|steal_back|fast_paths|waiting|foretold|runs"
+            r"|told|performing|plain_events|plain_steps|whole_tasks|submissions|small_results"
+            r"|held_results|native_gather|native_wait|thread_waits|scheduler_slots|worker_slots"
+            r"|placement)\.py",
         ),
-        ("task graphs", r"\(backhaul/dask/order\.py"),
+        ("state machine", r"\(backhaul/dask/scheduler_core/"),
+        (
+            "task graphs",
+            r"\(backhaul/dask/(?:order|small_graphs|compact_map|compact_submit|map_keys"
+            r"|quick_tokens)\.py",
+        ),
         (
             "comm",
             r"\((?:distributed/comm/|tornado/(?:iostream|tcp\w*|netutil)\.py|backhaul/|_native\."
@@ -91,6 +102,8 @@ _WAITS = re.compile(
     r"\bselect \(selectors\.py|\b(?:wait|_wait_for_tstate_lock) \(threading\.py"
     # Queues written in C have no frame of their own
     r"|\b_worker \((?:concurrent/futures/thread|distributed/threadpoolexecutor)\.py"
+    # Natively, for what arrives
+    r"|\bwait \(backhaul/dask/arrivals\.py"
     # The processes of a benchmark: waiting for orders, and for the end
     r"|\breceive \(backhaul/bench/control\.py|<lambda> \(<string>"
 )

@@ -66,11 +66,13 @@ def attributes_of(state: Any) -> dict[str, Any]:
 def _queue(state: Any) -> list[tuple[Any, int, str]]:
     """Say what the heap has, in order, without what is left in it of forgotten tasks."""
     entries = [(key, order, ts()) for key, order, ts in state.queued._heap]
-    return sorted(
+    known = [
         (key, order, ts.key)
         for key, order, ts in entries
         if ts is not None and state.tasks.get(ts.key) is ts
-    )
+    ]
+    # A graph that was refused in the middle leaves tasks without a priority, which may be queued.
+    return sorted(known, key=lambda entry: (entry[0] is not None, entry[0] or (), entry[1]))
 
 
 def _run_spec(spec: Any) -> Any:

@@ -74,8 +74,10 @@ class Pair:
         if event.name == "adopt":
             return self.adopt(), False
         self.now_s += event.after_s
+        known = set(self.upstream.state.workers)
         refused = self.upstream.apply(event, self.now_s)
-        if event.name == "worker_added" and not refused:
+        # One that is refused in the middle is there nevertheless.
+        if event.name == "worker_added" and self.upstream.state.workers.keys() - known:
             self.joins[event.arguments["address"]] = event.arguments
         if self.converted:
             ours_refused = self.converted.apply(event, self.now_s)

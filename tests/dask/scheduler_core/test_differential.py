@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -31,8 +33,9 @@ def test_equal_on_a_few_streams() -> None:
     assert int(counted[1]) > 100, ended.stdout
 
 
-def test_equal_on_streams_that_once_were_not() -> None:
-    ended = differential("--kept")
+@pytest.mark.parametrize("converts", [[], ["--convert"]], ids=["", "convert"])
+def test_equal_on_streams_that_once_were_not(converts: list[str]) -> None:
+    ended = differential("--kept", *converts)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

@@ -31,7 +31,7 @@ __all__ = ["Clock", "Upstream", "exception_name", "node"]
 Refused = bool
 
 _CULL = module._cull
-REFUSALS = (AssertionError, KeyError, RuntimeError, ValueError)
+REFUSALS = (AssertionError, KeyError, RuntimeError, TypeError, ValueError)
 #: In the place of the exception of a graph that was refused.
 REFUSED = b"refused"
 
@@ -242,11 +242,16 @@ class Upstream:
             stimulus_id=stimulus,
         )
         before = self.state.workers.get(address)
-        waiting = _run(coroutine)
-        if self.state.workers.get(address) in (None, before):
+        try:
+            waiting = _run(coroutine)
+        finally:
+            # One that is refused in the middle is there, and told of tasks, nevertheless.
+            added = self.state.workers.get(address) not in (None, before)
+            if added:
+                self.streams.append(("worker", address, self.state.stream_comms[address]))
+        if not added:
             raise ValueError("taken")
         self.waiting.append(waiting)
-        self.streams.append(("worker", address, self.state.stream_comms[address]))
 
     def _worker_removed(self, stimulus: str, address: str, expected: bool, close: bool) -> None:
         ended = _run(

@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--only", choices=["control", "ours"], help="run one side")
     parser.add_argument("--test-seconds", type=float, help="time for each test, see `patience`")
     parser.add_argument("--log", type=Path, help="folder for the output of pytest")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
 
     provide_version_module(options.checkout)
     if options.test_seconds is not None:

@@ -284,6 +284,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--length", type=int, default=60, help="steps of each at most")
+    parser.add_argument("--seconds", type=float, help="stop after this long")
     parser.add_argument("--break", dest="broken", help="a step of ours that goes wrong")
     options = parser.parse_args(arguments)
     logging.disable()
@@ -294,6 +295,8 @@ def main(arguments: list[str]) -> int:
     began_s = time.perf_counter()
     for seed in itertools.count(options.first):
         if seed == options.first + options.seeds or len(failed) == 5:
+            break
+        if options.seconds and time.perf_counter() - began_s > options.seconds:
             break
         batches, found = runs.run(seed, options.length)
         runs.counted["seeds"] += 1

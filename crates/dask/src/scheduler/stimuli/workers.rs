@@ -259,6 +259,13 @@ impl SchedulerCore {
                 runnable.push(task);
             }
         }
+        // Data that is lost has none. Upstream fails to sort it among others.
+        if runnable.len() > 1
+            && let Some(&task) =
+                (runnable.iter()).find(|&&task| self.tasks[task].priority.is_none())
+        {
+            return Err(self.lacks(task, "priority"));
+        }
         runnable.sort_by(|&one, &other| self.by_priority(other, one));
         let mut recs = Recommendations::default();
         for task in runnable {

@@ -234,6 +234,8 @@ fn counts_dict(
     let dict = PyDict::new(py);
     for (name, count) in [
         ("task-finished", counts.finished),
+        ("add-keys", counts.added_keys),
+        ("long-running", counts.long_running),
         ("release-worker-data", counts.released_data),
         ("client-releases-keys", counts.released_keys),
         ("backhaul-submit", counts.submitted),

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from distributed import Client, Scheduler, Worker, wait
+from distributed import Client, Scheduler, Worker, secede, wait
 from distributed.utils_test import gen_test, inc, slowinc
 
 import backhaul
@@ -191,6 +191,37 @@ async def test_groups_of_submitted_keys_are_dasks(key: str) -> None:
         task = s.tasks[key]
         assert (task.group.name, task.prefix.name) == (group, prefix)
         s.validate_state()
+
+
+@gen_test()
+async def test_results_that_workers_fetch_are_noted_without_python() -> None:
+    async with cluster() as (c, s, core, workers):
+        leaves = [inc(number) for number in range(64)]
+        dsk: dict[Any, Any] = {f"leaf-{number}": (inc, number) for number in range(64)}
+        dsk |= {f"sum-{one}": (add, *(f"leaf-{each}" for each in range(64))) for one in range(8)}
+        futures = c.get(dsk, [f"sum-{one}" for one in range(8)], sync=False)
+        assert await c.gather(futures) == [sum(leaves)] * 8
+        assert core.engine_counts()["add-keys"] >= 1
+        assert not core.escapes
+        core.escape("to look")
+        held = {worker.address: set(worker.data) for worker in workers}
+        for ws in s.workers.values():
+            assert {ts.key for ts in ws.has_what} == held[ws.address]
+        s.validate_state()
+
+
+@gen_test()
+async def test_tasks_that_leave_their_thread_are_noted_without_python() -> None:
+    def leave() -> int:
+        secede()
+        return 1
+
+    async with cluster(workers=1) as (c, _, core, _):
+        assert await c.submit(inc, 0, pure=False) == 1
+        futures = [c.submit(leave, pure=False) for _ in range(20)]
+        assert await c.gather(futures) == [1] * 20
+        assert core.engine_counts()["long-running"] >= 1
+        assert not core.escapes
 
 
 @gen_test()

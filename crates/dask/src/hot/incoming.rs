@@ -26,6 +26,16 @@ pub(super) enum Incoming<'a> {
         keys: Vec<KeyBytes<'a>>,
         stimulus: Option<&'a str>,
     },
+    AddKeys {
+        keys: Vec<KeyBytes<'a>>,
+        stimulus: &'a str,
+    },
+    LongRunning {
+        key: KeyBytes<'a>,
+        stimulus: &'a str,
+        run_id: u64,
+        compute_s: Option<f64>,
+    },
     Submit(Submit<'a>),
 }
 
@@ -59,8 +69,10 @@ impl Incoming<'_> {
         let is_known = |key: &KeyBytes<'_>| key.first() != Some(&0) || core.has_task(key);
         match self {
             Self::Finished(finished) => is_known(&finished.key),
-            Self::ReleaseData { key, .. } => is_known(key),
-            Self::ReleaseKeys { keys, .. } => keys.iter().all(is_known),
+            Self::ReleaseData { key, .. } | Self::LongRunning { key, .. } => is_known(key),
+            Self::ReleaseKeys { keys, .. } | Self::AddKeys { keys, .. } => {
+                keys.iter().all(is_known)
+            }
             Self::Submit(submit) => submit.dependencies.iter().all(is_known),
         }
     }
@@ -103,10 +115,19 @@ struct Fields<'a> {
     type_name: Option<&'a str>,
     actions: Option<Actions<'a>>,
     value: Option<&'a [u8]>,
-    /// Only `task-finished` has any
+    /// What only `long-running` has
+    compute_s: Option<Option<f64>>,
+    /// What only `task-finished` has, besides
     is_of_task: bool,
     spec: Option<&'a [u8]>,
     dependencies: Option<Vec<KeyBytes<'a>>>,
+}
+
+impl Fields<'_> {
+    /// Whether it is said of a run of a task
+    fn is_of_run(&self) -> bool {
+        self.run_id.is_some() || self.compute_s.is_some()
+    }
 }
 
 fn message<'a>(reader: &mut Reader<'a>, from: PeerKind, peer: &str) -> Option<Incoming<'a>> {
@@ -130,7 +151,10 @@ fn message<'a>(reader: &mut Reader<'a>, from: PeerKind, peer: &str) -> Option<In
     let is_submit = fields.spec.is_some() || fields.dependencies.is_some();
     match (fields.op, from) {
         (b"backhaul-submit", PeerKind::Client)
-            if !fields.is_of_task && fields.keys.is_none() && fields.stimulus.is_none() =>
+            if !fields.is_of_task
+                && fields.keys.is_none()
+                && fields.stimulus.is_none()
+                && !fields.is_of_run() =>
         {
             let key = fields.key?;
             Some(Incoming::Submit(Submit {
@@ -141,6 +165,15 @@ fn message<'a>(reader: &mut Reader<'a>, from: PeerKind, peer: &str) -> Option<In
             }))
         }
         _ if is_submit => None,
+        (b"long-running", PeerKind::Worker) if !fields.is_of_task && fields.keys.is_none() => {
+            Some(Incoming::LongRunning {
+                key: fields.key?,
+                stimulus: fields.stimulus?,
+                run_id: fields.run_id?,
+                compute_s: fields.compute_s?,
+            })
+        }
+        _ if fields.compute_s.is_some() => None,
         (b"task-finished", PeerKind::Worker) if fields.keys.is_none() => {
             Some(Incoming::Finished(Finished {
                 key: fields.key?,
@@ -154,7 +187,7 @@ fn message<'a>(reader: &mut Reader<'a>, from: PeerKind, peer: &str) -> Option<In
             }))
         }
         (b"release-worker-data", PeerKind::Worker)
-            if !fields.is_of_task && fields.keys.is_none() =>
+            if !fields.is_of_task && fields.keys.is_none() && !fields.is_of_run() =>
         {
             Some(Incoming::ReleaseData {
                 key: fields.key?,
@@ -162,11 +195,19 @@ fn message<'a>(reader: &mut Reader<'a>, from: PeerKind, peer: &str) -> Option<In
             })
         }
         (b"client-releases-keys", PeerKind::Client)
-            if !fields.is_of_task && fields.key.is_none() =>
+            if !fields.is_of_task && fields.key.is_none() && !fields.is_of_run() =>
         {
             Some(Incoming::ReleaseKeys {
                 keys: fields.keys?,
                 stimulus: fields.stimulus,
+            })
+        }
+        (b"add-keys", PeerKind::Worker)
+            if !fields.is_of_task && fields.key.is_none() && !fields.is_of_run() =>
+        {
+            Some(Incoming::AddKeys {
+                keys: fields.keys?,
+                stimulus: fields.stimulus?,
             })
         }
         _ => None,
@@ -186,6 +227,13 @@ fn field<'a>(fields: &mut Fields<'a>, name: &[u8], reader: &mut Reader<'a>) -> O
             fields.spec = Some(spec);
         }
         b"dependencies" => fields.dependencies = Some(all_keys(reader)?),
+        b"run_id" => fields.run_id = Some(unsigned(reader.token().ok()?)?),
+        b"compute_duration" => {
+            fields.compute_s = Some(match reader.token().ok()? {
+                Token::Nil => None,
+                token => Some(number(token)?),
+            });
+        }
         _ => {
             fields.is_of_task = true;
             return field_of_task(fields, name, reader);
@@ -196,7 +244,6 @@ fn field<'a>(fields: &mut Fields<'a>, name: &[u8], reader: &mut Reader<'a>) -> O
 
 fn field_of_task<'a>(fields: &mut Fields<'a>, name: &[u8], reader: &mut Reader<'a>) -> Option<()> {
     match name {
-        b"run_id" => fields.run_id = Some(unsigned(reader.token().ok()?)?),
         b"nbytes" => {
             fields.nbytes = match reader.token().ok()? {
                 Token::Nil => 0,
@@ -396,6 +443,65 @@ mod tests {
         let mut written = Writer::default();
         keys::write(&mut written, &finished.key).unwrap();
         assert_eq!(written.as_bytes(), tuple.as_bytes());
+    }
+
+    #[test]
+    fn results_that_a_worker_has_got_are_read() {
+        let mut writer = Writer::default();
+        writer.array(1).unwrap();
+        writer.map(3).unwrap();
+        writer.str("op").unwrap();
+        writer.str("add-keys").unwrap();
+        writer.str("keys").unwrap();
+        writer.array(2).unwrap();
+        writer.str("x").unwrap();
+        writer.uint(7);
+        writer.str("stimulus_id").unwrap();
+        writer.str("because").unwrap();
+        let batch = parse(writer.as_bytes(), PeerKind::Worker, "w").unwrap();
+        let [Incoming::AddKeys { keys, stimulus }] = &batch[..] else {
+            panic!("{batch:?}");
+        };
+        assert_eq!(*stimulus, "because");
+        assert_eq!(&*keys[0], b"x");
+        assert_eq!(&*keys[1], keys::key_of(&[7]));
+        // A client has none.
+        assert!(parse(writer.as_bytes(), PeerKind::Client, "c").is_none());
+    }
+
+    #[test]
+    fn a_task_that_leaves_its_thread_is_read() {
+        for (duration, expected) in [(None, None), (Some(1.5), Some(1.5))] {
+            let mut writer = Writer::default();
+            writer.array(1).unwrap();
+            writer.map(5).unwrap();
+            writer.str("op").unwrap();
+            writer.str("long-running").unwrap();
+            writer.str("key").unwrap();
+            writer.str("x").unwrap();
+            writer.str("run_id").unwrap();
+            writer.uint(3);
+            writer.str("compute_duration").unwrap();
+            match duration {
+                Some(seconds) => writer.float(seconds),
+                None => writer.nil(),
+            }
+            writer.str("stimulus_id").unwrap();
+            writer.str("because").unwrap();
+            let batch = parse(writer.as_bytes(), PeerKind::Worker, "w").unwrap();
+            let [
+                Incoming::LongRunning {
+                    key,
+                    run_id,
+                    compute_s,
+                    ..
+                },
+            ] = &batch[..]
+            else {
+                panic!("{batch:?}");
+            };
+            assert_eq!((&**key, *run_id, *compute_s), (&b"x"[..], 3, expected));
+        }
     }
 
     #[test]

@@ -116,6 +116,10 @@ pub struct HotCounts {
     pub released_data: u64,
     /// `client-releases-keys`
     pub released_keys: u64,
+    /// `add-keys`
+    pub added_keys: u64,
+    /// `long-running`
+    pub long_running: u64,
     /// `backhaul-submit`
     pub submitted: u64,
     /// Batches that were left to somebody else
@@ -381,6 +385,22 @@ impl Streams {
                 };
                 let keys: Vec<Key> = keys.iter().map(|key| Key::from(&**key)).collect();
                 core.handle_client_releases_keys(&keys, name, &stimulus, now_s)
+            }
+            Incoming::AddKeys { keys, stimulus } => {
+                self.counts.added_keys += 1;
+                let keys: Vec<Key> = keys.iter().map(|key| Key::from(&**key)).collect();
+                core.handle_add_keys(name, &keys, &Arc::from(stimulus), now_s);
+                Ok(())
+            }
+            Incoming::LongRunning {
+                key,
+                stimulus,
+                run_id,
+                compute_s,
+            } => {
+                self.counts.long_running += 1;
+                let stimulus = Arc::from(stimulus);
+                core.handle_long_running(&key, name, run_id, compute_s, &stimulus, now_s)
             }
             Incoming::Submit(submit) => {
                 self.counts.submitted += 1;

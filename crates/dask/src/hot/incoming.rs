@@ -51,6 +51,7 @@ pub(super) struct Finished<'a> {
     pub(super) type_name: &'a str,
     pub(super) actions: Actions<'a>,
     pub(super) value: Option<&'a [u8]>,
+    pub(super) thread: Option<u64>,
 }
 
 impl Incoming<'_> {
@@ -103,6 +104,7 @@ struct Fields<'a> {
     type_name: Option<&'a str>,
     actions: Option<Actions<'a>>,
     value: Option<&'a [u8]>,
+    thread: Option<u64>,
     /// Only `task-finished` has any
     is_of_task: bool,
     spec: Option<&'a [u8]>,
@@ -151,6 +153,7 @@ fn message<'a>(reader: &mut Reader<'a>, from: PeerKind, peer: &str) -> Option<In
                 type_name: fields.type_name?,
                 actions: fields.actions?,
                 value: fields.value,
+                thread: fields.thread,
             }))
         }
         (b"release-worker-data", PeerKind::Worker)
@@ -222,10 +225,12 @@ fn field_of_task<'a>(fields: &mut Fields<'a>, name: &[u8], reader: &mut Reader<'
             Token::Map(0) | Token::Nil => {}
             _ => return None,
         },
-        b"thread" => match reader.token().ok()? {
-            Token::Int(_) | Token::Uint(_) | Token::Nil => {}
-            _ => return None,
-        },
+        b"thread" => {
+            fields.thread = match reader.token().ok()? {
+                Token::Nil => None,
+                token => Some(unsigned(token)?),
+            }
+        }
         b"status" => {
             if bytes_of(reader.token().ok()?)? != b"OK" {
                 return None;

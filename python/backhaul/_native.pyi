@@ -1626,6 +1626,50 @@ class SchedulerCore:
     def has_any(self, name: str) -> bool:
         """Tell if there are ``queued``, ``unrunnable``, ``replicated_tasks``, ``erred_tasks``."""
 
+    def count_in(self, name: str, of: str) -> int:
+        """Count the tasks of a collection.
+
+        Parameters
+        ----------
+        name : str
+            ``processing``, ``long_running``, ``has_what``, ``actors``, ``wants_what``, ``queued``.
+        of : str
+            Address of the worker, or name of the client; of ``queued`` nothing.
+        """
+
+    def keys_in(self, name: str, of: str) -> list[str]:
+        """List the keys of its tasks."""
+
+    def is_in(self, name: str, of: str, key: str) -> bool:
+        """Tell whether a task is one of them."""
+
+    def state_of(self, key: str) -> str | None:
+        """Tell the state of a task; None if there is none."""
+
+    def worker_load(self, address: str) -> tuple[float, int, list[tuple[str, int]]]:
+        """Tell a worker's occupancy in seconds, the bytes it is to fetch, its tasks by prefix."""
+
+    def cluster_load(self) -> dict[str, Any]:
+        """Say who is idle and saturated, and what is counted of all, by upstream's names."""
+
+    def group_names(self) -> list[tuple[str, str]]:
+        """Name the groups, each with its prefix, in the order in which they came."""
+
+    def prefix_names(self) -> list[str]:
+        """Name the prefixes, in the order in which they were first met."""
+
+    def group(self, name: str) -> dict[str, Any] | None:
+        """Say all attributes of a group, as `dump` does; None if it has no tasks."""
+
+    def prefix(self, name: str) -> dict[str, Any] | None:
+        """Say all attributes of a prefix, as `dump` does; None if it was never met."""
+
+    def note_ended_runs(self, note: bool) -> None:
+        """Begin to note which runs end well, or stop."""
+
+    def take_ended_runs(self) -> list[tuple[str, dict[str, Any]]]:
+        """Take those since the last call: the key, and what Dask tells plugins of them."""
+
     def worker_bytes(self, address: str) -> int:
         """Add up the bytes of the results that a worker holds."""
 
@@ -1723,6 +1767,7 @@ class SchedulerCore:
         type: bytes,
         typename: str,
         startstops: list[tuple[str, float, float]],
+        thread: int | None = None,
     ) -> None:
         """Take a task that ended well."""
 

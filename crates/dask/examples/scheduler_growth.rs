@@ -87,6 +87,7 @@ fn measure(shape: &str, tasks: usize, workers: usize) {
         type_,
         type_name,
         actions: vec![(compute, 0.0, 0.0)],
+        thread: None,
     };
     let (mut done, mut fifths, mut inbox) = (0, Vec::new(), core.take_messages());
     let began = processor_time();

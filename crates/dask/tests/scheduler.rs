@@ -87,6 +87,7 @@ fn finished(worker: &str, task: &ComputeTask) -> TaskFinished {
         type_: Payload::from(&b"int"[..]),
         type_name: Arc::from("int"),
         actions: vec![(Arc::from("compute"), 1.0, 1.5)],
+        thread: None,
     }
 }
 

@@ -70,9 +70,13 @@ def test_the_main_thread_may_look_at_any_time() -> None:
                 del futures
                 while len(scheduler.tasks):
                     pass
-        # They were looks at the core.
-        assert core.adoptions > 10
-        assert len(core.escapes) > 5, core.escapes
+        # They were looks at the core, which answers most of them.
+        assert core.adoptions > 5
+        assert set(core.escapes) == {
+            "tasks.keys()",
+            "tasks.values()",
+            "SchedulerState.transition_counter = …",
+        }
 
 
 @gen_test()

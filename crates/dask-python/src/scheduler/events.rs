@@ -117,7 +117,7 @@ impl Core {
 
     #[doc = stub_doc!("SchedulerCore.handle_task_finished")]
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
-    #[pyo3(signature = (stimulus, now_s, /, *, key, worker, run_id, nbytes, r#type, typename, startstops))]
+    #[pyo3(signature = (stimulus, now_s, /, *, key, worker, run_id, nbytes, r#type, typename, startstops, thread = None))]
     fn handle_task_finished(
         &self,
         stimulus: &str,
@@ -129,6 +129,7 @@ impl Core {
         r#type: &[u8],
         typename: &str,
         startstops: Vec<(String, f64, f64)>,
+        thread: Option<u64>,
     ) -> PyResult<()> {
         let actions = startstops.into_iter();
         let finished = TaskFinished {
@@ -141,6 +142,7 @@ impl Core {
             actions: actions
                 .map(|(action, start_s, stop_s)| (Arc::from(action), start_s, stop_s))
                 .collect(),
+            thread,
         };
         let stimulus = Arc::from(stimulus);
         self.core()

@@ -7,6 +7,7 @@ mod events;
 mod graph;
 mod inherit;
 mod live;
+mod looks;
 mod messages;
 mod views;
 

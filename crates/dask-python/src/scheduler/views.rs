@@ -61,21 +61,7 @@ pub(super) fn dump<'py>(py: Python<'py>, snapshot: &Snapshot) -> PyResult<Bound<
     let groups = PyDict::new(py);
     let gone = PyList::empty(py);
     for view in &snapshot.groups {
-        let dict = collection(py, &view.common)?;
-        dict.set_item("prefix", &*view.prefix)?;
-        let dependencies = view.dependencies.iter().map(|(name, len)| (&**name, *len));
-        dict.set_item("dependencies", dependencies.collect::<Vec<_>>())?;
-        dict.set_item("start", view.start)?;
-        dict.set_item("stop", view.stop)?;
-        // A worker that has gone is no longer one by address.
-        let last = view.last_worker.as_ref();
-        dict.set_item(
-            "last_worker",
-            last.map(|last| last.as_deref().unwrap_or("gone")),
-        )?;
-        dict.set_item("last_worker_tasks_left", view.last_worker_tasks_left)?;
-        dict.set_item("serial", view.serial)?;
-        dict.set_item("dependency_serials", &view.dependency_serials)?;
+        let dict = group(py, view)?;
         if view.gone {
             dict.set_item("name", &*view.common.name)?;
             gone.append(dict)?;
@@ -87,13 +73,7 @@ pub(super) fn dump<'py>(py: Python<'py>, snapshot: &Snapshot) -> PyResult<Bound<
     dump.set_item("gone_groups", gone)?;
     let prefixes = PyDict::new(py);
     for view in &snapshot.prefixes {
-        let dict = collection(py, &view.common)?;
-        dict.set_item("state_counts", states(py, &view.state_counts)?)?;
-        dict.set_item("duration_average", view.duration_average)?;
-        dict.set_item("max_exec_time", view.max_exec_time)?;
-        dict.set_item("suspicious", view.suspicious)?;
-        dict.set_item("groups", texts(&view.groups))?;
-        prefixes.set_item(&*view.common.name, dict)?;
+        prefixes.set_item(&*view.common.name, prefix(py, view)?)?;
     }
     dump.set_item("task_prefixes", prefixes)?;
     Ok(dump)
@@ -206,6 +186,37 @@ pub(super) fn task<'py>(py: Python<'py>, view: &TaskView) -> PyResult<Bound<'py,
     )?;
     dict.set_item("loose_restrictions", asks.loose)?;
     dict.set_item("annotations", payload(py, asks.annotations.as_ref()))?;
+    Ok(dict)
+}
+
+/// Says one, by upstream's names
+pub(super) fn group<'py>(py: Python<'py>, view: &GroupView) -> PyResult<Bound<'py, PyDict>> {
+    let dict = collection(py, &view.common)?;
+    dict.set_item("prefix", &*view.prefix)?;
+    let dependencies = view.dependencies.iter().map(|(name, len)| (&**name, *len));
+    dict.set_item("dependencies", dependencies.collect::<Vec<_>>())?;
+    dict.set_item("start", view.start)?;
+    dict.set_item("stop", view.stop)?;
+    // A worker that has gone is no longer one by address.
+    let last = view.last_worker.as_ref();
+    dict.set_item(
+        "last_worker",
+        last.map(|last| last.as_deref().unwrap_or("gone")),
+    )?;
+    dict.set_item("last_worker_tasks_left", view.last_worker_tasks_left)?;
+    dict.set_item("serial", view.serial)?;
+    dict.set_item("dependency_serials", &view.dependency_serials)?;
+    Ok(dict)
+}
+
+/// Says one, by upstream's names
+pub(super) fn prefix<'py>(py: Python<'py>, view: &PrefixView) -> PyResult<Bound<'py, PyDict>> {
+    let dict = collection(py, &view.common)?;
+    dict.set_item("state_counts", states(py, &view.state_counts)?)?;
+    dict.set_item("duration_average", view.duration_average)?;
+    dict.set_item("max_exec_time", view.max_exec_time)?;
+    dict.set_item("suspicious", view.suspicious)?;
+    dict.set_item("groups", texts(&view.groups))?;
     Ok(dict)
 }
 

@@ -61,6 +61,7 @@ pub(super) struct Finished<'a> {
     pub(super) type_name: &'a str,
     pub(super) actions: Actions<'a>,
     pub(super) value: Option<&'a [u8]>,
+    pub(super) thread: Option<u64>,
 }
 
 impl Incoming<'_> {
@@ -115,6 +116,7 @@ struct Fields<'a> {
     type_name: Option<&'a str>,
     actions: Option<Actions<'a>>,
     value: Option<&'a [u8]>,
+    thread: Option<u64>,
     /// What only `long-running` has
     compute_s: Option<Option<f64>>,
     /// What only `task-finished` has, besides
@@ -184,6 +186,7 @@ fn message<'a>(reader: &mut Reader<'a>, from: PeerKind, peer: &str) -> Option<In
                 type_name: fields.type_name?,
                 actions: fields.actions?,
                 value: fields.value,
+                thread: fields.thread,
             }))
         }
         (b"release-worker-data", PeerKind::Worker)
@@ -269,10 +272,12 @@ fn field_of_task<'a>(fields: &mut Fields<'a>, name: &[u8], reader: &mut Reader<'
             Token::Map(0) | Token::Nil => {}
             _ => return None,
         },
-        b"thread" => match reader.token().ok()? {
-            Token::Int(_) | Token::Uint(_) | Token::Nil => {}
-            _ => return None,
-        },
+        b"thread" => {
+            fields.thread = match reader.token().ok()? {
+                Token::Nil => None,
+                token => Some(unsigned(token)?),
+            }
+        }
         b"status" => {
             if bytes_of(reader.token().ok()?)? != b"OK" {
                 return None;

@@ -276,7 +276,8 @@ impl HotCore {
         let is_ready = !streams.is_paused
             && streams.notes.failure.is_none()
             && streams.notes.unsaid.is_empty()
-            && streams.notes.submitted.len() < SUBMITTED_MAX;
+            && streams.notes.submitted.len() < SUBMITTED_MAX
+            && core.ended_run_count() < ENDED_RUNS_MAX;
         let (kind, name) = (streams.peers[peer.0].kind, &streams.peers[peer.0].name);
         let name = Arc::clone(name);
         let batch = is_ready
@@ -521,6 +522,7 @@ impl Streams {
                 .iter()
                 .map(|&(action, start_s, stop_s)| (Arc::from(action), start_s, stop_s))
                 .collect(),
+            thread: finished.thread,
         };
         core.handle_task_finished(&event, &stimulus, now_s)?;
         let Some(window) = self.window.as_mut().filter(|_| running.is_some()) else {
@@ -615,6 +617,9 @@ const SPANS_MAX: usize = 10_000;
 
 /// Submitted tasks of which somebody else has yet to hear, beyond which more are left to them
 const SUBMITTED_MAX: usize = 10_000;
+
+/// Ended runs of which those who watch have yet to hear, beyond which more are left to Python
+const ENDED_RUNS_MAX: usize = 100_000;
 
 /// Most messages that wait for a client while results are among them, as in `small_results.py`
 const WAITING_MAX: usize = 1024;

@@ -15,6 +15,7 @@ use super::ordered_set::OrderedSet;
 use super::queue::TaskQueue;
 use super::recent::{PastTransition, RecentTransitions};
 use super::slots::FreeSlots;
+use super::stimuli::EndedRun;
 use super::task::{ErredTask, Key, TaskState, TaskTable};
 use super::views::GroupView;
 use super::worker::Workers;
@@ -78,6 +79,8 @@ pub struct SchedulerCore {
     pub(super) forgotten: Option<Vec<Key>>,
     /// Groups that were dropped meanwhile, as they were last
     pub(super) gone_groups: Vec<GroupView>,
+    /// Runs that ended well, if somebody watches
+    pub(super) ended_runs: Option<Vec<EndedRun>>,
 }
 
 impl SchedulerCore {
@@ -125,6 +128,7 @@ impl SchedulerCore {
             target: None,
             forgotten: None,
             gone_groups: Vec::new(),
+            ended_runs: None,
         }
     }
 

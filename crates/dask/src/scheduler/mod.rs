@@ -14,6 +14,7 @@ mod hashing;
 mod ids;
 mod inherit;
 mod live;
+mod looks;
 mod messages;
 mod names;
 mod occupancy;
@@ -35,11 +36,12 @@ pub use self::core::SchedulerCore;
 pub use self::error::{EventError, InheritError};
 pub use self::graph::{Graph, GraphOutcome, GraphTask};
 pub use self::live::{Container, Front, ReplicatedTask, RunningTask, WorkerRoom};
+pub use self::looks::{ClusterLoad, TaskSet, WorkerLoad};
 pub use self::messages::{
     ClientMessage, ComputeTask, Holders, Message, TaskError, Transition, WorkerMessage,
 };
 pub use self::recent::PastTransition;
-pub use self::stimuli::{PlacedResult, TaskErred, TaskFinished};
+pub use self::stimuli::{EndedRun, PlacedResult, TaskErred, TaskFinished};
 pub use self::task::{ErredTask, Key, Payload, Priority, Requirements, Spec, TaskState};
 pub use self::views::{
     Amounts, ClusterView, CollectionView, GroupView, PrefixView, TaskView, WorkerView,

@@ -64,6 +64,10 @@ impl TaskQueue {
         self.tasks.len()
     }
 
+    pub(super) fn contains(&self, task: TaskId) -> bool {
+        self.tasks.contains(task)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }

@@ -326,7 +326,7 @@ impl SchedulerCore {
             .collect()
     }
 
-    fn prefix_view(&self, prefix: &Prefix) -> PrefixView {
+    pub(super) fn prefix_view(&self, prefix: &Prefix) -> PrefixView {
         let groups = prefix.groups.iter();
         PrefixView {
             common: self.collection(&prefix.name, &prefix.tally),

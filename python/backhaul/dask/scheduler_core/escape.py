@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from backhaul._native import SchedulerCore
@@ -27,7 +27,7 @@ from backhaul.dask.scheduler_core.failures import found_failure, worker_that_lef
 from backhaul.dask.scheduler_core.heap import fill_queue
 from backhaul.errors import EscapeError
 
-__all__ = ["Payloads", "offer_to_thieves", "write_into"]
+__all__ = ["Payloads", "fill_counts", "fill_times", "offer_to_thieves", "refill", "write_into"]
 
 #: Attributes by upstream's names, as the core says them.
 Said: TypeAlias = dict[str, Any]
@@ -58,6 +58,8 @@ def write_into(
     payloads: Payloads,
     *,
     departed: Mapping[str, Any] | None = None,
+    groups: Mapping[str, Any] | None = None,
+    prefixes: Mapping[str, Any] | None = None,
     monotonic_offset_s: float = 0.0,
     wall_offset_s: float = 0.0,
 ) -> None:
@@ -81,6 +83,8 @@ def write_into(
         Workers by address that are not in ``scheduler.workers`` any more. Where an event was
         refused while a worker was leaving, tasks may still be on it; for one that is not named here
         a closed worker stands in, with what the core knows of it.
+    groups, prefixes : mapping of str to object, optional
+        Those that somebody may have already, by name: they are filled in the place of new ones.
     monotonic_offset_s, wall_offset_s : float
         What to add to the core's times to make times of ``time.monotonic`` and of ``time.time`` of
         them, in seconds. Upstream keeps since when tasks wait for a worker by the first, and when
@@ -100,6 +104,8 @@ def write_into(
     if missing:
         raise EscapeError(f"the scheduler lacks workers that the core has: {missing}")
     writer = _Writer(core, said, scheduler, payloads, departed or {})
+    writer.given_groups = groups or {}
+    writer.given_prefixes = prefixes or {}
     collects = gc.isenabled()
     # All that is made stays: looking for what does not takes a third of the time for nothing.
     gc.disable()
@@ -156,13 +162,16 @@ class _Writer:
             for address, one in said["departed_workers"].items()
         }
 
+        self.given_groups: Mapping[str, Any] = {}
+        self.given_prefixes: Mapping[str, Any] = {}
+
     def groups(self) -> None:
         """Make prefixes and groups, without what they count."""
         scheduler = self.scheduler
         scheduler.task_prefixes.clear()
         scheduler.task_groups.clear()
         for name in self.said["task_prefixes"]:
-            scheduler.task_prefixes[name] = TaskPrefix(name)
+            scheduler.task_prefixes[name] = self._prefix(name)
         current = self.said["task_groups"].items()
         all_groups = [
             *((one["serial"], one["name"], one, True) for one in self.said["gone_groups"]),
@@ -170,13 +179,28 @@ class _Writer:
         ]
         for serial, name, one, gone in sorted(all_groups, key=lambda entry: entry[0]):
             prefix = scheduler.task_prefixes[one["prefix"]]
-            group = TaskGroup(name, prefix)
+            group = TaskGroup(name, prefix) if gone else self._group(name, prefix)
             self.by_serial[serial] = group
             if gone:
                 # Its prefix is not to know it: others only count how many tasks it had.
                 del prefix._groups[group]
             else:
                 scheduler.task_groups[name] = group
+
+    def _prefix(self, name: str) -> Any:
+        prefix = self.given_prefixes.get(name)
+        if prefix is None:
+            return TaskPrefix(name)
+        prefix._groups.clear()
+        return prefix
+
+    def _group(self, name: str, prefix: Any) -> Any:
+        group = self.given_groups.get(name)
+        if group is None:
+            return TaskGroup(name, prefix)
+        group.prefix = prefix
+        prefix.add_group(group)
+        return group
 
     def tasks(self) -> None:
         """Make the tasks, in the order in which they came, and join them to each other."""
@@ -254,21 +278,20 @@ class _Writer:
         said = self.said
         for one in [*said["gone_groups"], *said["task_groups"].values()]:
             group = self.by_serial[one["serial"]]
-            _count(group, one)
+            fill_counts(group, one)
+            fill_times(group, one)
             group.dependencies = self.set(
                 self.by_serial[serial] for serial in one["dependency_serials"]
             )
-            group.start = one["start"]
-            group.stop = one["stop"]
             last = one["last_worker"]
             # Of one that has gone upstream only finds out that it has; nothing is as good.
             group.last_worker = None if last is None else self.known.get(last)
             group.last_worker_tasks_left = one["last_worker_tasks_left"]
         for name, one in said["task_prefixes"].items():
             prefix = self.scheduler.task_prefixes[name]
-            _count(prefix, one)
+            fill_counts(prefix, one)
             counts = {state: count for state, count in one["state_counts"].items() if count}
-            _refill(prefix.state_counts, counts)
+            refill(prefix.state_counts, counts)
             prefix.duration_average = one["duration_average"]
             prefix.max_exec_time = one["max_exec_time"]
             prefix.suspicious = one["suspicious"]
@@ -284,22 +307,22 @@ class _Writer:
         if status_name(ws.status) != one["status"]:
             ws.status = Status[one["status"]]
         ws.nbytes = one["nbytes"]
-        _refill(ws._has_what, dict.fromkeys(map(self._task, one["has_what"])))
+        refill(ws._has_what, dict.fromkeys(map(self._task, one["has_what"])))
         for name in ("processing", "long_running", "actors"):
-            _refill(getattr(ws, name), self._tasks(one[name]))
+            refill(getattr(ws, name), self._tasks(one[name]))
         # Upstream makes a new dict with each heartbeat.
         ws.executing = {self._task(text): took for text, took in one["executing"].items()}
-        _refill(ws.needs_what, {self._task(text): n for text, n in one["needs_what"].items()})
-        _refill(ws.task_prefix_count, dict(one["task_prefix_count"]))
+        refill(ws.needs_what, {self._task(text): n for text, n in one["needs_what"].items()})
+        refill(ws.task_prefix_count, dict(one["task_prefix_count"]))
         ws._network_occ = one["network_occ"]
         ws._occupancy_cache = None
-        _refill(ws.resources, _amounts(one["resources"]))
-        _refill(ws.used_resources, _amounts(one["used_resources"]))
+        refill(ws.resources, _amounts(one["resources"]))
+        refill(ws.used_resources, _amounts(one["used_resources"]))
 
     def clients(self) -> None:
         """Write what clients want."""
         for name, texts in self.said["clients"].items():
-            _refill(self._client(name).wants_what, self._tasks(texts))
+            refill(self._client(name).wants_what, self._tasks(texts))
 
     def cluster(self, monotonic_offset_s: float, wall_offset_s: float) -> None:
         """Write what concerns no single task or worker."""
@@ -307,20 +330,20 @@ class _Writer:
         for name in ("running", "idle_task_count", "saturated"):
             members = getattr(scheduler, name)
             others = [ws for ws in members if ws.address not in said["workers"]]
-            _refill(members, [*map(self.known.__getitem__, said[name]), *others])
+            refill(members, [*map(self.known.__getitem__, said[name]), *others])
         idle = {address: self.known[address] for address in said["idle"]}
         others = [address for address in scheduler.idle if address not in said["workers"]]
-        _refill(scheduler.idle, {**{one: scheduler.idle[one] for one in others}, **idle})
+        refill(scheduler.idle, {**{one: scheduler.idle[one] for one in others}, **idle})
         resources = said["resources"].items()
-        _refill(scheduler.resources, {name: _amounts(has) for name, has in resources})
-        _refill(
+        refill(scheduler.resources, {name: _amounts(has) for name, has in resources})
+        refill(
             scheduler.unrunnable,
             {
                 self.by_text[text]: since + monotonic_offset_s
                 for text, since in said["unrunnable"].items()
             },
         )
-        _refill(scheduler.replicated_tasks, self._tasks(said["replicated_tasks"]))
+        refill(scheduler.replicated_tasks, self._tasks(said["replicated_tasks"]))
         fill_queue(scheduler.queued, said, self.by_text)
         scheduler.erred_tasks.clear()
         for text, at, erred_on, exception_text, traceback_text in said["erred_tasks"]:
@@ -333,7 +356,7 @@ class _Writer:
                     traceback_text,
                 )
             )
-        _refill(scheduler._task_prefix_count_global, dict(said["task_prefix_count"]))
+        refill(scheduler._task_prefix_count_global, dict(said["task_prefix_count"]))
         scheduler._network_occ_global = said["network_occ"]
         scheduler.bandwidth = said["bandwidth"]
         scheduler.n_tasks = said["n_tasks"]
@@ -386,16 +409,31 @@ def _left(scheduler: Any, address: str, one: Said) -> Any:
     return worker_that_left(address, scheduler=scheduler, **known)
 
 
-def _count(collection: Any, one: Said) -> None:
-    collection.nbytes_total = one["nbytes_total"]
-    collection.states.update(one["states"])
-    _refill(collection._all_durations_us, one["all_durations_us"])
-    collection._duration_us = one["duration_us"]
-    collection._size = one["len"]
-    _refill(collection._types, one["types"])
+def fill_counts(
+    collection: Any,
+    said: Mapping[str, Any],
+    *,
+    read: Callable[[Any, str], Any] = getattr,
+    write: Callable[[Any, str, Any], None] = setattr,
+) -> None:
+    """Set what a group or prefix counts, as the core says it."""
+    write(collection, "nbytes_total", said["nbytes_total"])
+    read(collection, "states").update(said["states"])
+    refill(read(collection, "_all_durations_us"), said["all_durations_us"])
+    write(collection, "_duration_us", said["duration_us"])
+    write(collection, "_size", said["len"])
+    refill(read(collection, "_types"), said["types"])
 
 
-def _refill(collection: Any, members: Any) -> None:
+def fill_times(
+    group: Any, said: Mapping[str, Any], *, write: Callable[[Any, str, Any], None] = setattr
+) -> None:
+    """Set when the first task of a group began, and the last ended."""
+    write(group, "start", said["start"])
+    write(group, "stop", said["stop"])
+
+
+def refill(collection: Any, members: Any) -> None:
     """Give a set or dict that others may hold other members."""
     collection.clear()
     collection.update(members)

@@ -1,10 +1,10 @@
 """Whoever touches the state of a scheduler while the core has it gets upstream's.
 
 While the core runs, the scheduler, its workers, clients and groups are of classes made here. What
-they have is where it was, but for what is in the core: to read or write that is to escape, which
-writes the core's state into Dask's objects and gives them their own classes back. A few attributes
-are answered by the core instead, as something reads them all the time; a collection that is empty
-there is the empty one that is here.
+they have is where it was, but for what is in the core. What those read who watch a cluster is
+answered from there (`views`). To read or write anything else is to escape, which writes the core's
+state into Dask's objects and gives them their own classes back. A collection that is empty there
+is the empty one that is here.
 
 All of this is for the thread of the event loop. Another thread has that one look (`home`).
 """
@@ -15,7 +15,15 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from backhaul.dask.private import ClientState, SchedulerState, TaskGroup, WorkerState
+from backhaul.dask.private import (
+    ClientState,
+    SchedulerState,
+    TaskGroup,
+    TaskPrefix,
+    WorkerState,
+)
+from backhaul.dask.scheduler_core.refusals import may_stay
+from backhaul.dask.scheduler_core.views import TasksIn, Views, raw_reader
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
@@ -23,56 +31,44 @@ if TYPE_CHECKING:
 __all__ = ["Guards", "TasksOfCore"]
 
 #: Attributes of the state that are in the core, whatever they hold
-_STATE = (
-    "_network_occ_global",
-    "_task_prefix_count_global",
-    "computations",
-    "generation",
-    "idle",
-    "idle_task_count",
-    "n_tasks",
-    "saturated",
-    "task_groups",
-    "task_prefixes",
-    "transition_log",
-)
+_STATE = ("transition_log",)
+
+#: Counts of all, by the names that the core has for them
+_LOADS = {
+    "_network_occ_global": "network_occ",
+    "generation": "generation",
+    "n_tasks": "n_tasks",
+}
 
 #: Methods of a scheduler that change something before they come to what is in the core
 _CHANGES_MORE = (
-    "add_plugin",
     "add_resources",
     "close",
-    "remove_plugin",
     "remove_worker",
     "restart_workers",
     "transitions",
 )
 
 #: Those that are what they are here while the core has none
-_OFTEN_EMPTY = ("erred_tasks", "queued", "replicated_tasks", "unrunnable")
+_OFTEN_EMPTY = ("erred_tasks", "replicated_tasks", "unrunnable")
 
-_OF_WORKERS = (
-    "_has_what",
-    "_network_occ",
-    "actors",
-    "executing",
-    "long_running",
-    "needs_what",
-    "task_prefix_count",
-    "used_resources",
-)
+_OF_WORKERS = ("_has_what", "executing", "needs_what", "used_resources")
 
-_OF_GROUPS = (
-    "_all_durations_us",
-    "_duration_us",
-    "_types",
-    "dependencies",
-    "last_worker",
-    "last_worker_tasks_left",
-    "nbytes_total",
-    "start",
-    "states",
-    "stop",
+#: Collections of tasks that workers have
+_TASKS_OF_WORKERS = ("processing", "long_running", "actors")
+
+_OF_GROUPS = ("dependencies", "last_worker", "last_worker_tasks_left")
+
+#: What is counted of groups and prefixes, of groups, and of prefixes
+_COUNTS = ("_all_durations_us", "_duration_us", "_size", "_types", "nbytes_total", "states")
+_COUNTS_OF_GROUPS = (*_COUNTS, "start", "stop")
+_COUNTS_OF_PREFIXES = (
+    *_COUNTS,
+    "_groups",
+    "duration_average",
+    "max_exec_time",
+    "state_counts",
+    "suspicious",
 )
 
 
@@ -159,12 +155,17 @@ class Guards:
         self._live = live
         self._scheduler_class = type(live.scheduler)
         self._guarded: list[tuple[Any, type]] = []
-        self._groups: set[Any] = set()
         self.tasks = TasksOfCore(live)
         self._worker = self._class(WorkerState, self._worker_attributes())
-        self._client = self._class(ClientState, [("wants_what", self._touch)])
-        self._group = self._class(TaskGroup, [(name, self._touch) for name in _OF_GROUPS])
+        self._client = self._class(ClientState, [("wants_what", self._tasks_in)])
+        attributes: list[tuple[str, Any]] = [(name, self._touch) for name in _OF_GROUPS]
+        attributes += [(name, self._counted) for name in _COUNTS_OF_GROUPS]
+        self._group = self._class(TaskGroup, attributes)
         self._group.done = self._property("done", lambda group: live.core.is_group_done(group.name))
+        self._prefix = self._class(
+            TaskPrefix, [(name, self._counted) for name in _COUNTS_OF_PREFIXES]
+        )
+        self.views = Views(live, group_class=self._group, prefix_class=self._prefix)
 
     def guard(self) -> None:
         """Change the classes of the scheduler, its workers and its clients."""
@@ -175,8 +176,10 @@ class Guards:
             self.guard_client(cs)
         attributes: list[tuple[str, Any]] = [(name, self._touch) for name in _STATE]
         attributes += [(name, self._touch_unless_empty) for name in _OFTEN_EMPTY]
+        attributes.append(("queued", self._tasks_in))
         guarded = self._class(self._scheduler_class, attributes)
         live, tasks = self._live, self.tasks
+        self._watch(guarded)
         guarded.tasks = property(
             lambda _: tasks, lambda _, value: live.written(SchedulerState, "tasks", value)
         )
@@ -199,6 +202,10 @@ class Guards:
         guarded.get_who_has = get_who_has
         guarded.replicated_tasks = self._replicated_tasks(guarded.replicated_tasks)
         guarded.request_remove_replicas = self._remove_replicas()
+        guarded.add_plugin = self._add_plugin()
+        guarded.remove_plugin = self._after_what_happened("remove_plugin", then=live.watch)
+        for name in ("get_task_stream", "get_task_stream_index"):
+            setattr(guarded, name, self._after_what_happened(name))
         for name in _CHANGES_MORE:
             setattr(guarded, name, self._escaping(getattr(self._scheduler_class, name), name))
         self._change(scheduler, guarded)
@@ -207,19 +214,6 @@ class Guards:
         """Change the class of a client that has come since."""
         if type(cs) is ClientState:
             self._change(cs, self._client)
-
-    def group(self, name: str, prefix: Any) -> Any:
-        """Make what stands for a group meanwhile."""
-        group: Any = TaskGroup(name, prefix)
-        group.__class__ = self._group
-        self._groups.add(group)
-        return group
-
-    def release_group(self, group: Any) -> Any:
-        """Give what stood for a group the class of one."""
-        group.__class__ = TaskGroup
-        self._groups.discard(group)
-        return group
 
     def computations(self) -> Any:
         """Give the computations, which are not in the core."""
@@ -230,9 +224,7 @@ class Guards:
         for one, own in self._guarded:
             one.__class__ = own
         self._guarded.clear()
-        for group in self._groups:
-            group.__class__ = TaskGroup
-        self._groups.clear()
+        self.views.release()
 
     def _change(self, one: Any, to: type) -> None:
         self._guarded.append((one, type(one)))
@@ -240,7 +232,9 @@ class Guards:
 
     def _worker_attributes(self) -> list[tuple[str, Any]]:
         attributes: list[tuple[str, Any]] = [(name, self._touch) for name in _OF_WORKERS]
-        return [*attributes, ("processing", self._processing), ("nbytes", self._nbytes)]
+        attributes += [(name, self._tasks_in) for name in (*_TASKS_OF_WORKERS, "has_what")]
+        attributes += [("_network_occ", self._load), ("task_prefix_count", self._load)]
+        return [*attributes, ("occupancy", self._load), ("nbytes", self._nbytes)]
 
     def _class(self, own: type, attributes: list[tuple[str, Any]]) -> Any:
         """Make a class of the same layout, with properties in the place of attributes."""
@@ -331,16 +325,107 @@ class Guards:
 
         return self._property(name, read, touched.fset)
 
-    def _processing(self, own: type, name: str) -> property:
-        touched = self._touch(own, name)
+    def _tasks_in(self, own: type, name: str) -> property:
+        live = self._live
+
+        def read(one: Any) -> Any:
+            of = {WorkerState: "address", ClientState: "client_key"}.get(own)
+            whose = "" if of is None else getattr(one, of)
+            return TasksIn(live, name, whose, lambda: getattr(one, name))
+
+        # Nothing is looked at yet.
+        return property(read, self._touch(own, name).fset)
+
+    def _counted(self, own: type, name: str) -> property:
         here = raw_reader(own, name)
         live = self._live
 
-        def read(self: Any) -> Any:
-            # The one that is here is empty, as is the core's while nothing runs.
-            return here(self) if live.core.is_idle() else touched.__get__(self)
+        def read(one: Any) -> Any:
+            live.look()
+            if own is TaskGroup:
+                self.views.refresh_group(one)
+            else:
+                self.views.refresh_prefix(one)
+            return here(one)
 
-        return self._property(name, read, touched.fset)
+        return self._property(name, read, self._touch(own, name).fset)
+
+    def _load(self, own: type, name: str) -> property:
+        live = self._live
+
+        def read(ws: Any) -> Any:
+            live.look()
+            try:
+                occupancy, network_occ, counts = live.core.worker_load(ws.address)
+            except KeyError:
+                occupancy, network_occ, counts = 0.0, 0, []
+            if name == "task_prefix_count":
+                return self.views.counts_of(own, ws, name, counts)
+            return occupancy if name == "occupancy" else network_occ
+
+        return self._property(name, read, self._touch(own, name).fset)
+
+    def _watch(self, guarded: Any) -> None:
+        """Have the core answer what those read of a scheduler who watch it."""
+        live, views = self._live, self.views
+
+        def answer(name: str, read: Callable[[], Any]) -> None:
+            def looked(one: Any) -> Any:
+                live.look()
+                return read()
+
+            touched = self._touch(self._scheduler_class, name)
+            setattr(guarded, name, self._property(name, looked, touched.fset))
+
+        def load(name: str) -> Callable[[], Any]:
+            return lambda: live.core.cluster_load()[name]
+
+        for name, said in _LOADS.items():
+            answer(name, load(said))
+        for name in ("idle", "idle_task_count", "saturated"):
+            answer(name, functools.partial(views.workers_in, name))
+        answer("total_occupancy", load("total_occupancy"))
+        answer("task_groups", views.task_groups)
+        answer("task_prefixes", views.task_prefixes)
+        answer("computations", self.computations)
+        answer(
+            "_task_prefix_count_global",
+            lambda: views.counts_of(
+                SchedulerState,
+                live.scheduler,
+                "_task_prefix_count_global",
+                live.core.cluster_load()["task_prefix_count"],
+            ),
+        )
+
+    def _add_plugin(self) -> Any:
+        live = self._live
+        original = self._scheduler_class.add_plugin
+
+        @functools.wraps(original)
+        def add_plugin(self: Any, plugin: Any, **kwargs: Any) -> Any:
+            if not may_stay(plugin):
+                live.escape("add_plugin")
+            original(self, plugin, **kwargs)
+            live.watch()
+
+        return add_plugin
+
+    def _after_what_happened(self, name: str, then: Callable[[], None] | None = None) -> Any:
+        """Make a method of a scheduler that plugins have to have heard all before."""
+        live = self._live
+        original = getattr(self._scheduler_class, name)
+
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if live.is_active and live.home.is_here():
+                live.forget_gone()
+            found = original(self, *args, **kwargs)
+            if then is not None:
+                then()
+            return found
+
+        return method
 
     def _nbytes(self, own: type, name: str) -> property:
         touched = self._touch(own, name)
@@ -353,12 +438,3 @@ class Guards:
                 return 0
 
         return self._property(name, read, touched.fset)
-
-
-def raw_reader(own: type, name: str) -> Callable[[Any], Any]:
-    """Give what reads an attribute past a guard."""
-    for base in own.__mro__:
-        if name in vars(base):
-            descriptor = vars(base)[name]
-            return lambda one: descriptor.__get__(one)
-    return lambda one: vars(one)[name]

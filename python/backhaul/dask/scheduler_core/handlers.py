@@ -45,19 +45,31 @@ OURS = "backhaul-"
 HANDLERS = {
     "broadcast",
     "connection_stream",
+    "adaptive_target",
+    "call_stack",
     "echo",
     "events",
+    "feed",
     "gather",
     "get_logs",
     "get_metadata",
+    "get_story",
+    "get_task_prefix_states",
+    "get_task_status",
+    "has_what",
     "identity",
     "log_event",
     "logs",
+    "nbytes",
     "ncores",
     "ncores_running",
+    "performance_report",
+    "processing",
+    "profile",
     "proxy",
     "register-client",
     "register_nanny",
+    "register_scheduler_plugin",
     "run_function",
     "set_metadata",
     "subscribe_worker_status",
@@ -94,6 +106,8 @@ class Handlers:
         }
         requests: dict[str, Callable[..., Any]] = {
             "check_idle": self.check_idle,
+            "get_task_stream": self.get_task_stream,
+            "get_task_stream_index": self.get_task_stream,
             "heartbeat_worker": self.heartbeat_worker,
             "who_has": self.get_who_has,
         }
@@ -261,6 +275,7 @@ class Handlers:
             startstops: list[dict[str, Any]],
             type: bytes,
             typename: str,
+            thread: int | None = None,
             value: Any = None,
             metadata: dict[str, Any] | None = None,
             **message: Any,
@@ -268,7 +283,7 @@ class Handlers:
             if metadata or worker not in live.scheduler.workers:
                 live.escape("metadata of a task" if metadata else "a task of a stranger")
                 message.update(run_id=run_id, nbytes=nbytes, startstops=startstops, type=type)
-                message.update(typename=typename, metadata=metadata)
+                message.update(typename=typename, metadata=metadata, thread=thread)
                 if value is not None:
                     message["value"] = value
                 upstream(key=key, worker=worker, stimulus_id=stimulus_id, **message)
@@ -296,6 +311,7 @@ class Handlers:
                 type=type,
                 typename=typename,
                 startstops=[(one["action"], one["start"], one["stop"]) for one in startstops],
+                thread=thread,
             )
             if window is not None and running is not None and core.has_any("queued"):
                 window.refill(worker, stimulus_id, now_s)
@@ -331,11 +347,13 @@ class Handlers:
                 return
             keep = live.raised.keep
             now_s = time()
+            text = live.texts.text(key)
+            watches = live.watchers.is_watching() and core.running_task(text, worker, run_id)
             live.call(
                 core.handle_task_erred,
                 stimulus_id,
                 now_s,
-                key=live.texts.text(key),
+                key=text,
                 worker=worker,
                 run_id=run_id,
                 exception=keep(exception),
@@ -343,6 +361,11 @@ class Handlers:
                 exception_text=exception_text,
                 traceback_text=traceback_text,
             )
+            if watches and core.state_of(text) == "erred":
+                run = {"cause": key, "worker": worker, "stimulus_id": stimulus_id, **message}
+                run.update(exception=exception, traceback=traceback)
+                run.update(exception_text=exception_text, traceback_text=traceback_text)
+                live.watchers.tell_erred(key, run)
             window = live.window
             if window is not None and core.has_any("queued"):
                 window.refill(worker, stimulus_id, now_s)
@@ -467,6 +490,16 @@ class Handlers:
             return live.who_has(keys)
 
         return functools.wraps(upstream)(handle)
+
+    def get_task_stream(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
+        """Make what tells which runs ended."""
+
+        @functools.wraps(upstream)
+        def handle(*args: Any, **kwargs: Any) -> Any:
+            self._live.forget_gone()
+            return upstream(*args, **kwargs)
+
+        return handle
 
     # Time
 

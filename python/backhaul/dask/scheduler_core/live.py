@@ -35,6 +35,7 @@ from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
 from backhaul.dask.scheduler_core.spans import Spans
 from backhaul.dask.scheduler_core.streams import EngineStreams, submitted_task
+from backhaul.dask.scheduler_core.watchers import Watchers
 from backhaul.dask.scheduler_core.window import CoreWindow
 
 __all__ = ["LiveCore", "install", "installed"]
@@ -98,10 +99,10 @@ class LiveCore:
         Messages that the engine handled without Python, by operation, until the last escape.
     streams : EngineStreams or None
         While the engine handles streams.
-    home, core, texts, specs, raised, spans, window, results : object
+    home, core, texts, specs, raised, spans, watchers, window, results : object
         While it is active: the thread that works on it; the core; the texts of keys; what to run
-        and the id of the span, by text; what tasks raised; the spans; the in-flight window and the
-        small results, or None.
+        and the id of the span, by text; what tasks raised; the spans; plugins that watch; the
+        in-flight window and the small results, or None.
     """
 
     home: Home
@@ -110,6 +111,7 @@ class LiveCore:
     specs: dict[str, tuple[Any, str | None]]
     raised: Raised
     spans: Spans
+    watchers: Watchers
     window: CoreWindow | None
     results: small_results.ResultCarrier | None
 
@@ -146,6 +148,8 @@ class LiveCore:
         self.raised = Raised()
         self._guards = Guards(self)
         self.spans = Spans(self, self._guards)
+        self.watchers = Watchers(self)
+        self.watchers.watch()
         self._clients = set(scheduler.clients)
         window = in_flight.installed(scheduler)
         self.window = CoreWindow(self, window) if window is not None else None
@@ -193,7 +197,15 @@ class LiveCore:
         scheduler = self.scheduler
         # All times that the core was given are of `time`, upstream has some of `monotonic`.
         offset_s = monotonic() - time()
-        write_into(self.core, scheduler, LivePayloads(self), monotonic_offset_s=offset_s)
+        views = self._guards.views
+        write_into(
+            self.core,
+            scheduler,
+            LivePayloads(self),
+            groups=views.groups,
+            prefixes=views.prefixes,
+            monotonic_offset_s=offset_s,
+        )
         scheduler.transition_log.extend(past_transitions(self))
         self.spans.write()
         offer_to_thieves(scheduler)
@@ -203,6 +215,16 @@ class LiveCore:
         ended_s = monotonic()
         self._change_s += ended_s - began_s
         self._pause_until_s = ended_s + PAUSE_PER_CHANGE * self._change_s
+
+    def look(self) -> None:
+        """Keep the state as it is until who looks at it returns to the event loop, as Dask does."""
+        if self.streams is not None:
+            self.streams.look()
+
+    def watch(self) -> None:
+        """See which plugins hear what happens."""
+        if self.is_active:
+            self.watchers.watch()
 
     def leave_engine(self) -> None:
         """Have the engine out of the core; Python handles all messages."""
@@ -379,6 +401,7 @@ class LiveCore:
         else:
             for last in core.take_gone_groups():
                 self.spans.gone(last)
+        self.watchers.tell()
         # Not before what was left to say of it is said
         if self.is_active and not core.task_count():
             self.raised.clear()

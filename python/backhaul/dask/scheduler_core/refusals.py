@@ -7,6 +7,7 @@ from typing import Any
 from dask.utils import parse_timedelta
 from distributed import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.diagnostics.task_stream import TaskStreamPlugin
 
 import dask
 from backhaul.dask import scheduler_slots
@@ -14,10 +15,13 @@ from backhaul.dask.config import switched_on
 from backhaul.dask.private import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
 from backhaul.dask.scheduler_core.adopt import holds_no_tasks
 
-__all__ = ["refusal", "settings_of"]
+__all__ = ["WATCHERS", "may_stay", "refusal", "settings_of"]
 
 #: Plugins that hear of transitions, or graphs, and whose part the core or its caller takes
 _UNDERSTOOD = (WorkStealing, ShuffleSchedulerPlugin)
+
+#: Those that only want to hear which runs ended, and may hear so later: no class of a user's
+WATCHERS = (TaskStreamPlugin,)
 
 #: How many transitions the core keeps where Dask keeps all
 _TRANSITIONS_KEPT = 100_000
@@ -44,9 +48,14 @@ def refusal(scheduler: Any) -> str | None:
     if stealing is not None and stealing.in_flight:
         return "tasks are being stolen"
     for plugin in scheduler.plugins.values():
-        if not isinstance(plugin, _UNDERSTOOD) and _listens(plugin):
+        if not may_stay(plugin):
             return f"the plugin {type(plugin).__name__} listens"
     return None
+
+
+def may_stay(plugin: Any) -> bool:
+    """Tell whether a plugin has all that it asks for while a core has the state."""
+    return isinstance(plugin, _UNDERSTOOD) or type(plugin) in WATCHERS or not _listens(plugin)
 
 
 def _listens(plugin: Any) -> bool:

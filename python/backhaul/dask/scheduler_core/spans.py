@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from backhaul.dask.private import Computation, TaskPrefix
+from backhaul.dask.private import Computation
+from backhaul.dask.scheduler_core.escape import fill_counts, fill_times
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.guards import Guards
@@ -54,7 +55,7 @@ class Spans:
         for name, (prefix, _) in groups.items():
             group = self._groups.get(name)
             if group is None:
-                group = self._guards.group(name, TaskPrefix(prefix))
+                group = self._guards.views.group(name, prefix)
                 self._groups[name] = group, computation
                 computation.groups.add(group)
             else:
@@ -77,23 +78,21 @@ class Spans:
         last : mapping
             One of `SchedulerCore.take_gone_groups`.
         """
-        found = self._groups.pop(last["name"], None)
-        if found is None:
-            return
-        group = self._guards.release_group(found[0])
-        group.states.update(last["states"])
-        group.start, group.stop = last["start"], last["stop"]
-        group.nbytes_total = last["nbytes_total"]
-        group._duration_us = last["duration_us"]
-        group._all_durations_us.update(last["all_durations_us"])
-        group._types.update(last["types"])
+        self._groups.pop(last["name"], None)
+        group = self._guards.views.release_group(last["name"])
+        if group is not None:
+            fill_counts(group, last)
+            fill_times(group, last)
 
     def write(self) -> None:
         """Put the scheduler's groups in the place of what stood for them."""
         scheduler = self._live.scheduler
         extension = scheduler.extensions.get("spans")
         for name, (group, computation) in self._groups.items():
-            real = scheduler.task_groups[name]
+            real = scheduler.task_groups.get(name)
+            if real is None or real is group:
+                # Not one of its tasks ever came to be, or it is the same object.
+                continue
             real.span_id = group.span_id
             computation.groups.discard(group)
             computation.groups.add(real)
@@ -114,7 +113,7 @@ class Spans:
             The span of the group that had the name before, which goes on.
         """
         scheduler = self._live.scheduler
-        group = self._guards.group(name, TaskPrefix(name))
+        group = self._guards.views.group(name, name)
         group.span_id = span_id
         computations = self._guards.computations()
         if not computations:

@@ -66,6 +66,9 @@ class EngineStreams:
         self._look_s = _LOOK_S
         self._looked: dict[str, int] = {}
         self._due: asyncio.Handle | None = None
+        #: Reasons for the engine to handle nothing for now
+        self._pauses = 0
+        self._is_looked_at = False
 
     def begin(self) -> bool:
         """Begin, if all streams are over our comms; tell whether that is so."""
@@ -167,8 +170,22 @@ class EngineStreams:
 
     def pause(self, pause: bool) -> None:
         """Have the engine handle nothing for a while, or again."""
+        self._pauses += 1 if pause else -1
         if self.is_active:
-            self._native.pause(pause)
+            self._native.pause(self._pauses > 0)
+
+    def look(self) -> None:
+        """Have the engine handle nothing until the event loop comes round, as somebody looks."""
+        if self._is_looked_at or not self.is_active:
+            return
+        self._is_looked_at = True
+        self.pause(True)
+        self._event_loop.call_soon(self._looked_at)
+        self._live.forget_gone()
+
+    def _looked_at(self) -> None:
+        self._is_looked_at = False
+        self.pause(False)
 
     def note_memory(self, worker: str, metrics: dict[str, Any]) -> None:
         """Hear how much memory a worker uses."""

@@ -8,4 +8,4 @@ mod timeouts;
 mod workers;
 
 pub use self::replicas::PlacedResult;
-pub use self::runs::{TaskErred, TaskFinished};
+pub use self::runs::{EndedRun, TaskErred, TaskFinished};

@@ -27,6 +27,17 @@ pub struct TaskFinished {
     pub type_name: Arc<str>,
     /// What took time: the action, and when it began and ended by the worker's clock, in seconds
     pub actions: Vec<(Arc<str>, f64, f64)>,
+    /// Thread that ran it, as the worker numbers them
+    pub thread: Option<u64>,
+}
+
+/// A run that ended well and counted, for those who watch
+#[derive(Clone, Debug)]
+pub struct EndedRun {
+    /// What its worker said
+    pub finished: TaskFinished,
+    /// The event
+    pub stimulus: Arc<str>,
 }
 
 /// A task that failed

@@ -7,6 +7,7 @@ use super::super::error::EventError;
 use super::super::ids::{TaskId, WorkerId};
 use super::super::messages::{ComputeTask, Holders, Message, TaskError, WorkerMessage};
 use super::super::recommendations::Recommendations;
+use super::super::stimuli::EndedRun;
 use super::super::task::TaskState;
 use super::{Cause, ErredBy};
 
@@ -146,6 +147,12 @@ impl SchedulerCore {
         self.set_nbytes(task, finished.nbytes);
         self.end_processing(task)?;
         self.add_to_memory(task, worker, finished, recs);
+        if let Some(ended) = &mut self.ended_runs {
+            ended.push(EndedRun {
+                finished: finished.clone(),
+                stimulus: Arc::clone(&self.stimulus),
+            });
+        }
         Ok(())
     }
 

@@ -1,0 +1,217 @@
+//! What those look at who watch a running scheduler, one thing at a time, while its state is here.
+//!
+//! By upstream's names; whole states are in `views.rs`. Nothing here changes anything.
+
+use std::sync::Arc;
+
+use super::core::SchedulerCore;
+use super::error::EventError;
+use super::ids::{TaskId, WorkerId};
+use super::ordered_set::OrderedSet;
+use super::stimuli::EndedRun;
+use super::task::{Key, TaskState};
+use super::views::{GroupView, PrefixView};
+
+/// Tasks that a worker, a client or the scheduler has in a collection of upstream's
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum TaskSet<'a> {
+    /// `WorkerState.processing`, by address
+    Processing(&'a str),
+    /// `WorkerState.long_running`, by address
+    LongRunning(&'a str),
+    /// `WorkerState.has_what`, by address
+    HasWhat(&'a str),
+    /// `WorkerState.actors`, by address
+    Actors(&'a str),
+    /// `ClientState.wants_what`, by name
+    WantsWhat(&'a str),
+    /// `SchedulerState.queued`
+    Queued,
+}
+
+/// What is counted of one worker
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkerLoad {
+    /// How long it is busy for, in seconds of one thread
+    pub occupancy_s: f64,
+    /// Bytes that it has to fetch
+    pub network_bytes: u64,
+    /// Tasks it is processing by prefix, long-running ones not counted
+    pub prefix_counts: Vec<(Arc<str>, i64)>,
+}
+
+/// What is counted of all
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterLoad {
+    /// Addresses, in the order of upstream's collections
+    pub idle: Vec<Arc<str>>,
+    /// Likewise
+    pub idle_task_count: Vec<Arc<str>>,
+    /// Likewise
+    pub saturated: Vec<Arc<str>>,
+    /// How long all workers are busy for, in seconds of one thread
+    pub occupancy_s: f64,
+    /// Bytes that all workers have to fetch
+    pub network_bytes: u64,
+    /// Tasks that are processing by prefix, long-running ones not counted
+    pub prefix_counts: Vec<(Arc<str>, i64)>,
+    /// How many tasks workers were sent so far
+    pub tasks_sent: u64,
+    /// Of graphs
+    pub generation: i64,
+}
+
+impl SchedulerCore {
+    /// How many tasks a collection has
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::UnknownWorker`], [`EventError::UnknownClient`].
+    pub fn count_in(&self, set: TaskSet<'_>) -> Result<usize, EventError> {
+        Ok(match set {
+            TaskSet::Queued => self.queue.len(),
+            _ => self.task_set(set)?.len(),
+        })
+    }
+
+    /// The keys of a collection's tasks, in its order
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::UnknownWorker`], [`EventError::UnknownClient`].
+    pub fn keys_in(&self, set: TaskSet<'_>) -> Result<Vec<Key>, EventError> {
+        let key = |task: TaskId| Arc::clone(&self.tasks[task].key);
+        Ok(match set {
+            TaskSet::Queued => self.queue.iter().map(key).collect(),
+            _ => self.task_set(set)?.iter().map(key).collect(),
+        })
+    }
+
+    /// Whether a collection has a task
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::UnknownWorker`], [`EventError::UnknownClient`].
+    pub fn is_in(&self, set: TaskSet<'_>, key: &[u8]) -> Result<bool, EventError> {
+        let Some(&task) = self.keys.get(key) else {
+            return Ok(false);
+        };
+        Ok(match set {
+            TaskSet::Queued => self.queue.contains(task),
+            _ => self.task_set(set)?.contains(task),
+        })
+    }
+
+    fn task_set(&self, set: TaskSet<'_>) -> Result<&OrderedSet<TaskId>, EventError> {
+        let worker = |address| Ok(&self.workers[self.worker_at(address)?]);
+        Ok(match set {
+            TaskSet::Processing(address) => &worker(address)?.processing,
+            TaskSet::LongRunning(address) => &worker(address)?.long_running,
+            TaskSet::HasWhat(address) => &worker(address)?.has_what,
+            TaskSet::Actors(address) => &worker(address)?.actors,
+            TaskSet::WantsWhat(name) => {
+                let client = self.clients.by_name.get(name);
+                let &client = client.ok_or_else(|| EventError::UnknownClient {
+                    client: name.to_owned(),
+                })?;
+                &self.clients[client].wants
+            }
+            TaskSet::Queued => unreachable!("the queue is no set of its own"),
+        })
+    }
+
+    /// Begins to note runs that end well, or stops
+    pub fn note_ended_runs(&mut self, note: bool) {
+        self.ended_runs = note.then(|| self.take_ended_runs());
+    }
+
+    /// How many runs were noted since they were last taken
+    pub fn ended_run_count(&self) -> usize {
+        self.ended_runs.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Takes the runs that ended well since the last call
+    pub fn take_ended_runs(&mut self) -> Vec<EndedRun> {
+        let ended = self.ended_runs.as_mut();
+        ended.map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The state of a task
+    pub fn state_of(&self, key: &[u8]) -> Option<TaskState> {
+        let &task = self.keys.get(key)?;
+        Some(self.tasks[task].state)
+    }
+
+    /// What is counted of a worker
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::UnknownWorker`].
+    pub fn worker_load(&self, address: &str) -> Result<WorkerLoad, EventError> {
+        let worker = self.worker_at(address)?;
+        let one = &self.workers[worker];
+        let counts = one.prefix_counts.iter();
+        Ok(WorkerLoad {
+            occupancy_s: self.occupancy_s(worker),
+            network_bytes: one.network_bytes,
+            prefix_counts: counts
+                .map(|&(prefix, count)| (Arc::clone(&self.groups[prefix].name), count))
+                .collect(),
+        })
+    }
+
+    /// What is counted of all
+    pub fn cluster_load(&self) -> ClusterLoad {
+        let addresses = |workers: &mut dyn Iterator<Item = WorkerId>| {
+            workers
+                .map(|worker| Arc::clone(&self.workers[worker].address))
+                .collect()
+        };
+        let mut with_slots: Vec<WorkerId> = self.slots.iter().collect();
+        with_slots.sort_by_key(|&worker| self.workers[worker].slot_order);
+        let prefixes = self.processing_prefixes.iter().map(|prefix| {
+            let prefix = &self.groups[prefix];
+            (Arc::clone(&prefix.name), prefix.processing)
+        });
+        ClusterLoad {
+            idle: addresses(&mut self.idle.iter().copied()),
+            idle_task_count: addresses(&mut with_slots.into_iter()),
+            saturated: addresses(&mut self.saturated.iter()),
+            occupancy_s: self.total_occupancy_s(),
+            network_bytes: self.network_bytes,
+            prefix_counts: prefixes.collect(),
+            tasks_sent: self.tasks_sent,
+            generation: self.generation,
+        }
+    }
+
+    /// Names of the groups that have tasks, each with that of its prefix, as they came
+    pub fn group_names(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let groups = self.groups.groups().into_iter();
+        groups
+            .filter(|group| !group.gone)
+            .map(|group| {
+                let prefix = &self.groups[group.prefix];
+                (Arc::clone(&group.name), Arc::clone(&prefix.name))
+            })
+            .collect()
+    }
+
+    /// Names of the prefixes, as they were first met
+    pub fn prefix_names(&self) -> Vec<Arc<str>> {
+        let prefixes = self.groups.prefixes();
+        prefixes.map(|prefix| Arc::clone(&prefix.name)).collect()
+    }
+
+    /// The group of a name, if it has tasks
+    pub fn group_named(&self, name: &str) -> Option<GroupView> {
+        let &group = self.groups.by_name.get(name)?;
+        Some(self.group_view(&self.groups[group]))
+    }
+
+    /// The prefix of a name
+    pub fn prefix_named(&self, name: &str) -> Option<PrefixView> {
+        let &prefix = self.groups.prefix_by_name.get(name)?;
+        Some(self.prefix_view(&self.groups[prefix]))
+    }
+}

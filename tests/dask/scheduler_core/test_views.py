@@ -1,0 +1,306 @@
+"""What is looked at while the core has the state is what Dask has after an escape."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from dask.utils import key_split
+from distributed import Client, Scheduler, SchedulerPlugin, wait
+from distributed.diagnostics.task_stream import TaskStreamPlugin
+from distributed.utils_test import gen_test, inc, slowinc
+
+import dask
+from tests.dask.scheduler_core.test_live import ENGINE, add, cluster
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["python", "engine"])
+def by_engine(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Handle hot messages in Python, then on the engine's thread."""
+    with dask.config.set({ENGINE: request.param}):
+        yield request.param
+
+
+def counts(collection: Any) -> list[Any]:
+    """Look at all that a group or prefix counts."""
+    return [
+        collection.name,
+        len(collection),
+        collection.nbytes_total,
+        dict(collection.states),
+        dict(collection.all_durations),
+        collection.duration,
+        set(collection.types),
+        repr(collection),
+    ]
+
+
+def of_scheduler(s: Scheduler) -> list[Any]:
+    """Look at what is counted of all."""
+    return [
+        list(s.idle),
+        {ws.address for ws in s.idle_task_count},
+        {ws.address for ws in s.saturated},
+        s.total_occupancy,
+        s.n_tasks,
+        s.generation,
+        len(s.queued),
+        bool(s.queued),
+        dict(s._task_prefix_count_global),
+        s._network_occ_global,
+        s.is_idle,
+        len(s.tasks),
+        s.transition_counter,
+        [dict(one.states) for one in s.computations],
+        s.get_task_prefix_states(),
+    ]
+
+
+def of_workers(s: Scheduler) -> list[Any]:
+    """Look at what is counted of workers and clients."""
+    return [
+        [
+            ws.address,
+            ws.occupancy,
+            ws.nbytes,
+            len(ws.processing),
+            bool(ws.processing),
+            len(ws.long_running),
+            len(ws.has_what),
+            len(ws.actors),
+            dict(ws.task_prefix_count),
+            ws._network_occ,
+        ]
+        for ws in s.workers.values()
+    ] + [[cs.client_key, len(cs.wants_what)] for cs in s.clients.values()]
+
+
+def of_groups(s: Scheduler) -> list[Any]:
+    """Look at groups and prefixes."""
+    return [
+        [
+            [*counts(tg), tg.start, tg.stop, tg.done, tg.prefix.name, tg.span_id]
+            for tg in s.task_groups.values()
+        ],
+        [
+            [
+                *counts(tp),
+                dict(tp.state_counts),
+                tp.duration_average,
+                tp.max_exec_time,
+                tp.suspicious,
+                [tg.name for tg in tp.groups],
+            ]
+            for tp in s.task_prefixes.values()
+        ],
+        list(s.task_groups),
+        list(s.task_prefixes),
+    ]
+
+
+def all_of(s: Scheduler) -> list[Any]:
+    """Look at everything that the core answers."""
+    return [of_scheduler(s), of_workers(s), of_groups(s)]
+
+
+@gen_test(timeout=120)
+async def test_random_work_looks_the_same_to_dask() -> None:
+    dice = random.Random(20261123)
+    async with cluster(workers=3) as (c, s, core, _):
+        for _ in range(12):
+            roots = c.map(slowinc, range(dice.randint(1, 60)), delay=0.002, pure=False)
+            pairs = [c.submit(add, *dice.choices(roots, k=2), pure=False) for _ in range(9)]
+            bad = c.submit(lambda: 1 // 0, pure=False) if dice.random() < 0.5 else None
+            await wait(roots[: dice.randint(1, len(roots))])
+            if dice.random() < 0.5:
+                roots = roots[:1]
+            await asyncio.sleep(dice.random() / 20)
+            assert core.is_active, core.escapes
+            seen = all_of(s)
+            assert core.is_active, core.escapes
+            assert all_of(s) == seen
+            core.escape("to compare")
+            assert all_of(s) == seen
+            s.validate_state()
+            del roots
+            assert len(await c.gather(pairs)) == 9
+            del pairs, bad
+            while s.tasks:
+                await asyncio.sleep(0.01)
+        assert core.adoptions == 12
+
+
+@gen_test()
+async def test_what_somebody_keeps_is_dasks_after_an_escape() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(slowinc, range(40), delay=0.005)
+        await wait(futures[:3])
+        prefixes, groups = s.task_prefixes, s.task_groups
+        prefix, group = prefixes["slowinc"], next(iter(groups.values()))
+        states = group.states
+        worker = next(iter(s.workers.values()))
+        processing, has_what = worker.processing, worker.has_what
+        wants = s.clients[c.id].wants_what
+        assert core.is_active
+        core.escape("to compare")
+        assert s.task_prefixes is prefixes
+        assert s.task_groups is groups
+        assert prefixes["slowinc"] is prefix
+        assert groups == {group.name: group}
+        assert group.states is states
+        assert s.computations[-1].groups == {group}
+        assert {tg for span in s.extensions["spans"].spans.values() for tg in span.groups} == {
+            group
+        }
+        assert all(ts.group is group and ts.prefix is prefix for ts in s.tasks.values())
+        await wait(futures)
+        assert states["memory"] == 40
+        assert prefix.states["memory"] == 40
+        assert len(processing) == 0
+        assert set(has_what) == set(worker.has_what)
+        assert len(wants) == 40
+        assert all(ts in wants for ts in s.tasks.values())
+        del futures
+        while s.tasks:
+            await asyncio.sleep(0.01)
+        again = c.map(inc, range(7))
+        await wait(again)
+        # The core has heard of the prefix, which is the same object still.
+        assert core.is_active
+        assert s.task_prefixes["slowinc"] is prefix
+        assert len(wants) == 7
+        assert prefix.states["memory"] == 0
+
+
+WRITES: dict[str, Callable[[Scheduler], Any]] = {
+    "a group": lambda s: setattr(next(iter(s.task_groups.values())), "nbytes_total", 7),
+    "a prefix": lambda s: setattr(s.task_prefixes["slowinc"], "duration_average", 7.0),
+    "a worker": lambda s: next(iter(s.workers.values())).processing.clear(),
+    "the scheduler": lambda s: setattr(s, "n_tasks", 7),
+    "tasks one by one": lambda s: [ts.key for ts in next(iter(s.workers.values())).processing],
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@gen_test()
+async def test_who_writes_or_goes_deeper_escapes(write: str) -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(slowinc, range(20), delay=0.01)
+        await wait(futures[:1])
+        assert core.is_active
+        WRITES[write](s)
+        assert not core.is_active
+        if write == "a group":
+            assert next(iter(s.task_groups.values())).nbytes_total == 7
+        if write == "a prefix":
+            assert s.task_prefixes["slowinc"].duration_average == 7.0
+
+
+@gen_test()
+async def test_another_thread_looks_through_the_event_loop() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(slowinc, range(40), delay=0.005)
+        await wait(futures[:3])
+        seen = await asyncio.to_thread(all_of, s)
+        assert core.is_active, core.escapes
+        assert len(seen) == 3
+        await wait(futures)
+        seen = await asyncio.to_thread(all_of, s)
+        assert core.is_active, core.escapes
+        assert seen == all_of(s)
+
+
+# Plugins that watch
+
+
+def fail_on(number: int) -> int:
+    if number % 7 == 3:
+        raise ValueError(number)
+    return number
+
+
+async def streamed(c: Client, s: Scheduler) -> list[dict[str, Any]]:
+    """Run tasks of which some fail, and give what the task stream says of them."""
+    assert c.scheduler is not None
+    begin = await c.scheduler.get_task_stream_index()
+    futures = c.map(fail_on, range(50))
+    behind = c.map(inc, futures[:5])
+    await wait(futures + behind)
+    found: list[dict[str, Any]] = await c.scheduler.get_task_stream(start_index=begin)
+    return found
+
+
+@gen_test()
+async def test_the_task_stream_is_dasks() -> None:
+    async with cluster() as (c, s, core, _):
+        assert await c.submit(inc, 1) == 2
+        ours = await streamed(c, s)
+        assert core.is_active, core.escapes
+        assert TaskStreamPlugin.name in s.plugins
+    async with cluster() as (c, s, core, _):
+        # As long as that is there, the state is Dask's.
+        s.add_plugin(Listens())
+        dasks = await streamed(c, s)
+        assert not core.adoptions
+
+    def said(run: dict[str, Any]) -> Any:
+        shape = sorted((name, type(value).__name__) for name, value in run.items())
+        same = [run.get(name) for name in ("status", "nbytes", "type", "typename", "cause")]
+        return key_split(run["key"]), shape, same, [one["action"] for one in run["startstops"]]
+
+    assert len(ours) == 50 + 4
+    assert sorted(map(said, ours), key=repr) == sorted(map(said, dasks), key=repr)
+    ends = [max(one["stop"] for one in run["startstops"]) for run in ours]
+    assert ends == pytest.approx(sorted(ends), abs=0.5)
+
+
+class Listens(SchedulerPlugin):
+    name = "listens"
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        self.seen.append((key, start, finish))
+
+
+class LikeTheTaskStream(TaskStreamPlugin):
+    name = "like-the-task-stream"
+
+
+@pytest.mark.parametrize("own", [True, False])
+@gen_test()
+async def test_a_plugin_of_the_users_own_has_all_transitions(own: bool) -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(slowinc, range(20), delay=0.01)
+        await wait(futures[:1])
+        make: Any = LikeTheTaskStream
+        plugin = Listens() if own else make(s)
+        s.add_plugin(plugin)
+        assert core.escapes == {"add_plugin": 1}
+        await wait(futures)
+        seen = plugin.seen if own else plugin.buffer
+        assert len(seen) > 0
+        s.remove_plugin(plugin.name)
+        del futures
+        while s.tasks:
+            await asyncio.sleep(0.01)
+        assert await c.submit(inc, 1) == 2
+        assert core.is_active
+
+
+@gen_test()
+async def test_a_task_stream_that_goes_hears_no_more() -> None:
+    async with cluster() as (c, s, core, _):
+        plugin = TaskStreamPlugin(s)
+        s.add_plugin(plugin)
+        await wait(c.map(inc, range(10)))
+        s.remove_plugin(plugin.name)
+        assert plugin.index == 10
+        await wait(c.map(inc, range(100, 110)))
+        assert core.is_active, core.escapes
+        core.escape("to say all")
+        assert plugin.index == 10

@@ -106,7 +106,15 @@ OURS = {
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
     "scheduler_core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
     # What the core has to say
-    "scheduler_core/live.py": {"counts", "found", "live", "message", "to_clients", "to_workers"},
+    "scheduler_core/live.py": {
+        "counts",
+        "found",
+        "last",
+        "live",
+        "message",
+        "to_clients",
+        "to_workers",
+    },
     "scheduler_core/streams.py": {"message"},
     # Slots
     "slotted_worker.py": {"slots"},

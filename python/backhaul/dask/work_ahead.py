@@ -35,7 +35,7 @@ __all__ = ["WorkAhead", "share_arrivals", "work_ahead_for"]
 logger = logging.getLogger(__name__)
 
 #: How long the event loop may be behind
-BEHIND_S: Final = 0.005
+BEHIND_S: Final = 0.010
 
 #: How long a thread leaves messages alone that are for the event loop
 _REST_S: Final = 0.02

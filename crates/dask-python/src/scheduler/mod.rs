@@ -8,10 +8,12 @@ mod graph;
 mod inherit;
 mod live;
 mod messages;
+mod task_graph;
 mod views;
 
 pub(crate) use calls::TaskCalls;
 pub use live::gone_groups;
+pub(crate) use task_graph::TaskGraph;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -36,6 +36,7 @@ __all__ = [
     "SchedulerCore",
     "SchedulerStreams",
     "TaskCalls",
+    "TaskGraph",
     "Tls",
     "__version__",
     "arena_of_numpy_handler",
@@ -134,6 +135,32 @@ class Codec:
         ------
         ValueError
             If there are fewer calls than keys.
+        """
+
+    def encode_graph(
+        self,
+        graph: dict[Any, Any],
+        ordered: dict[Any, int],
+        wanted: Iterable[Any],
+        pickle: Callable[[Any], bytes | None],
+    ) -> bytes | None:
+        """Write a graph of tasks; nothing, if something of it is for Dask to send.
+
+        Parameters
+        ----------
+        graph : dict
+            Tasks by key, materialized, culled.
+        ordered : dict
+            The place of each key in their order.
+        wanted : iterable
+            Keys that the client wants.
+        pickle : callable
+            Pickles a task that is not simple; nothing, if the graph is not to be written.
+
+        Returns
+        -------
+        bytes or None
+            As `TaskGraph` reads it.
         """
 
     def decode_task(self, payload: bytes) -> Any:
@@ -1556,6 +1583,42 @@ class TaskCalls:
         """List key, pickle of the task, and msgpack of the keys that it depends on, if any."""
 
 @final
+class TaskGraph:
+    """A graph of tasks, as `Codec.encode_graph` wrote it; internal.
+
+    Parameters
+    ----------
+    data : bytes
+        The graph.
+
+    Raises
+    ------
+    ValueError
+        If it is malformed, names a key twice, or one that it has not.
+    """
+
+    def __new__(cls, data: bytes) -> TaskGraph: ...
+    def __len__(self) -> int: ...
+    def keys(self) -> bytes:
+        """Give msgpack of the keys: those of the tasks, then those that others have to know."""
+
+    def wanted(self) -> list[int]:
+        """Give the numbers of the keys that are wanted."""
+
+    def groups(self) -> list[tuple[str, str, bytes]] | None:
+        """List name and prefix of groups, and msgpack of a key; None: Dask has to say."""
+
+    def are_texts(self) -> bool:
+        """Tell whether all keys are text."""
+
+    def tasks(self) -> list[tuple[bytes, tuple[int, ...], int, bool, bool]]:
+        """List the tasks, in the order of their keys.
+
+        Of each its pickle, the numbers of the keys that it depends on, its place in the order,
+        whether it is a call, and whether it produces data.
+        """
+
+@final
 class SchedulerCore:
     """The state of a scheduler in Rust: events in, messages and attributes out; internal.
 
@@ -1753,6 +1816,23 @@ class SchedulerCore:
         fifo_timeout_s: float,
     ) -> tuple[int, int]:
         """Take calls as tasks, given the spans of groups; return how many are new and collide."""
+
+    def knows_needs_of_graph(self, graph: TaskGraph) -> bool:
+        """Tell whether all that a graph names are tasks of it, or known."""
+
+    def handle_task_graph(
+        self,
+        stimulus: str,
+        now_s: float,
+        graph: TaskGraph,
+        /,
+        *,
+        spans: list[tuple[str, str | None]],
+        client: str,
+        submitting_task: str | None,
+        fifo_timeout_s: float,
+    ) -> tuple[int, int]:
+        """Take a graph, given the spans of groups; return how many tasks are new and collide."""
 
     def handle_task_finished(
         self,

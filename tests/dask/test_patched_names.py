@@ -35,6 +35,7 @@ OURS = {
     "codec.py": {"compression", "frames", "header"},
     "comm.py": {"ours", "self._finalizer"},
     # A message of ours, and what it says of a task
+    "compact_graph.py": {"message"},
     "compact_map.py": {"message"},
     "compact_submit.py": {"annotations", "message", "ours", "said"},
     # The environment, while UCX reads it
@@ -52,8 +53,8 @@ OURS = {
     "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
     # What is held, and what handles it
     "held_results.py": {"_classes", "ours"},
-    # A task of a class of ours
-    "kept_specs.py": {"self", "spec"},
+    # A task of a class of ours, and tables of tasks
+    "kept_specs.py": {"order", "self", "spec", "task", "tasks"},
     # A message and an event that we made
     "foretold.py": {"_running", "event", "message", "stimulus_id"},
     "flows.py": {"found", "names", "reported", "total"},
@@ -82,6 +83,8 @@ OURS = {
     "link_table.py": {"frame"},
     "machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
     "matrix.py": {"by_name", "cell", "found", "total"},
+    # Futures that we make, as the patch of `Client.map` has read that Dask does
+    "many_futures.py": {"future", "known", "refcount", "state"},
     # An event that we made, and the copy of one
     "plain_events.py": {"event", "initial", "logged"},
     "plain_steps.py": {"fetched", "forgotten", "found", "initial", "recommendations"},

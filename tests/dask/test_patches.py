@@ -138,6 +138,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Worker._start_async_instruction",
         "Worker.handle_stimulus",
         "Client._gather_remote",
+        "Client._graph_to_futures",
         "Client._handle_report",
         "Client._release_key",
         "Client._send_to_scheduler",

@@ -29,6 +29,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     placement::add_to(module)?;
     module.add_class::<scheduler::Core>()?;
     module.add_class::<scheduler::TaskCalls>()?;
+    module.add_class::<scheduler::TaskGraph>()?;
     module.add_function(wrap_pyfunction!(order::order, module)?)?;
     module.add_function(wrap_pyfunction!(order::set_listing, module)?)?;
     module.add_function(wrap_pyfunction!(order::difference_listing, module)?)

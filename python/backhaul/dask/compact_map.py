@@ -31,12 +31,13 @@ from backhaul.dask.compact_submit import (
     said_of,
     send_compactly,
 )
+from backhaul.dask.many_futures import futures_with, states_of
 from backhaul.dask.offers import MAP
 from backhaul.dask.private import Client, Future, Task, parse_input, sizeof
 from backhaul.dask.quick_tokens import tokens_of_calls
 from backhaul.dask.requests import anyone_asks, needs_of
 
-__all__ = ["compact_map"]
+__all__ = ["compact_map", "warn_of_size"]
 
 #: Dask's own log, for what Dask logs there
 logger = logging.getLogger("distributed.client")
@@ -166,9 +167,11 @@ def _mapped(
     with client._refcount_lock:
         message |= said_of(client, options)
         with _no_collection(len(keys)):
-            futures: list[Future[Any]] = [Future(each, client) for each in keys]
-        _warn_of_size(len(calls))
-        send_compactly(client, message)
+            states = states_of(client, keys)
+            warn_of_size(len(calls))
+            send_compactly(client, message)
+            # While they are made, the scheduler reads.
+            futures: list[Future[Any]] = futures_with(client, states)
     logger.debug("map(%s, ...)", funcname(func))
     return futures, keys
 
@@ -227,7 +230,7 @@ def _no_collection(count: int) -> Iterator[None]:
             gc.enable()
 
 
-def _warn_of_size(nbytes: int) -> None:
+def warn_of_size(nbytes: int) -> None:
     """Warn of what Dask warns of."""
     limit = dask.config.get("distributed.admin.large-graph-warning-threshold")
     if nbytes > parse_bytes(limit):

@@ -23,11 +23,12 @@ from typing import Any, Final
 from dask.utils import funcname
 
 import dask
-from backhaul._native import TaskCalls
+from backhaul._native import TaskCalls, TaskGraph
 from backhaul.dask.client_threads import sent_in_thread
 from backhaul.dask.codec import codec
 from backhaul.dask.comm import BackhaulComm
-from backhaul.dask.offers import MAP, SUBMIT, offers
+from backhaul.dask.kept_specs import tasks_of
+from backhaul.dask.offers import GRAPH, MAP, SUBMIT, offers
 from backhaul.dask.outbox import outbox_of, sends_by_outbox
 from backhaul.dask.private import (
     Client,
@@ -181,7 +182,7 @@ def may_submit(client: Client, operation: str) -> bool:
     client : distributed.Client
         The client.
     operation : str
-        `SUBMIT` or `MAP`.
+        `SUBMIT`, `MAP` or `GRAPH`.
     """
     kind = type(client)
     return (
@@ -201,7 +202,8 @@ def said_of(client: Client, options: dict[str, Any]) -> dict[str, Any]:
     client : distributed.Client
         Whose tasks.
     options : dict
-        Of the call: ``workers``, ``resources``, ``retries``, ``priority``, ``allow_other_workers``.
+        Of the call, what there is of ``workers``, ``resources``, ``retries``, ``priority``,
+        ``allow_other_workers``.
 
     Returns
     -------
@@ -231,14 +233,19 @@ def update_graph_of(message: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     message : dict
-        Of the operation `SUBMIT` or `MAP`.
+        Of the operation `SUBMIT`, `MAP` or `GRAPH`.
 
     Returns
     -------
     dict
         Of the operation ``update-graph``.
     """
-    if message["op"] == MAP:
+    wanted: Any = None
+    order: Any = None
+    if message["op"] == GRAPH:
+        graph = TaskGraph(message["graph"])
+        tasks, order, wanted = tasks_of(graph, codec.unpack(graph.keys()))
+    elif message["op"] == MAP:
         tasks = {
             key: pickle.loads(pickled) for key, pickled, _ in TaskCalls(message["calls"]).tasks()
         }
@@ -248,20 +255,22 @@ def update_graph_of(message: dict[str, Any]) -> dict[str, Any]:
     return {
         "op": "update-graph",
         "expr_ser": Serialized(*serialize(to_serialize(expr), on_error="raise")),
-        "keys": set(tasks),
-        "internal_priority": dict(zip(tasks, range(len(tasks)), strict=True)),
+        "keys": set(tasks) if wanted is None else wanted,
+        "internal_priority": order or dict(zip(tasks, range(len(tasks)), strict=True)),
         "submitting_task": message.get("submitting_task"),
         "fifo_timeout": message.get("fifo_timeout", FIFO_TIMEOUT),
         "actors": message.get("actor", False),
         "code": message.get("code", ToPickle(())),
         "annotations": message.get("annotations", ToPickle({})),
-        "span_metadata": ToPickle(span_metadata()),
+        "span_metadata": message.get("span_metadata") or ToPickle(span_metadata()),
     }
 
 
 #: How many frames are ours around a look for the user's, and where they are
 _FRAMES: Final = 3
-_FILES: Final = (__file__, str(Path(__file__).with_name("compact_map.py")))
+_FILES: Final = tuple(
+    str(Path(__file__).with_name(f"compact_{name}.py")) for name in ("submit", "map", "graph")
+)
 
 
 class _Sending:
@@ -296,7 +305,12 @@ def _code(client: Client) -> tuple[Any, ...]:
 
 
 def _annotations(
-    *, priority: Any, workers: Any, retries: Any, allow_other_workers: Any, resources: Any
+    *,
+    priority: Any = None,
+    workers: Any = None,
+    retries: Any = None,
+    allow_other_workers: Any = None,
+    resources: Any = None,
 ) -> dict[str, Any]:
     """Give what is said of the task alone, on top of what is said of all tasks."""
     annotations = dict(dask.get_annotations())

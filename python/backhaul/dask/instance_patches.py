@@ -11,7 +11,7 @@ from typing import Final
 import distributed.stealing
 from distributed import Scheduler
 
-from backhaul.dask.offers import MAP, SMALL_RESULTS, SUBMIT
+from backhaul.dask.offers import GRAPH, MAP, SMALL_RESULTS, SUBMIT
 from backhaul.dask.patching import InstancePatch
 from backhaul.dask.private import (
     AsyncProcess,
@@ -72,6 +72,7 @@ __all__ = [
     "STEAL_RESPONSE",
     "STREAM_CLASS",
     "SUBMISSIONS",
+    "SUBMITTED_GRAPHS",
     "TASK_DECISION",
     "TASK_FINISHED",
     "WORKER_MEMORY",
@@ -147,6 +148,14 @@ MAPPED_CALLS: Final = InstancePatch(
     shown="Scheduler.stream_handlers['backhaul-map']",
     without="each map is submitted as an expression",
     item=MAP,
+    read=SUBMISSIONS.read,
+)
+
+#: Graphs that clients submit, likewise
+SUBMITTED_GRAPHS: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['backhaul-graph']",
+    without="each graph is submitted as an expression",
+    item=GRAPH,
     read=SUBMISSIONS.read,
 )
 
@@ -448,6 +457,7 @@ INSTANCE_PATCHES: Final = (
     GET_DATA,
     SUBMISSIONS,
     MAPPED_CALLS,
+    SUBMITTED_GRAPHS,
     *CLIENT_RESULTS.values(),
     QUEUED_TASK_DECISION,
     TASK_DECISION,

@@ -10,12 +10,13 @@ part of it makes it one.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from backhaul._native import TaskGraph
 from backhaul.dask.private import Task
 
-__all__ = ["KeptSpec", "Unloadable", "keep"]
+__all__ = ["KeptSpec", "Unloadable", "keep", "tasks_of"]
 
 #: What somebody reads when a function cannot be loaded, as Dask's scheduler has it
 _UNLOADABLE = """\
@@ -106,6 +107,39 @@ def keep(key: Any, kept: bytes, dependencies: Iterable[Any]) -> KeptSpec:
     spec._data_producer = False
     spec._repr = kept  # type: ignore[assignment]
     return spec
+
+
+def tasks_of(
+    graph: TaskGraph, keys: Sequence[Any]
+) -> tuple[dict[Any, Any], dict[Any, int], set[Any]]:
+    """Make tasks of a graph that a client sent.
+
+    Parameters
+    ----------
+    graph : TaskGraph
+        The graph.
+    keys : sequence of key
+        What its numbers stand for.
+
+    Returns
+    -------
+    tuple of (dict, dict of int, set of key)
+        The tasks by key, those that are calls not looked into; their places in the order; the keys
+        that are wanted.
+    """
+    tasks: dict[Any, Any] = {}
+    order: dict[Any, int] = {}
+    for key, (pickled, needs, place, is_call, is_producer) in zip(
+        keys, graph.tasks(), strict=False
+    ):
+        if is_call:
+            task: Any = keep(key, pickled, [keys[number] for number in needs])
+            task._data_producer = is_producer
+        else:
+            task = pickle.loads(pickled)
+        tasks[key] = task
+        order[key] = place
+    return tasks, order, {keys[number] for number in graph.wanted()}
 
 
 class Unloadable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["FIELD", "MAP", "SMALL_RESULTS", "SUBMIT", "offered_by", "offers"]
+__all__ = ["FIELD", "GRAPH", "MAP", "SMALL_RESULTS", "SUBMIT", "offered_by", "offers"]
 
 #: Operation by which a client says that it keeps small results, and a worker that it sends them
 SMALL_RESULTS: Final = "backhaul-small-results"
@@ -19,11 +19,14 @@ SUBMIT: Final = "backhaul-submit"
 #: Operation by which a client submits many calls of one function, likewise
 MAP: Final = "backhaul-map"
 
+#: Operation by which a client submits a graph of tasks, likewise
+GRAPH: Final = "backhaul-graph"
+
 #: Name of the list in the part of a handshake that is ours
 FIELD: Final = "offers"
 
 #: Operations that a server may have a handler for
-_OPERATIONS: Final = (SMALL_RESULTS, SUBMIT, MAP)
+_OPERATIONS: Final = (SMALL_RESULTS, SUBMIT, MAP, GRAPH)
 
 
 def offered_by(server: object) -> list[str]:

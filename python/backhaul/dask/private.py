@@ -36,7 +36,9 @@ from typing import Any
 
 import cloudpickle
 from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
-from dask._expr import LLGExpr
+from dask._expr import HLGExpr, HLGFinalizeCompute, LLGExpr
+from dask._expr import _HLGExprGroup as HLGExprGroup
+from dask._expr import _HLGExprSequence as HLGExprSequence
 from dask._task_spec import (
     Alias,
     DataNode,
@@ -109,6 +111,7 @@ from distributed.scheduler import (
     Transition,
     WorkerState,
 )
+from distributed.scheduler import _cull as cull_graph
 from distributed.scheduler import _materialize_graph as materialize_graph
 from distributed.scheduler import _task_slots_available as task_slots_available
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
@@ -203,6 +206,10 @@ __all__ = [
     "FutureState",
     "GatherDepSuccessEvent",
     "GraphNode",
+    "HLGExpr",
+    "HLGExprGroup",
+    "HLGExprSequence",
+    "HLGFinalizeCompute",
     "HeapSet",
     "InsertionSortedSet",
     "KilledWorker",
@@ -258,6 +265,7 @@ __all__ = [
     "context_meter",
     "cuda_deserialize",
     "cuda_serialize",
+    "cull_graph",
     "dask_deserialize",
     "dask_order",
     "dask_serialize",

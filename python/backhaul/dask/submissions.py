@@ -18,14 +18,20 @@ from typing import Any
 
 from distributed import Scheduler
 
-from backhaul._native import TaskCalls
+from backhaul._native import TaskCalls, TaskGraph
 from backhaul.dask.codec import codec
 from backhaul.dask.compact_submit import FIFO_TIMEOUT
 from backhaul.dask.config import switched_on
-from backhaul.dask.instance_patches import GRAPH_STATE, MAPPED_CALLS, SUBMISSIONS
-from backhaul.dask.kept_specs import KeptSpec, keep
+from backhaul.dask.instance_patches import (
+    GRAPH_STATE,
+    MAPPED_CALLS,
+    SUBMISSIONS,
+    SUBMITTED_GRAPHS,
+)
+from backhaul.dask.kept_specs import KeptSpec, keep, tasks_of
 from backhaul.dask.patching import Replacement
-from backhaul.dask.private import error_message, offload, span_metadata, time
+from backhaul.dask.private import error_message, offload, time
+from backhaul.dask.private import span_metadata as span_metadata_of_futures
 from backhaul.dask.small_graphs import turn
 
 __all__ = ["Submissions", "install_for_scheduler"]
@@ -68,6 +74,7 @@ class Submissions:
         self._replaced = [
             SUBMISSIONS.install(handlers, self.handle_submit),
             MAPPED_CALLS.install(handlers, self.handle_map),
+            SUBMITTED_GRAPHS.install(handlers, self.handle_graph),
         ]
 
     async def handle_submit(
@@ -108,13 +115,36 @@ class Submissions:
         try:
             read = TaskCalls(calls)
         except (TypeError, ValueError) as error:
-            # Which futures they are of nobody knows: without a connection it gives all of them up.
-            logger.error("A map of client %s cannot be read: %s", client, error)
-            stream = self.scheduler.client_comms.get(client)
-            if stream is not None:
-                stream.abort()
+            self._give_up("map", client, error)
             return
         self._update(client, _Calls(read), **said)
+
+    async def handle_graph(self, client: str, graph: Any = None, **said: Any) -> None:
+        """Make the tasks of a graph, likewise.
+
+        Parameters
+        ----------
+        client : str
+            Who submits it.
+        graph : bytes
+            The graph, as ``Codec.encode_graph`` of the native module wrote it.
+        **said
+            As for `handle_submit`, and ``span_metadata`` as in Dask's message.
+        """
+        await self._turn()
+        try:
+            read = TaskGraph(graph)
+        except (TypeError, ValueError) as error:
+            self._give_up("graph", client, error)
+            return
+        self._update(client, _Graph(read), **said)
+
+    def _give_up(self, what: str, client: str, error: Exception) -> None:
+        # Which futures they are of nobody knows: without a connection it gives all of them up.
+        logger.error("A %s of client %s cannot be read: %s", what, client, error)
+        stream = self.scheduler.client_comms.get(client)
+        if stream is not None:
+            stream.abort()
 
     async def _turn(self) -> None:
         if self.scheduler._active_graph_updates:
@@ -126,12 +156,13 @@ class Submissions:
     def _update(
         self,
         client: str,
-        submitted: _Task | _Calls,
+        submitted: _Task | _Calls | _Graph,
         actor: bool = False,
         fifo_timeout: Any = FIFO_TIMEOUT,
         submitting_task: Any = None,
         annotations: dict[str, Any] | None = None,
         code: Any = (),
+        span_metadata: Any = None,
     ) -> None:
         """Do what `Scheduler.update_graph` does, in its order."""
         scheduler: Any = self.scheduler
@@ -145,7 +176,7 @@ class Submissions:
             "submitting_task": submitting_task,
             "fifo_timeout": fifo_timeout,
             "code": code,
-            "span_metadata": span_metadata(),
+            "span_metadata": span_metadata or span_metadata_of_futures(),
         }
         scheduler._active_graph_updates += 1
         try:
@@ -170,7 +201,7 @@ class Submissions:
                 metrics = scheduler._create_taskstate_from_graph(
                     dsk=graph,
                     keys=keys,
-                    ordered=dict(zip(graph, range(len(graph)), strict=True)),
+                    ordered=submitted.ordered(graph),
                     user_priority=0,
                     actors=actor,
                     annotations_by_type={},
@@ -238,6 +269,10 @@ class _Task:
         """Make a graph of it."""
         return {self._key: keep(self._key, self._spec, self._dependencies)}
 
+    def ordered(self, graph: dict[Any, Any]) -> dict[Any, int]:
+        """Give its place in the order."""
+        return {self._key: 0}
+
     def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
         """Have it taken as it is: nobody does."""
         return None
@@ -269,6 +304,10 @@ class _Calls:
             for key, pickled, needs in self._calls.tasks()
         }
 
+    def ordered(self, graph: dict[Any, Any]) -> dict[Any, int]:
+        """Give the places of the keys in the order."""
+        return dict(zip(graph, range(len(graph)), strict=True))
+
     def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
         """Have them taken by what keeps the scheduler's state elsewhere, if anything does.
 
@@ -277,7 +316,48 @@ class _Calls:
         dict or None
             What there is to say in the event; None if they are to be tasks like others.
         """
-        method = vars(scheduler).get(GRAPH_STATE.attribute)
-        take = getattr(getattr(method, "__self__", None), "take_calls", None)
-        metrics: dict[str, float] | None = None if take is None else take(self._calls, **update)
-        return metrics
+        return _taken("take_calls", self._calls, scheduler, update)
+
+
+class _Graph:
+    """A graph that was submitted.
+
+    Parameters
+    ----------
+    graph : TaskGraph
+        The graph.
+    """
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self._graph = graph
+        self._order: dict[Any, int] = {}
+
+    def __str__(self) -> str:
+        return f"Graph of {len(self._graph)} tasks"
+
+    def names(self) -> set[Any]:
+        """Give the keys that the client wants."""
+        keys = codec.unpack(self._graph.keys())
+        return {keys[number] for number in self._graph.wanted()}
+
+    def graph(self) -> dict[Any, Any]:
+        """Make a graph of tasks."""
+        tasks, self._order, _ = tasks_of(self._graph, codec.unpack(self._graph.keys()))
+        return tasks
+
+    def ordered(self, graph: dict[Any, Any]) -> dict[Any, int]:
+        """Give the places of the keys of a graph that was made in the order."""
+        return self._order
+
+    def taken_whole(self, scheduler: Any, update: dict[str, Any]) -> dict[str, float] | None:
+        """Have it taken by what keeps the scheduler's state elsewhere, as calls are."""
+        return _taken("take_graph", self._graph, scheduler, update)
+
+
+def _taken(
+    way: str, submitted: Any, scheduler: Any, update: dict[str, Any]
+) -> dict[str, float] | None:
+    method = vars(scheduler).get(GRAPH_STATE.attribute)
+    take = getattr(getattr(method, "__self__", None), way, None)
+    metrics: dict[str, float] | None = None if take is None else take(submitted, **update)
+    return metrics

@@ -9,6 +9,7 @@ mod calls_write;
 mod decode;
 mod encode;
 mod functions;
+mod graph_write;
 mod keys;
 mod scalars;
 mod spec_read;
@@ -206,6 +207,18 @@ impl Codec {
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let written = calls_write::calls(self, task, keys, calls, parse)?;
         Ok(written.map(|written| PyBytes::new(task.py(), &written)))
+    }
+
+    #[doc = stub_doc!("Codec.encode_graph")]
+    fn encode_graph<'py>(
+        &self,
+        graph: &Bound<'py, PyDict>,
+        ordered: &Bound<'py, PyDict>,
+        wanted: &Bound<'py, PyAny>,
+        pickle: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let written = graph_write::graph(self, graph, ordered, wanted, pickle)?;
+        Ok(written.map(|written| PyBytes::new(graph.py(), &written)))
     }
 
     #[doc = stub_doc!("Codec.statistics")]

@@ -100,20 +100,23 @@ impl Core {
         };
         let graphs = graphs_of_calls(&calls, &spans, &of).map_err(|_| malformed())?;
         let stimulus = Arc::from(stimulus);
-        let mut core = self.core();
-        let (mut new, mut collided) = (0, 0);
-        for graph in graphs {
-            let outcome = core.handle_graph(&graph, &stimulus, now_s);
-            if let GraphOutcome::Accepted {
-                new_tasks,
-                collisions,
-            } = outcome.map_err(refusal)?
-            {
-                new += new_tasks;
-                collided += collisions;
+        // A million take seconds, in which other threads have work, too. Nobody else changes the
+        // state meanwhile: that is for this thread, and the engine is kept away.
+        py.detach(|| {
+            let (mut new, mut collided) = (0, 0);
+            for graph in graphs {
+                let outcome = self.core().handle_graph(&graph, &stimulus, now_s);
+                if let GraphOutcome::Accepted {
+                    new_tasks,
+                    collisions,
+                } = outcome.map_err(refusal)?
+                {
+                    new += new_tasks;
+                    collided += collisions;
+                }
             }
-        }
-        Ok((new, collided))
+            Ok((new, collided))
+        })
     }
 }
 

@@ -9,10 +9,12 @@ mod inherit;
 mod live;
 mod looks;
 mod messages;
+mod task_graph;
 mod views;
 
 pub(crate) use calls::TaskCalls;
 pub use live::gone_groups;
+pub(crate) use task_graph::TaskGraph;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

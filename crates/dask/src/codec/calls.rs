@@ -186,13 +186,7 @@ impl<'a> Call<'a> {
         let Some((count, mut reader)) = self.dependency_items() else {
             return Vec::new();
         };
-        (0..count)
-            .map_while(|_| {
-                let mut writer = Writer::default();
-                write_plain(&mut reader, &mut writer, NESTING_MAX)?;
-                Some(writer.into_bytes())
-            })
-            .collect()
+        (0..count).map_while(|_| plain_key(&mut reader)).collect()
     }
 
     /// How many keys it depends on, and where they begin; `None` if that is no frozen set of keys
@@ -290,6 +284,13 @@ fn pickle(prefix: &[u8], pieces: &[Piece<'_>], key: &str, own: &[u8]) -> Option<
     parts.for_each(|part| pickle.extend_from_slice(part));
     pickle.extend_from_slice(tail);
     Some(pickle)
+}
+
+/// Msgpack of a key as it travels, of how it is written in a payload; `None` if it is no key
+pub(super) fn plain_key(reader: &mut Reader<'_>) -> Option<Vec<u8>> {
+    let mut writer = Writer::default();
+    write_plain(reader, &mut writer, NESTING_MAX)?;
+    Some(writer.into_bytes())
 }
 
 /// Writes a key as it travels, of how it is written in a payload: a tuple has a tag there

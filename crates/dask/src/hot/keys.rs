@@ -57,6 +57,41 @@ pub(super) fn group_of(key: &[u8]) -> Option<String> {
     (group.len() != 32 || !group.bytes().all(is_hex)).then_some(group)
 }
 
+/// Group and prefix of a key, given the msgpack of it, likewise; a tuple is of the group that its
+/// first item names. What is equal to a number of another kind is for Python, too
+pub(super) fn names_of(msgpack: &[u8]) -> Option<(String, String)> {
+    let mut reader = Reader::new(msgpack);
+    match reader.token().ok()? {
+        Token::Str(text) => {
+            let group = group_of(text)?;
+            Some((group.clone(), group))
+        }
+        Token::Array(count) => {
+            let Ok(Token::Str(first)) = reader.token() else {
+                return None;
+            };
+            let prefix = group_of(first)?;
+            for _ in 1..count {
+                pass_plain(&mut reader, NESTING_MAX)?;
+            }
+            Some((std::str::from_utf8(first).ok()?.to_owned(), prefix))
+        }
+        _ => None,
+    }
+}
+
+/// Passes a part of a key that is text, a whole number, or a tuple of these
+fn pass_plain(reader: &mut Reader<'_>, nesting_left: u32) -> Option<()> {
+    match reader.token().ok()? {
+        Token::Str(_) | Token::Int(_) | Token::Uint(_) => Some(()),
+        Token::Array(count) => {
+            let nesting_left = nesting_left.checked_sub(1)?;
+            (0..count).try_for_each(|_| pass_plain(reader, nesting_left))
+        }
+        _ => None,
+    }
+}
+
 /// A key that came as text; None if such a text stands for another key
 pub(super) fn of_text(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     (text.first() != Some(&0) && std::str::from_utf8(text).is_ok()).then_some(Cow::Borrowed(text))
@@ -75,6 +110,9 @@ pub(super) fn write(writer: &mut Writer, key: &[u8]) -> Result<(), Unsayable> {
     writer.extend(&bytes.ok_or(Unsayable)?);
     Ok(())
 }
+
+/// Keys nest less than this
+const NESTING_MAX: u32 = 32;
 
 /// Begins the text of a key that msgpack has no form for
 pub(super) const ODD: &str = "\0\u{100}";

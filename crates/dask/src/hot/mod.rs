@@ -6,6 +6,7 @@
 //! order in which the core made them.
 
 mod calls;
+mod graphs;
 mod incoming;
 mod keys;
 mod outgoing;
@@ -21,6 +22,7 @@ use crate::scheduler::{
     Spec, TaskFinished,
 };
 pub use calls::{CallGraph, depend_on_what_is_known, graphs_of_calls, groups_of_calls};
+pub use graphs::{graph_of_tasks, groups_of_tasks, keys_are_texts, needs_are_known};
 use incoming::{Finished, Incoming, Submit};
 pub use keys::{is_sayable, key_of};
 use outgoing::Unsayable;
@@ -436,7 +438,7 @@ impl Streams {
         now_s: f64,
     ) -> Result<(), EventError> {
         let span = self.spans.get(&submit.group).and_then(Option::as_deref);
-        let spec = specs::write(submit.spec, span, &submit.dependencies);
+        let spec = specs::write(submit.spec, span, Some(&submit.dependencies));
         let group: Arc<str> = Arc::from(submit.group.as_str());
         let count = submit.dependencies.len() as u32;
         let keys = std::iter::once(&submit.key).chain(&submit.dependencies);

@@ -11,11 +11,12 @@ use crate::codec::header;
 use crate::msgpack::{Reader, Token, Writer};
 use crate::scheduler::Spec;
 
-/// Writes the whole spec of a task that was submitted
+/// Writes the whole spec of a task that was submitted; without dependencies, somebody else has to
+/// load it to know what it is
 pub(super) fn write<K: AsRef<[u8]>>(
     pickle: &[u8],
     span: Option<&str>,
-    dependencies: &[K],
+    dependencies: Option<&[K]>,
 ) -> Result<Vec<u8>, Unsayable> {
     let frame = header::of_pickle(&[pickle])?;
     let mut writer = Writer::with_capacity(frame.len() + SPEC_BYTES);
@@ -24,10 +25,15 @@ pub(super) fn write<K: AsRef<[u8]>>(
         Some(span) => writer.str(span)?,
         None => writer.nil(),
     }
-    writer.array(dependencies.len())?;
-    dependencies
-        .iter()
-        .try_for_each(|key| keys::write(&mut writer, key.as_ref()))?;
+    match dependencies {
+        Some(dependencies) => {
+            writer.array(dependencies.len())?;
+            dependencies
+                .iter()
+                .try_for_each(|key| keys::write(&mut writer, key.as_ref()))?;
+        }
+        None => writer.nil(),
+    }
     writer.bin(frame.as_bytes())?;
     Ok(writer.into_bytes())
 }
@@ -58,7 +64,7 @@ pub fn whole(spec: &Spec, key: &[u8]) -> Option<Vec<u8>> {
         .iter()
         .map(|key| keys::of_msgpack(key))
         .collect();
-    write(&pickle, shared.span, &dependencies).ok()
+    write(&pickle, shared.span, Some(&dependencies)).ok()
 }
 
 fn read_whole<'a>(spec: &'a [u8], frames: &mut Frames) -> Option<Option<&'a str>> {

@@ -20,7 +20,7 @@ from backhaul.dask.scheduler_core.streams import spec_payload
 from backhaul.dask.scheduler_core.submitted import note_collisions
 
 if TYPE_CHECKING:
-    from backhaul._native import TaskCalls
+    from backhaul._native import TaskCalls, TaskGraph
     from backhaul.dask.scheduler_core.live import LiveCore
 
 __all__ = ["Handlers"]
@@ -227,17 +227,33 @@ class Handlers:
             note_collisions(collisions)
         return {"tasks": len(dsk), "new_tasks": new_tasks, "key_collisions": collisions}
 
-    def calls(
-        self, calls: TaskCalls, groups: list[tuple[str, str]], update: dict[str, Any]
+    def whole(
+        self,
+        submitted: TaskCalls | TaskGraph,
+        knows_needs: Callable[[Any], bool],
+        take: Callable[..., tuple[int, int]],
+        groups: dict[str, tuple[str, Any]],
+        update: dict[str, Any],
     ) -> dict[str, float] | None:
-        """Take many calls of a function; None if they are for Dask, or for `graph`."""
+        """Take what stays bytes; None if it is for Dask, or for `graph`.
+
+        Parameters
+        ----------
+        submitted : TaskCalls or TaskGraph
+            What a client sent.
+        knows_needs, take : callable
+            Tells whether the core knows what it needs; has the core take it.
+        groups : dict
+            By name of each group, its prefix and one of its keys.
+        update : dict
+            What `distributed.Scheduler._create_taskstate_from_graph` is told besides.
+        """
         live = self._live
         with live.alone():
             # What is lost is cancelled as Dask does that.
-            if not live.core.knows_needs(calls):
+            if not knows_needs(submitted):
                 return None
-            observed = {name: (name, key) for name, key in groups}
-            span_of = live.spans.observe(observed, update["span_metadata"], update["code"])
+            span_of = live.spans.observe(groups, update["span_metadata"], update["code"])
             if not live.is_active:
                 return None
             live.know_client(update["client"])
@@ -245,10 +261,10 @@ class Handlers:
                 live.streams.note_spans(span_of)
             submitting = update["submitting_task"]
             new_tasks, collisions = live.call(
-                live.core.handle_calls,
+                take,
                 update["stimulus_id"],
                 update["start"],
-                calls,
+                submitted,
                 spans=list(span_of.items()),
                 client=update["client"],
                 submitting_task=None if submitting is None else live.texts.text(submitting),
@@ -257,7 +273,7 @@ class Handlers:
             live.send()
             if collisions:
                 note_collisions(collisions)
-            return {"tasks": len(calls), "new_tasks": new_tasks, "key_collisions": collisions}
+            return {"tasks": len(submitted), "new_tasks": new_tasks, "key_collisions": collisions}
 
     # Workers
 

@@ -20,7 +20,8 @@ class KeyTexts:
 
     Tuples and numbers get a text that no key in use begins with, for as long as they are
     known: their msgpack, one character for each byte, so that they can be sent without Python
-    (``crates/dask/src/hot/keys.rs``). Equal keys, such as 1 and 1.0, have one.
+    (``crates/dask/src/hot/keys.rs``). Equal keys, such as 1 and 1.0, have one. Those of a graph
+    that became no Python objects are not noted: their texts are made again.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,11 @@ class KeyTexts:
         self._keys: dict[str, Any] = {}
         #: Whether there was a key without such a form
         self.has_odd = False
+        self._has_packed = False
+
+    def expect_packed(self, expected: bool) -> None:
+        """Note whether there are keys that are no texts and not noted here."""
+        self._has_packed = expected
 
     def text(self, key: Any) -> str:
         """Give the text of a key, which is noted if it is new."""
@@ -45,33 +51,30 @@ class KeyTexts:
         if type(key) is str and not key.startswith(_MARK):
             return key
         try:
-            return self._texts.get(key)
-        except TypeError:
+            text = self._texts.get(key)
+            return _packed(key) if text is None and self._has_packed else text
+        except Exception:  # Whatever msgpack has against it
             return None
 
     def key(self, text: str) -> Any:
-        """Give the key of a text."""
-        return self._keys.get(text, text)
-
-    def recalled(self, text: str) -> Any:
-        """Give the key of a text that may stand for no task any more."""
-        if text in self._keys or not text.startswith(_MARK) or text.startswith(_ODD):
-            return self.key(text)
+        """Give the key of a text, which may stand for no task any more."""
+        known = self._keys.get(text)
+        if known is not None or not text.startswith(_MARK) or text.startswith(_ODD):
+            return text if known is None else known
         return codec.unpack(text[len(_MARK) :].encode("latin-1"))
 
     @property
     def are_keys(self) -> bool:
         """Whether each text in use is its key."""
-        return not self._keys
+        return not (self._keys or self._has_packed)
 
     def translated(self, value: Any) -> Any:
         """Put keys in the place of a text, of those in a list, or of those that a dict is by."""
-        known = self._keys
         if type(value) is str:
-            return known.get(value, value)
+            return self.key(value)
         if type(value) is list:
-            return [known.get(text, text) for text in value]
-        return {known.get(text, text): one for text, one in value.items()}
+            return [self.key(text) for text in value]
+        return {self.key(text): one for text, one in value.items()}
 
     def forget(self, text: str) -> None:
         """Let go of a text that stands for no task any more."""
@@ -81,7 +84,7 @@ class KeyTexts:
 
     def _made(self, key: Any) -> str:
         try:
-            text = _MARK + codec.pack(key).decode("latin-1")
+            text = _packed(key)
         except Exception:  # Whatever msgpack has against it
             text = _ODD
         if text == _ODD or text in self._keys:
@@ -90,3 +93,20 @@ class KeyTexts:
             while text in self._keys:
                 text += "'"
         return text
+
+
+def _packed(key: Any) -> str:
+    return _MARK + str(codec.pack(_canonical(key)).decode("latin-1"))
+
+
+def _canonical(key: Any) -> Any:
+    """Give the one of equal keys that has whole numbers where it can."""
+    if isinstance(key, tuple):
+        return tuple(map(_canonical, key))
+    if isinstance(key, (bool, float)) and key == (whole := int(key)) and abs(whole) < _EXACT_MAX:
+        return whole
+    return key
+
+
+#: Below it each whole number is a float
+_EXACT_MAX = 1 << 53

@@ -17,8 +17,9 @@ from typing import Any
 
 from distributed import Scheduler
 
-from backhaul._native import SchedulerCore, TaskCalls
+from backhaul._native import SchedulerCore, TaskCalls, TaskGraph
 from backhaul.dask import in_flight, small_results
+from backhaul.dask.codec import codec
 from backhaul.dask.config import switched_on
 from backhaul.dask.instance_patches import GRAPH_STATE
 from backhaul.dask.private import ToPickle, monotonic, time
@@ -295,7 +296,25 @@ class LiveCore:
         groups = calls.groups()
         if groups is None or not (self.is_active or self.adopt()):
             return None
-        return self._handlers.calls(calls, groups, update)
+        core = self.core
+        observed = {name: (name, key) for name, key in groups}
+        return self._handlers.whole(calls, core.knows_needs, core.handle_calls, observed, update)
+
+    def take_graph(self, graph: TaskGraph, **update: Any) -> dict[str, float] | None:
+        """Take a graph of which nothing is asked besides, likewise."""
+        groups = graph.groups()
+        if groups is None or not (self.is_active or self.adopt()):
+            return None
+        core = self.core
+
+        def take(*args: Any, **kwargs: Any) -> tuple[int, int]:
+            # Not before, as what was there may only now be forgotten.
+            if not graph.are_texts():
+                self.texts.expect_packed(True)
+            return core.handle_task_graph(*args, **kwargs)
+
+        observed = {name: (prefix, codec.unpack(key)) for name, prefix, key in groups}
+        return self._handlers.whole(graph, core.knows_needs_of_graph, take, observed, update)
 
     # What the core is told, and what it says
 
@@ -405,6 +424,7 @@ class LiveCore:
         # Not before what was left to say of it is said
         if self.is_active and not core.task_count():
             self.raised.clear()
+            self.texts.expect_packed(False)
 
     def _translate(self, message: dict[str, Any]) -> None:
         """Bring a message of the core to the form that Dask sends."""

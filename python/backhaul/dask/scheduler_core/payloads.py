@@ -27,7 +27,7 @@ class LivePayloads:
 
     def key(self, text: str) -> Any:
         """Give the key of a text, which may be that of a task that is gone."""
-        return self._live.texts.recalled(text)
+        return self._live.texts.key(text)
 
     def run_spec(self, text: str, payload: bytes) -> Any:
         """Give what a task runs."""
@@ -52,9 +52,9 @@ class LivePayloads:
 
 def past_transitions(live: LiveCore) -> list[Transition]:
     """Give the core's last transitions as Dask's, the oldest first; none says what it led to."""
-    recalled = live.texts.recalled
+    key_of = live.texts.key
     make: Any = Transition
     return [
-        make(recalled(text), start, finish, {}, stimulus_id, at)
+        make(key_of(text), start, finish, {}, stimulus_id, at)
         for text, start, finish, stimulus_id, at in live.core.recent_transitions()
     ]

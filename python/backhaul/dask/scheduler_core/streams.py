@@ -10,6 +10,7 @@ do in Python follows within half a second, and is done before the state leaves t
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -370,12 +371,14 @@ def submitted_task(key: Any, payload: bytes) -> tuple[Any, str | None]:
 
     Returns
     -------
-    tuple of Task and (str or None)
-        The task, which nobody has looked into.
+    tuple of GraphNode and (str or None)
+        The task; a call, nobody has looked into.
     """
     span_id, dependencies, frame = msgpack.unpackb(payload, use_list=False)
-    header = msgpack.unpackb(frame, use_list=False)
-    return keep(key, header["pickled-obj"], dependencies), span_id
+    pickled = msgpack.unpackb(frame, use_list=False)["pickled-obj"]
+    # Of what is no call that is all that is known.
+    task = pickle.loads(pickled) if dependencies is None else keep(key, pickled, dependencies)
+    return task, span_id
 
 
 def _is_ours(stream: Any) -> bool:

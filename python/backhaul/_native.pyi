@@ -1637,8 +1637,17 @@ class SchedulerCore:
             Address of the worker, or name of the client; of ``queued`` nothing.
         """
 
-    def keys_in(self, name: str, of: str) -> list[str]:
-        """List the keys of its tasks."""
+    def keys_in(self, name: str, of: str, keys_max: int | None = None) -> list[str]:
+        """List the keys of its tasks, in its order, or the first of them."""
+
+    def task_value(self, key: str, name: str) -> Any:
+        """Say one attribute of a task, as `task` does.
+
+        Raises
+        ------
+        KeyError
+            If there is no such task.
+        """
 
     def is_in(self, name: str, of: str, key: str) -> bool:
         """Tell whether a task is one of them."""

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use backhaul_dask::scheduler::TaskSet;
-use pyo3::exceptions::PyValueError;
+use backhaul_dask::scheduler::{TaskSet, TaskValue};
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use super::views::{group, prefix};
+use super::messages::priority;
+use super::views::{group, prefix, task};
 use super::{Core, refusal, text_of, texts_of};
 
 /// Occupancy in seconds, bytes to fetch, and tasks that are processing by prefix
@@ -38,10 +39,37 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.keys_in")]
-    fn keys_in(&self, name: &str, of: &str) -> PyResult<Vec<String>> {
+    #[pyo3(signature = (name, of, keys_max = None))]
+    fn keys_in(&self, name: &str, of: &str, keys_max: Option<usize>) -> PyResult<Vec<String>> {
         let set = task_set(name, of)?;
-        let keys = self.core().keys_in(set).map_err(refusal)?;
+        let keys_max = keys_max.unwrap_or(usize::MAX);
+        let keys = self.core().keys_in(set, keys_max).map_err(refusal)?;
         Ok(texts_of(&keys))
+    }
+
+    #[doc = stub_doc!("SchedulerCore.task_value")]
+    fn task_value<'py>(
+        &self,
+        py: Python<'py>,
+        key: &str,
+        name: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let value = self.core().task_value(key.as_bytes(), name);
+        let Some(value) = value else {
+            let view = self.core().task_view(key.as_bytes());
+            let view = view.ok_or_else(|| PyKeyError::new_err(key.to_owned()))?;
+            return task(py, &view)?.as_any().get_item(name);
+        };
+        Ok(match value {
+            TaskValue::Nothing => py.None().into_bound(py),
+            TaskValue::Number(number) => number.into_pyobject(py)?.into_any(),
+            TaskValue::Flag(flag) => flag.into_pyobject(py)?.to_owned().into_any(),
+            TaskValue::Text(text) => PyString::new(py, &text).into_any(),
+            TaskValue::State(state) => PyString::new(py, state.name()).into_any(),
+            TaskValue::Priority(one) => priority(&one).into_pyobject(py)?.into_any(),
+            TaskValue::Keys(keys) => texts_of(&keys).into_pyobject(py)?.into_any(),
+            TaskValue::Names(names) => strings(&names).into_pyobject(py)?.into_any(),
+        })
     }
 
     #[doc = stub_doc!("SchedulerCore.is_in")]

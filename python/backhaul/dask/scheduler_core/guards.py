@@ -12,7 +12,7 @@ All of this is for the thread of the event loop. Another thread has that one loo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.private import (
@@ -20,15 +20,18 @@ from backhaul.dask.private import (
     SchedulerState,
     TaskGroup,
     TaskPrefix,
+    TaskState,
     WorkerState,
 )
+from backhaul.dask.scheduler_core.lazy_sets import TasksIn
 from backhaul.dask.scheduler_core.refusals import may_stay
-from backhaul.dask.scheduler_core.views import TasksIn, Views, raw_reader
+from backhaul.dask.scheduler_core.task_views import ATTRIBUTES, TasksOfCore, TaskViews
+from backhaul.dask.scheduler_core.views import Views, raw_reader
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
 
-__all__ = ["Guards", "TasksOfCore"]
+__all__ = ["Guards"]
 
 #: Attributes of the state that are in the core, whatever they hold
 _STATE = ("transition_log",)
@@ -44,6 +47,7 @@ _LOADS = {
 _CHANGES_MORE = (
     "add_resources",
     "close",
+    "new_task",
     "remove_worker",
     "restart_workers",
     "transitions",
@@ -72,76 +76,6 @@ _COUNTS_OF_PREFIXES = (
 )
 
 
-class TasksOfCore(Mapping[Any, Any]):
-    """In the place of ``Scheduler.tasks``: which tasks there are; a look at one is an escape.
-
-    Parameters
-    ----------
-    live : LiveCore
-        Whose tasks. Once it has escaped, they are the scheduler's.
-    """
-
-    def __init__(self, live: LiveCore) -> None:
-        self._live = live
-
-    def __contains__(self, key: object) -> bool:
-        live = self._live
-        if not live.is_active:
-            return key in live.scheduler.tasks
-        if not live.home.is_here():
-            return live.home.do(lambda: key in self)
-        return live.has_task(key)
-
-    def __len__(self) -> int:
-        live = self._live
-        if not live.is_active:
-            return len(live.scheduler.tasks)
-        if not live.home.is_here():
-            return live.home.do(lambda: len(self))
-        live.forget_gone()
-        return live.core.task_count()
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        if key not in self:
-            return default
-        return self[key]
-
-    def __getitem__(self, key: Any) -> Any:
-        if key not in self:
-            raise KeyError(key)
-        return self._escaped("tasks[…]")[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._all("iter(tasks)"))
-
-    # Those of a dict, which another thread can copy at once while it changes.
-
-    def keys(self) -> Any:
-        return self._all("tasks.keys()").keys()
-
-    def values(self) -> Any:
-        return self._all("tasks.values()").values()
-
-    def items(self) -> Any:
-        return self._all("tasks.items()").items()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._escaped(f"tasks.{name}"), name)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._escaped("tasks[…] = …")[key] = value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._escaped("del tasks[…]")[key]
-
-    def _all(self, what: str) -> Any:
-        return self._escaped(what) if len(self) else {}
-
-    def _escaped(self, what: str) -> Any:
-        self._live.escape(what)
-        return self._live.scheduler.tasks
-
-
 class Guards:
     """The classes that objects of one scheduler have while the core runs.
 
@@ -166,6 +100,8 @@ class Guards:
             TaskPrefix, [(name, self._counted) for name in _COUNTS_OF_PREFIXES]
         )
         self.views = Views(live, group_class=self._group, prefix_class=self._prefix)
+        task = self._class(TaskState, [(name, self._of_task) for name in ATTRIBUTES])
+        self.task_views = TaskViews(live, self.views, task)
 
     def guard(self) -> None:
         """Change the classes of the scheduler, its workers and its clients."""
@@ -225,6 +161,7 @@ class Guards:
             one.__class__ = own
         self._guarded.clear()
         self.views.release()
+        self.task_views.release()
 
     def _change(self, one: Any, to: type) -> None:
         self._guarded.append((one, type(one)))
@@ -347,6 +284,19 @@ class Guards:
             else:
                 self.views.refresh_prefix(one)
             return here(one)
+
+        return self._property(name, read, self._touch(own, name).fset)
+
+    def _of_task(self, own: type, name: str) -> property:
+        here = raw_reader(own, name)
+        live = self._live
+
+        def read(task: Any) -> Any:
+            live.look()
+            try:
+                return self.task_views.read(task, name)
+            except KeyError:
+                return here(task)
 
         return self._property(name, read, self._touch(own, name).fset)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from dask.utils import key_split
 from distributed import Client, Scheduler, SchedulerPlugin, wait
+from distributed.diagnostics.progress import MultiProgress, Progress
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 from distributed.utils_test import gen_test, inc, slowinc
 
@@ -415,3 +416,41 @@ async def test_who_goes_through_more_tasks_than_a_few_escapes() -> None:
         assert core.is_active, core.escapes
         assert len({ts.key for ts in wants}) == 1500
         assert core.escapes == {"wants_what of 1000 tasks": 1}
+
+
+@gen_test()
+async def test_a_progress_bar_hears_of_what_ends() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(slowinc, range(40), delay=0.005)
+        total = c.submit(add, *futures)
+        await wait(futures[:3])
+        progress = MultiProgress([total.key], scheduler=s)
+        await progress.setup()
+        assert {name: len(keys) for name, keys in progress.all_keys.items()}["add"] == 1
+        assert progress.name in s.plugins
+        assert await total == sum(range(1, 41))
+        while progress.status != "finished":
+            await asyncio.sleep(0.01)
+        assert not any(progress.keys.values())
+        assert progress.name not in s.plugins
+        assert core.is_active, core.escapes
+
+
+@pytest.mark.parametrize("end", ["fails", "is forgotten"])
+@gen_test()
+async def test_a_progress_bar_of_what_fails_or_is_forgotten_ends(end: str) -> None:
+    async with cluster() as (c, s, core, _):
+        slow = c.map(slowinc, range(20), delay=0.02)
+        bad = c.submit(fail_on, 3) if end == "fails" else c.submit(slowinc, 7, delay=0.3)
+        behind = c.submit(add, *slow, bad)
+        progress = Progress([behind.key], scheduler=s)
+        while behind.key not in s.tasks:
+            await asyncio.sleep(0.001)
+        await progress.setup()
+        if end == "is forgotten":
+            behind.release()
+            del bad
+        while progress.status is None:
+            await asyncio.sleep(0.01)
+        assert progress.status == "error" if end == "fails" else core.is_active
+        assert progress.name not in s.plugins

@@ -8,6 +8,7 @@ use super::core::SchedulerCore;
 use super::error::EventError;
 use super::ids::{TaskId, WorkerId};
 use super::ordered_set::OrderedSet;
+use super::recent::PastTransition;
 use super::stimuli::EndedRun;
 use super::task::{Key, Priority, TaskState};
 use super::views::{GroupView, PrefixView};
@@ -27,6 +28,26 @@ pub enum TaskSet<'a> {
     WantsWhat(&'a str),
     /// `SchedulerState.queued`
     Queued,
+}
+
+/// What those who watch want to hear of
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Watched {
+    /// Nobody does
+    Nothing,
+    /// Runs that end well
+    Runs,
+    /// And tasks that fail or are forgotten
+    Ends,
+}
+
+/// What those who watch are to hear of
+#[derive(Clone, Debug)]
+pub enum Noted {
+    /// A run that ended well and counted
+    Ended(EndedRun),
+    /// A task that failed or was forgotten
+    Moved(PastTransition),
 }
 
 /// One attribute of a task
@@ -218,20 +239,19 @@ impl SchedulerCore {
         })
     }
 
-    /// Begins to note runs that end well, or stops
-    pub fn note_ended_runs(&mut self, note: bool) {
-        self.ended_runs = note.then(|| self.take_ended_runs());
+    /// Begins to note this for those who watch
+    pub fn watch(&mut self, watched: Watched) {
+        self.watched = watched;
     }
 
-    /// How many runs were noted since they were last taken
-    pub fn ended_run_count(&self) -> usize {
-        self.ended_runs.as_ref().map_or(0, Vec::len)
+    /// How much was noted since it was last taken
+    pub fn noted_count(&self) -> usize {
+        self.noted.len()
     }
 
-    /// Takes the runs that ended well since the last call
-    pub fn take_ended_runs(&mut self) -> Vec<EndedRun> {
-        let ended = self.ended_runs.as_mut();
-        ended.map(std::mem::take).unwrap_or_default()
+    /// Takes what was noted since the last call
+    pub fn take_noted(&mut self) -> Vec<Noted> {
+        std::mem::take(&mut self.noted)
     }
 
     /// The state of a task

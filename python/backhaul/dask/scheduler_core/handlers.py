@@ -370,7 +370,7 @@ class Handlers:
                 run = {"cause": key, "worker": worker, "stimulus_id": stimulus_id, **message}
                 run.update(exception=exception, traceback=traceback)
                 run.update(exception_text=exception_text, traceback_text=traceback_text)
-                live.watchers.tell_erred(key, run)
+                live.watchers.tell_erred(text, run)
             window = live.window
             if window is not None and core.has_any("queued"):
                 window.refill(worker, stimulus_id, now_s)

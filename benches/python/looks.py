@@ -7,6 +7,7 @@ processes, and a page is open in one more, which reads what the page sends as a 
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import statistics
 import subprocess
@@ -19,7 +20,8 @@ from operator import neg
 from typing import Any
 
 import click
-from distributed import Client, LocalCluster, Scheduler, wait
+from distributed import Client, Future, LocalCluster, Scheduler, wait
+from distributed.diagnostics.progressbar import TextProgressBar
 from tornado.httpclient import HTTPRequest
 from tornado.ioloop import IOLoop
 from tornado.websocket import websocket_connect
@@ -37,12 +39,14 @@ _POLL_S = 0.5
 #: Pages of Dask's dashboard by what they are called here
 _PAGES = {"page": "/status", "workers": "/workers", "progress": "/individual-progress"}
 
+_ALL = ("none", "page", "metrics", "poll", "bar")
+
 
 @click.command("looks")
 @click.option(
     "--look",
     "looks",
-    type=ListType(("none", *_PAGES, "metrics", "poll"), all=("none", "page", "metrics", "poll")),
+    type=ListType((*_ALL, *_PAGES), all=_ALL),
     default="all",
 )
 @click.option("--tasks", type=click.IntRange(1), default=20_000, show_default=True)
@@ -76,6 +80,8 @@ def _measure(look: str, tasks: int, repetitions: int) -> tuple[list[float], dict
         for number in range(repetitions + 1):
             began = time.perf_counter()
             futures = client.map(neg, range(tasks), key=f"neg-{number}")
+            if look == "bar":
+                _show_progress(futures, client)
             wait(futures)
             took_us.append((time.perf_counter() - began) / tasks * 1e6)
             del futures
@@ -91,7 +97,7 @@ def _measure(look: str, tasks: int, repetitions: int) -> tuple[list[float], dict
 def _looking(look: str, scheduler: Scheduler, client: Client) -> Iterator[None]:
     server: Any = scheduler.http_server
     address = f"http://127.0.0.1:{server.port}"
-    if look == "none":
+    if look in ("none", "bar"):
         yield
     elif look in _PAGES:
         command = [sys.executable, "-m", __name__, address + _PAGES[look]]
@@ -121,6 +127,15 @@ def _again_and_again(ask: Callable[[], object]) -> Iterator[None]:
     finally:
         end.set()
         thread.join()
+
+
+def _show_progress(futures: list[Future[Any]], client: Client) -> None:
+    """Show a progress bar until all is done, to nobody."""
+    keys = [future.key for future in futures]
+    scheduler: Any = client.scheduler
+    with contextlib.redirect_stdout(io.StringIO()):
+        bar: Any = TextProgressBar(keys, scheduler=scheduler.address, start=False)
+        client.sync(bar.listen)
 
 
 def _poll(client: Client) -> None:

@@ -83,11 +83,16 @@ def of_workers(s: Scheduler) -> list[Any]:
     ] + [[cs.client_key, len(cs.wants_what)] for cs in s.clients.values()]
 
 
+def needs(group: Any) -> set[str]:
+    """Look at the groups that one depends on."""
+    return {other.name for other in group.dependencies}
+
+
 def of_groups(s: Scheduler) -> list[Any]:
     """Look at groups and prefixes."""
     return [
         [
-            [*counts(tg), tg.start, tg.stop, tg.done, tg.prefix.name, tg.span_id]
+            [*counts(tg), tg.start, tg.stop, tg.done, tg.prefix.name, tg.span_id, needs(tg)]
             for tg in s.task_groups.values()
         ],
         [

@@ -61,7 +61,7 @@ _OF_WORKERS = ("_has_what", "executing", "needs_what", "used_resources")
 #: Collections of tasks that workers have
 _TASKS_OF_WORKERS = ("processing", "long_running", "actors")
 
-_OF_GROUPS = ("dependencies", "last_worker", "last_worker_tasks_left")
+_OF_GROUPS = ("last_worker", "last_worker_tasks_left")
 
 #: What is counted of groups and prefixes, of groups, and of prefixes
 _COUNTS = ("_all_durations_us", "_duration_us", "_size", "_types", "nbytes_total", "states")
@@ -94,6 +94,7 @@ class Guards:
         self._client = self._class(ClientState, [("wants_what", self._tasks_in)])
         attributes: list[tuple[str, Any]] = [(name, self._touch) for name in _OF_GROUPS]
         attributes += [(name, self._counted) for name in _COUNTS_OF_GROUPS]
+        attributes.append(("dependencies", self._dependencies))
         self._group = self._class(TaskGroup, attributes)
         self._group.done = self._property("done", lambda group: live.core.is_group_done(group.name))
         self._prefix = self._class(
@@ -272,6 +273,17 @@ class Guards:
 
         # Nothing is looked at yet.
         return property(read, self._touch(own, name).fset)
+
+    def _dependencies(self, own: type, name: str) -> property:
+        touched = self._touch(own, name)
+        live = self._live
+
+        def read(group: Any) -> Any:
+            live.look()
+            found = self.views.dependencies(group)
+            return touched.__get__(group) if found is None else found
+
+        return self._property(name, read, touched.fset)
 
     def _counted(self, own: type, name: str) -> property:
         here = raw_reader(own, name)

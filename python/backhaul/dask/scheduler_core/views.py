@@ -103,6 +103,22 @@ class Views:
             fill_counts(group, said, read=_read_raw, write=_write_raw)
             fill_times(group, said, write=_write_raw)
 
+    def dependencies(self, group: Any) -> Any | None:
+        """Bring up to date which groups one depends on; None if one of them is gone."""
+        core = self._live.core
+        said = core.group(group.name)
+        if said is None or self.groups.get(group.name) is not group:
+            return _read_raw(group, "dependencies")
+        found = set()
+        for (name, _), serial in zip(said["dependencies"], said["dependency_serials"], strict=True):
+            other = core.group(name)
+            if other is None or other["serial"] != serial:
+                return None
+            found.add(self.group_named(name))
+        own = _read_raw(group, "dependencies")
+        refill(own, found)
+        return own
+
     def refresh_prefix(self, prefix: Any) -> None:
         """Bring up to date what is counted of a prefix."""
         said = self._live.core.prefix(prefix.name)

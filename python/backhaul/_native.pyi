@@ -1700,8 +1700,17 @@ class SchedulerCore:
             Address of the worker, or name of the client; of ``queued`` nothing.
         """
 
-    def keys_in(self, name: str, of: str) -> list[str]:
-        """List the keys of its tasks."""
+    def keys_in(self, name: str, of: str, keys_max: int | None = None) -> list[str]:
+        """List the keys of its tasks, in its order, or the first of them."""
+
+    def task_value(self, key: str, name: str) -> Any:
+        """Say one attribute of a task, as `task` does.
+
+        Raises
+        ------
+        KeyError
+            If there is no such task.
+        """
 
     def is_in(self, name: str, of: str, key: str) -> bool:
         """Tell whether a task is one of them."""
@@ -1727,11 +1736,14 @@ class SchedulerCore:
     def prefix(self, name: str) -> dict[str, Any] | None:
         """Say all attributes of a prefix, as `dump` does; None if it was never met."""
 
-    def note_ended_runs(self, note: bool) -> None:
-        """Begin to note which runs end well, or stop."""
+    def watch(self, name: str) -> None:
+        """Begin to note ``runs`` that end well, all ``ends``, or ``nothing``."""
 
-    def take_ended_runs(self) -> list[tuple[str, dict[str, Any]]]:
-        """Take those since the last call: the key, and what Dask tells plugins of them."""
+    def take_noted(self) -> list[tuple[str, str, str, dict[str, Any]]]:
+        """Take those since the last call: key, start, finish, and what Dask tells plugins besides.
+
+        Of what failed or is forgotten it is the stimulus alone.
+        """
 
     def worker_bytes(self, address: str) -> int:
         """Add up the bytes of the results that a worker holds."""

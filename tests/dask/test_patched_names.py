@@ -25,6 +25,7 @@ WRITES_STATE = {
     "scheduler_core/guards.py",
     "scheduler_core/replicas.py",
     "scheduler_core/spans.py",
+    "scheduler_core/task_views.py",
     "scheduler_core/views.py",
 }
 
@@ -107,7 +108,11 @@ OURS = {
     "scheduler_core/escape.py": {"writer"},
     "scheduler_core/graphs.py": {"groups", "number"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
-    "scheduler_core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
+    "scheduler_core/handlers.py": {
+        *("live.specs", "message", "parts", "place"),
+        # What is told of tasks
+        *("added", "run", "sizes"),
+    },
     # What the core has to say
     "scheduler_core/live.py": {
         "counts",

@@ -71,12 +71,10 @@ def test_the_main_thread_may_look_at_any_time() -> None:
                 while len(scheduler.tasks):
                     pass
         # They were looks at the core, which answers most of them.
-        assert core.adoptions > 5
-        assert set(core.escapes) == {
-            "tasks.keys()",
-            "tasks.values()",
-            "SchedulerState.transition_counter = …",
-        }
+        assert core.adoptions > 2
+        assert "SchedulerState.transition_counter = …" in core.escapes
+        # To validate the state is one, too.
+        assert len(core.escapes) <= 2, core.escapes
 
 
 @gen_test()

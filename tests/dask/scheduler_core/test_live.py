@@ -114,8 +114,6 @@ async def test_keys_that_are_no_texts() -> None:
 
 
 LOOKS: dict[str, Callable[[Scheduler], Any]] = {
-    "tasks": lambda s: dict(s.tasks),
-    "a task": lambda s: [s.tasks[key].state for key in list(s.tasks)[:1]],
     "validate_state": lambda s: s.validate_state(),
     "transition_log": lambda s: len(s.transition_log),
     "stealing": lambda s: s.extensions["stealing"].balance(),
@@ -123,6 +121,8 @@ LOOKS: dict[str, Callable[[Scheduler], Any]] = {
 
 #: Those that the core answers
 ANSWERED: dict[str, Callable[[Scheduler], Any]] = {
+    "tasks": lambda s: dict(s.tasks),
+    "a task": lambda s: [s.tasks[key].state for key in list(s.tasks)[:1]],
     "groups": lambda s: list(s.task_groups),
     "processing": lambda s: [len(ws.processing) for ws in s.workers.values()],
     "has_what": lambda s: [len(ws.has_what) for ws in s.workers.values()],
@@ -186,7 +186,7 @@ async def test_whoever_looks_all_the_time_pays_a_twentieth_for_it(
         while core.adoptions < 4:
             futures = c.map(inc, range(3), pure=False)
             assert await c.gather(futures) == [1, 2, 3]
-            assert len(s.tasks.values()) == 3
+            assert len(s.transition_log) > 0
             await c.cancel(futures)
             del futures
             while s.tasks:
@@ -274,7 +274,9 @@ async def test_errors_come_out_as_ever() -> None:
             await c.submit(inc, behind)
         assert core.is_active, core.escapes
         ts: Any = s.tasks[bad.key]
-        assert core.escapes == {"tasks[…]": 1}
+        core.escape("to compare")
+        same: Any = s.tasks[bad.key]
+        assert same is ts
         assert ts.state == "erred"
         assert isinstance(pickle.loads(ts.exception.frames[0]), ZeroDivisionError)
         assert ts.exception_text == "ZeroDivisionError('integer division or modulo by zero')"

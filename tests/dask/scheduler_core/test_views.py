@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 import pytest
 from dask.utils import key_split
 from distributed import Client, Scheduler, SchedulerPlugin, wait
+from distributed.diagnostics.progress import MultiProgress, Progress
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
+from backhaul.dask.private import TaskGroup, TaskPrefix, TaskState
 from tests.dask.scheduler_core.test_live import ENGINE, add, cluster
+
+#: All attributes of a task
+NAMES = [name for name in TaskState.__slots__ if name not in ("__weakref__", "_hash")]
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["python", "engine"])
@@ -78,11 +83,16 @@ def of_workers(s: Scheduler) -> list[Any]:
     ] + [[cs.client_key, len(cs.wants_what)] for cs in s.clients.values()]
 
 
+def needs(group: Any) -> set[str]:
+    """Look at the groups that one depends on."""
+    return {other.name for other in group.dependencies}
+
+
 def of_groups(s: Scheduler) -> list[Any]:
     """Look at groups and prefixes."""
     return [
         [
-            [*counts(tg), tg.start, tg.stop, tg.done, tg.prefix.name, tg.span_id]
+            [*counts(tg), tg.start, tg.stop, tg.done, tg.prefix.name, tg.span_id, needs(tg)]
             for tg in s.task_groups.values()
         ],
         [
@@ -101,9 +111,39 @@ def of_groups(s: Scheduler) -> list[Any]:
     ]
 
 
+def of_tasks(s: Scheduler) -> list[Any]:
+    """Look at all attributes of all tasks, and who has which."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Set):
+            return {plain(one) for one in value}
+        # Dask makes neither equal to another of its kind.
+        name = getattr(value, "address", None) or getattr(value, "client_key", None)
+        if name is None and isinstance(value, TaskGroup | TaskPrefix):
+            return f"group or prefix {value.name}"
+        return repr(value) if name is None else name
+
+    tasks = s.tasks
+    return [
+        [[key, [plain(getattr(tasks[key], name)) for name in NAMES]] for key in tasks],
+        [
+            {ts.key for ts in has}
+            for ws in s.workers.values()
+            for has in (ws.processing, ws.has_what, ws.long_running, ws.actors)
+        ],
+        {ts.key for ts in s.queued},
+        {ts.key: ts.group for ts in tasks.values()} and len(tasks),
+        {w: set(keys) for w, keys in s.get_processing().items()},
+        {w: set(keys) for w, keys in s.get_has_what().items()},
+        s.get_nbytes(),
+        s.get_task_status([*tasks, "nobody"]),
+        s.adaptive_target(),
+    ]
+
+
 def all_of(s: Scheduler) -> list[Any]:
     """Look at everything that the core answers."""
-    return [of_scheduler(s), of_workers(s), of_groups(s)]
+    return [of_scheduler(s), of_workers(s), of_groups(s), of_tasks(s)]
 
 
 @gen_test(timeout=120)
@@ -175,12 +215,18 @@ async def test_what_somebody_keeps_is_dasks_after_an_escape() -> None:
         assert prefix.states["memory"] == 0
 
 
+def any_task(s: Scheduler) -> Any:
+    """Look at the first task."""
+    return next(iter(s.tasks.values()))
+
+
 WRITES: dict[str, Callable[[Scheduler], Any]] = {
     "a group": lambda s: setattr(next(iter(s.task_groups.values())), "nbytes_total", 7),
     "a prefix": lambda s: setattr(s.task_prefixes["slowinc"], "duration_average", 7.0),
     "a worker": lambda s: next(iter(s.workers.values())).processing.clear(),
     "the scheduler": lambda s: setattr(s, "n_tasks", 7),
-    "tasks one by one": lambda s: [ts.key for ts in next(iter(s.workers.values())).processing],
+    "a task": lambda s: setattr(next(iter(s.tasks.values())), "retries", 7),
+    "who wants a task": lambda s: any_task(s).who_wants.clear(),
 }
 
 
@@ -191,10 +237,16 @@ async def test_who_writes_or_goes_deeper_escapes(write: str) -> None:
         futures = c.map(slowinc, range(20), delay=0.01)
         await wait(futures[:1])
         assert core.is_active
+        assert next(iter(s.tasks.values())).retries == 0
+        assert core.is_active, core.escapes
         WRITES[write](s)
         assert not core.is_active
         if write == "a group":
             assert next(iter(s.task_groups.values())).nbytes_total == 7
+        if write == "a task":
+            assert next(iter(s.tasks.values())).retries == 7
+        if write == "who wants a task":
+            assert not next(iter(s.tasks.values())).who_wants
         if write == "a prefix":
             assert s.task_prefixes["slowinc"].duration_average == 7.0
 
@@ -206,7 +258,7 @@ async def test_another_thread_looks_through_the_event_loop() -> None:
         await wait(futures[:3])
         seen = await asyncio.to_thread(all_of, s)
         assert core.is_active, core.escapes
-        assert len(seen) == 3
+        assert len(seen) == 4
         await wait(futures)
         seen = await asyncio.to_thread(all_of, s)
         assert core.is_active, core.escapes
@@ -277,8 +329,8 @@ async def test_a_plugin_of_the_users_own_has_all_transitions(own: bool) -> None:
     async with cluster() as (c, s, core, _):
         futures = c.map(slowinc, range(20), delay=0.01)
         await wait(futures[:1])
-        make: Any = LikeTheTaskStream
-        plugin = Listens() if own else make(s)
+        like_it: Any = LikeTheTaskStream
+        plugin: Any = Listens() if own else like_it(s)
         s.add_plugin(plugin)
         assert core.escapes == {"add_plugin": 1}
         await wait(futures)
@@ -304,3 +356,106 @@ async def test_a_task_stream_that_goes_hears_no_more() -> None:
         assert core.is_active, core.escapes
         core.escape("to say all")
         assert plugin.index == 10
+
+
+# Tasks
+
+
+@gen_test()
+async def test_a_task_that_somebody_keeps_is_dasks_after_an_escape() -> None:
+    async with cluster() as (c, s, core, _):
+        roots = c.map(slowinc, range(6), delay=0.02)
+        total = c.submit(add, *roots)
+        await wait(roots[:1])
+        task: Any = s.tasks[total.key]
+        root: Any = s.tasks[roots[0].key]
+        dependencies, who_has = task.dependencies, root.who_has
+        assert task is s.tasks[total.key]
+        assert root in dependencies
+        assert len(dependencies) == 6
+        assert (task.state, root.state) == ("waiting", "memory")
+        assert root in next(iter(who_has)).has_what
+        assert {one.key for one in dependencies} == {one.key for one in roots}
+        assert core.is_active, core.escapes
+        core.escape("to compare")
+        assert type(task) is TaskState
+        assert s.tasks[total.key] is task
+        assert root in task.dependencies
+        assert set(dependencies) == task.dependencies
+        assert set(who_has) == root.who_has
+        s.validate_state()
+        assert await total == sum(range(1, 7))
+        assert task.state == "memory"
+
+
+@gen_test()
+async def test_a_task_that_is_forgotten_says_so() -> None:
+    async with cluster() as (c, s, core, _):
+        future = c.submit(inc, 1, key="one")
+        await future
+        task: Any = s.tasks["one"]
+        assert task.state == "memory"
+        assert task.prefix is s.task_prefixes["one"]
+        del future
+        while len(s.tasks):
+            await asyncio.sleep(0.01)
+        assert core.is_active, core.escapes
+        assert type(task) is TaskState
+        assert (task.state, task.who_has, task.group.name) == ("forgotten", None, "one")
+        again = c.submit(inc, 2, key="one")
+        await again
+        assert s.tasks["one"] is not task
+        assert s.tasks.get("two") is None
+        with pytest.raises(KeyError):
+            s.tasks["two"]
+        assert core.is_active, core.escapes
+
+
+@gen_test()
+async def test_who_goes_through_more_tasks_than_a_few_escapes() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(inc, range(1500))
+        await wait(futures)
+        wants = s.clients[c.id].wants_what
+        assert {ts.key for ts, _ in zip(wants, range(900), strict=False)} <= set(s.tasks)
+        assert core.is_active, core.escapes
+        assert len({ts.key for ts in wants}) == 1500
+        assert core.escapes == {"wants_what of 1000 tasks": 1}
+
+
+@gen_test()
+async def test_a_progress_bar_hears_of_what_ends() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(slowinc, range(40), delay=0.005)
+        total = c.submit(add, *futures)
+        await wait(futures[:3])
+        progress = MultiProgress([total.key], scheduler=s)
+        await progress.setup()
+        assert {name: len(keys) for name, keys in progress.all_keys.items()}["add"] == 1
+        assert progress.name in s.plugins
+        assert await total == sum(range(1, 41))
+        while progress.status != "finished":
+            await asyncio.sleep(0.01)
+        assert not any(progress.keys.values())
+        assert progress.name not in s.plugins
+        assert core.is_active, core.escapes
+
+
+@pytest.mark.parametrize("end", ["fails", "is forgotten"])
+@gen_test()
+async def test_a_progress_bar_of_what_fails_or_is_forgotten_ends(end: str) -> None:
+    async with cluster() as (c, s, core, _):
+        slow = c.map(slowinc, range(20), delay=0.02)
+        bad = c.submit(fail_on, 3) if end == "fails" else c.submit(slowinc, 7, delay=0.3)
+        behind = c.submit(add, *slow, bad)
+        progress = Progress([behind.key], scheduler=s)
+        while behind.key not in s.tasks:
+            await asyncio.sleep(0.001)
+        await progress.setup()
+        if end == "is forgotten":
+            behind.release()
+            del bad
+        while progress.status is None:
+            await asyncio.sleep(0.01)
+        assert progress.status == "error" if end == "fails" else core.is_active
+        assert progress.name not in s.plugins

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use backhaul_dask::scheduler::TaskSet;
-use pyo3::exceptions::PyValueError;
+use backhaul_dask::scheduler::{EndedRun, Noted, TaskSet, TaskValue, Watched};
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use super::views::{group, prefix};
+use super::messages::priority;
+use super::views::{group, prefix, task};
 use super::{Core, refusal, text_of, texts_of};
 
 /// Occupancy in seconds, bytes to fetch, and tasks that are processing by prefix
@@ -38,10 +39,37 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.keys_in")]
-    fn keys_in(&self, name: &str, of: &str) -> PyResult<Vec<String>> {
+    #[pyo3(signature = (name, of, keys_max = None))]
+    fn keys_in(&self, name: &str, of: &str, keys_max: Option<usize>) -> PyResult<Vec<String>> {
         let set = task_set(name, of)?;
-        let keys = self.core().keys_in(set).map_err(refusal)?;
+        let keys_max = keys_max.unwrap_or(usize::MAX);
+        let keys = self.core().keys_in(set, keys_max).map_err(refusal)?;
         Ok(texts_of(&keys))
+    }
+
+    #[doc = stub_doc!("SchedulerCore.task_value")]
+    fn task_value<'py>(
+        &self,
+        py: Python<'py>,
+        key: &str,
+        name: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let value = self.core().task_value(key.as_bytes(), name);
+        let Some(value) = value else {
+            let view = self.core().task_view(key.as_bytes());
+            let view = view.ok_or_else(|| PyKeyError::new_err(key.to_owned()))?;
+            return task(py, &view)?.as_any().get_item(name);
+        };
+        Ok(match value {
+            TaskValue::Nothing => py.None().into_bound(py),
+            TaskValue::Number(number) => number.into_pyobject(py)?.into_any(),
+            TaskValue::Flag(flag) => flag.into_pyobject(py)?.to_owned().into_any(),
+            TaskValue::Text(text) => PyString::new(py, &text).into_any(),
+            TaskValue::State(state) => PyString::new(py, state.name()).into_any(),
+            TaskValue::Priority(one) => priority(&one).into_pyobject(py)?.into_any(),
+            TaskValue::Keys(keys) => texts_of(&keys).into_pyobject(py)?.into_any(),
+            TaskValue::Names(names) => strings(&names).into_pyobject(py)?.into_any(),
+        })
     }
 
     #[doc = stub_doc!("SchedulerCore.is_in")]
@@ -108,37 +136,61 @@ impl Core {
         view.map(|view| prefix(py, &view)).transpose()
     }
 
-    #[doc = stub_doc!("SchedulerCore.note_ended_runs")]
-    fn note_ended_runs(&self, note: bool) {
-        self.core().note_ended_runs(note);
+    #[doc = stub_doc!("SchedulerCore.watch")]
+    fn watch(&self, name: &str) -> PyResult<()> {
+        let watched = match name {
+            "nothing" => Watched::Nothing,
+            "runs" => Watched::Runs,
+            "ends" => Watched::Ends,
+            _ => return Err(PyValueError::new_err(format!("cannot watch {name:?}"))),
+        };
+        self.core().watch(watched);
+        Ok(())
     }
 
-    #[doc = stub_doc!("SchedulerCore.take_ended_runs")]
-    fn take_ended_runs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let ended = self.core().take_ended_runs();
+    #[doc = stub_doc!("SchedulerCore.take_noted")]
+    fn take_noted<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let noted = self.core().take_noted();
         let list = PyList::empty(py);
-        for one in &ended {
-            let finished = &one.finished;
-            let dict = PyDict::new(py);
-            dict.set_item("stimulus_id", &*one.stimulus)?;
-            dict.set_item("worker", &*finished.worker)?;
-            dict.set_item("metadata", PyDict::new(py))?;
-            dict.set_item("nbytes", finished.nbytes)?;
-            dict.set_item("type", PyBytes::new(py, &finished.type_))?;
-            dict.set_item("typename", &*finished.type_name)?;
-            dict.set_item("thread", finished.thread)?;
-            let mut startstops = Vec::with_capacity(finished.actions.len());
-            for (action, start_s, stop_s) in &finished.actions {
-                let startstop = PyDict::new(py);
-                startstop.set_item("action", &**action)?;
-                startstop.set_item("start", start_s)?;
-                startstop.set_item("stop", stop_s)?;
-                startstops.push(startstop);
+        for one in &noted {
+            match one {
+                Noted::Ended(run) => {
+                    let key = text_of(&run.finished.key);
+                    list.append((key, "processing", "memory", run_dict(py, run)?))?;
+                }
+                Noted::Moved(past) => {
+                    let dict = PyDict::new(py);
+                    dict.set_item("stimulus_id", &*past.stimulus)?;
+                    let moved = &past.transition;
+                    let (start, finish) = (moved.start.name(), moved.finish.name());
+                    list.append((text_of(&moved.key), start, finish, dict))?;
+                }
             }
-            dict.set_item("startstops", PyTuple::new(py, startstops)?)?;
-            dict.set_item("status", "OK")?;
-            list.append((text_of(&finished.key), dict))?;
         }
         Ok(list)
     }
+}
+
+/// A run that ended well, as Dask tells plugins of it
+fn run_dict<'py>(py: Python<'py>, run: &EndedRun) -> PyResult<Bound<'py, PyDict>> {
+    let finished = &run.finished;
+    let dict = PyDict::new(py);
+    dict.set_item("stimulus_id", &*run.stimulus)?;
+    dict.set_item("worker", &*finished.worker)?;
+    dict.set_item("metadata", PyDict::new(py))?;
+    dict.set_item("nbytes", finished.nbytes)?;
+    dict.set_item("type", PyBytes::new(py, &finished.type_))?;
+    dict.set_item("typename", &*finished.type_name)?;
+    dict.set_item("thread", finished.thread)?;
+    let mut startstops = Vec::with_capacity(finished.actions.len());
+    for (action, start_s, stop_s) in &finished.actions {
+        let startstop = PyDict::new(py);
+        startstop.set_item("action", &**action)?;
+        startstop.set_item("start", start_s)?;
+        startstop.set_item("stop", stop_s)?;
+        startstops.push(startstop);
+    }
+    dict.set_item("startstops", PyTuple::new(py, startstops)?)?;
+    dict.set_item("status", "OK")?;
+    Ok(dict)
 }

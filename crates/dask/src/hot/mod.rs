@@ -279,7 +279,7 @@ impl HotCore {
             && streams.notes.failure.is_none()
             && streams.notes.unsaid.is_empty()
             && streams.notes.submitted.len() < SUBMITTED_MAX
-            && core.ended_run_count() < ENDED_RUNS_MAX;
+            && core.noted_count() < NOTED_MAX;
         let (kind, name) = (streams.peers[peer.0].kind, &streams.peers[peer.0].name);
         let name = Arc::clone(name);
         let batch = is_ready
@@ -620,8 +620,8 @@ const SPANS_MAX: usize = 10_000;
 /// Submitted tasks of which somebody else has yet to hear, beyond which more are left to them
 const SUBMITTED_MAX: usize = 10_000;
 
-/// Ended runs of which those who watch have yet to hear, beyond which more are left to Python
-const ENDED_RUNS_MAX: usize = 100_000;
+/// What those who watch have yet to hear of, beyond which more is left to Python
+const NOTED_MAX: usize = 100_000;
 
 /// Most messages that wait for a client while results are among them, as in `small_results.py`
 const WAITING_MAX: usize = 1024;

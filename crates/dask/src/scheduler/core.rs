@@ -9,13 +9,13 @@ use super::error::EventError;
 use super::groups::Groups;
 use super::hashing::Map;
 use super::ids::{ClientId, NameId, PrefixId, TaskId, WorkerId};
+use super::looks::{Noted, Watched};
 use super::messages::{ClientMessage, Message, Transition, WorkerMessage};
 use super::names::Names;
 use super::ordered_set::OrderedSet;
 use super::queue::TaskQueue;
 use super::recent::{PastTransition, RecentTransitions};
 use super::slots::FreeSlots;
-use super::stimuli::EndedRun;
 use super::task::{ErredTask, Key, TaskState, TaskTable};
 use super::views::GroupView;
 use super::worker::Workers;
@@ -79,8 +79,9 @@ pub struct SchedulerCore {
     pub(super) forgotten: Option<Vec<Key>>,
     /// Groups that were dropped meanwhile, as they were last
     pub(super) gone_groups: Vec<GroupView>,
-    /// Runs that ended well, if somebody watches
-    pub(super) ended_runs: Option<Vec<EndedRun>>,
+    /// What those who watch have yet to hear of, and what they want to hear
+    pub(super) noted: Vec<Noted>,
+    pub(super) watched: Watched,
 }
 
 impl SchedulerCore {
@@ -128,7 +129,8 @@ impl SchedulerCore {
             target: None,
             forgotten: None,
             gone_groups: Vec::new(),
-            ended_runs: None,
+            noted: Vec::new(),
+            watched: Watched::Nothing,
         }
     }
 

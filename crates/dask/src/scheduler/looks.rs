@@ -8,8 +8,9 @@ use super::core::SchedulerCore;
 use super::error::EventError;
 use super::ids::{TaskId, WorkerId};
 use super::ordered_set::OrderedSet;
+use super::recent::PastTransition;
 use super::stimuli::EndedRun;
-use super::task::{Key, TaskState};
+use super::task::{Key, Priority, TaskState};
 use super::views::{GroupView, PrefixView};
 
 /// Tasks that a worker, a client or the scheduler has in a collection of upstream's
@@ -27,6 +28,47 @@ pub enum TaskSet<'a> {
     WantsWhat(&'a str),
     /// `SchedulerState.queued`
     Queued,
+}
+
+/// What those who watch want to hear of
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Watched {
+    /// Nobody does
+    Nothing,
+    /// Runs that end well
+    Runs,
+    /// And tasks that fail or are forgotten
+    Ends,
+}
+
+/// What those who watch are to hear of
+#[derive(Clone, Debug)]
+pub enum Noted {
+    /// A run that ended well and counted
+    Ended(EndedRun),
+    /// A task that failed or was forgotten
+    Moved(PastTransition),
+}
+
+/// One attribute of a task
+#[derive(Clone, Debug, PartialEq)]
+pub enum TaskValue {
+    /// None
+    Nothing,
+    /// A number
+    Number(i64),
+    /// Yes or no
+    Flag(bool),
+    /// A text
+    Text(Arc<str>),
+    /// A state
+    State(TaskState),
+    /// What decides which task runs first
+    Priority(Priority),
+    /// Keys of tasks
+    Keys(Vec<Key>),
+    /// Addresses of workers, or names of clients
+    Names(Vec<Arc<str>>),
 }
 
 /// What is counted of one worker
@@ -74,16 +116,93 @@ impl SchedulerCore {
         })
     }
 
-    /// The keys of a collection's tasks, in its order
+    /// The keys of a collection's tasks, in its order, so many of them at most
     ///
     /// # Errors
     ///
     /// [`EventError::UnknownWorker`], [`EventError::UnknownClient`].
-    pub fn keys_in(&self, set: TaskSet<'_>) -> Result<Vec<Key>, EventError> {
+    pub fn keys_in(&self, set: TaskSet<'_>, keys_max: usize) -> Result<Vec<Key>, EventError> {
         let key = |task: TaskId| Arc::clone(&self.tasks[task].key);
         Ok(match set {
-            TaskSet::Queued => self.queue.iter().map(key).collect(),
-            _ => self.task_set(set)?.iter().map(key).collect(),
+            TaskSet::Queued => self.queue.iter().take(keys_max).map(key).collect(),
+            _ => {
+                let tasks = self.task_set(set)?.iter();
+                tasks.take(keys_max).map(key).collect()
+            }
+        })
+    }
+
+    /// An attribute of a task by upstream's name; None if there is no such task, or it is not here
+    ///
+    /// What is not here is in `task_view`.
+    pub fn task_value(&self, key: &[u8], name: &str) -> Option<TaskValue> {
+        let one = &self.tasks[*self.keys.get(key)?];
+        let keys = |tasks: &OrderedSet<TaskId>| {
+            let tasks = tasks.iter();
+            TaskValue::Keys(
+                tasks
+                    .map(|task| Arc::clone(&self.tasks[task].key))
+                    .collect(),
+            )
+        };
+        let keys_or_none =
+            |tasks: &Option<OrderedSet<TaskId>>| tasks.as_ref().map_or(TaskValue::Nothing, keys);
+        let address = |worker: WorkerId| Arc::clone(&self.workers[worker].address);
+        Some(match name {
+            "state" => TaskValue::State(one.state),
+            "nbytes" => TaskValue::Number(one.nbytes.map_or(-1, |nbytes| nbytes as i64)),
+            "group" => TaskValue::Text(Arc::clone(&self.groups[one.group].name)),
+            "type" => match one.type_name {
+                Some(name) => TaskValue::Text(Arc::clone(self.names.text(name))),
+                None => TaskValue::Nothing,
+            },
+            "processing_on" => match one.processing_on {
+                Some(worker) => TaskValue::Text(address(worker)),
+                None => TaskValue::Nothing,
+            },
+            "priority" => match one.priority {
+                Some(priority) => TaskValue::Priority(priority),
+                None => TaskValue::Nothing,
+            },
+            "run_id" => match one.run_id {
+                Some(run_id) => TaskValue::Number(run_id as i64),
+                None => TaskValue::Nothing,
+            },
+            "retries" => TaskValue::Number(i64::from(one.retries)),
+            "suspicious" => TaskValue::Number(i64::from(one.suspicious)),
+            "actor" => TaskValue::Flag(one.actor),
+            "queueable" => TaskValue::Flag(one.queueable),
+            "has_lost_dependencies" => TaskValue::Flag(one.has_lost_dependencies),
+            "dependencies" => keys(&one.dependencies),
+            "dependents" => keys(&one.dependents),
+            "waiting_on" => keys_or_none(&one.waiting_on),
+            "waiters" => keys_or_none(&one.waiters),
+            "who_has" if one.who_has.is_empty() => TaskValue::Nothing,
+            "who_has" => TaskValue::Names(one.who_has.iter().map(address).collect()),
+            "who_wants" => match &one.who_wants {
+                Some(clients) => {
+                    let clients = clients.iter();
+                    let names = clients.map(|client| Arc::clone(&self.clients[client].name));
+                    TaskValue::Names(names.collect())
+                }
+                None => TaskValue::Nothing,
+            },
+            "exception" | "traceback" | "exception_text" | "traceback_text" | "exception_blame"
+            | "erred_on"
+                if one.failure.is_none() =>
+            {
+                TaskValue::Nothing
+            }
+            "host_restrictions"
+            | "worker_restrictions"
+            | "resource_restrictions"
+            | "annotations"
+                if one.requirements.is_none() =>
+            {
+                TaskValue::Nothing
+            }
+            "loose_restrictions" if one.requirements.is_none() => TaskValue::Flag(false),
+            _ => return None,
         })
     }
 
@@ -120,20 +239,19 @@ impl SchedulerCore {
         })
     }
 
-    /// Begins to note runs that end well, or stops
-    pub fn note_ended_runs(&mut self, note: bool) {
-        self.ended_runs = note.then(|| self.take_ended_runs());
+    /// Begins to note this for those who watch
+    pub fn watch(&mut self, watched: Watched) {
+        self.watched = watched;
     }
 
-    /// How many runs were noted since they were last taken
-    pub fn ended_run_count(&self) -> usize {
-        self.ended_runs.as_ref().map_or(0, Vec::len)
+    /// How much was noted since it was last taken
+    pub fn noted_count(&self) -> usize {
+        self.noted.len()
     }
 
-    /// Takes the runs that ended well since the last call
-    pub fn take_ended_runs(&mut self) -> Vec<EndedRun> {
-        let ended = self.ended_runs.as_mut();
-        ended.map(std::mem::take).unwrap_or_default()
+    /// Takes what was noted since the last call
+    pub fn take_noted(&mut self) -> Vec<Noted> {
+        std::mem::take(&mut self.noted)
     }
 
     /// The state of a task

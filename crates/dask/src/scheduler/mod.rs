@@ -36,7 +36,7 @@ pub use self::core::SchedulerCore;
 pub use self::error::{EventError, InheritError};
 pub use self::graph::{Graph, GraphOutcome, GraphTask};
 pub use self::live::{Container, Front, ReplicatedTask, RunningTask, WorkerRoom};
-pub use self::looks::{ClusterLoad, TaskSet, WorkerLoad};
+pub use self::looks::{ClusterLoad, Noted, TaskSet, TaskValue, Watched, WorkerLoad};
 pub use self::messages::{
     ClientMessage, ComputeTask, Holders, Message, TaskError, Transition, WorkerMessage,
 };

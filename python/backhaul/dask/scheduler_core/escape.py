@@ -27,7 +27,15 @@ from backhaul.dask.scheduler_core.failures import found_failure, worker_that_lef
 from backhaul.dask.scheduler_core.heap import fill_queue
 from backhaul.errors import EscapeError
 
-__all__ = ["Payloads", "fill_counts", "fill_times", "offer_to_thieves", "refill", "write_into"]
+__all__ = [
+    "Payloads",
+    "fill_counts",
+    "fill_times",
+    "offer_to_thieves",
+    "refill",
+    "whole",
+    "write_into",
+]
 
 #: Attributes by upstream's names, as the core says them.
 Said: TypeAlias = dict[str, Any]
@@ -60,6 +68,7 @@ def write_into(
     departed: Mapping[str, Any] | None = None,
     groups: Mapping[str, Any] | None = None,
     prefixes: Mapping[str, Any] | None = None,
+    tasks: Mapping[str, Any] | None = None,
     monotonic_offset_s: float = 0.0,
     wall_offset_s: float = 0.0,
 ) -> None:
@@ -83,8 +92,9 @@ def write_into(
         Workers by address that are not in ``scheduler.workers`` any more. Where an event was
         refused while a worker was leaving, tasks may still be on it; for one that is not named here
         a closed worker stands in, with what the core knows of it.
-    groups, prefixes : mapping of str to object, optional
-        Those that somebody may have already, by name: they are filled in the place of new ones.
+    groups, prefixes, tasks : mapping of str to object, optional
+        Those that somebody may have already, by name, and by text of the key: they are filled in
+        the place of new ones.
     monotonic_offset_s, wall_offset_s : float
         What to add to the core's times to make times of ``time.monotonic`` and of ``time.time`` of
         them, in seconds. Upstream keeps since when tasks wait for a worker by the first, and when
@@ -106,6 +116,7 @@ def write_into(
     writer = _Writer(core, said, scheduler, payloads, departed or {})
     writer.given_groups = groups or {}
     writer.given_prefixes = prefixes or {}
+    writer.given_tasks = {} if tasks is None else tasks
     collects = gc.isenabled()
     # All that is made stays: looking for what does not takes a third of the time for nothing.
     gc.disable()
@@ -164,6 +175,7 @@ class _Writer:
 
         self.given_groups: Mapping[str, Any] = {}
         self.given_prefixes: Mapping[str, Any] = {}
+        self.given_tasks: Mapping[str, Any] = {}
 
     def groups(self) -> None:
         """Make prefixes and groups, without what they count."""
@@ -206,7 +218,9 @@ class _Writer:
         """Make the tasks, in the order in which they came, and join them to each other."""
         texts = self.core.keys()
         for text in texts:
-            ts = TaskState.__new__(TaskState)
+            ts = self.given_tasks.get(text)
+            if ts is None:
+                ts = TaskState.__new__(TaskState)
             # Enough to be found by: what it depends on may come after it.
             ts.key = self.payloads.key(text)
             ts._hash = hash(ts.key)
@@ -253,7 +267,7 @@ class _Writer:
         if one["resource_restrictions"] is not None:
             ts.resource_restrictions = _amounts(one["resource_restrictions"])
         ts._queueable = one["queueable"]
-        ts.priority = None if one["priority"] is None else tuple(map(_whole, one["priority"]))
+        ts.priority = None if one["priority"] is None else tuple(map(whole, one["priority"]))
         if one["annotations"] is not None:
             ts.annotations = payloads.annotations(text, one["annotations"])
         if one["exception"] is not None:
@@ -439,13 +453,13 @@ def refill(collection: Any, members: Any) -> None:
     collection.update(members)
 
 
-def _whole(number: float) -> float:
+def whole(number: float) -> float:
     """Bring a number that Python has as an int back to one."""
     return int(number) if number.is_integer() else number
 
 
 def _amounts(amounts: dict[str, float]) -> dict[str, float]:
-    return {name: _whole(amount) for name, amount in amounts.items()}
+    return {name: whole(amount) for name, amount in amounts.items()}
 
 
 def _advance_run_ids(next_run_id: int) -> None:

@@ -12,7 +12,7 @@ All of this is for the thread of the event loop. Another thread has that one loo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.private import (
@@ -20,15 +20,18 @@ from backhaul.dask.private import (
     SchedulerState,
     TaskGroup,
     TaskPrefix,
+    TaskState,
     WorkerState,
 )
+from backhaul.dask.scheduler_core.lazy_sets import TasksIn
 from backhaul.dask.scheduler_core.refusals import may_stay
-from backhaul.dask.scheduler_core.views import TasksIn, Views, raw_reader
+from backhaul.dask.scheduler_core.task_views import ATTRIBUTES, TasksOfCore, TaskViews
+from backhaul.dask.scheduler_core.views import Views, raw_reader
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
 
-__all__ = ["Guards", "TasksOfCore"]
+__all__ = ["Guards"]
 
 #: Attributes of the state that are in the core, whatever they hold
 _STATE = ("transition_log",)
@@ -44,6 +47,7 @@ _LOADS = {
 _CHANGES_MORE = (
     "add_resources",
     "close",
+    "new_task",
     "remove_worker",
     "restart_workers",
     "transitions",
@@ -57,7 +61,7 @@ _OF_WORKERS = ("_has_what", "executing", "needs_what", "used_resources")
 #: Collections of tasks that workers have
 _TASKS_OF_WORKERS = ("processing", "long_running", "actors")
 
-_OF_GROUPS = ("dependencies", "last_worker", "last_worker_tasks_left")
+_OF_GROUPS = ("last_worker", "last_worker_tasks_left")
 
 #: What is counted of groups and prefixes, of groups, and of prefixes
 _COUNTS = ("_all_durations_us", "_duration_us", "_size", "_types", "nbytes_total", "states")
@@ -70,76 +74,6 @@ _COUNTS_OF_PREFIXES = (
     "state_counts",
     "suspicious",
 )
-
-
-class TasksOfCore(Mapping[Any, Any]):
-    """In the place of ``Scheduler.tasks``: which tasks there are; a look at one is an escape.
-
-    Parameters
-    ----------
-    live : LiveCore
-        Whose tasks. Once it has escaped, they are the scheduler's.
-    """
-
-    def __init__(self, live: LiveCore) -> None:
-        self._live = live
-
-    def __contains__(self, key: object) -> bool:
-        live = self._live
-        if not live.is_active:
-            return key in live.scheduler.tasks
-        if not live.home.is_here():
-            return live.home.do(lambda: key in self)
-        return live.has_task(key)
-
-    def __len__(self) -> int:
-        live = self._live
-        if not live.is_active:
-            return len(live.scheduler.tasks)
-        if not live.home.is_here():
-            return live.home.do(lambda: len(self))
-        live.forget_gone()
-        return live.core.task_count()
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        if key not in self:
-            return default
-        return self[key]
-
-    def __getitem__(self, key: Any) -> Any:
-        if key not in self:
-            raise KeyError(key)
-        return self._escaped("tasks[…]")[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._all("iter(tasks)"))
-
-    # Those of a dict, which another thread can copy at once while it changes.
-
-    def keys(self) -> Any:
-        return self._all("tasks.keys()").keys()
-
-    def values(self) -> Any:
-        return self._all("tasks.values()").values()
-
-    def items(self) -> Any:
-        return self._all("tasks.items()").items()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._escaped(f"tasks.{name}"), name)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._escaped("tasks[…] = …")[key] = value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._escaped("del tasks[…]")[key]
-
-    def _all(self, what: str) -> Any:
-        return self._escaped(what) if len(self) else {}
-
-    def _escaped(self, what: str) -> Any:
-        self._live.escape(what)
-        return self._live.scheduler.tasks
 
 
 class Guards:
@@ -160,12 +94,15 @@ class Guards:
         self._client = self._class(ClientState, [("wants_what", self._tasks_in)])
         attributes: list[tuple[str, Any]] = [(name, self._touch) for name in _OF_GROUPS]
         attributes += [(name, self._counted) for name in _COUNTS_OF_GROUPS]
+        attributes.append(("dependencies", self._dependencies))
         self._group = self._class(TaskGroup, attributes)
         self._group.done = self._property("done", lambda group: live.core.is_group_done(group.name))
         self._prefix = self._class(
             TaskPrefix, [(name, self._counted) for name in _COUNTS_OF_PREFIXES]
         )
         self.views = Views(live, group_class=self._group, prefix_class=self._prefix)
+        task = self._class(TaskState, [(name, self._of_task) for name in ATTRIBUTES])
+        self.task_views = TaskViews(live, self.views, task)
 
     def guard(self) -> None:
         """Change the classes of the scheduler, its workers and its clients."""
@@ -225,6 +162,7 @@ class Guards:
             one.__class__ = own
         self._guarded.clear()
         self.views.release()
+        self.task_views.release()
 
     def _change(self, one: Any, to: type) -> None:
         self._guarded.append((one, type(one)))
@@ -336,6 +274,17 @@ class Guards:
         # Nothing is looked at yet.
         return property(read, self._touch(own, name).fset)
 
+    def _dependencies(self, own: type, name: str) -> property:
+        touched = self._touch(own, name)
+        live = self._live
+
+        def read(group: Any) -> Any:
+            live.look()
+            found = self.views.dependencies(group)
+            return touched.__get__(group) if found is None else found
+
+        return self._property(name, read, touched.fset)
+
     def _counted(self, own: type, name: str) -> property:
         here = raw_reader(own, name)
         live = self._live
@@ -347,6 +296,19 @@ class Guards:
             else:
                 self.views.refresh_prefix(one)
             return here(one)
+
+        return self._property(name, read, self._touch(own, name).fset)
+
+    def _of_task(self, own: type, name: str) -> property:
+        here = raw_reader(own, name)
+        live = self._live
+
+        def read(task: Any) -> Any:
+            live.look()
+            try:
+                return self.task_views.read(task, name)
+            except KeyError:
+                return here(task)
 
         return self._property(name, read, self._touch(own, name).fset)
 

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from dask.utils import parse_timedelta
 
-from backhaul.dask.private import ActiveMemoryManagerExtension, iscoroutinefunction, time
+from backhaul.dask.private import (
+    ActiveMemoryManagerExtension,
+    iscoroutinefunction,
+    key_split,
+    time,
+)
 from backhaul.dask.scheduler_core.graphs import parts_of
 from backhaul.dask.scheduler_core.replicas import only_reduces
 from backhaul.dask.scheduler_core.streams import spec_payload
@@ -56,15 +61,12 @@ HANDLERS = {
     "get_story",
     "get_task_prefix_states",
     "get_task_status",
-    "has_what",
     "identity",
     "log_event",
     "logs",
-    "nbytes",
     "ncores",
     "ncores_running",
     "performance_report",
-    "processing",
     "profile",
     "proxy",
     "register-client",
@@ -106,6 +108,9 @@ class Handlers:
         }
         requests: dict[str, Callable[..., Any]] = {
             "check_idle": self.check_idle,
+            "has_what": self.get_has_what,
+            "nbytes": self.get_nbytes,
+            "processing": self.get_processing,
             "get_task_stream": self.get_task_stream,
             "get_task_stream_index": self.get_task_stream,
             "heartbeat_worker": self.heartbeat_worker,
@@ -381,7 +386,7 @@ class Handlers:
                 run = {"cause": key, "worker": worker, "stimulus_id": stimulus_id, **message}
                 run.update(exception=exception, traceback=traceback)
                 run.update(exception_text=exception_text, traceback_text=traceback_text)
-                live.watchers.tell_erred(key, run)
+                live.watchers.tell_erred(text, run)
             window = live.window
             if window is not None and core.has_any("queued"):
                 window.refill(worker, stimulus_id, now_s)
@@ -500,12 +505,66 @@ class Handlers:
 
         def handle(keys: Iterable[Any] | None = None) -> Any:
             live = self._live
-            if keys is None:
-                live.escape("who_has of all")
-                return upstream()
-            return live.who_has(keys)
+            return live.who_has(live.scheduler.tasks.keys() if keys is None else keys)
 
         return functools.wraps(upstream)(handle)
+
+    def get_has_what(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
+        """Make what tells the keys of results of workers."""
+
+        def handle(workers: Iterable[str] | None = None) -> Any:
+            found = self._live.scheduler.workers
+            addresses = list(found) if workers is None else self._addresses(workers)
+            there = self._keys_in("has_what", [one for one in addresses if one in found])
+            return {address: there.get(address, []) for address in addresses}
+
+        return functools.wraps(upstream)(handle)
+
+    def get_processing(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
+        """Make what tells the keys of tasks of workers."""
+
+        def handle(workers: Iterable[str] | None = None) -> Any:
+            found = self._live.scheduler.workers
+            addresses = list(found) if workers is None else self._addresses(workers)
+            return self._keys_in("processing", addresses)
+
+        return functools.wraps(upstream)(handle)
+
+    def get_nbytes(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
+        """Make what tells the sizes of results."""
+
+        def handle(keys: Iterable[Any] | None = None, summary: bool = True) -> Any:
+            live = self._live
+            live.look()
+            sizes = {}
+            for key in live.scheduler.tasks.keys() if keys is None else keys:
+                text = live.texts.known(key)
+                if text is None:
+                    raise KeyError(key)
+                sizes[key] = live.core.task_value(text, "nbytes")
+            if keys is None:
+                sizes = {key: nbytes for key, nbytes in sizes.items() if nbytes >= 0}
+            if not summary:
+                return sizes
+            added: dict[str, int] = {}
+            for key, nbytes in sizes.items():
+                added[key_split(key)] = added.get(key_split(key), 0) + nbytes
+            return added
+
+        return functools.wraps(upstream)(handle)
+
+    def _addresses(self, workers: Iterable[str]) -> list[str]:
+        coerced = map(self._live.scheduler.coerce_address, workers)
+        return list(dict.fromkeys(coerced))
+
+    def _keys_in(self, name: str, addresses: Iterable[str]) -> dict[str, list[Any]]:
+        live = self._live
+        live.look()
+        key = live.texts.key
+        return {
+            address: [key(text) for text in live.core.keys_in(name, address)]
+            for address in addresses
+        }
 
     def get_task_stream(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
         """Make what tells which runs ended."""

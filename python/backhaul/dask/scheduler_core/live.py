@@ -36,6 +36,7 @@ from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
 from backhaul.dask.scheduler_core.spans import Spans
 from backhaul.dask.scheduler_core.streams import EngineStreams, submitted_task
+from backhaul.dask.scheduler_core.task_views import TaskViews
 from backhaul.dask.scheduler_core.watchers import Watchers
 from backhaul.dask.scheduler_core.window import CoreWindow
 
@@ -100,10 +101,10 @@ class LiveCore:
         Messages that the engine handled without Python, by operation, until the last escape.
     streams : EngineStreams or None
         While the engine handles streams.
-    home, core, texts, specs, raised, spans, watchers, window, results : object
+    home, core, texts, specs, raised, tasks, spans, watchers, window, results : object
         While it is active: the thread that works on it; the core; the texts of keys; what to run
-        and the id of the span, by text; what tasks raised; the spans; plugins that watch; the
-        in-flight window and the small results, or None.
+        and the id of the span, by text; what tasks raised; the tasks that somebody looks at; the
+        spans; plugins that watch; the in-flight window and the small results, or None.
     """
 
     home: Home
@@ -112,6 +113,7 @@ class LiveCore:
     specs: dict[str, tuple[Any, str | None]]
     raised: Raised
     spans: Spans
+    tasks: TaskViews
     watchers: Watchers
     window: CoreWindow | None
     results: small_results.ResultCarrier | None
@@ -148,6 +150,7 @@ class LiveCore:
         self.specs = {}
         self.raised = Raised()
         self._guards = Guards(self)
+        self.tasks = self._guards.task_views
         self.spans = Spans(self, self._guards)
         self.watchers = Watchers(self)
         self.watchers.watch()
@@ -205,6 +208,7 @@ class LiveCore:
             LivePayloads(self),
             groups=views.groups,
             prefixes=views.prefixes,
+            tasks=self.tasks.known,
             monotonic_offset_s=offset_s,
         )
         scheduler.transition_log.extend(past_transitions(self))
@@ -410,6 +414,7 @@ class LiveCore:
         """Let go of what the core has forgotten."""
         core = self.core
         for text in core.take_forgotten():
+            self.tasks.forget(text)
             # The engine may have forgotten it before there was another.
             if self.streams is not None and core.has_task(text):
                 continue

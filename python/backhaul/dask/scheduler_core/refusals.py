@@ -7,6 +7,7 @@ from typing import Any
 from dask.utils import parse_timedelta
 from distributed import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.diagnostics.progress import MultiProgress, Progress
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 
 import dask
@@ -15,13 +16,16 @@ from backhaul.dask.config import switched_on
 from backhaul.dask.private import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
 from backhaul.dask.scheduler_core.adopt import holds_no_tasks
 
-__all__ = ["WATCHERS", "may_stay", "refusal", "settings_of"]
+__all__ = ["WATCHERS", "WATCHERS_OF_ENDS", "may_stay", "refusal", "settings_of"]
 
 #: Plugins that hear of transitions, or graphs, and whose part the core or its caller takes
 _UNDERSTOOD = (WorkStealing, ShuffleSchedulerPlugin)
 
+#: Those that only want to hear which tasks fail or are forgotten besides, likewise
+WATCHERS_OF_ENDS = (Progress, MultiProgress)
+
 #: Those that only want to hear which runs ended, and may hear so later: no class of a user's
-WATCHERS = (TaskStreamPlugin,)
+WATCHERS = (TaskStreamPlugin, *WATCHERS_OF_ENDS)
 
 #: How many transitions the core keeps where Dask keeps all
 _TRANSITIONS_KEPT = 100_000

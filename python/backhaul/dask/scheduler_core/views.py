@@ -1,23 +1,23 @@
 """What others look at while the core has the state: Dask's own objects, brought up to date as read.
 
 A group or prefix is of its own class still (`guards`), and what is counted of it is fetched from
-the core whenever somebody reads it; an escape goes on with the very same object. Collections of
-tasks say how many and which from the core. Whoever keeps either has Dask's after an escape.
+the core whenever somebody reads it; an escape goes on with the very same object, and so with the
+scheduler's own dicts and sets. Tasks are in `task_views`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from backhaul.dask.private import SchedulerState, TaskGroup, TaskPrefix
+from backhaul.dask.private import SchedulerState, TaskGroup, TaskPrefix, key_split
 from backhaul.dask.scheduler_core.escape import fill_counts, fill_times, refill
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
 
-__all__ = ["TasksIn", "Views", "raw_reader", "raw_writer"]
+__all__ = ["Views", "raw_reader"]
 
 #: In the place of a prefix while a group is made, which would tell it so
 _NOBODY: Any = SimpleNamespace(add_group=lambda group: None)
@@ -69,6 +69,17 @@ class Views:
             self.groups[name] = group
         return group
 
+    def group_named(self, name: str) -> Any:
+        """Find a group that the core has."""
+        if name not in self.groups:
+            self.task_groups()
+        return self.groups[name]
+
+    def group_that_was(self, name: str, key: Any) -> Any:
+        """Find the group of a task that is forgotten, or make one that says nothing."""
+        group = self.groups.get(name)
+        return TaskGroup(name, TaskPrefix(key_split(key))) if group is None else group
+
     def release_group(self, name: str) -> Any | None:
         """Give the object of a group that is gone the class of one; None if there is none."""
         group = self.groups.pop(name, None)
@@ -91,6 +102,22 @@ class Views:
         if said is not None and self.groups.get(group.name) is group:
             fill_counts(group, said, read=_read_raw, write=_write_raw)
             fill_times(group, said, write=_write_raw)
+
+    def dependencies(self, group: Any) -> Any | None:
+        """Bring up to date which groups one depends on; None if one of them is gone."""
+        core = self._live.core
+        said = core.group(group.name)
+        if said is None or self.groups.get(group.name) is not group:
+            return _read_raw(group, "dependencies")
+        found = set()
+        for (name, _), serial in zip(said["dependencies"], said["dependency_serials"], strict=True):
+            other = core.group(name)
+            if other is None or other["serial"] != serial:
+                return None
+            found.add(self.group_named(name))
+        own = _read_raw(group, "dependencies")
+        refill(own, found)
+        return own
 
     def refresh_prefix(self, prefix: Any) -> None:
         """Bring up to date what is counted of a prefix."""
@@ -143,66 +170,6 @@ class Views:
         return found
 
 
-class TasksIn(Set[Any]):
-    """Tasks of a worker, a client or the scheduler: how many, from the core; a look at one escapes.
-
-    Parameters
-    ----------
-    live : LiveCore
-        Who has them.
-    name, of : str
-        As for ``SchedulerCore.keys_in``.
-    own : callable
-        Gives Dask's own collection after an escape.
-    """
-
-    def __init__(self, live: LiveCore, name: str, of: str, own: Callable[[], Any]) -> None:
-        self._live = live
-        self._name = name
-        self._of = of
-        self._own = own
-
-    def __len__(self) -> int:
-        return int(self._look(lambda core: core.count_in(self._name, self._of), len))
-
-    def __contains__(self, task: object) -> bool:
-        def ask(core: Any) -> bool:
-            text = self._live.texts.known(getattr(task, "key", None))
-            return text is not None and core.is_in(self._name, self._of, text)
-
-        return bool(self._look(ask, lambda own: task in own))
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._escaped("iter") if len(self) else ())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._escaped(name), name)
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} tasks {self._name} of {self._of!r}>"
-
-    @classmethod
-    def _from_iterable(cls, tasks: Iterable[Any]) -> Any:
-        return set(tasks)
-
-    def _look(self, ask: Callable[[Any], Any], ask_own: Callable[[Any], Any]) -> Any:
-        live = self._live
-        if not live.is_active:
-            return ask_own(self._own())
-        if not live.home.is_here():
-            return live.home.do(lambda: self._look(ask, ask_own))
-        live.look()
-        try:
-            return ask(live.core)
-        except KeyError:
-            # Its worker or client has gone, and a later core has never heard of it.
-            return ask_own(self._own())
-
-    def _escaped(self, what: str) -> Any:
-        self._live.escape(f"{self._name}: {what}")
-        return self._own()
-
-
 def raw_reader(own: type, name: str) -> Callable[[Any], Any]:
     """Give what reads an attribute past a guard."""
     for base in own.__mro__:
@@ -210,15 +177,6 @@ def raw_reader(own: type, name: str) -> Callable[[Any], Any]:
             descriptor = vars(base)[name]
             return lambda one: descriptor.__get__(one)
     return lambda one: vars(one)[name]
-
-
-def raw_writer(own: type, name: str) -> Callable[[Any, Any], None]:
-    """Give what writes an attribute past a guard."""
-    for base in own.__mro__:
-        if name in vars(base):
-            descriptor = vars(base)[name]
-            return lambda one, value: descriptor.__set__(one, value)
-    return lambda one, value: vars(one).__setitem__(name, value)
 
 
 def _read_raw(one: Any, name: str) -> Any:

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::core::{SchedulerCore, shown};
 use super::error::EventError;
 use super::ids::TaskId;
+use super::looks::{Noted, Watched};
 use super::messages::{TaskError, Transition};
 use super::recent::PastTransition;
 use super::recommendations::Recommendations;
@@ -161,11 +162,16 @@ impl SchedulerCore {
         if let Some(log) = &mut self.log {
             log.push(transition());
         }
-        self.recent.add(|| PastTransition {
+        let past = || PastTransition {
             transition: transition(),
             stimulus: Arc::clone(&self.stimulus),
             at_s: self.now_s,
-        });
+        };
+        self.recent.add(past);
+        let is_end = matches!(finish, TaskState::Erred | TaskState::Forgotten);
+        if is_end && self.watched == Watched::Ends {
+            self.noted.push(Noted::Moved(past()));
+        }
         if finish != TaskState::Forgotten {
             return;
         }

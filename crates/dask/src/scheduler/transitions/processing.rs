@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::core::{SchedulerCore, shown};
 use super::super::error::EventError;
 use super::super::ids::{TaskId, WorkerId};
+use super::super::looks::{Noted, Watched};
 use super::super::messages::{ComputeTask, Holders, Message, TaskError, WorkerMessage};
 use super::super::recommendations::Recommendations;
 use super::super::stimuli::EndedRun;
@@ -147,11 +148,11 @@ impl SchedulerCore {
         self.set_nbytes(task, finished.nbytes);
         self.end_processing(task)?;
         self.add_to_memory(task, worker, finished, recs);
-        if let Some(ended) = &mut self.ended_runs {
-            ended.push(EndedRun {
+        if self.watched != Watched::Nothing {
+            self.noted.push(Noted::Ended(EndedRun {
                 finished: finished.clone(),
                 stimulus: Arc::clone(&self.stimulus),
-            });
+            }));
         }
         Ok(())
     }

@@ -1,0 +1,277 @@
+"""Tasks that somebody looks at while the core has the state: Dask's own objects, read from there.
+
+A task that is asked for is made then, and is of its own class still (`guards`); each attribute is
+fetched from the core as it is read. An escape fills the very same object. Who goes through more
+tasks than a few is better off with an escape, which then makes all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
+
+from backhaul.dask.private import TaskState, key_split_group
+from backhaul.dask.scheduler_core.escape import whole
+from backhaul.dask.scheduler_core.failures import found_failure
+from backhaul.dask.scheduler_core.lazy_sets import LISTED_MAX, MembersOf
+from backhaul.dask.scheduler_core.payloads import LivePayloads
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler_core.live import LiveCore
+    from backhaul.dask.scheduler_core.views import Views
+
+__all__ = ["ATTRIBUTES", "TaskViews", "TasksOfCore"]
+
+#: Attributes of a task that are in the core, and what they are called there
+ATTRIBUTES: Final = {
+    "_queueable": "queueable",
+    "_state": "state",
+    # To write this one is to count before anything else is touched.
+    "state": "state",
+    **{
+        name: name
+        for name in (
+            "actor",
+            "annotations",
+            "dependencies",
+            "dependents",
+            "erred_on",
+            "exception",
+            "exception_blame",
+            "exception_text",
+            "group",
+            "has_lost_dependencies",
+            "host_restrictions",
+            "loose_restrictions",
+            "nbytes",
+            "priority",
+            "processing_on",
+            "resource_restrictions",
+            "retries",
+            "run_id",
+            "run_spec",
+            "suspicious",
+            "traceback",
+            "traceback_text",
+            "type",
+            "waiters",
+            "waiting_on",
+            "who_has",
+            "who_wants",
+            "worker_restrictions",
+        )
+    },
+}
+
+_TASKS = ("dependencies", "dependents", "waiters", "waiting_on")
+
+#: What no task of a core has that was given to it by a running scheduler
+_NEVER = ("annotations", "host_restrictions", "resource_restrictions", "worker_restrictions")
+
+#: In the place of a group while a task is made, which would count it there
+_NO_GROUP: Any = SimpleNamespace(add=lambda task: None)
+
+
+class TaskViews:
+    """The tasks that somebody looks at.
+
+    Parameters
+    ----------
+    live : LiveCore
+        Who has them.
+    views : Views
+        The groups.
+    task_class : type
+        What a task is meanwhile.
+    """
+
+    def __init__(self, live: LiveCore, views: Views, task_class: Any) -> None:
+        self._live = live
+        self._views = views
+        self._class = task_class
+        self._payloads = LivePayloads(live)
+        #: Those that somebody keeps, by text of their keys
+        self.known: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+    def task(self, text: str) -> Any:
+        """Find or make a task that there is."""
+        task: Any = self.known.get(text)
+        if task is None:
+            task = _made(self._live.texts.key(text), "released")
+            task.__class__ = self._class
+            self.known[text] = task
+        return task
+
+    def listed(self, texts: Iterable[str]) -> list[Any]:
+        """Find or make tasks."""
+        return [self.task(text) for text in texts]
+
+    def forget(self, text: str) -> None:
+        """Have a task that is forgotten say so for good."""
+        task = self.known.pop(text, None)
+        if task is not None:
+            task.__class__ = TaskState
+            _make(task, task.key, "forgotten")
+            task.group = self._views.group_that_was(key_split_group(task.key), task.key)
+
+    def release(self) -> None:
+        """Give all of them their own class back."""
+        for task in list(self.known.values()):
+            task.__class__ = TaskState
+
+    def read(self, task: Any, name: str) -> Any:
+        """Read an attribute of a task that there is.
+
+        Raises
+        ------
+        KeyError
+            If it is forgotten.
+        """
+        text = self._live.texts.text(task.key)
+        said = self._live.core.task_value(text, ATTRIBUTES[name])
+        return None if said is None else self._meant(task, text, name, said)
+
+    def _meant(self, task: Any, text: str, name: str, said: Any) -> Any:
+        live = self._live
+        scheduler = live.scheduler
+        match name:
+            case "group":
+                return self._views.group_named(said)
+            case "processing_on":
+                return scheduler.workers[said]
+            case "priority":
+                return tuple(map(whole, said))
+            case "run_spec":
+                return self._payloads.run_spec(text, said)
+            case "exception" if isinstance(said, bytes):
+                return self._payloads.exception(text, said)
+            case "exception":
+                kind, of = said
+                return found_failure(kind, of, key=task.key, scheduler=scheduler)
+            case "traceback":
+                return self._payloads.traceback(text, said)
+            case "erred_on":
+                return set(said)
+            case "who_has" | "who_wants" | "dependencies" | "dependents":
+                return MembersOf(live, task, name)
+            case "waiters" | "waiting_on":
+                return MembersOf(live, task, name)
+            case "exception_blame" if live.core.has_task(said):
+                return self.task(said)
+            case _ if name in _NEVER or name == "exception_blame":
+                live.escape(f"TaskState.{name}")
+                return getattr(task, name)
+        return said
+
+    def members(self, task: Any, name: str) -> list[Any]:
+        """List what a collection of a task has."""
+        text = self._live.texts.text(task.key)
+        said = self._live.core.task_value(text, name) or ()
+        if name in _TASKS:
+            return self.listed(said)
+        scheduler = self._live.scheduler
+        place = scheduler.workers if name == "who_has" else scheduler.clients
+        return [place[one] for one in said]
+
+
+class TasksOfCore(Mapping[Any, Any]):
+    """In the place of ``Scheduler.tasks``: which tasks there are, and each as it is looked at.
+
+    Parameters
+    ----------
+    live : LiveCore
+        Whose tasks. Once it has escaped, they are the scheduler's.
+    """
+
+    def __init__(self, live: LiveCore) -> None:
+        self._live = live
+
+    def __contains__(self, key: object) -> bool:
+        return bool(self._look(self._live.has_task, key, lambda own: key in own))
+
+    def __len__(self) -> int:
+        def count(_: object) -> int:
+            self._live.forget_gone()
+            return self._live.core.task_count()
+
+        return int(self._look(count, None, len))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        def find(key: Any) -> Any:
+            live = self._live
+            live.look()
+            text = live.texts.known(key)
+            if text is None or not live.core.has_task(text):
+                return default
+            return live.tasks.task(text)
+
+        return self._look(find, key, lambda own: own.get(key, default))
+
+    def __getitem__(self, key: Any) -> Any:
+        task = self.get(key)
+        if task is None:
+            raise KeyError(key)
+        return task
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    # Those of a dict, which another thread can copy at once while it changes.
+
+    def keys(self) -> Any:
+        def keys(_: object) -> Any:
+            live = self._live
+            live.look()
+            return dict.fromkeys(map(live.texts.key, live.core.keys())).keys()
+
+        return self._look(keys, None, lambda own: own.keys())
+
+    def values(self) -> Any:
+        return self._all("tasks.values()").values()
+
+    def items(self) -> Any:
+        return self._all("tasks.items()").items()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._escaped(f"tasks.{name}"), name)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._escaped("tasks[…] = …")[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._escaped("del tasks[…]")[key]
+
+    def _look(self, ask: Callable[[Any], Any], key: Any, ask_own: Callable[[Any], Any]) -> Any:
+        live = self._live
+        if not live.is_active:
+            return ask_own(live.scheduler.tasks)
+        if not live.home.is_here():
+            return live.home.do(lambda: self._look(ask, key, ask_own))
+        return ask(key)
+
+    def _all(self, what: str) -> Any:
+        def listed(_: object) -> Any:
+            if len(self) > LISTED_MAX:
+                return self._escaped(what)
+            live = self._live
+            live.look()
+            texts = live.core.keys()
+            return {live.texts.key(text): live.tasks.task(text) for text in texts}
+
+        return self._look(listed, None, lambda own: own)
+
+    def _escaped(self, what: str) -> Any:
+        self._live.escape(what)
+        return self._live.scheduler.tasks
+
+
+def _made(key: Any, state: Any) -> Any:
+    task = TaskState.__new__(TaskState)
+    _make(task, key, state)
+    return task
+
+
+def _make(task: Any, key: Any, state: Any) -> None:
+    TaskState.__init__(task, key, None, state, _NO_GROUP, False)

@@ -19,7 +19,7 @@ from distributed.utils_test import gen_cluster, inc
 
 import dask
 from backhaul._native import TaskCalls
-from backhaul.dask import activation, compact_submit, resources
+from backhaul.dask import activation, compact_map, compact_submit, many_futures, resources
 from backhaul.dask.codec import codec
 from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.offers import MAP
@@ -393,6 +393,26 @@ async def test_a_call_whose_worker_is_gone_runs_again(
     await workers[0].close()
     assert await client.gather(client.map(inc, futures)) == list(range(2, 8))
     assert {type(ts.run_spec) for ts in scheduler.tasks.values()} == {KeptSpec}
+
+
+@gen_cluster(nthreads=ONE, **CLUSTER)
+async def test_a_map_that_is_interrupted_leaves_nothing(
+    client: Client, scheduler: Scheduler, worker: Worker
+) -> None:
+    make = many_futures.make_futures
+
+    def interrupted(client: Client, states: list[Any], futures: list[Any]) -> None:
+        make(client, states[:2], futures)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(compact_map, "make_futures", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.map(inc, range(5), key="gone")
+    while scheduler.tasks or client.futures:
+        await asyncio.sleep(0.01)
+    assert not client.refcount
+    assert await client.gather(client.map(inc, range(5), key="gone")) == [1, 2, 3, 4, 5]
 
 
 @resources(A=1)

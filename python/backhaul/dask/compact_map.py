@@ -31,7 +31,7 @@ from backhaul.dask.compact_submit import (
     said_of,
     send_compactly,
 )
-from backhaul.dask.many_futures import futures_with, states_of
+from backhaul.dask.many_futures import give_up, make_futures, states_of
 from backhaul.dask.offers import MAP
 from backhaul.dask.private import Client, Future, Task, parse_input, sizeof
 from backhaul.dask.quick_tokens import tokens_of_calls
@@ -168,10 +168,15 @@ def _mapped(
         message |= said_of(client, options)
         with _no_collection(len(keys)):
             states = states_of(client, keys)
-            warn_of_size(len(calls))
-            send_compactly(client, message)
-            # While they are made, the scheduler reads.
-            futures: list[Future[Any]] = futures_with(client, states)
+            futures: list[Future[Any]] = []
+            try:
+                warn_of_size(len(calls))
+                send_compactly(client, message)
+                # While they are made, the scheduler reads.
+                make_futures(client, states, futures)
+            except BaseException:
+                give_up(client, states[len(futures) :])
+                raise
     logger.debug("map(%s, ...)", funcname(func))
     return futures, keys
 

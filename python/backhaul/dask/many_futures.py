@@ -12,7 +12,7 @@ from typing import Any
 
 from backhaul.dask.private import Client, Future, FutureState
 
-__all__ = ["futures_with", "states_of"]
+__all__ = ["give_up", "make_futures", "states_of"]
 
 
 def states_of(client: Client, keys: Iterable[Any]) -> list[FutureState]:
@@ -28,7 +28,7 @@ def states_of(client: Client, keys: Iterable[Any]) -> list[FutureState]:
     Returns
     -------
     list of FutureState
-        For `futures_with`, which has to follow.
+        For `make_futures`, which has to follow, or `give_up`.
     """
     new = object.__new__
     known, refcount = client.futures, client.refcount
@@ -45,7 +45,7 @@ def states_of(client: Client, keys: Iterable[Any]) -> list[FutureState]:
     return states
 
 
-def futures_with(client: Client, states: Iterable[FutureState]) -> list[Future[Any]]:
+def make_futures(client: Client, states: Iterable[FutureState], futures: list[Future[Any]]) -> None:
     """Make the futures of tasks that a client hears of.
 
     Parameters
@@ -54,16 +54,12 @@ def futures_with(client: Client, states: Iterable[FutureState]) -> list[Future[A
         The client; the caller has its ``_refcount_lock``.
     states : iterable of FutureState
         What `states_of` gave.
-
-    Returns
-    -------
-    list of Future
-        A future of each.
+    futures : list of Future
+        Where they are put, each as it is made.
     """
     new: Any = object.__new__
     generation = client.generation
     uid, numbers = Future._uid, Future._counter
-    futures: list[Future[Any]] = []
     for state in states:
         future = new(Future)
         future.key = state.key
@@ -74,4 +70,9 @@ def futures_with(client: Client, states: Iterable[FutureState]) -> list[Future[A
         future._cleared = False
         future._generation = generation
         futures.append(future)
-    return futures
+
+
+def give_up(client: Client, states: Iterable[FutureState]) -> None:
+    """Let go of tasks that are to have no future: somebody has interrupted the program."""
+    for state in states:
+        client._dec_ref(state.key)

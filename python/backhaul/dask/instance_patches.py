@@ -10,6 +10,8 @@ from typing import Final
 
 import distributed.stealing
 from distributed import Scheduler
+from distributed.diagnostics.progress import MultiProgress, Progress
+from distributed.diagnostics.task_stream import TaskStreamPlugin
 
 from backhaul.dask.offers import GRAPH, MAP, SMALL_RESULTS, SUBMIT
 from backhaul.dask.patching import InstancePatch
@@ -219,6 +221,16 @@ GRAPH_STATE: Final = InstancePatch(
         Scheduler.report_on_key: "9f24d4e3edfe",
         Scheduler.send_all: "8c228e56a8c2",
         Scheduler.get_who_has: "c0e96e9d464f",
+        Scheduler.get_has_what: "13c030435109",
+        Scheduler.get_processing: "a9bb5cf0e0ff",
+        Scheduler.get_task_stream: "9d876fc41123",
+        Scheduler.get_task_stream_index: "ae93aabf567a",
+        Scheduler.add_plugin: "66c5c5a9fec2",
+        Scheduler.remove_plugin: "eef1de9322bd",
+        # What they look at, as they hear of transitions late
+        TaskStreamPlugin: "e632d0e23433",
+        Progress: "69eb3a147c13",
+        MultiProgress: "ec3339a2662f",
         Scheduler.check_idle: "f6bacb4048a5",
         Scheduler._check_no_workers: "7f40b9b47409",
         TaskState: "a478e3a2064b",

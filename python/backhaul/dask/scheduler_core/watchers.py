@@ -46,13 +46,13 @@ class Watchers:
         """Tell them of what has ended since."""
         if not self._plugins:
             return
-        recalled = self._live.texts.recalled
+        key_of = self._live.texts.key
         for text, start, finish, told in self._live.core.take_noted():
             if finish == "erred":
                 self._tell_erred(text, start, told)
             else:
                 is_run = finish == "memory"
-                self._transition(recalled(text), start, finish, told, is_run=is_run)
+                self._transition(key_of(text), start, finish, told, is_run=is_run)
 
     def tell_erred(self, text: str, run: dict[str, Any]) -> None:
         """Tell them of a run that failed, after those before."""
@@ -69,7 +69,7 @@ class Watchers:
             # What it depends on failed, or the scheduler found something.
             task = self._live.tasks.task(text) if self._live.core.has_task(text) else None
             run = {**told, "exception": True if task is None else task.exception}
-        self._transition(self._live.texts.recalled(text), start, "erred", run, is_run=is_run)
+        self._transition(self._live.texts.key(text), start, "erred", run, is_run=is_run)
 
     def _transition(
         self, key: Any, start: str, finish: str, told: dict[str, Any], *, is_run: bool

@@ -3,6 +3,7 @@
 mod carriers;
 mod connection;
 mod dask;
+mod dask_streams;
 mod frames;
 mod handshake;
 mod hello;
@@ -37,6 +38,9 @@ pub(crate) const ALL: &[Target] = &[
     target("msgpack", dask::msgpack),
     target("codec", dask::codec),
     target("graph", dask::graph),
+    target("calls", dask_streams::calls),
+    target("tasks", dask_streams::tasks),
+    target("streams", dask_streams::streams),
     target("machine_text", topology::machine_text),
     target("plan_text", topology::plan_text),
     target("sysfs", topology::sysfs),

@@ -35,6 +35,9 @@ from backhaul.dask.patching import InstancePatch, Patch
 
 __all__ = ["Source", "changes", "gone", "main", "sources"]
 
+#: What a release brings
+PACKAGES = ("dask", "distributed")
+
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Gt: operator.gt,
@@ -139,7 +142,12 @@ def sources() -> list[Source]:
 
 def changes(before: Path, after: Path) -> list[Change]:
     """Compare two releases, each a folder that holds ``dask`` and ``distributed``."""
-    found = [Change(source, source.text_in(before), source.text_in(after)) for source in sources()]
+    found = [
+        Change(source, source.text_in(before), source.text_in(after))
+        for source in sources()
+        # What other libraries have is of their own releases.
+        if source.module.split(".")[0] in PACKAGES
+    ]
     return [change for change in found if change.before != change.after]
 
 
@@ -150,7 +158,7 @@ def gone(after: Path) -> list[str]:
     for statement in ast.walk(tree):
         if not isinstance(statement, ast.ImportFrom) or statement.module is None:
             continue
-        if statement.module.split(".")[0] not in ("dask", "distributed"):
+        if statement.module.split(".")[0] not in PACKAGES:
             continue
         path = after.joinpath(*statement.module.split("."))
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
@@ -174,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     chosen = parser.parse_args(arguments)
     for folder in (chosen.folder, chosen.against):
-        for package in ("dask", "distributed"):
+        for package in PACKAGES:
             if not (folder / package / "__init__.py").exists():
                 print(f"{folder} does not hold the sources of {package}", file=sys.stderr)
                 return 2

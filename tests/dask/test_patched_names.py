@@ -108,11 +108,9 @@ OURS = {
     "scheduler_core/escape.py": {"writer"},
     "scheduler_core/graphs.py": {"groups", "number"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
-    "scheduler_core/handlers.py": {
-        *("live.specs", "message", "parts", "place"),
-        # What is told of tasks
-        *("added", "run", "sizes"),
-    },
+    "scheduler_core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
+    # What is told of tasks
+    "scheduler_core/answers.py": {"added", "sizes"},
     # What the core has to say
     "scheduler_core/live.py": {
         "counts",

@@ -9,6 +9,7 @@ mod calls;
 mod graphs;
 mod incoming;
 mod keys;
+mod notes;
 mod outgoing;
 mod specs;
 mod window;
@@ -18,13 +19,14 @@ use std::sync::Arc;
 
 use crate::msgpack::TooLong;
 use crate::scheduler::{
-    Container, EventError, Graph, GraphOutcome, GraphTask, GroupView, Key, Message, SchedulerCore,
-    Spec, TaskFinished,
+    Container, EventError, Graph, GraphOutcome, GraphTask, Key, Message, SchedulerCore, Spec,
+    TaskFinished,
 };
 pub use calls::{CallGraph, depend_on_what_is_known, graphs_of_calls, groups_of_calls};
 pub use graphs::{graph_of_tasks, groups_of_tasks, keys_are_texts, needs_are_known};
 use incoming::{Finished, Incoming, Submit};
 pub use keys::{is_sayable, key_of};
+pub use notes::{HotCounts, HotNotes, NewGroup, Submitted};
 use outgoing::Unsayable;
 pub use outgoing::{Batch, Frames};
 pub use specs::whole as whole_spec;
@@ -62,70 +64,6 @@ pub struct HotSettings {
     pub window: Option<WindowLimits>,
     /// Graphs of a client that come this close together share a generation, in seconds
     pub fifo_timeout_s: f64,
-}
-
-/// A task that was submitted
-#[derive(Clone, Debug, PartialEq)]
-pub struct Submitted {
-    /// By whom
-    pub client: Arc<str>,
-    /// When it came, in seconds
-    pub start_s: f64,
-    /// Whether it was not known before
-    pub is_new: bool,
-    /// Whether it is known with other dependencies, which it keeps
-    pub has_collided: bool,
-    /// Whether nothing was to be done before
-    pub was_idle: bool,
-    /// The group that came to be with it, if one did
-    pub group: Option<NewGroup>,
-}
-
-/// A group of a name that somebody else knew, come again
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewGroup {
-    /// Its name, and that of its prefix
-    pub name: String,
-    /// Its span: that of the last group of this name
-    pub span: Option<String>,
-    /// How many of [`HotNotes::gone_groups`] went before it came
-    pub gone_before: usize,
-}
-
-/// What was handled, and what somebody else has to do about it
-#[derive(Clone, Debug, Default)]
-pub struct HotNotes {
-    /// Addresses of workers that sent results that nobody keeps
-    pub unwanted_from: Vec<Arc<str>>,
-    /// Prefixes of tasks of which workers have too many, sent on a wrong guess
-    pub give_back: Vec<Arc<str>>,
-    /// What was submitted
-    pub submitted: Vec<Submitted>,
-    /// Groups that were dropped, as they were last
-    pub gone_groups: Vec<GroupView>,
-    /// Why nothing is handled any more: what the core refused half way
-    pub failure: Option<String>,
-    /// What the core had to say and has no form here
-    pub unsaid: Vec<Message>,
-}
-
-/// How many messages of each kind were handled
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct HotCounts {
-    /// `task-finished`
-    pub finished: u64,
-    /// `release-worker-data`
-    pub released_data: u64,
-    /// `client-releases-keys`
-    pub released_keys: u64,
-    /// `add-keys`
-    pub added_keys: u64,
-    /// `long-running`
-    pub long_running: u64,
-    /// `backhaul-submit`
-    pub submitted: u64,
-    /// Batches that were left to somebody else
-    pub batches_left: u64,
 }
 
 #[derive(Debug)]

@@ -16,9 +16,9 @@ from dask.utils import parse_timedelta
 from backhaul.dask.private import (
     ActiveMemoryManagerExtension,
     iscoroutinefunction,
-    key_split,
     time,
 )
+from backhaul.dask.scheduler_core.answers import Answers
 from backhaul.dask.scheduler_core.graphs import parts_of
 from backhaul.dask.scheduler_core.replicas import only_reduces
 from backhaul.dask.scheduler_core.streams import spec_payload
@@ -106,15 +106,16 @@ class Handlers:
             "task-erred": self.handle_task_erred,
             "task-finished": self.handle_task_finished,
         }
+        answers = Answers(self._live)
         requests: dict[str, Callable[..., Any]] = {
             "check_idle": self.check_idle,
-            "has_what": self.get_has_what,
-            "nbytes": self.get_nbytes,
-            "processing": self.get_processing,
-            "get_task_stream": self.get_task_stream,
-            "get_task_stream_index": self.get_task_stream,
+            "has_what": answers.get_has_what,
+            "nbytes": answers.get_nbytes,
+            "processing": answers.get_processing,
+            "get_task_stream": answers.get_task_stream,
+            "get_task_stream_index": answers.get_task_stream,
             "heartbeat_worker": self.heartbeat_worker,
-            "who_has": self.get_who_has,
+            "who_has": answers.get_who_has,
         }
         for place, ours, harmless in (
             (scheduler.stream_handlers, streams, STREAMS),
@@ -499,82 +500,6 @@ class Handlers:
             live.send()
 
         return functools.wraps(upstream)(handle)
-
-    def get_who_has(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what tells who holds results."""
-
-        def handle(keys: Iterable[Any] | None = None) -> Any:
-            live = self._live
-            return live.who_has(live.scheduler.tasks.keys() if keys is None else keys)
-
-        return functools.wraps(upstream)(handle)
-
-    def get_has_what(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what tells the keys of results of workers."""
-
-        def handle(workers: Iterable[str] | None = None) -> Any:
-            found = self._live.scheduler.workers
-            addresses = list(found) if workers is None else self._addresses(workers)
-            there = self._keys_in("has_what", [one for one in addresses if one in found])
-            return {address: there.get(address, []) for address in addresses}
-
-        return functools.wraps(upstream)(handle)
-
-    def get_processing(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what tells the keys of tasks of workers."""
-
-        def handle(workers: Iterable[str] | None = None) -> Any:
-            found = self._live.scheduler.workers
-            addresses = list(found) if workers is None else self._addresses(workers)
-            return self._keys_in("processing", addresses)
-
-        return functools.wraps(upstream)(handle)
-
-    def get_nbytes(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what tells the sizes of results."""
-
-        def handle(keys: Iterable[Any] | None = None, summary: bool = True) -> Any:
-            live = self._live
-            live.look()
-            sizes = {}
-            for key in live.scheduler.tasks.keys() if keys is None else keys:
-                text = live.texts.known(key)
-                if text is None:
-                    raise KeyError(key)
-                sizes[key] = live.core.task_value(text, "nbytes")
-            if keys is None:
-                sizes = {key: nbytes for key, nbytes in sizes.items() if nbytes >= 0}
-            if not summary:
-                return sizes
-            added: dict[str, int] = {}
-            for key, nbytes in sizes.items():
-                added[key_split(key)] = added.get(key_split(key), 0) + nbytes
-            return added
-
-        return functools.wraps(upstream)(handle)
-
-    def _addresses(self, workers: Iterable[str]) -> list[str]:
-        coerced = map(self._live.scheduler.coerce_address, workers)
-        return list(dict.fromkeys(coerced))
-
-    def _keys_in(self, name: str, addresses: Iterable[str]) -> dict[str, list[Any]]:
-        live = self._live
-        live.look()
-        key = live.texts.key
-        return {
-            address: [key(text) for text in live.core.keys_in(name, address)]
-            for address in addresses
-        }
-
-    def get_task_stream(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
-        """Make what tells which runs ended."""
-
-        @functools.wraps(upstream)
-        def handle(*args: Any, **kwargs: Any) -> Any:
-            self._live.forget_gone()
-            return upstream(*args, **kwargs)
-
-        return handle
 
     # Time
 

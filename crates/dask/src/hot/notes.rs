@@ -1,0 +1,69 @@
+//! What was handled, and what somebody else has to do about it.
+
+use std::sync::Arc;
+
+use crate::scheduler::{GroupView, Message};
+
+/// A task that was submitted
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submitted {
+    /// By whom
+    pub client: Arc<str>,
+    /// When it came, in seconds
+    pub start_s: f64,
+    /// Whether it was not known before
+    pub is_new: bool,
+    /// Whether it is known with other dependencies, which it keeps
+    pub has_collided: bool,
+    /// Whether nothing was to be done before
+    pub was_idle: bool,
+    /// The group that came to be with it, if one did
+    pub group: Option<NewGroup>,
+}
+
+/// A group of a name that somebody else knew, come again
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewGroup {
+    /// Its name, and that of its prefix
+    pub name: String,
+    /// Its span: that of the last group of this name
+    pub span: Option<String>,
+    /// How many of [`HotNotes::gone_groups`] went before it came
+    pub gone_before: usize,
+}
+
+/// What was handled, and what somebody else has to do about it
+#[derive(Clone, Debug, Default)]
+pub struct HotNotes {
+    /// Addresses of workers that sent results that nobody keeps
+    pub unwanted_from: Vec<Arc<str>>,
+    /// Prefixes of tasks of which workers have too many, sent on a wrong guess
+    pub give_back: Vec<Arc<str>>,
+    /// What was submitted
+    pub submitted: Vec<Submitted>,
+    /// Groups that were dropped, as they were last
+    pub gone_groups: Vec<GroupView>,
+    /// Why nothing is handled any more: what the core refused half way
+    pub failure: Option<String>,
+    /// What the core had to say and has no form here
+    pub unsaid: Vec<Message>,
+}
+
+/// How many messages of each kind were handled
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct HotCounts {
+    /// `task-finished`
+    pub finished: u64,
+    /// `release-worker-data`
+    pub released_data: u64,
+    /// `client-releases-keys`
+    pub released_keys: u64,
+    /// `add-keys`
+    pub added_keys: u64,
+    /// `long-running`
+    pub long_running: u64,
+    /// `backhaul-submit`
+    pub submitted: u64,
+    /// Batches that were left to somebody else
+    pub batches_left: u64,
+}

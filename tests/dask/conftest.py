@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from distributed import utils_test
+from distributed import core, utils_test
 from distributed.comm import connect, listen
 
 import dask
@@ -190,6 +191,19 @@ def start() -> Iterator[Start]:
     yield start_program
     for program in programs:
         program.kill()
+
+
+@pytest.fixture(autouse=True)
+def no_server_is_kept() -> Iterator[None]:
+    """Let go of the schedulers and workers of a test that is over.
+
+    Dask remembers for ever which of their handlers take a comm, and what pages of the dashboard
+    have. What is there when the next module begins is kept out of garbage collection for good.
+    """
+    yield
+    core._expects_comm.cache_clear()
+    if (pages := sys.modules.get("distributed.dashboard.scheduler")) is not None:
+        inspect.getclosurevars(pages.template_variables).nonlocals["cache"].clear()
 
 
 @pytest.fixture

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
 import linecache
 import re
 import reprlib
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import dask.order
 import distributed
+import distributed.core
 import distributed.utils
 import pytest
 from distributed import Client, Scheduler, Worker
@@ -568,3 +571,22 @@ def test_every_patch_of_single_objects_is_in_the_list() -> None:
     named |= set(instance_patches.CLIENT_RESULTS.values())
     assert named == set(instance_patches.INSTANCE_PATCHES)
     assert all(patch.read for patch in patches.PATCHES)
+
+
+def test_a_closed_cluster_is_not_kept() -> None:
+    gone: list[weakref.ref[Server]] = []
+
+    async def use_one() -> None:
+        async with (
+            Scheduler(host=HOST, dashboard=False, dashboard_address=":0") as scheduler,
+            Worker(scheduler.address, nthreads=1) as worker,
+            Client(scheduler.address, asynchronous=True) as client,
+        ):
+            assert await client.submit(sum, [1, 2]) == 3
+            gone.extend([weakref.ref(scheduler), weakref.ref(worker)])
+
+    asyncio.run(use_one())
+    # Where Dask keeps them itself
+    distributed.core._expects_comm.cache_clear()
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]

@@ -48,8 +48,10 @@ _DECORATORS = {
 #: Stands for what was not there
 _ABSENT: Final = object()
 
-#: Functions of Dask's by the function of ours that is in their place now
-_originals: dict[Any, Any] = {}
+#: Attribute of a function of ours: itself, and what it is in the place of now. On the function, as
+#: a table would keep each worker and scheduler that has one of its own for as long as the process
+#: lives; with itself, as `functools.wraps` copies attributes
+_IN_PLACE: Final = "_backhaul_in_place"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -230,12 +232,12 @@ def _replace_attribute(owner: Any, name: str, ours: Any, original: Any) -> Repla
         else:
             delattr(owner, name)
         if isinstance(ours, FunctionType):
-            _originals.pop(ours, None)
+            vars(ours).pop(_IN_PLACE, None)
         return True
 
     setattr(owner, name, ours)
     if isinstance(ours, FunctionType):
-        _originals[ours] = original
+        setattr(ours, _IN_PLACE, (ours, original))
     return Replacement(ours, original, restore)
 
 
@@ -322,9 +324,10 @@ def _files(function: Any) -> set[str | None]:
         function = function.fget
     files: set[str | None] = set()
     while isinstance(function, FunctionType):
-        if function in _originals:
+        ours, original = vars(function).get(_IN_PLACE, (None, None))
+        if ours is function:
             # A function of ours counts as the one in whose place it is.
-            function = _originals[function]
+            function = original
             continue
         files.add(function.__code__.co_filename)
         function = getattr(function, "__wrapped__", None)

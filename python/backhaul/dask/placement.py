@@ -35,7 +35,7 @@ BETA = 3.0
 #: The same where one pair of workers has a link for itself: its bytes are in nobody else's way
 BETA_PRIVATE = 1.5
 
-#: What is told of needs and results: one for each scheduler of this process that has one
+#: What is told of needs and results: one for each open scheduler of this process that has one
 _placements: list[LinkPlacement] = []
 
 #: What is known of links: numbers of sender and receiver, edges, latency in seconds
@@ -140,10 +140,13 @@ class LinkPlacement(SchedulerPlugin):
         self.roots.detach()
         if self._account is not None and self.hear in self._account.listeners:
             self._account.listeners.remove(self.hear)
-        if self in _placements:
-            _placements.remove(self)
+        _forget(self)
         if self.name in self.scheduler.plugins:
             self.scheduler.remove_plugin(self.name)
+
+    async def close(self) -> None:
+        """Hear no more of needs and results: the scheduler is closing."""
+        _forget(self)
 
     def set_routes(self, capacities_bytes_per_s: Sequence[float], routes: _Routes) -> None:
         """Take the way of every pair of workers, instead of what hosts say.
@@ -255,6 +258,11 @@ class LinkPlacement(SchedulerPlugin):
         self._states[ws.address] = ws
         self._by_host.setdefault(ws.host, []).append(ws.address)
         self.roots.add_worker(ws, self.mirror.add_worker(ws, host, host))
+
+
+def _forget(placement: LinkPlacement) -> None:
+    if placement in _placements:
+        _placements.remove(placement)
 
 
 # For the whole process, in the place of functions of the scheduler's `WorkerState`

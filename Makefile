@@ -20,8 +20,8 @@ RUST_MANIFESTS := Cargo.toml Cargo.lock $(wildcard crates/*/Cargo.toml)
 # What a wheel holds besides
 PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name '*.yaml')
 
-# Parts of the tests that run beside one another. Each of them waits for half of its time, and each
-# prints when it is over.
+# Parts of the tests that run beside one another, the longest first. Each of them waits for half of
+# its time, and each prints when it is over.
 TEST_JOBS ?= 3
 
 # Models are explored for seconds: what link-time optimisation saves there, it costs to build
@@ -65,7 +65,7 @@ test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python 
 	cargo test --workspace --no-run
 	@rm -rf .test-logs
 	@$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
-	  $(if $(ARGS),test-python test-rust,test-dask test-rest test-rust test-newest) test-model test-loom; \
+	  $(if $(ARGS),test-python,test-dask test-newest test-rest) test-rust test-model test-loom; \
 	$(BIN)/python tests/parts.py summary \
 	  $(if $(ARGS),test-python,test-dask test-newest test-rest) test-rust test-model test-loom
 
@@ -73,7 +73,7 @@ test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python 
 test-rust: $(VENV)/.run ## The Rust tests alone
 	$(PART) test-rust -- $(FREE_CARGO) test --workspace --no-fail-fast
 
-# Apart from the others, as those with the newest Dask, which come next, need not wait for it
+# Apart from the others: nobody else waits for it
 .PHONY: test-model
 test-model: $(VENV)/.run ## Random operations against the plain models for some minutes
 	BACKHAUL_STRESS_SEEDS=5 $(PART) test-model -- \
@@ -102,7 +102,7 @@ test-rest: build $(VENV)/.dev
 .PHONY: test-newest
 test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask alone
 	$(PART) test-newest -- \
-	  $(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),tests/dask)
+	  $(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),-m "not once" tests/dask)
 
 # Nothing of it is imported. Without VERSION, the newest that there is
 .PHONY: dask-release

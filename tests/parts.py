@@ -10,6 +10,7 @@ What is known of a part is read from what it prints: the closing lines of pytest
 from __future__ import annotations
 
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -49,6 +50,8 @@ class Part:
     #: Of the command; None if it did not end
     status: int | None = None
     seconds: float = 0.0
+    #: Of processors, with all that it has started and waited for
+    cpu_seconds: float = 0.0
     last_line: str = ""
 
     @property
@@ -59,7 +62,7 @@ class Part:
     def __str__(self) -> str:
         shown = [f"{self.counts[kind]} {kind}" for kind in ("passed", "failed", "skipped")]
         line = f"{self.name:12} {'ok    ' if self.has_passed else 'FAILED'} {', '.join(shown)}"
-        line += f", {self.seconds / 60:.1f} min"
+        line += f", {self.seconds / 60:.1f} min ({self.cpu_seconds / 60:.1f} of CPU)"
         if not self.has_passed and not self.failures:
             how = "it did not end" if self.status is None else f"{_STATUS} {self.status}"
             line += f"; {how}: {self.last_line[:80]}"
@@ -90,7 +93,9 @@ def run(name: str, command: list[str]) -> int:
             log.write(line)
             log.flush()
         status = process.wait()
-        log.write(f"\n{_STATUS} {status} after {time.monotonic() - began:.0f} s\n")
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = f"{time.monotonic() - began:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of CPU"
+        log.write(f"\n{_STATUS} {status} after {seconds}\n")
     return status if status >= 0 else 128 - status
 
 
@@ -108,8 +113,12 @@ def read(name: str) -> Part:
 
 
 def _read_line(part: Part, line: str) -> None:
-    if ended := re.fullmatch(rf"{_STATUS} (-?\d+) after (\d+) s", line):
-        part.status, part.seconds = int(ended[1]), float(ended[2])
+    if ended := re.fullmatch(rf"{_STATUS} (-?\d+) after (\d+) s, (\d+) s of CPU", line):
+        part.status, part.seconds, part.cpu_seconds = (
+            int(ended[1]),
+            float(ended[2]),
+            float(ended[3]),
+        )
     elif counted := _PYTEST_END.match(line):
         for number, kind in _COUNTS.findall(counted[1]):
             part.counts["failed" if kind.startswith("error") else kind] += int(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def test_what_did_not_say_what_it_ran_has_failed(capfd: pytest.CaptureFixture[st
     assert parts.main(["summary", "fine", "empty", "broken", "absent"]) == 1
     out, _ = capfd.readouterr()
     assert "fine         ok     3 passed, 0 failed, 0 skipped" in out
+    assert re.search(r"^fine .* \d+\.\d min \(\d+\.\d of CPU\)$", out, re.MULTILINE)
     assert "exit status 101: error: could not compile" in out
     assert "it did not end: it was not begun" in out
     assert out.splitlines()[-1] == "total: 3 passed, 3 failed, 0 skipped"
@@ -80,6 +82,13 @@ def test_the_summary_fits_a_screen() -> None:
     lines = parts.summary(["many"]).splitlines()
     assert len(lines) < 30
     assert lines[-2].strip().startswith("and 480 more")
+
+
+def test_what_a_part_took_of_processors_counts_what_it_started() -> None:
+    busy = "import time\nwhile time.process_time() < 1.2: pass"
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}])"
+    assert parts.run("busy", [sys.executable, "-c", nested]) == 0
+    assert parts.read("busy").cpu_seconds >= 1
 
 
 def test_all_is_well_where_all_passed() -> None:

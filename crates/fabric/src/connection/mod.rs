@@ -352,7 +352,7 @@ impl Conn {
         let mut wakes = WakeList::new();
         self.take_commands(&mut port, &mut wakes);
         if let Some(command) = command {
-            port.handle(command);
+            self.handle(&mut port, command, &mut wakes);
         }
         let outcome = port.work(work);
         self.dispatch(&mut port, &mut wakes);
@@ -448,9 +448,21 @@ impl Conn {
                 port.handle(command);
                 self.counters.posted_bytes.sub(bytes);
             } else {
-                port.handle(command);
+                self.handle(port, command, wakes);
             }
             self.dispatch(port, wakes);
+        }
+    }
+
+    /// Has the link do what a caller wants, or the tap
+    fn handle(&self, port: &mut Port, command: Command, wakes: &mut WakeList) {
+        let command = if self.is_tapped.load(Ordering::SeqCst) {
+            self.handle_behind_tap(port, command, wakes)
+        } else {
+            Some(command)
+        };
+        if let Some(command) = command {
+            port.handle(command);
         }
     }
 }

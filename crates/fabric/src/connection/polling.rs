@@ -195,15 +195,11 @@ impl Progress for Conn {
     }
 
     fn cancel(&self, operation: u64) {
-        if !self.cancel_behind_tap(operation) {
-            self.submit(Command::Cancel(operation));
-        }
+        self.submit(Command::Cancel(operation));
     }
 
     fn restore(&self, delivery: Delivery) {
-        if let Some(delivery) = self.restore_behind_tap(delivery) {
-            self.submit(Command::Restore(delivery));
-        }
+        self.submit(Command::Restore(delivery));
     }
 
     fn join_loop(self: Arc<Self>, watch: &Arc<LoopWatch>) {

@@ -175,18 +175,12 @@ impl Conn {
             completer: RecvCompleter::Allocate(completer),
             started: Some(Instant::now()),
         };
-        let token = match selector {
-            Selector::Untagged => self.wait_behind_tap(operation, token),
-            Selector::Tagged { .. } => Some(token),
-        };
-        if let Some(token) = token {
-            self.post_recv(Recv {
-                operation,
-                selector,
-                buffer: None,
-                token,
-            });
-        }
+        self.post_recv(Recv {
+            operation,
+            selector,
+            buffer: None,
+            token,
+        });
         request.giving_back(|driver, message| driver.restore(Delivery::from(message)))
     }
 
@@ -204,7 +198,12 @@ impl Conn {
         };
         let mut wakes = WakeList::new();
         let took_any = self.take_commands(&mut port, &mut wakes);
-        let waits = port.link.post_recv(&Now::lazy(), recv);
+        let waits = if self.is_tapped.load(Ordering::SeqCst) {
+            self.handle(&mut port, Command::Recv(recv), &mut wakes);
+            false
+        } else {
+            port.link.post_recv(&Now::lazy(), recv)
+        };
         // It works on the link only if that led to anything, or what others left there may have.
         let outcome = if waits && !took_any {
             Outcome::default()

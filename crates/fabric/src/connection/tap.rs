@@ -13,7 +13,7 @@ use std::sync::{Arc, TryLockError};
 use backhaul_proto::{MessageKind, Selector};
 
 use super::Conn;
-use super::port::{Port, RecvCompleter, RecvToken, Work};
+use super::port::{Command, Port, RecvCompleter, RecvToken, Work};
 use crate::error::{CloseReason, RecvError, SendError};
 use crate::link::{Content, Delivery, Now, Recv};
 use crate::memory::{PoolBuf, Segments};
@@ -59,6 +59,27 @@ pub(super) struct Tap {
     given: u64,
     /// The link has ended
     has_ended: bool,
+}
+
+impl Tap {
+    /// Takes a receive of a caller out, if it waits here
+    fn withdraw(&mut self, operation: u64) -> Option<RecvToken> {
+        let place = self.waiting.iter().position(|(one, _)| *one == operation)?;
+        self.waiting.remove(place).map(|(_, token)| token)
+    }
+
+    /// Takes back a message that a caller did not look at, in its order
+    fn take_back(&mut self, delivery: Delivery) {
+        self.is_passing = true;
+        self.given = self.given.saturating_sub(1);
+        let is_before = |other: &Arrived| {
+            other
+                .as_ref()
+                .is_ok_and(|other| other.message < delivery.message)
+        };
+        let place = self.passed.partition_point(is_before);
+        self.passed.insert(place, Ok(delivery));
+    }
 }
 
 impl Frames {
@@ -283,71 +304,49 @@ impl Conn {
         }
     }
 
-    /// Has a receive of a caller wait here, if there is a tap; else gives it back
-    pub(super) fn wait_behind_tap(&self, operation: u64, token: RecvToken) -> Option<RecvToken> {
-        if !self.is_tapped.load(Ordering::SeqCst) {
-            return Some(token);
-        }
-        let mut wakes = WakeList::new();
-        let needs_room = {
-            let mut tap = lock(&self.tap);
-            let Some(tap) = tap.as_mut() else {
-                return Some(token);
-            };
-            tap.waiting.push_back((operation, token));
-            self.serve(tap, &mut wakes);
-            tap.posted.len() < POSTED
+    /// Does behind the tap what is for it of what a caller wants, as whoever holds the port; gives
+    /// back the rest
+    ///
+    /// With the port, as a tap comes and goes: a receive that found none and was posted behind those
+    /// of one that has come since would have a message before older ones that are left to callers.
+    pub(super) fn handle_behind_tap(
+        &self,
+        port: &mut Port,
+        command: Command,
+        wakes: &mut WakeList,
+    ) -> Option<Command> {
+        let mut slot = lock(&self.tap);
+        let Some(tap) = slot.as_mut() else {
+            return Some(command);
         };
-        for waker in wakes {
-            waker.wake();
+        match command {
+            Command::Recv(Recv {
+                operation,
+                selector: Selector::Untagged,
+                token,
+                ..
+            }) => {
+                tap.waiting.push_back((operation, token));
+                self.serve(tap, wakes);
+                self.top_up(tap, port);
+                None
+            }
+            Command::Cancel(operation) => match tap.withdraw(operation) {
+                Some(token) => {
+                    if let RecvCompleter::Allocate(completer) = token.completer {
+                        completer.complete(Err(RecvError::Cancelled), wakes);
+                    }
+                    None
+                }
+                None => Some(Command::Cancel(operation)),
+            },
+            Command::Restore(delivery) if delivery.kind == MessageKind::Untagged => {
+                tap.take_back(delivery);
+                self.serve(tap, wakes);
+                None
+            }
+            other => Some(other),
         }
-        if needs_room {
-            self.refill_tap();
-        }
-        None
-    }
-
-    /// Gives a receive up that waits behind the tap, returning whether there was one
-    pub(super) fn cancel_behind_tap(&self, operation: u64) -> bool {
-        let found = lock(&self.tap).as_mut().and_then(|tap| {
-            let place = tap.waiting.iter().position(|(one, _)| *one == operation)?;
-            tap.waiting.remove(place)
-        });
-        let Some((_, token)) = found else {
-            return false;
-        };
-        if let RecvCompleter::Allocate(completer) = token.completer {
-            crate::request::finish(completer, Err(RecvError::Cancelled));
-        }
-        true
-    }
-
-    /// Takes back a message that a caller did not look at, if it came by way of the tap
-    pub(super) fn restore_behind_tap(&self, delivery: Delivery) -> Option<Delivery> {
-        let mut wakes = WakeList::new();
-        {
-            let mut tap = lock(&self.tap);
-            let Some(tap) = tap
-                .as_mut()
-                .filter(|_| delivery.kind == MessageKind::Untagged)
-            else {
-                return Some(delivery);
-            };
-            tap.is_passing = true;
-            tap.given = tap.given.saturating_sub(1);
-            let is_before = |other: &Arrived| {
-                other
-                    .as_ref()
-                    .is_ok_and(|other| other.message < delivery.message)
-            };
-            let place = tap.passed.partition_point(is_before);
-            tap.passed.insert(place, Ok(delivery));
-            self.serve(tap, &mut wakes);
-        }
-        for waker in wakes {
-            waker.wake();
-        }
-        None
     }
 
     /// Notes what a receive of the tap has come to, as whoever holds the port

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import neg
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,20 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster, wait
 
+import dask
 from backhaul.dask.scheduler_core import live
 from tests.dask.browser import NAMES, Browser, chromium
 
 #: Whether a source of the page has this in a column
 HAS = """Bokeh.documents.some((page) => Array.from(page._all_models.values()).some((model) =>
     model.data && model.data.%s && Array.from(model.data.%s).%s))"""
+
+
+@pytest.fixture(autouse=True)
+def no_stealing() -> Iterator[None]:
+    """Leave a worker without work that is so on a busy machine: to steal for it is an escape."""
+    with dask.config.set({"distributed.scheduler.work-stealing": False}):
+        yield
 
 
 # The longer one is about how much there is to show; what a release of Dask shows, the other one has

@@ -14,6 +14,8 @@ pub(super) struct SpinPolicy {
     misses: AtomicU32,
     /// Waits to let pass before one polls again
     pause: AtomicU32,
+    /// Polling is given up for long once it has given way for so long: somebody else needs the CPU
+    held_up_max: Duration,
 }
 
 /// What a look at a connection came to
@@ -31,6 +33,18 @@ impl SpinPolicy {
             budget,
             misses: AtomicU32::new(0),
             pause: AtomicU32::new(0),
+            held_up_max: Duration::MAX,
+        }
+    }
+
+    /// Of who waits for other processes, which may be kept from their CPUs by strangers
+    ///
+    /// Where there are such, whoever polls and gives way is behind all of them, while one that
+    /// sleeps is woken before most.
+    pub(super) fn patient(budget: Duration) -> Self {
+        Self {
+            held_up_max: HELD_UP_MAX,
+            ..Self::new(budget)
         }
     }
 
@@ -55,6 +69,15 @@ impl SpinPolicy {
         }
     }
 
+    /// A poll gave way for so long: tells whether that is too long, and others poll no more
+    fn is_held_up(&self, gave_way: Duration) -> bool {
+        let is_held_up = gave_way >= self.held_up_max;
+        if is_held_up {
+            self.pause.store(HELD_UP_PAUSE, Ordering::Relaxed);
+        }
+        is_held_up
+    }
+
     /// Polls until `step` says that it is done, or nothing has moved for the budget
     pub(super) fn until(&self, mut step: impl FnMut() -> (bool, Look)) -> bool {
         // The clock is first read when the first step was in vain: most steps are not.
@@ -74,6 +97,9 @@ impl SpinPolicy {
             if now - *idle_since >= YIELD_AFTER {
                 // The peer may have been woken on this very CPU, and wait for us to leave it.
                 std::thread::yield_now();
+                if self.is_held_up(now.elapsed()) {
+                    return step().0;
+                }
             }
             if now - *idle_since >= self.budget + look.awaits || now - *started >= TRANSFER_MAX {
                 self.miss();
@@ -100,5 +126,47 @@ const PAUSE_MAX: u32 = 1024;
 /// the peer from answering until the poll has failed.
 const YIELD_AFTER: Duration = Duration::from_micros(5);
 
+/// More than processes of one job keep a CPU for between two waits, less than a time slice
+const HELD_UP_MAX: Duration = Duration::from_micros(500);
+
+/// Waits without polling after that, so that the slice that was lost is little to them
+const HELD_UP_PAUSE: u32 = 512;
+
 /// Longest time that a caller moves data itself; the engine goes on from there
 const TRANSFER_MAX: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits until one polls again
+    fn waits_until_one_polls(policy: &SpinPolicy) -> u32 {
+        (0..).find(|_| policy.allows()).expect("some wait polls")
+    }
+
+    #[test]
+    fn polls_in_vain_become_rare_until_one_pays() {
+        let policy = SpinPolicy::new(Duration::from_nanos(1));
+        for _ in 0..=MISSES_FREE {
+            assert_eq!(waits_until_one_polls(&policy), 0);
+            assert!(!policy.until(|| (false, Look::default())));
+        }
+        assert_eq!(waits_until_one_polls(&policy), 2);
+        assert!(!policy.until(|| (false, Look::default())));
+        assert_eq!(waits_until_one_polls(&policy), 4);
+        assert!(policy.until(|| (true, Look::default())));
+        assert_eq!(waits_until_one_polls(&policy), 0);
+    }
+
+    #[test]
+    fn a_patient_poll_that_was_kept_from_the_cpu_is_not_repeated_soon() {
+        let policy = SpinPolicy::patient(Duration::from_micros(100));
+        assert!(!policy.is_held_up(HELD_UP_MAX / 2));
+        assert_eq!(waits_until_one_polls(&policy), 0);
+        assert!(policy.is_held_up(HELD_UP_MAX));
+        assert_eq!(waits_until_one_polls(&policy), HELD_UP_PAUSE);
+        // Others wait for a peer that may be copying on this very CPU.
+        let policy = SpinPolicy::new(Duration::from_micros(100));
+        assert!(!policy.is_held_up(Duration::from_secs(1)));
+    }
+}

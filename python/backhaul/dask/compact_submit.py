@@ -311,7 +311,10 @@ def _understands(client: Client, operation: str) -> bool:
 
 def _code(client: Client) -> tuple[Any, ...]:
     """Give the code of the user's around the call, as much as the configuration wants."""
-    nframes = dask.config.get("distributed.diagnostics.computations.nframes")
+    try:
+        nframes = dask.config.config["distributed"]["diagnostics"]["computations"]["nframes"]
+    except (KeyError, TypeError):
+        nframes = dask.config.get("distributed.diagnostics.computations.nframes")
     if nframes <= 0:
         return ()
     found = client._get_computation_code(nframes=nframes + _FRAMES)

@@ -213,9 +213,12 @@ class ThreadReports:
         state: Any = client.futures.get(message.get("key"))
         if state is not None and type(state._get_event()) is not StateEvent:
             return False
-        logger.debug("Client %s receives message %s", client.id, message)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("Client %s receives message %s", client.id, message)
+        arguments = message.copy()
+        del arguments["op"]
         try:
-            handler(**{name: value for name, value in message.items() if name != "op"})
+            handler(**arguments)
         except Exception as error:
             logger.exception(error)
         return True

@@ -14,8 +14,10 @@ pub(super) struct SpinPolicy {
     misses: AtomicU32,
     /// Waits to let pass before one polls again
     pause: AtomicU32,
-    /// Polling is given up for long once it has given way for so long: somebody else needs the CPU
+    /// Polling is given up for a while once it has given way for so long: somebody else needs the CPU
     held_up_max: Duration,
+    /// For how long: two more each time, one less for each poll that pays
+    held_up: AtomicU32,
 }
 
 /// What a look at a connection came to
@@ -34,6 +36,7 @@ impl SpinPolicy {
             misses: AtomicU32::new(0),
             pause: AtomicU32::new(0),
             held_up_max: Duration::MAX,
+            held_up: AtomicU32::new(0),
         }
     }
 
@@ -73,7 +76,9 @@ impl SpinPolicy {
     fn is_held_up(&self, gave_way: Duration) -> bool {
         let is_held_up = gave_way >= self.held_up_max;
         if is_held_up {
-            self.pause.store(HELD_UP_PAUSE, Ordering::Relaxed);
+            let held_up = HELD_UP_PAUSE_MAX.min(self.held_up.load(Ordering::Relaxed) + 2);
+            self.held_up.store(held_up, Ordering::Relaxed);
+            self.pause.store(1 << held_up, Ordering::Relaxed);
         }
         is_held_up
     }
@@ -86,6 +91,10 @@ impl SpinPolicy {
             let (done, look) = step();
             if done {
                 self.misses.store(0, Ordering::Relaxed);
+                let held_up = self.held_up.load(Ordering::Relaxed);
+                if held_up > 0 {
+                    self.held_up.store(held_up - 1, Ordering::Relaxed);
+                }
                 return true;
             }
             std::hint::spin_loop();
@@ -126,11 +135,14 @@ const PAUSE_MAX: u32 = 1024;
 /// the peer from answering until the poll has failed.
 const YIELD_AFTER: Duration = Duration::from_micros(5);
 
-/// More than processes of one job keep a CPU for between two waits, less than a time slice
+/// More than processes of one job mostly keep a CPU for between two waits, less than a time slice
 const HELD_UP_MAX: Duration = Duration::from_micros(500);
 
-/// Waits without polling after that, so that the slice that was lost is little to them
-const HELD_UP_PAUSE: u32 = 512;
+/// Most waits without polling after that, as a power of two
+///
+/// The first time it is few, as a worker may have had much to do at once. With strangers it happens
+/// at almost every poll.
+const HELD_UP_PAUSE_MAX: u32 = 10;
 
 /// Longest time that a caller moves data itself; the engine goes on from there
 const TRANSFER_MAX: Duration = Duration::from_millis(5);
@@ -159,12 +171,19 @@ mod tests {
     }
 
     #[test]
-    fn a_patient_poll_that_was_kept_from_the_cpu_is_not_repeated_soon() {
+    fn patient_polls_that_are_kept_from_the_cpu_become_rare_until_some_pay() {
         let policy = SpinPolicy::patient(Duration::from_micros(100));
         assert!(!policy.is_held_up(HELD_UP_MAX / 2));
         assert_eq!(waits_until_one_polls(&policy), 0);
+        for waits in [4, 16, 64, 256, 1024, 1024] {
+            assert!(policy.is_held_up(HELD_UP_MAX));
+            assert_eq!(waits_until_one_polls(&policy), waits);
+        }
+        for _ in 0..HELD_UP_PAUSE_MAX {
+            assert!(policy.until(|| (true, Look::default())));
+        }
         assert!(policy.is_held_up(HELD_UP_MAX));
-        assert_eq!(waits_until_one_polls(&policy), HELD_UP_PAUSE);
+        assert_eq!(waits_until_one_polls(&policy), 4);
         // Others wait for a peer that may be copying on this very CPU.
         let policy = SpinPolicy::new(Duration::from_micros(100));
         assert!(!policy.is_held_up(Duration::from_secs(1)));

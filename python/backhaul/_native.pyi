@@ -1316,7 +1316,7 @@ class Lookout:
     def disregard(self) -> None:
         """Take the callback back."""
 
-    def wait(self, request: Request[Any], timeout: float) -> bool:
+    def wait(self, request: Request[Any], timeout: float, *, awake: bool = False) -> bool:
         """Block this thread until the request is done, somebody calls `rouse`, or time is over.
 
         Parameters
@@ -1325,6 +1325,9 @@ class Lookout:
             What is in flight now.
         timeout : float
             In seconds.
+        awake : bool, default False
+            Whether to poll for a moment before it sleeps, four times the ``spin`` of the context,
+            unless that has been in vain lately.
 
         Returns
         -------

@@ -35,6 +35,7 @@ OURS = {
     "backend.py": {"comm"},
     "codec.py": {"compression", "frames", "header"},
     "comm.py": {"ours", "self._finalizer"},
+    "completions.py": {"watched"},
     # A message of ours, and what it says of a task
     "compact_graph.py": {"message"},
     "compact_map.py": {"message"},
@@ -179,6 +180,8 @@ STATE = {
     "sources.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have
     "outbox.py": {"attributes"},
+    # As as_completed._track_future
+    "completions.py": {"completed.futures[future]"},
     "held_results.py": {"attributes[_ATTRIBUTE]", "state.type"},
     # As Scheduler._apply_annotations
     "asked.py": {"ts.annotations", "ts.resource_restrictions"},

@@ -155,6 +155,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "distributed.worker._worker_cvar",
         "FutureState.wait",
         "_MapExpr.keys",
+        "as_completed.update",
         "dask.order.order",
         "distributed.scheduler.offload",
         "distributed.utils.All",

@@ -110,6 +110,47 @@ def test_without_a_thread_the_event_loop_is_called_once(lane: str, connected: Co
     asyncio.run(main())
 
 
+def test_what_comes_after_a_thread_was_awake_finds_the_loop_or_a_thread_that_sleeps(
+    lane: str, connected: Connected
+) -> None:
+    async def main() -> None:
+        lookout = Lookout(bridge_of(asyncio.get_running_loop()))
+        with connected(lane) as (a, b), ThreadPoolExecutor(1) as executor:
+            for number in range(60):
+                request = b.recv_frames()
+                lookout.watch(request)
+                event = await called(lookout, request)
+                waiting = None
+                if number % 3 < 2:
+                    wait = functools.partial(lookout.wait, awake=number % 3 == 0)
+                    waiting = asyncio.wrap_future(executor.submit(wait, request, DEADLINE_S))
+                a.send_frames([bytes([number])]).wait(DEADLINE_S)
+                if waiting is None:
+                    await asyncio.wait_for(event.wait(), DEADLINE_S)
+                else:
+                    assert await waiting
+                assert bytes(request.result()[0]) == bytes([number])
+                lookout.disregard()
+
+    asyncio.run(main())
+
+
+def test_whoever_is_awake_is_roused_and_times_out_as_well(connected: Connected) -> None:
+    async def main() -> None:
+        lookout = Lookout(bridge_of(asyncio.get_running_loop()))
+        with connected("shm") as (_a, b), ThreadPoolExecutor(1) as executor:
+            request = b.recv_frames()
+            lookout.watch(request)
+            for _ in range(20):
+                assert not lookout.wait(request, 0.001, awake=True)
+                wait = functools.partial(lookout.wait, request, DEADLINE_S, awake=True)
+                waiting = asyncio.wrap_future(executor.submit(wait))
+                assert lookout.rouse(or_next=True)
+                assert await waiting
+
+    asyncio.run(main())
+
+
 def test_a_call_within_a_time_wakes_nobody_before(connected: Connected) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -108,6 +108,21 @@ impl<T, E> Request<T, E> {
         }
     }
 
+    /// Polls for longer than [`Self::poll_inline`], for what several processes take part in
+    ///
+    /// For a caller that has just asked for it, and has nothing else to do. Stops as well when
+    /// `is_over` says so. Polling that does not pay becomes rare, apart from that of others.
+    pub fn poll_patiently(&self, is_over: &dyn Fn() -> bool) -> bool {
+        match (&self.state, &self.operation) {
+            (Held::Here(_), _) => true,
+            (Held::Slot(slot), None) => slot.done.load(Ordering::Acquire),
+            (Held::Slot(slot), Some(operation)) => {
+                slot.done.load(Ordering::Acquire)
+                    || operation.driver.poll_patiently(&slot.done, is_over)
+            }
+        }
+    }
+
     /// Polls for a few microseconds where that has paid lately, returning whether it is done
     ///
     /// For a caller that holds something others may want, and would have to let go of it for more.
@@ -367,6 +382,11 @@ pub(crate) struct Operation {
 pub(crate) trait Progress: std::fmt::Debug + Send + Sync {
     /// Moves data until `done` is set or a bounded time has passed, returning whether it is set
     fn poll_inline(&self, done: &AtomicBool) -> bool {
+        done.load(Ordering::Acquire)
+    }
+    /// As `poll_inline`, for more time, and no longer than until `is_over`
+    fn poll_patiently(&self, done: &AtomicBool, is_over: &dyn Fn() -> bool) -> bool {
+        let _ = is_over;
         done.load(Ordering::Acquire)
     }
     /// As `poll_inline`, for less time, and only where polling has paid lately

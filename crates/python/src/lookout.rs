@@ -87,6 +87,10 @@ impl Post {
         is_roused
     }
 
+    fn is_roused(&self) -> bool {
+        self.lock().is_roused
+    }
+
     /// What to sleep on; `None` if there is something to look at
     fn kick(&self) -> Option<Arc<Doorbell>> {
         let watch = self.lock();
@@ -164,7 +168,14 @@ impl Lookout {
     }
 
     #[doc = stub_doc!("Lookout.wait")]
-    fn wait(&self, py: Python<'_>, request: &Bound<'_, Request>, timeout: f64) -> PyResult<bool> {
+    #[pyo3(signature = (request, timeout, *, awake = false))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        request: &Bound<'_, Request>,
+        timeout: f64,
+        awake: bool,
+    ) -> PyResult<bool> {
         let patience = Duration::try_from_secs_f64(timeout).map_err(|_| {
             PyValueError::new_err(format!(
                 "timeout must be a number of seconds from 0, got {timeout}"
@@ -174,6 +185,11 @@ impl Lookout {
         request.check(py)?;
         if !self.post.man() {
             return Err(PyRuntimeError::new_err("another thread is on the lookout"));
+        }
+        if awake && !patience.is_zero() {
+            deferred::call(py, || {
+                py.detach(|| request.poll_patiently(&|| self.post.is_roused()));
+            });
         }
         let outcome = self.stay(py, request, patience);
         let is_roused = self.post.unman();

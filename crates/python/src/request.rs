@@ -78,6 +78,7 @@ trait Pending: Send + Sync {
     fn step(&self) -> bool;
     fn poll_briefly(&self) -> bool;
     fn poll_inline(&self) -> bool;
+    fn poll_patiently(&self, is_over: &dyn Fn() -> bool) -> bool;
     fn wait_done(&self, timeout: Duration) -> bool;
     /// Sleeps until it is done or `kick` is notified
     fn sleep(&self, kick: &Doorbell, timeout: Duration);
@@ -134,6 +135,10 @@ where
 
     fn poll_inline(&self) -> bool {
         self.request.poll_inline()
+    }
+
+    fn poll_patiently(&self, is_over: &dyn Fn() -> bool) -> bool {
+        self.request.poll_patiently(is_over)
     }
 
     fn wait_done(&self, timeout: Duration) -> bool {
@@ -302,6 +307,11 @@ impl Request {
     /// Sleeps until it is done or `kick` is notified; the interpreter is given away by the caller
     pub(crate) fn sleep(&self, kick: &Doorbell, timeout: Duration) {
         self.pending.sleep(kick, timeout);
+    }
+
+    /// Polls for longer, or until `is_over`; the interpreter is given away by the caller
+    pub(crate) fn poll_patiently(&self, is_over: &dyn Fn() -> bool) -> bool {
+        self.pending.poll_patiently(is_over)
     }
 
     /// Moves the operation along: at once with the interpreter held, then polling without it
@@ -513,6 +523,10 @@ impl Pending for Ready {
     }
 
     fn poll_inline(&self) -> bool {
+        true
+    }
+
+    fn poll_patiently(&self, _is_over: &dyn Fn() -> bool) -> bool {
         true
     }
 

@@ -254,18 +254,25 @@ class Arrivals:
             and self._unhandled_bytes < _UNHANDLED_BYTES_MAX
         )
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float, *, awake: bool = False) -> bool:
         """Block this thread until something has arrived, `rouse`, or for so many seconds.
 
         One thread at a time, and none of an event loop. Whoever has waited looks, or calls `leave`:
         what has arrived meanwhile has called nobody else.
+
+        Parameters
+        ----------
+        timeout_s : float
+            How long, in seconds.
+        awake : bool, default False
+            Whether to poll for a moment before the thread sleeps, where that has paid lately.
 
         Returns
         -------
         bool
             False if time has passed without any of it.
         """
-        return self._lookout.wait(self._request, timeout_s)
+        return self._lookout.wait(self._request, timeout_s, awake=awake)
 
     def leave(self) -> None:
         """Wait no more: what arrived while this thread waited, and it has not seen, is the loop's.

@@ -46,11 +46,16 @@ def sent_in_thread(client: Client, message: dict[str, Any]) -> bool:
     return True
 
 
-def send_what_is_queued(client: Client) -> None:
-    """Send what threads have queued for company, as this one is about to wait."""
+def send_what_is_queued(client: Client) -> bool:
+    """Send what threads have queued for company, as this one is about to wait.
+
+    Returns
+    -------
+    bool
+        Whether threads have sent anything since the last call: this one waits for an answer.
+    """
     stream: Any = client.scheduler_comm
-    if type(stream) is SharedBatchedSend:
-        stream.flush_in_thread()
+    return type(stream) is SharedBatchedSend and stream.flush_in_thread()
 
 
 def _is_thread_of(client: Client) -> bool:

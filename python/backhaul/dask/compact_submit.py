@@ -28,6 +28,7 @@ from backhaul.dask.client_threads import sent_in_thread
 from backhaul.dask.codec import codec
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.kept_specs import tasks_of
+from backhaul.dask.many_futures import future_of
 from backhaul.dask.offers import GRAPH, MAP, SUBMIT, offers
 from backhaul.dask.outbox import outbox_of, sends_by_outbox
 from backhaul.dask.private import (
@@ -58,6 +59,15 @@ __all__ = [
 
 #: Dask's own log, for what Dask logs there
 logger = logging.getLogger("distributed.client")
+
+#: What a call of `Client.submit` says of its task, if it says nothing
+_NOTHING_ASKED: Final[dict[str, Any]] = {
+    "workers": None,
+    "resources": None,
+    "retries": None,
+    "priority": 0,
+    "allow_other_workers": False,
+}
 
 #: How close calls of `Client.submit` are to have the same priority, unless something else is said
 FIFO_TIMEOUT: Final = "100 ms"
@@ -149,9 +159,10 @@ def _submitted(
             key = f"{funcname(func)}-{function_token(func, kwargs, args)}"
         else:
             key = f"{funcname(func)}-{uuid.uuid4()}"
-    with client._refcount_lock:
-        if key in client.futures:
-            return Future(key, client), key
+    if key in client.futures:
+        with client._refcount_lock:
+            if key in client.futures:
+                return Future(key, client), key
     named: dict[str, Any] = {name: parse_input(value) for name, value in kwargs.items()}
     task = Task(key, func, *(parse_input(arg) for arg in args), **named)
     # What a function asks for, the scheduler reads in the function.
@@ -168,9 +179,10 @@ def _submitted(
     with client._refcount_lock:
         validate_key(key)
         message |= said_of(client, options)
-        future: Future[Any] = Future(key, client)
+        future = future_of(client, key)
         send_compactly(client, message)
-    logger.debug("Submit %s(...), %s", funcname(func), key)
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("Submit %s(...), %s", funcname(func), key)
     return future, key
 
 
@@ -211,7 +223,9 @@ def said_of(client: Client, options: dict[str, Any]) -> dict[str, Any]:
         ``annotations``, ``code`` and ``submitting_task``.
     """
     said: dict[str, Any] = {}
-    if annotations := _annotations(**options):
+    if (options != _NOTHING_ASKED or dask.get_annotations()) and (
+        annotations := _annotations(**options)
+    ):
         said["annotations"] = ToPickle(annotations)
     if code := _code(client):
         said["code"] = ToPickle(code)
@@ -297,7 +311,10 @@ def _understands(client: Client, operation: str) -> bool:
 
 def _code(client: Client) -> tuple[Any, ...]:
     """Give the code of the user's around the call, as much as the configuration wants."""
-    nframes = dask.config.get("distributed.diagnostics.computations.nframes")
+    try:
+        nframes = dask.config.config["distributed"]["diagnostics"]["computations"]["nframes"]
+    except (KeyError, TypeError):
+        nframes = dask.config.get("distributed.diagnostics.computations.nframes")
     if nframes <= 0:
         return ()
     found = client._get_computation_code(nframes=nframes + _FRAMES)

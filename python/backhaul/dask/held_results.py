@@ -151,8 +151,9 @@ class HeldResults:
     def handle_key_in_memory(self, key: Any = None, **message: Any) -> None:
         """Hold the result that came with the news, if one did, and let Dask hear of it."""
         arrived, self._arrived = self._arrived, None
-        # Whatever was held is of another run of the task.
-        self.drop(key)
+        if key in self._held:
+            # Of another run of the task.
+            self.drop(key)
         if arrived is not None and arrived[0] == key and key in self._client.futures:
             self._hold(*arrived)
             if key not in self._client.futures:

@@ -12,7 +12,27 @@ from typing import Any
 
 from backhaul.dask.private import Client, Future, FutureState
 
-__all__ = ["give_up", "make_futures", "states_of"]
+__all__ = ["future_of", "give_up", "make_futures", "states_of"]
+
+
+def future_of(client: Client, key: Any) -> Future[Any]:
+    """Make the future of one task, as its constructor does.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client; the caller has its ``_refcount_lock``.
+    key : key
+        Of the task.
+
+    Returns
+    -------
+    distributed.Future
+        The future.
+    """
+    futures: list[Future[Any]] = []
+    make_futures(client, states_of(client, (key,)), futures)
+    return futures[0]
 
 
 def states_of(client: Client, keys: Iterable[Any]) -> list[FutureState]:

@@ -47,8 +47,8 @@ def _held_result(future: Future[Any], timeout: Any) -> tuple[Any, ...]:
         return ()
     if not state.done():
         timeout_s = parse_timedelta(timeout, "s")
-        send_what_is_queued(client)
-        if not wait_in_thread(client, (state,), timeout_s):
+        has_asked = send_what_is_queued(client)
+        if not wait_in_thread(client, (state,), timeout_s, awake=has_asked):
             raise TimeoutError(f"timed out after {timeout_s} s.")
     # Not of another future of that key, as there is after a restart.
     return held.value_of(future.key) if client.futures.get(future.key) is state else ()

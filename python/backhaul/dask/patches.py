@@ -19,7 +19,7 @@ import distributed.scheduler
 import distributed.utils
 import distributed.worker
 import zict
-from distributed import get_worker, secede
+from distributed import as_completed, get_worker, secede
 from distributed.security import Security
 
 from backhaul.dask.patching import Patch
@@ -53,6 +53,7 @@ from backhaul.dask.private import (
     WorkerState,
     WorkerStateMachine,
     WorkerTaskState,
+    client_wait,
     cull_graph,
     handle_report,
     log_errors,
@@ -428,6 +429,19 @@ PATCHES: tuple[Patch, ...] = (
             Client._gather: "e5e8b8868464",
             Client.sync: "7422a21c49bc",
             FutureState: "a3cf7ecc4e8d",
+        },
+    ),
+    # Many futures, one watcher
+    Patch(
+        switch="hot-path.result",
+        owner=as_completed,
+        name="update",
+        replace="completions.watched_update",
+        read={
+            as_completed.update: "b51be79455e2",
+            as_completed._track_future: "ebb2ee173662",
+            client_wait: "d8f4a995d247",
+            Future._result: "f096ab6c742d",
         },
     ),
     # What users ask each process for

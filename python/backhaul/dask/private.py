@@ -62,6 +62,7 @@ from distributed.active_memory_manager import ActiveMemoryManagerExtension, Redu
 from distributed.batched import BatchedSend
 from distributed.client import Client, Future, FutureState
 from distributed.client import _MapExpr as MapExpr
+from distributed.client import _wait as client_wait
 from distributed.collections import HeapSet
 from distributed.comm import utils as comm_utils
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
@@ -259,6 +260,7 @@ __all__ = [
     "WorkerTaskState",
     "backends",
     "by_value_modules",
+    "client_wait",
     "cloudpickle",
     "coerce_to_address",
     "comm_utils",

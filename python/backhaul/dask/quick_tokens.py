@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dask.tokenize import normalize_token, tokenize
 
@@ -26,8 +26,8 @@ __all__ = ["function_token", "tokens_of_calls"]
 #: What stands for itself in a token, if it is of exactly this type
 _PLAIN: Final = frozenset({int, float, complex, bool, str, bytes, type(None)})
 
-#: Functions, with who made them part of a token, and of what; and how many are remembered
-_known: dict[Any, tuple[Any, Any]] = {}
+#: Functions that were met, and how many are remembered
+_known: dict[Any, _Known] = {}
 _KNOWN_MAX: Final = 1000
 
 
@@ -50,10 +50,9 @@ def function_token(func: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> 
     """
     if not kwargs:
         parts = [normalized for arg in args if (normalized := _normalized(arg)) is not _UNKNOWN]
-        if len(parts) == len(args):
-            token = _of_function(func)
-            if token is not _UNKNOWN:
-                return _digest(str((token, ("dict", ()), *parts)))
+        if len(parts) == len(args) and (known := _of_function(func)) is not None:
+            text = f"{known.head}{''.join(f', {part!r}' for part in parts)})"
+            return str(_md5(text.encode()).hexdigest())
     return tokenize(func, kwargs, *args)
 
 
@@ -82,10 +81,6 @@ def tokens_of_calls(token: str, calls: Iterable[tuple[Any, ...]]) -> list[str]:
     ]
 
 
-def _digest(text: str) -> str:
-    return str(_md5(text.encode()).hexdigest())
-
-
 def _quickest_md5() -> Callable[[bytes], Any]:
     """Give what makes MD5 digests; the interpreter's own takes half of what OpenSSL's does."""
     try:
@@ -111,20 +106,28 @@ def _normalized(value: Any) -> Any:
     return _UNKNOWN
 
 
-def _of_function(func: Any) -> Any:
-    """Give what stands for a function in a token; `_UNKNOWN` if it has no name to be found by."""
+class _Known(NamedTuple):
+    """What is known of a function that is found by its name."""
+
+    #: Made it part of a token
+    normalize: Callable[[Any], Any]
+    #: How the text begins of which the token of a call is the digest
+    head: str
+
+
+def _of_function(func: Any) -> _Known | None:
+    """Give what is known of a function; None if it has no name to be found by."""
     kind = type(func)
-    if kind is not FunctionType and kind is not BuiltinFunctionType:
-        return _UNKNOWN
-    if not _is_at_its_name(func):
-        return _UNKNOWN
+    if (kind is not FunctionType and kind is not BuiltinFunctionType) or not _is_at_its_name(func):
+        return None
     normalize = normalize_token.dispatch(kind)
     known = _known.get(func)
-    if known is None or known[0] is not normalize:
+    if known is None or known.normalize is not normalize:
         if len(_known) >= _KNOWN_MAX:
             _known.clear()
-        known = _known[func] = normalize, normalize(func)
-    return known[1]
+        head = f"({normalize(func)!r}, ('dict', ())"
+        known = _known[func] = _Known(normalize, head)
+    return known
 
 
 def _is_at_its_name(func: Any) -> bool:

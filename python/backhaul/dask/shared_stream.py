@@ -53,6 +53,8 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         #: When the next one is due, if a thread has begun it, and the pause in front of it.
         self._batch_due_at: float | None = None
         self._batch_pause_s = 0.0
+        #: Whether a thread has sent something since one was about to wait last
+        self._has_asked = False
         super().start(comm)
 
     def send_in_thread(self, message: Any, *, is_last: bool = False) -> bool:
@@ -92,15 +94,23 @@ class SharedBatchedSend(AdaptiveBatchedSend):
                 self._left_at = _LONG_AGO
         return True
 
-    def flush_in_thread(self) -> None:
-        """Send what is queued, as this thread is about to wait."""
+    def flush_in_thread(self) -> bool:
+        """Send what is queued, as this thread is about to wait.
+
+        Returns
+        -------
+        bool
+            Whether threads have sent anything since the last call.
+        """
         me = threading.get_ident()
         if self._sender == me or self._pid != os.getpid():
-            return
+            return False
         with self._lock:
             if self.buffer and self._draining is None and not self.please_stop:
                 self._send_in(me)
             self._left_at = _LONG_AGO
+            has_asked, self._has_asked = self._has_asked, False
+        return has_asked
 
     def send(self, *msgs: Any) -> None:
         """Queue messages; they leave soon, in order; see `AdaptiveBatchedSend.send`."""
@@ -158,6 +168,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
                 return
             self._left_at = monotonic()
             self._batch_due_at = None
+            self._has_asked = True
             self.batch_count += 1
             self._log(payload, message_bytes)
             if self.comm.congested():

@@ -133,7 +133,7 @@ class ThreadReports:
         """Have the thread that reads, or is about to, look."""
         self._arrivals.rouse(or_next=True)
 
-    def read(self, thread: Thread, until: float) -> bool:
+    def read(self, thread: Thread, until: float, *, awake: bool = False) -> bool:
         """Handle what arrives until a thread has what it waits for.
 
         Parameters
@@ -142,6 +142,8 @@ class ThreadReports:
             This one, which leads.
         until : float
             How long to wait, as `time.monotonic` counts.
+        awake : bool, default False
+            Whether to look out for what comes first before it sleeps.
 
         Returns
         -------
@@ -154,7 +156,8 @@ class ThreadReports:
             left_s = until - monotonic()
             if thread.is_over or left_s <= 0:
                 break
-            self._arrivals.wait(left_s)
+            self._arrivals.wait(left_s, awake=awake)
+            awake = False
         return True
 
     def _handle_arrived(self) -> bool:
@@ -210,9 +213,12 @@ class ThreadReports:
         state: Any = client.futures.get(message.get("key"))
         if state is not None and type(state._get_event()) is not StateEvent:
             return False
-        logger.debug("Client %s receives message %s", client.id, message)
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("Client %s receives message %s", client.id, message)
+        arguments = message.copy()
+        del arguments["op"]
         try:
-            handler(**{name: value for name, value in message.items() if name != "op"})
+            handler(**arguments)
         except Exception as error:
             logger.exception(error)
         return True

@@ -32,7 +32,9 @@ _LOOK_S: Final = 1.0
 _NESTED_LOOK_S: Final = 0.001
 
 
-def wait_in_thread(client: Client, states: Sequence[FutureState], timeout_s: float | None) -> bool:
+def wait_in_thread(
+    client: Client, states: Sequence[FutureState], timeout_s: float | None, *, awake: bool = False
+) -> bool:
     """Block this thread until all states are finished, or one is not going to be.
 
     Parameters
@@ -43,6 +45,9 @@ def wait_in_thread(client: Client, states: Sequence[FutureState], timeout_s: flo
         What to wait for.
     timeout_s : float or None
         How long, in seconds; None: for ever.
+    awake : bool, default False
+        Whether the answer may come soon, and this thread is to look out for it, as long as that
+        pays, before it sleeps.
 
     Returns
     -------
@@ -61,7 +66,7 @@ def wait_in_thread(client: Client, states: Sequence[FutureState], timeout_s: flo
             return True
     if not pending:
         return True
-    waiting = _Waiting(client, len(pending))
+    waiting = _Waiting(client, len(pending), awake)
     awaited = [_Awaited(waiting, state) for _, state in pending]
     for (event, _), each in zip(pending, awaited, strict=True):
         event.add(each)
@@ -98,10 +103,21 @@ class _Awaited:
 class _Waiting:
     """A thread that waits for states."""
 
-    __slots__ = ("_client", "_counted", "_lock", "_reports", "_states", "_thread", "is_over")
+    __slots__ = (
+        "_client",
+        "_counted",
+        "_is_awake",
+        "_lock",
+        "_reports",
+        "_states",
+        "_thread",
+        "is_over",
+    )
 
-    def __init__(self, client: Client, states: int) -> None:
+    def __init__(self, client: Client, states: int, awake: bool) -> None:
         self._client = client
+        #: Whether it is not to sleep at once
+        self._is_awake = awake
         self._states = states
         #: The states that are there: two threads may say so of one at once
         self._counted: set[_Awaited] = set()
@@ -164,7 +180,8 @@ class _Waiting:
                 may_read = True
                 try:
                     self._reports = reports
-                    may_read = reports.read(self, until)
+                    awake, self._is_awake = self._is_awake, False
+                    may_read = reports.read(self, until, awake=awake)
                 finally:
                     self._reports = None
                     reports.follow(self, pass_on=may_read)

@@ -77,6 +77,8 @@ pub(crate) struct Conn {
     /// Callers poll: news do not wake the engine, which looks each tick
     masked: AtomicBool,
     spin: SpinPolicy,
+    /// The same of callers that wait for what takes a peer more than an answer
+    patient_spin: SpinPolicy,
     /// Threads that sleep until an operation is over: the engine moves it along then
     blocked: AtomicU32,
     /// Waits to let pass before an event loop may take the connection over again
@@ -168,6 +170,7 @@ impl Conn {
             busy_polled: AtomicBool::new(false),
             masked: AtomicBool::new(false),
             spin: SpinPolicy::new(config.spin),
+            patient_spin: SpinPolicy::patient(config.spin.saturating_mul(PATIENCE)),
             blocked: AtomicU32::new(0),
             loop_pause: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -475,6 +478,10 @@ impl fmt::Debug for Conn {
             .finish_non_exhaustive()
     }
 }
+
+/// How much longer than for an answer of the peer a patient caller polls: the peer asks another
+/// process, and that may have a thread of its own to ask
+const PATIENCE: u32 = 4;
 
 #[cfg(test)]
 mod tests;

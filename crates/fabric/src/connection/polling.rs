@@ -9,7 +9,7 @@ use backhaul_shm::doorbell::Doorbell;
 use super::Conn;
 use super::port::{Command, Work};
 use super::recorder::EventKind;
-use super::spin::Look;
+use super::spin::{Look, SpinPolicy};
 use crate::link::Delivery;
 use crate::request::Progress;
 use crate::runtime::{LoopWatch, Member, sleep_on};
@@ -69,6 +69,30 @@ impl Conn {
         {
             self.busy_polled.store(false, Ordering::SeqCst);
         }
+    }
+
+    /// Polls until `is_over` or in vain, as the policy has it; tells of which, and whether no other
+    /// caller polls: then the connection is to be armed, or polled by the engine
+    fn poll_masked(&self, policy: &SpinPolicy, is_over: impl Fn() -> bool) -> (bool, bool) {
+        self.inline.fetch_add(1, Ordering::SeqCst);
+        self.recorder.note(EventKind::PollBegun);
+        if !self.masked.swap(true, Ordering::SeqCst) {
+            self.progress(Work::MASK);
+        }
+        let found = policy.until(|| {
+            let look = self.watch();
+            (is_over(), look)
+        });
+        let last = self.inline.fetch_sub(1, Ordering::SeqCst) == 1;
+        if found {
+            self.recorder.note(EventKind::PollHit);
+            // The tick sees by it that there was one.
+            self.counters.spins_hit.add(1);
+        } else {
+            self.recorder.note(EventKind::PollMissed);
+            self.counters.spins_missed.add(1);
+        }
+        (found, last)
     }
 
     /// Polls for a moment where callers poll anyway, returning whether `done` is set
@@ -146,33 +170,32 @@ impl Progress for Conn {
         if done.load(Ordering::Acquire) || self.closed.get().is_some() || !self.spin.allows() {
             return done.load(Ordering::Acquire);
         }
-        self.inline.fetch_add(1, Ordering::SeqCst);
-        self.recorder.note(EventKind::PollBegun);
-        if !self.masked.swap(true, Ordering::SeqCst) {
-            self.progress(Work::MASK);
+        let (found, last) = self.poll_masked(&self.spin, || done.load(Ordering::Acquire));
+        if last && found {
+            self.become_busy_polled();
+        } else if last {
+            self.arm();
         }
-        let found = self.spin.until(|| {
-            let look = self.watch();
-            (done.load(Ordering::Acquire), look)
+        done.load(Ordering::Acquire)
+    }
+
+    fn poll_patiently(&self, done: &AtomicBool, is_over: &dyn Fn() -> bool) -> bool {
+        if self.is_tapped.load(Ordering::Relaxed) {
+            return done.load(Ordering::Acquire);
+        }
+        self.step();
+        if done.load(Ordering::Acquire)
+            || self.closed.get().is_some()
+            || !self.patient_spin.allows()
+        {
+            return done.load(Ordering::Acquire);
+        }
+        let (_, last) = self.poll_masked(&self.patient_spin, || {
+            done.load(Ordering::Acquire) || is_over()
         });
-        let last = self.inline.fetch_sub(1, Ordering::SeqCst) == 1;
-        let kind = if found {
-            EventKind::PollHit
-        } else {
-            EventKind::PollMissed
-        };
-        self.recorder.note(kind);
-        if found {
-            // The tick sees by it that there was one.
-            self.counters.spins_hit.add(1);
-            if last {
-                self.become_busy_polled();
-            }
-        } else {
-            self.counters.spins_missed.add(1);
-            if last {
-                self.arm();
-            }
+        if last {
+            // What comes next may be long in coming, and somebody else's.
+            self.arm();
         }
         done.load(Ordering::Acquire)
     }

@@ -14,6 +14,10 @@ pub(super) struct SpinPolicy {
     misses: AtomicU32,
     /// Waits to let pass before one polls again
     pause: AtomicU32,
+    /// Polling is given up for a while once it has given way for so long: somebody else needs the CPU
+    held_up_max: Duration,
+    /// For how long: two more each time, one less for each poll that pays
+    held_up: AtomicU32,
 }
 
 /// What a look at a connection came to
@@ -31,6 +35,19 @@ impl SpinPolicy {
             budget,
             misses: AtomicU32::new(0),
             pause: AtomicU32::new(0),
+            held_up_max: Duration::MAX,
+            held_up: AtomicU32::new(0),
+        }
+    }
+
+    /// Of who waits for other processes, which may be kept from their CPUs by strangers
+    ///
+    /// Where there are such, whoever polls and gives way is behind all of them, while one that
+    /// sleeps is woken before most.
+    pub(super) fn patient(budget: Duration) -> Self {
+        Self {
+            held_up_max: HELD_UP_MAX,
+            ..Self::new(budget)
         }
     }
 
@@ -55,6 +72,17 @@ impl SpinPolicy {
         }
     }
 
+    /// A poll gave way for so long: tells whether that is too long, and others poll no more
+    fn is_held_up(&self, gave_way: Duration) -> bool {
+        let is_held_up = gave_way >= self.held_up_max;
+        if is_held_up {
+            let held_up = HELD_UP_PAUSE_MAX.min(self.held_up.load(Ordering::Relaxed) + 2);
+            self.held_up.store(held_up, Ordering::Relaxed);
+            self.pause.store(1 << held_up, Ordering::Relaxed);
+        }
+        is_held_up
+    }
+
     /// Polls until `step` says that it is done, or nothing has moved for the budget
     pub(super) fn until(&self, mut step: impl FnMut() -> (bool, Look)) -> bool {
         // The clock is first read when the first step was in vain: most steps are not.
@@ -63,6 +91,10 @@ impl SpinPolicy {
             let (done, look) = step();
             if done {
                 self.misses.store(0, Ordering::Relaxed);
+                let held_up = self.held_up.load(Ordering::Relaxed);
+                if held_up > 0 {
+                    self.held_up.store(held_up - 1, Ordering::Relaxed);
+                }
                 return true;
             }
             std::hint::spin_loop();
@@ -74,6 +106,9 @@ impl SpinPolicy {
             if now - *idle_since >= YIELD_AFTER {
                 // The peer may have been woken on this very CPU, and wait for us to leave it.
                 std::thread::yield_now();
+                if self.is_held_up(now.elapsed()) {
+                    return step().0;
+                }
             }
             if now - *idle_since >= self.budget + look.awaits || now - *started >= TRANSFER_MAX {
                 self.miss();
@@ -100,5 +135,57 @@ const PAUSE_MAX: u32 = 1024;
 /// the peer from answering until the poll has failed.
 const YIELD_AFTER: Duration = Duration::from_micros(5);
 
+/// More than processes of one job mostly keep a CPU for between two waits, less than a time slice
+const HELD_UP_MAX: Duration = Duration::from_micros(500);
+
+/// Most waits without polling after that, as a power of two
+///
+/// The first time it is few, as a worker may have had much to do at once. With strangers it happens
+/// at almost every poll.
+const HELD_UP_PAUSE_MAX: u32 = 10;
+
 /// Longest time that a caller moves data itself; the engine goes on from there
 const TRANSFER_MAX: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits until one polls again
+    fn waits_until_one_polls(policy: &SpinPolicy) -> u32 {
+        (0..).find(|_| policy.allows()).expect("some wait polls")
+    }
+
+    #[test]
+    fn polls_in_vain_become_rare_until_one_pays() {
+        let policy = SpinPolicy::new(Duration::from_nanos(1));
+        for _ in 0..=MISSES_FREE {
+            assert_eq!(waits_until_one_polls(&policy), 0);
+            assert!(!policy.until(|| (false, Look::default())));
+        }
+        assert_eq!(waits_until_one_polls(&policy), 2);
+        assert!(!policy.until(|| (false, Look::default())));
+        assert_eq!(waits_until_one_polls(&policy), 4);
+        assert!(policy.until(|| (true, Look::default())));
+        assert_eq!(waits_until_one_polls(&policy), 0);
+    }
+
+    #[test]
+    fn patient_polls_that_are_kept_from_the_cpu_become_rare_until_some_pay() {
+        let policy = SpinPolicy::patient(Duration::from_micros(100));
+        assert!(!policy.is_held_up(HELD_UP_MAX / 2));
+        assert_eq!(waits_until_one_polls(&policy), 0);
+        for waits in [4, 16, 64, 256, 1024, 1024] {
+            assert!(policy.is_held_up(HELD_UP_MAX));
+            assert_eq!(waits_until_one_polls(&policy), waits);
+        }
+        for _ in 0..HELD_UP_PAUSE_MAX {
+            assert!(policy.until(|| (true, Look::default())));
+        }
+        assert!(policy.is_held_up(HELD_UP_MAX));
+        assert_eq!(waits_until_one_polls(&policy), 4);
+        // Others wait for a peer that may be copying on this very CPU.
+        let policy = SpinPolicy::new(Duration::from_micros(100));
+        assert!(!policy.is_held_up(Duration::from_secs(1)));
+    }
+}

@@ -32,6 +32,8 @@ WRITES_STATE = {
 #: Ours, or an object of a library that we made: the name that the target begins with.
 OURS = {
     "activation.py": {"_installed"},
+    # What is noted, and the class that is made
+    "backlog.py": {"dependency", "each", "freed", "lived", "members", "noted"},
     "backend.py": {"comm"},
     "codec.py": {"compression", "frames", "header"},
     "comm.py": {"ours", "self._finalizer"},
@@ -191,6 +193,7 @@ STATE = {
     "scheduler_core/live.py": {"self.scheduler"},
     # As TaskCounter.transitions
     "task_counts.py": {
+        "counter._cumulative_elapsed[prefix, 'executing']",
         "counter._previous_ts",
         "cumulative[name]",
         "current[name]",
@@ -229,10 +232,6 @@ STATE = {
     },
     # As all of them, one after the other
     "whole_tasks.py": {
-        "counter._previous_ts",
-        "cumulative[each]",
-        "cumulative[prefix, 'executing']",
-        "current[prefix, name]",
         "dependency.priority",
         "state.executed_count",
         "state.generation",
@@ -250,6 +249,32 @@ STATE = {
         "ts.start_time",
         "ts.state",
         "ts.type",
+    },
+    # What the state machine keeps up at once of what it goes through later
+    "backlog.py": {
+        "data[key]",
+        "self._state.__class__",
+        "self._state.data[key]",
+        "state.__class__",
+        "state.executed_count",
+        "state.generation",
+        "state.nbytes",
+        "state.ready._inc",
+        "state.threads[lived.key]",
+        "state.transition_counter",
+    },
+    # And what is put aside while it does
+    "gone_through.py": {
+        "event.handled",
+        "state",
+        "state.data",
+        "state.generation",
+        "state.log",
+        "state.ready._inc",
+        "state.stimulus_log",
+        "state.task_counter",
+        "state.tasks[self.key].type",
+        "uncounted._current_count",
     },
     # As Server.digest_metric
     "task_metrics.py": {"greatest[label]", "since_heartbeat[label]", "totals[label]"},

@@ -64,6 +64,11 @@ class Arrivals:
         Called by the event loop, without the lock, when it has handled all that it has taken.
     on_wait : callable
         Called by it, without the lock, when it is about to wait: now a thread may take its part.
+    on_take : callable
+        Called by it, with the lock, with the number of messages that it has taken by now.
+    may_take : callable
+        Called by it, with the lock: says how many of the messages that there are it may take, all
+        for None, and in how many seconds it is to ask again if it may take none.
     """
 
     def __init__(
@@ -82,6 +87,8 @@ class Arrivals:
         self.on_rest: Callable[[], None] = _nothing
         self.handle: Callable[[Any], None] = _handle_nothing
         self.on_wait: Callable[[], None] = _nothing
+        self.on_take: Callable[[int], None] = _take_note_of_nothing
+        self.may_take: Callable[[], tuple[int | None, float]] = _all
         self._endpoint = endpoint
         self._deserialize = deserialize
         self._loop = asyncio.get_running_loop()
@@ -121,8 +128,13 @@ class Arrivals:
             self.on_rest()
             with self.lock:
                 self.receive()
+                later_s: float | None = None
                 if self._unhandled:
-                    return self._take(most), None
+                    allowed, later_s = self.may_take()
+                    if allowed is None:
+                        return self._take(most), None
+                    if allowed:
+                        return self._take(allowed if most is None else min(allowed, most)), None
                 if self._kept is not None:
                     self._go_on()
                     (_, frames), self._kept = self._kept, None
@@ -135,11 +147,19 @@ class Arrivals:
                 if not self._lookout.expect(self._request, settle(news)):
                     continue
                 self.is_handling = False
+                if later_s is not None:
+                    self.call(later_s)
             self.on_wait()
             try:
                 await news
             finally:
                 self._lookout.disregard()
+
+    def rest(self) -> None:
+        """Note that all that was taken is handled, before other callbacks of the event loop run."""
+        self.on_rest()
+        with self.lock:
+            self.is_handling = False
 
     def _take(self, most: int | None) -> list[Any]:
         # Before the one is gone by which it is known that the last was received.
@@ -150,6 +170,7 @@ class Arrivals:
         if not self._unhandled:
             self._unhandled_bytes = 0
         self.taken += count
+        self.on_take(self.taken)
         return messages
 
     def readable(self) -> bool:
@@ -223,6 +244,7 @@ class Arrivals:
         self._go_on()
         self._unhandled.popleft()
         self.taken += 1
+        self.on_take(self.taken)
         if not self._unhandled:
             self._unhandled_bytes = 0
 
@@ -294,6 +316,15 @@ class Arrivals:
 
 def _nothing() -> None:
     """Stand for nobody who wants to know."""
+
+
+def _take_note_of_nothing(_: int) -> None:
+    """Stand for nobody who wants to know how many."""
+
+
+def _all() -> tuple[None, float]:
+    """Stand for nobody who leaves messages to threads."""
+    return None, 0.0
 
 
 def _handle_nothing(_: Any) -> None:

@@ -432,11 +432,15 @@ class Execution(asyncio.Future[None]):
             delay_s = self._worker.scheduler_delay
             self._times = wall_s + delay_s, stop_s + delay_s
 
-    def tell_ahead(self) -> bool:
+    def tell_ahead(self, *, is_last: bool) -> bool:
         """Tell the scheduler that it has ended, if the event loop need not be the first to know.
 
         Called by the thread that ran it, while the state machine is not told anything.
         """
+        return False
+
+    def is_over_ahead(self) -> bool:
+        """Note that it has ended, if the event loop has not heard of it."""
         return False
 
     def finish(self) -> None:

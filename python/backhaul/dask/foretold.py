@@ -16,12 +16,13 @@ from distributed import Status
 
 from backhaul.dask.execution import Execution
 from backhaul.dask.fast_paths import described_class
+from backhaul.dask.gone_through import Ending
 from backhaul.dask.plain_events import execute_success_event
 from backhaul.dask.plain_values import pickled_if_plain
 from backhaul.dask.private import Worker, time
 from backhaul.dask.runs import Line
 from backhaul.dask.small_results import asked_bytes
-from backhaul.dask.task_metrics import publish
+from backhaul.dask.task_metrics import add_up, publish
 from backhaul.dask.told import ToldStimulus
 from backhaul.dask.whole_tasks import live_through
 
@@ -168,22 +169,84 @@ class Foretold(Execution):
             return (outcome[0],)
         return ()
 
+    def is_over(self) -> bool:
+        """Tell whether it has ended and the scheduler knows."""
+        return self._is_over
+
+    def ending(self) -> Ending | None:
+        """Say how it ended; None if it is under way, or has not ended well."""
+        if not self._is_over or self._stimulus_id is None or self.cancelled():
+            return None
+        value, nbytes, kind = self._outcome
+        start_s, stop_s = self._times
+        return Ending(
+            value,
+            nbytes,
+            kind,
+            start_s,
+            stop_s,
+            self._stimulus_id,
+            self._thread,
+            self.task_state.start_time,
+        )
+
+    def settle(self, prefix: str, span_id: str | None, inputs: Any) -> None:
+        """Be done with it: the state machine goes through it later; called by the event loop.
+
+        Parameters
+        ----------
+        prefix : str
+            Of its key.
+        span_id : str or None
+            Span that its metrics belong to.
+        inputs : iterable of key
+            What it has read.
+        """
+        worker = self._worker
+        self._is_named = True
+        if inputs and type(worker.data) is not dict:
+            self._context.run(self._count_as_looked_up, inputs)
+        if worker.digests is not None:
+            start_s, stop_s = self._times
+            worker.digests["task-duration"].add(max(0, stop_s - start_s))
+        self._account()
+        self.set_result(None)
+        self._drop()
+        add_up(worker, prefix, span_id, None, self._metrics, self._started_s)
+
+    def _count_as_looked_up(self, inputs: Any) -> None:
+        data = self._worker.data
+        for key in inputs:
+            # One that is not there was when it was read.
+            with contextlib.suppress(KeyError):
+                data[key]
+
+    def is_over_ahead(self) -> bool:
+        """Note that it has ended, if the event loop has not heard of it."""
+        if self._is_named:
+            return False
+        self._is_over = True
+        return True
+
     def name(self, span_id: str | None) -> None:
-        super().name(span_id)
+        # A thread may be about to note that it is over.
+        with self._line_lock():
+            super().name(span_id)
         if self._on_named is not None:
             self._on_named.set()
 
     def run(self) -> None:
         """Run the task, and those that come next; called by a thread of the pool."""
-        _running.task = self
+        execution: Any = self
         try:
-            following = self._run_and_report()
+            while execution is not None:
+                # Some of those that come next may be the event loop's.
+                _running.task = execution if type(execution) is Foretold else None
+                execution = execution._run_and_report()
         finally:
             _running.task = None
-        if following is not None:
-            following.run()
 
-    def tell_ahead(self) -> bool:
+    def tell_ahead(self, *, is_last: bool) -> bool:
         if self._is_named:
             return False
         message = self._finished_message()
@@ -192,7 +255,7 @@ class Foretold(Execution):
             return False
         worker = self._worker
         stream: Any = worker.batched_stream
-        if not stream.send_in_thread(message, is_last=True):
+        if not stream.send_in_thread(message, is_last=is_last):
             # Behind what it has to do: the comm is being closed, or somebody has replaced it.
             self.get_loop().call_soon_threadsafe(_send, worker, message)
             stream.flush_in_thread()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from backhaul.dask.private import CommClosedError, Worker, instructions
 from backhaul.dask.told import TOLD
 
-__all__ = ["perform"]
+__all__ = ["perform", "send"]
 
 _Execute: Final = instructions.Execute
 _ReleaseWorkerDataMsg: Final = instructions.ReleaseWorkerDataMsg
@@ -95,10 +95,10 @@ def _perform(worker: Any, wanted: list[Any]) -> None:
                 raise TypeError(each)
     finally:
         if messages:
-            _send(worker, messages)
+            send(worker, messages)
 
 
-def _send(worker: Any, messages: list[dict[str, Any]]) -> None:
+def send(worker: Any, messages: list[dict[str, Any]]) -> None:
     """Send messages to the scheduler, as `Worker.batched_send` each of them."""
     if type(worker).batched_send is not _BATCHED_SEND:
         for message in messages:

@@ -39,10 +39,12 @@ from backhaul.dask.slotted_worker import SlottedWorkerState
 __all__ = [
     "compute_task_event",
     "execute_success_event",
+    "free_keys",
     "is_plain",
     "logged_compute_task",
     "logged_success",
     "no_plugin_hears_of_transitions",
+    "nobody_looks_on",
     "stepping_handle_stimulus",
 ]
 
@@ -85,9 +87,14 @@ def stepping_handle_stimulus(original: Callable[..., Instructions]) -> Callable[
 
 def is_plain(state: WorkerStateMachine) -> bool:
     """Tell whether nobody sees more of a state machine than its state, log and instructions."""
+    kind = type(state)
+    return (kind is WorkerStateMachine or kind is SlottedWorkerState) and nobody_looks_on(state)
+
+
+def nobody_looks_on(state: WorkerStateMachine) -> bool:
+    """Tell whether steps of a state machine of a known class are neither checked nor told."""
     return (
-        (type(state) is WorkerStateMachine or type(state) is SlottedWorkerState)
-        and not state.validate
+        not state.validate
         and not state.transition_counter_max
         and not _logger.isEnabledFor(logging.DEBUG)
         and no_plugin_hears_of_transitions(state)
@@ -175,6 +182,13 @@ def _free_keys(state: WorkerStateMachine, event: Any) -> Recommendations:
     state.log.append(("free-keys", keys, event.stimulus_id, time()))
     tasks = state.tasks
     return {tasks[key]: "released" for key in keys if key in tasks}
+
+
+def free_keys(state: WorkerStateMachine, event: Any) -> Instructions:
+    """Handle a `FreeKeysEvent` of plain tasks that is in the log of stimuli already."""
+    instructions: Instructions = []
+    work_off(state, _free_keys(state, event), event.stimulus_id, instructions, {})
+    return instructions
 
 
 def compute_task_event(

@@ -71,8 +71,17 @@ class Item(Protocol):
     def claim(self) -> None:
         """Note that a thread has taken it; called by that thread."""
 
-    def tell_ahead(self) -> bool:
-        """Tell the scheduler that it has ended, if that may be; called by its thread."""
+    def tell_ahead(self, *, is_last: bool) -> bool:
+        """Tell the scheduler that it has ended, if that may be; called by its thread.
+
+        What is not the last the thread has to tell for now may wait for others.
+        """
+
+    def is_over_ahead(self) -> bool:
+        """Note that it has ended, which the event loop sees when it hears of it.
+
+        False if it has heard of it; the lock of the line is held.
+        """
 
     def finish(self) -> None:
         """Tell the state machine how it ended; called by the event loop."""
@@ -90,6 +99,15 @@ class ForetoldItem(Item, Protocol):
 
     def live_through(self, event: Any) -> bool:
         """Have the state machine go through all of it, if it has ended; called by the loop."""
+
+    def is_over(self) -> bool:
+        """Tell whether it has ended and the scheduler knows."""
+
+    def ending(self) -> Any:
+        """Say how it ended; None if it is under way, or has not ended well."""
+
+    def settle(self, prefix: str, span_id: str | None, inputs: Any) -> None:
+        """Be done with it: the state machine goes through it later; called by the event loop."""
 
     def disown(self) -> None:
         """Belong to nothing: the event loop has heard of it, and wants none."""
@@ -128,6 +146,10 @@ class Line:
         self._worker = worker
         self.executor = executor
         self.prepare: Callable[[Any], Item | None] = lambda _: None
+        #: Gives a task that the thread is to run next, of those that have come
+        self.next_ahead: Callable[[], Item | None] = _nothing_next
+        #: Notes that a task has come and ended, or that results are freed, if that is all
+        self.backlog: Any = None
         #: Has the event loop handle what announces foretold tasks; False if it is at it
         self.catch_up: Callable[[], bool] = _nothing_to_hear
         self.event_loop = event_loop_of(worker)
@@ -191,10 +213,15 @@ class Line:
             ):
                 following = self._next.popleft()
                 following.claim()
+            elif not is_last and item in self._foretold_running:
+                self._foretold_running.discard(item)
+                # Already begun
+                following = self.next_ahead()
             item.is_deferred = following is not None
-            is_told = not is_last and item.tell_ahead()
+            is_told = not is_last and item.tell_ahead(is_last=following is None)
             item.is_deferred |= is_told
-            self._ended.append(item)
+            if not (is_told and item.is_over_ahead()):
+                self._ended.append(item)
             self._foretold_running.discard(item)
             # Who has told ahead has also said when the event loop is to know.
             calls = not (is_told or self._is_called) and (
@@ -226,6 +253,10 @@ class Line:
         """Note that this thread begins with a task by itself; the lock is held."""
         self.foretold[key] = item
         self._foretold_running.add(item)
+
+    def foretold_runs(self) -> bool:
+        """Tell whether a thread is at work on a foretold task; the lock is held."""
+        return bool(self._foretold_running)
 
     def forget(self, key: Any) -> ForetoldItem | None:
         """Give a task that a thread has begun by itself, for the last time; the lock is held."""
@@ -441,6 +472,10 @@ def hear_of(worker: Worker, key: Any) -> bool:
     return True
 
 
+def _nothing_next() -> None:
+    """Stand for nobody who foretells."""
+
+
 def _nothing_to_hear() -> bool:
     """Stand for nobody who foretells."""
     return False
@@ -468,7 +503,7 @@ def _is_plain(worker: Worker) -> bool:
         or worker.status is not Status.running
         or state.constrained
         or state.actors
-        or type(state) not in (WorkerStateMachine, SlottedWorkerState)
+        or not _is_known(type(state))
     ):
         return False
     slots = slots_of(state)
@@ -476,6 +511,13 @@ def _is_plain(worker: Worker) -> bool:
         return False
     # A plugin hears of each task when it starts.
     return no_plugin_hears_of_transitions(state)
+
+
+def _is_known(kind: Any) -> bool:
+    """Tell whether a state machine is of Dask's class, or of ours, which may be behind."""
+    if hasattr(kind, "is_behind"):
+        kind = kind.__base__
+    return kind is WorkerStateMachine or kind is SlottedWorkerState
 
 
 def _in_memory(data: Any, dependencies: Any) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -19,10 +20,11 @@ from backhaul.dask.plain_events import compute_task_event
 from backhaul.dask.private import (
     CommClosedError,
     ComputeTaskEvent,
+    FreeKeysEvent,
     Worker,
     iscoroutinefunction,
 )
-from backhaul.dask.runs import hear_of
+from backhaul.dask.runs import hear_of, line_of
 from backhaul.dask.small_results import tell_scheduler
 from backhaul.dask.work_ahead import share_arrivals
 
@@ -71,6 +73,8 @@ async def handle_stream(server: Any, comm: BackhaulComm, extra: dict[str, Any] |
             comm.handled_all()
             if comm.readable():
                 # The next read would return at once: let other callbacks of the event loop run.
+                if arrivals is not None:
+                    arrivals.rest()
                 await asyncio.sleep(0)
     finally:
         await comm.close()
@@ -123,6 +127,8 @@ class _Stream:
                 if known.event is not None:
                     assert known.worker is not None
                     worker = known.worker
+                    if known.is_noted(message, stimuli):
+                        continue
                     stimuli.append(known.event(**message))
                     # A thread has begun with it, and may have ended it: before what comes next
                     if known.event is compute_task_event and hear_of(worker, message["key"]):
@@ -164,13 +170,14 @@ class _Handler:
         That worker.
     """
 
-    __slots__ = ("event", "function", "is_awaited", "worker")
+    __slots__ = ("event", "function", "is_awaited", "is_noted", "worker")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.is_awaited = iscoroutinefunction(function)
         self.event: Callable[..., Any] | None = None
         self.worker: Worker | None = None
+        self.is_noted: Callable[[dict[str, Any], list[Any]], bool] = _is_noted_nowhere
         if getattr(function, "__code__", None) in _STIMULUS_CODES:
             cells = dict(
                 zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -178,6 +185,40 @@ class _Handler:
             kind = cells["cls"].cell_contents
             self.event = compute_task_event if kind is ComputeTaskEvent else kind
             self.worker = cells["self"].cell_contents
+            if kind is ComputeTaskEvent:
+                self.is_noted = partial(_notes_end, self.worker)
+            elif kind is FreeKeysEvent:
+                self.is_noted = partial(_notes_free, self.worker)
+
+
+def _is_noted_nowhere(_: dict[str, Any], __: list[Any]) -> bool:
+    """Stand for the backlog where an event is none that is noted there."""
+    return False
+
+
+def _notes_end(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
+    """Note that a task has come and ended, behind some events; False if it is to be told."""
+    line = line_of(worker)
+    if line is None or line.backlog is None:
+        return False
+    item = line.foretold.get(message["key"])
+    if item is None or item.run_id != message["run_id"] or not item.is_over():
+        return False
+    _stimulate(worker, stimuli)
+    with line.lock:
+        is_noted: bool = line.backlog.note_end(item, message)
+        if is_noted:
+            line.forget(message["key"])
+    return is_noted
+
+
+def _notes_free(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
+    """Note that results are freed, behind some events; False if that is to be told."""
+    line = line_of(worker)
+    if line is None or line.backlog is None or not line.backlog.has_noted():
+        return False
+    _stimulate(worker, stimuli)
+    return bool(line.backlog.note_free(message))
 
 
 #: The code of the handlers that `Worker._handle_remote_stimulus` makes.

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from backhaul.dask.private import ExecuteFailureEvent, ExecuteSuccessEvent, Worker
 
-__all__ = ["Metrics", "publish", "recorder", "seconds_in"]
+__all__ = ["Metrics", "add_up", "publish", "recorder", "seconds_in"]
 
 #: Label, value and unit of each
 Metrics: TypeAlias = list[tuple[Any, float, str]]
@@ -70,8 +70,35 @@ def publish(
         coarse = "failed"
     else:
         coarse = "cancelled"
+    add_up(worker, task_state.prefix, span_id, coarse, metrics, started_s)
+
+
+def add_up(
+    worker: Worker,
+    prefix: str,
+    span_id: str | None,
+    coarse: str | None,
+    metrics: Metrics,
+    started_s: float,
+) -> None:
+    """Add what was measured of a task to a worker's metrics.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker.
+    prefix : str
+        Of the task's key.
+    span_id : str or None
+        Span that the metrics belong to.
+    coarse : str or None
+        What all of its time is, if it did not end well.
+    metrics : list of tuple of hashable, float and str
+        What was measured.
+    started_s : float
+        When the instruction began, on the clock of ``time.perf_counter``.
+    """
     spent_s = perf_counter() - started_s
-    prefix = task_state.prefix
     named: list[tuple[Hashable, float]] = []
     for label, value, unit in metrics:
         if coarse is None or unit != "seconds":

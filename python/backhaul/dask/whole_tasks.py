@@ -13,9 +13,10 @@ from typing import Any
 
 from backhaul.dask.plain_events import is_plain, logged_compute_task, logged_success
 from backhaul.dask.plain_steps import Instructions, threads_suffice, work_off
-from backhaul.dask.private import WorkerStateMachine, WorkerTaskState, monotonic, time
+from backhaul.dask.private import WorkerStateMachine, WorkerTaskState, time
+from backhaul.dask.task_counts import count_executed
 
-__all__ = ["live_through"]
+__all__ = ["live_through", "pass_through"]
 
 
 def live_through(
@@ -43,6 +44,36 @@ def live_through(
     dependencies = _dependencies(state, event)
     if dependencies is None:
         return None
+    return pass_through(state, event, done, started_s, dependencies)
+
+
+def pass_through(
+    state: WorkerStateMachine,
+    event: Any,
+    done: Any,
+    started_s: float | None,
+    dependencies: list[Any],
+) -> Instructions:
+    """Do what `live_through` does, of a task that is certain to be executed at once.
+
+    Parameters
+    ----------
+    state : distributed.worker_state_machine.WorkerState
+        The state machine.
+    event : ComputeTaskEvent
+        That there is such a task.
+    done : ExecuteSuccessEvent
+        That it has succeeded.
+    started_s : float, optional
+        When it began.
+    dependencies : list of TaskState
+        What it depends on, all in memory.
+
+    Returns
+    -------
+    list of Instruction
+        What is to be done.
+    """
     key, stimulus_id = event.key, event.stimulus_id
     now_s = time()
     log = state.log.append
@@ -88,12 +119,12 @@ def live_through(
     )
     if not more:
         log((key, "executing", "memory", "memory", {}, stimulus_id, now_s))
-        _count(state.task_counter, ts.prefix, "memory")
+        count_executed(state.task_counter, ts.prefix, "memory")
         return []
     # The value cannot be stored.
     found = {each.key: new[0] for each, new in more.items()}
     log((key, "executing", "memory", "executing", found, stimulus_id, now_s))
-    _count(state.task_counter, ts.prefix, "executing")
+    count_executed(state.task_counter, ts.prefix, "executing")
     instructions: Instructions = []
     work_off(state, more, stimulus_id, instructions, {ts: "executing"})
     return instructions
@@ -124,19 +155,3 @@ def _dependencies(state: WorkerStateMachine, event: Any) -> list[Any] | None:
             return None
         found.append(ts)
     return found if len(found) == len(who_has) else None
-
-
-def _count(counter: Any, prefix: str, name: str) -> None:
-    """Count a new task that is in a state, as `task_counts.count_transitions` after each event."""
-    now_s = monotonic()
-    current: Any = counter._current_count
-    cumulative = counter._cumulative_elapsed
-    if current:
-        elapsed_s = now_s - counter._previous_ts
-        for each, count in current.items():
-            cumulative[each] += elapsed_s * count
-    counter._previous_ts = now_s
-    if name == "memory":
-        # It executed for no time, as far as the state machine can see.
-        cumulative[prefix, "executing"] += 0.0
-    current[prefix, name] = current.get((prefix, name), 0) + 1

@@ -16,17 +16,19 @@ import contextvars
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, Final
 
 from backhaul.dask.arrivals import Arrivals
 from backhaul.dask.asked_data import catch_up_when_asked
+from backhaul.dask.backlog import backlog_for
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import switched_on
 from backhaul.dask.execution import is_ordinary
 from backhaul.dask.foretold import Announced, Foretold
-from backhaul.dask.private import Worker
+from backhaul.dask.private import Worker, WorkerStateMachine
 from backhaul.dask.runs import Line
 from backhaul.dask.shared_stream import SharedBatchedSend
 
@@ -40,7 +42,16 @@ BEHIND_S: Final = 0.010
 #: How long a thread leaves messages alone that are for the event loop
 _REST_S: Final = 0.02
 
+#: Messages that threads may act on
+_FOR_THREADS: Final = frozenset({"compute-task", "free-keys"})
+
+#: Freed keys that are kept at most, but for those that the event loop has not heard of
+_FREED_MAX: Final = 256
+
 _MISSING: Final = object()
+
+#: Whatever the state machine has yet to go through
+_tasks_of: Final = WorkerStateMachine.__dict__["tasks"].__get__
 
 
 class WorkAhead:
@@ -68,14 +79,26 @@ class WorkAhead:
         self._lock = threading.Lock()
         self._is_waiting = False
         self._handed: Any = None
-        #: Of what the event loop has not taken: how much was looked at, what it frees, and whether
-        #: there is something that it has to handle first
-        self._taken = -1
+        #: Batches that were looked at, and those up to the last that the event loop has to handle
+        #: first, counted from the first that ever came
         self._seen = 0
-        self._freed: set[Any] = set()
-        self._is_blocked = False
+        self._blocked_to = 0
+        #: When each of those came that the event loop has not taken, as far as they were looked at
+        self._came: deque[tuple[int, float]] = deque()
+        #: Messages that a thread may act on, and has not, with the numbers of their batches
+        self._waiting: deque[tuple[int, dict[str, Any]]] = deque()
+        #: What messages free that the event loop may not have taken, with their numbers
+        self._freed: dict[Any, int] = {}
         arrivals.on_rest = self._on_rest
+        arrivals.on_take = self._on_take
+        arrivals.may_take = self._may_take
+        #: When a message came that no thread has looked at; 0 if there was none
+        self._unseen_s = 0.0
+        #: Whether a thread has no task left, and is about to look for more
+        self._returns = False
         line.catch_up = self._catch_up
+        line.next_ahead = self._next_ahead
+        line.backlog = backlog_for(worker, line)
 
     # Called by the queue
 
@@ -145,6 +168,7 @@ class WorkAhead:
             if self._handed is not None or not work_queue.empty():
                 return None, 0.0
             found, is_blind = self._look()
+            self._returns = False
             left_s = deadline_s - monotonic()
             if found is not None or left_s <= 0:
                 return found, 0.0
@@ -160,46 +184,104 @@ class WorkAhead:
             if arrivals.is_handling:
                 # The event loop takes what there is by itself, when it has handled the rest.
                 return None, not arrivals.may_look()
-            if arrivals.taken != self._taken:
-                self._taken = arrivals.taken
-                self._seen = 0
-                self._freed.clear()
-                self._is_blocked = False
-            fresh = arrivals.unhandled_from(self._seen)
-            self._seen += len(fresh)
-            if not arrivals.may_look():
-                self._is_blocked = True
-            elif not fresh:
-                return None, False
-            try:
-                found = None if self._is_blocked else self._task_among(fresh)
-            except Exception:
-                # Whatever is odd about a message is the event loop's to say.
-                logger.debug("A thread cannot make out what has come", exc_info=True)
-                found, self._is_blocked = None, True
+            has_news = self._take_in()
+            if not has_news and not self._waiting:
+                return None, not arrivals.may_look()
+            with self._line.lock:
+                found = None if self._is_blocked() else self._next_or_none()
+                if found is not None:
+                    self._share()
             # What is to be handled now may have come with the task.
-            arrivals.call(0.0 if self._is_blocked else BEHIND_S)
+            arrivals.call(0.0 if self._is_blocked() else BEHIND_S)
             return found, not arrivals.may_look()
 
-    def _task_among(self, batches: list[Any]) -> Foretold | None:
-        """Begin with the one task among some messages; notes whether others are for the loop."""
-        announced: Any = None
+    def _is_blocked(self) -> bool:
+        return self._blocked_to > self._arrivals.taken
+
+    def _take_in(self) -> bool:
+        """Look at messages that have come, and keep those that threads may act on.
+
+        Notes whether any is for the event loop to handle first. The arrivals' lock is held.
+        """
+        arrivals = self._arrivals
+        self._seen = number = max(self._seen, arrivals.taken)
+        batches = arrivals.unhandled_from(number - arrivals.taken)
+        self._seen += len(batches)
+        if not arrivals.may_look():
+            self._blocked_to = self._seen
+        if not batches or self._is_blocked():
+            return bool(batches)
+        now_s = monotonic()
+        self._unseen_s = 0.0
+        news = []
         for batch in batches:
             for message in batch if isinstance(batch, (list, tuple)) else (batch,):
-                op = message.get("op") if type(message) is dict else None
-                if op == "free-keys":
-                    self._freed.update(message["keys"])
-                elif op == "compute-task" and announced is None:
-                    announced = message
-                else:
-                    self._is_blocked = True
-                    return None
-        if announced is None:
+                if type(message) is not dict or message.get("op") not in _FOR_THREADS:
+                    self._blocked_to = self._seen
+                    return True
+                news.append((number, message))
+            self._came.append((number, now_s))
+            number += 1
+        # Threads take from its other end.
+        self._waiting.extend(news)
+        return True
+
+    def _next_or_none(self) -> Foretold | None:
+        """Begin with the next task, unless something is odd about it; the line's lock is held."""
+        try:
+            return self._next()
+        except Exception:
+            # The event loop's to say
+            logger.debug("A thread cannot make out what has come", exc_info=True)
+            self._blocked_to = self._seen
             return None
-        found = self._begin(announced)
-        if found is None:
-            self._is_blocked = True
+
+    def _next(self) -> Foretold | None:
+        """Begin with the next task that has come; the line's lock is held."""
+        waiting = self._waiting
+        while waiting:
+            number, message = waiting[0]
+            if message["op"] == "free-keys":
+                self._freed.update(dict.fromkeys(message["keys"], number))
+                waiting.popleft()
+                continue
+            found = self._begin(message)
+            if found is None:
+                self._blocked_to = self._seen
+                return None
+            waiting.popleft()
+            return found
+        return None
+
+    def _next_ahead(self) -> Foretold | None:
+        """Begin with the next task, for a thread that has ended one; the line's lock is held."""
+        executor, arrivals = self._line.executor, self._arrivals
+        # Another thread may want the place of this one, or all are to end.
+        if self._is_blocked() or executor._rejoin_list or executor._shutdown:
+            return None
+        # Whoever has this lock may wait for the other.
+        if not self._waiting and arrivals.lock.acquire(blocking=False):
+            try:
+                arrivals.receive()
+                if not arrivals.is_handling and self._take_in():
+                    arrivals.call(0.0 if self._is_blocked() else BEHIND_S)
+            finally:
+                arrivals.lock.release()
+        found = None if self._is_blocked() else self._next_or_none()
+        if self._is_blocked():
+            arrivals.call()
+        self._returns = found is None
         return found
+
+    def _share(self) -> None:
+        """Give tasks that have come to threads that do nothing; the line's lock is held."""
+        executor = self._line.executor
+        while self._waiting and self._line.may_foretell() and not executor._shutdown:
+            found = self._next()
+            if found is None:
+                return
+            executor._adjust_thread_count()
+            queue.SimpleQueue.put(executor._work_queue, found)
 
     def _begin(self, message: dict[str, Any]) -> Foretold | None:
         """Make an item of a task that the state machine would begin with at once."""
@@ -209,7 +291,7 @@ class WorkAhead:
             if (
                 not line.may_foretell()
                 or key in line.foretold
-                or key in worker.state.tasks
+                or key in _tasks_of(worker.state)
                 or message["actor"]
                 or message["resource_restrictions"]
             ):
@@ -253,6 +335,70 @@ class WorkAhead:
 
     # Called by the event loop
 
+    def _may_take(self) -> tuple[int | None, float]:
+        """Say how many batches the event loop may take, and when to ask again if it may take none.
+
+        All for None. The arrivals' lock is held.
+
+        As long as threads go from task to task it takes those whose tasks have ended, and the rest
+        when the first of it is `BEHIND_S` old.
+        """
+        arrivals, line = self._arrivals, self._line
+        with line.lock:
+            if (
+                not (line.foretold_runs() or self._returns or self._is_waiting)
+                or self._is_blocked()
+                or not arrivals.may_look()
+            ):
+                return None, 0.0
+            unseen = arrivals.unhandled_from(max(0, self._seen - arrivals.taken))
+            if not all(map(_is_for_threads, unseen)):
+                return None, 0.0
+            count = 0
+            foretold = line.foretold
+            for batch in arrivals.unhandled:
+                for message in _messages(batch):
+                    if message.get("op") == "free-keys":
+                        continue
+                    item = foretold.get(message.get("key"))
+                    if item is None or not item.is_over():
+                        break
+                else:
+                    count += 1
+                    continue
+                break
+            came, now_s = self._came, monotonic()
+            first = arrivals.taken + count
+            while came and came[0][0] < first:
+                came.popleft()
+            if count == len(arrivals.unhandled):
+                return None, 0.0
+            if not came:
+                # Threads have not seen it; one that is about to wait would not.
+                self._unseen_s = self._unseen_s or now_s
+                if self._is_waiting:
+                    arrivals.rouse(or_next=True)
+            left_s = (came[0][1] if came else self._unseen_s) + BEHIND_S - now_s
+            if left_s <= 0:
+                self._returns = False
+                return None, 0.0
+        return count, left_s
+
+    def _on_take(self, taken: int) -> None:
+        """Leave to the event loop what it takes: so many batches have come before what is left."""
+        self._unseen_s = 0.0
+        with self._line.lock:
+            waiting, came = self._waiting, self._came
+            if waiting and waiting[0][0] < taken:
+                # With a task that no thread has begun: it comes before all others.
+                waiting.clear()
+                came.clear()
+                self._seen = taken
+            while came and came[0][0] < taken:
+                came.popleft()
+            if self._freed and (self._seen <= taken or len(self._freed) > _FREED_MAX):
+                self._freed = {key: at for key, at in self._freed.items() if at >= taken}
+
     def _catch_up(self) -> bool:
         """Handle what announces tasks that threads have begun; False if that is being done."""
         arrivals = self._arrivals
@@ -263,9 +409,6 @@ class WorkAhead:
                 # What a thread has acted on has no handler that is awaited.
                 batch = arrivals.first()
                 arrivals.drop_first()
-                # Threads look at what is left as if it had come now.
-                self._seen = max(0, self._seen - 1)
-                self._taken = arrivals.taken
                 arrivals.is_handling = True
             try:
                 arrivals.handle(batch)
@@ -296,11 +439,16 @@ class WorkAhead:
                 for message in _messages(batch)
                 if message.get("op") == "compute-task"
             }
-            tasks = self._worker.state.tasks
+            tasks = _tasks_of(self._worker.state)
             for key, item in list(foretold.items()):
                 if key not in waiting and key not in tasks:
                     self._line.forget(key)
                     item.disown()
+
+
+def _is_for_threads(batch: Any) -> bool:
+    """Tell whether threads may act on all messages of a batch."""
+    return all(message.get("op") in _FOR_THREADS for message in _messages(batch))
 
 
 def _messages(batch: Any) -> list[dict[str, Any]]:

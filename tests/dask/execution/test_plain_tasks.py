@@ -19,6 +19,7 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
+import dask
 from backhaul.dask import activation, plain_events
 from tests.dask.execution.tasks import HOST, add
 
@@ -150,6 +151,12 @@ def test_a_class_of_somebody_elses_keeps_its_own(written_out: list[str]) -> None
 async def test_tasks_of_a_cluster_are_taken_on_by_ours(
     written_out: list[str], eventually: Eventually
 ) -> None:
+    # Those that threads run by themselves are gone through later.
+    with dask.config.set({"distributed.comm.backhaul.hot-path.worker-threads": False}):
+        await _taken_on(written_out, eventually)
+
+
+async def _taken_on(written_out: list[str], eventually: Eventually) -> None:
     async with (
         Scheduler(host=HOST, dashboard_address=":0") as scheduler,
         Worker(scheduler.address, nthreads=2, validate=False) as worker,

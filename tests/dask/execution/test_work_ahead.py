@@ -27,6 +27,7 @@ from distributed import (
 from distributed.core import Status
 
 from backhaul.dask import activation
+from backhaul.dask.backlog import Backlog
 from backhaul.dask.foretold import Foretold
 from backhaul.dask.work_ahead import WorkAhead
 from tests.dask.execution.tasks import cluster
@@ -50,6 +51,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     whole.clear()
     gates.clear()
     begin, tell, live = WorkAhead._begin, Foretold.tell_ahead, Foretold.live_through
+    note_end = Backlog.note_end
 
     def noting_begin(self: WorkAhead, message: dict[str, Any]) -> Foretold | None:
         found = begin(self, message)
@@ -57,8 +59,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             begun.append(message["key"])
         return found
 
-    def noting_tell(self: Foretold) -> bool:
-        is_told = tell(self)
+    def noting_tell(self: Foretold, *, is_last: bool) -> bool:
+        is_told = tell(self, is_last=is_last)
         if is_told:
             told.append(self._key)
         return is_told
@@ -69,7 +71,14 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             whole.append(self._key)
         return lives
 
+    def noting_end(self: Backlog, item: Any, message: dict[str, Any]) -> bool:
+        is_noted = note_end(self, item, message)
+        if is_noted:
+            whole.append(message["key"])
+        return is_noted
+
     monkeypatch.setattr(WorkAhead, "_begin", noting_begin)
+    monkeypatch.setattr(Backlog, "note_end", noting_end)
     monkeypatch.setattr(Foretold, "live_through", noting_live)
     monkeypatch.setattr(Foretold, "tell_ahead", noting_tell)
     activation.install()
@@ -332,6 +341,8 @@ def test_one_that_is_cancelled_while_it_runs_is_gone(eventually: Eventually) -> 
 def test_a_worker_that_is_paused_begins_nothing(eventually: Eventually) -> None:
     @cluster(1, timeout=120)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        # It would have the worker go on
+        worker.periodic_callbacks["memory_monitor"].stop()
         await until_ahead(client, eventually)
         worker.status = Status.paused
         before = len(begun)

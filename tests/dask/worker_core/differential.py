@@ -12,6 +12,8 @@ import argparse
 import contextlib
 import itertools
 import logging
+import random
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -22,13 +24,23 @@ from distributed.worker_state_machine import (
     ComputeTaskEvent,
     Execute,
     ExecuteSuccessEvent,
+    FreeKeysEvent,
+    ReleaseWorkerDataMsg,
     StateMachineEvent,
     TaskFinishedMsg,
     TaskState,
     WorkerState,
 )
 
-from backhaul.dask import plain_events, plain_steps, task_counts, whole_tasks
+from backhaul.dask import (
+    backlog,
+    gone_through,
+    plain_events,
+    plain_steps,
+    task_counts,
+    whole_tasks,
+)
+from backhaul.dask.gone_through import Ending
 from backhaul.dask.patches import PATCHES
 from backhaul.dask.slotted_worker import give_slots
 from backhaul.dask.worker_slots import WorkerSlots
@@ -107,8 +119,16 @@ class Pair:
         self.theirs, self.ours = (self._state(seed, slotted) for _ in range(2))
         #: How much of each log is known to be equal
         self._compared = dict.fromkeys(LOGS, 0)
-        #: Tasks that ours went through in one step
+        #: Tasks that ours went through in one step, and those that it went through late
         self.lived_through = 0
+        self.noted = 0
+        #: What is compared, and whether that is looked at after each step
+        self._looks = random.Random(seed)
+        self._looks_often = seed % 3 == 0
+        self._told: list[dict[str, Any]] = []
+        self._backlog = backlog.Backlog(
+            self.ours, threading.RLock(), self._told.extend, lambda: True
+        )
 
     @staticmethod
     def _state(seed: int, slotted: bool) -> WorkerState:
@@ -122,7 +142,9 @@ class Pair:
             validate=False,
             transfer_message_bytes_limit=50 if seed % 7 == 0 else float("inf"),
         )
-        state.log, state.stimulus_log = deque(), deque()
+        # Short ones, so that what is noted is forgotten
+        places = (None, 6)[seed // 4 % 2]
+        state.log, state.stimulus_log = deque(maxlen=places), deque(maxlen=places)
         if slotted:
             give_slots(state, WorkerSlots({"R": 2}, beside_max=1))
         return state
@@ -136,6 +158,12 @@ class Pair:
         # Nothing is known of the steps that refused: no state to go on from.
         if batch[0].kind is WholeTask:
             theirs, ours = self._whole_task(batch[0])
+        elif len(batch) == 1 and batch[0].kind is FreeKeysEvent and self._notes_free(batch[0]):
+            theirs = _handled(self.theirs.handle_stimulus, batch)
+            ours = [
+                ReleaseWorkerDataMsg(key=each["key"], stimulus_id=each["stimulus_id"])
+                for each in self._told
+            ]
         else:
             theirs = _handled(self.theirs.handle_stimulus, batch)
             with self._patches.installed():
@@ -144,9 +172,19 @@ class Pair:
             found = difference(_shown(theirs), _shown(ours), "refused")
         else:
             found = difference(dump(theirs), dump(ours), "instructions")
+        if self._backlog.has_noted() and not self._looks_often and self._looks.random() < 0.9:
+            counted = ("task_counter", "nbytes", "executed_count", "transition_counter", "data")
+            for name in (*counted, "generation", "threads"):
+                theirs_now, ours_now = getattr(self.theirs, name), getattr(self.ours, name)
+                found = found or difference(dump(theirs_now), dump(ours_now), f"/{name}")
+            if self._looks.random() < 0.2:
+                with self._patches.installed():
+                    self._backlog.work_off(self._looks.randint(1, 3))
+            return found, None if isinstance(theirs, Exception) else theirs
         for name in LOGS:
             found = found or self._new_entries(name)
         found = found or difference(dump(self.theirs), dump(self.ours))
+        assert not self._backlog.has_noted()
         return found, None if isinstance(theirs, Exception) else theirs
 
     def _whole_task(self, event: Event) -> tuple[Any, Any]:
@@ -155,6 +193,12 @@ class Pair:
         done = Event(ExecuteSuccessEvent, event.fields["done"])
         theirs = _one_by_one(self.theirs, compute, done)
         with self._patches.installed():
+            is_noted = self._backlog.note_end(_Ended(event), {**event.fields["compute"]})
+            if is_noted:
+                self.noted += 1
+                # As the worker does
+                self.theirs.threads[event.fields["done"]["key"]] = 1
+                return _without(theirs, event.fields["done"]["key"]), []
             try:
                 ours: Any = whole_tasks.live_through(self.ours, compute.make(), done.make(), None)
             except Exception as error:
@@ -163,24 +207,56 @@ class Pair:
                 return theirs, _one_by_one(self.ours, compute, done)
         self.lived_through += 1
         if not isinstance(theirs, Exception):
-            # The thread has run it and told the scheduler.
-            key = event.fields["done"]["key"]
-            theirs = [
-                each
-                for each in theirs
-                if type(each) not in (Execute, TaskFinishedMsg) or each.key != key
-            ]
+            theirs = _without(theirs, event.fields["done"]["key"])
         return theirs, ours
+
+    def _notes_free(self, event: Event) -> bool:
+        self._told.clear()
+        with self._patches.installed():
+            return self._backlog.note_free(event.fields)
 
     def _new_entries(self, name: str) -> str | None:
         """Say what differs in what a log has gained."""
-        begin = self._compared[name]
+        # What is full has lost some of it.
+        begin = self._compared[name] if getattr(self.theirs, name).maxlen is None else 0
         theirs, ours = (
             dump(list(itertools.islice(getattr(state, name), begin, None)))
             for state in (self.theirs, self.ours)
         )
         self._compared[name] = len(getattr(self.theirs, name))
         return difference(theirs, ours, f"/{name}")
+
+
+class _Ended:
+    """A task that a thread has run before the state machine heard of it."""
+
+    def __init__(self, event: Event) -> None:
+        self._done = event.fields["done"]
+
+    def ending(self) -> Ending:
+        done = self._done
+        return Ending(
+            done["value"],
+            done["nbytes"],
+            done["type"],
+            done["start"],
+            done["stop"],
+            done["stimulus_id"],
+            1,
+            None,
+        )
+
+    def settle(self, prefix: str, span_id: str | None, inputs: Any) -> None:
+        """Nothing was measured."""
+
+
+def _without(theirs: Any, key: Any) -> Any:
+    """Leave out what a thread has done: it has run the task and told the scheduler."""
+    if isinstance(theirs, Exception):
+        return theirs
+    return [
+        each for each in theirs if type(each) not in (Execute, TaskFinishedMsg) or each.key != key
+    ]
 
 
 def _handled(handle: Callable[..., Any], batch: list[Event]) -> Any:
@@ -214,7 +290,14 @@ class Differential:
     def __init__(self) -> None:
         self._patches = Patches()
         self._clock = Clock()
-        for module in (upstream, plain_events, plain_steps, task_counts, whole_tasks):
+        for module in (
+            upstream,
+            plain_events,
+            plain_steps,
+            task_counts,
+            whole_tasks,
+            gone_through,
+        ):
             for name in ("time", "monotonic"):
                 if hasattr(module, name):
                     setattr(module, name, self._clock)
@@ -239,6 +322,7 @@ class Differential:
             stream.told(instructions)
         self.counted["transitions"] += pair.theirs.transition_counter
         self.counted["lived through"] += pair.lived_through
+        self.counted["noted"] += pair.noted
         return batches, None
 
     def replay(self, seed: int, batches: Batches) -> str | None:

@@ -89,6 +89,10 @@ class Stream:
         self.executing: list[Any] = []
         self.gathering: list[GatherDep] = []
         self.count = 0
+        #: Chains, where tasks end before anybody hears of them
+        self.share_of_whole = rng.choice((0.2, 0.2, 0.7))
+        #: Whether inputs that are here are nowhere else
+        self.are_alone = rng.random() < 0.5
         #: Maps, where tasks are plain: their share
         self.plainness = rng.choice((0.1, 0.5, 0.9))
 
@@ -102,8 +106,10 @@ class Stream:
 
     def next(self, state: WorkerState) -> list[Event]:
         """Make events that are handled together."""
-        if self.rng.random() < 0.2:
+        if self.rng.random() < self.share_of_whole:
             return [self._whole(state)]
+        if self.rng.random() < self.share_of_whole:
+            return [self._free(state)]
         events: list[Event] = []
         for _ in range(self.rng.choice((1, 1, 1, 2, 5))):
             events.append(self._one(state))
@@ -139,6 +145,8 @@ class Stream:
         found = self.rng.sample(PEERS, self.rng.randint(1, 2))
         task = state.tasks.get(key)
         if task is not None and task.state == "memory":
+            if self.are_alone:
+                return [ADDRESS]
             found.append(ADDRESS)
         return found
 

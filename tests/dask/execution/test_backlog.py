@@ -1,0 +1,237 @@
+"""What a worker's state machine goes through when somebody looks, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from distributed import Client, Scheduler, Worker, WorkerPlugin, get_worker
+
+from backhaul.dask import activation, backlog
+from backhaul.dask.backlog import Backlog
+from tests.dask.execution.tasks import cluster
+
+if TYPE_CHECKING:
+    from tests.dask.conftest import Eventually
+
+#: How much was worked off, each time
+worked_off: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note what is worked off."""
+    worked_off.clear()
+    work_off = Backlog.work_off
+
+    def noting(self: Backlog, most: int | None = None) -> None:
+        before = len(self._noted)
+        work_off(self, most)
+        if before:
+            worked_off.append(before - len(self._noted))
+
+    monkeypatch.setattr(Backlog, "work_off", noting)
+    activation.install()
+
+
+def backlog_of(worker: Worker) -> Backlog:
+    queue: Any = worker.executors["default"]._work_queue  # type: ignore[attr-defined]
+    found: Backlog = queue.line.backlog
+    return found
+
+
+def inc(value: int) -> int:
+    return value + 1
+
+
+def quiet(run: Callable[..., Any]) -> Callable[[], None]:
+    """Make a test of a worker whose state machine nobody looks at."""
+
+    @cluster(1, timeout=120)
+    async def test(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        worker.state.validate = False
+        worker.state.transition_counter_max = False
+        for name in ("heartbeat", "find-missing", "memory_monitor"):
+            if name in worker.periodic_callbacks:
+                worker.periodic_callbacks[name].stop()
+        await run(client, worker)
+
+    made: Callable[[], None] = test
+    return made
+
+
+async def noted(client: Client, worker: Worker, count: int) -> list[Any]:
+    """Run tasks one after another until so many are noted; give their futures."""
+    futures: list[Any] = []
+    for _ in range(50):
+        future: Any = client.submit(inc, 0, pure=False)
+        for _ in range(count):
+            future = client.submit(inc, future, pure=False)
+            futures.append(future)
+        await future
+        # The event loop hears of what threads have done.
+        await asyncio.sleep(0.05)
+        if len(backlog_of(worker)._lived) >= count:
+            return futures
+    pytest.fail("nothing is noted")
+
+
+def test_who_looks_sees_all_and_who_counts_has_counted(eventually: Eventually) -> None:
+    async def run(client: Client, worker: Worker) -> None:
+        futures = await noted(client, worker, 20)
+        state = worker.state
+        was_worked_off = len(worked_off)
+        behind = backlog_of(worker)
+        keys = set(behind._lived)
+        metrics = await worker.get_metrics()
+        assert metrics["task_counts"]["memory"] == len(worker.data)
+        assert metrics["managed_bytes"] == sum(map(int.__sizeof__, worker.data.values()))
+        assert state.executed_count >= len(futures)
+        assert len(worked_off) == was_worked_off
+        assert behind.has_noted()
+        # Now somebody looks.
+        assert keys <= state.tasks.keys()
+        assert not behind.has_noted()
+        assert len(worked_off) == was_worked_off + 1
+        state.validate_state()
+        for key in keys:
+            steps = [(each[1], each[2]) for each in state.story(key) if each[0] == key]
+            assert ("ready", "executing") in steps
+            assert ("executing", "memory") in steps
+        times = [entry[-1] for entry in state.log]
+        assert times == sorted(times)
+        futures.clear()
+        await eventually(lambda: not worker.data)
+        assert not state.tasks
+        state.validate_state()
+
+    quiet(run)()
+
+
+def test_what_is_freed_before_anybody_looks_is_gone_from_data_at_once(
+    eventually: Eventually,
+) -> None:
+    async def run(client: Client, worker: Worker) -> None:
+        was_worked_off = -1
+        for _ in range(10):
+            futures = await noted(client, worker, 20)
+            were_all = worker.data.keys() == backlog_of(worker)._lived.keys()
+            was_worked_off = len(worked_off)
+            del futures
+            await eventually(lambda: not worker.data)
+            assert worker.state.nbytes == 0
+            assert not worker.threads
+            assert not worker.state.task_counter.current_count()
+            # Of the first ones the state machine was told.
+            if were_all:
+                break
+        assert len(worked_off) == was_worked_off
+        assert not worker.state.tasks
+        worker.state.validate_state()
+
+    quiet(run)()
+
+
+def test_much_of_it_is_worked_off_and_what_is_out_of_the_logs_forgotten(
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    monkeypatch.setattr(backlog, "_NOTED_MAX", 30)
+    monkeypatch.setattr(backlog, "_WORKED_OFF", 10)
+
+    async def run(client: Client, worker: Worker) -> None:
+        futures = await noted(client, worker, 20)
+        backlog_of(worker)._logged_max = 20
+        for _ in range(10):
+            futures += await noted(client, worker, 5)
+            assert len(backlog_of(worker)._noted) <= 31
+        assert worker.state.executed_count >= len(futures)
+        del futures
+        await eventually(lambda: not worker.data)
+        for _ in range(20):
+            await noted(client, worker, 5)
+            assert len(backlog_of(worker)._noted) <= 31
+        await eventually(lambda: not worker.data)
+        assert not worker.state.tasks
+        worker.state.validate_state()
+
+    quiet(run)()
+
+
+def test_a_task_that_looks_sees_those_before_it() -> None:
+    def look(_: Any) -> list[str]:
+        worker: Any = get_worker()
+        return [task.state for task in worker.state.tasks.values()]
+
+    async def run(client: Client, worker: Worker) -> None:
+        futures = await noted(client, worker, 20)
+        states = await client.submit(look, futures[-1], pure=False)
+        assert states.count("memory") >= 20
+        assert states.count("executing") == 1
+
+    quiet(run)()
+
+
+def test_a_plugin_hears_of_what_comes_after_it() -> None:
+    class Hears(WorkerPlugin):
+        def __init__(self) -> None:
+            self.heard: set[Any] = set()
+
+        def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+            self.heard.add(key)
+
+    async def run(client: Client, worker: Worker) -> None:
+        futures = await noted(client, worker, 20)
+        before = {future.key for future in futures}
+        plugin = Hears()
+        await worker.plugin_add(plugin=plugin, name="hears")
+        later = [client.submit(inc, number, pure=False) for number in range(5)]
+        await client.gather(later)
+        assert {future.key for future in later} <= plugin.heard
+        assert not plugin.heard & before
+        assert not any(each.key in backlog_of(worker)._lived for each in later)
+        worker.state.validate_state()
+
+    quiet(run)()
+
+
+class Data:
+    """A result to watch the end of."""
+
+
+alive: weakref.WeakSet[Data] = weakref.WeakSet()
+
+
+def make(_: Any) -> Data:
+    made = Data()
+    alive.add(made)
+    return made
+
+
+def test_results_are_held_by_the_data_alone(eventually: Eventually) -> None:
+    async def run(client: Client, worker: Worker) -> None:
+        await noted(client, worker, 20)
+        futures = [client.submit(make, number, pure=False) for number in range(20)]
+        await client.gather(futures)
+        await asyncio.sleep(0.05)
+        assert len(alive) >= 1
+        del futures
+        await eventually(lambda: not alive)
+
+    quiet(run)()
+
+
+def test_a_key_that_comes_again_is_computed_again(eventually: Eventually) -> None:
+    async def run(client: Client, worker: Worker) -> None:
+        await noted(client, worker, 20)
+        for number in range(30):
+            future = client.submit(inc, number, key="again")
+            assert await future == number + 1
+            del future
+            await eventually(lambda: "again" not in worker.data)
+        assert worker.state.executed_count >= 50
+        worker.state.validate_state()
+
+    quiet(run)()

@@ -25,6 +25,7 @@ from backhaul._loops import bridge_of, settle
 from backhaul._native import Lookout
 from backhaul.dask import codec, device_frames
 from backhaul.dask.lending import nbytes_of
+from backhaul.dask.private import comm_utils
 
 __all__ = ["Arrivals"]
 
@@ -217,7 +218,12 @@ class Arrivals:
                 self._failure = error
                 return
             frames_bytes = sum(map(nbytes_of, frames))
-            if frames_bytes > _UNHANDLED_BYTES_MAX or device_frames.is_described(frames):
+            if (
+                frames_bytes > _UNHANDLED_BYTES_MAX
+                # Which another thread decodes for the event loop
+                or 0 < comm_utils.OFFLOAD_THRESHOLD < frames_bytes
+                or device_frames.is_described(frames)
+            ):
                 self._kept = request, frames
                 return
             try:

@@ -463,10 +463,20 @@ def share_arrivals(worker: Worker, comm: BackhaulComm) -> Arrivals | None:
         switched_on("hot-path.worker-threads")
         and type(worker.batched_stream) is SharedBatchedSend
         and worker.batched_stream.comm is comm
-        and type(comm) is BackhaulComm
+        and _reads_as_ours(comm)
     ):
         return comm.share()
     return None
+
+
+def _reads_as_ours(comm: Any) -> bool:
+    """Tell whether a comm is ours, of a sub-class too if that does not read by itself."""
+    kind = type(comm)
+    return (
+        isinstance(comm, BackhaulComm)
+        and kind.read is BackhaulComm.read
+        and kind.read_arrived is BackhaulComm.read_arrived
+    )
 
 
 def work_ahead_for(worker: Worker, line: Line) -> WorkAhead | None:
@@ -476,8 +486,9 @@ def work_ahead_for(worker: Worker, line: Line) -> WorkAhead | None:
 
     stream = worker.batched_stream
     comm = getattr(stream, "comm", None)
-    if type(stream) is not SharedBatchedSend or type(comm) is not BackhaulComm:
+    if type(stream) is not SharedBatchedSend or not _reads_as_ours(comm):
         return None
+    assert comm is not None
     arrivals = comm.arrivals
     if arrivals is None or not any(
         patch.replace == "foretold.catching_up_variable" for patch in installed()

@@ -16,7 +16,7 @@ pub(super) struct SpinPolicy {
     pause: AtomicU32,
     /// Polling is given up for a while once it has given way for so long: somebody else needs the CPU
     held_up_max: Duration,
-    /// For how long: two more each time, one less for each poll that pays
+    /// For how long: [`HELD_UP`] more each time, one less for each poll that pays
     held_up: AtomicU32,
 }
 
@@ -76,9 +76,10 @@ impl SpinPolicy {
     fn is_held_up(&self, gave_way: Duration) -> bool {
         let is_held_up = gave_way >= self.held_up_max;
         if is_held_up {
-            let held_up = HELD_UP_PAUSE_MAX.min(self.held_up.load(Ordering::Relaxed) + 2);
+            let held_up = HELD_UP_MOST.min(self.held_up.load(Ordering::Relaxed) + HELD_UP);
             self.held_up.store(held_up, Ordering::Relaxed);
-            self.pause.store(1 << held_up, Ordering::Relaxed);
+            self.pause
+                .store(1 << (2 * held_up / HELD_UP), Ordering::Relaxed);
         }
         is_held_up
     }
@@ -138,11 +139,14 @@ const YIELD_AFTER: Duration = Duration::from_micros(5);
 /// More than processes of one job mostly keep a CPU for between two waits, less than a time slice
 const HELD_UP_MAX: Duration = Duration::from_micros(500);
 
-/// Most waits without polling after that, as a power of two
+/// Polls that have to pay until one that was held up is forgotten
 ///
-/// The first time it is few, as a worker may have had much to do at once. With strangers it happens
-/// at almost every poll.
-const HELD_UP_PAUSE_MAX: u32 = 10;
+/// Waits without polling are 4 after the first, as a worker may have much to do at once, and four
+/// times as many after each that follows: with strangers that is every other poll.
+const HELD_UP: u32 = 8;
+
+/// Most that are remembered: 1024 waits
+const HELD_UP_MOST: u32 = 5 * HELD_UP;
 
 /// Longest time that a caller moves data itself; the engine goes on from there
 const TRANSFER_MAX: Duration = Duration::from_millis(5);
@@ -179,7 +183,7 @@ mod tests {
             assert!(policy.is_held_up(HELD_UP_MAX));
             assert_eq!(waits_until_one_polls(&policy), waits);
         }
-        for _ in 0..HELD_UP_PAUSE_MAX {
+        for _ in 0..HELD_UP_MOST {
             assert!(policy.until(|| (true, Look::default())));
         }
         assert!(policy.is_held_up(HELD_UP_MAX));

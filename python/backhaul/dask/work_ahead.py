@@ -195,6 +195,11 @@ class WorkAhead:
             arrivals.call(0.0 if self._is_blocked() else BEHIND_S)
             return found, not arrivals.may_look()
 
+    def _call(self) -> None:
+        """Have the event loop handle all that threads have seen, now, before they go on."""
+        self._blocked_to = max(self._blocked_to, self._seen)
+        self._arrivals.call()
+
     def _is_blocked(self) -> bool:
         return self._blocked_to > self._arrivals.taken
 
@@ -280,7 +285,8 @@ class WorkAhead:
             found = self._next()
             if found is None:
                 return
-            executor._adjust_thread_count()
+            with executor._shutdown_lock:
+                executor._adjust_thread_count()
             queue.SimpleQueue.put(executor._work_queue, found)
 
     def _begin(self, message: dict[str, Any]) -> Foretold | None:
@@ -302,7 +308,7 @@ class WorkAhead:
             data = self._data_of(message["who_has"])
             if data is None:
                 return None
-            found = Foretold(worker, announced, line, self._arrivals.call)
+            found = Foretold(worker, announced, line, self._call)
             context = self._context.copy()
             context.run(found.take_given, data, context)
             found.claim()

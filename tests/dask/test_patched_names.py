@@ -131,7 +131,7 @@ OURS = {
     # A pandas frame
     "transfer_table.py": {"frame"},
     # What arrives, of a class of ours, and our attribute of a client
-    "thread_reports.py": {"arrivals", "attributes"},
+    "thread_reports.py": {"arguments", "arrivals", "attributes"},
     # The argument of dask.config.set
     "ucx_scheme.py": {"chosen"},
     "ucx_keys.py": {"found", "variables"},

@@ -165,6 +165,8 @@ class Stimulated:
 
     def __init__(self, heard: list[Any]) -> None:
         self.heard = heard
+        # No thread of its reads ahead.
+        self.executors: dict[str, Any] = {}
         self.handlers = {
             "free-keys": Worker._handle_remote_stimulus(self, FreeKeysEvent),  # type: ignore[arg-type]
             "compute-task": Worker._handle_remote_stimulus(self, ComputeTaskEvent),  # type: ignore[arg-type]

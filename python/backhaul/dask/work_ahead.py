@@ -282,12 +282,13 @@ class WorkAhead:
         """Give tasks that have come to threads that do nothing; the line's lock is held."""
         executor = self._line.executor
         while self._waiting and self._line.may_foretell() and not executor._shutdown:
-            found = self._next()
+            found = self._next_or_none()
             if found is None:
                 return
-            with executor._shutdown_lock:
-                executor._adjust_thread_count()
             queue.SimpleQueue.put(executor._work_queue, found)
+            # Where no thread can be started, those that there are run it.
+            with contextlib.suppress(RuntimeError), executor._shutdown_lock:
+                executor._adjust_thread_count()
 
     def _begin(self, message: dict[str, Any]) -> Foretold | None:
         """Make an item of a task that the state machine would begin with at once."""

@@ -209,9 +209,12 @@ class WorkAhead:
         Notes whether any is for the event loop to handle first. The arrivals' lock is held.
         """
         arrivals = self._arrivals
-        self._seen = number = max(self._seen, arrivals.taken)
+        number = max(self._seen, arrivals.taken)
         batches = arrivals.unhandled_from(number - arrivals.taken)
-        self._seen += len(batches)
+        if self._is_blocked():
+            # Not looked at: the event loop may leave them to threads when it has taken the others.
+            return bool(batches)
+        self._seen = number + len(batches)
         if not arrivals.may_look():
             self._blocked_to = self._seen
         if not batches or self._is_blocked():

@@ -453,6 +453,64 @@ def test_random_work_with_dependencies_ends_as_it_should(seed: int) -> None:
     run()
 
 
+def wait_for(gate: str) -> int:
+    gates[gate].wait(60)
+    return 1
+
+
+def wait_and_fail(gate: str) -> None:
+    gates[gate].wait(60)
+    raise ValueError(gate)
+
+
+def test_what_comes_while_a_failure_is_to_be_heard_of_is_not_left_out(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @cluster(1, timeout=180)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        await until_ahead(client, eventually)
+        await eventually(lambda: not worker.state.tasks)
+        monkeypatch.setattr("backhaul.dask.work_ahead.BEHIND_S", 60)
+        for name in "abc":
+            gates[name] = threading.Event()
+        line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
+        arrivals = worker.batched_stream.comm.arrivals  # type: ignore[union-attr]
+
+        taken = arrivals.taken
+
+        async def arrived(count: int) -> None:
+            await eventually(lambda: arrivals.taken + len(arrivals.unhandled) >= taken + count)
+
+        first = client.submit(wait_for, "a", key="first")
+        await eventually(lambda: "first" in begun)
+        bad = client.submit(wait_and_fail, "b", key="bad")
+        await arrived(2)
+        third = client.submit(wait_for, "c", key="third")
+        await arrived(3)
+        gates["a"].set()
+        await eventually(lambda: "bad" in begun)
+        # No thread has seen this one when the other fails.
+        left = client.submit(inc, 1, key="left")
+        await arrived(4)
+        # Nor does the event loop hear of the failure before there is nothing else to begin.
+        gates["b"].set()
+        gates["c"].set()
+        deadline_s = time.monotonic() + 60
+        while "third" not in told and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert begun[-3:] == ["first", "bad", "third"]
+        assert await asyncio.wait_for(left, 30) == 2
+        last = client.submit(inc, left, key="last")
+        assert await asyncio.wait_for(last, 30) == 3
+        assert [await first, await third] == [1, 1]
+        with pytest.raises(ValueError, match="b"):
+            await bad
+        assert not line.foretold or set(line.foretold) <= set(told)
+
+    run()
+
+
 def test_a_worker_that_is_killed_loses_nothing() -> None:
     config = {"distributed.scheduler.allowed-failures": 100}
 

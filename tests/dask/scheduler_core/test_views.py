@@ -149,8 +149,8 @@ def all_of(s: Scheduler) -> list[Any]:
 @gen_test(timeout=120)
 async def test_random_work_looks_the_same_to_dask() -> None:
     dice = random.Random(20261123)
-    # A look for what could be stolen, on a busy machine, is an escape.
-    settings = {"distributed.scheduler.work-stealing": False}
+    # On a busy machine tasks take longer than was learned: to take them back is an escape.
+    settings = {"distributed.comm.backhaul.work-in-hand.seconds": "1h"}
     async with cluster(workers=3, settings=settings) as (c, s, core, _):
         for _ in range(12):
             roots = c.map(slowinc, range(dice.randint(1, 60)), delay=0.002, pure=False)

@@ -26,7 +26,7 @@ from distributed.worker_state_machine import (
     WorkerState,
 )
 
-from backhaul.dask import activation, execution, fast_paths, patches, streams
+from backhaul.dask import activation, fast_paths, ordinary_tasks, patches, streams
 
 if TYPE_CHECKING:
     from tests.dask.conftest import CommPair
@@ -153,8 +153,8 @@ class Asynchronous:
 def test_coroutines_are_told_apart_as_dask_does(function: Callable[..., Any]) -> None:
     expected = bool(Task("x", function).is_coro)
     for _ in range(2):
-        assert execution._is_coroutine(Task("x", function)) == expected
-    assert not execution._is_coroutine(DataNode("x", 1))
+        assert ordinary_tasks.is_coroutine(Task("x", function)) == expected
+    assert not ordinary_tasks.is_coroutine(DataNode("x", 1))
 
 
 # Streams

@@ -91,6 +91,7 @@ OURS = {
     "many_futures.py": {"future", "known", "refcount", "state"},
     # An event that we made, and the copy of one
     "plain_events.py": {"event", "initial", "logged"},
+    "plain_inputs.py": {"recommendations"},
     "plain_steps.py": {"fetched", "forgotten", "found", "initial", "recommendations"},
     # The environment of processes that are started, as dask.multiprocessing.get sets it
     "processes.py": {"os.environ", "packed"},
@@ -112,6 +113,8 @@ OURS = {
     "scheduler_core/graphs.py": {"groups", "number"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
     "scheduler_core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
+    # A function that takes the place of one
+    "spill_paths.py": {"__getitem__"},
     # What is told of tasks
     "scheduler_core/answers.py": {"added", "sizes"},
     # What the core has to say
@@ -155,7 +158,6 @@ STATE = {
     "beside.py": {"pool_thread_state.proceed"},
     # As Worker.execute, _run_task and GraphNode.is_coro
     "execution.py": {
-        "run_spec._is_coro",
         "self.task_state.start_time",
         "thread_state.execution_state",
         "thread_state.key",
@@ -165,10 +167,13 @@ STATE = {
     },
     # As Worker.execute
     "foretold.py": {"task_state.start_time", "worker.threads[key]"},
-    # As SpillBuffer.__getitem__
-    "fast_paths.py": {"totals['memory-read', 'bytes']", "totals['memory-read', 'count']"},
-    # As LRU.set_noevict and LRU.__delitem__ of zict
+    # As Task.is_coro of dask._task_spec
+    "ordinary_tasks.py": {"run_spec._is_coro"},
+    # As SpillBuffer.__getitem__, and LRU.__getitem__, LRU.set_noevict and LRU.__delitem__ of zict
     "spill_paths.py": {
+        "order[key]",
+        "totals['memory-read', 'bytes']",
+        "totals['memory-read', 'count']",
         "fast.d[key]",
         "fast.order._d[key]",
         "fast.total_weight",
@@ -230,9 +235,19 @@ STATE = {
         "ts.traceback",
         "ts.traceback_text",
     },
+    # As WorkerState._ensure_task_exists, _update_who_has and what calls them
+    "plain_inputs.py": {
+        "each.priority",
+        "state.fetch_count",
+        "state.transition_counter",
+        "tasks[key]",
+        "ts.done",
+        "ts.nbytes",
+        "ts.state",
+        "ts.who_has",
+    },
     # As all of them, one after the other
     "whole_tasks.py": {
-        "dependency.priority",
         "state.executed_count",
         "state.generation",
         "state.ready._inc",

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backhaul.dask import activation
-from backhaul.dask.private import SpillBuffer
-from backhaul.dask.spill_paths import quick_contains, quick_delitem, quick_setitem
+from backhaul.dask.private import SpillBuffer, context_meter
+from backhaul.dask.spill_paths import (
+    quick_contains,
+    quick_delitem,
+    quick_getitem,
+    quick_setitem,
+    read_all,
+)
 
 TARGET_BYTES = 4_000
 
@@ -62,9 +69,30 @@ def outcome(function: Any, *args: Any) -> Any:
         return type(error), str(error)
 
 
+def read_one_by_one(store: SpillBuffer, keys: list[str]) -> dict[str, Any]:
+    return {key: store[key] for key in keys}
+
+
+def metered(read: Any, store: SpillBuffer, keys: list[str]) -> Any:
+    """Read, and add up what was measured of memory."""
+    totals: Counter[Any] = Counter()
+
+    def measured(label: Any, value: float, unit: str) -> None:
+        if unit != "seconds":
+            totals[label, unit] += value  # type: ignore[assignment]
+
+    with context_meter.add_callback(measured):
+        found = outcome(read, store, keys)
+    in_store = {name: value for name, value in store.cumulative_metrics.items() if value}
+    return found, (totals, {n: v for n, v in in_store.items() if n[1] != "seconds"})
+
+
 @pytest.mark.parametrize("seed", range(30))
-def test_every_step_leaves_the_store_that_dask_leaves(seed: int, tmp_path: Path) -> None:
+def test_every_step_leaves_the_store_that_dask_leaves(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(seed)
+    get_item = SpillBuffer.__getitem__
     ours = SpillBuffer(str(tmp_path / "ours"), target=TARGET_BYTES)
     theirs = SpillBuffer(str(tmp_path / "theirs"), target=TARGET_BYTES)
     store = quick_setitem(SpillBuffer.__setitem__)
@@ -81,7 +109,15 @@ def test_every_step_leaves_the_store_that_dask_leaves(seed: int, tmp_path: Path)
             assert outcome(let_go, ours, key) == outcome(theirs.__delitem__, key)
         elif step < 0.9:
             assert outcome(ours.__getitem__, key) == outcome(theirs.__getitem__, key)
-        elif step < 0.95:
+        elif step < 0.93:
+            keys = [f"key-{number}" for number in chance.sample(range(12), chance.randint(1, 4))]
+            if (chance.random() < 0.9) and theirs.fast.d:
+                keys = [key for key in keys if key in theirs.fast]
+            with monkeypatch.context() as patched:
+                patched.setattr(SpillBuffer, "__getitem__", quick_getitem(get_item))
+                found, read = metered(read_all, ours, keys)
+            assert (found, read) == metered(read_one_by_one, theirs, keys)
+        elif step < 0.96:
             assert ours.evict() == theirs.evict() if theirs.fast.d else True
         else:
             ours.offset = theirs.offset = chance.choice((0, 0, TARGET_BYTES // 2))

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from time import perf_counter, thread_time
-from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
@@ -29,13 +27,13 @@ from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.holding import holding, send_beside
 from backhaul.dask.leases import current_lease, lay_down, take_up
 from backhaul.dask.memory import allocate_in_arena
+from backhaul.dask.ordinary_tasks import is_ordinary
 from backhaul.dask.plain_events import execute_success_event
 from backhaul.dask.private import (
     WORKER_ANY_RUNNING,
     ExecuteFailureEvent,
     Reschedule,
     RescheduleEvent,
-    Task,
     ThreadPoolExecutor,
     Worker,
     context_meter,
@@ -49,10 +47,11 @@ from backhaul.dask.private import (
 )
 from backhaul.dask.runs import Line, event_loop_of, runs_are_on
 from backhaul.dask.slotted_worker import lease_of
+from backhaul.dask.spill_paths import read_all
 from backhaul.dask.task_metrics import publish, recorder, seconds_in
 from backhaul.dask.work_queue import quicken
 
-__all__ = ["Execution", "direct_start", "is_ordinary", "start_execution"]
+__all__ = ["Execution", "direct_start", "start_execution"]
 
 #: Pools that run a task as Dask's does
 _EXECUTORS = frozenset({ThreadPoolExecutor, BesideThreadPoolExecutor})
@@ -127,26 +126,6 @@ def start_execution(
             return False
     execution.submit(executor, span_id)
     return True
-
-
-def is_ordinary(worker: Worker, task_state: Any) -> bool:
-    """Tell whether a task is a function that is called in a thread of the default pool.
-
-    Parameters
-    ----------
-    worker : distributed.Worker
-        Whose task it is.
-    task_state : object
-        Has the task's ``annotations`` and ``run_spec``.
-    """
-    return (
-        task_state.annotations is not None
-        and "executor" not in task_state.annotations
-        and "span" not in task_state.annotations
-        and not worker.state.actors
-        and task_state.run_spec is not None
-        and not _is_coroutine(task_state.run_spec)
-    )
 
 
 def _prepare(worker: Worker, line: Line, task_state: Any) -> Execution | None:
@@ -285,14 +264,22 @@ class Execution(asyncio.Future[None]):
         self._data = data
 
     def _inputs(self) -> dict[Any, Any]:
-        task_state, data = self.task_state, self._worker.data
+        task_state = self.task_state
         start = time()
-        found = {dependency.key: data[dependency.key] for dependency in task_state.dependencies}
+        found = self._looked_up([dependency.key for dependency in task_state.dependencies])
         stop = time()
         # Threshold and record of Worker.execute.
         if stop - start > 0.005:
             task_state.startstops.append({"action": "disk-read", "start": start, "stop": stop})
         return found
+
+    def _looked_up(self, keys: Collection[Any]) -> dict[Any, Any]:
+        """Read results of the worker, which are counted."""
+        worker = self._worker
+        if worker.digests is None:
+            return read_all(worker.data, keys)
+        # Whoever reads digests sees each of them.
+        return {key: worker.data[key] for key in keys}
 
     def claim(self) -> None:
         """Have a thread begin with it, which the event loop hears of later."""
@@ -569,20 +556,6 @@ class Execution(asyncio.Future[None]):
 
 def _raise(error: BaseException) -> NoReturn:
     raise error
-
-
-def _is_coroutine(run_spec: Any) -> bool:
-    """Tell what ``run_spec.is_coro`` does, with one look at what is a plain function."""
-    if type(run_spec) is Task and run_spec._is_coro is None:
-        function = run_spec.func
-        if (
-            type(function) is FunctionType
-            and not function.__code__.co_flags & inspect.CO_COROUTINE
-            # A marker, as of `inspect.markcoroutinefunction`, would be in its attributes.
-            and not function.__dict__
-        ) or type(function) is BuiltinFunctionType:
-            run_spec._is_coro = False
-    return bool(run_spec.is_coro)
 
 
 def _line_for(worker: Worker, executor: ThreadPoolExecutor) -> Line | None:

@@ -12,11 +12,9 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 
 from backhaul.dask.private import (
-    SpillBuffer,
     StateMachineEvent,
     TaskFinishedMsg,
     WorkerStateMachine,
-    context_meter,
 )
 from backhaul.dask.small_results import CarryingTaskFinishedMsg, carried_value, carrying
 from backhaul.dask.told import ToldStimulus, told
@@ -26,7 +24,6 @@ __all__ = [
     "described_class",
     "direct_handle_event",
     "quick_finished_message",
-    "quick_getitem",
 ]
 
 
@@ -124,21 +121,3 @@ def quick_finished_message(original: Callable[..., TaskFinishedMsg]) -> Callable
         return told(message) if is_told else message
 
     return _get_task_finished_msg
-
-
-def quick_getitem(original: Callable[[SpillBuffer, Any], object]) -> Callable[..., object]:
-    """Make a `__getitem__` without contexts for what is in memory."""
-
-    def __getitem__(self: SpillBuffer, key: Any) -> object:
-        fast = self.fast
-        if key not in fast:
-            return original(self, key)
-        nbytes = fast.weights[key]
-        totals = self.cumulative_metrics
-        totals["memory-read", "count"] += 1
-        totals["memory-read", "bytes"] += nbytes
-        context_meter.digest_metric("memory-read", 1, "count")
-        context_meter.digest_metric("memory-read", nbytes, "bytes")
-        return fast[key]
-
-    return __getitem__

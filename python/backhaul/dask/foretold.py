@@ -215,11 +215,9 @@ class Foretold(Execution):
         add_up(worker, prefix, span_id, None, self._metrics, self._started_s)
 
     def _count_as_looked_up(self, inputs: Any) -> None:
-        data = self._worker.data
-        for key in inputs:
-            # One that is not there was when it was read.
-            with contextlib.suppress(KeyError):
-                data[key]
+        # One that is not there was when it was read.
+        with contextlib.suppress(KeyError):
+            self._looked_up(inputs)
 
     def is_over_ahead(self) -> bool:
         """Note that it has ended, if the event loop has not heard of it."""

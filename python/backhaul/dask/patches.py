@@ -210,8 +210,8 @@ PATCHES: tuple[Patch, ...] = (
         switch="hot-path.execution",
         owner=SpillBuffer,
         name="__getitem__",
-        replace="fast_paths.quick_getitem",
-        read={SpillBuffer: "4c66a9e8386b"},
+        replace="spill_paths.quick_getitem",
+        read=_STORES,
     ),
     Patch(
         switch="hot-path.execution",

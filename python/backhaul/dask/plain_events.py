@@ -14,6 +14,7 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
+from backhaul.dask.plain_inputs import found_inputs, link_inputs, note_holders
 from backhaul.dask.plain_steps import (
     Instructions,
     Recommendations,
@@ -123,13 +124,14 @@ def _handle(
 def _compute_task(
     state: WorkerStateMachine, event: Any, instructions: Instructions, initial: dict[Any, str]
 ) -> Recommendations:
-    """Take on a task that is new here and depends on nothing."""
+    """Take on a task that is new here."""
     key = event.key
-    if key in state.tasks or event.nbytes or event.who_has or event.actor:
+    if key in state.tasks or event.actor:
         return _handle(state, event, instructions)
+    now_s = time()
     state.tasks[key] = ts = WorkerTaskState(key)
     state.task_counter._new_tasks.add(ts)
-    state.log.append((key, "compute-task", "released", event.stimulus_id, time()))
+    state.log.append((key, "compute-task", "released", event.stimulus_id, now_s))
     ts.run_id = event.run_id
     ts.run_spec = event.run_spec
     ts.priority = (*event.priority, state.generation)
@@ -137,6 +139,10 @@ def _compute_task(
     ts.annotations = event.annotations
     ts.span_id = event.span_id
     ts.resource_restrictions = event.resource_restrictions
+    if event.nbytes or event.who_has:
+        link_inputs(state, ts, found_inputs(state, event.nbytes), event.stimulus_id, now_s)
+        note_holders(state, event.who_has)
+        return {ts: "waiting"}
     if event.resource_restrictions:
         return {ts: "waiting"}
     initial[ts] = "released"

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+from backhaul.dask.plain_inputs import ask_dask, go_on_fetching, start_fetching
 from backhaul.dask.private import (
     WorkerStateMachine,
     instructions,
@@ -146,11 +147,8 @@ def _work_off(
             continue
         step = _STEPS.get((start, target))
         if step is None or ts.resource_restrictions:
-            more, more_instructions = state._transition(ts, finish, stimulus_id=stimulus_id)
-            recommendations.update(more)
-            instructions += more_instructions
-        else:
-            step(state, ts, finish, stimulus_id, recommendations, instructions)
+            step = ask_dask
+        step(state, ts, finish, stimulus_id, recommendations, instructions)
 
 
 def recommended_starts(state: WorkerStateMachine) -> Recommendations:
@@ -381,6 +379,8 @@ _Step: TypeAlias = Callable[
 #: By what a task is, and what it is to become
 _STEPS: Final[dict[tuple[str, str], _Step]] = {
     ("released", "waiting"): _wait,
+    ("released", "fetch"): start_fetching,
+    ("flight", "fetch"): go_on_fetching,
     ("waiting", "ready"): _become_ready,
     ("ready", "executing"): _execute,
     ("executing", "memory"): _remember,

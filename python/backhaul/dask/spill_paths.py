@@ -9,14 +9,72 @@ that somebody has derived, is Dask's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from zict import LRU, Cache
 
-from backhaul.dask.private import SpillBuffer
+from backhaul.dask.private import SpillBuffer, context_meter
 
-__all__ = ["quick_contains", "quick_delitem", "quick_setitem"]
+__all__ = ["quick_contains", "quick_delitem", "quick_getitem", "quick_setitem", "read_all"]
+
+
+def quick_getitem(original: Callable[[SpillBuffer, Any], object]) -> Callable[..., object]:
+    """Make a `__getitem__` without contexts for what is in memory."""
+
+    def __getitem__(self: SpillBuffer, key: Any) -> object:
+        fast = self.fast
+        if key not in fast:
+            return original(self, key)
+        nbytes = fast.weights[key]
+        _count_reads(self, 1, nbytes)
+        return fast[key]
+
+    __getitem__.reads_all = True  # type: ignore[attr-defined]
+    return __getitem__
+
+
+def read_all(data: Any, keys: Collection[Any]) -> dict[Any, Any]:
+    """Look up results in a worker's store, one after another.
+
+    Of those that are in memory, if all are, metrics are digested together.
+
+    Raises
+    ------
+    KeyError
+        If one is not there.
+    """
+    if (
+        len(keys) > 1
+        and type(data) is SpillBuffer
+        and type(fast := data.fast) is LRU
+        # Else Dask's is not the one that was read.
+        and hasattr(SpillBuffer.__getitem__, "reads_all")
+    ):
+        found: dict[Any, Any] | None = None
+        nbytes = 0.0
+        with fast.lock:
+            values = fast.d
+            if all(key in values for key in keys):
+                order, weights = fast.order._d, fast.weights
+                found = {key: values[key] for key in keys}
+                for key in found:
+                    # The last is the one that was used last.
+                    del order[key]
+                    order[key] = None
+                    nbytes += weights[key]
+        if found is not None:
+            _count_reads(data, len(found), nbytes)
+            return found
+    return {key: data[key] for key in keys}
+
+
+def _count_reads(data: SpillBuffer, count: int, nbytes: float) -> None:
+    totals = data.cumulative_metrics
+    totals["memory-read", "count"] += count
+    totals["memory-read", "bytes"] += nbytes
+    context_meter.digest_metric("memory-read", count, "count")
+    context_meter.digest_metric("memory-read", nbytes, "bytes")
 
 
 def quick_setitem(

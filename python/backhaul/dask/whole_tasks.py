@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from backhaul.dask.plain_events import is_plain, logged_compute_task, logged_success
+from backhaul.dask.plain_inputs import link_inputs, note_holders
 from backhaul.dask.plain_steps import Instructions, threads_suffice, work_off
 from backhaul.dask.private import WorkerStateMachine, WorkerTaskState, time
 from backhaul.dask.task_counts import count_executed
@@ -82,19 +83,14 @@ def pass_through(
     log((key, "compute-task", "released", stimulus_id, now_s))
     ts.run_id = event.run_id
     ts.run_spec = event.run_spec
-    ts.priority = priority = (*event.priority, state.generation)
+    ts.priority = (*event.priority, state.generation)
     state.generation -= 1
     ts.annotations = event.annotations
     ts.span_id = event.span_id
     ts.resource_restrictions = event.resource_restrictions
-    for dependency in dependencies:
-        if not dependency.priority:
-            dependency.priority = priority
-        log((dependency.key, "ensure-task-exists", "memory", stimulus_id, now_s))
-        ts.dependencies.add(dependency)
-        dependency.dependents.add(ts)
     if dependencies:
-        state._update_who_has(event.who_has)
+        link_inputs(state, ts, dependencies, stimulus_id, now_s)
+        note_holders(state, event.who_has)
     log((key, "released", "waiting", "waiting", {key: "ready"}, stimulus_id, now_s))
     log((key, "waiting", "ready", "ready", {key: "executing"}, stimulus_id, now_s))
     log((key, "ready", "executing", "executing", {}, stimulus_id, now_s))

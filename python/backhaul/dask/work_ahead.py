@@ -21,13 +21,15 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, Final
 
+from zict import LRU
+
 from backhaul.dask.arrivals import Arrivals
 from backhaul.dask.asked_data import catch_up_when_asked
 from backhaul.dask.backlog import backlog_for
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import switched_on
-from backhaul.dask.execution import is_ordinary
 from backhaul.dask.foretold import Announced, Foretold
+from backhaul.dask.ordinary_tasks import is_ordinary
 from backhaul.dask.private import Worker, WorkerStateMachine
 from backhaul.dask.runs import Line
 from backhaul.dask.shared_stream import SharedBatchedSend
@@ -327,6 +329,9 @@ class WorkAhead:
         memory: Any = data if type(data) is dict else getattr(data, "fast", None)
         if memory is None:
             return None
+        if type(memory) is LRU:
+            # Where they are read for the task, they are counted.
+            memory = memory.d
         for key in who_has:
             if key in self._freed:
                 return None

@@ -36,6 +36,7 @@ from backhaul.dask import (
     backlog,
     gone_through,
     plain_events,
+    plain_inputs,
     plain_steps,
     task_counts,
     whole_tasks,
@@ -293,6 +294,7 @@ class Differential:
         for module in (
             upstream,
             plain_events,
+            plain_inputs,
             plain_steps,
             task_counts,
             whole_tasks,

@@ -347,9 +347,11 @@ def _purge(state: WorkerStateMachine, ts: Any) -> None:
         state.data_needed[worker].discard(ts)
     ts.who_has.clear()
     for dependency in ts.dependencies:
-        ts.waiting_for_data.discard(dependency)
-        dependency.waiters.discard(ts)
-    ts.waiting_for_data.clear()
+        # To hash a task is a call.
+        if dependency.waiters:
+            dependency.waiters.discard(ts)
+    if ts.waiting_for_data:
+        ts.waiting_for_data.clear()
     ts.nbytes = None
     ts.previous = None
     ts.next = None

@@ -216,7 +216,11 @@ class Backlog:
         )
 
     def _dependencies(self, message: dict[str, Any]) -> list[Lived] | None:
-        """Give what of a task's inputs is noted here; None if one is not in memory here alone."""
+        """Give what of a task's inputs is noted here.
+
+        None if one is not in memory here, or other workers have it that the state machine does not
+        know of.
+        """
         who_has = message["who_has"]
         if not who_has and not message["nbytes"]:
             return []
@@ -225,23 +229,21 @@ class Backlog:
         found: list[Lived] = []
         tasks, address = _tasks_of(self._state), self._state.address
         for key in message["nbytes"]:
-            # Of others that have it the state machine keeps account.
-            if list(who_has.get(key, ())) != [address]:
-                return None
+            holders = who_has.get(key, ())
             lived = self._lived.get(key)
-            if lived is None:
-                task_state = tasks.get(key)
-                if (
-                    task_state is None
-                    or task_state.state != "memory"
-                    or task_state.who_has
-                    or not task_state.priority
-                ):
+            if lived is not None:
+                if lived.freed is not None or list(holders) != [address]:
                     return None
-            elif lived.freed is not None:
-                return None
-            else:
                 found.append(lived)
+                continue
+            task_state = tasks.get(key)
+            if (
+                task_state is None
+                or task_state.state != "memory"
+                or not task_state.priority
+                or {*holders, address} != {*task_state.who_has, address}
+            ):
+                return None
         return found
 
     def _keep_up(self, lived: Lived) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from distributed import Client, Scheduler, Worker, WorkerPlugin, get_worker
+from distributed import Client, Scheduler, Status, Worker, WorkerPlugin, get_worker
 
 from backhaul.dask import activation, backlog
 from backhaul.dask.backlog import Backlog
@@ -209,6 +210,43 @@ def make(_: Any) -> Data:
     made = Data()
     alive.add(made)
     return made
+
+
+def test_tasks_are_noted_whose_inputs_others_have_as_well(eventually: Eventually) -> None:
+    # Which gives up copies
+    config = {"distributed.scheduler.active-memory-manager.start": False}
+
+    @cluster(1, 1, config=config, timeout=120)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker, other: Worker) -> None:
+        worker.state.validate = False
+        worker.state.transition_counter_max = False
+        (given,) = await client.scatter([1], broadcast=True)
+        # It has a copy, and gets no tasks.
+        other.status = Status.paused
+        await eventually(lambda: scheduler.workers[other.address].status != Status.running)
+        behind: Any = None
+        futures: list[Any] = []
+        for _ in range(50):
+            futures = [client.submit(add, given, number, pure=False) for number in range(30)]
+            assert await client.gather(futures) == list(range(1, 31))
+            # The event loop hears of what threads have done 10 ms later, with nobody to tell when.
+            await asyncio.sleep(0.05)
+            behind = behind or getattr(line_of(worker), "backlog", None)
+            if behind is not None and behind._count >= 20:
+                break
+        assert behind._count >= 20
+        state = worker.state
+        assert state.tasks[given.key].who_has == {other.address}
+        assert state.has_what[other.address] == {given.key}
+        assert not behind.has_noted()
+        state.validate_state()
+        await other.close()
+        assert await client.submit(add, given, 5, pure=False) == 6
+        futures.clear()
+        await eventually(lambda: state.tasks.keys() == {given.key})
+        state.validate_state()
+
+    run()
 
 
 def test_results_are_held_by_the_data_alone(eventually: Eventually) -> None:

@@ -21,7 +21,7 @@ from distributed.protocol.serialize import Serialized, serialize, to_serialize
 from distributed.utils_test import gen_test
 
 import dask
-from backhaul.dask import BackhaulComm, batching
+from backhaul.dask import BackhaulComm, batching, shared_stream
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.shared_stream import SharedBatchedSend
 from tests.dask.test_batching import TIGHT, Unpicklable, fill, read_messages
@@ -51,6 +51,7 @@ def dense(monkeypatch: pytest.MonkeyPatch) -> None:
     """All messages come densely, and wait for longer than any test unless somebody takes them."""
     for name in ("_DENSE_S", "_PAUSE_MIN_S", "_PAUSE_MAX_S"):
         monkeypatch.setattr(batching, name, 3600.0)
+    monkeypatch.setattr(shared_stream, "_DENSE_S", 3600.0)
 
 
 @gen_test()

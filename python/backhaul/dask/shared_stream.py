@@ -31,6 +31,9 @@ __all__ = ["SharedBatchedSend"]
 
 _LONG_AGO: Final = float("-inf")
 
+#: As `batching._DENSE_S`, for what threads send: nobody waits for one of many that are submitted
+_DENSE_S = 0.0004
+
 
 class SharedBatchedSend(AdaptiveBatchedSend):
     """An `AdaptiveBatchedSend` that any thread may send by; made as that is, by `adopt`.
@@ -141,7 +144,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         now = monotonic()
         due_at = self._batch_due_at
         if due_at is None:
-            if now - self._left_at >= batching._DENSE_S:
+            if now - self._left_at >= _DENSE_S:
                 self._batch_pause_s = 0.0
             else:
                 longer = max(2 * self._batch_pause_s, batching._PAUSE_MIN_S)

@@ -453,7 +453,11 @@ def test_random_work_with_dependencies_ends_as_it_should(seed: int) -> None:
     run()
 
 
+entered: list[str] = []
+
+
 def wait_for(gate: str) -> int:
+    entered.append(gate)
     gates[gate].wait(60)
     return 1
 
@@ -471,6 +475,7 @@ def test_what_comes_while_a_failure_is_to_be_heard_of_is_not_left_out(
         await until_ahead(client, eventually)
         await eventually(lambda: not worker.state.tasks)
         monkeypatch.setattr("backhaul.dask.work_ahead.BEHIND_S", 60)
+        entered.clear()
         for name in "abc":
             gates[name] = threading.Event()
         line = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
@@ -482,7 +487,18 @@ def test_what_comes_while_a_failure_is_to_be_heard_of_is_not_left_out(
             await eventually(lambda: arrivals.taken + len(arrivals.unhandled) >= taken + count)
 
         first = client.submit(wait_for, "a", key="first")
-        await eventually(lambda: "first" in begun)
+        await eventually(lambda: entered)
+        while "first" not in begun:
+            # The event loop has begun it, as no thread was waiting just then.
+            gates["a"].set()
+            await first
+            del first
+            await eventually(lambda: "first" not in worker.state.tasks)
+            gates["a"].clear()
+            entered.clear()
+            taken = arrivals.taken
+            first = client.submit(wait_for, "a", key="first")
+            await eventually(lambda: entered)
         bad = client.submit(wait_and_fail, "b", key="bad")
         await arrived(2)
         third = client.submit(wait_for, "c", key="third")

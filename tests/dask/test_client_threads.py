@@ -256,7 +256,8 @@ import os, signal, sys, threading, time
 from distributed import Client, LocalCluster
 from operator import add
 
-def interrupt(over):
+def interrupt(ready, over):
+    ready.wait()
     # Python drops one that comes while a finalizer runs.
     delay_s = 0.01
     while not over.wait(delay_s):
@@ -287,9 +288,10 @@ if __name__ == "__main__":
     # And at any moment of many submits and results
     interrupted = 0
     for _ in range(40):
-        over = threading.Event()
-        threading.Thread(target=interrupt, args=(over,)).start()
+        ready, over = threading.Event(), threading.Event()
+        threading.Thread(target=interrupt, args=(ready, over)).start()
         try:
+            ready.set()
             while True:
                 client.submit(add, 1, 1, pure=False).result()
         except KeyboardInterrupt:

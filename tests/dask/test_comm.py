@@ -331,9 +331,16 @@ async def test_a_cancelled_write_stays_cancelled_and_ends_the_comm(
 async def test_a_write_to_a_peer_that_goes_away_fails(comm_pair: CommPair) -> None:
     async with comm_pair(config=LOW_MARK) as (a, b):
         waiting = await fill(a)
+
+        async def go_on() -> None:
+            await waiting
+            # It only took long, on a busy machine: then those behind it fail.
+            while True:
+                await a.write({"x": to_serialize(np.ones(MIB, "u1"))})
+
         b.abort()
         with pytest.raises(CommClosedError):
-            await waiting
+            await go_on()
         assert a.closed()
 
 

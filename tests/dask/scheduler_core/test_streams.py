@@ -361,6 +361,9 @@ async def test_a_panic_on_the_engines_thread_ends_no_scheduler(
         assert core.streams is not None
         core.streams._native.panic_next()
         assert await c.gather(futures) == list(range(1, 201))
+        # The client may have all results before the event loop hears of it.
+        while not core.escapes:
+            await asyncio.sleep(0.01)
         assert core.escapes == {"an error in the core": 1}
         assert "Dask's own state: a defect was asked for; the last transitions: '" in caplog.text
         assert " processing -> memory (task-finished" in caplog.text

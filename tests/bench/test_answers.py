@@ -16,6 +16,7 @@ from rich.console import Console
 from backhaul.bench.answers import (
     memory_answer,
     p2p_answer,
+    placement_answer,
     tasks_answer,
     transpose_sum_answer,
 )
@@ -143,7 +144,34 @@ def test_memory_is_told_as_a_share() -> None:
     assert answer.sentence == (
         "backhaul holds 0.67 × the memory of tcp at its peak: 2 GiB against 3 GiB"
     )
-    assert max(map(len, printed(answer.table))) <= WIDTH
+    lines = printed(answer.table)
+    assert max(map(len, lines)) <= WIDTH
+    assert not any("…" in line for line in lines)
+    assert any("3072.0" in line for line in lines)
+
+
+def placed(**means: float) -> Any:
+    rows = [
+        SimpleNamespace(machine=machine, workload="tree", over_bound=2.0, ratio=ratio)
+        for machine, ratio in means.items()
+    ]
+    found = report(*rows, machines=list(means), workloads=["tree"], seeds=3, plot=None)
+    found.findings["means"] = [
+        {"machine": machine, "over_bound": 2.0, "ratio": ratio} for machine, ratio in means.items()
+    ]
+    return found
+
+
+def test_placement_is_told_by_machine() -> None:
+    found = placed(flat=1.12, racks=2.0)
+    found.options.policies = ("upstream", "backhaul")
+    assert placement_answer(found).sentence == (
+        "backhaul 1.1 × as fast as upstream on flat; racks 2.0 ×"
+    )
+    found.options.policies = ("upstream",)
+    assert placement_answer(found).sentence == (
+        "upstream takes 2.00 × the least possible time on flat; racks 2.00 ×"
+    )
 
 
 def test_progress_is_lines_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -63,3 +66,41 @@ def test_a_bad_option_of_memory_is_named(arguments: list[str], message: str) -> 
     result = CliRunner().invoke(main, ["bench", "memory", *arguments])
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
+
+
+#: What is installed, but for Dask
+WITHOUT_DASK = """
+import sys
+from importlib.machinery import PathFinder
+
+found = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *more: (
+    None if name in ("dask", "distributed") else found(name, *more)
+)
+from backhaul.cli import main
+
+main(["bench", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["memory", "placement", "random-array", "tasks", "transpose-sum"]
+)
+def test_without_the_extra_a_benchmark_names_it_in_one_line(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DASK, command],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr == (
+        "Error: distributed is missing; install it with: pip install 'backhaul[dask]'\n"
+    )
+
+
+def test_the_picture_of_a_placement_is_svg_by_name_too(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["bench", "placement", "--plot", str(tmp_path / "p.png")])
+    assert done.exit_code == 2, done.output
+    assert "p.png' does not end in .svg" in done.output

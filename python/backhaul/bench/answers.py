@@ -180,19 +180,19 @@ def memory_answer(report: Report[Any, Any]) -> Answer:
     """Say what each cluster held."""
     options = report.options
     table = _table(
-        f"PSS of all processes, x of {options.size} × {options.size} float64 "
+        f"PSS of all processes in MiB, x of {options.size} × {options.size} float64 "
         f"({format_bytes(8 * options.size**2)})",
         ["configuration"],
-        ["peak", "of the first", "mean", "fresh", "at rest after", "s"],
+        ["peak", "of the first", "mean", "fresh", "at rest", "s"],
     )
     for row in report.rows:
         table.add_row(
             row.configuration,
-            format_bytes(row.peak_pss.median),
+            _mib(row.peak_pss.median),
             f"{row.ratio:.2f}",
-            format_bytes(_median(row.mean_pss_bytes)),
-            format_bytes(row.fresh.pss),
-            format_bytes(row.rest[-1].pss),
+            _mib(_median(row.mean_pss_bytes)),
+            _mib(row.fresh.pss),
+            _mib(row.rest[-1].pss),
             f"{_median(row.seconds):.3f}",
         )
     found = _ours(report.rows)
@@ -206,7 +206,10 @@ def memory_answer(report: Report[Any, Any]) -> Answer:
             f"memory of {first.configuration} at its peak: {format_bytes(own.peak_pss.median)} "
             f"against {format_bytes(first.peak_pss.median)}"
         )
-    notes = [f"Medians of {options.repetitions}; PSS: shared pages count once, divided up."]
+    notes = [
+        f"Medians of {options.repetitions}; PSS: shared pages count once, divided up. At rest: "
+        "after the job."
+    ]
     return Answer(sentence, table, notes)
 
 
@@ -264,12 +267,19 @@ def placement_answer(report: Report[Any, Any]) -> Answer:
             )
     last = {mean["machine"]: mean for mean in report.findings["means"]}
     if len(policies) > 1:
-        parts = [f"{name} {_ratio(mean['ratio'])}" for name, mean in last.items()]
-        sentence = f"{policies[-1]} as fast as {policies[0]}, geometric means: {', '.join(parts)}"
+        ratios = {name: _ratio(mean["ratio"]) for name, mean in last.items()}
+        named, of = policies[-1], f"as fast as {policies[0]}"
     else:
-        parts = [f"{name} {mean['over_bound']:.2f} ×" for name, mean in last.items()]
-        sentence = f"{policies[0]} takes, of the least possible time: {', '.join(parts)}"
-    notes = [f"Medians of {report.options.seeds} hash seeds; nothing ran but Dask's scheduler."]
+        ratios = {name: f"{mean['over_bound']:.2f} ×" for name, mean in last.items()}
+        named, of = f"{policies[0]} takes", "the least possible time"
+    (first, ratio), *others = ratios.items()
+    sentence = "; ".join(
+        [f"{named} {ratio} {of} on {first}", *(f"{name} {each}" for name, each in others)]
+    )
+    notes = [
+        f"Geometric means above; medians of {report.options.seeds} hash seeds. Nothing ran but "
+        "Dask's scheduler."
+    ]
     if report.options.plot is not None:
         notes.append(f"Picture: {report.options.plot}")
     return Answer(sentence, table, notes)
@@ -313,6 +323,11 @@ def _faster(
 def _ratio(ratio: float) -> str:
     digits = 1 if ratio >= 0.95 and math.isfinite(ratio) else 2
     return f"{ratio:.{digits}f} ×"
+
+
+def _mib(nbytes: float) -> str:
+    # With its unit beside each figure, the table would be wider than 80 columns.
+    return f"{nbytes / 2**20:.1f}"
 
 
 def _median(values: Sequence[float]) -> float:

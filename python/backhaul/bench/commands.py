@@ -25,7 +25,9 @@ from backhaul.bench.option_types import (
     ListType,
     PeersType,
     SizesType,
+    SvgTargetType,
     TargetType,
+    need_dask,
 )
 
 __all__ = ["COMMANDS"]
@@ -84,7 +86,7 @@ def _array_options(*, size: int, chunks: int) -> Callable[[_F], _F]:
     type=ListType(_LANES),
     default="auto",
     show_default=True,
-    help="Comma-separated: auto, shm, tcp, inproc (two threads of one process).",
+    help="Comma-separated: auto, shm, ucx, tcp, inproc (two threads of one process).",
 )
 @click.option(
     "--against",
@@ -330,6 +332,7 @@ def random_array(**chosen: Any) -> None:
     from backhaul.bench.data_tables import random_array_tables
 
     named(chosen, "on", "--on")
+    need_dask()
     run_benchmark(job, random_array_tables, chosen, answer=random_array_answer)
 
 
@@ -392,9 +395,9 @@ class _MachinesType(ListType):
 @click.option("--small", is_flag=True, help="A few tasks of each workload.")
 @click.option(
     "--plot",
-    type=TargetType(),
+    type=SvgTargetType(),
     metavar="FILE",
-    help="Draw the first workload on the first machine as SVG: workers and links over time.",
+    help="Draw the first workload on the first machine, as .svg: workers and links over time.",
 )
 @json_option
 @verbose_option
@@ -411,6 +414,7 @@ def placement(**chosen: Any) -> None:
     for name, option in (("machines", "--machine"), ("workloads", "--workload")):
         named(chosen, name, option)
     named(chosen, "policies", "--policy")
+    need_dask()
     run_benchmark(job, placement_tables, chosen, answer=placement_answer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from pathlib import Path
@@ -21,8 +22,9 @@ __all__ = [
     "ProtocolsType",
     "SizeType",
     "SizesType",
+    "SvgTargetType",
     "TargetType",
-    "missing_extra",
+    "need_dask",
 ]
 
 _FLOAT64_BYTES = 8
@@ -161,10 +163,9 @@ class ProtocolsType(click.ParamType[tuple[str, ...]]):
         schemes = tuple(dict.fromkeys(part for part in parts if part))
         if not schemes:
             self.fail("name at least one protocol", param, ctx)
-        try:
-            from distributed.comm.registry import get_backend
-        except ModuleNotFoundError as error:
-            raise missing_extra(error) from None
+        need_dask()
+        from distributed.comm.registry import get_backend
+
         for scheme in schemes:
             try:
                 get_backend(scheme)
@@ -205,19 +206,25 @@ class JsonTargetType(TargetType):
         return "-" if value == "-" else super().convert(value, param, ctx)
 
 
-def missing_extra(error: ModuleNotFoundError) -> click.ClickException:
-    """Say how to get what a Dask benchmark needs.
+class SvgTargetType(TargetType):
+    """Such a file for a picture that is written without Matplotlib, as SVG alone."""
 
-    Parameters
-    ----------
-    error : ModuleNotFoundError
-        What an import raised.
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if Path(str(value)).suffix != ".svg":
+            self.fail(f"{str(value)!r} does not end in .svg", param, ctx)
+        return super().convert(value, param, ctx)
 
-    Returns
-    -------
+
+def need_dask() -> None:
+    """Say how to get what a Dask benchmark needs, where it is not there.
+
+    Raises
+    ------
     click.ClickException
-        To be raised.
+        If the extra is not installed.
     """
-    return click.ClickException(
-        f"{error.name} is missing; install it with: pip install 'backhaul[dask]'"
-    )
+    for name in ("distributed", "dask"):
+        if importlib.util.find_spec(name) is None:
+            raise click.ClickException(
+                f"{name} is missing; install it with: pip install 'backhaul[dask]'"
+            )

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--wheel", type=Path, required=True)
     parser.add_argument("tests", nargs="*", default=TESTS, help="what to run of the tests")
     chosen = parser.parse_args()
-    others = [python for python in found() if not python.is_free_threaded]
+    others = [python for python in found() if python.is_native and not python.is_free_threaded]
     others = [python for python in others if python.version[:2] != sys.version_info[:2]]
     if not others:
         print(

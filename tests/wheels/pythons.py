@@ -1,4 +1,8 @@
-"""The interpreters of this machine that Backhaul supports: one of each version and kind."""
+"""The interpreters that run here and that Backhaul supports: one of each version and kind.
+
+One for another processor is among them where it is named and the kernel has an emulator for it, as
+QEMU's: see RELEASING.md.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ print(json.dumps([
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
     importlib.util.find_spec("ensurepip") is not None,
     sys.executable,
+    platform.machine(),
 ]))
 """
 
@@ -33,14 +38,23 @@ class Python:
     version: tuple[int, int, int]
     is_free_threaded: bool
     path: Path
+    #: The processor, as wheels name it
+    machine: str = platform.machine()
 
     @property
     def name(self) -> str:
         """Such as ``3.13`` or ``3.14t``."""
         return f"{self.version[0]}.{self.version[1]}{'t' if self.is_free_threaded else ''}"
 
+    @property
+    def is_native(self) -> bool:
+        """Whether it runs without an emulator."""
+        return self.machine == platform.machine()
+
     def __str__(self) -> str:
-        return f"Python {'.'.join(map(str, self.version))}{'t' if self.is_free_threaded else ''}"
+        kind = "t" if self.is_free_threaded else ""
+        whose = "" if self.is_native else f" for {self.machine}"
+        return f"Python {'.'.join(map(str, self.version))}{kind}{whose}"
 
 
 @functools.cache
@@ -50,20 +64,15 @@ def found() -> tuple[Python, ...]:
     Looks at those named in ``BACKHAUL_PYTHONS`` (paths, separated by colons), on the path, and at
     what pyenv has. Those without ``ensurepip`` are left out, as they make no environments.
     """
-    pythons: dict[str, Python] = {}
+    pythons: dict[tuple[str, str], Python] = {}
     for path in _candidates():
         python = _asked(path)
         if python is None or python.version[:2] < OLDEST:
             continue
-        known = pythons.get(python.name)
-        if known is None or known.version < python.version:
-            pythons[python.name] = python
+        kind = (python.machine, python.name)
+        if kind not in pythons or pythons[kind].version < python.version:
+            pythons[kind] = python
     return tuple(sorted(pythons.values()))
-
-
-def machine() -> str:
-    """Name this machine as wheels do."""
-    return platform.machine()
 
 
 def _candidates() -> list[Path]:
@@ -87,10 +96,12 @@ def _asked(path: Path) -> Python | None:
         answer = subprocess.run(
             [path, "-I", "-c", _ASK], capture_output=True, text=True, check=True, timeout=60
         )
-        kind, version, is_free_threaded, makes_environments, itself = json.loads(answer.stdout)
+        kind, version, is_free_threaded, makes_environments, itself, machine = json.loads(
+            answer.stdout
+        )
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     if kind != "CPython" or not makes_environments:
         return None
     # Not the stand-in of pyenv that was asked
-    return Python(tuple(version), is_free_threaded, Path(itself))
+    return Python(tuple(version), is_free_threaded, Path(itself), machine)

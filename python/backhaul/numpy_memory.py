@@ -12,8 +12,8 @@ pages, so the next array of that size costs no page faults. Memory that NumPy do
 that of a view or of a ``frombuffer``, stays where it is.
 
 The handler is a context variable: `install` is in force in the thread, or the asyncio task, that
-calls it, and in the tasks and copies of contexts that come of it. A new thread begins without; have
-it begin with ``install``::
+calls it, and in the tasks and copies of contexts that come of it. A new thread begins without (but
+on free-threaded 3.14, where it inherits its starter's); have it begin with ``install``::
 
     ThreadPoolExecutor(initializer=numpy_memory.install, initargs=(arena,))
 

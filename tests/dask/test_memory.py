@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -333,6 +335,9 @@ def report(dask_worker: Worker) -> dict[str, Any]:
 
 
 def trim() -> None:
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        # It leaves what one thread made and another let go of to the first, which may be asleep.
+        gc.collect()
     arena = shared_arena(distributed_settings())
     assert arena is not None
     arena.trim(0)

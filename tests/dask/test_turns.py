@@ -78,8 +78,6 @@ async def test_a_whole_group_is_had_while_single_units_keep_being_asked_for(
                 ended.add(number)
                 gates[number].set()
                 await futures[number]
-                if not running():
-                    await eventually(both.done)
         # Those before it, and those that may go past it at the scheduler and at the worker
         assert begun.index("pair") <= 6 + 2 * (turns.PASSES_MAX + 4)
         for number in futures:

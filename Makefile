@@ -20,6 +20,9 @@ RUST_MANIFESTS := Cargo.toml Cargo.lock $(wildcard crates/*/Cargo.toml)
 # What a wheel holds besides
 PYTHON_SOURCES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name '*.yaml')
 
+# The newest Dask is tested on it; without, on the newest that is found here (tests/wheels/pythons.py)
+NEWEST_PYTHON ?=
+
 # Parts of the tests that run beside one another, the longest first. Each of them waits for half of
 # its time, and each prints when it is over. Four keep two CPUs busy.
 TEST_JOBS ?= 4
@@ -103,7 +106,7 @@ test-rest: build $(VENV)/.dev
 
 # A cache of its own: it may run beside the others
 .PHONY: test-newest
-test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask alone
+test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask, on the newest Python here, alone
 	$(PART) test-newest -- \
 	  $(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),-m "not once" tests/dask)
 
@@ -203,8 +206,9 @@ sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an o
 
 # Minutes for each of the two
 .PHONY: test-all
-test-all: test ## `make test`, then the newest Python here with both releases of Dask
-	$(BIN)/python -m tests.wheels.newest_python --wheel $(NEWEST_VENV)/wheel/*.whl
+test-all: test ## `make test`, then the pairs that it leaves out: oldest Dask on the newest Python, newest on the oldest
+	$(BIN)/python -m tests.wheels.other_pairs --wheel $(NEWEST_VENV)/wheel/*.whl \
+	  $(if $(NEWEST_PYTHON),--newest $(NEWEST_PYTHON))
 
 .PHONY: check
 check: build $(VENV)/.dev ## Formatting, lints, types, documentation and its site; changes nothing
@@ -259,18 +263,18 @@ clean: ## Remove environments, builds and caches
 
 # --- Steps, each with its stamp ---------------------------------------------------------------
 
-# $(1): the environment to make
+# $(1): the environment to make, $(2): with which Python
 define make_venv
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "$(PYTHON) is older than 3.11; name another one: make PYTHON=python3.12 …" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
-	  || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	@echo "Making $(1)"
-	@$(PYTHON) -m venv --clear $(1)
+	@$(2) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(2) is older than 3.11; name another one: make PYTHON=python3.12 …" >&2; exit 1; }
+	@$(2) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "$(2) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Making $(1) with $$($(2) -V)"
+	@$(2) -m venv --clear $(1)
 endef
 
 $(VENV)/.venv:
-	$(call make_venv,$(VENV))
+	$(call make_venv,$(VENV),$(PYTHON))
 	@touch $@
 
 $(VENV)/.run: requirements/run.txt requirements/common.txt pyproject.toml | $(VENV)/.venv
@@ -291,7 +295,7 @@ $(VENV)/.built: $(RUST_SOURCES) $(RUST_MANIFESTS) python/backhaul/_native.pyi py
 	@touch $@
 
 $(NEWEST_VENV)/.venv:
-	$(call make_venv,$(NEWEST_VENV))
+	$(call make_venv,$(NEWEST_VENV),$(or $(NEWEST_PYTHON),$(shell $(PYTHON) -m tests.wheels.pythons),$(PYTHON)))
 	@touch $@
 
 $(NEWEST_VENV)/.requirements: requirements/newest.txt requirements/common.txt requirements/test.txt | $(NEWEST_VENV)/.venv
@@ -306,7 +310,7 @@ $(NEWEST_VENV)/.installed: $(VENV)/.built $(PYTHON_SOURCES) $(NEWEST_VENV)/.requ
 	@touch $@
 
 $(DOCS_VENV)/.venv:
-	$(call make_venv,$(DOCS_VENV))
+	$(call make_venv,$(DOCS_VENV),$(PYTHON))
 	@touch $@
 
 $(DOCS_VENV)/.installed: requirements/docs.txt | $(DOCS_VENV)/.venv
@@ -314,7 +318,7 @@ $(DOCS_VENV)/.installed: requirements/docs.txt | $(DOCS_VENV)/.venv
 	@touch $@
 
 $(BENCH_VENV)/.venv:
-	$(call make_venv,$(BENCH_VENV))
+	$(call make_venv,$(BENCH_VENV),$(PYTHON))
 	@touch $@
 
 $(BENCH_VENV)/.peers: requirements/bench.txt | $(BENCH_VENV)/.venv
@@ -322,7 +326,7 @@ $(BENCH_VENV)/.peers: requirements/bench.txt | $(BENCH_VENV)/.venv
 	@touch $@
 
 $(WHEELS_VENV)/.venv:
-	$(call make_venv,$(WHEELS_VENV))
+	$(call make_venv,$(WHEELS_VENV),$(PYTHON))
 	@touch $@
 
 $(WHEELS_VENV)/.installed: requirements/wheels.txt | $(WHEELS_VENV)/.venv

@@ -1,7 +1,7 @@
 """The interpreters that run here and that Backhaul supports: one of each version and kind.
 
 One for another processor is among them where it is named and the kernel has an emulator for it, as
-QEMU's: see RELEASING.md.
+QEMU's: see RELEASING.md. As a program it prints the path of the newest one, for `make`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Python", "found"]
+__all__ = ["Python", "found", "newer"]
 
 OLDEST = (3, 11)
+NEWEST = (3, 14)
 
 _ASK = """
 import importlib.util, json, platform, sys, sysconfig
@@ -24,7 +26,7 @@ print(json.dumps([
     platform.python_implementation(),
     list(sys.version_info[:3]),
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-    importlib.util.find_spec("ensurepip") is not None,
+    all(map(importlib.util.find_spec, ("ensurepip", "_ssl", "_ctypes"))),
     sys.executable,
     platform.machine(),
 ]))
@@ -62,17 +64,25 @@ def found() -> tuple[Python, ...]:
     """Find them, the oldest first; of two of one version and kind the newer one.
 
     Looks at those named in ``BACKHAUL_PYTHONS`` (paths, separated by colons), on the path, and at
-    what pyenv has. Those without ``ensurepip`` are left out, as they make no environments.
+    what pyenv has. Those without ``ensurepip``, SSL or ctypes are left out: no environment can be made
+    with them, or filled.
     """
     pythons: dict[tuple[str, str], Python] = {}
     for path in _candidates():
         python = _asked(path)
-        if python is None or python.version[:2] < OLDEST:
+        if python is None or not OLDEST <= python.version[:2] <= NEWEST:
             continue
         kind = (python.machine, python.name)
         if kind not in pythons or pythons[kind].version < python.version:
             pythons[kind] = python
     return tuple(sorted(pythons.values()))
+
+
+def newer() -> Python | None:
+    """Find the newest one with a GIL and without an emulator, if it is newer than this one."""
+    usual = [each for each in found() if each.is_native and not each.is_free_threaded]
+    newest = usual[-1] if usual else None
+    return newest if newest and newest.version[:2] > sys.version_info[:2] else None
 
 
 def _candidates() -> list[Path]:
@@ -96,12 +106,16 @@ def _asked(path: Path) -> Python | None:
         answer = subprocess.run(
             [path, "-I", "-c", _ASK], capture_output=True, text=True, check=True, timeout=60
         )
-        kind, version, is_free_threaded, makes_environments, itself, machine = json.loads(
-            answer.stdout
-        )
+        kind, version, is_free_threaded, is_whole, itself, machine = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    if kind != "CPython" or not makes_environments:
+    if kind != "CPython" or not is_whole:
         return None
     # Not the stand-in of pyenv that was asked
     return Python(tuple(version), is_free_threaded, Path(itself), machine)
+
+
+if __name__ == "__main__":
+    found_newer = newer()
+    if found_newer is not None:
+        print(found_newer.path)

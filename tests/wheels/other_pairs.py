@@ -1,6 +1,7 @@
-"""The Python tests on the newest Python here, with each release of Dask: `make test-all`.
+"""The Python tests with the pairs of Python and Dask that `make test` leaves out: `make test-all`.
 
-`make test` has the oldest one with both. An environment of each pair stays in ``target/pythons``.
+`make test` has the oldest Dask on the Python that builds, and the newest Dask on the newest Python
+here. An environment of each of the other two stays in ``target/pythons``.
 """
 
 from __future__ import annotations
@@ -12,50 +13,51 @@ import sys
 from pathlib import Path
 
 from tests import parts
-from tests.wheels.pythons import Python, found
+from tests.wheels import pythons
 
-RELEASES = {"oldest": "run", "newest": "newest"}
 #: What differs between versions of Python; the rest is Rust, or starts programs of its own
 TESTS = ("tests/dask", "tests/native", "tests/ucp", "tests/commands")
 
 
 def main() -> int:
     """Install, run and sum up; ends with 1 if anything failed, 2 without another Python."""
-    parser = argparse.ArgumentParser(
-        prog="newest_python", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="other_pairs", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--wheel", type=Path, required=True)
-    parser.add_argument("tests", nargs="*", default=TESTS, help="what to run of the tests")
+    parser.add_argument("--newest", type=Path, help="that Python, instead of the newest here")
+    parser.add_argument("tests", nargs="*", default=TESTS, help="what to run on the newest Python")
     chosen = parser.parse_args()
-    others = [python for python in found() if python.is_native and not python.is_free_threaded]
-    others = [python for python in others if python.version[:2] != sys.version_info[:2]]
-    if not others:
+    newer = pythons.newer()
+    newest = chosen.newest or (newer and newer.path)
+    if newest is None:
         print(
-            "no other Python than this one is here: BACKHAUL_PYTHONS names some, by path",
+            "no newer Python than this one is here: BACKHAUL_PYTHONS names some, by path",
             file=sys.stderr,
         )
         return 2
-    names = [run(others[-1], release, chosen.wheel, chosen.tests) for release in RELEASES]
+    names = [
+        run("newest-python", newest, "run", chosen.wheel, chosen.tests),
+        run("newest-dask", Path(sys.executable), "newest", chosen.wheel, ["tests/dask"]),
+    ]
     print(parts.summary(names))
     return 0 if all(parts.read(name).has_passed for name in names) else 1
 
 
-def run(python: Python, release: str, wheel: Path, tests: list[str]) -> str:
+def run(name: str, python: Path, requirements: str, wheel: Path, tests: list[str]) -> str:
     """Run the tests in an environment of their own; gives the name of the part."""
-    name = f"{python.name}-{release}"
     target = Path(os.environ.get("CARGO_TARGET_DIR") or "target")
     environment = (target / "pythons" / name).resolve()
     ours = environment / "bin" / "python"
-    if not ours.exists():
-        subprocess.run([python.path, "-m", "venv", environment], check=True)
+    subprocess.run([python, "-m", "venv", "--clear", environment], check=True)
     pip: list[str | Path] = [ours, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    required = [f"requirements/{RELEASES[release]}.txt", "requirements/test.txt"]
+    required = [f"requirements/{requirements}.txt", "requirements/test.txt"]
     subprocess.run([*pip, *(f"--requirement={file}" for file in required)], check=True)
     subprocess.run([*pip, "--no-deps", "--force-reinstall", wheel], check=True)
     pytest = [str(ours), "-m", "pytest", "-o", f"cache_dir={environment}/pytest_cache", *tests]
     # Programs that tests start by name are those of this environment.
-    os.environ["PATH"] = f"{ours.parent}{os.pathsep}{os.environ['PATH']}"
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{ours.parent}{os.pathsep}{before}"
     parts.run(name, pytest)
+    os.environ["PATH"] = before
     return name
 
 

@@ -98,7 +98,8 @@ def test_the_table_has_the_mean() -> None:
         ["bench", "placement", "--machine", "flat", "--workload", "shuffle", "--small"],
     )
     assert said.exit_code == 0, said.output
-    assert "geometric mean" in said.output
+    assert "Geometric mean" in said.output
+    assert "× as fast as upstream on flat" in said.output
     assert "shuffle" in said.output
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from distributed import core, utils_test
+from distributed import Nanny, core, utils_test
 from distributed.comm import connect, listen
 
 import dask
@@ -38,6 +38,9 @@ DEADLINE_S = 300
 # imports them; less than pytest's watchdog, as they tell which task was waiting for what.
 for _name in ("gen_cluster", "gen_test"):
     setattr(utils_test, _name, functools.partial(getattr(utils_test, _name), timeout=500))
+
+# A nanny gives its worker 5 s to end, of which a last second is for a worker that it has killed
+Nanny.close.__defaults__ = (300, *(Nanny.close.__defaults__ or ())[1:])
 
 _EC = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 
@@ -221,7 +224,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls")
 
     def run(command: str) -> None:
-        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True, timeout=60)
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True, timeout=300)
 
     for ca in ("ca", "other"):
         run(f"openssl req -x509 {_EC} -days 3 -subj /CN={ca} -keyout {ca}.key -out {ca}.pem")

@@ -150,7 +150,7 @@ def test_the_loop_finds_what_a_thread_reads(client: Client) -> None:
             quick = [client.submit(add, number, 1, pure=False) for number in range(10)]
             assert sorted(each.result() for each in as_completed(quick)) == list(range(1, 11))
             more = client.map(add, range(10), range(10), pure=False)
-            wait(more, timeout=60)
+            wait(more, timeout=300)
             assert client.sync(client._gather, more) == [2 * number for number in range(10)]
         event.set()
         assert leading.result(60) == "slow"
@@ -308,7 +308,7 @@ def test_ctrl_c_ends_a_wait_and_the_client_goes_on(tmp_path: Any) -> None:
     program = tmp_path / "program.py"
     program.write_text(CTRL_C)
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False
     )
     lines = done.stdout.splitlines()
     assert lines == [
@@ -334,7 +334,7 @@ def test_a_handler_of_a_signal_may_wait_while_its_thread_waits(client: Client) -
     former = signal.signal(signal.SIGALRM, handle)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        assert slow.result(timeout=60) == "slow"
+        assert slow.result(timeout=300) == "slow"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)

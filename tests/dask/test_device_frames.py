@@ -365,6 +365,6 @@ assert cuda_serialize._lazy["jaxlib"] is device_arrays._register_jax
 assert cuda_serialize._lazy["cupy"].__module__ == "distributed.protocol"
 """
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr

@@ -73,11 +73,11 @@ async def test_who_does_not_encrypt_and_who_does_part_at_once(security: Any) -> 
     arguments = security.get_listen_args("scheduler")
     async with listen("backhaul://127.0.0.1", _echo, **arguments) as listener:
         with pytest.raises(CommClosedError, match="speaks TLS"):
-            await connect(listener.contact_address, timeout=60)
+            await connect(listener.contact_address, timeout=300)
     async with listen("backhaul://127.0.0.1", _echo) as listener:
         arguments = security.get_connection_args("client")
         with pytest.raises(CommClosedError, match="may not speak TLS"):
-            await connect(listener.contact_address, timeout=60, **arguments)
+            await connect(listener.contact_address, timeout=300, **arguments)
 
 
 @gen_test()
@@ -141,6 +141,6 @@ def test_a_cluster_of_processes_is_encrypted_with_certificates_in_memory(tmp_pat
     program = tmp_path / "program.py"
     program.write_text(_TEMPORARY)
     run = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False
     )
     assert run.stdout.strip() == "encrypted", run.stderr

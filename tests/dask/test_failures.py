@@ -50,7 +50,7 @@ def test_everybody_ends_when_the_scheduler_is_killed(lane: str, start: Start) ->
         scheduler.process.send_signal(signal.SIGKILL)
         # Neither is there for ever: they are told that they will not come.
         with pytest.raises(FutureCancelledError):
-            waiting.result(timeout=60)
+            waiting.result(timeout=300)
         assert {running.status, waiting.status} == {"cancelled"}
     # It gives up by itself, in its own time.
     worker.wait()
@@ -73,7 +73,7 @@ def test_a_loop_that_is_held_up_for_longer_than_the_keep_alive_loses_nothing(sta
     with dask.config.set(settings), Client(address_of(scheduler)) as client:
         holder, other = sorted(client.nthreads())
         arrays = [client.submit(np.full, 500_000, number, workers=[holder]) for number in range(8)]
-        wait(arrays, timeout=60)
+        wait(arrays, timeout=300)
         # Its event loop, not a thread beside it, while another wants what it has.
         blocking = threading.Thread(
             target=client.run, args=(time.sleep, 2), kwargs={"workers": [holder]}

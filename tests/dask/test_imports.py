@@ -18,7 +18,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 def imported_by(statements: str) -> set[str]:
     """List the modules that statements import, in a process that has imported `distributed`."""
     command = [sys.executable, "-c", LISTED.format(statements)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     found: list[str] = json.loads(done.stdout)
     return set(found)
 

@@ -103,11 +103,11 @@ def test_a_job_gets_the_right_answer_though_a_worker_is_killed_midway(
         graph, expected = job()
         future = client.compute(graph)
         # Now some part of the job is on a worker, and cannot end there before we say so.
-        assert Event("held").wait(60)
-        cluster.kill_worker(Variable("holder").get(timeout=60))
+        assert Event("held").wait(300)
+        cluster.kill_worker(Variable("holder").get(timeout=300))
         cluster.add_workers(1)
         Event("go").set()
-        np.testing.assert_allclose(future.result(timeout=120), expected)
+        np.testing.assert_allclose(future.result(timeout=300), expected)
     # The one that was killed is gone for good.
     found: Any = client.sync(client.scheduler.identity, n_workers=-1)  # type: ignore[union-attr]
     names = {worker["name"] for worker in found["workers"].values()}
@@ -120,7 +120,7 @@ def hold(part: Any) -> Any:
     if not held.is_set():
         Variable("holder").set(get_worker().name)
         held.set()
-        Event("go").wait(60)
+        Event("go").wait(300)
     return part
 
 

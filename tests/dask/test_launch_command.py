@@ -112,7 +112,7 @@ def test_workers_of_a_command_join_a_cluster_of_a_program(start: Start) -> None:
         assert cluster.tcp_address is not None
         program = start(*COMMAND, "worker", cluster.tcp_address, *WORKER)
         program.wait_for(rf"speaking to the scheduler at ({cluster.scheduler_address})")
-        client.wait_for_workers(3, timeout=60)
+        client.wait_for_workers(3, timeout=300)
         program.process.send_signal(signal.SIGTERM)
         assert_all_ended(program)
 

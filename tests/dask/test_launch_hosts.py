@@ -63,7 +63,7 @@ def transfers(dask_worker):
     return [(log["who"], log["total"], log["duration"]) for log in logs]
 
 with Client(sys.argv[1], direct_to_workers=False) as client:
-    client.wait_for_workers(4, timeout=60)
+    client.wait_for_workers(4, timeout=300)
     found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     workers = {a: w["name"] for a, w in found.items()}
     assert all(address.startswith("backhaul://10.77.0.") for address in workers), workers

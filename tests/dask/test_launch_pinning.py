@@ -214,7 +214,7 @@ print(Pinning(owner="numa0", memory_nodes=(0,)).check())
 def test_a_container_that_forbids_memory_policies_is_named_in_a_warning() -> None:
     assert ctypes.sizeof(ctypes.c_void_p) == 8
     done = subprocess.run(
-        [sys.executable, "-c", FORBIDDEN, "238"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", FORBIDDEN, "238"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert "EPERM" in done.stdout

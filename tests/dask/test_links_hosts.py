@@ -44,7 +44,7 @@ if __name__ == "__main__":
         Client(cluster) as client,
     ):
         print("scheduler:", cluster.scheduler_address, flush=True)
-        client.wait_for_workers(3, timeout=60)
+        client.wait_for_workers(3, timeout=300)
         found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
         workers = {w["name"]: a for a, w in found.items()}
         print("ready: yes", flush=True)

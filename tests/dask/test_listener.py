@@ -169,7 +169,7 @@ async def test_nobody_there_is_an_os_error() -> None:
 @gen_test()
 async def test_a_malformed_address_fails_at_once(address: str) -> None:
     with pytest.raises(ValueError, match="address"):
-        await connect(address, timeout=60)
+        await connect(address, timeout=300)
 
 
 @gen_test()
@@ -177,7 +177,7 @@ async def test_a_peer_that_speaks_another_protocol_fails_at_once() -> None:
     async with listen("tcp://127.0.0.1", echo) as listener:
         address = listener.contact_address.replace("tcp", "backhaul")
         with pytest.raises(FatalCommClosedError, match=r"cannot speak Backhaul with .*127.0.0.1"):
-            await connect(address, timeout=60)
+            await connect(address, timeout=300)
 
 
 @gen_test()
@@ -297,4 +297,4 @@ async def test_encryption_without_certificates_is_refused() -> None:
         await listen("backhaul://127.0.0.1", echo, **arguments)
     async with listen("backhaul://127.0.0.1", echo) as listener:
         with pytest.raises(RuntimeError, match=r"'backhaul://127.0.0.1.*name no certificates"):
-            await connect(listener.contact_address, timeout=60, **arguments)
+            await connect(listener.contact_address, timeout=300, **arguments)

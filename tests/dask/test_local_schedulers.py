@@ -83,7 +83,7 @@ def test_processes_hold_units_of_all_of_them_together() -> None:
 
 
 def test_threads_are_as_many_as_cpus_and_others_run_beside_them() -> None:
-    everyone = threading.Barrier(20, timeout=60)
+    everyone = threading.Barrier(20, timeout=300)
 
     @resources(CPU=0)
     def meets() -> int:

@@ -129,12 +129,12 @@ arena = Arena()
 ours, theirs = Context(lanes=["shm"], arena=arena), Context(lanes=["shm"])
 with theirs.listen("127.0.0.1:0") as listener:
     connecting = ours.connect(listener.address)
-    b = listener.accept().wait(60)
-    a = connecting.wait(60)
+    b = listener.accept().wait(300)
+    a = connecting.wait(300)
 with numpy_memory.arrays_in(arena):
     array = np.ones(32 * MIB, np.uint8)
 a.send_frames([array], shared=True)
-(received,) = b.recv_frames().wait(60)
+(received,) = b.recv_frames().wait(300)
 view = np.frombuffer(received, np.uint8)
 assert view.sum() == array.sum()
 assert arena.statistics()["leased_bytes"] == view.nbytes

@@ -72,7 +72,7 @@ def test_a_result_needs_no_event_loop(client: Client, looped: list[Any]) -> None
     future = client.submit(inc, 1)
     assert future.result() == 2
     assert future.result() == 2
-    assert future.result(timeout=60) == 2
+    assert future.result(timeout=300) == 2
     assert looped == []
 
 
@@ -139,7 +139,7 @@ def test_what_is_not_held_is_gathered(client: Client, looped: list[Any]) -> None
     with pytest.raises(TimeoutError, match=r"timed out after 0\.01 s\."):
         future.result(timeout="10 ms")
     event.set()
-    assert future.result(timeout=60) == 5
+    assert future.result(timeout=300) == 5
     assert looped.count("_result") == 1
 
 
@@ -174,7 +174,7 @@ def test_an_event_is_made_once_whoever_asks(plain_dask: None) -> None:
             barrier: threading.Barrier = barrier,
             events: list[Any] = events,
         ) -> None:
-            barrier.wait(60)
+            barrier.wait(300)
             events.append(state._get_event())
 
         threads = [threading.Thread(target=make) for _ in range(4)]

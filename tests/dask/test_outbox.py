@@ -225,7 +225,7 @@ async def test_many_threads_may_add_while_calls_are_made(eventually: Eventually)
     barrier = threading.Barrier(4)
 
     def add(thread: int) -> None:
-        barrier.wait(60)
+        barrier.wait(300)
         for number in range(2000):
             outbox.add(made.append, (thread, number))
 

@@ -196,7 +196,7 @@ def test_threads_that_install_at_once_install_once() -> None:
     barrier = threading.Barrier(8)
 
     def install() -> list[Any]:
-        barrier.wait(60)
+        barrier.wait(300)
         activation.install()
         return functions()
 

@@ -41,7 +41,7 @@ async def test_calling_dasks_own_tcp_says_so_and_leaves_its_listener_whole(
             caplog.at_level(logging.INFO),
             pytest.raises(CommClosedError, match=r"speaks dask's tcp:// protocol, not backhaul"),
         ):
-            await connect(tcp.replace("tcp", "backhaul"), timeout=60)
+            await connect(tcp.replace("tcp", "backhaul"), timeout=300)
         await answers(tcp)
     assert "allocate" not in caplog.text
 
@@ -87,7 +87,7 @@ async def test_being_called_by_dasks_own_tcp_is_silent_and_recorded(eventually: 
     async with backhaul.listen("127.0.0.1:0") as listener:
         accept = asyncio.ensure_future(listener.accept())
         with pytest.raises(CommClosedError):
-            await connect(f"tcp://{listener.address}", timeout=60)
+            await connect(f"tcp://{listener.address}", timeout=300)
         await eventually(lambda: listener.statistics()["rejected"] == 1)
         assert "speaks dask's tcp://" in listener.statistics()["last_rejection"]
         endpoint = await backhaul.connect(listener.address)

@@ -59,33 +59,33 @@ def exclusive(number: int) -> None:
 
 @resources(GPU=1, CPU=0)
 def gated_gpu(number: int) -> int:
-    assert gate.wait(60)
+    assert gate.wait(300)
     return number
 
 
 @resources(CPU=0)
 def gated_io(number: int) -> int:
-    assert gate.wait(60)
+    assert gate.wait(300)
     return number
 
 
 @resources(GPU=1)
 def gated_gpu_and_thread(number: int) -> int:
-    assert gate.wait(60)
+    assert gate.wait(300)
     return number
 
 
 @resources(GPU=1)
 def leaves() -> str:
     secede()
-    assert gate.wait(60)
+    assert gate.wait(300)
     with pytest.raises(ResourceError, match="gave back all it held"):
         resource_id("GPU")
     return str(get_resources())
 
 
 def gated(number: int) -> int:
-    assert gate.wait(60)
+    assert gate.wait(300)
     return number
 
 
@@ -175,7 +175,7 @@ def test_threads_that_are_about_to_leave_are_not_counted_on() -> None:
         pool.grow(20)
         for _ in range(20):
             pool.submit(together.wait, 60)
-        together.wait(60)
+        together.wait(300)
         # Twelve are told to leave, and cannot yet.
         with threads_lock:
             pool.shrink(0)
@@ -184,7 +184,7 @@ def test_threads_that_are_about_to_leave_are_not_counted_on() -> None:
             for _ in range(12):
                 pool.submit(together.wait, 60)
         # All of them run at once, or this breaks.
-        together.wait(60)
+        together.wait(300)
     finally:
         pool.shutdown(wait=False)
 

@@ -255,7 +255,7 @@ def metrics_of(client: Client, worker: str | None) -> dict[str, float]:
         found: Any = client.sync(client.scheduler.identity, n_workers=-1)  # type: ignore[union-attr]
         info = found["workers"][worker]
         url = f"http://{info['host']}:{info['services']['dashboard']}/metrics"
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         lines = answer.read().decode().splitlines()
     pairs = [line.rsplit(" ", 1) for line in lines if line.startswith("dask_backhaul_")]
     return {key: float(value) for key, value in pairs}

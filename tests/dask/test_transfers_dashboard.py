@@ -239,7 +239,7 @@ def test_every_cell_of_a_small_and_of_a_large_cluster_can_be_read(number: int) -
 def test_the_page_is_served_beside_those_of_dask(cluster: LocalCluster) -> None:
     for page in ("status", "backhaul", "workers"):
         url = cluster.dashboard_link.replace("status", page)
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=300) as answer:
             assert 'href="backhaul"' in answer.read().decode()
 
 
@@ -251,7 +251,7 @@ def test_without_a_dashboard_there_is_no_page(start: Start) -> None:
     with Client(scheduler.wait_for(r"Scheduler at:\s+(backhaul://\S+)")) as client:
         link = client.dashboard_link.replace("/status", "/backhaul")
         with pytest.raises(urllib.error.URLError):
-            urllib.request.urlopen(link, timeout=60)
+            urllib.request.urlopen(link, timeout=300)
 
 
 def test_without_bokeh_there_is_no_page_and_the_log_says_so(

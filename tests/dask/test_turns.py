@@ -46,7 +46,7 @@ def fresh_globals() -> Iterator[None]:
 @resources(GPU=1, CPU=0)
 def single(number: int) -> int:
     begun.append(number)
-    assert gates[number].wait(60)
+    assert gates[number].wait(300)
     return number
 
 
@@ -92,7 +92,7 @@ def comes_back() -> Any:
     first = resource_id("GPU")
     secede()
     begun.append("left")
-    assert gate.wait(60)
+    assert gate.wait(300)
     rejoin()
     return first, resource_id("GPU"), get_resources()
 
@@ -122,7 +122,7 @@ def comes_back_and_leaves_again() -> Any:
     for number in ("first", "second", "third"):
         secede()
         begun.append(number)
-        assert gates[number].wait(60)
+        assert gates[number].wait(300)
         rejoin()
     return resource_id("GPU")
 

@@ -45,7 +45,7 @@ def hold(block):
         # Not where Dask tries it with an empty block, which is no worker.
         Variable("holder").set((get_worker().name, os.getpid()))
         held.set()
-        Event("go").wait(60)
+        Event("go").wait(300)
     return block
 
 
@@ -70,11 +70,11 @@ def main():
         print("accounted", *sorted(transfers(client)["lane"].unique()))
         y = da.ones((2000, 2000), chunks=(500, 500)).map_blocks(hold, dtype=float)
         future = client.compute((y + y.T).sum())
-        assert Event("held").wait(60)
-        os.kill(Variable("holder").get(timeout=60)[1], signal.SIGKILL)
+        assert Event("held").wait(300)
+        os.kill(Variable("holder").get(timeout=300)[1], signal.SIGKILL)
         Event("go").set()
         assert future.result(timeout=90) == 8_000_000
-        client.wait_for_workers(2, timeout=60)
+        client.wait_for_workers(2, timeout=300)
         print("afterwards", *sorted(set(lanes(client).values())))
 
 

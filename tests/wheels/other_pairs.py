@@ -26,8 +26,8 @@ def main() -> int:
     parser.add_argument("--newest", type=Path, help="that Python, instead of the newest here")
     parser.add_argument("tests", nargs="*", default=TESTS, help="what to run on the newest Python")
     chosen = parser.parse_args()
-    newer = pythons.newer()
-    newest = chosen.newest or (newer and newer.path)
+    found = pythons.newer()
+    newest: Path | None = chosen.newest or (found.path if found else None)
     if newest is None:
         print(
             "no newer Python than this one is here: BACKHAUL_PYTHONS names some, by path",

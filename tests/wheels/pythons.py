@@ -64,8 +64,8 @@ def found() -> tuple[Python, ...]:
     """Find them, the oldest first; of two of one version and kind the newer one.
 
     Looks at those named in ``BACKHAUL_PYTHONS`` (paths, separated by colons), on the path, and at
-    what pyenv has. Those without ``ensurepip``, SSL or ctypes are left out: no environment can be made
-    with them, or filled.
+    what pyenv has. Those without ``ensurepip``, SSL or ctypes are left out: no environment can be
+    made with them, or filled.
     """
     pythons: dict[tuple[str, str], Python] = {}
     for path in _candidates():

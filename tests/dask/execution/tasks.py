@@ -62,12 +62,12 @@ def cluster(*nthreads: int, **arguments: Any) -> Callable[[Any], Any]:
 async def until_entered(count: int = 1) -> None:
     """Wait until tasks are in `gated`."""
     for _ in range(count):
-        assert await asyncio.to_thread(entered.acquire, timeout=60)
+        assert await asyncio.to_thread(entered.acquire, timeout=300)
 
 
 def gated(*_: Any) -> str:
     entered.release()
-    assert gate.wait(60)
+    assert gate.wait(300)
     return "passed"
 
 

@@ -52,7 +52,7 @@ def inc(value: int) -> int:
 def quiet(run: Callable[..., Any]) -> Callable[[], None]:
     """Make a test of a worker whose state machine nobody looks at."""
 
-    @cluster(1, timeout=120)
+    @cluster(1, timeout=300)
     async def test(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         worker.state.validate = False
         worker.state.transition_counter_max = False
@@ -216,12 +216,13 @@ def test_tasks_are_noted_whose_inputs_others_have_as_well(eventually: Eventually
     # Which gives up copies
     config = {"distributed.scheduler.active-memory-manager.start": False}
 
-    @cluster(1, 1, config=config, timeout=120)
+    @cluster(1, 1, config=config, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker, other: Worker) -> None:
         worker.state.validate = False
         worker.state.transition_counter_max = False
         (given,) = await client.scatter([1], broadcast=True)
-        # It has a copy, and gets no tasks.
+        # It has a copy, and gets no tasks. The monitor has a worker go on that has memory.
+        other.periodic_callbacks["memory_monitor"].stop()
         other.status = Status.paused
         await eventually(lambda: scheduler.workers[other.address].status != Status.running)
         behind: Any = None

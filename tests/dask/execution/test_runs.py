@@ -89,7 +89,7 @@ def begin(name: str) -> str:
 
 def held(name: str) -> str:
     begun.append(name)
-    assert gates[name].wait(60)
+    assert gates[name].wait(300)
     return name
 
 
@@ -307,7 +307,7 @@ async def test_a_worker_that_pauses_begins_nothing_more(
 def come_back(name: str) -> int:
     secede()
     begun.append(name)
-    assert gates[name].wait(60)
+    assert gates[name].wait(300)
     rejoin()
     return len(begun)
 
@@ -352,7 +352,7 @@ KINDS = [*["quick"] * 12, "sleep", "sleep", "fail", "reschedule", "secede"]
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_work_ends_as_it_should(seed: int) -> None:
-    @cluster(1, 3, config=ALL_AT_ONCE, timeout=120)
+    @cluster(1, 3, config=ALL_AT_ONCE, timeout=300)
     async def run(client: Client, scheduler: Scheduler, a: Worker, b: Worker) -> None:
         chosen = random.Random(seed)
         wanted: list[tuple[Any, int, str]] = []

@@ -120,7 +120,7 @@ def watch_nothing(worker: Worker) -> None:
 
 @pytest.mark.parametrize("validates", [True, False])
 def test_a_chain_is_run_ahead_and_the_state_machine_goes_through_it(validates: bool) -> None:
-    @cluster(1, timeout=120)
+    @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         if not validates:
             watch_nothing(worker)
@@ -151,7 +151,7 @@ def test_another_worker_gets_what_a_thread_has_told_of() -> None:
     """The event loop catches up before it says that there is no such result."""
 
     # In processes of their own: one event loop for all has always caught up.
-    @cluster(1, 1, Worker=Nanny, timeout=120)
+    @cluster(1, 1, Worker=Nanny, timeout=300)
     async def run(client: Client, scheduler: Scheduler, a: Nanny, b: Nanny) -> None:
         here, there = a.worker_address, b.worker_address
         for address in (here, there):
@@ -181,7 +181,7 @@ def test_what_is_told_is_what_dask_tells() -> None:
         messages: list[dict[str, Any]] = []
 
         @cluster(
-            1, config={"distributed.comm.backhaul.hot-path.worker-threads": is_on}, timeout=120
+            1, config={"distributed.comm.backhaul.hot-path.worker-threads": is_on}, timeout=300
         )
         async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
             handle = scheduler.stream_handlers["task-finished"]
@@ -226,7 +226,7 @@ def test_who_asks_for_the_worker_finds_the_task_executing(eventually: Eventually
         (mine,) = worker.active_threads.values()
         return str(mine), worker.state.tasks[mine].state
 
-    @cluster(1, timeout=120)
+    @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         await until_ahead(client, eventually)
         looked: list[Any] = []
@@ -257,7 +257,7 @@ def fail(number: int) -> None:
 
 
 def test_tasks_that_leave_the_pool_ask_or_fail(eventually: Eventually) -> None:
-    @cluster(1, timeout=120)
+    @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         await until_ahead(client, eventually)
         for number in range(10):
@@ -274,7 +274,7 @@ def test_tasks_that_leave_the_pool_ask_or_fail(eventually: Eventually) -> None:
 
 
 def hold(name: str) -> str:
-    assert gates[name].wait(60)
+    assert gates[name].wait(300)
     return name
 
 
@@ -297,7 +297,7 @@ def has_heard_of(worker: Worker, scheduler: Scheduler, key: str) -> bool:
 
 
 def test_a_long_task_holds_nothing_up(eventually: Eventually) -> None:
-    @cluster(1, timeout=120)
+    @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         for number in range(8):
             await chain(client, 3)
@@ -318,7 +318,7 @@ def test_a_long_task_holds_nothing_up(eventually: Eventually) -> None:
 
 
 def test_one_that_is_cancelled_while_it_runs_is_gone(eventually: Eventually) -> None:
-    @cluster(1, timeout=120)
+    @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         for number in range(8):
             await chain(client, 3)
@@ -339,7 +339,7 @@ def test_one_that_is_cancelled_while_it_runs_is_gone(eventually: Eventually) -> 
 
 
 def test_a_worker_that_is_paused_begins_nothing(eventually: Eventually) -> None:
-    @cluster(1, timeout=120)
+    @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         # It would have the worker go on
         worker.periodic_callbacks["memory_monitor"].stop()
@@ -364,7 +364,7 @@ class Hears(WorkerPlugin):
 
 
 def test_a_plugin_hears_before_a_task_begins(eventually: Eventually) -> None:
-    @cluster(1, timeout=120)
+    @cluster(1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         await until_ahead(client, eventually)
         plugin = Hears()
@@ -379,7 +379,7 @@ def test_a_plugin_hears_before_a_task_begins(eventually: Eventually) -> None:
 
 
 def test_switched_off_nothing_is_begun_ahead() -> None:
-    @cluster(1, config={"distributed.comm.backhaul.hot-path.worker-threads": False}, timeout=120)
+    @cluster(1, config={"distributed.comm.backhaul.hot-path.worker-threads": False}, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         assert await chain(client, 100) == 100
         assert not begun
@@ -388,7 +388,7 @@ def test_switched_off_nothing_is_begun_ahead() -> None:
 
 
 def test_a_worker_closes_at_once_while_its_threads_wait(eventually: Eventually) -> None:
-    @cluster(2, timeout=120)
+    @cluster(2, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         await until_ahead(client, eventually)
         start_s = time.monotonic()
@@ -458,12 +458,12 @@ entered: list[str] = []
 
 def wait_for(gate: str) -> int:
     entered.append(gate)
-    gates[gate].wait(60)
+    gates[gate].wait(300)
     return 1
 
 
 def wait_and_fail(gate: str) -> None:
-    gates[gate].wait(60)
+    gates[gate].wait(300)
     raise ValueError(gate)
 
 
@@ -544,7 +544,7 @@ def test_a_worker_that_is_killed_loses_nothing() -> None:
 def test_a_message_that_is_odd_is_the_event_loops_to_refuse(eventually: Eventually) -> None:
     """Its thread goes on, and so does the next worker."""
 
-    @cluster(1, 1, timeout=120)
+    @cluster(1, 1, timeout=300)
     async def run(client: Client, scheduler: Scheduler, a: Worker, b: Worker) -> None:
         await until_ahead(client, eventually)
         for message in ({"op": "compute-task", "key": "odd"}, {"op": "free-keys", "keys": 7}):

@@ -146,7 +146,7 @@ def all_of(s: Scheduler) -> list[Any]:
     return [of_scheduler(s), of_workers(s), of_groups(s), of_tasks(s)]
 
 
-@gen_test(timeout=120)
+@gen_test(timeout=300)
 async def test_random_work_looks_the_same_to_dask() -> None:
     dice = random.Random(20261123)
     # On a busy machine tasks take longer than was learned: to take them back is an escape.

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from distributed import Nanny, core, utils_test
+from distributed import core, utils_test
 from distributed.comm import connect, listen
+from distributed.process import AsyncProcess
 
 import dask
 from backhaul.dask import BackhaulComm, activation
@@ -39,8 +40,16 @@ DEADLINE_S = 300
 for _name in ("gen_cluster", "gen_test"):
     setattr(utils_test, _name, functools.partial(getattr(utils_test, _name), timeout=500))
 
-# A nanny gives its worker 5 s to end, of which a last second is for a worker that it has killed
-Nanny.close.__defaults__ = (300, *(Nanny.close.__defaults__ or ())[1:])
+_join = AsyncProcess.join
+
+
+async def _join_patiently(self: AsyncProcess, timeout: float | None = None) -> None:
+    # A nanny gives a worker that it has killed the last of its 5 s.
+    patience = DEADLINE_S if timeout is not None and timeout <= 1 else timeout
+    await _join(self, patience)  # type: ignore[no-untyped-call]
+
+
+AsyncProcess.join = _join_patiently  # type: ignore[method-assign]
 
 _EC = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 

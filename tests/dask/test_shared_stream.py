@@ -272,6 +272,8 @@ def interrupted(call: Callable[[], object], step: int) -> bool:
                 raise KeyboardInterrupt
         return trace
 
+    # Python 3.12 looks when tracing begins whether any frame has asked for opcodes yet.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         call()

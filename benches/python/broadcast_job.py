@@ -45,6 +45,8 @@ class Broadcast(Job):
 
     def prepare(self, client: Client) -> None:
         self._workers = sorted(client.nthreads())
+        # It drops copies that it finds too many, every two seconds.
+        client.amm.stop()
         if self._way == "scatter":
             self._array = make_array(self._nbytes, self._seed)
         else:

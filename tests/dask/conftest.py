@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from distributed import core, utils_test
+from distributed import core, process, utils_test
 from distributed.comm import connect, listen
-from distributed.process import AsyncProcess
 
 import dask
 from backhaul.dask import BackhaulComm, activation
@@ -40,16 +39,15 @@ DEADLINE_S = 300
 for _name in ("gen_cluster", "gen_test"):
     setattr(utils_test, _name, functools.partial(getattr(utils_test, _name), timeout=500))
 
-_join = AsyncProcess.join
+_wait_for = process.wait_for
 
 
-async def _join_patiently(self: AsyncProcess, timeout: float | None = None) -> None:
-    # A nanny gives a worker that it has killed the last of its 5 s.
-    patience = DEADLINE_S if timeout is not None and timeout <= 1 else timeout
-    await _join(self, patience)  # type: ignore[no-untyped-call]
+async def _wait_patiently(future: Awaitable[Any], timeout: Any) -> Any:
+    # A nanny gives a worker that it has killed the last of its 5 s to end.
+    return await _wait_for(future, DEADLINE_S if timeout is not None and timeout <= 1 else timeout)
 
 
-AsyncProcess.join = _join_patiently  # type: ignore[method-assign]
+setattr(process, "wait_for", _wait_patiently)  # noqa: B010
 
 _EC = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 

@@ -205,13 +205,17 @@ async def test_strangers_do_not_disturb_a_listener(eventually: Eventually) -> No
 
 
 @gen_test()
-async def test_a_peer_that_leaves_in_dasks_handshake_reaches_no_handler() -> None:
+async def test_a_peer_that_leaves_in_dasks_handshake_reaches_no_handler(
+    eventually: Eventually,
+) -> None:
     handled: list[Any] = []
     async with listen("backhaul://127.0.0.1", handled.append) as listener:
         _, loc = parse_address(listener.contact_address)
         comm = await get_backend("backhaul").get_connector().connect(loc)
         await comm.close()
         await converse_with_nobody(listener.contact_address)
+        # Who connects may have its comm before the handler has the other one.
+        await eventually(lambda: handled)
     assert len(handled) == 1
     handled[0].abort()
 

@@ -244,14 +244,18 @@ gc.collect()
 tracemalloc.start()
 rounds(50)
 gc.collect()
-before = tracemalloc.get_traced_memory()[0]
-rounds(2000)
-gc.collect()
-print(tracemalloc.get_traced_memory()[0] - before)
+grown = []
+for _ in range(4):
+    before = tracemalloc.get_traced_memory()[0]
+    rounds(500)
+    gc.collect()
+    grown.append(tracemalloc.get_traced_memory()[0] - before)
+print(min(grown))
 """
 
 
 def test_nothing_is_kept_of_messages() -> None:
-    # In a process of its own: the logs and threads of servers that other tests ran keep things.
+    # In a process of its own: the logs and threads of servers that other tests ran keep things. A
+    # table of Python's, as that of interned strings, may grow in one of the four.
     done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 50_000
+    assert int(done.stdout) < 12_500

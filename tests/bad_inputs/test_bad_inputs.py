@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,8 @@ def test_what_bad_inputs_get_is_what_the_document_says(
     parts = [HEAD.format(count=count)]
     for heading, sentence, cases in TABLES:
         rows = [f"| {case.what} | {outcome(case, place)} |" for case in cases]
-        head = [f"## {heading}", "", sentence, "", "| given | got |", "|---|---|"]
+        told = textwrap.fill(sentence, 100, break_on_hyphens=False)
+        head = [f"## {heading}", "", *told.splitlines(), "", "| given | got |", "|---|---|"]
         parts.append("\n".join([*head, *rows, ""]))
     text = "\n".join(parts)
     assert "Panic" not in text

@@ -66,15 +66,18 @@ def commands_of(path: Path) -> Iterator[tuple[str, str, list[str]]]:
         yield line, typed[1], arguments
 
 
-def parse(command: click.Command, name: str, arguments: list[str]) -> None:
+def parse(
+    command: click.Command, name: str, arguments: list[str], above: click.Context | None = None
+) -> None:
     """Have a command take its arguments, and those below it theirs, without running any."""
-    context = click.Context(command, info_name=name)
+    # With its settings: a command keeps the help option of the first context that asks for it.
+    context = click.Context(command, info_name=name, parent=above, **command.context_settings)
     # Values are of other machines: a parser alone asks for no host and no file.
     _, rest, _ = command.make_parser(context).parse_args(args=list(arguments))
     if isinstance(command, click.Group) and rest:
         found, below, rest = command.resolve_command(context, rest)
         assert below is not None
-        parse(below, str(found), rest)
+        parse(below, str(found), rest, context)
 
 
 @pytest.mark.parametrize(

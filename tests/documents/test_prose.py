@@ -1,7 +1,8 @@
-"""Prose is wrapped, so that a change of a sentence is a change of some lines."""
+"""Prose is wrapped, so that a change of a sentence is a change of some lines; tables are tables."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,3 +41,22 @@ def test_what_cannot_be_broken_may_be_long() -> None:
     words, word = "words " * 20, "word" * 30
     text = f"- {words}\n\n# {words}\n| {words}\n- {word}\n```\n{words}\n```\n{words}\n"
     assert list(too_long(text)) == [1, 9]
+
+
+def without_head(text: str) -> Iterator[int]:
+    """Find rows after an empty line: they are no rows, and are shown with their bars."""
+    is_code, before = False, ""
+    lines = text.splitlines()
+    for number, (line, after) in enumerate(zip(lines, [*lines[1:], ""], strict=True), 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        is_first = line.startswith("|") and not before.startswith("|")
+        if is_first and not is_code and not re.fullmatch(r"\|[-:| ]+\|", after):
+            yield number
+        before = line
+
+
+def test_rows_of_tables_follow_a_head() -> None:
+    found = {file: list(without_head(file.read_text(encoding="utf-8"))) for file in documents()}
+    assert {str(file.relative_to(ROOT)): lines for file, lines in found.items() if lines} == {}
+    assert list(without_head("| a |\n|---|\n| b |\n\n| c |\n")) == [5]

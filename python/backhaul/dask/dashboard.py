@@ -39,9 +39,13 @@ PAGE = "/backhaul"
 
 #: Between two looks at the ledger, in milliseconds.
 _INTERVAL_MS = 500
-#: Most of a CPU that looking and drawing may take for one browser: 5 ms a second. What a look costs
-#: grows with the square of the number of workers, so a page of many is drawn less often.
+#: Most of a CPU that a page may take for one browser: 5 ms a second. What a look costs grows with
+#: the square of the number of workers, so a page of many is drawn less often.
 _CPU_SHARE = 0.005
+#: What a look takes in all, over what it takes until it returns: Bokeh writes to the browser
+#: afterwards, and asks twice a second whether a look is due. 1.4 with 64 workers and cells that are
+#: all new each time.
+_WITH_WRITING = 1.6
 #: Side of the matrix that cells share, and the sides that one may have, in pixels.
 _SIDE_PX, _CELL_MIN_PX, _CELL_MAX_PX = 760, 11, 120
 #: Ends of the scale of colours, in bytes per second: the same on every page, whatever is in it.
@@ -183,7 +187,8 @@ class Page:
             return
         started_s = thread_time()
         self._show()
-        self._rest_until_s = monotonic() + (thread_time() - started_s) / _CPU_SHARE
+        cost_s = (thread_time() - started_s) * _WITH_WRITING
+        self._rest_until_s = monotonic() + cost_s / _CPU_SHARE
 
     def _show(self) -> None:
         matrix = self._look()

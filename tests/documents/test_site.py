@@ -1,4 +1,4 @@
-"""The site in a browser, at the width of a phone and of a desk: five pages that fit.
+"""The site in a browser, at the width of a phone and of a desk: six pages that fit.
 
 A table of figures may be wider than a phone, and scrolls there. One of words begins each of its
 columns within the window.
@@ -31,6 +31,7 @@ PAGES = [
     "guides/troubleshooting.html",
     "reference/api.html",
     "reference/configuration.html",
+    "transfers.html",
 ]
 
 WIDTHS = [390, 1440]
@@ -52,6 +53,13 @@ CUT = """
 [...document.querySelectorAll('.md-content table:not([class]) th:last-child')]
   .filter(each => each.getBoundingClientRect().left > innerWidth - 40)
   .map(each => each.parentElement.textContent.trim().replace(/\\s+/g, ' '))
+"""
+
+#: Pictures so small that nobody reads the words in them
+SHRUNK = """
+[...document.querySelectorAll('.md-content img')]
+  .filter(each => each.clientWidth < 0.4 * each.naturalWidth)
+  .map(each => each.src)
 """
 
 
@@ -78,7 +86,7 @@ def site() -> Iterator[str]:
 @pytest.mark.asyncio
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("width", WIDTHS)
-async def test_five_pages_fit_their_window_and_load_nothing_from_elsewhere(
+async def test_pages_fit_their_window_and_load_nothing_from_elsewhere(
     site: str, width: int, tmp_path: Path
 ) -> None:
     program = chromium()
@@ -95,6 +103,8 @@ async def test_five_pages_fit_their_window_and_load_nothing_from_elsewhere(
             assert await browser.evaluate("document.documentElement.scrollWidth") <= width, page
             assert await browser.evaluate(OVERFLOWING) == [], page
             assert await browser.evaluate(CUT) == [], page
+            await browser.until("[...document.images].every(each => each.complete)")
+            assert await browser.evaluate(SHRUNK) == [], page
             loaded = await browser.evaluate(
                 "performance.getEntriesByType('resource').map(each => each.name)"
             )

@@ -53,18 +53,18 @@ def endpoint_html(info: Mapping[str, Any], statistics: Mapping[str, Any]) -> str
         ("lane", f"{info['lane']}: {info['reason']}"),
         ("carriers", ", ".join(info["carriers"]) or "none"),
         ("trust", str(info["trust"])),
-        *(
-            (
-                name,
-                f"{statistics[f'{name}_messages']:,} messages, "
-                f"{format_bytes(statistics[f'{name}_bytes'])}",
-            )
-            for name in ("sent", "received")
-        ),
+        *((name, _amount(statistics, name)) for name in ("sent", "received")),
     ]
     if info["closed"]:
         rows.append(("closed", str(info["closed"])))
     return table_html("backhaul.Endpoint", rows)
+
+
+def _amount(statistics: Mapping[str, Any], way: str) -> str:
+    """Write how many messages went one way, and their bytes."""
+    messages = statistics[f"{way}_messages"]
+    counted = f"{messages:,} message{'s' * (messages != 1)}"
+    return f"{counted}, {format_bytes(statistics[f'{way}_bytes'])}"
 
 
 def picture_html(svg: str) -> str:

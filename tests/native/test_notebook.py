@@ -18,7 +18,8 @@ def test_an_endpoint_is_a_table_of_its_lane_and_counts(lane: str, connected: Con
         b.recv(bytearray(5)).wait(300)
         shown = b._repr_html_()  # type: ignore[attr-defined]
         assert f"{lane}: " in shown
-        assert "1 messages, 5 B" in shown
+        assert "1 message, 5 B" in shown
+        assert "0 messages, 0 B" in shown
         assert a.peer_address in shown
     rows = ElementTree.fromstring(shown).findall(".//tr")
     assert len(rows) >= 7

@@ -25,6 +25,8 @@ from dask_arrays import *
 from device_arrays import DATA
 
 CONFIG = {
+    # It drops copies that are too many, at any moment and at either worker: they are counted here.
+    "distributed.scheduler.active-memory-manager.start": False,
     "distributed.comm.backhaul.carriers": ["lease", "single-copy", "cuda"],
     "distributed.comm.backhaul.gpu.allocator": "backhaul",
 }

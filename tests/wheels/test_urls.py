@@ -1,0 +1,58 @@
+"""The addresses of a release are those of the repository that it is built in."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.wheels import urls
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for name in ("pyproject.toml", "Cargo.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def test_a_release_has_the_addresses_of_its_repository(checkout: Path) -> None:
+    before = tomllib.loads((checkout / "pyproject.toml").read_text())
+    assert urls.main(["--checkout", str(checkout), "https://forge.example/owner/backhaul/"]) == 0
+    after = tomllib.loads((checkout / "pyproject.toml").read_text())
+    named = after["project"].pop("urls")
+    assert after == before
+    assert named["Source"] == "https://forge.example/owner/backhaul"
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    # What they lead to is in the checkout.
+    for label in ("Documentation", "Changelog"):
+        _, _, path = named[label].partition(f"/blob/v{version}/")
+        assert (ROOT / path).is_file()
+
+
+def test_what_is_no_repository_is_named_and_nothing_is_written(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (checkout / "pyproject.toml").read_text()
+    for odd in (
+        "",
+        "owner/backhaul",
+        "http://forge.example/owner/backhaul",
+        "https://forge.example/backhaul",
+        "https://forge.example/owner/backhaul?tab=code",
+        'https://forge.example/owner/back"haul',
+        "https:///owner/backhaul",
+    ):
+        assert urls.main(["--checkout", str(checkout), odd]) == 2
+        assert capsys.readouterr().err.endswith(f": {odd}\n")
+    assert (checkout / "pyproject.toml").read_text() == before
+
+
+def test_addresses_are_written_once(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--checkout", str(checkout), "https://forge.example/owner/backhaul"]
+    assert [urls.main(arguments), urls.main(arguments)] == [0, 2]
+    assert "already" in capsys.readouterr().err

@@ -32,7 +32,7 @@ impl Clients {
             clients: Vec::new(),
             free: Vec::new(),
             by_name: Map::default(),
-            fire_and_forget: ClientId(0),
+            fire_and_forget: ClientId::at(0),
         };
         clients.fire_and_forget = clients.find_or_add("fire-and-forget");
         clients
@@ -55,7 +55,7 @@ impl Clients {
             }
             None => {
                 self.clients.push(Some(client));
-                ClientId(self.clients.len() as u32 - 1)
+                ClientId::at(self.clients.len() - 1)
             }
         };
         self.by_name.insert(name, id);

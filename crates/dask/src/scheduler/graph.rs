@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::compact::PriorityOrNone;
 use super::core::SchedulerCore;
 use super::error::EventError;
 use super::hashing::Set;
@@ -279,7 +280,7 @@ impl SchedulerCore {
             let Some(place) = place else { continue };
             let given = &graph.tasks[place as usize];
             let one = &mut self.tasks[task];
-            if one.priority.is_some() {
+            if one.priority.get().is_some() {
                 continue;
             }
             let requirements = one.requirements.as_ref();
@@ -287,7 +288,7 @@ impl SchedulerCore {
             let user = annotated
                 .or(given.user_priority)
                 .unwrap_or(graph.user_priority);
-            one.priority = Some(Priority([-user, generation, given.order]));
+            one.priority = PriorityOrNone::some(Priority([-user, generation, given.order]));
         }
         Ok(())
     }
@@ -297,7 +298,7 @@ impl SchedulerCore {
             let Some(&task) = self.keys.get(submitting) else {
                 return Ok(self.generation as f64);
             };
-            let priority = self.tasks[task].priority;
+            let priority = self.tasks[task].priority.get();
             let priority = priority.ok_or_else(|| self.lacks(task, "priority"))?;
             // Upstream takes the first of the three numbers here, which is not the generation.
             return Ok(priority.0[0] - 0.01);

@@ -134,7 +134,7 @@ impl Groups {
             }
             None => {
                 self.groups.push(Some(group));
-                GroupId(self.groups.len() as u32 - 1)
+                GroupId::at(self.groups.len() - 1)
             }
         };
         self[prefix].groups.insert(id);
@@ -159,7 +159,7 @@ impl Groups {
     }
 
     pub(super) fn add_prefix(&mut self, prefix: Prefix) -> PrefixId {
-        let id = PrefixId(self.prefixes.len() as u32);
+        let id = PrefixId::at(self.prefixes.len());
         self.prefix_by_name.insert(Arc::clone(&prefix.name), id);
         self.prefixes.push(prefix);
         id

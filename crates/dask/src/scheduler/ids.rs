@@ -1,6 +1,7 @@
 //! Numbers that stand for tasks, workers, clients, groups, prefixes and names.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 /// A number that [`super::OrderedSet`] can hold
 pub(super) trait Id: Copy + Eq {
@@ -14,27 +15,37 @@ pub(super) trait Id: Copy + Eq {
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
+        ///
+        /// One more than the number, so that none of them takes no more memory than one.
         #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
-        pub(super) struct $name(pub(super) u32);
+        pub(super) struct $name(NonZeroU32);
 
         impl $name {
+            /// The id of a place in the table of its kind
+            pub(super) const fn at(place: usize) -> Self {
+                match NonZeroU32::new((place as u32).wrapping_add(1)) {
+                    Some(number) => Self(number),
+                    None => panic!("a table has less than 2³² places"),
+                }
+            }
+
             /// The place in the table of its kind
             pub(super) const fn index(self) -> usize {
-                self.0 as usize
+                self.0.get() as usize - 1
             }
         }
 
         impl Id for $name {
-            const HOLE: Self = Self(u32::MAX);
+            const HOLE: Self = Self(NonZeroU32::MAX);
 
             fn number(self) -> u32 {
-                self.0
+                self.0.get() - 1
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(formatter, concat!(stringify!($name), "({})"), self.0)
+                write!(formatter, concat!(stringify!($name), "({})"), self.index())
             }
         }
     )*};

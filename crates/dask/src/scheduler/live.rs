@@ -214,7 +214,7 @@ impl SchedulerCore {
         if &*self.workers[worker].address != address || one.state != TaskState::Processing {
             return None;
         }
-        let counts = one.run_id == Some(run_id) && !one.actor;
+        let counts = one.run_id.get() == Some(run_id) && !one.actor;
         let clients = if counts {
             self.clients_of(task)
         } else {
@@ -239,7 +239,7 @@ impl SchedulerCore {
             let waiters = one.waiters.iter().flat_map(|waiters| waiters.iter());
             ReplicatedTask {
                 key: Arc::clone(&one.key),
-                nbytes: one.nbytes,
+                nbytes: one.nbytes.get(),
                 actor: one.actor,
                 who_has: one.who_has.iter().map(address).collect(),
                 waiters: waiters

@@ -150,7 +150,7 @@ impl SchedulerCore {
         let address = |worker: WorkerId| Arc::clone(&self.workers[worker].address);
         Some(match name {
             "state" => TaskValue::State(one.state),
-            "nbytes" => TaskValue::Number(one.nbytes.map_or(-1, |nbytes| nbytes as i64)),
+            "nbytes" => TaskValue::Number(one.nbytes.get().map_or(-1, |nbytes| nbytes as i64)),
             "group" => TaskValue::Text(Arc::clone(&self.groups[one.group].name)),
             "type" => match one.type_name {
                 Some(name) => TaskValue::Text(Arc::clone(self.names.text(name))),
@@ -160,11 +160,11 @@ impl SchedulerCore {
                 Some(worker) => TaskValue::Text(address(worker)),
                 None => TaskValue::Nothing,
             },
-            "priority" => match one.priority {
+            "priority" => match one.priority.get() {
                 Some(priority) => TaskValue::Priority(priority),
                 None => TaskValue::Nothing,
             },
-            "run_id" => match one.run_id {
+            "run_id" => match one.run_id.get() {
                 Some(run_id) => TaskValue::Number(run_id as i64),
                 None => TaskValue::Nothing,
             },

@@ -4,6 +4,7 @@
 //! at things, and what it leaves to its caller is in `docs/design/scheduler-core.md`.
 
 mod client;
+mod compact;
 mod config;
 mod core;
 mod decide;

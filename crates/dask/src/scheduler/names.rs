@@ -17,7 +17,7 @@ impl Names {
         if let Some(&name) = self.numbers.get(text) {
             return name;
         }
-        let name = NameId(self.texts.len() as u32);
+        let name = NameId::at(self.texts.len());
         let text = Arc::<str>::from(text);
         self.texts.push(Arc::clone(&text));
         self.numbers.insert(text, name);

@@ -45,7 +45,8 @@ impl TaskQueue {
     pub(super) fn remove(&mut self, task: TaskId) {
         self.tasks.remove(task);
         if self.tasks.is_empty() {
-            self.heap.clear();
+            // With its memory, which was that of all that were ever queued.
+            self.heap = BinaryHeap::new();
         }
     }
 

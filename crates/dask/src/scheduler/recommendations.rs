@@ -85,18 +85,18 @@ mod tests {
     #[test]
     fn a_task_named_again_keeps_its_place() {
         let mut recommendations = Recommendations::default();
-        for number in 0..40 {
-            recommendations.set(TaskId(number), TaskState::Released);
+        for place in 0..40 {
+            recommendations.set(TaskId::at(place), TaskState::Released);
         }
-        recommendations.set(TaskId(3), TaskState::Waiting);
-        recommendations.remove(TaskId(5));
+        recommendations.set(TaskId::at(3), TaskState::Waiting);
+        recommendations.remove(TaskId::at(5));
         let mut popped = Vec::new();
         while let Some((task, state)) = recommendations.pop() {
-            popped.push(task.0);
+            popped.push(task.index());
             let waits = state == TaskState::Waiting;
-            assert_eq!(waits, task.0 == 3);
+            assert_eq!(waits, task.index() == 3);
         }
-        let expected: Vec<u32> = (0..40).rev().filter(|&number| number != 5).collect();
+        let expected: Vec<usize> = (0..40).rev().filter(|&place| place != 5).collect();
         assert_eq!(popped, expected);
     }
 }

@@ -1,5 +1,6 @@
 //! Which worker holds which result.
 
+use super::compact::NumberOrNone;
 use super::core::SchedulerCore;
 use super::ids::{TaskId, WorkerId};
 
@@ -46,8 +47,8 @@ impl SchedulerCore {
     /// Notes the size of a result, in its group and on the workers that hold it
     pub(super) fn set_nbytes(&mut self, task: TaskId, nbytes: u64) {
         let one = &mut self.tasks[task];
-        let more_bytes = nbytes as i64 - one.nbytes.unwrap_or(0) as i64;
-        one.nbytes = Some(nbytes);
+        let more_bytes = nbytes as i64 - one.nbytes.get().unwrap_or(0) as i64;
+        one.nbytes = NumberOrNone::some(nbytes);
         self.groups.count_nbytes(one.group, more_bytes);
         for worker in self.tasks[task].who_has.listed() {
             self.workers[worker].nbytes += more_bytes;

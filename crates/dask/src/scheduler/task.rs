@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
+use super::compact::{NumberOrNone, PriorityOrNone};
 use super::ids::{ClientId, GroupId, NameId, TaskId, WorkerId};
 use super::messages::TaskError;
 use super::ordered_set::OrderedSet;
@@ -111,7 +112,7 @@ impl Priority {
 pub(super) struct Task {
     pub(super) key: Key,
     pub(super) spec: Option<Spec>,
-    pub(super) priority: Option<Priority>,
+    pub(super) priority: PriorityOrNone,
     pub(super) dependencies: OrderedSet<TaskId>,
     pub(super) dependents: OrderedSet<TaskId>,
     pub(super) waiting_on: Option<OrderedSet<TaskId>>,
@@ -119,9 +120,9 @@ pub(super) struct Task {
     pub(super) who_wants: Option<OrderedSet<ClientId>>,
     pub(super) who_has: OrderedSet<WorkerId>,
     /// Size of the result, in bytes, if it is known
-    pub(super) nbytes: Option<u64>,
+    pub(super) nbytes: NumberOrNone,
     /// Number of the latest run; never repeated
-    pub(super) run_id: Option<u64>,
+    pub(super) run_id: NumberOrNone,
     pub(super) requirements: Option<Box<Requirements>>,
     pub(super) failure: Option<Box<Failure>>,
     pub(super) group: GroupId,
@@ -211,15 +212,15 @@ impl Task {
         Self {
             key,
             spec: None,
-            priority: None,
+            priority: PriorityOrNone::NONE,
             dependencies: OrderedSet::new(),
             dependents: OrderedSet::new(),
             waiting_on: None,
             waiters: None,
             who_wants: None,
             who_has: OrderedSet::new(),
-            nbytes: None,
-            run_id: None,
+            nbytes: NumberOrNone::NONE,
+            run_id: NumberOrNone::NONE,
             requirements: None,
             failure: None,
             group,
@@ -264,7 +265,7 @@ impl Task {
 
     /// Size of the result as decisions see it, in bytes
     pub(super) fn nbytes_or(&self, default_bytes: u64) -> u64 {
-        self.nbytes.unwrap_or(default_bytes)
+        self.nbytes.get().unwrap_or(default_bytes)
     }
 
     pub(super) fn remove_waiter(&mut self, waiter: TaskId) {
@@ -290,7 +291,7 @@ impl TaskTable {
             self.tasks[id.index()] = Some(task);
             return id;
         }
-        let id = TaskId(self.tasks.len() as u32);
+        let id = TaskId::at(self.tasks.len());
         self.tasks.push(Some(task));
         id
     }

@@ -116,7 +116,7 @@ pub(super) struct Workers {
 
 impl Workers {
     pub(super) fn add(&mut self, worker: Worker) -> WorkerId {
-        let id = WorkerId(self.workers.len() as u32);
+        let id = WorkerId::at(self.workers.len());
         self.by_address.insert(Arc::clone(&worker.address), id);
         self.by_name.insert(Arc::clone(&worker.name), id);
         let place = self
@@ -166,9 +166,9 @@ impl Workers {
 
     /// Workers that have left the cluster and that something still refers to
     pub(super) fn departed(&self) -> impl Iterator<Item = WorkerId> + '_ {
-        let numbers = 0..self.workers.len() as u32;
-        let there = numbers
-            .map(WorkerId)
+        let places = 0..self.workers.len();
+        let there = places
+            .map(WorkerId::at)
             .filter(|id| self.workers[id.index()].is_some());
         there.filter(|&id| !self.is_current(id))
     }

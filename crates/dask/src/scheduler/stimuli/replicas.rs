@@ -137,7 +137,10 @@ impl SchedulerCore {
         let tasks = self.tasks_of(keys)?;
         let message = WorkerMessage::AcquireReplicas {
             who_has: self.holders(tasks.iter().copied()),
-            nbytes: tasks.iter().map(|&task| self.tasks[task].nbytes).collect(),
+            nbytes: tasks
+                .iter()
+                .map(|&task| self.tasks[task].nbytes.get())
+                .collect(),
             stimulus: Arc::clone(stimulus),
         };
         self.send_to_address(address, message);

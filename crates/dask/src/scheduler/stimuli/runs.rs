@@ -97,7 +97,7 @@ impl SchedulerCore {
             TaskState::Released | TaskState::Queued | TaskState::NoWorker | TaskState::Erred => {
                 self.send_free_keys(&finished.worker, &finished.key);
             }
-            _ if one.run_id != Some(finished.run_id) => {
+            _ if one.run_id.get() != Some(finished.run_id) => {
                 if self.runs_on(task, &finished.worker) {
                     recs.set(task, TaskState::Released);
                 } else {
@@ -148,7 +148,7 @@ impl SchedulerCore {
         erred: &TaskErred,
         recs: &mut Recommendations,
     ) -> Result<(), EventError> {
-        if self.tasks[task].run_id != Some(erred.run_id) {
+        if self.tasks[task].run_id.get() != Some(erred.run_id) {
             if self.runs_on(task, &erred.worker) {
                 self.transition(task, TaskState::Released, Cause::None, recs)?;
             }
@@ -218,7 +218,7 @@ impl SchedulerCore {
         let Some(dask_worker) = one.processing_on else {
             return Ok(());
         };
-        if !self.runs_on(task, worker) || one.run_id != Some(run_id) {
+        if !self.runs_on(task, worker) || one.run_id.get() != Some(run_id) {
             return Ok(());
         }
         if let Some(compute_s) = compute_s {

@@ -262,7 +262,7 @@ impl SchedulerCore {
         // Data that is lost has none. Upstream fails to sort it among others.
         if runnable.len() > 1
             && let Some(&task) =
-                (runnable.iter()).find(|&&task| self.tasks[task].priority.is_none())
+                (runnable.iter()).find(|&&task| self.tasks[task].priority.get().is_none())
         {
             return Err(self.lacks(task, "priority"));
         }

@@ -62,7 +62,10 @@ impl SchedulerCore {
 
     /// Compares two tasks by priority; one that has none goes first
     pub(in super::super) fn by_priority(&self, one: TaskId, other: TaskId) -> Ordering {
-        match (self.tasks[one].priority, self.tasks[other].priority) {
+        match (
+            self.tasks[one].priority.get(),
+            self.tasks[other].priority.get(),
+        ) {
             (Some(one), Some(other)) => Priority::order(&one, &other),
             (one, other) => one.is_some().cmp(&other.is_some()),
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::compact::NumberOrNone;
 use super::super::core::{SchedulerCore, shown};
 use super::super::error::EventError;
 use super::super::ids::{TaskId, WorkerId};
@@ -34,7 +35,7 @@ impl SchedulerCore {
         let sizes = one
             .dependencies
             .iter()
-            .map(|input| self.tasks[input].nbytes);
+            .map(|input| self.tasks[input].nbytes.get());
         let input_bytes: i64 = sizes
             .map(|nbytes| nbytes.map_or(-1, |nbytes| nbytes as i64))
             .sum();
@@ -63,9 +64,9 @@ impl SchedulerCore {
     ) -> Result<(), EventError> {
         let run_id = self.runs;
         self.runs += 1;
-        self.tasks[task].run_id = Some(run_id);
+        self.tasks[task].run_id = NumberOrNone::some(run_id);
         let one = &self.tasks[task];
-        let Some(priority) = one.priority else {
+        let Some(priority) = one.priority.get() else {
             return Err(self.lacks(task, "priority"));
         };
         let requirements = one.requirements.as_deref();
@@ -77,7 +78,7 @@ impl SchedulerCore {
             nbytes: one
                 .dependencies
                 .iter()
-                .map(|input| self.tasks[input].nbytes)
+                .map(|input| self.tasks[input].nbytes.get())
                 .collect(),
             spec: one.spec.clone(),
             resources: requirements.and_then(|one| one.resources.clone()),

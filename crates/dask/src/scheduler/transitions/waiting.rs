@@ -44,7 +44,7 @@ impl SchedulerCore {
     pub(super) fn waiting_to_queued(&mut self, task: TaskId) {
         self.set_state(task, TaskState::Queued);
         let one = &self.tasks[task];
-        let priority = one.priority.unwrap_or(UNKNOWN_PRIORITY);
+        let priority = one.priority.get().unwrap_or(UNKNOWN_PRIORITY);
         self.queue.add(task, one.serial, priority);
     }
 

@@ -283,7 +283,8 @@ def update_graph_of(message: dict[str, Any]) -> dict[str, Any]:
 #: How many frames are ours around a look for the user's, and where they are
 _FRAMES: Final = 3
 _FILES: Final = tuple(
-    str(Path(__file__).with_name(f"compact_{name}.py")) for name in ("submit", "map", "graph")
+    str(Path(__file__).with_name(f"compact_{name}.py"))
+    for name in ("submit", "map", "graph", "compute")
 )
 
 

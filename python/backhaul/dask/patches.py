@@ -19,6 +19,9 @@ import distributed.scheduler
 import distributed.utils
 import distributed.worker
 import zict
+from dask.base import collections_to_expr
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
 from distributed import as_completed, get_worker, secede
 from distributed.security import Security
 
@@ -30,6 +33,9 @@ from backhaul.dask.private import (
     ComputeTaskEvent,
     DelayedMetricsLedger,
     ExecuteSuccessEvent,
+    Expr,
+    ExprSequence,
+    FinalizeCompute,
     FreeKeysEvent,
     Future,
     FutureState,
@@ -55,10 +61,12 @@ from backhaul.dask.private import (
     WorkerTaskState,
     client_wait,
     cull_graph,
+    get_collections_metadata,
     handle_report,
     log_errors,
     materialize_graph,
     offload,
+    optimize_until,
     parse_input,
     pool_worker,
     run_actor,
@@ -371,6 +379,31 @@ PATCHES: tuple[Patch, ...] = (
             HLGFinalizeCompute: "00e5502ccaf2",
             GraphNode: "4928dcd1f6ea",
             Task: "ab586b5a0fd9",
+        },
+    ),
+    # What simplifying and tuning makes of many Delayed objects, at once
+    Patch(
+        switch="hot-path.submit",
+        owner=Client,
+        name="compute",
+        replace="compact_compute.compact_compute",
+        read={
+            Client.compute: "8004cd24cff6",
+            collections_to_expr: "fdc5bd52eaec",
+            get_collections_metadata: "0f616434e147",
+            Expr: "f291a714a5a2",
+            ExprSequence: "4607c02827b1",
+            FinalizeCompute: "d94234218f0b",
+            HLGExpr: "de9d66d9a551",
+            HLGExprGroup: "f0f8675135db",
+            HLGExprSequence: "bed4c46cd1ba",
+            HLGFinalizeCompute: "00e5502ccaf2",
+            optimize_until: "60ef7ce445db",
+            HighLevelGraph: "d7273e560c19",
+            Delayed.__init__: "2db447fb3a67",
+            Delayed.__dask_graph__: "20f423dc34a1",
+            Delayed.__dask_keys__: "840d18b48808",
+            Delayed.__dask_postcompute__: "9aba948f59d7",
         },
     ),
     # Names of tasks, for all calls of a map together

@@ -36,7 +36,8 @@ from typing import Any
 
 import cloudpickle
 from cloudpickle.cloudpickle import _PICKLE_BY_VALUE_MODULES as by_value_modules
-from dask._expr import HLGExpr, HLGFinalizeCompute, LLGExpr
+from dask._expr import Expr, FinalizeCompute, HLGExpr, HLGFinalizeCompute, LLGExpr, optimize_until
+from dask._expr import _ExprSequence as ExprSequence
 from dask._expr import _HLGExprGroup as HLGExprGroup
 from dask._expr import _HLGExprSequence as HLGExprSequence
 from dask._task_spec import (
@@ -60,7 +61,7 @@ from dask.utils import shorten_traceback
 from distributed import worker_state_machine as instructions
 from distributed.active_memory_manager import ActiveMemoryManagerExtension, ReduceReplicas
 from distributed.batched import BatchedSend
-from distributed.client import Client, Future, FutureState
+from distributed.client import Client, Future, FutureState, get_collections_metadata
 from distributed.client import _MapExpr as MapExpr
 from distributed.client import _wait as client_wait
 from distributed.collections import HeapSet
@@ -200,7 +201,10 @@ __all__ = [
     "ErredTask",
     "ExecuteFailureEvent",
     "ExecuteSuccessEvent",
+    "Expr",
+    "ExprSequence",
     "FatalCommClosedError",
+    "FinalizeCompute",
     "FindMissingEvent",
     "FreeKeysEvent",
     "Future",
@@ -234,6 +238,7 @@ __all__ = [
     "Server",
     "Set",
     "ShuffleSchedulerPlugin",
+    "SpanMetadata",
     "SpansSchedulerExtension",
     "SpillBuffer",
     "StateMachineEvent",
@@ -277,6 +282,7 @@ __all__ = [
     "ensure_memoryview",
     "error_message",
     "from_frames",
+    "get_collections_metadata",
     "get_data",
     "get_ip",
     "get_ip_interface",
@@ -298,6 +304,7 @@ __all__ = [
     "msgpack_encode_default",
     "msgpack_opts",
     "offload",
+    "optimize_until",
     "parse_input",
     "parse_memory_limit",
     "pickle",

@@ -16,7 +16,7 @@ from distributed.utils_test import gen_cluster, inc
 import dask
 from backhaul.dask import activation
 from backhaul.dask.private import MapExpr
-from backhaul.dask.quick_tokens import function_token, tokens_of_calls
+from backhaul.dask.quick_tokens import function_token, names_of_calls, tokens_of_calls
 
 
 class Colour(enum.IntEnum):
@@ -78,6 +78,17 @@ def test_tokens_are_those_of_dask(args: tuple[Any, ...]) -> None:
         assert function_token(func, {"a": 1}, args) == tokenize(func, {"a": 1}, *args)
     for token in ("token", "quote'"):
         assert tokens_of_calls(token, [args, args]) == [tokenize(token, args)] * 2
+        one_each = [f"x-{tokenize(token, (arg,))}" for arg in args]
+        assert names_of_calls("x", token, [args]) == one_each
+        assert names_of_calls("x", token, [args, (*args, 0)]) == [
+            f"x-{tokenize(token, (arg, arg))}" for arg in args
+        ]
+
+
+def test_numbers_of_a_range_are_named_as_dask_names_them() -> None:
+    for numbers in (range(3), range(-2, 5, 3), range(0)):
+        expected = [f"x-{tokenize('token', (number,))}" for number in numbers]
+        assert names_of_calls("x", "token", (numbers,)) == expected
 
 
 def test_a_function_that_is_no_longer_what_its_name_says_has_another_token(

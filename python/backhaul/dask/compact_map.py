@@ -34,7 +34,7 @@ from backhaul.dask.compact_submit import (
 from backhaul.dask.many_futures import give_up, make_futures, states_of
 from backhaul.dask.offers import MAP
 from backhaul.dask.private import Client, Future, Task, parse_input, sizeof
-from backhaul.dask.quick_tokens import tokens_of_calls
+from backhaul.dask.quick_tokens import names_of_calls
 from backhaul.dask.requests import anyone_asks, needs_of
 
 __all__ = ["compact_map", "warn_of_size"]
@@ -210,8 +210,7 @@ def _keys(
     if isinstance(key, str):
         if pure:
             token = tokenize(func, kwargs)
-            tokens = tokens_of_calls(token, zip(*iterables, strict=False))
-            keys = [f"{key}-{each}" for each in tokens]
+            keys = names_of_calls(key, token, iterables)
         else:
             unique = uuid.uuid4()
             keys = [f"{key}-{unique}-{number}" for number in range(count)]

@@ -7,7 +7,8 @@ object that a program holds can come later, while the scheduler is at work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 from backhaul.dask.private import Client, Future, FutureState
@@ -35,14 +36,14 @@ def future_of(client: Client, key: Any) -> Future[Any]:
     return futures[0]
 
 
-def states_of(client: Client, keys: Iterable[Any]) -> list[FutureState]:
+def states_of(client: Client, keys: Sequence[Any]) -> list[FutureState]:
     """Have a client hear of tasks, each of which gets a future.
 
     Parameters
     ----------
     client : distributed.Client
         The client; the caller has its ``_refcount_lock``.
-    keys : iterable of key
+    keys : sequence of key
         Of the tasks, each once.
 
     Returns
@@ -50,43 +51,57 @@ def states_of(client: Client, keys: Iterable[Any]) -> list[FutureState]:
     list of FutureState
         For `make_futures`, which has to follow, or `give_up`.
     """
-    new = object.__new__
     known, refcount = client.futures, client.refcount
+    if known.keys().isdisjoint(keys) and refcount.keys().isdisjoint(keys):
+        # As mostly: nobody has heard of any of them.
+        states = _new_states(keys)
+        known.update(zip(keys, states, strict=True))
+        refcount.update(zip(keys, repeat(1)))
+        return states
     states = []
     for key in keys:
         state = known.get(key)
         if state is None:
-            known[key] = state = new(FutureState)
-            state._event = state.exception = state.traceback = state.type = None
-            state.key = key
-            state.status = "pending"
+            (state,) = _new_states((key,))
+            known[key] = state
         refcount[key] += 1
         states.append(state)
     return states
 
 
-def make_futures(client: Client, states: Iterable[FutureState], futures: list[Future[Any]]) -> None:
+def _new_states(keys: Sequence[Any]) -> list[FutureState]:
+    """Make the states of tasks, as their constructor does."""
+    new: Any = object.__new__
+    states: list[FutureState] = list(map(new, repeat(FutureState, len(keys))))
+    for state, key in zip(states, keys, strict=True):
+        state._event = state.exception = state.traceback = state.type = None
+        state.key = key
+        state.status = "pending"
+    return states
+
+
+def make_futures(client: Client, states: Sequence[FutureState], futures: list[Future[Any]]) -> None:
     """Make the futures of tasks that a client hears of.
 
     Parameters
     ----------
     client : distributed.Client
         The client; the caller has its ``_refcount_lock``.
-    states : iterable of FutureState
+    states : sequence of FutureState
         What `states_of` gave.
     futures : list of Future
         Where they are put, each as it is made.
     """
     new: Any = object.__new__
-    generation = client.generation
-    uid, numbers = Future._uid, Future._counter
-    for state in states:
-        future = new(Future)
+    generation, uid = client.generation, Future._uid
+    made = map(new, repeat(Future, len(states)))
+    # In this order: a number more than are needed would be taken otherwise.
+    for state, future, number in zip(states, made, Future._counter, strict=False):
         future.key = state.key
         future._client = client
         future._input_state = None
         future._state = state
-        future._id = uid, next(numbers)
+        future._id = uid, number
         future._cleared = False
         future._generation = generation
         futures.append(future)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,7 @@ from dask.tokenize import normalize_token, tokenize
 
 from backhaul.dask.private import Future
 
-__all__ = ["function_token", "tokens_of_calls"]
+__all__ = ["function_token", "names_of_calls", "tokens_of_calls"]
 
 #: What stands for itself in a token, if it is of exactly this type
 _PLAIN: Final = frozenset({int, float, complex, bool, str, bytes, type(None)})
@@ -54,6 +54,33 @@ def function_token(func: Any, kwargs: dict[str, Any], args: tuple[Any, ...]) -> 
             text = f"{known.head}{''.join(f', {part!r}' for part in parts)})"
             return str(_md5(text.encode()).hexdigest())
     return tokenize(func, kwargs, *args)
+
+
+def names_of_calls(prefix: str, token: str, iterables: Sequence[Iterable[Any]]) -> list[str]:
+    """Name the tasks of a map.
+
+    Parameters
+    ----------
+    prefix : str
+        Stands before each token.
+    token : str
+        Of the function.
+    iterables : sequence of iterable
+        Arguments, each of which may be gone through several times.
+
+    Returns
+    -------
+    list of str
+        ``{prefix}-{tokenize(token, args)}`` of the arguments of each call.
+    """
+    (one, *others) = iterables
+    if not others and (type(one) is range or _PLAIN.issuperset(map(type, one))):
+        # As below, for one argument that stands for itself: the text of a tuple of it.
+        head = f"({token!r}, ('tuple', ("
+        md5 = _md5
+        return [f"{prefix}-{md5(f'{head}{arg!r},)))'.encode()).hexdigest()}" for arg in one]
+    tokens = tokens_of_calls(token, zip(*iterables, strict=False))
+    return [f"{prefix}-{each}" for each in tokens]
 
 
 def tokens_of_calls(token: str, calls: Iterable[tuple[Any, ...]]) -> list[str]:

@@ -12,7 +12,7 @@ import distributed
 import numpy as np
 import pytest
 from dask._task_spec import Alias, DataNode, List, Task, TaskRef
-from distributed import Client, Scheduler, Worker, span, wait
+from distributed import Actor, Client, Scheduler, Worker, span, wait
 from distributed.client import FutureCancelledError
 from distributed.spans import Span
 from distributed.utils_test import gen_cluster, inc
@@ -305,6 +305,21 @@ async def test_a_recipe_is_sent_as_it_is(
     seen = sent(scheduler)
     assert await client.compute((da.ones((8, 8), chunks=4) + 1).sum()) == 128
     assert seen == []
+
+
+class Counted:
+    """What an actor may be made of."""
+
+
+@gen_cluster(nthreads=ONE, **CLUSTER)
+async def test_actors_may_be_named_by_collections(
+    client: Client, scheduler: Scheduler, worker: Worker
+) -> None:
+    """A collection cannot be asked whether it is true, so nobody may do so."""
+    made = dask.delayed(Counted)()
+    assert await client.compute(dask.delayed(type)(made), actors=made) is Actor
+    made = dask.delayed(Counted)()
+    assert await client.compute(dask.delayed(type)(made), actors=False) is Counted
 
 
 @gen_cluster(nthreads=ONE, **CLUSTER)

@@ -59,13 +59,23 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=["control", "ours"], help="run one side")
     parser.add_argument("--test-seconds", type=float, help="time for each test, see `patience`")
+    parser.add_argument(
+        "--unchecked",
+        action="store_true",
+        help="steps are not counted, nor those of workers validated",
+    )
     parser.add_argument("--log", type=Path, help="folder for the output of pytest")
     options = parser.parse_intermixed_args()
 
     provide_version_module(options.checkout)
+    plugins = []
     if options.test_seconds is not None:
         os.environ["BACKHAUL_TEST_TIMEOUT_S"] = str(options.test_seconds)
-        os.environ["PYTEST_ADDOPTS"] = f"-p patience {os.environ.get('PYTEST_ADDOPTS', '')}"
+        plugins.append("-p patience")
+    if options.unchecked:
+        os.environ["BACKHAUL_UNCHECKED"] = "1"
+        plugins.append("-p unchecked")
+    os.environ["PYTEST_ADDOPTS"] = " ".join([*plugins, os.environ.get("PYTEST_ADDOPTS", "")])
     sides = {"control": ["control"], "ours": [options.ours]}.get(
         options.only, ["control", options.ours]
     )

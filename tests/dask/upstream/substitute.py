@@ -15,12 +15,17 @@ environment variable ``BACKHAUL_SUBSTITUTE`` names them:
 ``scheduler-engine``
     Ours, with that installed, and its hot messages on the engine's thread.
 
+With ``BACKHAUL_UNCHECKED`` workers do not validate each step, and neither they nor schedulers count
+steps, as those of users: what takes the place of Dask's where nobody looks on runs only then.
+``unchecked`` has the state validated at the end of a test.
+
 With this folder on ``PYTHONPATH``, ``sitecustomize`` beside this file arranges it in every process:
 pytest's own and the children that a test starts, as the environment is passed on.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -33,6 +38,9 @@ from typing import Any
 
 VARIABLE = "BACKHAUL_SUBSTITUTE"
 
+#: Set where steps are neither validated nor counted
+UNCHECKED = "BACKHAUL_UNCHECKED"
+
 #: What is installed in every scheduler, by name
 _IN_SCHEDULERS = {
     "work-in-hand": "backhaul.dask.in_flight",
@@ -43,6 +51,8 @@ _IN_SCHEDULERS = {
 def install() -> None:
     """Replace the classes and the registered backend; imports ``distributed`` if need be."""
     which = os.environ[VARIABLE]
+    if os.environ.get(UNCHECKED):
+        _uncheck()
     if which in _IN_SCHEDULERS:
         _install_in_schedulers(_IN_SCHEDULERS[which])
         return
@@ -78,6 +88,25 @@ def _install_in_schedulers(module: str) -> None:
         install_in(self)
 
     setattr(Scheduler, "__init__", install_after)  # noqa: B010
+
+
+def _uncheck() -> None:
+    """Have workers and schedulers look at their steps as little as they do outside of tests."""
+    from distributed.scheduler import Scheduler
+    from distributed.worker import Worker
+
+    def add_to_init(kind: type[Any], attributes: dict[str, Any], part: str | None = None) -> None:
+        initialize = kind.__init__
+
+        def initialize_unchecked(self: Any, *args: Any, **kwargs: Any) -> None:
+            initialize(self, *args, **kwargs)
+            for name, value in attributes.items():
+                setattr(getattr(self, part) if part else self, name, value)
+
+        setattr(kind, "__init__", functools.wraps(initialize)(initialize_unchecked))  # noqa: B010
+
+    add_to_init(Worker, {"validate": False, "transition_counter_max": False}, part="state")
+    add_to_init(Scheduler, {"transition_counter_max": False})
 
 
 def _teach_owners_to_upstream() -> None:

@@ -326,8 +326,8 @@ async def test_a_task_comes_after_a_graph_that_it_needs_and_that_takes_long(
     async with Client(scheduler.address, asynchronous=True, set_as_default=False) as other:
         # The thread that makes tasks of graphs is busy.
         blocked = asyncio.ensure_future(offload(gate.wait))
-        await asyncio.sleep(0)
         try:
+            await asyncio.sleep(0)
             many = client.map(inc, range(5), key=[("many", each) for each in range(5)])
             while not scheduler._active_graph_updates:
                 await asyncio.sleep(0.001)

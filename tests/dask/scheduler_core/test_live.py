@@ -35,6 +35,7 @@ from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.scheduler_core import live
 from backhaul.dask.scheduler_core.live import LiveCore
 from backhaul.dask.scheduler_core.refusals import refusal
+from backhaul.dask.scheduler_core.task_views import Tasks
 
 KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
 ENGINE = "distributed.comm.backhaul.hot-path.scheduler-engine"
@@ -153,7 +154,7 @@ async def test_whoever_looks_finds_dasks_own_state(look: str) -> None:
         if look != "stealing":
             assert not core.is_active
             assert type(s) is Scheduler
-            assert type(s.tasks) is dict
+            assert type(s.tasks) is Tasks
             s.validate_state()
         assert await total == sum(2 * number + 3 for number in range(19))
         s.validate_state()

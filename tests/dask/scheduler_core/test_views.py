@@ -176,6 +176,30 @@ async def test_random_work_looks_the_same_to_dask() -> None:
 
 
 @gen_test()
+async def test_who_keeps_the_tasks_from_before_sees_all_of_them() -> None:
+    async with cluster() as (c, s, core, _):
+        kept = s.tasks
+        assert kept == {}
+        for _ in range(2):
+            futures = c.map(inc, range(3), pure=False)
+            # As helpers of upstream's tests wait for a task
+            while futures[2].key not in kept or kept[futures[2].key].state != "memory":
+                await asyncio.sleep(0.001)
+            await wait(futures)
+            assert core.is_active, core.escapes
+            assert set(kept) == {future.key for future in futures}
+            assert dict(kept) == kept
+            assert kept is s.tasks
+            core.escape("to look at it")
+            assert kept is s.tasks
+            assert {ts.state for ts in kept.values()} == {"memory"}
+            for future in futures:
+                future.release()
+            while kept:
+                await asyncio.sleep(0.001)
+
+
+@gen_test()
 async def test_what_somebody_keeps_is_dasks_after_an_escape() -> None:
     async with cluster() as (c, s, core, _):
         futures = c.map(slowinc, range(40), delay=0.005)

@@ -25,7 +25,7 @@ from backhaul.dask.private import (
 )
 from backhaul.dask.scheduler_core.lazy_sets import TasksIn
 from backhaul.dask.scheduler_core.refusals import may_stay
-from backhaul.dask.scheduler_core.task_views import ATTRIBUTES, TasksOfCore, TaskViews
+from backhaul.dask.scheduler_core.task_views import ATTRIBUTES, TasksOfCore, TaskViews, tasks_of
 from backhaul.dask.scheduler_core.views import Views, raw_reader
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Guards:
         self._live = live
         self._scheduler_class = type(live.scheduler)
         self._guarded: list[tuple[Any, type]] = []
-        self.tasks = TasksOfCore(live)
+        self.tasks = tasks_of(live)
         self._worker = self._class(WorkerState, self._worker_attributes())
         self._client = self._class(ClientState, [("wants_what", self._tasks_in)])
         attributes: list[tuple[str, Any]] = [(name, self._touch) for name in _OF_GROUPS]
@@ -117,6 +117,7 @@ class Guards:
         guarded = self._class(self._scheduler_class, attributes)
         live, tasks = self._live, self.tasks
         self._watch(guarded)
+        self._change(tasks, TasksOfCore)
         guarded.tasks = property(
             lambda _: tasks, lambda _, value: live.written(SchedulerState, "tasks", value)
         )

@@ -36,7 +36,7 @@ from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
 from backhaul.dask.scheduler_core.spans import Spans
 from backhaul.dask.scheduler_core.streams import EngineStreams, submitted_task
-from backhaul.dask.scheduler_core.task_views import TaskViews
+from backhaul.dask.scheduler_core.task_views import TaskViews, tasks_of
 from backhaul.dask.scheduler_core.watchers import Watchers
 from backhaul.dask.scheduler_core.window import CoreWindow
 
@@ -68,6 +68,8 @@ def install(scheduler: Scheduler) -> bool:
     if installed(scheduler) is not None:
         return True
     live = LiveCore(scheduler)
+    # Now, so that who keeps them has those that a core will have.
+    tasks_of(live)
     replaced = GRAPH_STATE.install(scheduler, live.create)
     if replaced is not None:
         live.upstream_create = replaced.original

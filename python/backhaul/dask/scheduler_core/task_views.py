@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
     from backhaul.dask.scheduler_core.views import Views
 
-__all__ = ["ATTRIBUTES", "TaskViews", "TasksOfCore"]
+__all__ = ["ATTRIBUTES", "TaskViews", "Tasks", "TasksOfCore", "tasks_of"]
 
 #: Attributes of a task that are in the core, and what they are called there
 ATTRIBUTES: Final = {
@@ -176,31 +176,67 @@ class TaskViews:
         return [place[one] for one in said]
 
 
-class TasksOfCore(Mapping[Any, Any]):
-    """In the place of ``Scheduler.tasks``: which tasks there are, and each as it is looked at.
+class Tasks(dict[Any, Any]):
+    """What ``Scheduler.tasks`` is where a core may have the state: Dask's own, of this class.
+
+    It becomes a `TasksOfCore` while a core has them, so who keeps it sees all that there is.
 
     Parameters
     ----------
     live : LiveCore
-        Whose tasks. Once it has escaped, they are the scheduler's.
+        Whose tasks.
+    own : dict
+        The tasks that there are.
     """
 
-    def __init__(self, live: LiveCore) -> None:
-        self._live = live
+    __slots__ = ("live",)
+
+    def __init__(self, live: LiveCore, own: Mapping[Any, Any]) -> None:
+        super().__init__(own)
+        self.live = live
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (dict(self),)
+
+
+def tasks_of(live: LiveCore) -> Tasks:
+    """Give the tasks of a scheduler, from now on of a class that can be a core's."""
+    scheduler = live.scheduler
+    if type(scheduler.tasks) is not Tasks:
+        scheduler.tasks = Tasks(live, scheduler.tasks)
+    tasks: Tasks = scheduler.tasks
+    return tasks
+
+
+def _escaping(name: str) -> Any:
+    """Make a method that leaves the core first."""
+    own = getattr(dict, name)
+
+    def method(self: TasksOfCore, *args: Any, **kwargs: Any) -> Any:
+        self.live.escape(f"tasks.{name}")
+        return own(self, *args, **kwargs)
+
+    return method
+
+
+class TasksOfCore(Tasks):
+    """`Tasks` while a core has them: which there are, and each as it is looked at."""
+
+    __slots__ = ()
 
     def __contains__(self, key: object) -> bool:
-        return bool(self._look(self._live.has_task, key, lambda own: key in own))
+        return bool(self._look(self.live.has_task, key, lambda own: key in own))
 
     def __len__(self) -> int:
         def count(_: object) -> int:
-            self._live.forget_gone()
-            return self._live.core.task_count()
+            self.live.forget_gone()
+            return self.live.core.task_count()
 
         return int(self._look(count, None, len))
 
     def get(self, key: Any, default: Any = None) -> Any:
         def find(key: Any) -> Any:
-            live = self._live
+            live = self.live
             live.look()
             text = live.texts.known(key)
             if text is None or not live.core.has_task(text):
@@ -222,7 +258,7 @@ class TasksOfCore(Mapping[Any, Any]):
 
     def keys(self) -> Any:
         def keys(_: object) -> Any:
-            live = self._live
+            live = self.live
             live.look()
             return dict.fromkeys(map(live.texts.key, live.core.keys())).keys()
 
@@ -234,17 +270,16 @@ class TasksOfCore(Mapping[Any, Any]):
     def items(self) -> Any:
         return self._all("tasks.items()").items()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._escaped(f"tasks.{name}"), name)
+    def __eq__(self, other: object) -> bool:
+        return bool(dict(self.items()) == other)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._escaped("tasks[…] = …")[key] = value
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
-    def __delitem__(self, key: Any) -> None:
-        del self._escaped("del tasks[…]")[key]
+    __hash__ = None  # type: ignore[assignment]
 
     def _look(self, ask: Callable[[Any], Any], key: Any, ask_own: Callable[[Any], Any]) -> Any:
-        live = self._live
+        live = self.live
         if not live.is_active:
             return ask_own(live.scheduler.tasks)
         if not live.home.is_here():
@@ -253,18 +288,22 @@ class TasksOfCore(Mapping[Any, Any]):
 
     def _all(self, what: str) -> Any:
         def listed(_: object) -> Any:
+            live = self.live
             if len(self) > LISTED_MAX:
-                return self._escaped(what)
-            live = self._live
+                live.escape(what)
+                return live.scheduler.tasks
             live.look()
             texts = live.core.keys()
             return {live.texts.key(text): live.tasks.task(text) for text in texts}
 
         return self._look(listed, None, lambda own: own)
 
-    def _escaped(self, what: str) -> Any:
-        self._live.escape(what)
-        return self._live.scheduler.tasks
+
+for _name in (
+    *("__delitem__", "__ior__", "__or__", "__repr__", "__reversed__", "__ror__", "__setitem__"),
+    *("clear", "copy", "pop", "popitem", "setdefault", "update"),
+):
+    setattr(TasksOfCore, _name, _escaping(_name))
 
 
 def _made(key: Any, state: Any) -> Any:

@@ -199,6 +199,13 @@ class Arrivals:
             return []
         return [message for _, message in islice(self._unhandled, number, None)]
 
+    def has_more_than(self, number: int) -> bool:
+        """Tell whether more than so many messages have come, as far as is known without a lock.
+
+        Those that the event loop has taken count, too.
+        """
+        return self.taken + len(self._unhandled) > number or self._request.done()
+
     def receive(self) -> None:
         """Take in what has arrived; the lock is held.
 

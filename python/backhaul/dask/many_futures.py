@@ -52,8 +52,12 @@ def states_of(client: Client, keys: Sequence[Any]) -> list[FutureState]:
         For `make_futures`, which has to follow, or `give_up`.
     """
     known, refcount = client.futures, client.refcount
-    if known.keys().isdisjoint(keys) and refcount.keys().isdisjoint(keys):
+    if (
+        len(keys) > 1
         # As mostly: nobody has heard of any of them.
+        and known.keys().isdisjoint(keys)
+        and refcount.keys().isdisjoint(keys)
+    ):
         states = _new_states(keys)
         known.update(zip(keys, states, strict=True))
         refcount.update(zip(keys, repeat(1)))

@@ -269,6 +269,10 @@ class WorkAhead:
         # Another thread may want the place of this one, or all are to end.
         if self._is_blocked() or executor._rejoin_list or executor._shutdown:
             return None
+        if not (self._waiting or arrivals.has_more_than(max(self._seen, arrivals.taken))):
+            # What comes from now on this thread sees when it has told of the task that has ended.
+            self._returns = True
+            return None
         # Whoever has this lock may wait for the other.
         if not self._waiting and arrivals.lock.acquire(blocking=False):
             try:

@@ -92,7 +92,11 @@ def test_clients_get_the_same_futures_and_schedulers_the_same_tasks() -> None:
             assert await c.compute(objects, sync=True) == [6, -6, 6]
             states.append(
                 {
-                    ts.key: (ts.retries, ts.priority[2], {needed.key for needed in ts.dependencies})
+                    ts.key: (
+                        ts.retries,
+                        (ts.priority or ())[2:],
+                        {needed.key for needed in ts.dependencies},
+                    )
                     for ts in s.tasks.values()
                 }
             )

@@ -117,6 +117,19 @@ async def test_keys_that_are_no_texts() -> None:
             await asyncio.sleep(0.01)
 
 
+@gen_test()
+async def test_a_scheduler_without_workers_can_be_validated() -> None:
+    async with cluster(workers=0) as (c, s, core, _):
+        future = c.submit(inc, 1)
+        while future.key not in s.tasks:
+            await asyncio.sleep(0.001)
+        assert core.is_active
+        s.validate_state()
+        assert list(core.escapes) == ["validate_state"]
+        async with Worker(s.address, nthreads=1):
+            assert await future == 2
+
+
 LOOKS: dict[str, Callable[[Scheduler], Any]] = {
     "validate_state": lambda s: s.validate_state(),
     "transition_log": lambda s: len(s.transition_log),

@@ -43,7 +43,8 @@ _LOADS = {
     "n_tasks": "n_tasks",
 }
 
-#: Methods of a scheduler that change something before they come to what is in the core
+#: Methods of a scheduler that change something before they come to what is in the core, or compare
+#: classes
 _CHANGES_MORE = (
     "add_resources",
     "close",
@@ -51,6 +52,7 @@ _CHANGES_MORE = (
     "remove_worker",
     "restart_workers",
     "transitions",
+    "validate_state",
 )
 
 #: Those that are what they are here while the core has none

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 from distributed import Status
 
 from backhaul.dask.gone_through import Ending, Freed, Lived, go_through
+from backhaul.dask.kept_tasks import KeptTasks, TasksBehind, known_task
 from backhaul.dask.performing import send
 from backhaul.dask.plain_events import is_plain, nobody_looks_on
 from backhaul.dask.plain_steps import threads_suffice
@@ -46,7 +47,6 @@ _WORKED_OFF: Final = 64
 _BEHIND: Final = ("tasks", "log", "stimulus_log")
 
 _SLOTS: Final[dict[str, Any]] = {name: WorkerStateMachine.__dict__[name] for name in _BEHIND}
-_tasks_of: Final = _SLOTS["tasks"].__get__
 
 
 class Ended(Protocol):
@@ -87,6 +87,8 @@ class Backlog:
         self._is_running = is_running
         self._kind: Any = type(state)
         self._behind = _behind_class(self._kind, self)
+        #: Who has kept these looks at them, too
+        self._tasks = state.tasks = KeptTasks(state.tasks, self.work_off)
         #: By number, in the order in which they came
         self._noted: dict[int, Lived | Freed] = {}
         self._count = 0
@@ -190,7 +192,7 @@ class Backlog:
         return (
             self._may_note_more()
             and key not in self._lived
-            and key not in _tasks_of(self._state)
+            and known_task(self._state, key) is None
             and not message["actor"]
             and not message["annotations"]
             and not message["resource_restrictions"]
@@ -227,7 +229,7 @@ class Backlog:
         if len(who_has) != len(message["nbytes"]):
             return None
         found: list[Lived] = []
-        tasks, address = _tasks_of(self._state), self._state.address
+        state, address = self._state, self._state.address
         for key in message["nbytes"]:
             holders = who_has.get(key, ())
             lived = self._lived.get(key)
@@ -236,7 +238,7 @@ class Backlog:
                     return None
                 found.append(lived)
                 continue
-            task_state = tasks.get(key)
+            task_state = known_task(state, key)
             if (
                 task_state is None
                 or task_state.state != "memory"
@@ -289,7 +291,7 @@ class Backlog:
 
     def _add(self, noted: Lived | Freed) -> int:
         if not self._noted:
-            self._state.__class__ = self._behind
+            self._become(self._behind, TasksBehind)
         self._count = number = self._count + 1
         self._noted[number] = noted
         return number
@@ -314,7 +316,11 @@ class Backlog:
         if len(noted) > _NOTED_MAX:
             self.work_off(_WORKED_OFF)
         elif not noted:
-            self._state.__class__ = self._kind
+            self._become(self._kind, KeptTasks)
+
+    def _become(self, kind: Any, of_tasks: type[KeptTasks]) -> None:
+        self._state.__class__ = kind
+        self._tasks.__class__ = of_tasks
 
     # Called by any thread
 
@@ -331,7 +337,7 @@ class Backlog:
             if not noted:
                 return
             state = self._state
-            state.__class__ = self._kind
+            self._become(self._kind, KeptTasks)
             if most is None:
                 chosen: Sequence[Any] = tuple(noted.values())
                 noted.clear()
@@ -345,7 +351,7 @@ class Backlog:
                         del self._lived[each.key]
             go_through(state, chosen)
             if noted:
-                state.__class__ = self._behind
+                self._become(self._behind, TasksBehind)
 
 
 def backlog_for(worker: Worker, line: Line) -> Backlog | None:

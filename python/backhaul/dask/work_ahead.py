@@ -29,8 +29,9 @@ from backhaul.dask.backlog import backlog_for
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import switched_on
 from backhaul.dask.foretold import Announced, Foretold
+from backhaul.dask.kept_tasks import known_task
 from backhaul.dask.ordinary_tasks import is_ordinary
-from backhaul.dask.private import Worker, WorkerStateMachine
+from backhaul.dask.private import Worker
 from backhaul.dask.runs import Line
 from backhaul.dask.shared_stream import SharedBatchedSend
 
@@ -53,7 +54,6 @@ _FREED_MAX: Final = 256
 _MISSING: Final = object()
 
 #: Whatever the state machine has yet to go through
-_tasks_of: Final = WorkerStateMachine.__dict__["tasks"].__get__
 
 
 class WorkAhead:
@@ -307,7 +307,7 @@ class WorkAhead:
             if (
                 not line.may_foretell()
                 or key in line.foretold
-                or key in _tasks_of(worker.state)
+                or known_task(worker.state, key) is not None
                 or message["actor"]
                 or message["resource_restrictions"]
             ):
@@ -458,9 +458,9 @@ class WorkAhead:
                 for message in _messages(batch)
                 if message.get("op") == "compute-task"
             }
-            tasks = _tasks_of(self._worker.state)
+            state = self._worker.state
             for key, item in list(foretold.items()):
-                if key not in waiting and key not in tasks:
+                if key not in waiting and known_task(state, key) is None:
                     self._line.forget(key)
                     item.disown()
 

@@ -113,6 +113,26 @@ def test_who_looks_sees_all_and_who_counts_has_counted(eventually: Eventually) -
     quiet(run)()
 
 
+def test_who_has_kept_the_tasks_sees_all(eventually: Eventually) -> None:
+    @quiet
+    async def run(client: Client, worker: Worker) -> None:
+        futures = await noted(client, worker, 20)
+        kept = worker.state.tasks
+        for look in (
+            lambda key: kept[key].state,
+            lambda key: kept.get(key).state,  # type: ignore[union-attr]
+            lambda key: dict(kept)[key].state,
+            lambda key: {ts.key: ts.state for ts in kept.values()}[key],
+        ):
+            futures = await noted(client, worker, 20)
+            assert backlog_of(worker).has_noted()
+            assert look(futures[-1].key) == "memory"
+            assert not backlog_of(worker).has_noted()
+            assert kept is worker.state.tasks
+
+    run()
+
+
 def test_what_is_freed_before_anybody_looks_is_gone_from_data_at_once(
     eventually: Eventually,
 ) -> None:

@@ -1,0 +1,91 @@
+"""``WorkerState.tasks`` as one dictionary that is up to date for whoever kept it.
+
+While there is a backlog (`backhaul.dask.backlog`), Dask's dictionary lacks what is noted. Who asks
+the state machine for its tasks has that worked off; who has kept the dictionary asks nobody. So the
+dictionary itself is of a class that has it worked off, while there is any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from backhaul.dask.private import WorkerStateMachine
+
+__all__ = ["KeptTasks", "TasksBehind", "known_task"]
+
+_tasks_of: Final = WorkerStateMachine.__dict__["tasks"].__get__
+
+#: All of a dictionary that reads or changes it
+_METHODS: Final = (
+    "__contains__",
+    "__delitem__",
+    "__eq__",
+    "__getitem__",
+    "__ior__",
+    "__iter__",
+    "__len__",
+    "__ne__",
+    "__or__",
+    "__repr__",
+    "__reversed__",
+    "__ror__",
+    "__setitem__",
+    "clear",
+    "copy",
+    "get",
+    "items",
+    "keys",
+    "pop",
+    "popitem",
+    "setdefault",
+    "update",
+    "values",
+)
+
+
+class KeptTasks(dict[Any, Any]):
+    """Tasks of a state machine, as Dask has them.
+
+    Parameters
+    ----------
+    own : dict
+        The tasks that there are.
+    work_off : callable
+        Has the state machine go through what it has yet to go through.
+    """
+
+    __slots__ = ("work_off",)
+
+    def __init__(self, own: dict[Any, Any], work_off: Callable[[], None]) -> None:
+        super().__init__(own)
+        self.work_off = work_off
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return dict, (dict(self),)
+
+
+def known_task(state: WorkerStateMachine, key: Any) -> Any:
+    """Give a task, or None, as a state machine has it: nothing is worked off."""
+    return dict.get(_tasks_of(state), key)
+
+
+class TasksBehind(KeptTasks):
+    """`KeptTasks` while some are missing: whoever looks has them worked off."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _caught_up(name: str) -> Any:
+    own = getattr(dict, name)
+
+    def method(self: TasksBehind, *args: Any, **kwargs: Any) -> Any:
+        self.work_off()
+        return own(self, *args, **kwargs)
+
+    return method
+
+
+for _name in _METHODS:
+    setattr(TasksBehind, _name, _caught_up(_name))

@@ -200,6 +200,22 @@ async def test_who_keeps_the_tasks_from_before_sees_all_of_them() -> None:
 
 
 @gen_test()
+async def test_what_is_kept_of_a_task_goes_with_it() -> None:
+    async with cluster() as (c, s, core, _):
+        future = c.submit(inc, 1)
+        key = future.key
+        await wait(future)
+        await c.set_metadata(key, "said")
+        assert await c.get_metadata(key) == "said"
+        assert core.is_active, core.escapes
+        del future
+        while key in s.tasks:
+            await asyncio.sleep(0.001)
+        assert await c.get_metadata(key, None) is None
+        assert core.is_active, core.escapes
+
+
+@gen_test()
 async def test_what_somebody_keeps_is_dasks_after_an_escape() -> None:
     async with cluster() as (c, s, core, _):
         futures = c.map(slowinc, range(40), delay=0.005)

@@ -140,6 +140,7 @@ class Guards:
             return live.who_has(keys)
 
         guarded.get_who_has = get_who_has
+        guarded.task_metadata = self._metadata()
         guarded.replicated_tasks = self._replicated_tasks(guarded.replicated_tasks)
         guarded.request_remove_replicas = self._remove_replicas()
         guarded.add_plugin = self._add_plugin()
@@ -158,6 +159,10 @@ class Guards:
     def computations(self) -> Any:
         """Give the computations, which are not in the core."""
         return raw_reader(SchedulerState, "computations")(self._live.scheduler)
+
+    def metadata(self) -> Any:
+        """Give what is kept by the keys of tasks, which is not in the core."""
+        return raw_reader(SchedulerState, "task_metadata")(self._live.scheduler)
 
     def release(self) -> None:
         """Give all of them their own classes back."""
@@ -219,6 +224,17 @@ class Guards:
             return touched.__get__(self) if live.replicas is None else live.replicas
 
         return self._property("replicated_tasks", read, touched.fset)
+
+    def _metadata(self) -> property:
+        live = self._live
+
+        def read(_: Any) -> Any:
+            # What was kept of a task goes with it.
+            live.forget_gone()
+            return self.metadata()
+
+        touched = self._touch(SchedulerState, "task_metadata")
+        return self._property("task_metadata", read, touched.fset)
 
     def _remove_replicas(self) -> Any:
         live = self._live

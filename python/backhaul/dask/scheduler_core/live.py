@@ -415,7 +415,10 @@ class LiveCore:
     def forget_gone(self) -> None:
         """Let go of what the core has forgotten."""
         core = self.core
+        metadata = self._guards.metadata()
         for text in core.take_forgotten():
+            if metadata:
+                metadata.pop(self.texts.key(text), None)
             self.tasks.forget(text)
             # The engine may have forgotten it before there was another.
             if self.streams is not None and core.has_task(text):

@@ -118,12 +118,13 @@ def test_who_has_kept_the_tasks_sees_all(eventually: Eventually) -> None:
     async def run(client: Client, worker: Worker) -> None:
         futures = await noted(client, worker, 20)
         kept = worker.state.tasks
-        for look in (
+        looks: tuple[Callable[[Any], str], ...] = (
             lambda key: kept[key].state,
-            lambda key: kept.get(key).state,  # type: ignore[union-attr]
+            lambda key: (kept.get(key) or kept[key]).state,
             lambda key: dict(kept)[key].state,
             lambda key: {ts.key: ts.state for ts in kept.values()}[key],
-        ):
+        )
+        for look in looks:
             futures = await noted(client, worker, 20)
             assert backlog_of(worker).has_noted()
             assert look(futures[-1].key) == "memory"

@@ -61,7 +61,9 @@ def steps() -> Iterator[Step]:
     Step
         To be run whatever became of the one before it.
     """
-    real = (("BACKHAUL_CUDA_DRIVER", "real"),)
+    libucp = BUNDLE / "ucx/lib/libucp.so"
+    ucx = (("BACKHAUL_LIBUCP", str(libucp)), ("UCX_MODULE_DIR", str(libucp.parent / "ucx")))
+    real = (("BACKHAUL_CUDA_DRIVER", "real"), *(ucx if libucp.exists() else ()))
     pytest = [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
     backhaul = str(VENV / "bin/backhaul")
     yield Step("doctor", [backhaul, "doctor"], 60)
@@ -70,6 +72,7 @@ def steps() -> Iterator[Step]:
     library = BUNDLE / "bin/cuda-lib"
     yield Step("crates/cuda (Rust)", [str(library)], 30, real, library)
     files = ["tests/native/test_device.py", "tests/native/test_device_interfaces.py"]
+    files.append("tests/native/test_ucx_gpus.py")
     yield Step("device memory (Python)", [*pytest, *files], 100, real)
     files = ["tests/ucp/test_device.py", "tests/dask/test_device_frames.py"]
     yield Step("UCX-Py's API, Dask", [*pytest, *files], 120, real)

@@ -15,7 +15,8 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 /// A context is current on this thread; the one before it is again when this is dropped
-pub(crate) struct Current<'d> {
+#[must_use]
+pub struct Current<'d> {
     driver: &'d Driver,
 }
 

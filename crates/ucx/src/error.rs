@@ -134,6 +134,19 @@ pub enum UcxError {
     /// It was, and has refused
     #[error("UCX cannot be started: {0}")]
     Failed(#[from] Failed),
+    /// The carrier ucx-cuda was asked for, and moves no memory of devices here
+    #[error(
+        "carrier ucx-cuda: {} (libucp's module for CUDA has to be there and find the driver, and \
+         UCX_TLS to allow cuda_copy)",
+        path.as_ref().map_or_else(
+            || "the lane ucx is not in use".to_owned(),
+            |path| format!("{} moves no memory of GPUs here", path.display())
+        )
+    )]
+    NoCuda {
+        /// The file of libucp, if it is loaded
+        path: Option<PathBuf>,
+    },
 }
 
 /// Names the call in an error

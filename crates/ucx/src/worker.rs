@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::abi::{
-    BUSY, CONTEXT_FEATURES, CONTEXT_NAME, ContextParams, FEATURE_AM, FEATURE_WAKEUP,
-    HANDLER_ARGUMENT, HANDLER_CALLBACK, HANDLER_ID, Handle, HandlerParam, THREAD_MODE_SERIALIZED,
-    WORKER_FLAGS, WORKER_IGNORE_LEAKS, WORKER_THREAD_MODE, WorkerParams,
+    ATTRIBUTES_MEMORY_TYPES, BUSY, CONTEXT_FEATURES, CONTEXT_NAME, ContextAttributes,
+    ContextParams, FEATURE_AM, FEATURE_WAKEUP, HANDLER_ARGUMENT, HANDLER_CALLBACK, HANDLER_ID,
+    Handle, HandlerParam, MEMORY_CUDA, THREAD_MODE_SERIALIZED, WORKER_FLAGS, WORKER_IGNORE_LEAKS,
+    WORKER_THREAD_MODE, WorkerParams,
 };
 use crate::api::Api;
 use crate::endpoint::Endpoint;
@@ -45,6 +46,8 @@ pub(crate) struct Core {
     context: Handle,
     worker: Handle,
     address: Vec<u8>,
+    /// A bit for each type of memory that the context's transports take
+    memory_types: u64,
     event_fd: c_int,
     /// What libucp calls us with; freed behind the worker
     entry: *mut Entry,
@@ -92,6 +95,7 @@ impl Worker {
             context,
             worker,
             address: Vec::new(),
+            memory_types: 0,
             event_fd: -1,
             entry: null_mut(),
             calls: Mutex::default(),
@@ -101,6 +105,7 @@ impl Worker {
             connected_at: Mutex::default(),
         };
         core.address = core.read_address()?;
+        core.memory_types = core.read_memory_types()?;
         core.event_fd = core.read_event_fd()?;
         let mut entry = null_mut();
         let core = Arc::new_cyclic(|weak| {
@@ -127,6 +132,14 @@ impl Worker {
     #[must_use]
     pub fn address(&self) -> &[u8] {
         &self.core.address
+    }
+
+    /// Whether its transports take memory of NVIDIA's devices
+    ///
+    /// That is so where libucp has its module for CUDA, which found a driver, and `UCX_TLS` allows it.
+    #[must_use]
+    pub fn takes_cuda(&self) -> bool {
+        self.core.memory_types & (1 << MEMORY_CUDA) != 0
     }
 
     /// Moves on what can be moved, returning whether that was anything
@@ -265,6 +278,15 @@ impl Core {
         // SAFETY: what the worker gave, once.
         unsafe { (self.api().worker_release_address)(self.worker, address) };
         Ok(copy)
+    }
+
+    fn read_memory_types(&self) -> Result<u64, Failed> {
+        let mut attributes = ContextAttributes::zeroed();
+        attributes.field_mask = ATTRIBUTES_MEMORY_TYPES;
+        // SAFETY: a context that is ours, and a place of the size of the newest version.
+        let status = unsafe { (self.api().query)(self.context, &raw mut attributes) };
+        check("ucp_context_query", status)?;
+        Ok(attributes.memory_types)
     }
 
     fn read_event_fd(&self) -> Result<c_int, Failed> {

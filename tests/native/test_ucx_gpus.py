@@ -38,7 +38,7 @@ assert on_host == DATA
 frame, head = endpoint.recv_frames().wait(100.0)
 assert isinstance(frame, backhaul.DeviceBuffer) and bytes(head) == b"head"
 endpoint.send(frame).wait(100.0)
-assert endpoint.statistics()["received_device_bytes"] == 3 * len(DATA)
+assert endpoint.statistics()["received_device_bytes"] == 2 * len(DATA)
 """
 
 _SENDER = """

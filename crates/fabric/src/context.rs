@@ -246,13 +246,12 @@ impl Core {
     /// Checks that libucp moves memory of devices here, which was asked for by name
     fn check_ucx_cuda(&self) -> Result<(), ContextError> {
         Driver::get()?;
-        match self.takes_ucx_cuda() {
-            true => Ok(()),
-            false => Err(UcxError::NoCuda {
-                path: library::loaded().map(|library| library.path().to_owned()),
-            }
-            .into()),
+        if self.takes_ucx_cuda() {
+            return Ok(());
         }
+        let library = library::loaded().filter(|_| lock(&self.ucx).is_some());
+        let path = library.map(|library| library.path().to_owned());
+        Err(UcxError::NoCuda { path }.into())
     }
 
     /// Whether there is a worker of UCX that moves memory of devices

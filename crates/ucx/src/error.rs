@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::abi::RawStatus;
 use crate::library::{self, Version};
+use crate::worker;
 
 /// libucp cannot be used in this process
 #[derive(Clone, Debug, Error)]
@@ -136,12 +137,13 @@ pub enum UcxError {
     Failed(#[from] Failed),
     /// The carrier ucx-cuda was asked for, and moves no memory of devices here
     #[error(
-        "carrier ucx-cuda: {} (libucp's module for CUDA has to be there and find the driver, and \
-         UCX_TLS to allow cuda_copy)",
+        "carrier ucx-cuda: {} (it has to be of {} or later, with its \
+         module for CUDA, which has to find the driver, and UCX_TLS to allow cuda_copy)",
         path.as_ref().map_or_else(
             || "the lane ucx is not in use".to_owned(),
             |path| format!("{} moves no memory of GPUs here", path.display())
-        )
+        ),
+        worker::CUDA_VERSION_MIN
     )]
     NoCuda {
         /// The file of libucp, if it is loaded

@@ -21,7 +21,7 @@ use crate::abi::{
 use crate::api::Api;
 use crate::endpoint::Endpoint;
 use crate::error::{Failed, Status, check};
-use crate::library::{Library, VERSION_MIN};
+use crate::library::{Library, VERSION_MIN, Version};
 use crate::message::{Entry, Receiver, on_message};
 use crate::operation::is_in_callback;
 
@@ -136,10 +136,12 @@ impl Worker {
 
     /// Whether its transports take memory of NVIDIA's devices
     ///
-    /// That is so where libucp has its module for CUDA, which found a driver, and `UCX_TLS` allows it.
+    /// That is so where libucp is of [`CUDA_VERSION_MIN`] or later and has its module for CUDA, which
+    /// found a driver, and `UCX_TLS` allows it.
     #[must_use]
     pub fn takes_cuda(&self) -> bool {
-        self.core.memory_types & (1 << MEMORY_CUDA) != 0
+        let is_known = self.core.memory_types & (1 << MEMORY_CUDA) != 0;
+        is_known && self.core.library.version() >= CUDA_VERSION_MIN
     }
 
     /// Moves on what can be moved, returning whether that was anything
@@ -411,6 +413,15 @@ fn make_worker(library: &Library, context: Handle) -> Result<Handle, Failed> {
     }
     Err(NO_WORKER)
 }
+
+/// The oldest version that is trusted with memory of devices
+///
+/// 1.18 and 1.19 crash when a peer dies that was offered some, in one of six tries over posix: they take
+/// back its registration from a cache that they have not (`ucp_memh_invalidate`).
+pub const CUDA_VERSION_MIN: Version = Version {
+    major: 1,
+    minor: 21,
+};
 
 /// Without these, shared memory is not used where a dead peer is to be noticed
 const SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 2] = [

@@ -290,6 +290,7 @@ impl Hub {
         if self.is_armed.load(Ordering::SeqCst) {
             return;
         }
+        let _current = self.devices.enter();
         let mut is_armed = false;
         for _ in 0..ARM_ATTEMPTS {
             self.progress_some();

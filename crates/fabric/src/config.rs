@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::experiments::Experiments;
 use crate::memory::DeviceAllocator;
-use crate::tls::{Tls, TlsError};
+use crate::tls::{Tls, TlsError, TlsHelpers};
 
 /// Settings of a [`Context`](crate::Context)
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct Config {
     /// How connections are encrypted where nothing else is said for them: all listeners ask for it
     /// then, and so does who connects. Without it nothing is encrypted.
     pub tls: Option<Tls>,
+    /// Whether other threads write to the sockets of encrypted connections, while one encrypts
+    pub tls_helpers: TlsHelpers,
     /// What concerns UCX, once it is to be used
     pub ucx: UcxConfig,
     /// Carriers that may move the payload of accepted messages beside the lane. Without any, all
@@ -184,6 +186,7 @@ impl Default for Config {
         Self {
             lanes: LaneKind::DEFAULT.to_vec(),
             tls: None,
+            tls_helpers: TlsHelpers::Auto,
             ucx: UcxConfig::default(),
             carriers: CarrierKind::DEFAULT.to_vec(),
             limits: Limits::default(),

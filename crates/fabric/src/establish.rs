@@ -55,7 +55,10 @@ fn try_establish(core: &Arc<Core>, established: Established) -> io::Result<Endpo
         LaneResources::Socket => Made {
             lane: match session {
                 None => Box::new(TcpLane::new(Arc::clone(&socket))),
-                Some(session) => Box::new(TlsLane::new(Arc::clone(&socket), session)),
+                Some(session) => {
+                    let helpers = core.config.tls_helpers;
+                    Box::new(TlsLane::new(Arc::clone(&socket), session, helpers))
+                }
             },
             doorbell: None,
             carriers: Carriers::default(),

@@ -86,7 +86,7 @@ pub use memory::{
 pub use request::Request;
 pub use runtime::LoopWatch;
 pub use statistics::EndpointStatistics;
-pub use tls::{Pem, Tls, TlsError, TlsFailure, TlsInfo, TlsOptions, TlsVersion};
+pub use tls::{Pem, Tls, TlsError, TlsFailure, TlsHelpers, TlsInfo, TlsOptions, TlsVersion};
 pub use trust::Trust;
 
 /// The seams of the fabric: what a lane, a carrier or a driver from outside is made of
@@ -112,6 +112,6 @@ pub mod fuzzing {
     pub use crate::address::read_address;
     pub use crate::bootstrap::take_offer;
     pub use crate::carrier::{CudaPackets, LeasePackets};
-    pub use crate::tls::{TlsBeliefs, TlsSession, tls_with_short_keys};
+    pub use crate::tls::{TlsBeliefs, TlsSession, tls_buffers_helped, tls_with_short_keys};
     pub use crate::ucx::UcxMessages;
 }

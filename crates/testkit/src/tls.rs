@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use backhaul::{Config, LaneKind, Pem, Tls, TlsOptions};
+use backhaul::{Config, LaneKind, Pem, Tls, TlsHelpers, TlsOptions};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
     PublicKeyData, SigningKey,
@@ -124,6 +124,12 @@ pub fn configure(config: &mut Config) {
     });
     config.lanes = vec![LaneKind::Tls];
     config.tls = Some(side.clone());
+}
+
+/// The same, with the work of each connection shared with another thread, be it little
+pub fn configure_helped(config: &mut Config) {
+    configure(config);
+    config.tls_helpers = TlsHelpers::Forced;
 }
 
 /// What a peer program finds in its environment, to be of the same authority

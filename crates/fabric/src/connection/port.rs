@@ -491,6 +491,7 @@ impl Port {
         let Some(lane) = &mut self.lane else {
             return 0;
         };
+        self.link.offer_at_least(lane.write_bytes());
         let mut slices: SmallVec<[IoSlice<'_>; 16]> = SmallVec::new();
         self.link.write_slices(&mut slices);
         if slices.is_empty() {

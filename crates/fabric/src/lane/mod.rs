@@ -48,6 +48,11 @@ pub trait Lane: Send {
     /// Whether a write of that many bytes would take them all; `false` if that is not known
     fn has_room(&mut self, bytes: usize) -> bool;
 
+    /// How many bytes it can do something with at once, where that is more than usual
+    fn write_bytes(&self) -> usize {
+        0
+    }
+
     /// Whether a read may find something, as far as that is known without asking the system
     fn may_have_news(&self) -> bool;
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use backhaul_proto::LaneKind;
 
 use super::{Farewell, Lane, LaneError, LaneTraits, Moved, heard_by_kernel};
-use crate::tls::{Arrived, Session};
+use crate::tls::{Arrived, Session, TlsHelpers};
 
 /// The first socket carries the frames too, in records
 pub(crate) struct TlsLane {
@@ -19,7 +19,12 @@ pub(crate) struct TlsLane {
 
 impl TlsLane {
     /// A lane over a connected socket that does not block, on which hands are shaken
-    pub(crate) fn new(socket: Arc<TcpStream>, session: Box<Session>) -> Self {
+    pub(crate) fn new(
+        socket: Arc<TcpStream>,
+        mut session: Box<Session>,
+        helpers: TlsHelpers,
+    ) -> Self {
+        session.share(&socket, helpers);
         Self { socket, session }
     }
 }
@@ -52,6 +57,10 @@ impl Lane for TlsLane {
 
     fn has_room(&mut self, _bytes: usize) -> bool {
         false
+    }
+
+    fn write_bytes(&self) -> usize {
+        self.session.write_bytes()
     }
 
     fn may_have_news(&self) -> bool {

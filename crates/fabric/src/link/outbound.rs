@@ -21,6 +21,8 @@ pub(super) struct Outbound {
     bytes: usize,
     /// What the protocol wants to know before it goes on
     giving: Option<Give>,
+    /// Bytes that the lane is to be offered at once, where that is more than usual
+    wanted_bytes: usize,
 }
 
 struct OutgoingFrame {
@@ -118,6 +120,11 @@ impl<S, R> Link<S, R> {
         self.core.given(given);
     }
 
+    /// Has the lane offered so many bytes at once from now on, if that is more than usual
+    pub fn offer_at_least(&mut self, bytes: usize) {
+        self.outbound.wanted_bytes = bytes;
+    }
+
     /// Collects what the lane is to take next
     pub fn write_slices<'a>(&'a mut self, slices: &mut SmallVec<[IoSlice<'a>; 16]>) {
         self.refill();
@@ -155,7 +162,7 @@ impl<S, R> Link<S, R> {
         // At the end the sends are gone, though the protocol still has frames of them.
         while self.is_open()
             && self.outbound.giving.is_none()
-            && self.outbound.bytes < WRITE_BYTES_MAX
+            && self.outbound.bytes < self.outbound.wanted_bytes.max(WRITE_BYTES_MAX)
             && self.outbound.frames.len() < FRAMES_MAX
         {
             match self.core.poll_transmit() {
@@ -243,7 +250,8 @@ fn to_usize(bytes: u64) -> usize {
     usize::try_from(bytes).expect("ranges lie within segments in memory")
 }
 
-/// Bytes taken from the protocol ahead of the lane, and at most offered to it at once
+/// Bytes taken from the protocol ahead of the lane, and at most offered to it at once, unless the lane
+/// wants more
 const WRITE_BYTES_MAX: usize = 256 << 10;
 
 /// Frames taken from the protocol ahead of the lane

@@ -1,6 +1,10 @@
 //! Memory for records on their way, shared by all sessions of a process: most have nothing on the way.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use backhaul_sys::forks::PerProcess;
+
+use crate::runtime::lock;
 
 /// Bytes of a record or of many, some of which have been dealt with
 pub(super) struct Buffer {
@@ -10,7 +14,7 @@ pub(super) struct Buffer {
 }
 
 /// Buffers that wait to be used
-static SPARE: Mutex<Vec<Box<[u8]>>> = Mutex::new(Vec::new());
+static SPARE: PerProcess<Mutex<Vec<Box<[u8]>>>> = PerProcess::new();
 
 impl Buffer {
     /// An empty one, without memory until there is something to hold
@@ -47,7 +51,7 @@ impl Buffer {
     /// Room behind what is in it: as much as can be had
     pub(super) fn room(&mut self) -> &mut [u8] {
         if self.bytes.is_empty() {
-            let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let spare = lock(SPARE.value()).pop();
             self.bytes = spare.unwrap_or_else(|| vec![0; BUFFER_BYTES].into_boxed_slice());
         }
         // What is left of a buffer that was full is little: a record that has not come completely.
@@ -84,7 +88,7 @@ impl Buffer {
         if bytes.len() != BUFFER_BYTES {
             return;
         }
-        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spare = lock(SPARE.value());
         if spare.len() < SPARE_MAX {
             spare.push(bytes);
         }

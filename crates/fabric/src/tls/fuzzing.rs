@@ -14,12 +14,12 @@ use rustls::{CipherSuiteCommon, SupportedCipherSuite, Tls12CipherSuite, Tls13Cip
 use super::certificate::{self, Certificate};
 use super::session::{Arrived, Session};
 use super::trust::Trust;
-use super::{AUTHORITIES, Pem, Tls, TlsError, TlsFailure, TlsOptions};
+use super::{AUTHORITIES, Pem, Tls, TlsError, TlsFailure, TlsHelpers, TlsOptions};
 
 /// One end of an encrypted connection over a socket that does not block
 pub struct TlsSession {
     session: Session,
-    socket: TcpStream,
+    socket: Arc<TcpStream>,
 }
 
 /// Whose certificates are believed
@@ -68,6 +68,7 @@ impl TlsSession {
     /// None that a test has: settings that cannot be used.
     pub fn connect(tls: &Tls, socket: TcpStream) -> Result<Self, TlsFailure> {
         let session = Session::connect(tls, IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+        let socket = Arc::new(socket);
         Ok(Self { session, socket })
     }
 
@@ -78,7 +79,13 @@ impl TlsSession {
     /// If the settings have no certificate.
     pub fn accept(tls: &Tls, socket: TcpStream) -> io::Result<Self> {
         let session = Session::accept(tls)?;
+        let socket = Arc::new(socket);
         Ok(Self { session, socket })
+    }
+
+    /// Has other threads write from now on, as `helpers` says
+    pub fn share(&mut self, helpers: TlsHelpers) {
+        self.session.share(&self.socket, helpers);
     }
 
     /// Goes on with the handshake; whether it is over

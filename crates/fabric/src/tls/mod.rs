@@ -9,9 +9,12 @@ mod certificate;
 mod ciphers;
 mod error;
 mod fuzzing;
+mod helpers;
+mod outlet;
 mod pem;
 mod records;
 mod session;
+mod sharing;
 mod trust;
 
 use std::fmt;
@@ -28,8 +31,10 @@ use self::trust::Trust;
 
 pub use self::error::{TlsError, TlsFailure};
 pub use self::fuzzing::{TlsBeliefs, TlsSession, tls_with_short_keys};
+pub use self::helpers::tls_buffers_helped;
 pub use self::pem::Pem;
 pub(crate) use self::session::{Arrived, Session};
+pub use self::sharing::TlsHelpers;
 
 /// What a side needs to encrypt: whom it believes, and who it is
 #[derive(Clone, Debug)]

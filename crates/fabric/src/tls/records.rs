@@ -29,6 +29,8 @@ pub(super) enum Step {
 /// Bytes to encrypt
 pub(super) struct Writing<'a> {
     pub(super) parts: &'a [IoSlice<'a>],
+    /// Bytes at the beginning that are encrypted already
+    pub(super) skipped: usize,
     pub(super) taken: usize,
 }
 
@@ -152,8 +154,11 @@ impl Writing<'_> {
     ) -> Result<(), TlsFailure> {
         GATHERED.with_borrow_mut(|gathered| {
             gathered.clear();
+            let mut skipped = self.skipped;
             for part in self.parts {
-                let mut part = &part[..];
+                let now = skipped.min(part.len());
+                skipped -= now;
+                let mut part = &part[now..];
                 while !part.is_empty() {
                     if gathered.is_empty() && part.len() >= RECORD_BYTES {
                         let records = (part.len() / RECORD_BYTES).min(records_of(outgoing));

@@ -14,8 +14,10 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::{CommonState, ProtocolVersion};
 
 use super::buffer::Buffer;
+use super::outlet::write_all;
 use super::records::{Step, Writing, queue_end, step};
-use super::{Tls, TlsError, TlsFailure, TlsInfo, TlsVersion, ciphers};
+use super::sharing::Sharing;
+use super::{Tls, TlsError, TlsFailure, TlsHelpers, TlsInfo, TlsVersion, ciphers};
 
 /// One end of an encrypted connection
 pub(crate) struct Session {
@@ -30,6 +32,8 @@ pub(crate) struct Session {
     plain_taken: usize,
     /// Bytes whose records went into `outgoing`, and that no write has returned
     uncounted: usize,
+    /// What other threads do for it, once hands are shaken
+    sharing: Option<Box<Sharing>>,
     /// The last read of the socket left nothing there
     is_drained: bool,
     /// Nothing more comes
@@ -88,6 +92,7 @@ impl Session {
             plain: Vec::new(),
             plain_taken: 0,
             uncounted: 0,
+            sharing: None,
             is_drained: false,
             is_ended: false,
             is_end_told: false,
@@ -95,6 +100,13 @@ impl Session {
             is_broken: false,
             failed: None,
         }
+    }
+
+    /// Has other threads write from now on while this one encrypts, as `helpers` says
+    ///
+    /// The socket is the one that all later calls have.
+    pub(crate) fn share(&mut self, socket: &Arc<TcpStream>, helpers: TlsHelpers) {
+        self.sharing = Sharing::new(socket, helpers).map(Box::new);
     }
 
     /// Goes on with the handshake; `true` once bytes can be exchanged
@@ -182,7 +194,7 @@ impl Session {
             }
         }
         // What finds no room goes out with the next write, which meets the error again if there is one.
-        if self.uncounted == 0 {
+        if self.uncounted == 0 && self.sealed_bytes() == 0 {
             let _ = self.is_flushed(socket);
         }
         Ok(match targets.filled {
@@ -206,28 +218,88 @@ impl Session {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         if self.uncounted == 0 {
-            let mut writing = Writing { parts, taken: 0 };
-            loop {
-                match self.step_keeping(Some(&mut writing)) {
-                    Ok(Step::Taken) => {}
-                    Ok(Step::Ready) => break,
-                    Ok(Step::Ended) if !self.is_ended => self.is_ended = true,
-                    Ok(Step::Ended | Step::Starved) => {
-                        return Err(io::ErrorKind::NotConnected.into());
-                    }
-                    Err(failure) => {
-                        // What came before may still be read, and then it is the reason, not an end.
-                        self.failed = Some(failure.clone());
-                        return Err(self.fail(socket, failure));
-                    }
-                }
+            let offered = parts.iter().map(|part| part.len()).sum();
+            let sharing = self.sharing.as_ref();
+            if sharing.is_some_and(|sharing| sharing.takes_writes(offered)) {
+                return self.write_shared(socket, parts, offered);
             }
-            self.uncounted = writing.taken;
+            self.uncounted = self.seal(socket, parts, 0)?;
         }
         if !self.is_flushed(socket)? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        Ok(std::mem::take(&mut self.uncounted))
+        let written = std::mem::take(&mut self.uncounted);
+        if let Some(sharing) = &mut self.sharing {
+            sharing.handle_written(written);
+        }
+        Ok(written)
+    }
+
+    /// How many bytes are worth offering for one write, where that is more than usual
+    pub(crate) fn write_bytes(&self) -> usize {
+        self.sharing
+            .as_ref()
+            .map_or(0, |sharing| sharing.write_bytes())
+    }
+
+    /// Encrypts what there is room for, and returns what is out, while the rest is written
+    fn write_shared(
+        &mut self,
+        socket: &TcpStream,
+        parts: &[IoSlice<'_>],
+        offered: usize,
+    ) -> io::Result<usize> {
+        while let Some(sharing) = &self.sharing
+            && sharing.has_room()
+            && sharing.sealed_bytes() < offered
+        {
+            let bytes = self.seal(socket, parts, sharing.sealed_bytes())?;
+            let records = std::mem::replace(&mut self.outgoing, Buffer::new());
+            if let Some(sharing) = &mut self.sharing {
+                sharing.push(records, bytes);
+            }
+        }
+        match &mut self.sharing {
+            Some(sharing) => sharing.flush_oldest(),
+            None => Ok(0),
+        }
+    }
+
+    /// Makes records of what is offered behind the first `skipped` bytes, as far as there is room,
+    /// returning how many bytes are in them
+    fn seal(
+        &mut self,
+        socket: &TcpStream,
+        parts: &[IoSlice<'_>],
+        skipped: usize,
+    ) -> io::Result<usize> {
+        let mut writing = Writing {
+            parts,
+            skipped,
+            taken: 0,
+        };
+        loop {
+            match self.step_keeping(Some(&mut writing)) {
+                Ok(Step::Taken) => {}
+                Ok(Step::Ready) => return Ok(writing.taken),
+                Ok(Step::Ended) if !self.is_ended => self.is_ended = true,
+                Ok(Step::Ended | Step::Starved) => {
+                    return Err(io::ErrorKind::NotConnected.into());
+                }
+                Err(failure) => {
+                    // What came before may still be read, and then it is the reason, not an end.
+                    self.failed = Some(failure.clone());
+                    return Err(self.fail(socket, failure));
+                }
+            }
+        }
+    }
+
+    /// Bytes that are encrypted and with a helper
+    fn sealed_bytes(&self) -> usize {
+        self.sharing
+            .as_ref()
+            .map_or(0, |sharing| sharing.sealed_bytes())
     }
 
     /// Says to the peer that nothing more comes, if there is room for it
@@ -348,17 +420,16 @@ impl Session {
     }
 
     /// Sends what lies in `outgoing`, returning whether all of it is out
-    fn is_flushed(&mut self, mut socket: &TcpStream) -> io::Result<bool> {
-        while !self.outgoing.is_empty() {
-            match socket.write(self.outgoing.filled()) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(bytes) => self.outgoing.drop_front(bytes),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+    fn is_flushed(&mut self, socket: &TcpStream) -> io::Result<bool> {
+        let flushed = match &mut self.sharing {
+            Some(sharing) => sharing.flush().map(drop),
+            None => Ok(()),
+        };
+        match flushed.and_then(|()| write_all(socket, &mut self.outgoing)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
         }
-        Ok(true)
     }
 
     /// Tells the peer, if there is room, and gives the error

@@ -77,7 +77,9 @@ class KeptSpec(Task):
         return self._load().__reduce_ex__(protocol)
 
 
-def keep(key: Any, kept: bytes, dependencies: Iterable[Any]) -> KeptSpec:
+def keep(
+    key: Any, kept: bytes, dependencies: Iterable[Any], *, is_producer: bool = False
+) -> KeptSpec:
     """Make a task of its pickle, without looking into it.
 
     Parameters
@@ -88,6 +90,8 @@ def keep(key: Any, kept: bytes, dependencies: Iterable[Any]) -> KeptSpec:
         The task, as ``Codec.encode_task`` of the native module wrote it.
     dependencies : iterable of key
         The keys that it refers to.
+    is_producer : bool
+        Whether it produces data, as Dask's order and its scheduler want to know.
 
     Returns
     -------
@@ -104,7 +108,7 @@ def keep(key: Any, kept: bytes, dependencies: Iterable[Any]) -> KeptSpec:
     spec: KeptSpec = object.__new__(KeptSpec)
     spec.key = key
     spec._dependencies = frozenset(dependencies)
-    spec._data_producer = False
+    spec._data_producer = is_producer
     spec._repr = kept  # type: ignore[assignment]
     return spec
 
@@ -133,8 +137,8 @@ def tasks_of(
         keys, graph.tasks(), strict=False
     ):
         if is_call:
-            task: Any = keep(key, pickled, [keys[number] for number in needs])
-            task._data_producer = is_producer
+            needed = [keys[number] for number in needs]
+            task: Any = keep(key, pickled, needed, is_producer=is_producer)
         else:
             task = pickle.loads(pickled)
         tasks[key] = task

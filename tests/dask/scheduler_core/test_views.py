@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 import pytest
+from dask._task_spec import DataNode, Task, TaskRef
 from dask.utils import key_split
 from distributed import Client, Scheduler, SchedulerPlugin, wait
 from distributed.diagnostics.progress import MultiProgress, Progress
@@ -213,6 +214,26 @@ async def test_what_is_kept_of_a_task_goes_with_it() -> None:
             await asyncio.sleep(0.001)
         assert await c.get_metadata(key, None) is None
         assert core.is_active, core.escapes
+
+
+@gen_test()
+async def test_who_produces_data_is_known_of_a_graph_that_came_as_bytes() -> None:
+    graph = {
+        "data": DataNode("data", 10),
+        "producer": Task("producer", inc, TaskRef("data"), _data_producer=True),
+        "user": Task("user", inc, TaskRef("producer")),
+    }
+    async with cluster() as (c, s, core, _):
+        future = c.get(graph, "user", sync=False)
+        other = c.submit(inc, future)
+        assert await other == 13
+        # While the graph is there that holds it, or not
+        data = {"data": True} if "data" in s.tasks else {}
+        for is_view in (True, False):
+            assert core.is_active == is_view, core.escapes
+            produces = {key: ts.run_spec.data_producer for key, ts in s.tasks.items()}
+            assert produces == {"producer": True, "user": False, other.key: False, **data}
+            core.escape("to compare")
 
 
 @gen_test()

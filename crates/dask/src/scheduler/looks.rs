@@ -171,6 +171,7 @@ impl SchedulerCore {
             "retries" => TaskValue::Number(i64::from(one.retries)),
             "suspicious" => TaskValue::Number(i64::from(one.suspicious)),
             "actor" => TaskValue::Flag(one.actor),
+            "data_producer" => TaskValue::Flag(one.data_producer),
             "queueable" => TaskValue::Flag(one.queueable),
             "has_lost_dependencies" => TaskValue::Flag(one.has_lost_dependencies),
             "dependencies" => keys(&one.dependencies),

@@ -33,8 +33,9 @@ class LivePayloads:
         """Give what a task runs."""
         found = self._live.specs.get(text)
         if found is None and payload:
-            # It was submitted to the engine.
-            found = submitted_task(self._live.texts.key(text), payload)
+            # It came as bytes, of which the core has read whether the task produces data.
+            is_producer = bool(self._live.core.task_value(text, "data_producer"))
+            found = submitted_task(self._live.texts.key(text), payload, is_producer=is_producer)
         return None if found is None else found[0]
 
     def annotations(self, text: str, payload: bytes) -> dict[str, Any]:

@@ -359,7 +359,9 @@ def spec_payload(task: Any, span_id: str | None) -> bytes:
     return codec.pack([span_id, None, *message.frames[1:]])
 
 
-def submitted_task(key: Any, payload: bytes) -> tuple[Any, str | None]:
+def submitted_task(
+    key: Any, payload: bytes, *, is_producer: bool = False
+) -> tuple[Any, str | None]:
     """Give a task that was submitted past Python, and the id of its span.
 
     Parameters
@@ -368,6 +370,8 @@ def submitted_task(key: Any, payload: bytes) -> tuple[Any, str | None]:
         Of the task.
     payload : bytes
         What the core has of it.
+    is_producer : bool
+        Whether the core knows that it produces data.
 
     Returns
     -------
@@ -377,8 +381,9 @@ def submitted_task(key: Any, payload: bytes) -> tuple[Any, str | None]:
     span_id, dependencies, frame = msgpack.unpackb(payload, use_list=False)
     pickled = msgpack.unpackb(frame, use_list=False)["pickled-obj"]
     # Of what is no call that is all that is known.
-    task = pickle.loads(pickled) if dependencies is None else keep(key, pickled, dependencies)
-    return task, span_id
+    if dependencies is None:
+        return pickle.loads(pickled), span_id
+    return keep(key, pickled, dependencies, is_producer=is_producer), span_id
 
 
 def _is_ours(stream: Any) -> bool:

@@ -228,11 +228,13 @@ async def test_who_produces_data_is_known_of_a_graph_that_came_as_bytes() -> Non
         other = c.submit(inc, future)
         assert await other == 13
         # While the graph is there that holds it, or not
-        data = {"data": True} if "data" in s.tasks else {}
+        expected: dict[Any, bool] = {"producer": True, "user": False, other.key: False}
+        if "data" in s.tasks:
+            expected["data"] = True
         for is_view in (True, False):
             assert core.is_active == is_view, core.escapes
-            produces = {key: ts.run_spec.data_producer for key, ts in s.tasks.items()}
-            assert produces == {"producer": True, "user": False, other.key: False, **data}
+            specs: dict[Any, Any] = {key: ts.run_spec for key, ts in s.tasks.items()}
+            assert {key: spec.data_producer for key, spec in specs.items()} == expected
             core.escape("to compare")
 
 

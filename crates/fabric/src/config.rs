@@ -320,12 +320,12 @@ mod tests {
     #[test]
     fn more_carriers_than_there_are_is_refused() {
         let config = Config {
-            carriers: vec![CarrierKind::Lease; 5],
+            carriers: vec![CarrierKind::Lease; CarrierKind::ALL.len() + 1],
             ..Config::default()
         };
         let error = config.validate().unwrap_err().to_string();
         assert!(
-            error.contains("carriers") && error.contains("got 5"),
+            error.contains("carriers") && error.contains("got 6"),
             "{error}"
         );
     }

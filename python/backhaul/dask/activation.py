@@ -106,6 +106,10 @@ def install_for(server: Any) -> None:
             sources.install(server)
         reports.install(server)
         slotted_worker.install(server)
+        if switched_on("hot-path.worker-threads"):
+            from backhaul.dask import kept_tasks
+
+            kept_tasks.install(server.state)
         small_results.install_for_worker(server)
     elif isinstance(server, Nanny):
         from backhaul.dask import memory

@@ -65,7 +65,7 @@ class Backlog:
     Parameters
     ----------
     state : distributed.worker_state_machine.WorkerState
-        Of Dask's class, or ours with slots.
+        Of Dask's class, or ours with slots. Its tasks are `KeptTasks`.
     lock : threading.RLock
         Held by whoever changes this.
     tell : callable
@@ -88,7 +88,9 @@ class Backlog:
         self._kind: Any = type(state)
         self._behind = _behind_class(self._kind, self)
         #: Who has kept these looks at them, too
-        self._tasks = state.tasks = KeptTasks(state.tasks, self.work_off)
+        tasks: Any = state.tasks
+        tasks.work_off = self.work_off
+        self._tasks: KeptTasks = tasks
         #: By number, in the order in which they came
         self._noted: dict[int, Lived | Freed] = {}
         self._count = 0
@@ -356,13 +358,17 @@ class Backlog:
 
 def backlog_for(worker: Worker, line: Line) -> Backlog | None:
     """Make the backlog of a worker; None if its state machine is of somebody else's class."""
-    if not line.takes_whole or type(worker.state) not in (WorkerStateMachine, SlottedWorkerState):
+    state = worker.state
+    if not line.takes_whole or type(state) not in (WorkerStateMachine, SlottedWorkerState):
+        return None
+    # Nor if its tasks are: who has kept them could not be told.
+    if type(state.tasks) is not KeptTasks:
         return None
 
     def is_running() -> bool:
         return worker.status is Status.running
 
-    return Backlog(worker.state, line.lock, partial(send, worker), is_running)
+    return Backlog(state, line.lock, partial(send, worker), is_running)
 
 
 def _places(log: deque[Any]) -> float:

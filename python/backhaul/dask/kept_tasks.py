@@ -3,6 +3,9 @@
 While there is a backlog (`backhaul.dask.backlog`), Dask's dictionary lacks what is noted. Who asks
 the state machine for its tasks has that worked off; who has kept the dictionary asks nobody. So the
 dictionary itself is of a class that has it worked off, while there is any.
+
+A worker gets it before it joins its scheduler (`install`). The backlog comes with the first task
+that a thread takes: who has kept another dictionary by then would never see what comes later.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any, Final
 
 from backhaul.dask.private import WorkerStateMachine
 
-__all__ = ["KeptTasks", "TasksBehind", "known_task"]
+__all__ = ["KeptTasks", "TasksBehind", "install", "known_task"]
 
 _tasks_of: Final = WorkerStateMachine.__dict__["tasks"].__get__
 
@@ -47,22 +50,25 @@ _METHODS: Final = (
 class KeptTasks(dict[Any, Any]):
     """Tasks of a state machine, as Dask has them.
 
-    Parameters
+    Attributes
     ----------
-    own : dict
-        The tasks that there are.
     work_off : callable
-        Has the state machine go through what it has yet to go through.
+        Has the state machine go through what it has yet to go through. Whoever makes it of the
+        class `TasksBehind` sets it.
     """
 
     __slots__ = ("work_off",)
 
-    def __init__(self, own: dict[Any, Any], work_off: Callable[[], None]) -> None:
-        super().__init__(own)
-        self.work_off = work_off
+    work_off: Callable[[], None]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return dict, (dict(self),)
+
+
+def install(state: WorkerStateMachine) -> None:
+    """Give a state machine such tasks, if it has had none yet; again costs nothing."""
+    if type(state.tasks) is dict and not state.tasks:
+        state.tasks = KeptTasks()
 
 
 def known_task(state: WorkerStateMachine, key: Any) -> Any:

@@ -35,6 +35,7 @@ from distributed.worker_state_machine import (
 from backhaul.dask import (
     backlog,
     gone_through,
+    kept_tasks,
     plain_events,
     plain_inputs,
     plain_steps,
@@ -127,6 +128,7 @@ class Pair:
         self._looks = random.Random(seed)
         self._looks_often = seed % 3 == 0
         self._told: list[dict[str, Any]] = []
+        kept_tasks.install(self.ours)
         self._backlog = backlog.Backlog(
             self.ours, threading.RLock(), self._told.extend, lambda: True
         )

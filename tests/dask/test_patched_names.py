@@ -33,7 +33,16 @@ WRITES_STATE = {
 OURS = {
     "activation.py": {"_installed"},
     # What is noted, and the class that is made
-    "backlog.py": {"dependency", "each", "freed", "lived", "members", "noted", "self._tasks"},
+    "backlog.py": {
+        "dependency",
+        "each",
+        "freed",
+        "lived",
+        "members",
+        "noted",
+        "self._tasks",
+        "tasks",
+    },
     "backend.py": {"comm"},
     "codec.py": {"compression", "frames", "header"},
     "comm.py": {"ours", "self._finalizer"},
@@ -276,10 +285,11 @@ STATE = {
         "state.generation",
         "state.nbytes",
         "state.ready._inc",
-        "state.tasks",
         "state.threads[lived.key]",
         "state.transition_counter",
     },
+    # Its tasks, before there are any
+    "kept_tasks.py": {"state.tasks"},
     # And what is put aside while it does
     "gone_through.py": {
         "event.handled",

@@ -15,8 +15,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 /// A context is current on this thread; the one before it is again when this is dropped
-#[must_use]
-pub struct Current<'d> {
+pub(crate) struct Current<'d> {
     driver: &'d Driver,
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use cudarc::driver::sys::{CUmemoryPool, CUpointer_attribute};
 use thiserror::Error;
 
-use crate::context::{Context, Current};
+use crate::context::Context;
 use crate::driver::{Device, Driver};
 use crate::error::CudaError;
 
@@ -243,15 +243,6 @@ impl DevicePointer {
     #[must_use]
     pub fn device(&self) -> u16 {
         self.device
-    }
-
-    /// Makes its context that of this thread, for a library that calls CUDA by itself
-    ///
-    /// # Errors
-    ///
-    /// What the driver says.
-    pub fn enter<'d>(&self, driver: &'d Driver) -> Result<Current<'d>, CudaError> {
-        Current::enter(driver, self.context)
     }
 
     /// A part of it

@@ -18,8 +18,7 @@ pub fn library_folder() -> PathBuf {
     let folder = examples.join("fake_cuda_as_libcuda");
     std::fs::create_dir_all(&folder).unwrap();
     // cudarc looks for the first name before the second, which is what programs are linked to.
-    // The last is what UCX's module for CUDA is linked with beside it.
-    for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
+    for name in ["libcuda.so", "libcuda.so.1"] {
         // Another test may have linked it.
         let _ = std::os::unix::fs::symlink("../libfake_cuda.so", folder.join(name));
     }

@@ -8,7 +8,6 @@ use thiserror::Error;
 
 use crate::abi::RawStatus;
 use crate::library::{self, Version};
-use crate::worker;
 
 /// libucp cannot be used in this process
 #[derive(Clone, Debug, Error)]
@@ -135,20 +134,6 @@ pub enum UcxError {
     /// It was, and has refused
     #[error("UCX cannot be started: {0}")]
     Failed(#[from] Failed),
-    /// The carrier ucx-cuda was asked for, and moves no memory of devices here
-    #[error(
-        "carrier ucx-cuda: {} (it has to be of {} or later, with its \
-         module for CUDA, which has to find the driver, and UCX_TLS to allow cuda_copy)",
-        path.as_ref().map_or_else(
-            || "the lane ucx is not in use".to_owned(),
-            |path| format!("{} moves no memory of GPUs here", path.display())
-        ),
-        worker::CUDA_VERSION_MIN
-    )]
-    NoCuda {
-        /// The file of libucp, if it is loaded
-        path: Option<PathBuf>,
-    },
 }
 
 /// Names the call in an error

@@ -4,6 +4,7 @@
 //! that ends it. UCX calls that exactly once for an operation that it did not end at once.
 
 use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::abi::{
@@ -45,7 +46,7 @@ pub(crate) struct SendOperation<M, F> {
 
 impl<M, F> SendOperation<M, F>
 where
-    M: Send + 'static,
+    M: Deref<Target = [u8]> + Send + 'static,
     F: FnOnce(M, Result<(), Status>) + Send + 'static,
 {
     /// The parameters of a call that is given `operation`
@@ -90,7 +91,7 @@ pub(crate) struct ReceiveOperation<M, F> {
 
 impl<M, F> ReceiveOperation<M, F>
 where
-    M: Send + 'static,
+    M: DerefMut<Target = [u8]> + Send + 'static,
     F: FnOnce(Result<M, Status>) + Send + 'static,
 {
     /// The parameters of a call that is given `operation`

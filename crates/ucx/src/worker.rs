@@ -13,15 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::abi::{
-    ATTRIBUTES_MEMORY_TYPES, BUSY, CONTEXT_FEATURES, CONTEXT_NAME, ContextAttributes,
-    ContextParams, FEATURE_AM, FEATURE_WAKEUP, HANDLER_ARGUMENT, HANDLER_CALLBACK, HANDLER_ID,
-    Handle, HandlerParam, MEMORY_CUDA, THREAD_MODE_SERIALIZED, WORKER_FLAGS, WORKER_IGNORE_LEAKS,
-    WORKER_THREAD_MODE, WorkerParams,
+    BUSY, CONTEXT_FEATURES, CONTEXT_NAME, ContextParams, FEATURE_AM, FEATURE_WAKEUP,
+    HANDLER_ARGUMENT, HANDLER_CALLBACK, HANDLER_ID, Handle, HandlerParam, THREAD_MODE_SERIALIZED,
+    WORKER_FLAGS, WORKER_IGNORE_LEAKS, WORKER_THREAD_MODE, WorkerParams,
 };
 use crate::api::Api;
 use crate::endpoint::Endpoint;
 use crate::error::{Failed, Status, check};
-use crate::library::{Library, VERSION_MIN, Version};
+use crate::library::{Library, VERSION_MIN};
 use crate::message::{Entry, Receiver, on_message};
 use crate::operation::is_in_callback;
 
@@ -46,8 +45,6 @@ pub(crate) struct Core {
     context: Handle,
     worker: Handle,
     address: Vec<u8>,
-    /// A bit for each type of memory that the context's transports take
-    memory_types: u64,
     event_fd: c_int,
     /// What libucp calls us with; freed behind the worker
     entry: *mut Entry,
@@ -95,7 +92,6 @@ impl Worker {
             context,
             worker,
             address: Vec::new(),
-            memory_types: 0,
             event_fd: -1,
             entry: null_mut(),
             calls: Mutex::default(),
@@ -105,7 +101,6 @@ impl Worker {
             connected_at: Mutex::default(),
         };
         core.address = core.read_address()?;
-        core.memory_types = core.read_memory_types()?;
         core.event_fd = core.read_event_fd()?;
         let mut entry = null_mut();
         let core = Arc::new_cyclic(|weak| {
@@ -132,16 +127,6 @@ impl Worker {
     #[must_use]
     pub fn address(&self) -> &[u8] {
         &self.core.address
-    }
-
-    /// Whether its transports take memory of NVIDIA's devices
-    ///
-    /// That is so where libucp is of [`CUDA_VERSION_MIN`] or later and has its module for CUDA, which
-    /// found a driver, and `UCX_TLS` allows it.
-    #[must_use]
-    pub fn takes_cuda(&self) -> bool {
-        let is_known = self.core.memory_types & (1 << MEMORY_CUDA) != 0;
-        is_known && self.core.library.version() >= CUDA_VERSION_MIN
     }
 
     /// Moves on what can be moved, returning whether that was anything
@@ -282,15 +267,6 @@ impl Core {
         Ok(copy)
     }
 
-    fn read_memory_types(&self) -> Result<u64, Failed> {
-        let mut attributes = ContextAttributes::zeroed();
-        attributes.field_mask = ATTRIBUTES_MEMORY_TYPES;
-        // SAFETY: a context that is ours, and a place of the size of the newest version.
-        let status = unsafe { (self.api().query)(self.context, &raw mut attributes) };
-        check("ucp_context_query", status)?;
-        Ok(attributes.memory_types)
-    }
-
     fn read_event_fd(&self) -> Result<c_int, Failed> {
         let mut fd = -1;
         // SAFETY: a worker that is ours, and a place for a number.
@@ -413,15 +389,6 @@ fn make_worker(library: &Library, context: Handle) -> Result<Handle, Failed> {
     }
     Err(NO_WORKER)
 }
-
-/// The oldest version that is trusted with memory of devices
-///
-/// 1.18 and 1.19 crash when a peer dies that was offered some, in one of six tries over posix: they take
-/// back its registration from a cache that they have not (`ucp_memh_invalidate`).
-pub const CUDA_VERSION_MIN: Version = Version {
-    major: 1,
-    minor: 21,
-};
 
 /// Without these, shared memory is not used where a dead peer is to be noticed
 const SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 2] = [

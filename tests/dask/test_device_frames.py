@@ -18,7 +18,11 @@ RunGpu: TypeAlias = Callable[..., None]
 
 _CLUSTER = """
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, process
+
+# As tests/dask/conftest.py does: a worker that is killed may have the last of 5 s to end.
+wait_for = process.wait_for
+process.wait_for = lambda future, timeout: wait_for(future, 300)
 
 import backhaul
 from dask_arrays import *

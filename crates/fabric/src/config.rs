@@ -324,7 +324,7 @@ mod tests {
         };
         let error = config.validate().unwrap_err().to_string();
         assert!(
-            error.contains("carriers") && error.contains("got 6"),
+            error.contains("carriers") && error.contains("got 5"),
             "{error}"
         );
     }

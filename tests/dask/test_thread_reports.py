@@ -107,8 +107,8 @@ async def test_everything_is_handled_once_and_in_order_by_whoever_may(comm_pair:
                 each.result(60)
         assert [number for _, number, _ in listening.handled] == list(range(count))
         by_threads = sum(not by_loop for _, _, by_loop in listening.handled)
-        # The loop has its own, and what it finds.
-        assert 0 < by_threads < count
+        # The loop has its own, and what it finds: all, where a busy machine gives threads no turn.
+        assert by_threads < count
 
 
 @gen_test()

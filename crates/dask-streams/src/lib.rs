@@ -89,6 +89,24 @@ impl Streams {
         self.frames(peer).tap(stream)
     }
 
+    /// Handles the messages of a peer no more; what has gathered for it leaves first
+    ///
+    /// When this returns, all that it says goes to its reader. The number is not used again.
+    pub fn remove(&self, peer: PeerId) {
+        {
+            let mut core = lock(&self.core);
+            let batches = core.take_outgoing(peer);
+            self.send(peer, batches);
+            core.remove_peer(peer);
+        }
+        let frames = self.frames(peer);
+        frames.untap();
+        let unfinished = std::mem::take(&mut lock(&self.ends)[peer.0].unfinished);
+        for request in unfinished {
+            request.detach();
+        }
+    }
+
     /// Hears that the reader of a peer has handled so many messages, as [`Frames::caught_up`]
     pub fn caught_up(&self, peer: PeerId, handled: u64) {
         self.frames(peer).caught_up(handled);

@@ -88,6 +88,8 @@ struct Peer {
     name: Arc<str>,
     /// A client that keeps results
     keeps_results: bool,
+    /// Its stream is handled by somebody else again
+    is_gone: bool,
     /// Somebody else has messages for it that come first
     is_held: bool,
     /// It is to have what has no form here first
@@ -148,11 +150,35 @@ impl HotCore {
             kind,
             name,
             keeps_results: false,
+            is_gone: false,
             is_held: false,
             has_unsaid: false,
             batch: Batch::default(),
         });
         peer
+    }
+
+    /// Handles the stream of a peer no more: what is for it has no form here from now on
+    pub fn remove_peer(&mut self, peer: PeerId) {
+        let Some(streams) = &mut self.streams else {
+            return;
+        };
+        let gone = &mut streams.peers[peer.0];
+        gone.is_gone = true;
+        gone.keeps_results = false;
+        gone.batch = Batch::default();
+        let name = Arc::clone(&gone.name);
+        let place = match gone.kind {
+            PeerKind::Worker => &mut streams.workers,
+            PeerKind::Client => &mut streams.clients,
+        };
+        // Another may have its name by now.
+        if place.get(&name) == Some(&peer) {
+            place.remove(&name);
+            if let Some(window) = &mut streams.window {
+                window.forget(&name);
+            }
+        }
     }
 
     /// Says which clients keep results
@@ -214,6 +240,7 @@ impl HotCore {
             return false;
         };
         let is_ready = !streams.is_paused
+            && !streams.peers[peer.0].is_gone
             && streams.notes.failure.is_none()
             && streams.notes.unsaid.is_empty()
             && streams.notes.submitted.len() < SUBMITTED_MAX
@@ -520,7 +547,7 @@ impl Streams {
                 self.peers[peer.0].say(|batch| batch.add_for_client(message))
             }
             Message::ToClients(message) => {
-                let mut clients = self.peers.iter_mut();
+                let mut clients = self.peers.iter_mut().filter(|peer| !peer.is_gone);
                 clients.try_for_each(|peer| match peer.kind {
                     PeerKind::Client => peer.say(|batch| batch.add_for_client(message)),
                     PeerKind::Worker => Ok(()),

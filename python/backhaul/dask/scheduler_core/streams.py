@@ -10,6 +10,7 @@ do in Python follows within half a second, and is done before the state leaves t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ class EngineStreams:
         #: By number: the comm, and the stream that sends on it
         self._peers: list[tuple[BackhaulComm, AdaptiveBatchedSend]] = []
         self._clients: set[str] = set()
+        #: Workers whose streams are handled here, by address: their numbers
+        self._workers: dict[str, int] = {}
         self._keepers: set[str] = set()
         self._look_s = _LOOK_S
         self._looked: dict[str, int] = {}
@@ -164,6 +167,25 @@ class EngineStreams:
         self._note_keepers()
         return True
 
+    def knows_worker(self, address: str, stream: Any) -> bool:
+        """Take in a worker that has come since; tell whether its stream is handled here."""
+        if not _is_ours(stream):
+            return False
+        # Of one that has gone already Dask is about to hear.
+        with contextlib.suppress(ConnectionError):
+            self._add("worker", address, stream)
+        return True
+
+    def remove_worker(self, address: str) -> None:
+        """Leave what a worker says that is about to go, and what it is told, to Python."""
+        peer = self._workers.pop(address, None)
+        if peer is None:
+            return
+        self._native.remove(peer)
+        comm, stream = self._peers[peer]
+        comm.untap()
+        stream.leave()
+
     def flush(self) -> None:
         """Send what the core has to say."""
         if self._native.flush():
@@ -213,6 +235,8 @@ class EngineStreams:
         comm = stream.comm
         peer = self._native.add(kind, name, comm.endpoint)
         self._peers.append((comm, stream))
+        if kind == "worker":
+            self._workers[name] = peer
         stream.join(_Gate(self._native, peer))
         comm.tap(self._native, peer)
 

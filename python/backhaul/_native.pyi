@@ -1489,10 +1489,15 @@ class SchedulerStreams:
             If the connection has ended.
         """
 
-    def remove(self, peer: int) -> None:
+    def remove(self, peer: int) -> list[list[bytes]]:
         """Handle the messages of a peer no more; its number is not used again.
 
         What has gathered for it is sent. Whatever else the core has to say to it is in the notes.
+
+        Returns
+        -------
+        list of list of bytes
+            What was held, to be sent after what it was held for: the frames of each batch.
         """
 
     def caught_up(self, peer: int, handled: int) -> None:

@@ -77,10 +77,10 @@ impl SchedulerStreams {
     }
 
     #[doc = stub_doc!("SchedulerStreams.remove")]
-    fn remove(&self, py: Python<'_>, peer: usize) -> PyResult<()> {
+    fn remove<'py>(&self, py: Python<'py>, peer: usize) -> PyResult<Vec<Bound<'py, PyList>>> {
         let streams = self.0.check(py)?;
-        deferred::call(py, || py.detach(|| streams.remove(PeerId(peer))));
-        Ok(())
+        let held = deferred::call(py, || py.detach(|| streams.remove(PeerId(peer))));
+        held.iter().map(|batch| frames_list(py, batch)).collect()
     }
 
     #[doc = stub_doc!("SchedulerStreams.caught_up")]

@@ -146,13 +146,21 @@ impl HotCore {
             PeerKind::Client => &mut streams.clients,
         };
         place.insert(Arc::clone(&name), peer);
+        // What was said to it before there was a stream of it here comes first.
+        let mut unsaid = streams.notes.unsaid.iter();
+        let has_unsaid = unsaid.any(|message| match (message, kind) {
+            (Message::ToWorker(to, _), PeerKind::Worker)
+            | (Message::ToClient(to, _), PeerKind::Client) => *to == name,
+            (Message::ToClients(_), PeerKind::Client) => true,
+            _ => false,
+        });
         streams.peers.push(Peer {
             kind,
             name,
             keeps_results: false,
             is_gone: false,
             is_held: false,
-            has_unsaid: false,
+            has_unsaid,
             batch: Batch::default(),
         });
         peer

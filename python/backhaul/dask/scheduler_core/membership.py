@@ -247,6 +247,11 @@ class Membership:
 
     def remove(self, address: str, stimulus_id: str, *, expected: bool) -> None:
         """Tell the core of a worker that goes, before Dask takes it out."""
+        # The engine gives it no more, and takes nothing from it, while that is told.
+        with self._live.alone():
+            self._remove(address, stimulus_id, expected=expected)
+
+    def _remove(self, address: str, stimulus_id: str, *, expected: bool) -> None:
         live = self._live
         ws = live.scheduler.workers[address]
         if live.streams is not None:

@@ -33,6 +33,8 @@ STREAMS = {
     "heartbeat-client",
     "keep-alive",
     "log-event",
+    # It looks at one task.
+    "report-key",
     "subscribe-topic",
     "unsubscribe-topic",
     # It comes to `LiveCore.create`.

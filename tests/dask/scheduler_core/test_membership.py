@@ -7,7 +7,7 @@ import pickle
 import random
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from distributed import KilledWorker, Scheduler, SchedulerPlugin, Status, Worker, wait
@@ -81,8 +81,8 @@ async def test_what_a_worker_alone_had_is_computed_again() -> None:
 
 @gen_test()
 async def test_a_client_that_could_not_fetch_asks_again_and_is_answered() -> None:
-    async with cluster() as (c, s, core, _):
-        future = c.submit(inc, 1)
+    async with cluster() as (c, _, core, _):
+        future: Any = c.submit(inc, 1)
         assert await future == 2
         # As `Client.gather` does with what a worker that has left was asked for.
         c.futures[future.key].lose()
@@ -101,6 +101,7 @@ async def test_a_task_that_kills_its_workers_is_blamed_as_ever() -> None:
         try:
             bad = c.submit(when_told, 1, key="bad")
             names = []
+            ws: Any = None
             for _ in range(2):
                 while (ts := s.tasks.get("bad")) is None or ts.processing_on is None:
                     await asyncio.sleep(0.01)
@@ -111,9 +112,9 @@ async def test_a_task_that_kills_its_workers_is_blamed_as_ever() -> None:
                 await bad
             assert raised.value.last_worker.name == names[1]
             assert core.is_active, core.escapes
-            seen = pickle.loads(s.tasks["bad"].exception)
+            seen = pickle.loads(cast("Any", s.tasks["bad"]).exception)
             core.escape("to compare")
-            dasks = pickle.loads(s.tasks["bad"].exception)
+            dasks = pickle.loads(cast("Any", s.tasks["bad"]).exception)
             assert str(dasks) == str(seen) == str(raised.value)
             assert dasks.last_worker.address == seen.last_worker.address == ws.address
         finally:
@@ -183,7 +184,7 @@ async def test_a_worker_that_pauses_is_sent_nothing_until_it_goes_on() -> None:
         workers,
     ):
         assert await c.submit(inc, 1) == 2
-        ws = s.workers[workers[0].address]
+        ws: Any = s.workers[workers[0].address]
         workers[0].status = Status.paused
         while ws.status != Status.paused:
             await asyncio.sleep(0.01)

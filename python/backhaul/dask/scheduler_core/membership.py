@@ -286,7 +286,8 @@ class Membership:
                     key_of(text),
                     suspicious,
                 )
-        computed, scattered = set(), set()
+        computed: set[Any] = set()
+        scattered: set[Any] = set()
         for text in core.keys_in("has_what", ws.address):
             if len(core.holders_of(text)) > 1 or core.is_in("actors", ws.address, text):
                 continue

@@ -9,7 +9,7 @@ import pickle
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -38,14 +38,8 @@ from backhaul.dask.scheduler_core.refusals import refusal
 from backhaul.dask.scheduler_core.task_views import Tasks
 
 KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
-ENGINE = "distributed.comm.backhaul.hot-path.scheduler-engine"
 
-
-@pytest.fixture(autouse=True, params=[False, True], ids=["python", "engine"])
-def by_engine(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Handle hot messages in Python, then on the engine's thread."""
-    with dask.config.set({ENGINE: request.param}):
-        yield request.param
+pytestmark = pytest.mark.usefixtures("by_engine")
 
 
 @contextlib.asynccontextmanager

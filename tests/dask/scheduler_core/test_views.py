@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from typing import Any
 
 import pytest
 from dask._task_spec import DataNode, Task, TaskRef
-from dask.utils import key_split
-from distributed import Client, Scheduler, SchedulerPlugin, wait
-from distributed.diagnostics.progress import MultiProgress, Progress
-from distributed.diagnostics.task_stream import TaskStreamPlugin
+from distributed import Scheduler, wait
 from distributed.utils_test import gen_test, inc, slowinc
 
-import dask
 from backhaul.dask.private import TaskGroup, TaskPrefix, TaskState
-from tests.dask.scheduler_core.test_live import ENGINE, add, cluster
+from tests.dask.scheduler_core.test_live import add, cluster
+
+pytestmark = pytest.mark.usefixtures("by_engine")
 
 #: All attributes of a task
 NAMES = [name for name in TaskState.__slots__ if name not in ("__weakref__", "_hash")]
-
-
-@pytest.fixture(autouse=True, params=[False, True], ids=["python", "engine"])
-def by_engine(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Handle hot messages in Python, then on the engine's thread."""
-    with dask.config.set({ENGINE: request.param}):
-        yield request.param
 
 
 def counts(collection: Any) -> list[Any]:
@@ -330,102 +321,6 @@ async def test_another_thread_looks_through_the_event_loop() -> None:
         assert seen == all_of(s)
 
 
-# Plugins that watch
-
-
-def fail_on(number: int) -> int:
-    if number % 7 == 3:
-        raise ValueError(number)
-    return number
-
-
-async def streamed(c: Client, s: Scheduler) -> list[dict[str, Any]]:
-    """Run tasks of which some fail, and give what the task stream says of them."""
-    assert c.scheduler is not None
-    begin = await c.scheduler.get_task_stream_index()
-    futures = c.map(fail_on, range(50))
-    behind = c.map(inc, futures[:5])
-    await wait(futures + behind)
-    found: list[dict[str, Any]] = await c.scheduler.get_task_stream(start_index=begin)
-    return found
-
-
-@gen_test()
-async def test_the_task_stream_is_dasks() -> None:
-    async with cluster() as (c, s, core, _):
-        assert await c.submit(inc, 1) == 2
-        ours = await streamed(c, s)
-        assert core.is_active, core.escapes
-        assert TaskStreamPlugin.name in s.plugins
-    async with cluster() as (c, s, core, _):
-        # As long as that is there, the state is Dask's.
-        s.add_plugin(Listens())
-        dasks = await streamed(c, s)
-        assert not core.adoptions
-
-    def said(run: dict[str, Any]) -> Any:
-        shape = sorted((name, type(value).__name__) for name, value in run.items())
-        same = [run.get(name) for name in ("status", "nbytes", "type", "typename", "cause")]
-        return key_split(run["key"]), shape, same, [one["action"] for one in run["startstops"]]
-
-    assert len(ours) == 50 + 4
-    assert sorted(map(said, ours), key=repr) == sorted(map(said, dasks), key=repr)
-    ends = [max(one["stop"] for one in run["startstops"]) for run in ours]
-    assert ends == pytest.approx(sorted(ends), abs=0.5)
-
-
-class Listens(SchedulerPlugin):
-    name = "listens"
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        self.seen.append((key, start, finish))
-
-
-class LikeTheTaskStream(TaskStreamPlugin):
-    name = "like-the-task-stream"
-
-
-@pytest.mark.parametrize("own", [True, False])
-@gen_test()
-async def test_a_plugin_of_the_users_own_has_all_transitions(own: bool) -> None:
-    async with cluster() as (c, s, core, _):
-        futures = c.map(slowinc, range(20), delay=0.01)
-        await wait(futures[:1])
-        like_it: Any = LikeTheTaskStream
-        plugin: Any = Listens() if own else like_it(s)
-        s.add_plugin(plugin)
-        assert core.escapes == {"add_plugin": 1}
-        await wait(futures)
-        seen = plugin.seen if own else plugin.buffer
-        assert len(seen) > 0
-        s.remove_plugin(plugin.name)
-        del futures
-        while s.tasks:
-            await asyncio.sleep(0.01)
-        assert await c.submit(inc, 1) == 2
-        assert core.is_active
-
-
-@gen_test()
-async def test_a_task_stream_that_goes_hears_no_more() -> None:
-    async with cluster() as (c, s, core, _):
-        plugin = TaskStreamPlugin(s)
-        s.add_plugin(plugin)
-        await wait(c.map(inc, range(10)))
-        s.remove_plugin(plugin.name)
-        assert plugin.index == 10
-        await wait(c.map(inc, range(100, 110)))
-        assert core.is_active, core.escapes
-        core.escape("to say all")
-        assert plugin.index == 10
-
-
-# Tasks
-
-
 @gen_test()
 async def test_a_task_that_somebody_keeps_is_dasks_after_an_escape() -> None:
     async with cluster() as (c, s, core, _):
@@ -486,41 +381,3 @@ async def test_who_goes_through_more_tasks_than_a_few_escapes() -> None:
         assert core.is_active, core.escapes
         assert len({ts.key for ts in wants}) == 1500
         assert core.escapes == {"wants_what of 1000 tasks": 1}
-
-
-@gen_test()
-async def test_a_progress_bar_hears_of_what_ends() -> None:
-    async with cluster() as (c, s, core, _):
-        futures = c.map(slowinc, range(40), delay=0.005)
-        total = c.submit(add, *futures)
-        await wait(futures[:3])
-        progress = MultiProgress([total.key], scheduler=s)
-        await progress.setup()
-        assert {name: len(keys) for name, keys in progress.all_keys.items()}["add"] == 1
-        assert progress.name in s.plugins
-        assert await total == sum(range(1, 41))
-        while progress.status != "finished":
-            await asyncio.sleep(0.01)
-        assert not any(progress.keys.values())
-        assert progress.name not in s.plugins
-        assert core.is_active, core.escapes
-
-
-@pytest.mark.parametrize("end", ["fails", "is forgotten"])
-@gen_test()
-async def test_a_progress_bar_of_what_fails_or_is_forgotten_ends(end: str) -> None:
-    async with cluster() as (c, s, core, _):
-        slow = c.map(slowinc, range(20), delay=0.02)
-        bad = c.submit(fail_on, 3) if end == "fails" else c.submit(slowinc, 7, delay=0.3)
-        behind = c.submit(add, *slow, bad)
-        progress = Progress([behind.key], scheduler=s)
-        while behind.key not in s.tasks:
-            await asyncio.sleep(0.001)
-        await progress.setup()
-        if end == "is forgotten":
-            behind.release()
-            del bad
-        while progress.status is None:
-            await asyncio.sleep(0.01)
-        assert progress.status == "error" if end == "fails" else core.is_active
-        assert progress.name not in s.plugins

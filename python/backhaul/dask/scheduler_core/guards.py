@@ -91,6 +91,7 @@ class Guards:
         self._live = live
         self._scheduler_class = type(live.scheduler)
         self._guarded: list[tuple[Any, type]] = []
+        self._property = live.home.attribute
         self.tasks = tasks_of(live)
         self._worker = self._class(WorkerState, self._worker_attributes())
         self._client = self._class(ClientState, [("wants_what", self._tasks_in)])
@@ -192,30 +193,6 @@ class Guards:
         made.__module__ = own.__module__
         made.__qualname__ = own.__qualname__
         return made
-
-    def _property(
-        self,
-        name: str,
-        read: Callable[[Any], Any],
-        write: Callable[[Any, Any], None] | None = None,
-    ) -> property:
-        """Make a property that is read and written in the thread of the event loop."""
-        home = self._live.home
-
-        # By name: there may be no guard any more when the event loop comes to it.
-        def read_at_home(one: Any) -> Any:
-            return read(one) if home.is_here() else home.do(lambda: getattr(one, name))
-
-        if write is None:
-            return property(read_at_home)
-
-        def write_at_home(one: Any, value: Any) -> None:
-            if home.is_here():
-                write(one, value)
-            else:
-                home.do(lambda: setattr(one, name, value))
-
-        return property(read_at_home, write_at_home)
 
     def _replicated_tasks(self, touched: property) -> property:
         live = self._live

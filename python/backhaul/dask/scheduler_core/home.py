@@ -12,7 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from backhaul.errors import EscapeError
 
@@ -88,3 +88,41 @@ class Home:
         finally:
             # An interrupt of this thread, say
             answer.cancel()
+
+    def attribute(
+        self,
+        name: str,
+        read: Callable[[Any], Any],
+        write: Callable[[Any, Any], None] | None = None,
+    ) -> property:
+        """Make a property that is read and written in this thread.
+
+        Parameters
+        ----------
+        name : str
+            Under which it is in its class.
+        read : callable
+            Takes the object, gives the value.
+        write : callable, optional
+            Takes the object and the value; without it, the property cannot be written.
+
+        Returns
+        -------
+        property
+            Raises what those do, and `EscapeError` as `do` does.
+        """
+
+        # By name: there may be no guard any more when the event loop comes to it.
+        def read_here(one: Any) -> Any:
+            return read(one) if self.is_here() else self.do(lambda: getattr(one, name))
+
+        if write is None:
+            return property(read_here)
+
+        def write_here(one: Any, value: Any) -> None:
+            if self.is_here():
+                write(one, value)
+            else:
+                self.do(lambda: setattr(one, name, value))
+
+        return property(read_here, write_here)

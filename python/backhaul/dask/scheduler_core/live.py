@@ -198,6 +198,7 @@ class LiveCore:
         self.leave_engine()
         self.send()
         self.is_active = False
+        self.watchers.release()
         self._guards.release()
         self._handlers.uninstall()
         scheduler = self.scheduler

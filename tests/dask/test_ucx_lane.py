@@ -93,7 +93,7 @@ def test_jobs_of_processes_pass_over_ucx_though_a_worker_is_killed(
     program = tmp_path / "program.py"
     program.write_text(JOB)
     done = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, program], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

@@ -23,10 +23,12 @@ MECHANISM = {"patching.py"}
 #: Stands for Dask's own state while that is in the core: what they are for
 WRITES_STATE = {
     "scheduler_core/guards.py",
+    "scheduler_core/home.py",
     "scheduler_core/replicas.py",
     "scheduler_core/spans.py",
     "scheduler_core/task_views.py",
     "scheduler_core/views.py",
+    "scheduler_core/watchers.py",
 }
 
 #: Ours, or an object of a library that we made: the name that the target begins with.

@@ -13,12 +13,12 @@ the same preload. Each replacement has a switch in the configuration, read at th
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any
 
 import distributed
 from distributed import Nanny, Scheduler, Worker
 
+from backhaul._locks import RLock
 from backhaul.dask import device_arrays
 from backhaul.dask.config import switched_on
 from backhaul.dask.patches import PATCHES
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 #: Releases of distributed that this one was made for, as ``pyproject.toml`` has them
 SUPPORTED = "2026.7.1 to 2026.8.0"
 
-_lock = threading.Lock()
+_lock = RLock()
 _installed: dict[Patch, Replacement] = {}
 _refused: set[Patch] = set()
 

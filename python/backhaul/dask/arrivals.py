@@ -14,13 +14,13 @@ knows that this does not matter: `Arrivals.is_handling` and `Arrivals.unhandled`
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
 from backhaul import Endpoint, Request
+from backhaul._locks import RLock
 from backhaul._loops import bridge_of, settle
 from backhaul._native import Lookout
 from backhaul.dask import codec, device_frames
@@ -80,7 +80,7 @@ class Arrivals:
         posted: Request[Any] | None = None,
         kept: list[memoryview] | None = None,
     ) -> None:
-        self.lock = threading.RLock()
+        self.lock = RLock()
         #: Each with the receive that got it
         self._unhandled: deque[tuple[Request[Any], Any]] = deque()
         self.taken = 0

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from backhaul import Arena, Context
+from backhaul._locks import RLock
 from backhaul.dask.config import Settings
 
 __all__ = ["contexts", "shared_arena", "shared_context"]
@@ -26,7 +26,7 @@ _NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
 #: for all libraries whenever one is loaded: `import pandas` takes 8 instead of 0.4 s.
 _HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "bistro"}
 
-_lock = threading.RLock()
+_lock = RLock()
 _arena: Arena | None = None
 _contexts: dict[tuple[object, ...], Context] = {}
 #: Contexts of a parent process. Never dropped: closing one here would reach for threads that the
@@ -107,7 +107,7 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 def _start_anew_after_fork() -> None:
     global _arena, _lock
     # Another thread of the parent may have held the lock.
-    _lock = threading.RLock()
+    _lock = RLock()
     _inherited.extend(_contexts.values())
     _contexts.clear()
     _inherited_arenas.append(_arena)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextvars
 import heapq
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
 import dask
+from backhaul._locks import RLock
 from backhaul._native import ResourcePools, ResourceRequest
 from backhaul.dask.declared import Declared, checked, groups_of
 from backhaul.dask.leases import Lease, current_lease, lay_down, take_up
@@ -233,7 +233,7 @@ class Gate(Executor):
         self._groups = groups_of(declared)
         self._needs_in = needs_in
         self._in_threads = in_threads
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._queues: dict[Needs, _Queue] = {}
         self._turns: Turns[_Queue] = Turns(
             names_of=lambda queue: queue.contended,

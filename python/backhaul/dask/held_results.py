@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import logging
 import pickle
-import threading
 from collections.abc import Callable
 from typing import Any
 
+from backhaul._locks import RLock
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import SmallResultLimits, small_result_limits
 from backhaul.dask.instance_patches import CLIENT_RESULTS
@@ -76,7 +76,7 @@ class HeldResults:
         self._arrived: tuple[Any, bytes] | None = None
         self._upstream: dict[str, Callable[..., Any]] = {}
         #: Of the dictionary and the count together
-        self._lock = threading.Lock()
+        self._lock = RLock()
 
     def __len__(self) -> int:
         return len(self._held)

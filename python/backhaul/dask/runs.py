@@ -16,7 +16,6 @@ it can change whose turn it is.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
@@ -24,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from distributed import Status
 
+from backhaul._locks import RLock
 from backhaul.dask.performing import perform
 from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
@@ -153,7 +153,7 @@ class Line:
         #: Has the event loop handle what announces foretold tasks; False if it is at it
         self.catch_up: Callable[[], bool] = _nothing_to_hear
         self.event_loop = event_loop_of(worker)
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.foretold: dict[Any, ForetoldItem] = {}
         #: Those that have not ended
         self._foretold_running: set[Item] = set()

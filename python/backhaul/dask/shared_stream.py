@@ -22,6 +22,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from backhaul._locks import RLock
 from backhaul.dask import batching
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.comm import BackhaulComm
@@ -47,7 +48,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
     def start(self, comm: BackhaulComm) -> None:
         """Begin to send what was and will be given to `send`."""
         # Again by the same thread, as a finalizer may run in the midst of anything.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         #: The thread that is sending by itself; 0 for none.
         self._sender = 0
         self._pid = os.getpid()

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from types import CodeType, CoroutineType
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
+from backhaul._locks import RLock
 from backhaul.dask.private import Client, FutureState
 
 __all__ = ["StateEvent", "Waiter", "untimed_wait", "wait_for_all", "wait_for_state"]
@@ -25,7 +26,7 @@ __all__ = ["StateEvent", "Waiter", "untimed_wait", "wait_for_all", "wait_for_sta
 _Quiet: TypeAlias = type | tuple[type, ...]
 
 #: Held while the event of a future is made
-_making = threading.Lock()
+_making = RLock()
 #: What `_Gathering` resumes in this thread at the moment.
 _current = threading.local()
 

@@ -6,12 +6,12 @@ import asyncio
 import itertools
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from backhaul import _native
+from backhaul._locks import RLock
 from backhaul.errors import (
     AddressError,
     BackhaulError,
@@ -94,7 +94,7 @@ class ApplicationContext:
         self.device_allocator: Callable[[int], Any] | None = None
         #: What the program has: endpoints and listeners that `reset` may not pull from under it.
         self.open: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._sources: set[Source] = set()
         self._pumps: dict[asyncio.AbstractEventLoop, Pump] = {}
         self._worker_acceptor: Acceptor | None = None

@@ -8,10 +8,11 @@ waits for one. A `Waiter` fetches its payload itself, in its own loop.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple
+
+from backhaul._locks import RLock
 
 if TYPE_CHECKING:
     from backhaul.ucp._connection import Connection
@@ -106,7 +107,7 @@ class Matcher:
 
     def __init__(self) -> None:
         # Entered again by what garbage collection may run while it is held.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._waiting: dict[Hashable, deque[Waiter]] = {}
         self._arrived: dict[Hashable, deque[Arrival]] = {}
         self._wide_waiting = 0

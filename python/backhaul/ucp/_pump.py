@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from backhaul._locks import RLock
 from backhaul._native import Request
 from backhaul.errors import BackhaulError, Cancelled
 
@@ -25,7 +25,7 @@ class Source:
 
     def __init__(self) -> None:
         # Entered again by what a result leads to.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._request: Request[Any] | None = None
         self._is_over = False
 

@@ -7,10 +7,10 @@ import atexit
 import gc
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from backhaul._locks import RLock
 from backhaul.ucp import _config, exceptions
 from backhaul.ucp._address import UCXAddress, get_address
 from backhaul.ucp._arr import Array
@@ -57,7 +57,7 @@ _EXIT_LINGER_S = 2.0
 
 _ctx: ApplicationContext | None = None
 #: Threads that begin at the same time must not end up with a context each.
-_making = threading.Lock()
+_making = RLock()
 
 atexit.register(wait_for_lingering, _EXIT_LINGER_S)
 

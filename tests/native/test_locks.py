@@ -27,17 +27,21 @@ def interrupts() -> Any:
     signal.signal(signal.SIGALRM, former)
 
 
+def until_interrupted(lock: Any) -> None:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0003)
+        while True:
+            with lock:
+                pass
+    except Interrupted:
+        pass
+
+
 def test_who_is_interrupted_leaves_no_lock() -> None:
     # Of plain locks, Python 3.14 leaves more than half.
     for _ in range(1000):
         lock: Any = RLock()
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 0.0003)
-            while True:
-                with lock:
-                    pass
-        except Interrupted:
-            pass
+        until_interrupted(lock)
         assert not lock._is_owned()
 
 
@@ -45,13 +49,7 @@ def test_who_is_interrupted_within_keeps_the_outer_hold() -> None:
     for _ in range(300):
         lock: Any = RLock()
         with lock:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0003)
-                while True:
-                    with lock:
-                        pass
-            except Interrupted:
-                pass
+            until_interrupted(lock)
             assert lock._is_owned()
         assert not lock._is_owned()
 

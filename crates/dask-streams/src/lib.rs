@@ -229,9 +229,12 @@ impl FrameStream for PeerStream {
         })
     }
 
-    fn handled_all(&self) {
+    fn handled_all(&self) -> bool {
         let mut core = lock(&self.streams.core);
-        guarded(&mut core, (), |core| self.streams.send_ready(core));
+        guarded(&mut core, false, |core| {
+            self.streams.send_ready(core);
+            core.ended_the_last()
+        })
     }
 }
 

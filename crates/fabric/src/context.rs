@@ -69,7 +69,7 @@ impl Context {
         let core = Arc::new(Core {
             pool: Pool::with_arena(config.pool_cached_bytes_max, config.arena.clone()),
             flows: Arc::default(),
-            guard: Engine::start()?,
+            guard: Engine::start(config.spin)?,
             ucx: Mutex::default(),
             peer_processes: PeerProcesses::default(),
             unix_socket: Mutex::default(),

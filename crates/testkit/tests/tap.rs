@@ -17,6 +17,8 @@ struct Taking {
     /// Where it sends what it took, if anywhere
     echoes_to: Option<Frames>,
     rounds: AtomicU64,
+    /// Whether the engine is to stay awake for what comes next
+    expects_more: bool,
     is_on_engine: AtomicBool,
 }
 
@@ -35,8 +37,9 @@ impl FrameStream for Taking {
         is_wanted
     }
 
-    fn handled_all(&self) {
+    fn handled_all(&self) -> bool {
         self.rounds.fetch_add(1, Ordering::SeqCst);
+        self.expects_more
     }
 }
 
@@ -117,7 +120,10 @@ fn every_message_is_seen_once_and_in_order_while_taps_come_and_go() {
     for harness in lanes() {
         let pair = harness.pair();
         let frames = pair.far.frames();
-        let stream = Arc::new(Taking::default());
+        let stream = Arc::new(Taking {
+            expects_more: true,
+            ..Taking::default()
+        });
         let is_over = AtomicBool::new(false);
         let received = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -166,6 +172,7 @@ fn a_stream_may_send_where_it_is_called() {
         let pair = harness.pair();
         let stream = Arc::new(Taking {
             echoes_to: Some(pair.far.frames()),
+            expects_more: true,
             ..Taking::default()
         });
         let frames = pair.far.frames();

@@ -80,6 +80,8 @@ struct Streams {
     is_paused: bool,
     notes: HotNotes,
     counts: HotCounts,
+    /// Of the tasks that have finished, those of which somebody knows that they were the last
+    known_finished: u64,
 }
 
 #[derive(Debug)]
@@ -117,6 +119,7 @@ impl HotCore {
             is_paused: false,
             notes: HotNotes::default(),
             counts: HotCounts::default(),
+            known_finished: 0,
         });
     }
 
@@ -285,6 +288,19 @@ impl HotCore {
         // It stays failed.
         streams.notes.failure = failure;
         notes
+    }
+
+    /// Whether tasks have finished since this was asked last, and none is left to be waited for
+    ///
+    /// A client that has waited for the last of them may have the next one soon.
+    pub fn ended_the_last(&mut self) -> bool {
+        let Some(streams) = &mut self.streams else {
+            return false;
+        };
+        let finished = streams.counts.finished;
+        let has_finished = streams.known_finished != finished;
+        streams.known_finished = finished;
+        has_finished && !self.core.has_work()
     }
 
     /// How much was handled

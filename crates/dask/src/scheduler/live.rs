@@ -96,6 +96,11 @@ impl SchedulerCore {
         self.keys.len()
     }
 
+    /// Whether tasks are processing, or queued
+    pub fn has_work(&self) -> bool {
+        !self.processing_prefixes.is_empty() || !self.queue.is_empty()
+    }
+
     /// How many transitions there have been
     pub fn transition_count(&self) -> u64 {
         self.transition_count

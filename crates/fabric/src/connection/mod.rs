@@ -14,7 +14,6 @@ mod polling;
 mod port;
 mod posting;
 mod recorder;
-mod spin;
 mod tap;
 mod visits;
 
@@ -34,7 +33,7 @@ use crate::error::CloseReason;
 use crate::lane::{Lane, LaneTraits};
 use crate::link::Link;
 use crate::request::{Completer, Operation, Progress, Request, WakeList};
-use crate::runtime::{Engine, Source, SourceId, lock};
+use crate::runtime::{Engine, Source, SourceId, SpinPolicy, lock};
 use crate::statistics::Counters;
 use crate::tls::TlsInfo;
 
@@ -47,7 +46,6 @@ use port::{Command, Outcome, Work};
 pub(crate) use port::{Port, RecvToken, SendToken};
 use recorder::Recorder;
 pub use recorder::{ConnectionEvent, EventKind};
-use spin::SpinPolicy;
 use tap::Tap;
 pub use tap::{FrameStream, Frames};
 
@@ -170,7 +168,7 @@ impl Conn {
             busy_polled: AtomicBool::new(false),
             masked: AtomicBool::new(false),
             spin: SpinPolicy::new(config.spin),
-            patient_spin: SpinPolicy::patient(config.spin.saturating_mul(PATIENCE)),
+            patient_spin: SpinPolicy::patient(config.spin),
             blocked: AtomicU32::new(0),
             loop_pause: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -478,10 +476,6 @@ impl fmt::Debug for Conn {
             .finish_non_exhaustive()
     }
 }
-
-/// How much longer than for an answer of the peer a patient caller polls: the peer asks another
-/// process, and that may have a thread of its own to ask
-const PATIENCE: u32 = 4;
 
 #[cfg(test)]
 mod tests;

@@ -9,10 +9,9 @@ use backhaul_shm::doorbell::Doorbell;
 use super::Conn;
 use super::port::{Command, Work};
 use super::recorder::EventKind;
-use super::spin::{Look, SpinPolicy};
 use crate::link::Delivery;
 use crate::request::Progress;
-use crate::runtime::{LoopWatch, Member, sleep_on};
+use crate::runtime::{Look, LoopWatch, Member, SpinPolicy, sleep_on};
 
 impl Conn {
     /// Holds the port while nothing happens, for a moment, then works on it

@@ -28,8 +28,10 @@ pub trait FrameStream: Send + Sync {
     /// No message is given to two streams at once that are on endpoints of one context.
     fn handle(&self, segments: &[PoolBuf]) -> bool;
 
-    /// Nothing more has arrived for now
-    fn handled_all(&self);
+    /// Nothing more has arrived for now; tells whether something is likely to, very soon
+    ///
+    /// The engine stays awake for it then, as long as that pays.
+    fn handled_all(&self) -> bool;
 }
 
 /// The untagged messages of a connection, for somebody else than who has its endpoint
@@ -260,8 +262,8 @@ impl Conn {
                 self.pass(arrived);
             }
         }
-        if let Some(stream) = stream {
-            stream.handled_all();
+        if stream.is_some_and(|stream| stream.handled_all()) {
+            self.engine.expect();
         }
         let (has_ended, has_room) = match &*lock(&self.tap) {
             Some(tap) => (tap.has_ended, tap.posted.len() < POSTED),

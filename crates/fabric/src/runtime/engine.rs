@@ -23,6 +23,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::lock;
 use super::sources::{Source, SourceId, Sources};
+use super::spin::{Look, SpinPolicy};
 
 /// The shared state of the engine thread
 pub(crate) struct Engine {
@@ -38,6 +39,9 @@ pub(crate) struct Engine {
     ticking: AtomicBool,
     stopping: AtomicBool,
     thread: OnceLock<ThreadId>,
+    /// Something is likely to come very soon: the thread polls before it sleeps
+    expects: AtomicBool,
+    spin: SpinPolicy,
 }
 
 /// Ends the engine when the last handle that can start work is gone
@@ -45,13 +49,13 @@ pub(crate) struct Engine {
 pub(crate) struct EngineGuard(Arc<Engine>);
 
 impl Engine {
-    /// Starts the thread
+    /// Starts the thread, which polls for so long where something is expected
     ///
     /// # Errors
     ///
     /// What the system reports, when it has no descriptor, memory or thread left.
-    pub(crate) fn start() -> io::Result<EngineGuard> {
-        let engine = Arc::new(Self::new()?);
+    pub(crate) fn start(spin: Duration) -> io::Result<EngineGuard> {
+        let engine = Arc::new(Self::new(spin)?);
         let thread = Arc::clone(&engine);
         std::thread::Builder::new()
             .name("backhaul-engine".to_owned())
@@ -59,7 +63,7 @@ impl Engine {
         Ok(EngineGuard(engine))
     }
 
-    fn new() -> io::Result<Self> {
+    fn new(spin: Duration) -> io::Result<Self> {
         let engine = Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             doorbell: Doorbell::new()?,
@@ -69,6 +73,8 @@ impl Engine {
             ticking: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             thread: OnceLock::new(),
+            expects: AtomicBool::new(false),
+            spin: SpinPolicy::patient(spin),
         };
         epoll::add(
             &engine.epoll,
@@ -176,6 +182,14 @@ impl Engine {
         }
     }
 
+    /// Has the thread stay awake for a moment before it sleeps next, where that has paid lately
+    ///
+    /// A CPU with nothing to do sleeps, and takes longer to wake than an answer takes. For what the
+    /// thread itself has handled: it is not woken for this.
+    pub(crate) fn expect(&self) {
+        self.expects.store(true, Ordering::Relaxed);
+    }
+
     /// Ends the thread, and with it every source
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
@@ -217,14 +231,9 @@ impl Engine {
         let mut ticked_at = Instant::now();
         let mut inspected_at = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
-            let timeout = self.timeout(inspected_at + INSPECTED_EVERY);
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // The system documents none for a valid descriptor and buffer.
-                Err(error) => {
-                    tracing::error!(%error, "epoll failed; the endpoints of its context are closed");
-                    return;
-                }
+            if let Err(error) = self.wait(&mut events, inspected_at + INSPECTED_EVERY) {
+                tracing::error!(%error, "epoll failed; the endpoints of its context are closed");
+                return;
             }
             for event in events.drain(..) {
                 let data = event.data.u64();
@@ -246,6 +255,37 @@ impl Engine {
                 self.inspect_all();
                 inspected_at = now;
             }
+        }
+    }
+
+    /// Waits for events, for a deadline, or until it is time for an inspection
+    ///
+    /// # Errors
+    ///
+    /// None that the system documents for a valid descriptor and buffer.
+    fn wait(&self, events: &mut Vec<epoll::Event>, inspection_at: Instant) -> io::Result<()> {
+        if self.expects.swap(false, Ordering::Relaxed) && self.spin.allows() {
+            let mut failure = None;
+            let is_over = self.spin.until(|| {
+                let looked = self.take_events(events, Some(&Timespec::default()));
+                failure = looked.err();
+                (!events.is_empty() || failure.is_some(), Look::default())
+            });
+            if is_over {
+                return failure.map_or(Ok(()), Err);
+            }
+        }
+        self.take_events(events, self.timeout(inspection_at).as_ref())
+    }
+
+    fn take_events(
+        &self,
+        events: &mut Vec<epoll::Event>,
+        timeout: Option<&Timespec>,
+    ) -> io::Result<()> {
+        match epoll::wait(&self.epoll, spare_capacity(events), timeout) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -374,182 +414,4 @@ const INSPECTED_EVERY: Duration = Duration::from_secs(2);
 const INSPECTED_EVERY: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc;
-
-    use super::*;
-
-    /// Counts its visits
-    #[derive(Default)]
-    struct Counting {
-        visits: AtomicUsize,
-        next: Mutex<Option<Instant>>,
-    }
-
-    impl Source for Counting {
-        fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {
-            self.visits.fetch_add(1, Ordering::SeqCst);
-        }
-
-        fn on_tick(self: Arc<Self>) -> bool {
-            self.visits.fetch_add(1, Ordering::SeqCst);
-            true
-        }
-
-        fn on_deadline(self: Arc<Self>, _now: Instant) -> Option<Instant> {
-            self.visits.fetch_add(1, Ordering::SeqCst);
-            *lock(&self.next)
-        }
-
-        fn on_stop(self: Arc<Self>) {}
-    }
-
-    impl Counting {
-        fn visits(&self) -> usize {
-            self.visits.load(Ordering::SeqCst)
-        }
-    }
-
-    #[test]
-    fn a_thousand_idle_sources_cost_no_visit_until_theirs_is_due() {
-        let engine = Engine::new().unwrap();
-        let start = Instant::now();
-        let second = Duration::from_secs(1);
-        let idle: Vec<_> = (0..1000)
-            .map(|index| {
-                let source = Arc::new(Counting::default());
-                let id = engine.register(Arc::clone(&source) as Arc<dyn Source>);
-                engine.schedule(id, start + second * (100 + index));
-                source
-            })
-            .collect();
-        let busy = Arc::new(Counting::default());
-        let id = engine.register(Arc::clone(&busy) as Arc<dyn Source>);
-        engine.schedule(id, start + second);
-        for tenths in 0..990 {
-            *lock(&busy.next) = Some(start + second * tenths / 10 + second / 10);
-            engine.visit_due(start + second * tenths / 10);
-        }
-        assert_eq!(busy.visits(), 980);
-        assert!(idle.iter().all(|source| source.visits() == 0));
-        engine.visit_due(start + second * 100);
-        assert_eq!(idle.iter().map(|source| source.visits()).sum::<usize>(), 1);
-    }
-
-    #[test]
-    fn a_deadline_set_by_another_thread_wakes_the_engine() {
-        let guard = Engine::start().unwrap();
-        let engine = guard.engine();
-        let (heard, hears) = mpsc::channel();
-        let id = engine.register(Arc::new(Reporting(heard)));
-        engine.schedule(id, Instant::now() + Duration::from_secs(3600));
-        let at = Instant::now() + Duration::from_millis(5);
-        engine.schedule(id, at);
-        assert!(hears.recv().unwrap() >= at);
-    }
-
-    /// Reports when its deadline passed
-    struct Reporting(mpsc::Sender<Instant>);
-
-    impl Source for Reporting {
-        fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {}
-
-        fn on_deadline(self: Arc<Self>, now: Instant) -> Option<Instant> {
-            self.0.send(now).unwrap();
-            None
-        }
-
-        fn on_stop(self: Arc<Self>) {}
-    }
-
-    /// Deregisters another source as it is dropped
-    struct Chained {
-        engine: Arc<Engine>,
-        other: SourceId,
-    }
-
-    impl Source for Chained {
-        fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {}
-        fn on_stop(self: Arc<Self>) {}
-    }
-
-    impl Drop for Chained {
-        fn drop(&mut self) {
-            self.engine.deregister(self.other);
-        }
-    }
-
-    #[test]
-    fn a_source_may_deregister_others_as_it_is_dropped() {
-        let engine = Arc::new(Engine::new().unwrap());
-        let chained = |other| {
-            let engine = Arc::clone(&engine);
-            Arc::new(Chained { engine, other })
-        };
-        let first = engine.register(Arc::new(Counting::default()));
-        let second = engine.register(chained(first));
-        engine.deregister(second);
-        assert!(engine.source(first).is_none());
-        let third = engine.register(Arc::new(Counting::default()));
-        let fourth = engine.register(chained(third));
-        engine.replace(fourth, Arc::new(Counting::default()));
-        assert!(engine.source(third).is_none());
-    }
-
-    /// Panics whenever it is called, until it is stopped
-    #[derive(Default)]
-    struct Panicking {
-        stops: AtomicUsize,
-    }
-
-    impl Source for Panicking {
-        fn on_ready(self: Arc<Self>, _port: u8, _flags: EventFlags) {
-            panic!("as this test wants");
-        }
-
-        fn on_tick(self: Arc<Self>) -> bool {
-            panic!("as this test wants");
-        }
-
-        fn on_deadline(self: Arc<Self>, _now: Instant) -> Option<Instant> {
-            panic!("as this test wants");
-        }
-
-        fn on_stop(self: Arc<Self>) {
-            self.stops.fetch_add(1, Ordering::SeqCst);
-            panic!("once more");
-        }
-    }
-
-    #[test]
-    fn a_source_that_panics_ends_alone() {
-        let engine = Engine::new().unwrap();
-        let other = Arc::new(Counting::default());
-        let other_id = engine.register(Arc::clone(&other) as Arc<dyn Source>);
-        let now = Instant::now();
-        for way in 0..3 {
-            let source = Arc::new(Panicking::default());
-            let id = engine.register(Arc::clone(&source) as Arc<dyn Source>);
-            match way {
-                0 => {
-                    engine.call(id, |source| source.on_ready(0, EventFlags::IN));
-                }
-                1 => {
-                    assert!(engine.busy_poll(id));
-                    engine.tick();
-                }
-                _ => {
-                    engine.schedule(id, now);
-                    engine.schedule(other_id, now);
-                    engine.visit_due(now);
-                }
-            }
-            assert_eq!(source.stops.load(Ordering::SeqCst), 1);
-            assert!(engine.source(id).is_none());
-            assert!(!engine.busy_poll(id));
-        }
-        assert_eq!(other.visits(), 1);
-    }
-}
+mod tests;

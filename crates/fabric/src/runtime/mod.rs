@@ -3,6 +3,7 @@
 mod engine;
 mod sleep;
 mod sources;
+mod spin;
 mod timers;
 mod warning;
 mod watch;
@@ -13,6 +14,7 @@ pub(crate) use backhaul_shm::doorbell::Doorbell;
 pub(crate) use engine::{Engine, EngineGuard};
 pub(crate) use sleep::sleep_on;
 pub(crate) use sources::{Source, SourceId};
+pub(crate) use spin::{Look, SpinPolicy};
 pub(crate) use warning::RepeatedWarning;
 pub use watch::LoopWatch;
 pub(crate) use watch::{Member, MemberId};

@@ -1,4 +1,4 @@
-//! How long a caller polls before it sleeps, learned from whether polling has paid.
+//! How long a thread polls before it sleeps, learned from whether polling has paid.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// After [`MISSES_FREE`] polls in vain, fewer and fewer waits poll, until one finds what it waits
 /// for. The counts steer effort and order nothing, hence `Relaxed`.
 #[derive(Debug)]
-pub(super) struct SpinPolicy {
+pub(crate) struct SpinPolicy {
     budget: Duration,
     /// Polls in vain since the last that paid
     misses: AtomicU32,
@@ -22,15 +22,15 @@ pub(super) struct SpinPolicy {
 
 /// What a look at a connection came to
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Look {
+pub(crate) struct Look {
     /// Bytes moved
-    pub(super) moved: bool,
+    pub(crate) moved: bool,
     /// The peer may be at work for so long without anything moving here
-    pub(super) awaits: Duration,
+    pub(crate) awaits: Duration,
 }
 
 impl SpinPolicy {
-    pub(super) fn new(budget: Duration) -> Self {
+    pub(crate) fn new(budget: Duration) -> Self {
         Self {
             budget,
             misses: AtomicU32::new(0),
@@ -42,17 +42,19 @@ impl SpinPolicy {
 
     /// Of who waits for other processes, which may be kept from their CPUs by strangers
     ///
+    /// For [`PATIENCE`] times as long as for an answer.
+    ///
     /// Where there are such, whoever polls and gives way is behind all of them, while one that
     /// sleeps is woken before most.
-    pub(super) fn patient(budget: Duration) -> Self {
+    pub(crate) fn patient(budget: Duration) -> Self {
         Self {
             held_up_max: HELD_UP_MAX,
-            ..Self::new(budget)
+            ..Self::new(budget.saturating_mul(PATIENCE))
         }
     }
 
     /// Whether to poll for this wait
-    pub(super) fn allows(&self) -> bool {
+    pub(crate) fn allows(&self) -> bool {
         if self.budget.is_zero() {
             return false;
         }
@@ -85,7 +87,7 @@ impl SpinPolicy {
     }
 
     /// Polls until `step` says that it is done, or nothing has moved for the budget
-    pub(super) fn until(&self, mut step: impl FnMut() -> (bool, Look)) -> bool {
+    pub(crate) fn until(&self, mut step: impl FnMut() -> (bool, Look)) -> bool {
         // The clock is first read when the first step was in vain: most steps are not.
         let mut times = None;
         loop {
@@ -119,7 +121,7 @@ impl SpinPolicy {
     }
 
     /// How long polling goes on without anything moving
-    pub(super) fn budget(&self) -> Duration {
+    pub(crate) fn budget(&self) -> Duration {
         self.budget
     }
 }
@@ -135,6 +137,11 @@ const PAUSE_MAX: u32 = 1024;
 /// The kernel likes to run a thread where it was woken from; a poll that never yields would keep
 /// the peer from answering until the poll has failed.
 const YIELD_AFTER: Duration = Duration::from_micros(5);
+
+/// How much longer than for an answer of the peer somebody patient polls: the peer asks another
+/// process, and that may have a thread of its own to ask; or it is a program, between a result and
+/// what it makes of that
+const PATIENCE: u32 = 4;
 
 /// More than processes of one job mostly keep a CPU for between two waits, less than a time slice
 const HELD_UP_MAX: Duration = Duration::from_micros(500);

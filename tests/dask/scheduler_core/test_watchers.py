@@ -52,7 +52,10 @@ async def test_the_task_stream_is_dasks() -> None:
     def said(run: dict[str, Any]) -> Any:
         shape = sorted((name, type(value).__name__) for name, value in run.items())
         same = [run.get(name) for name in ("status", "nbytes", "type", "typename", "cause")]
-        return key_split(run["key"]), shape, same, [one["action"] for one in run["startstops"]]
+        # Whether inputs had to be fetched, and whether to store a result took so long that it
+        # counts as writing, is chance.
+        actions = [one["action"] for one in run["startstops"]]
+        return key_split(run["key"]), shape, same, actions.count("compute")
 
     assert len(ours) == 50 + 4
     assert sorted(map(said, ours), key=repr) == sorted(map(said, dasks), key=repr)

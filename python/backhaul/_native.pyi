@@ -1488,6 +1488,17 @@ class SchedulerStreams:
             If the connection has ended.
         """
 
+    def remove(self, peer: int) -> list[list[bytes]]:
+        """Handle the messages of a peer no more; its number is not used again.
+
+        What has gathered for it is sent. Whatever else the core has to say to it is in the notes.
+
+        Returns
+        -------
+        list of list of bytes
+            What was held, to be sent after what it was held for: the frames of each batch.
+        """
+
     def caught_up(self, peer: int, handled: int) -> None:
         """Tell how many messages the reader of a peer has handled, of those since the tap."""
 
@@ -1918,8 +1929,55 @@ class SchedulerCore:
     ) -> None:
         """Take a worker that has gone, or is sent away."""
 
+    def handle_worker_lost(self, stimulus: str, now_s: float, address: str, expected: bool) -> None:
+        """Take a worker that has gone, of which the caller tells it and the others."""
+
     def handle_worker_status(self, stimulus: str, now_s: float, address: str, status: str) -> None:
         """Take a worker that pauses or goes on."""
+
+    def begin_stealing(self, fast: list[str], requests: int) -> None:
+        """Begin to file tasks that may be moved, but those of some prefixes.
+
+        Parameters
+        ----------
+        fast : list of str
+            The prefixes.
+        requests : int
+            How many requests there have been, which are numbered.
+        """
+
+    def balance(self, now_s: float) -> list[tuple[int, str, float, str, float, str, float]]:
+        """Ask busy workers for tasks that idle ones take.
+
+        Returns
+        -------
+        list
+            For each task the level of its cost, its key, what the victim is rid of, the victim,
+            how long that is busy for, the thief, and how long that is; all times in seconds.
+        """
+
+    def confirm_steal(
+        self, stimulus: str, now_s: float, key: str, state: str | None
+    ) -> tuple[str, bool, str, str]:
+        """Take the answer of a worker that was asked for a task.
+
+        Returns
+        -------
+        tuple
+            What came of it, ``"unknown"`` or as Dask logs it; whether the thief is gone; the
+            addresses of victim and thief.
+        """
+
+    def stealing(self) -> dict[str, Any] | None:
+        """Say what is known of tasks that may be moved; None unless that has begun.
+
+        Returns
+        -------
+        dict
+            ``stealable``, by worker and level the keys; ``in_flight``, key, victim, thief, seconds
+            of both and stimulus; ``occupancy`` and ``tasks``, by worker what it gains and loses by
+            those; ``unknown``, by prefix the keys of tasks of unknown duration; ``requests``.
+        """
 
     def handle_heartbeat(
         self, address: str, bandwidth_bytes_per_s: float, executing: list[tuple[str, float]]

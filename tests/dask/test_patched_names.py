@@ -123,7 +123,8 @@ OURS = {
     "small_results.py": {"_asked", "carried"},
     "scheduler_slots.py": {"declared"},
     "scheduler_core/escape.py": {"writer"},
-    "scheduler_core/graphs.py": {"groups", "number"},
+    # What annotations ask for
+    "scheduler_core/graphs.py": {"asks", "found", "groups", "hosts", "number", "own", "workers"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
     "scheduler_core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
     # A function that takes the place of one
@@ -140,6 +141,7 @@ OURS = {
         "to_clients",
         "to_workers",
     },
+    "scheduler_core/membership.py": {"made"},
     "scheduler_core/streams.py": {"message"},
     # Slots
     "slotted_worker.py": {"slots"},
@@ -206,7 +208,7 @@ STATE = {
     # As Scheduler._apply_annotations
     "asked.py": {"ts.annotations", "ts.resource_restrictions"},
     # As Scheduler.check_idle
-    "scheduler_core/handlers.py": {"self._live.scheduler.idle_since"},
+    "scheduler_core/timers.py": {"self._live.scheduler.idle_since"},
     # What somebody else assigns
     "scheduler_core/live.py": {"self.scheduler"},
     # As TaskCounter.transitions
@@ -360,6 +362,20 @@ STATE = {
         "ws.status",
     },
     "scheduler_core/heap.py": {"queue._data", "queue._inc", "queue._sorted"},
+    # As Scheduler.remove_worker: an event, and what the core knows of a worker that it is about
+    "scheduler_core/membership.py": {"msg", "ws._occupancy_cache"},
+    # As WorkStealing, of what is in flight and may be stolen
+    "scheduler_core/stealing.py": {
+        "extension._request_counter",
+        "extension.count",
+        "extension.in_flight[task(text)]",
+        "extension.key_stealable[task(text)]",
+        "extension.metrics['request_cost_total'][level]",
+        "extension.metrics['request_count_total'][level]",
+        "extension.unknown_durations[prefix]",
+        "own",
+        "vars(self.extension)['stealable'][worker]",
+    },
     # As Scheduler.update_graph
     "submissions.py": {"metrics", "scheduler._active_graph_updates"},
     # The registry of comms, as distributed.comm.ucx and distributed-ucxx at their import

@@ -21,7 +21,8 @@ use backhaul_dask::hot::{self, HotCore, HotCounts, HotNotes, HotSettings, PeerId
 /// somebody else takes; whoever calls [`Streams::stop`] must not have it.
 pub struct Streams {
     core: Arc<Mutex<HotCore>>,
-    ends: Mutex<Vec<End>>,
+    /// None for those that have been removed
+    ends: Mutex<Vec<Option<End>>>,
     /// A defect is to be had with the next message
     is_to_panic: AtomicBool,
 }
@@ -69,10 +70,10 @@ impl Streams {
     pub fn add(&self, kind: PeerKind, name: &str, frames: Frames) -> PeerId {
         let mut core = lock(&self.core);
         let peer = core.add_peer(kind, name);
-        lock(&self.ends).push(End {
+        lock(&self.ends).push(Some(End {
             frames,
             unfinished: VecDeque::new(),
-        });
+        }));
         peer
     }
 
@@ -86,12 +87,39 @@ impl Streams {
             streams: Arc::clone(self),
             peer,
         });
-        self.frames(peer).tap(stream)
+        let frames = self.frames(peer).ok_or(CloseReason::Local)?;
+        frames.tap(stream)
+    }
+
+    /// Handles the messages of a peer no more; what has gathered for it leaves first
+    ///
+    /// When this returns, all that it says goes to its reader. The number is not used again. Gives
+    /// what was to wait for messages of somebody else, who is to send it after those.
+    pub fn remove(&self, peer: PeerId) -> Vec<hot::Frames> {
+        let mut held = Vec::new();
+        {
+            let mut core = lock(&self.core);
+            let batches = core.take_outgoing(peer);
+            if core.is_held(peer) {
+                held = batches;
+            } else {
+                self.send(peer, batches);
+            }
+            core.remove_peer(peer);
+        }
+        let end = lock(&self.ends)[peer.0].take();
+        // The engine may be about to handle a message, and waits for the core then.
+        if let Some(end) = end {
+            end.leave();
+        }
+        held
     }
 
     /// Hears that the reader of a peer has handled so many messages, as [`Frames::caught_up`]
     pub fn caught_up(&self, peer: PeerId, handled: u64) {
-        self.frames(peer).caught_up(handled);
+        if let Some(frames) = self.frames(peer) {
+            frames.caught_up(handled);
+        }
     }
 
     /// Has messages for a peer wait for those that somebody else is about to send, or no longer
@@ -131,11 +159,8 @@ impl Streams {
     pub fn stop(&self) -> Stopped {
         let stopped = self.end();
         let ends = std::mem::take(&mut *lock(&self.ends));
-        for end in ends {
-            end.frames.untap();
-            for request in end.unfinished {
-                request.detach();
-            }
+        for end in ends.into_iter().flatten() {
+            end.leave();
         }
         stopped
     }
@@ -174,8 +199,10 @@ impl Streams {
         stopped
     }
 
-    fn frames(&self, peer: PeerId) -> Frames {
-        lock(&self.ends)[peer.0].frames.clone()
+    fn frames(&self, peer: PeerId) -> Option<Frames> {
+        let ends = lock(&self.ends);
+        let end = ends.get(peer.0)?.as_ref();
+        end.map(|end| end.frames.clone())
     }
 
     /// Sends what may be sent to peers that take it
@@ -195,7 +222,10 @@ impl Streams {
     /// Whether a peer has yet to take much of what was sent
     fn is_slow(&self, peer: PeerId) -> bool {
         let mut ends = lock(&self.ends);
-        let unfinished = &mut ends[peer.0].unfinished;
+        let Some(end) = &mut ends[peer.0] else {
+            return false;
+        };
+        let unfinished = &mut end.unfinished;
         while unfinished.front().is_some_and(Request::is_done) {
             unfinished.pop_front();
         }
@@ -204,7 +234,9 @@ impl Streams {
 
     fn send(&self, peer: PeerId, batches: Vec<hot::Frames>) {
         let mut ends = lock(&self.ends);
-        let end = &mut ends[peer.0];
+        let Some(end) = &mut ends[peer.0] else {
+            return;
+        };
         for batch in batches {
             let segments = Segments::from_iter(batch.into_iter().map(Bytes::from));
             // One that fails has ended its connection, which whoever reads that finds out.
@@ -212,6 +244,16 @@ impl Streams {
             if !request.is_done() {
                 end.unfinished.push_back(request);
             }
+        }
+    }
+}
+
+impl End {
+    /// Has the reader of the connection have all messages again
+    fn leave(self) {
+        self.frames.untap();
+        for request in self.unfinished {
+            request.detach();
         }
     }
 }

@@ -76,6 +76,13 @@ impl SchedulerStreams {
         tapped.map_err(|reason| PyConnectionError::new_err(reason.to_string()))
     }
 
+    #[doc = stub_doc!("SchedulerStreams.remove")]
+    fn remove<'py>(&self, py: Python<'py>, peer: usize) -> PyResult<Vec<Bound<'py, PyList>>> {
+        let streams = self.0.check(py)?;
+        let held = deferred::call(py, || py.detach(|| streams.remove(PeerId(peer))));
+        held.iter().map(|batch| frames_list(py, batch)).collect()
+    }
+
     #[doc = stub_doc!("SchedulerStreams.caught_up")]
     fn caught_up(&self, peer: usize, handled: u64) {
         self.0.caught_up(PeerId(peer), handled);

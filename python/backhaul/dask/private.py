@@ -59,7 +59,11 @@ from dask.order import order as dask_order
 from dask.system import CPU_COUNT
 from dask.utils import shorten_traceback
 from distributed import worker_state_machine as instructions
-from distributed.active_memory_manager import ActiveMemoryManagerExtension, ReduceReplicas
+from distributed.active_memory_manager import (
+    ActiveMemoryManagerExtension,
+    ReduceReplicas,
+    RetireWorker,
+)
 from distributed.batched import BatchedSend
 from distributed.client import Client, Future, FutureState, get_collections_metadata
 from distributed.client import _MapExpr as MapExpr
@@ -120,7 +124,7 @@ from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.sizeof import safe_sizeof
 from distributed.spans import SpanMetadata, SpansSchedulerExtension
 from distributed.spill import SpillBuffer
-from distributed.stealing import WorkStealing
+from distributed.stealing import WorkStealing, fast_tasks
 from distributed.system_monitor import SystemMonitor
 from distributed.threadpoolexecutor import ThreadPoolExecutor, rejoin, threads_lock
 from distributed.threadpoolexecutor import _worker as pool_worker
@@ -231,6 +235,7 @@ __all__ = [
     "ReleaseWorkerDataMsg",
     "Reschedule",
     "RescheduleEvent",
+    "RetireWorker",
     "SchedulerState",
     "SecedeEvent",
     "Serialize",
@@ -263,6 +268,7 @@ __all__ = [
     "WorkerState",
     "WorkerStateMachine",
     "WorkerTaskState",
+    "add_worker",
     "backends",
     "by_value_modules",
     "client_wait",
@@ -281,6 +287,7 @@ __all__ = [
     "dumps",
     "ensure_memoryview",
     "error_message",
+    "fast_tasks",
     "from_frames",
     "get_collections_metadata",
     "get_data",
@@ -314,6 +321,8 @@ __all__ = [
     "processes_and_threads",
     "read_when_there",
     "rejoin",
+    "remove_worker",
+    "retire_workers",
     "run_actor",
     "run_task",
     "run_task_simple",
@@ -341,6 +350,9 @@ __all__ = [
 # Without their decorator, which hides where they come from
 handle_report = inspect.unwrap(Client._handle_report)
 update_graph = inspect.unwrap(Scheduler.update_graph)
+add_worker = inspect.unwrap(Scheduler.add_worker)
+remove_worker = inspect.unwrap(Scheduler.remove_worker)
+retire_workers = inspect.unwrap(Scheduler.retire_workers)
 get_data = inspect.unwrap(Worker.get_data)
 
 containers = (List, Tuple, Set, Dict)

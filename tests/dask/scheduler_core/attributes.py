@@ -14,7 +14,17 @@ from backhaul.dask.scheduler_core.failures import found_failure
 
 from .upstream import exception_name
 
-__all__ = ["attributes_of", "difference", "message_of", "our_attributes", "our_message"]
+__all__ = [
+    "attributes_of",
+    "difference",
+    "message_of",
+    "our_attributes",
+    "our_message",
+    "our_stealing",
+    "outlived",
+    "stealing_of",
+    "without",
+]
 
 #: Order in which upstream lists states is no matter here.
 STATES = sorted(ALL_TASK_STATES)
@@ -239,6 +249,76 @@ def our_message(message: dict[str, Any], upstream: Any) -> dict[str, Any]:
     elif message["op"] == "task-erred":
         message["exception"] = _exception(message["exception"], upstream)
     return message
+
+
+def stealing_of(upstream: Any) -> dict[str, Any]:
+    """Say what work stealing has of tasks, without what says nothing."""
+    state, stealing = upstream.state, upstream.stealing
+    here = state.workers
+
+    def moved(by_worker: Any) -> dict[str, Any]:
+        found = {ws.address: count for ws, count in by_worker.items() if count}
+        return {address: count for address, count in found.items() if address in here}
+
+    return {
+        "stealable": [
+            (address, level, [ts.key for ts in tasks])
+            for address, levels in sorted(stealing.stealable.items())
+            for level, tasks in enumerate(levels)
+            # One that has gone is there still where an event was refused in the middle.
+            if tasks and address in here
+        ],
+        "key_stealable": {
+            ts.key: place for ts, place in stealing.key_stealable.items() if place[0] in here
+        },
+        "in_flight": [
+            (
+                ts.key,
+                info["victim"].address,
+                info["thief"].address,
+                info["victim_duration"],
+                info["thief_duration"],
+                info["stimulus_id"],
+            )
+            for ts, info in stealing.in_flight.items()
+        ],
+        "occupancy": moved(stealing.in_flight_occupancy),
+        "tasks": moved(stealing.in_flight_tasks),
+        "unknown": {
+            prefix: known
+            for prefix, tasks in stealing.unknown_durations.items()
+            if (known := [ts.key for ts in tasks if state.tasks.get(ts.key) is ts])
+        },
+        "requests": stealing._request_counter,
+    }
+
+
+def outlived(upstream: Any) -> set[str]:
+    """List keys that a set of upstream's holds a forgotten task of, so that it takes no other."""
+    known, unknown = upstream.state.tasks, upstream.stealing.unknown_durations
+    return {ts.key for tasks in unknown.values() for ts in tasks if known.get(ts.key) is not ts}
+
+
+def without(said: dict[str, Any], keys: set[str]) -> dict[str, Any]:
+    """Leave keys out of those of unknown duration."""
+    unknown = {
+        prefix: [key for key in known if key not in keys]
+        for prefix, known in said["unknown"].items()
+    }
+    return {**said, "unknown": {prefix: known for prefix, known in unknown.items() if known}}
+
+
+def our_stealing(core: Any) -> dict[str, Any]:
+    """Say what ours has of it, in the same form."""
+    said = core.stealing()
+    places = {key: (address, level) for address, level, keys in said["stealable"] for key in keys}
+    return {
+        **said,
+        "key_stealable": places,
+        "occupancy": {address: count for address, count in said["occupancy"] if count},
+        "tasks": {address: count for address, count in said["tasks"] if count},
+        "unknown": {prefix: keys for prefix, keys in said["unknown"] if keys},
+    }
 
 
 def difference(upstream: Any, ours: Any, path: str = "") -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from backhaul._native import SchedulerCore
 from backhaul.dask.scheduler_core import write_into
+from backhaul.dask.scheduler_core.stealing import write_stealing
 
 from .ours import Ours
 from .upstream import Clock, Upstream, exception_name, node
@@ -49,6 +50,7 @@ def convert(
     for client in ours.clients:
         converted._client_added("joined", client)
     write_into(core, converted.state, Payloads())
+    write_stealing(core, converted.state, str)
     # Only asked for below, of both alike: some events break its invariants.
     converted.state.validate = False
     converted.keep_run_ids()

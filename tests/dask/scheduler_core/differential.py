@@ -19,8 +19,19 @@ from typing import Any
 
 from backhaul._native import SchedulerCore
 from backhaul.dask.scheduler_core import escape, holds_no_tasks
+from backhaul.dask.scheduler_core.stealing import begin_stealing
 
-from .attributes import attributes_of, difference, message_of, our_attributes, our_message
+from .attributes import (
+    attributes_of,
+    difference,
+    message_of,
+    our_attributes,
+    our_message,
+    our_stealing,
+    outlived,
+    stealing_of,
+    without,
+)
 from .conversion import convert, flaws
 from .events import Event
 from .ours import Ours
@@ -51,6 +62,7 @@ class Pair:
             "known_durations_s": [("map", 0.02)],
         }
         self.ours = Ours(SchedulerCore(**self.core_settings), self.split)
+        begin_stealing(self.ours.core, self.upstream.state)
         #: What the core was converted to, if it was
         self.converted: Upstream | None = None
         self.joins: dict[str, dict[str, Any]] = {}
@@ -150,11 +162,20 @@ class Pair:
         # What led to a refusal upstream has not sent, ours has.
         if sent != ours_sent and not refused:
             return difference(sent, ours_sent, "messages")
+        steals = self.upstream.take_steal_log()
+        self.counted.update(f"steal: {one[0]}" for one in steals)
+        ours_steals = (self.converted or self.ours).take_steal_log()
+        if steals != ours_steals and not refused:
+            return f"steals: upstream logs {steals}, ours {ours_steals}"
         attributes = attributes_of(self.upstream.state)
+        gone = outlived(self.upstream)
+        attributes["stealing"] = without(stealing_of(self.upstream), gone)
         if self.converted:
             dump = attributes_of(self.converted.state)
+            dump["stealing"] = without(stealing_of(self.converted), gone)
         else:
             dump = our_attributes(self.ours.core.dump(), self.upstream.state)
+            dump["stealing"] = without(our_stealing(self.ours.core), gone)
         self.counted["attributes"] += len(attributes) + sum(
             len(one)
             for kind in ("tasks", "workers", "task_groups", "task_prefixes")

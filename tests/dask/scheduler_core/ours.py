@@ -24,6 +24,12 @@ class Ours:
         #: Tells addresses from hosts, as upstream's caller does.
         self.split = split
         self.clients: list[str] = []
+        self.steal_log: list[Any] = []
+
+    def take_steal_log(self) -> list[Any]:
+        taken = self.steal_log[:]
+        self.steal_log.clear()
+        return taken
 
     def apply(self, event: Event, now_s: float, culled: dict[str, list[str]]) -> bool:
         """Handle an event; return whether it was refused."""
@@ -36,7 +42,7 @@ class Ours:
 
     def _apply(self, event: Event, now_s: float, culled: dict[str, list[str]]) -> None:
         arguments = event.arguments
-        handle = getattr(self.core, f"handle_{event.name}")
+        handle: Any = getattr(self.core, f"handle_{event.name}", None)
         if event.name == "graph":
             handle(event.stimulus, now_s, **self._graph(arguments["graph"], culled))
         elif event.name == "update_data":
@@ -45,6 +51,12 @@ class Ours:
                 for key, nbytes, workers in arguments["placed"]
             ]
             handle(event.stimulus, now_s, placed, arguments["client"])
+        elif event.name == "balance":
+            requested = self.core.balance(now_s)
+            if requested:
+                self.steal_log.append(("request", [(now_s, *one) for one in requested]))
+        elif event.name == "steal_response":
+            self._answer(event.stimulus, now_s, **arguments)
         elif event.name in ("task_finished", "task_erred", "worker_added"):
             handle(event.stimulus, now_s, **arguments)
         elif event.name in ("heartbeat", "resources", "client_added", "report_key", "restrictions"):
@@ -61,6 +73,15 @@ class Ours:
             self.clients.append(arguments["client"])
         elif event.name == "client_removed" and arguments["client"] in self.clients:
             self.clients.remove(arguments["client"])
+
+    def _answer(self, stimulus: str, now_s: float, key: str, state: str | None) -> None:
+        told, is_gone, victim, thief = self.core.confirm_steal(stimulus, now_s, key, state)
+        if told in ("stale-response", "already-aborted"):
+            self.steal_log.append((told, key, state, "w", stimulus))
+        elif told == "reschedule":
+            self.steal_log.append((told, is_gone, key, state, victim, thief, stimulus))
+        elif told != "unknown":
+            self.steal_log.append((told, key, state, victim, thief, stimulus))
 
     def _graph(self, graph: Graph, culled: dict[str, list[str]]) -> dict[str, Any]:
         names = {*graph.wanted, *graph.actors, *culled}

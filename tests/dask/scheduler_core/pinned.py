@@ -1,8 +1,8 @@
 """Upstream's scheduler with sets that list their members in the order of their addition.
 
 Python's sets list theirs by hashes, and which worker is taken of equal ones, or which task goes
-first, hangs on that. `pin` loads ``distributed.scheduler`` and ``distributed.collections`` from
-their own sources with every set replaced by one in order: no line of logic changes, and no choice
+first, hangs on that. `pin` loads the modules below from their
+own sources with every set replaced by one in order: no line of logic changes, and no choice
 is left to hashes. It must be called before anything imports ``distributed``.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 __all__ = ["OrderedSet", "pin"]
 
-MODULES = ("distributed.scheduler", "distributed.collections")
+MODULES = ("distributed.scheduler", "distributed.collections", "distributed.stealing")
 
 
 class OrderedSet(MutableSet[Any]):

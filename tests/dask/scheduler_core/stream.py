@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from .events import Event
@@ -280,6 +281,25 @@ def _heartbeat(stream: Stream, state: Any) -> Event | None:
     )
 
 
+def _balance(stream: Stream, state: Any) -> Event | None:
+    return stream.event("balance")
+
+
+def _steal_response(stream: Stream, state: Any) -> Event | None:
+    rnd = stream.random
+    in_flight = state.extensions["stealing"].in_flight
+    if not in_flight:
+        return None
+    ts, info = rnd.choice(list(in_flight.items()))
+    usual = ["ready", "ready", "ready", "waiting", "constrained", "executing", "memory", None]
+    answer = rnd.choice([*usual, "released", "long-running", "cancelled", "resumed"])
+    event = stream.event("steal_response", key=ts.key, state=answer)
+    if rnd.random() < 0.1:
+        # It has been asked for since.
+        return event
+    return replace(event, stimulus=info["stimulus_id"])
+
+
 def _resources(stream: Stream, state: Any) -> Event | None:
     address = stream.address(state)
     if address is None:
@@ -376,6 +396,8 @@ MAKERS: dict[Maker, float] = {
     _reschedule: 2,
     _long_running: 3,
     _heartbeat: 2,
+    _balance: 4,
+    _steal_response: 7,
     _resources: 0.5,
     _no_workers: 2,
     _add_keys: 2,

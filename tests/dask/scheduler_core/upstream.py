@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 import distributed.scheduler as module
+import distributed.stealing as stealing_module
 from dask._expr import LLGExpr
 from dask._task_spec import Task, TaskRef
 from distributed.core import Status
@@ -22,6 +23,7 @@ from distributed.scheduler import ClientState, Scheduler, TaskState, WorkerState
 import dask
 from backhaul._native import SchedulerCore
 from backhaul.dask.scheduler_core import adopt
+from backhaul.dask.scheduler_core.stealing import begin_stealing
 
 from .events import Event, Graph
 
@@ -136,6 +138,11 @@ class Upstream:
             dashboard=False, extensions={}, host="127.0.0.1", port=0, validate=validate
         )
         self.state.plugins.clear()
+        self.stealing: Any = stealing_module.WorkStealing(self.state)
+        self.state.extensions["stealing"] = self.stealing
+        #: What it has logged
+        self.steal_log: list[Any] = []
+        vars(self.stealing)["log"] = self.steal_log.append
         # A timer that forgets events an hour later
         background: Any = self.state._ongoing_background_tasks
         background.call_later = lambda *args, **kwargs: None
@@ -151,13 +158,16 @@ class Upstream:
         """Have what all schedulers of a process share be this one's."""
         for name, replacement in self.replaced.items():
             setattr(module, name, replacement)
+        vars(stealing_module)["time"] = self.clock
         run_ids: Any = TaskState
         run_ids._run_id_iterator = self.run_ids
 
     def adopt(self, settings: dict[str, Any]) -> SchedulerCore:
         """Make a core of it, which has no tasks."""
         self._take_turn()
-        return adopt(self.state, settings)
+        core = adopt(self.state, settings)
+        begin_stealing(core, self.state)
+        return core
 
     def keep_run_ids(self) -> None:
         """Take the numbers of runs that all schedulers share now for this one's."""
@@ -209,6 +219,17 @@ class Upstream:
         taken = [(one.key, one.start, one.finish) for one in log]
         log.clear()
         return taken
+
+    def take_steal_log(self) -> list[Any]:
+        taken = self.steal_log[:]
+        self.steal_log.clear()
+        return taken
+
+    def _balance(self, stimulus: str) -> None:
+        self.stealing.balance()
+
+    def _steal_response(self, stimulus: str, key: str, state: str | None) -> None:
+        self.stealing.move_task_confirm(key=key, state=state, stimulus_id=stimulus, worker="w")
 
     def _worker_added(self, stimulus: str, **joins: Any) -> None:
         metrics = {

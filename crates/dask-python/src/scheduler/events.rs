@@ -257,6 +257,20 @@ impl Core {
             .map_err(refusal)
     }
 
+    #[doc = stub_doc!("SchedulerCore.handle_worker_lost")]
+    fn handle_worker_lost(
+        &self,
+        stimulus: &str,
+        now_s: f64,
+        address: &str,
+        expected: bool,
+    ) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
+        self.core()
+            .handle_worker_lost(address, expected, &stimulus, now_s)
+            .map_err(refusal)
+    }
+
     #[doc = stub_doc!("SchedulerCore.handle_worker_status")]
     fn handle_worker_status(
         &self,

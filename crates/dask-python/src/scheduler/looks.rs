@@ -22,6 +22,7 @@ fn task_set<'a>(name: &str, of: &'a str) -> PyResult<TaskSet<'a>> {
         "actors" => TaskSet::Actors(of),
         "wants_what" => TaskSet::WantsWhat(of),
         "queued" => TaskSet::Queued,
+        "replicated_tasks" => TaskSet::Replicated,
         _ => return Err(PyValueError::new_err(format!("no collection: {name:?}"))),
     })
 }

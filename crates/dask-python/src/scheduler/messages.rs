@@ -54,6 +54,10 @@ fn to_worker<'py>(py: Python<'py>, message: &WorkerMessage) -> PyResult<Bound<'p
             dict.set_item("who_has", holders(py, who_has)?)?;
             ("refresh-who-has", Some(stimulus))
         }
+        WorkerMessage::StealRequest { key, stimulus } => {
+            dict.set_item("key", super::text_of(key))?;
+            ("steal-request", Some(stimulus))
+        }
         WorkerMessage::Close => ("close", None),
         WorkerMessage::RemoveWorker { address, stimulus } => {
             dict.set_item("worker", &**address)?;

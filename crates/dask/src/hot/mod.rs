@@ -11,6 +11,7 @@ mod incoming;
 mod keys;
 mod notes;
 mod outgoing;
+mod peers;
 mod specs;
 mod window;
 
@@ -29,6 +30,8 @@ pub use keys::{is_sayable, key_of};
 pub use notes::{HotCounts, HotNotes, NewGroup, Submitted};
 use outgoing::Unsayable;
 pub use outgoing::{Batch, Frames};
+use peers::Peer;
+pub use peers::{PeerId, PeerKind};
 pub use specs::whole as whole_spec;
 use window::Window;
 pub use window::{Expectation, WindowLimits, WindowState};
@@ -40,19 +43,6 @@ pub struct HotCore {
     pub core: SchedulerCore,
     /// None while messages are handled by somebody else
     streams: Option<Streams>,
-}
-
-/// A worker or a client whose stream is handled here
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct PeerId(pub usize);
-
-/// What a peer is
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum PeerKind {
-    /// A worker, by its address
-    Worker,
-    /// A client, by its name
-    Client,
 }
 
 /// How the streams are handled
@@ -82,19 +72,6 @@ struct Streams {
     counts: HotCounts,
     /// Of the tasks that have finished, those of which somebody knows that they were the last
     known_finished: u64,
-}
-
-#[derive(Debug)]
-struct Peer {
-    kind: PeerKind,
-    name: Arc<str>,
-    /// A client that keeps results
-    keeps_results: bool,
-    /// Somebody else has messages for it that come first
-    is_held: bool,
-    /// It is to have what has no form here first
-    has_unsaid: bool,
-    batch: Batch,
 }
 
 impl HotCore {
@@ -133,41 +110,6 @@ impl HotCore {
         self.streams.is_some()
     }
 
-    /// Handles the stream of a peer from now on
-    ///
-    /// # Panics
-    ///
-    /// If no streams are handled.
-    pub fn add_peer(&mut self, kind: PeerKind, name: &str) -> PeerId {
-        let streams = self.streams.as_mut().expect("streams are handled");
-        let peer = PeerId(streams.peers.len());
-        let name: Arc<str> = Arc::from(name);
-        let place = match kind {
-            PeerKind::Worker => &mut streams.workers,
-            PeerKind::Client => &mut streams.clients,
-        };
-        place.insert(Arc::clone(&name), peer);
-        streams.peers.push(Peer {
-            kind,
-            name,
-            keeps_results: false,
-            is_held: false,
-            has_unsaid: false,
-            batch: Batch::default(),
-        });
-        peer
-    }
-
-    /// Says which clients keep results
-    pub fn set_keepers(&mut self, clients: &[String]) {
-        if let Some(streams) = &mut self.streams {
-            for peer in &mut streams.peers {
-                peer.keeps_results = peer.kind == PeerKind::Client
-                    && clients.iter().any(|client| **client == *peer.name);
-            }
-        }
-    }
-
     /// Says of which span a group is, which somebody else looks after
     pub fn set_span(&mut self, group: &str, span: Option<&str>) {
         if let Some(streams) = &mut self.streams {
@@ -184,19 +126,6 @@ impl HotCore {
         if let Some(streams) = &mut self.streams {
             streams.is_paused = pause;
         }
-    }
-
-    /// Says that somebody else has messages for a peer that come before ours, or no longer has
-    pub fn hold(&mut self, peer: PeerId, hold: bool) {
-        if let Some(streams) = &mut self.streams {
-            streams.peers[peer.0].is_held = hold;
-        }
-    }
-
-    /// Whether somebody else has messages for a peer that come before ours
-    pub fn is_held(&self, peer: PeerId) -> bool {
-        let streams = self.streams.as_ref();
-        streams.is_some_and(|streams| streams.peers[peer.0].is_held)
     }
 
     /// Whether there is something for somebody else to do
@@ -217,6 +146,7 @@ impl HotCore {
             return false;
         };
         let is_ready = !streams.is_paused
+            && !streams.peers[peer.0].is_gone
             && streams.notes.failure.is_none()
             && streams.notes.unsaid.is_empty()
             && streams.notes.submitted.len() < SUBMITTED_MAX
@@ -536,29 +466,13 @@ impl Streams {
                 self.peers[peer.0].say(|batch| batch.add_for_client(message))
             }
             Message::ToClients(message) => {
-                let mut clients = self.peers.iter_mut();
+                let mut clients = self.peers.iter_mut().filter(|peer| !peer.is_gone);
                 clients.try_for_each(|peer| match peer.kind {
                     PeerKind::Client => peer.say(|batch| batch.add_for_client(message)),
                     PeerKind::Worker => Ok(()),
                 })
             }
         }
-    }
-}
-
-impl Peer {
-    /// Says something, unless somebody else has yet to say what comes first
-    fn say(
-        &mut self,
-        say: impl FnOnce(&mut Batch) -> Result<(), Unsayable>,
-    ) -> Result<(), Unsayable> {
-        let said = if self.has_unsaid {
-            Err(Unsayable)
-        } else {
-            say(&mut self.batch)
-        };
-        self.has_unsaid |= said.is_err();
-        said
     }
 }
 

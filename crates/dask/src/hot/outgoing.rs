@@ -172,6 +172,12 @@ impl Batch {
                 field_holders(writer, who_has)?;
                 field_text(writer, "stimulus_id", stimulus)
             }
+            WorkerMessage::StealRequest { key, stimulus } => {
+                writer.map(3)?;
+                op(writer, "steal-request")?;
+                field_key(writer, key)?;
+                field_text(writer, "stimulus_id", stimulus)
+            }
             WorkerMessage::FreeKeys { .. }
             | WorkerMessage::Close
             | WorkerMessage::RemoveWorker { .. } => Err(Unsayable),
@@ -240,9 +246,6 @@ fn compute_task(
     task: &ComputeTask,
     now_s: f64,
 ) -> Result<(), Unsayable> {
-    if task.annotations.is_some() {
-        return Err(Unsayable);
-    }
     let spec = task.spec.as_ref().ok_or(Unsayable)?;
     writer.map(12)?;
     op(writer, "compute-task")?;
@@ -270,7 +273,11 @@ fn compute_task(
     writer.str("actor")?;
     writer.bool(task.actor);
     writer.str("annotations")?;
-    writer.map(0)?;
+    match &task.annotations {
+        // As `graphs.py` packs them
+        Some(annotations) => writer.extend(annotations),
+        None => writer.map(0)?,
+    }
     field_text(writer, "stimulus_id", &format!("compute-task-{now_s}"))?;
     writer.str("span_id")?;
     match span {

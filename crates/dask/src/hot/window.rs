@@ -170,6 +170,12 @@ impl Window {
         }
     }
 
+    /// Lets go of what is known of a worker that has gone
+    pub(super) fn forget(&mut self, worker: &str) {
+        self.low_tasks.remove(worker);
+        self.memory_bytes.remove(worker);
+    }
+
     pub(super) fn state(&mut self) -> WindowState<'_> {
         WindowState(self)
     }

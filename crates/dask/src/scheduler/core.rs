@@ -16,6 +16,7 @@ use super::ordered_set::OrderedSet;
 use super::queue::TaskQueue;
 use super::recent::{PastTransition, RecentTransitions};
 use super::slots::FreeSlots;
+use super::stealing::Stealing;
 use super::task::{ErredTask, Key, TaskState, TaskTable};
 use super::views::GroupView;
 use super::worker::Workers;
@@ -81,6 +82,8 @@ pub struct SchedulerCore {
     pub(super) gone_groups: Vec<GroupView>,
     /// What those who watch have yet to hear of, and what they want to hear
     pub(super) noted: Vec<Noted>,
+    /// Which tasks may be moved to other workers, if any may
+    pub(super) stealing: Option<Box<Stealing>>,
     pub(super) watched: Watched,
 }
 
@@ -130,6 +133,7 @@ impl SchedulerCore {
             forgotten: None,
             gone_groups: Vec::new(),
             noted: Vec::new(),
+            stealing: None,
             watched: Watched::Nothing,
         }
     }

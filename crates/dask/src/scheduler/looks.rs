@@ -28,6 +28,8 @@ pub enum TaskSet<'a> {
     WantsWhat(&'a str),
     /// `SchedulerState.queued`
     Queued,
+    /// `SchedulerState.replicated_tasks`
+    Replicated,
 }
 
 /// What those who watch want to hear of
@@ -236,6 +238,7 @@ impl SchedulerCore {
                 })?;
                 &self.clients[client].wants
             }
+            TaskSet::Replicated => &self.replicated,
             TaskSet::Queued => unreachable!("the queue is no set of its own"),
         })
     }

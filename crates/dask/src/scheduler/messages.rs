@@ -53,6 +53,13 @@ pub enum WorkerMessage {
         /// Why
         stimulus: Arc<str>,
     },
+    /// Give a task up, if it has not begun, and say so
+    StealRequest {
+        /// Which
+        key: Key,
+        /// Which request, as the answer names it
+        stimulus: Arc<str>,
+    },
     /// Leave
     Close,
     /// Another worker has left

@@ -26,6 +26,8 @@ mod recommendations;
 mod replicas;
 mod restrictions;
 mod slots;
+mod stealing;
+mod stealing_view;
 mod stimuli;
 mod task;
 mod transitions;
@@ -42,6 +44,8 @@ pub use self::messages::{
     ClientMessage, ComputeTask, Holders, Message, TaskError, Transition, WorkerMessage,
 };
 pub use self::recent::PastTransition;
+pub use self::stealing::{StealAnswered, StealRequested};
+pub use self::stealing_view::{MoveView, StealingView};
 pub use self::stimuli::{EndedRun, PlacedResult, TaskErred, TaskFinished};
 pub use self::task::{ErredTask, Key, Payload, Priority, Requirements, Spec, TaskState};
 pub use self::views::{

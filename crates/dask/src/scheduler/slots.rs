@@ -79,6 +79,17 @@ impl SchedulerCore {
 
     /// Files a worker anew among the idle, the saturated and those with free slots
     pub(super) fn check_idle_saturated(&mut self, worker: WorkerId) {
+        let busy_s = self.occupancy_s(worker);
+        self.check_idle_saturated_of(worker, busy_s);
+    }
+
+    /// Does so for a worker that is busy for so long, in seconds; less than none is as it is
+    pub(super) fn check_idle_saturated_of(&mut self, worker: WorkerId, busy_s: f64) {
+        let busy_s = if busy_s < 0.0 {
+            self.occupancy_s(worker)
+        } else {
+            busy_s
+        };
         if self.total_nthreads == 0 || self.workers[worker].status == WorkerStatus::Closed {
             return;
         }
@@ -86,11 +97,11 @@ impl SchedulerCore {
         self.saturated.remove(worker);
         if !runs {
             self.remove_from_idle(worker);
-        } else if self.is_unoccupied(worker) {
+        } else if self.is_unoccupied(worker, busy_s) {
             self.add_to_idle(worker);
         } else {
             self.remove_from_idle(worker);
-            if self.is_saturated(worker) {
+            if self.is_saturated(worker, busy_s) {
                 self.saturated.insert(worker);
             }
         }
@@ -101,21 +112,25 @@ impl SchedulerCore {
         }
     }
 
-    fn is_unoccupied(&self, worker: WorkerId) -> bool {
-        let one = &self.workers[worker];
-        let nthreads = f64::from(one.nthreads);
-        one.processing.len() < one.nthreads as usize
-            || self.occupancy_s(worker)
-                < nthreads * (self.total_occupancy_s() / f64::from(self.total_nthreads)) / 2.0
+    fn is_unoccupied(&self, worker: WorkerId, busy_s: f64) -> bool {
+        self.is_unoccupied_with(worker, busy_s, self.workers[worker].processing.len() as i64)
     }
 
-    fn is_saturated(&self, worker: WorkerId) -> bool {
+    /// Whether a worker that is busy for so long with so many tasks has too little to do
+    pub(super) fn is_unoccupied_with(&self, worker: WorkerId, busy_s: f64, tasks: i64) -> bool {
+        let nthreads = self.workers[worker].nthreads;
+        let (tasks_max, nthreads) = (i64::from(nthreads), f64::from(nthreads));
+        tasks < tasks_max
+            || busy_s < nthreads * (self.total_occupancy_s() / f64::from(self.total_nthreads)) / 2.0
+    }
+
+    fn is_saturated(&self, worker: WorkerId, busy_s: f64) -> bool {
         let one = &self.workers[worker];
         let (tasks, nthreads) = (one.processing.len() as f64, f64::from(one.nthreads));
         if tasks <= nthreads {
             return false;
         }
-        let pending_s = self.occupancy_s(worker) * (tasks - nthreads) / (tasks * nthreads);
+        let pending_s = busy_s * (tasks - nthreads) / (tasks * nthreads);
         pending_s > 0.4
             && pending_s > 1.9 * (self.total_occupancy_s() / f64::from(self.total_nthreads))
     }

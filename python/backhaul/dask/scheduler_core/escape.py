@@ -168,6 +168,7 @@ class _Writer:
         self.by_serial: dict[int, Any] = {}
         self.forgotten: dict[tuple[str, int | None], Any] = {}
         self.known = {address: scheduler.workers[address] for address in said["workers"]}
+        self.departed = departed
         self.left = {
             address: departed.get(address) or _left(scheduler, address, one)
             for address, one in said["departed_workers"].items()
@@ -285,7 +286,7 @@ class _Writer:
         if isinstance(exception, bytes):
             return self.payloads.exception(text, exception)
         name, of = exception
-        return found_failure(name, of, key=ts.key, scheduler=self.scheduler)
+        return found_failure(name, of, key=ts.key, scheduler=self.scheduler, departed=self.departed)
 
     def tallies(self) -> None:
         """Set what groups and prefixes count, over what making the tasks has counted."""

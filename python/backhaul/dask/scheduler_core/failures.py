@@ -49,7 +49,14 @@ class Raised:
         self._kept.clear()
 
 
-def found_failure(name: str, of: Mapping[str, Any], *, key: Any, scheduler: Any) -> Any:
+def found_failure(
+    name: str,
+    of: Mapping[str, Any],
+    *,
+    key: Any,
+    scheduler: Any,
+    departed: Mapping[str, Any] | None = None,
+) -> Any:
     """Make what a task keeps as its exception of what the core found.
 
     Parameters
@@ -62,6 +69,8 @@ def found_failure(name: str, of: Mapping[str, Any], *, key: Any, scheduler: Any)
         The key of the task.
     scheduler : distributed.Scheduler
         Whose settings and workers it names.
+    departed : mapping of str to WorkerState, optional
+        Those that have left, by address.
 
     Returns
     -------
@@ -75,13 +84,16 @@ def found_failure(name: str, of: Mapping[str, Any], *, key: Any, scheduler: Any)
     """
     if name == "RuntimeError":
         return Serialized(*serialize(RuntimeError("Worker holding Actor was lost")))
-    return pickle.dumps(_exception(name, of, key, scheduler))
+    return pickle.dumps(_exception(name, of, key, scheduler, departed or {}))
 
 
-def _exception(name: str, of: Mapping[str, Any], key: Any, scheduler: Any) -> Exception:
+def _exception(
+    name: str, of: Mapping[str, Any], key: Any, scheduler: Any, departed: Mapping[str, Any]
+) -> Exception:
     if name == "KilledWorker":
         address = of["worker"]
-        last = scheduler.workers.get(address) or worker_that_left(address, scheduler=scheduler)
+        last = scheduler.workers.get(address) or departed.get(address)
+        last = last or worker_that_left(address, scheduler=scheduler)
         return KilledWorker(
             task=key, last_worker=last.clean(), allowed_failures=of["allowed_failures"]
         )

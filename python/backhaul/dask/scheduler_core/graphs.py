@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from backhaul.dask.codec import codec
 from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.private import key_split, key_split_group
 from backhaul.dask.requests import anyone_asks, needs_of
 from backhaul.dask.scheduler_core.keys import KeyTexts
 
-__all__ = ["is_plain", "parts_of"]
+__all__ = ["Annotations", "NotPlainError", "is_plain", "parts_of"]
 
 #: Prefix of the keys that a shuffle's plugin looks for among transitions
 _SHUFFLE = "shuffle-"
+
+#: Annotations that more than the state machine looks at
+_DASKS_OWN = ("resources", "span", "shuffle")
+
+
+class NotPlainError(Exception):
+    """A graph asks for something that the core does not understand."""
 
 
 def is_plain(dsk: Mapping[Any, Any], asked: Mapping[str, Any]) -> bool:
@@ -26,7 +34,8 @@ def is_plain(dsk: Mapping[Any, Any], asked: Mapping[str, Any]) -> bool:
     asked : mapping
         Further arguments of ``Scheduler._create_taskstate_from_graph``.
     """
-    if asked["actors"] or asked["annotations_by_type"] or asked["global_annotations"]:
+    annotations = (*(asked["global_annotations"] or ()), *asked["annotations_by_type"])
+    if asked["actors"] or any(name in _DASKS_OWN for name in annotations):
         return False
     # What came as a pickle asks for nothing, or the client would have sent a graph; to look into it
     # would be to load it.
@@ -44,6 +53,85 @@ def _text_of(key: Any) -> str:
     return key if type(key) is str else ""
 
 
+class Annotations:
+    """The annotations of a graph, as the core has them.
+
+    Parameters
+    ----------
+    asked : mapping
+        Further arguments of ``Scheduler._create_taskstate_from_graph``.
+    kept : dict of bytes to dict
+        Gets each set of annotations, by what the core has of it.
+    address_of : callable
+        Gives the address of a worker of a name; `ValueError` if it is not one.
+    """
+
+    def __init__(
+        self,
+        asked: Mapping[str, Any],
+        kept: dict[bytes, dict[str, Any]],
+        address_of: Callable[[Any], str],
+    ) -> None:
+        self._of_all = asked["global_annotations"] or {}
+        self._by_type = asked["annotations_by_type"]
+        self._kept = kept
+        self._address_of = address_of
+
+    def requirements(self, key: Any) -> dict[str, Any] | None:
+        """Say what a task asks for, as `SchedulerCore.handle_graph` takes it; None if nothing."""
+        if not self._of_all and not self._by_type:
+            return None
+        # As Dask does: those of the task go before those of all.
+        own = {
+            name: value(key) if callable(value) else value for name, value in self._of_all.items()
+        }
+        for name, by_key in self._by_type.items():
+            if (value := by_key.get(key)) is not None:
+                own[name] = value
+        if not own:
+            return None
+        try:
+            payload = codec.pack(own)
+        except Exception as error:  # Whatever msgpack has against it
+            raise NotPlainError(f"annotations {own!r}") from error
+        self._kept[payload] = own
+        asks: dict[str, Any] = {"annotations": payload}
+        for name, value in own.items():
+            match name:
+                case "workers" | "restrictions":
+                    asks |= self._restrictions(value)
+                case "allow_other_workers" | "loose_restrictions":
+                    asks["loose"] = _of_type(bool, value)
+                case "priority":
+                    asks["priority"] = float(_of_type((int, float), value))
+                case "retries":
+                    asks["retries"] = _of_type(int, value)
+        return asks
+
+    def _restrictions(self, value: Any) -> dict[str, Any]:
+        names = value if isinstance(value, (list, tuple, set)) else [value]
+        hosts: dict[str, None] = {}
+        workers: dict[str, None] = {}
+        for name in names:
+            try:
+                workers[_of_type(str, self._address_of(name))] = None
+            except ValueError:
+                # It may be the name of a host.
+                hosts[_of_type(str, name)] = None
+        found: dict[str, Any] = {}
+        if hosts:
+            found["hosts"] = list(hosts)
+        if workers:
+            found["workers"] = list(workers)
+        return found
+
+
+def _of_type(types: Any, value: Any) -> Any:
+    if not isinstance(value, types):
+        raise NotPlainError(f"an annotation {value!r}")
+    return value
+
+
 def parts_of(
     dsk: Mapping[Any, Any],
     *,
@@ -52,6 +140,7 @@ def parts_of(
     user_priority: Any,
     texts: KeyTexts,
     groups: dict[str, tuple[str, Any]],
+    annotations: Annotations,
 ) -> dict[str, Any]:
     """Turn a graph into what `SchedulerCore.handle_graph` takes.
 
@@ -69,11 +158,18 @@ def parts_of(
         What gives the texts of keys.
     groups : dict
         Is filled: by name of each group that the graph touches, its prefix and one of its keys.
+    annotations : Annotations
+        Those of the graph.
 
     Returns
     -------
     dict
         Keyword arguments.
+
+    Raises
+    ------
+    NotPlainError
+        If annotations ask for what the core does not understand.
     """
     number: dict[Any, int] = {}
     for key in dsk:
@@ -102,7 +198,7 @@ def parts_of(
                 needs,
                 float(ordered[key]),
                 float(user_priority.get(key, 0)) if by_task else None,
-                None,
+                annotations.requirements(key),
                 node.data_producer,
             )
         )

@@ -12,7 +12,7 @@ All of this is for the thread of the event loop. Another thread has that one loo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.private import (
@@ -49,14 +49,12 @@ _CHANGES_MORE = (
     "add_resources",
     "close",
     "new_task",
-    "remove_worker",
     "restart_workers",
-    "transitions",
     "validate_state",
 )
 
 #: Those that are what they are here while the core has none
-_OFTEN_EMPTY = ("erred_tasks", "replicated_tasks", "unrunnable")
+_OFTEN_EMPTY = ("erred_tasks", "unrunnable")
 
 _OF_WORKERS = ("_has_what", "executing", "needs_what", "used_resources")
 
@@ -111,12 +109,12 @@ class Guards:
         """Change the classes of the scheduler, its workers and its clients."""
         scheduler = self._live.scheduler
         for ws in scheduler.workers.values():
-            self._change(ws, self._worker)
+            self.guard_worker(ws)
         for cs in scheduler.clients.values():
             self.guard_client(cs)
         attributes: list[tuple[str, Any]] = [(name, self._touch) for name in _STATE]
         attributes += [(name, self._touch_unless_empty) for name in _OFTEN_EMPTY]
-        attributes.append(("queued", self._tasks_in))
+        attributes += [(name, self._tasks_in) for name in ("queued", "replicated_tasks")]
         guarded = self._class(self._scheduler_class, attributes)
         live, tasks = self._live, self.tasks
         self._watch(guarded)
@@ -148,14 +146,41 @@ class Guards:
         guarded.remove_plugin = self._after_what_happened("remove_plugin", then=live.watch)
         for name in ("get_task_stream", "get_task_stream_index"):
             setattr(guarded, name, self._after_what_happened(name))
+        guarded.transitions = self._transitions()
+        for name, method in live.membership.methods(self._scheduler_class).items():
+            setattr(guarded, name, method)
         for name in _CHANGES_MORE:
             setattr(guarded, name, self._escaping(getattr(self._scheduler_class, name), name))
         self._change(scheduler, guarded)
+
+    def guard_worker(self, ws: WorkerState) -> None:
+        """Change the class of a worker."""
+        self._change(ws, self._worker)
+
+    def release_worker(self, ws: Any) -> None:
+        """Give a worker that has gone its own class back."""
+        for place, (one, own) in enumerate(self._guarded):
+            if one is ws:
+                del self._guarded[place]
+                ws.__class__ = own
+                return
 
     def guard_client(self, cs: ClientState) -> None:
         """Change the class of a client that has come since."""
         if type(cs) is ClientState:
             self._change(cs, self._client)
+
+    def guard_extension(
+        self, extension: Any, attributes: Iterable[str], methods: Mapping[str, Callable[..., Any]]
+    ) -> None:
+        """Change the class of an extension: what is in the core of it, and what that does."""
+        own = type(extension)
+        guarded = self._class(own, [])
+        for name in attributes:
+            setattr(guarded, name, self._touch(own, name))
+        for name, method in methods.items():
+            setattr(guarded, name, _without_self(getattr(own, name), method))
+        self._change(extension, guarded)
 
     def computations(self) -> Any:
         """Give the computations, which are not in the core."""
@@ -200,7 +225,7 @@ class Guards:
         def read(self: Any) -> Any:
             return touched.__get__(self) if live.replicas is None else live.replicas
 
-        return self._property("replicated_tasks", read, touched.fset)
+        return property(read, touched.fset)
 
     def _metadata(self) -> property:
         live = self._live
@@ -233,6 +258,19 @@ class Guards:
             return original(self, *args, **kwargs)
 
         return method
+
+    def _transitions(self) -> Any:
+        live = self._live
+        original = self._scheduler_class.transitions
+
+        @functools.wraps(original)
+        def transitions(self: Any, recommendations: Any, stimulus_id: str) -> None:
+            # Of a worker that comes or goes nothing is left to do.
+            if recommendations:
+                live.escape("transitions")
+                original(self, recommendations, stimulus_id)
+
+        return transitions
 
     def _touch(self, own: type, name: str) -> property:
         live = self._live
@@ -396,3 +434,11 @@ class Guards:
                 return 0
 
         return self._property(name, read, touched.fset)
+
+
+def _without_self(original: Any, method: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return called

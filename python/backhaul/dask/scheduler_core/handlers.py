@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from dask.utils import parse_timedelta
 
-from backhaul.dask.private import (
-    ActiveMemoryManagerExtension,
-    iscoroutinefunction,
-    time,
-)
+from backhaul.dask.private import iscoroutinefunction, time
 from backhaul.dask.scheduler_core.answers import Answers
-from backhaul.dask.scheduler_core.graphs import parts_of
-from backhaul.dask.scheduler_core.replicas import only_reduces
+from backhaul.dask.scheduler_core.graphs import Annotations, NotPlainError, parts_of
 from backhaul.dask.scheduler_core.streams import spec_payload
 from backhaul.dask.scheduler_core.submitted import note_collisions
+from backhaul.dask.scheduler_core.timers import Timers
 
 if TYPE_CHECKING:
     from backhaul._native import TaskCalls, TaskGraph
@@ -37,6 +33,8 @@ STREAMS = {
     "heartbeat-client",
     "keep-alive",
     "log-event",
+    # It looks at one task.
+    "report-key",
     "subscribe-topic",
     "unsubscribe-topic",
     # It comes to `LiveCore.create`.
@@ -71,6 +69,7 @@ HANDLERS = {
     "proxy",
     "register-client",
     "register_nanny",
+    "retire_workers",
     "register_scheduler_plugin",
     "run_function",
     "set_metadata",
@@ -78,6 +77,7 @@ HANDLERS = {
     "terminate",
     "versions",
     "worker_logs",
+    "workers_to_close",
 }
 
 
@@ -103,18 +103,25 @@ class Handlers:
             "client-releases-keys": self.client_releases_keys,
             "long-running": self.handle_long_running,
             "release-worker-data": self.release_worker_data,
+            "steal-response": self._live.stealing.response,
+            "request-refresh-who-has": self.request_refresh_who_has,
+            "reschedule": self.reschedule,
             "task-erred": self.handle_task_erred,
             "task-finished": self.handle_task_finished,
+            "worker-status-change": _method("handle_worker_status_change", scheduler),
         }
         answers = Answers(self._live)
+        timers = Timers(self._live)
         requests: dict[str, Callable[..., Any]] = {
-            "check_idle": self.check_idle,
+            "check_idle": timers.check_idle,
             "has_what": answers.get_has_what,
             "nbytes": answers.get_nbytes,
             "processing": answers.get_processing,
             "get_task_stream": answers.get_task_stream,
             "get_task_stream_index": answers.get_task_stream,
             "heartbeat_worker": self.heartbeat_worker,
+            "register-worker": self._live.membership.register_worker,
+            "unregister": _method("remove_worker", scheduler),
             "who_has": answers.get_who_has,
         }
         for place, ours, harmless in (
@@ -127,13 +134,10 @@ class Handlers:
                     self._replace(place, operation, handle)
                 elif operation not in harmless and not operation.startswith(OURS):
                     self._replace(place, operation, self._escaping(original, operation))
-        for name, ours_of in (("stealing", self.balance), ("idle-timeout", self.check_idle)):
-            callback = scheduler.periodic_callbacks.get(name)
-            if callback is not None:
-                self._replace(vars(callback), "callback", ours_of(callback.callback))
         for name, callback in scheduler.periodic_callbacks.items():
-            if name.startswith("amm-"):
-                self._replace(vars(callback), "callback", self.manage_memory(callback.callback))
+            ours_of = timers.of(name)
+            if ours_of is not None:
+                self._replace(vars(callback), "callback", ours_of(callback.callback))
 
     def uninstall(self) -> None:
         """Put Dask's back."""
@@ -195,15 +199,23 @@ class Handlers:
         live = self._live
         texts = live.texts
         groups: dict[str, tuple[str, Any]] = {}
-        parts = parts_of(
-            dsk,
-            keys=keys,
-            ordered=more["ordered"],
-            user_priority=more["user_priority"],
-            texts=texts,
-            groups=groups,
+        address_of = live.scheduler.coerce_address
+        try:
+            parts = parts_of(
+                dsk,
+                keys=keys,
+                ordered=more["ordered"],
+                user_priority=more["user_priority"],
+                texts=texts,
+                groups=groups,
+                annotations=Annotations(more, live.annotations, address_of),
+            )
+        except NotPlainError as error:
+            live.escape(str(error))
+            return None
+        span_of = live.spans.observe(
+            groups, more["span_metadata"], more["code"], more["global_annotations"]
         )
-        span_of = live.spans.observe(groups, more["span_metadata"], more["code"])
         if not live.is_active:
             return None
         for (key, node), task in zip(dsk.items(), parts["tasks"], strict=True):
@@ -302,8 +314,8 @@ class Handlers:
             metadata: dict[str, Any] | None = None,
             **message: Any,
         ) -> None:
-            if metadata or worker not in live.scheduler.workers:
-                live.escape("metadata of a task" if metadata else "a task of a stranger")
+            if metadata:
+                live.escape("metadata of a task")
                 message.update(run_id=run_id, nbytes=nbytes, startstops=startstops, type=type)
                 message.update(typename=typename, metadata=metadata, thread=thread)
                 if value is not None:
@@ -361,12 +373,6 @@ class Handlers:
             traceback_text: str,
             **message: Any,
         ) -> None:
-            if worker not in live.scheduler.workers:
-                live.escape("a task of a stranger")
-                message.update(run_id=run_id, exception=exception, traceback=traceback)
-                message.update(exception_text=exception_text, traceback_text=traceback_text)
-                upstream(key=key, worker=worker, stimulus_id=stimulus_id, **message)
-                return
             keep = live.raised.keep
             now_s = time()
             text = live.texts.text(key)
@@ -389,7 +395,8 @@ class Handlers:
                 run.update(exception_text=exception_text, traceback_text=traceback_text)
                 live.watchers.tell_erred(text, run)
             window = live.window
-            if window is not None and core.has_any("queued"):
+            is_here = worker in live.membership.known
+            if window is not None and is_here and core.has_any("queued"):
                 window.refill(worker, stimulus_id, now_s)
             live.send()
 
@@ -423,12 +430,40 @@ class Handlers:
 
         return functools.wraps(upstream)(handle)
 
+    def request_refresh_who_has(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        """Make the handler of ``request-refresh-who-has``."""
+
+        def handle(keys: Iterable[Any], worker: str, stimulus_id: str) -> None:
+            live = self._live
+            texts = [live.texts.text(key) for key in keys]
+            if worker in live.membership.known:
+                handler = live.core.handle_request_refresh_who_has
+                live.call(handler, stimulus_id, time(), texts, worker)
+                live.send()
+            self._forget_strays(texts)
+
+        return functools.wraps(upstream)(handle)
+
+    def reschedule(self, upstream: Callable[..., None]) -> Callable[..., None]:
+        """Make the handler of ``reschedule``."""
+
+        def handle(key: Any, worker: str | None = None, *, stimulus_id: str) -> None:
+            live = self._live
+            text = live.texts.known(key)
+            if text is None or not live.core.has_task(text):
+                logger.debug("A task that is not known is to run again: %r", key)
+                return
+            live.call(live.core.handle_reschedule, stimulus_id, time(), text, worker)
+            live.send()
+
+        return functools.wraps(upstream)(handle)
+
     def add_keys(self, upstream: Callable[..., Any]) -> Callable[..., Any]:
         """Make the handler of ``add-keys``."""
 
         def handle(worker: str, keys: Iterable[Any] = (), stimulus_id: str | None = None) -> Any:
             live = self._live
-            if worker not in live.scheduler.workers:
+            if worker not in live.membership.known:
                 return "not found"
             now_s = time()
             stimulus_id = stimulus_id or f"redundant-replicas-{now_s}"
@@ -450,7 +485,7 @@ class Handlers:
             live = self._live
             if message.get("resources"):
                 live.escape("resources of a worker")
-            elif address in live.scheduler.workers:
+            elif address in live.membership.known:
                 ran = [
                     (text, seconds)
                     for key, seconds in (executing or {}).items()
@@ -501,50 +536,23 @@ class Handlers:
 
         return functools.wraps(upstream)(handle)
 
-    # Time
-
-    def balance(self, upstream: Callable[[], None]) -> Callable[[], None]:
-        """Make what looks for tasks to steal."""
-
-        def balance() -> None:
-            if self._live.core.may_balance():
-                self._live.escape("tasks may be stolen")
-                upstream()
-
-        return balance
-
-    def manage_memory(self, upstream: Callable[[], None]) -> Callable[[], None]:
-        """Make what looks which results have too many or too few copies."""
-        manager = getattr(upstream, "__self__", None)
-
-        def run_once() -> None:
-            live = self._live
-            if not live.core.has_any("replicated_tasks"):
-                # Whatever else its policies look at is there, or an escape.
-                upstream()
-            elif isinstance(manager, ActiveMemoryManagerExtension) and only_reduces(manager):
-                with live.alone(), live.replicas_shown():
-                    upstream()
-            else:
-                live.escape("copies of results")
-                upstream()
-
-        return run_once
-
-    def check_idle(self, upstream: Callable[[], Any]) -> Callable[[], Any]:
-        """Make what looks whether the scheduler has been idle for long."""
-
-        def check_idle() -> Any:
-            if self._live.core.is_idle():
-                return upstream()
-            self._live.scheduler.idle_since = None
-            return None
-
-        return check_idle
-
     def _forget_strays(self, texts: Iterable[str]) -> None:
         """Let go of texts that stand for no task."""
         live = self._live
         for text in texts:
             if not live.core.has_task(text):
                 live.texts.forget(text)
+
+
+def _method(name: str, scheduler: Any) -> Callable[[Any], Any]:
+    """Make what makes a handler that is the scheduler's method, whatever that is by then."""
+
+    def make(upstream: Any) -> Any:
+        # Of a request Dask looks whether what it gives is to be awaited.
+        @functools.wraps(upstream)
+        def handle(*args: Any, **kwargs: Any) -> Any:
+            return getattr(scheduler, name)(*args, **kwargs)
+
+        return handle
+
+    return make

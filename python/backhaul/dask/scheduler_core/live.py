@@ -31,10 +31,12 @@ from backhaul.dask.scheduler_core.guards import Guards
 from backhaul.dask.scheduler_core.handlers import Handlers
 from backhaul.dask.scheduler_core.home import Home
 from backhaul.dask.scheduler_core.keys import KeyTexts
+from backhaul.dask.scheduler_core.membership import Membership
 from backhaul.dask.scheduler_core.payloads import LivePayloads, past_transitions
 from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
 from backhaul.dask.scheduler_core.spans import Spans
+from backhaul.dask.scheduler_core.stealing import Stealing, begin_stealing, write_stealing
 from backhaul.dask.scheduler_core.streams import EngineStreams, submitted_task
 from backhaul.dask.scheduler_core.task_views import TaskViews, tasks_of
 from backhaul.dask.scheduler_core.watchers import Watchers
@@ -107,16 +109,22 @@ class LiveCore:
         While it is active: the thread that works on it; the core; the texts of keys; what to run
         and the id of the span, by text; what tasks raised; the tasks that somebody looks at; the
         spans; plugins that watch; the in-flight window and the small results, or None.
+    membership, stealing, annotations : object
+        Likewise: which workers there are; how they take tasks from each other; annotations of
+        tasks, by what the core has of them.
     """
 
     home: Home
     core: SchedulerCore
     texts: KeyTexts
     specs: dict[str, tuple[Any, str | None]]
+    annotations: dict[bytes, dict[str, Any]]
     raised: Raised
     spans: Spans
     tasks: TaskViews
     watchers: Watchers
+    membership: Membership
+    stealing: Stealing
     window: CoreWindow | None
     results: small_results.ResultCarrier | None
 
@@ -147,15 +155,19 @@ class LiveCore:
             key_text=self.texts.text,
             monotonic_offset_s=monotonic() - time(),
         )
+        begin_stealing(self.core, scheduler)
         self.core.log_transitions(False)
         self.core.note_forgotten(True)
         self.specs = {}
+        self.annotations = {}
         self.raised = Raised()
         self._guards = Guards(self)
+        self.membership = Membership(self, self._guards)
         self.tasks = self._guards.task_views
         self.spans = Spans(self, self._guards)
         self.watchers = Watchers(self)
         self.watchers.watch()
+        self.stealing = Stealing(self)
         self._clients = set(scheduler.clients)
         window = in_flight.installed(scheduler)
         self.window = CoreWindow(self, window) if window is not None else None
@@ -165,6 +177,7 @@ class LiveCore:
         self.is_active = True
         self.adoptions += 1
         self._guards.guard()
+        self.stealing.guard(self._guards)
         if switched_on("hot-path.scheduler-engine"):
             streams = EngineStreams(self)
             if streams.begin():
@@ -212,14 +225,22 @@ class LiveCore:
             groups=views.groups,
             prefixes=views.prefixes,
             tasks=self.tasks.known,
+            departed=self.membership.departed,
             monotonic_offset_s=offset_s,
         )
+        # Dask has asked for them when the core had the others.
+        for ws in self.membership.strangers():
+            scheduler.check_idle_saturated(ws)
         scheduler.transition_log.extend(past_transitions(self))
         self.spans.write()
-        offer_to_thieves(scheduler)
+        if self.stealing.extension is None:
+            offer_to_thieves(scheduler)
+        else:
+            departed = self.membership.departed
+            write_stealing(self.core, scheduler, self.texts.key, departed)
         if scheduler.validate:
             scheduler.validate_state()
-        del self.core, self.specs, self.texts, self.raised
+        del self.core, self.specs, self.texts, self.raised, self.annotations
         ended_s = monotonic()
         self._change_s += ended_s - began_s
         self._pause_until_s = ended_s + PAUSE_PER_CHANGE * self._change_s
@@ -435,6 +456,8 @@ class LiveCore:
         # Not before what was left to say of it is said
         if self.is_active and not core.task_count():
             self.raised.clear()
+            self.annotations.clear()
+            self.membership.departed.clear()
             self.texts.expect_packed(False)
 
     def _translate(self, message: dict[str, Any]) -> None:
@@ -447,14 +470,18 @@ class LiveCore:
             spec, span_id = found
             message["run_spec"] = ToPickle(spec)
             message["stimulus_id"] = f"compute-task-{time()}"
-            message["annotations"] = {}
+            annotations = message["annotations"]
+            message["annotations"] = {} if annotations is None else self.annotations[annotations]
             message["span_id"] = span_id
             message["resource_restrictions"] = message["resource_restrictions"] or {}
         elif message["op"] == "task-erred":
             exception, traceback = message["exception"], message["traceback"]
             if isinstance(exception, tuple):
                 key = texts.translated(message["key"])
-                exception = found_failure(*exception, key=key, scheduler=self.scheduler)
+                departed = self.membership.departed
+                exception = found_failure(
+                    *exception, key=key, scheduler=self.scheduler, departed=departed
+                )
             elif exception is not None:
                 exception = self.raised.get(exception)
             message["exception"] = exception

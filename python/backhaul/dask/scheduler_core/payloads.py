@@ -39,8 +39,8 @@ class LivePayloads:
         return None if found is None else found[0]
 
     def annotations(self, text: str, payload: bytes) -> dict[str, Any]:
-        """Give the annotations of a task: no graph with any goes to the core."""
-        return {}
+        """Give the annotations of a task."""
+        return dict(self._live.annotations[payload])
 
     def exception(self, text: str, payload: bytes) -> Any:
         """Give what a task raised."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dask.utils import parse_timedelta
-from distributed import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.diagnostics.progress import MultiProgress, Progress
 from distributed.diagnostics.task_stream import TaskStreamPlugin
@@ -39,8 +38,6 @@ def refusal(scheduler: Any) -> str | None:
         return "transitions are counted"
     if scheduler.no_workers_timeout is not None:
         return "distributed.scheduler.no-workers-timeout is set"
-    if any(ws.status != Status.running for ws in scheduler.workers.values()):
-        return "a worker does not run"
     if any(scheduler.resources.values()):
         return "there are resources"
     slots = scheduler_slots.slots_of(scheduler)

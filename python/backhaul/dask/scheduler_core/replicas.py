@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from backhaul.dask.private import ActiveMemoryManagerExtension, ReduceReplicas, TaskState
+from backhaul.dask.private import (
+    ActiveMemoryManagerExtension,
+    ReduceReplicas,
+    RetireWorker,
+    TaskState,
+)
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.live import LiveCore
 
-__all__ = ["only_reduces", "snapshots"]
+__all__ = ["may_look", "only_reduces", "snapshots"]
 
 
 def only_reduces(manager: ActiveMemoryManagerExtension) -> bool:
     """Tell whether a manager does nothing but drop copies that are too many."""
     return type(manager) is ActiveMemoryManagerExtension and all(
         type(policy) is ReduceReplicas for policy in manager.policies
+    )
+
+
+def may_look(manager: ActiveMemoryManagerExtension) -> bool:
+    """Tell whether a manager only looks at tasks one by one, and has the scheduler do the rest."""
+    return type(manager) is ActiveMemoryManagerExtension and all(
+        type(policy) in (ReduceReplicas, RetireWorker) for policy in manager.policies
     )
 
 

@@ -34,7 +34,11 @@ class Spans:
         self._groups: dict[str, tuple[Any, Any]] = {}
 
     def observe(
-        self, groups: Mapping[str, tuple[str, Any]], span_metadata: Any, code: Any
+        self,
+        groups: Mapping[str, tuple[str, Any]],
+        span_metadata: Any,
+        code: Any,
+        annotations: Mapping[str, Any] | None = None,
     ) -> dict[str, str | None]:
         """Tell of the groups of a graph, before the core has it.
 
@@ -42,8 +46,8 @@ class Spans:
         ----------
         groups : mapping of str to tuple of str and key
             By name of each group, its prefix and a key of one of its tasks.
-        span_metadata, code : object
-            As the client gave them.
+        span_metadata, code, annotations : object
+            As the client gave them; the annotations are those of all tasks.
 
         Returns
         -------
@@ -51,6 +55,7 @@ class Spans:
             The id of the span of each group.
         """
         computation = self._computation(code)
+        computation.annotations.update(annotations or {})
         found = {}
         for name, (prefix, _) in groups.items():
             group = self._groups.get(name)

@@ -10,6 +10,7 @@ do in Python follows within half a second, and is done before the state leaves t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -61,8 +62,10 @@ class EngineStreams:
         self.is_active = False
         self._window: InFlightWindow | None = None
         #: By number: the comm, and the stream that sends on it
-        self._peers: list[tuple[BackhaulComm, AdaptiveBatchedSend]] = []
+        self._peers: dict[int, tuple[BackhaulComm, AdaptiveBatchedSend]] = {}
         self._clients: set[str] = set()
+        #: Workers whose streams are handled here, by address: their numbers
+        self._workers: dict[str, int] = {}
         self._keepers: set[str] = set()
         self._look_s = _LOOK_S
         self._looked: dict[str, int] = {}
@@ -130,13 +133,12 @@ class EngineStreams:
             self._due.cancel()
         live = self._live
         left = self._native.stop()
-        for comm, stream in self._peers:
+        for comm, stream in self._peers.values():
             comm.untap()
             stream.leave()
         for peer, frames in left["held"]:
             stream = self._peers[peer][1]
-            if not stream.comm.closed():
-                stream.send(*_messages_of(frames))
+            _send_held(stream, [frames])
         if self._window is not None:
             self._window.learn_anew(
                 {
@@ -163,6 +165,28 @@ class EngineStreams:
         self._clients.add(name)
         self._note_keepers()
         return True
+
+    def knows_worker(self, address: str, stream: Any) -> bool:
+        """Take in a worker that has come since; tell whether its stream is handled here."""
+        if address in self._workers:
+            return True
+        if not _is_ours(stream):
+            return False
+        # Of one that has gone already Dask is about to hear.
+        with contextlib.suppress(ConnectionError):
+            self._add("worker", address, stream)
+        return True
+
+    def remove_worker(self, address: str) -> None:
+        """Leave what a worker says that is about to go, and what it is told, to Python."""
+        peer = self._workers.pop(address, None)
+        if peer is None:
+            return
+        held = self._native.remove(peer)
+        comm, stream = self._peers.pop(peer)
+        comm.untap()
+        stream.leave()
+        _send_held(stream, held)
 
     def flush(self) -> None:
         """Send what the core has to say."""
@@ -212,7 +236,9 @@ class EngineStreams:
     def _add(self, kind: str, name: str, stream: AdaptiveBatchedSend) -> None:
         comm = stream.comm
         peer = self._native.add(kind, name, comm.endpoint)
-        self._peers.append((comm, stream))
+        self._peers[peer] = comm, stream
+        if kind == "worker":
+            self._workers[name] = peer
         stream.join(_Gate(self._native, peer))
         comm.tap(self._native, peer)
 
@@ -396,6 +422,13 @@ def _is_ours(stream: Any) -> bool:
         and kind.read is BackhaulComm.read
         and kind.write is BackhaulComm.write
     )
+
+
+def _send_held(stream: AdaptiveBatchedSend, held: list[list[bytes]]) -> None:
+    """Send what was held for messages that are queued here, after those."""
+    for frames in held:
+        if not stream.comm.closed():
+            stream.send(*_messages_of(frames))
 
 
 def _messages_of(frames: list[bytes]) -> list[dict[str, Any]]:

@@ -149,7 +149,8 @@ class TaskViews:
                 return self._payloads.exception(text, said)
             case "exception":
                 kind, of = said
-                return found_failure(kind, of, key=task.key, scheduler=scheduler)
+                departed = live.membership.departed
+                return found_failure(kind, of, key=task.key, scheduler=scheduler, departed=departed)
             case "traceback":
                 return self._payloads.traceback(text, said)
             case "erred_on":

@@ -221,6 +221,8 @@ impl SchedulerCore {
         if !self.runs_on(task, worker) || one.run_id.get() != Some(run_id) {
             return Ok(());
         }
+        self.unfile(task);
+        let one = &self.tasks[task];
         if let Some(compute_s) = compute_s {
             let prefix = self.groups.prefix_of(one.group);
             let average_s = &mut self.groups[prefix].duration_average_s;

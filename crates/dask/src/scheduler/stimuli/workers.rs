@@ -145,12 +145,37 @@ impl SchedulerCore {
         stimulus: &Arc<str>,
         now_s: f64,
     ) -> Result<(), EventError> {
+        if close {
+            self.send_to_address(&Arc::from(address), WorkerMessage::Close);
+        }
+        self.handle_worker_lost(address, expected, stimulus, now_s)?;
+        let address: Arc<str> = Arc::from(address);
+        for other in self.workers.sorted().to_vec() {
+            let receiver = Arc::clone(&self.workers[other].address);
+            let message = WorkerMessage::RemoveWorker {
+                address: Arc::clone(&address),
+                stimulus: Arc::clone(stimulus),
+            };
+            self.messages.push(Message::ToWorker(receiver, message));
+        }
+        Ok(())
+    }
+
+    /// Handles a worker that has gone, `expected` or not, of which the caller tells it and others
+    ///
+    /// # Errors
+    ///
+    /// As [`SchedulerCore::handle_worker_removed`].
+    pub fn handle_worker_lost(
+        &mut self,
+        address: &str,
+        expected: bool,
+        stimulus: &Arc<str>,
+        now_s: f64,
+    ) -> Result<(), EventError> {
         self.begin(stimulus, now_s);
         let worker = self.worker_at(address)?;
         let address = Arc::clone(&self.workers[worker].address);
-        if close {
-            self.send_to_address(&address, WorkerMessage::Close);
-        }
         self.take_from_cluster(worker);
         let mut recs = Recommendations::default();
         for task in self.workers[worker].processing.listed() {
@@ -175,15 +200,8 @@ impl SchedulerCore {
         }
         self.follow(recs)?;
         self.refresh_no_workers_since(now_s);
+        self.forget_victim(worker);
         self.forget_worker(worker);
-        for other in self.workers.sorted().to_vec() {
-            let receiver = Arc::clone(&self.workers[other].address);
-            let message = WorkerMessage::RemoveWorker {
-                address: Arc::clone(&address),
-                stimulus: Arc::clone(stimulus),
-            };
-            self.messages.push(Message::ToWorker(receiver, message));
-        }
         Ok(())
     }
 

@@ -172,9 +172,11 @@ impl SchedulerCore {
         if is_end && self.watched == Watched::Ends {
             self.noted.push(Noted::Moved(past()));
         }
+        self.refile(task, start, finish);
         if finish != TaskState::Forgotten {
             return;
         }
+        self.forget_unknown(task);
         let states = &self.groups[group].tally.states;
         let live = &states[..TaskState::Forgotten as usize];
         if live.iter().all(|&count| count == 0) {

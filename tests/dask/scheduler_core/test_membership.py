@@ -286,7 +286,9 @@ async def test_what_is_told_and_what_is_left_is_as_without_the_core() -> None:
 @gen_test()
 async def test_random_work_while_workers_come_and_go(seed: int) -> None:
     chance = random.Random(seed)
-    async with cluster(workers=3) as (c, s, core, workers):
+    # For so long a worker tries to reach one that has gone, in Dask too.
+    settings = {"distributed.comm.timeouts.connect": "10s"}
+    async with cluster(workers=3, settings=settings) as (c, s, core, workers):
         extra: list[Worker] = []
         try:
             for _ in range(4):

@@ -117,7 +117,8 @@ READS: dict[str, Callable[[TaskStreamPlugin], int]] = {
     "buffer": lambda plugin: len(plugin.buffer),
     "index": lambda plugin: plugin.index,
     "collect": lambda plugin: len(plugin.collect()),
-    "rectangles": lambda plugin: len(plugin.rectangles(0)["key"]),
+    # One that took long to store has two.
+    "rectangles": lambda plugin: len(set(plugin.rectangles(0)["key"])),
 }
 
 

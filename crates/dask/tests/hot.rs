@@ -1,59 +1,117 @@
-//! What a core says of hot messages, beside the messages that it answers with.
+//! Streams of workers that come and go while a core has the state, and what it says of tasks.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
 
-use backhaul_dask::codec::graph::{Tasks, flag, write_head, write_numbers, write_task};
-use backhaul_dask::hot::{CallGraph, HotCore, HotSettings, PeerKind, graph_of_tasks};
+use backhaul_dask::hot::{HotCore, HotSettings, PeerKind};
 use backhaul_dask::msgpack::Writer;
-use backhaul_dask::scheduler::{Config, GraphOutcome, SchedulerCore, WorkerJoins, WorkerStatus};
+use backhaul_dask::scheduler::{
+    Config, Graph, GraphTask, Key, SchedulerCore, Spec, WorkerJoins, WorkerStatus,
+};
 
-const WORKER: &str = "tcp://a:1";
+const WORKER: &str = "tcp://10.0.0.1:1";
 const CLIENT: &str = "client";
-const KEYS: [&str; 2] = ["task-0", "task-1"];
+/// As `hot/specs.rs` has it: no span, no keys that it depends on, and a pickle of one byte
+const SPEC: &[u8] = b"\x93\xc0\xc0\xc4\x01x";
 
-/// A scheduler with a worker, and a client who wants the second of two tasks, which needs the first
-fn core() -> SchedulerCore {
+/// A client's task, and the place of one that it needs
+fn task(key: u32, dependencies: Vec<u32>) -> GraphTask {
+    GraphTask {
+        key,
+        group: Arc::from("one"),
+        prefix: Arc::from("one"),
+        spec: Spec::from(SPEC),
+        dependencies,
+        order: 0.0,
+        user_priority: None,
+        requirements: None,
+        data_producer: false,
+    }
+}
+
+/// A core with a worker that has no stream yet, and a client who wants the last of some tasks, each
+/// of which needs the one before
+fn hot(keys: &[&[u8]], status: WorkerStatus) -> HotCore {
     let mut core = SchedulerCore::new(Config::default());
-    let stimulus = Arc::from("begin");
+    core.handle_client_added(CLIENT);
+    let last = u32::try_from(keys.len()).unwrap() - 1;
+    let graph = Graph {
+        keys: keys.iter().map(|&key| Key::from(key)).collect(),
+        tasks: (0..=last)
+            .map(|place| task(place, place.checked_sub(1).into_iter().collect()))
+            .collect(),
+        wanted: vec![last],
+        client: Arc::from(CLIENT),
+        ..Graph::default()
+    };
+    core.handle_graph(&graph, &Arc::from("graph"), 1.0).unwrap();
     let joins = WorkerJoins {
         address: Arc::from(WORKER),
         name: Arc::from(WORKER),
         host: Arc::from("host"),
         nthreads: 1,
         memory_limit: 0,
-        status: WorkerStatus::Running,
+        status,
         resources: Vec::new(),
         bandwidth_bytes_per_s: 1e8,
     };
-    core.handle_worker_added(&joins, &stimulus, 1.0).unwrap();
-    core.handle_client_added(CLIENT);
-    let (mut keys, mut wanted) = (Writer::default(), Writer::default());
-    keys.array(KEYS.len()).unwrap();
-    for key in KEYS {
-        keys.str(key).unwrap();
-    }
-    write_numbers(&mut wanted, &[1]).unwrap();
-    let mut writer = Writer::default();
-    let prefix = b"\x80\x05prefix";
-    write_head(&mut writer, prefix, keys.as_bytes(), wanted.as_bytes(), 2).unwrap();
-    write_task(&mut writer, 0, flag::IS_CALL, &[], b"own").unwrap();
-    write_task(&mut writer, 1, flag::IS_CALL, &[0], b"own").unwrap();
-    let bytes = writer.into_bytes();
-    let of = CallGraph {
-        client: Arc::from(CLIENT),
-        submitting_task: None,
-        fifo_timeout_s: 0.0,
-    };
-    let spans = [("task".to_owned(), None)];
-    let graph = graph_of_tasks(&Tasks::read(&bytes).unwrap(), &spans, &of).unwrap();
-    let outcome = core.handle_graph(&graph, &stimulus, 2.0).unwrap();
-    assert!(matches!(
-        outcome,
-        GraphOutcome::Accepted { new_tasks: 2, .. }
-    ));
-    core
+    core.handle_worker_added(&joins, &Arc::from("worker"), 1.0)
+        .unwrap();
+    let mut hot = HotCore::new(core);
+    hot.begin(HotSettings::default());
+    hot
+}
+
+/// Has the core say something to the worker; counts what of it is left to somebody else
+fn unsaid_of(hot: &mut HotCore) -> usize {
+    let keys = [Key::from(&b"one"[..])];
+    hot.core
+        .handle_request_refresh_who_has(&keys, &Arc::from(WORKER), &Arc::from("refresh"), 2.0)
+        .unwrap();
+    hot.collect(2.0);
+    hot.take_notes().unsaid.len()
+}
+
+#[test]
+fn what_was_said_before_there_was_a_stream_comes_first() {
+    let mut hot = hot(&[b"one"], WorkerStatus::Paused);
+    let keys = [Key::from(&b"one"[..])];
+    hot.core
+        .handle_request_refresh_who_has(&keys, &Arc::from(WORKER), &Arc::from("refresh"), 2.0)
+        .unwrap();
+    hot.collect(2.0);
+    let peer = hot.add_peer(PeerKind::Worker, WORKER);
+    // The first has yet to be taken, and so has this one.
+    assert_eq!(unsaid_of(&mut hot), 2);
+    assert!(hot.take_outgoing(peer).is_empty());
+    assert_eq!(unsaid_of(&mut hot), 0);
+    assert_eq!(hot.take_outgoing(peer).len(), 1);
+}
+
+#[test]
+fn a_worker_at_the_address_of_one_that_left_has_a_stream_of_its_own() {
+    let mut hot = hot(&[b"one"], WorkerStatus::Paused);
+    let gone = hot.add_peer(PeerKind::Worker, WORKER);
+    assert_eq!(unsaid_of(&mut hot), 0);
+    hot.remove_peer(gone);
+    // What gathered goes to whoever removes it, before; the rest is for somebody else to send.
+    assert!(hot.take_outgoing(gone).is_empty());
+    assert_eq!(unsaid_of(&mut hot), 1);
+    assert!(hot.next_outgoing(0).is_none());
+    // What it still says is for somebody else, too: here a batch of no messages.
+    assert!(!hot.handle(gone, &[0x90], 3.0));
+
+    let again = hot.add_peer(PeerKind::Worker, WORKER);
+    assert_ne!(gone, again);
+    assert_eq!(unsaid_of(&mut hot), 0);
+    assert_eq!(hot.next_outgoing(0), Some(again));
+    assert_eq!(hot.take_outgoing(again).len(), 1);
+    assert!(!hot.handle(gone, &[0x90], 3.0));
+    assert!(hot.handle(again, &[0x90], 3.0));
+    // To remove the first once more takes nothing from the second.
+    hot.remove_peer(gone);
+    assert_eq!(unsaid_of(&mut hot), 0);
 }
 
 /// A batch by which a worker says that a task has finished
@@ -96,24 +154,24 @@ fn released(key: &str) -> Vec<u8> {
 
 #[test]
 fn it_says_once_that_the_last_task_has_finished() {
-    let mut hot = HotCore::new(core());
-    assert!(!hot.ended_the_last(), "no streams are handled");
-    hot.begin(HotSettings::default());
+    let mut hot = hot(&[b"one", b"two"], WorkerStatus::Running);
     let worker = hot.add_peer(PeerKind::Worker, WORKER);
     let client = hot.add_peer(PeerKind::Client, CLIENT);
     hot.collect(2.0);
     assert!(!hot.ended_the_last(), "nothing has finished");
 
-    assert!(hot.handle(worker, &finished(KEYS[0], 0), 2.5));
+    assert!(hot.handle(worker, &finished("one", 0), 2.5));
     assert!(hot.core.has_work());
     assert!(!hot.ended_the_last(), "what needed it is under way");
-    assert!(hot.handle(worker, &finished(KEYS[1], 1), 3.0));
+    assert!(hot.handle(worker, &finished("two", 1), 3.0));
     assert!(!hot.core.has_work());
     assert!(hot.ended_the_last());
     assert!(!hot.ended_the_last(), "that is known");
 
     // To let go of a result is no end of a task.
-    assert!(hot.handle(client, &released(KEYS[1]), 3.5));
+    assert!(hot.handle(client, &released("two"), 3.5));
     assert_eq!(hot.core.task_count(), 0);
     assert!(!hot.ended_the_last());
+    hot.end();
+    assert!(!hot.ended_the_last(), "no streams are handled");
 }

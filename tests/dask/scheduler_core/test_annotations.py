@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from fractions import Fraction
@@ -13,6 +12,7 @@ from distributed import get_worker, wait
 from distributed.utils_test import gen_test, inc
 
 import dask
+from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_live import KEY, add, cluster
 
 #: Attributes that annotations have to do with
@@ -62,7 +62,7 @@ def is_told() -> Iterator[None]:
 
 
 @gen_test()
-async def test_tasks_go_where_they_may() -> None:
+async def test_tasks_go_where_they_may(eventually: Eventually) -> None:
     async with cluster(workers=3) as (c, s, core, workers):
         only = workers[1].address
         assert await c.submit(where, 0, workers=only) == only
@@ -73,8 +73,7 @@ async def test_tasks_go_where_they_may() -> None:
         found = c.submit(where, 1, workers="10.11.12.13", allow_other_workers=True)
         assert await found in s.workers
         never = c.submit(where, 2, workers="10.11.12.13", key="never")
-        while (ts := s.tasks.get("never")) is None or ts.state != "no-worker":
-            await asyncio.sleep(0.01)
+        await eventually(lambda: "never" in s.tasks and s.tasks["never"].state == "no-worker")
         assert core.is_active, core.escapes
         assert not core.escapes
         del never
@@ -91,7 +90,7 @@ async def test_what_fails_is_tried_again() -> None:
         assert not core.escapes
 
 
-async def _attributes(is_core: bool) -> dict[str, Any]:
+async def _attributes(is_core: bool, eventually: Eventually) -> dict[str, Any]:
     """Submit in many ways; say what tasks, and the computation, have of it."""
     go_on.clear()
     async with cluster(settings={KEY: is_core}) as (c, s, core, workers):
@@ -108,8 +107,7 @@ async def _attributes(is_core: bool) -> dict[str, Any]:
         with dask.annotate(workers=two):
             layered = dask.delayed(inc)(layered, dask_key_name="h")
         futures.append(c.compute(layered, retries=2))
-        while len(s.tasks) < 8 or "h" not in s.tasks:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(s.tasks) >= 8 and "h" in s.tasks)
         assert core.is_active is is_core, core.escapes
         core.escape("to look at it")
         s.validate_state()
@@ -136,8 +134,8 @@ async def _attributes(is_core: bool) -> dict[str, Any]:
 
 
 @gen_test()
-async def test_attributes_are_as_without_the_core() -> None:
-    assert await _attributes(is_core=True) == await _attributes(is_core=False)
+async def test_attributes_are_as_without_the_core(eventually: Eventually) -> None:
+    assert await _attributes(True, eventually) == await _attributes(False, eventually)
 
 
 def runs_annotated(number: int) -> Any:
@@ -147,7 +145,7 @@ def runs_annotated(number: int) -> Any:
 
 
 @gen_test()
-async def test_workers_hear_of_annotations() -> None:
+async def test_workers_hear_of_annotations(eventually: Eventually) -> None:
     async with cluster() as (c, s, core, _):
         with dask.annotate(note="a text", retries=3):
             futures = c.map(runs_annotated, range(30))
@@ -155,22 +153,21 @@ async def test_workers_hear_of_annotations() -> None:
         assert core.is_active, core.escapes
         assert core.annotations
         del futures
-        while len(s.tasks):
-            await asyncio.sleep(0.01)
-        while core.annotations:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not len(s.tasks))
+        await eventually(lambda: not core.annotations)
 
 
 @pytest.mark.parametrize("annotation", [{"resources": {"GPU": 1}}, {"odd": Fraction(1, 2)}])
 @gen_test()
-async def test_what_the_core_does_not_understand_is_dasks(annotation: dict[str, Any]) -> None:
+async def test_what_the_core_does_not_understand_is_dasks(
+    annotation: dict[str, Any], eventually: Eventually
+) -> None:
     async with cluster() as (c, s, core, _):
         assert await c.submit(inc, 1) == 2
         with dask.annotate(**annotation):
             delayed = dask.delayed(add)(1, 2, dask_key_name="odd")
         future = c.compute(delayed)
-        while "odd" not in s.tasks:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: "odd" in s.tasks)
         assert not core.is_active
         if "resources" not in annotation:
             assert await future == 3

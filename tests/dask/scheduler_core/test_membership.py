@@ -13,6 +13,7 @@ import pytest
 from distributed import KilledWorker, Scheduler, SchedulerPlugin, Status, Worker, wait
 from distributed.utils_test import gen_test, inc, slowinc
 
+from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_live import KEY, add, cluster
 
 go_on = threading.Event()
@@ -35,14 +36,10 @@ def is_told() -> Iterator[None]:
     go_on.set()
 
 
-async def at_rest(s: Scheduler) -> None:
-    """Wait until no task is left."""
-    while len(s.tasks):
-        await asyncio.sleep(0.01)
-
-
 @gen_test()
-async def test_a_worker_that_ends_loses_nothing_and_the_core_goes_on() -> None:
+async def test_a_worker_that_ends_loses_nothing_and_the_core_goes_on(
+    eventually: Eventually,
+) -> None:
     async with cluster(workers=3) as (c, s, core, workers):
         futures = c.map(slowinc, range(60), delay=0.01)
         total = c.submit(add, *futures)
@@ -50,8 +47,7 @@ async def test_a_worker_that_ends_loses_nothing_and_the_core_goes_on() -> None:
         address = workers[0].address
         await workers[0].close()
         assert await total == sum(range(1, 61))
-        while address in s.workers:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: address not in s.workers)
         assert core.is_active, core.escapes
         assert not core.escapes
         assert address not in core.core.dump(tasks=False)["workers"]
@@ -61,13 +57,12 @@ async def test_a_worker_that_ends_loses_nothing_and_the_core_goes_on() -> None:
 
 
 @gen_test()
-async def test_what_a_worker_alone_had_is_computed_again() -> None:
+async def test_what_a_worker_alone_had_is_computed_again(eventually: Eventually) -> None:
     async with cluster() as (c, s, core, workers):
         futures = c.map(inc, range(40), pure=False)
         await wait(futures)
         # A worker's thread tells of a result before its event loop files that.
-        while sum(len(worker.data) for worker in workers) < 40:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: sum(len(worker.data) for worker in workers) == 40)
         lost = {str(key) for key in workers[0].data}
         assert lost
         address = workers[0].address
@@ -96,7 +91,7 @@ async def test_a_client_that_could_not_fetch_asks_again_and_is_answered() -> Non
 
 
 @gen_test()
-async def test_a_task_that_kills_its_workers_is_blamed_as_ever() -> None:
+async def test_a_task_that_kills_its_workers_is_blamed_as_ever(eventually: Eventually) -> None:
     settings = {"distributed.scheduler.allowed-failures": 1}
     async with cluster(workers=3, settings=settings) as (c, s, core, _):
         try:
@@ -104,9 +99,8 @@ async def test_a_task_that_kills_its_workers_is_blamed_as_ever() -> None:
             names = []
             ws: Any = None
             for _ in range(2):
-                while (ts := s.tasks.get("bad")) is None or ts.processing_on is None:
-                    await asyncio.sleep(0.01)
-                ws = ts.processing_on
+                await eventually(lambda: "bad" in s.tasks and s.tasks["bad"].processing_on)
+                ws = s.tasks["bad"].processing_on
                 names.append(ws.name)
                 await s.remove_worker(ws.address, stimulus_id="test", close=False)
             with pytest.raises(KilledWorker) as raised:
@@ -145,11 +139,12 @@ async def test_a_worker_that_joins_takes_part_by_the_core(by_engine: bool) -> No
 
 
 @gen_test()
-async def test_tasks_that_no_worker_could_run_go_to_the_first_that_joins() -> None:
+async def test_tasks_that_no_worker_could_run_go_to_the_first_that_joins(
+    eventually: Eventually,
+) -> None:
     async with cluster(workers=0) as (c, s, core, _):
         futures = c.map(inc, range(20))
-        while len(s.tasks) < 20:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(s.tasks) == 20)
         assert core.is_active, core.escapes
         async with Worker(s.address, nthreads=2, validate=True):
             assert await c.gather(futures) == list(range(1, 21))
@@ -176,7 +171,9 @@ async def test_a_worker_is_retired_with_what_it_holds() -> None:
 
 
 @gen_test()
-async def test_a_worker_that_pauses_is_sent_nothing_until_it_goes_on() -> None:
+async def test_a_worker_that_pauses_is_sent_nothing_until_it_goes_on(
+    eventually: Eventually,
+) -> None:
     # Or a worker goes on by itself, as it has memory.
     async with cluster(settings={"distributed.worker.memory.pause": False}) as (
         c,
@@ -187,8 +184,7 @@ async def test_a_worker_that_pauses_is_sent_nothing_until_it_goes_on() -> None:
         assert await c.submit(inc, 1) == 2
         ws: Any = s.workers[workers[0].address]
         workers[0].status = Status.paused
-        while ws.status != Status.paused:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: ws.status == Status.paused)
         assert core.is_active, core.escapes
         assert ws not in s.running
         assert ws.address not in s.idle
@@ -197,8 +193,7 @@ async def test_a_worker_that_pauses_is_sent_nothing_until_it_goes_on() -> None:
         keys = {future.key for future in futures}
         assert not keys & {ts.key for ts in ws.has_what}
         workers[0].status = Status.running
-        while ws.status != Status.running:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: ws.status == Status.running)
         more = c.map(inc, range(30), pure=False)
         await wait(more)
         assert {future.key for future in more} & {ts.key for ts in ws.has_what}
@@ -222,18 +217,18 @@ class Hears(SchedulerPlugin):
         self.heard.append(("remove", worker, worker in scheduler.workers))
 
 
-async def _story(is_core: bool) -> tuple[list[Any], dict[str, Any]]:
+async def _story(is_core: bool, eventually: Eventually) -> tuple[list[Any], dict[str, Any]]:
     """Have workers come, pause, go on and go; say what is told of it, and what is left."""
     go_on.clear()
     async with cluster(settings={KEY: is_core}) as (c, s, core, workers):
         plugin = Hears()
         s.add_plugin(plugin)
         futures = c.map(when_told, range(6), key=[f"waits-{number}" for number in range(6)])
-        while len(s.tasks) < 6:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(s.tasks) == 6)
         async with Worker(s.address, nthreads=1, name="late") as late:
-            while s.workers[late.address].status != Status.running or not late.state.tasks:
-                await asyncio.sleep(0.01)
+            await eventually(
+                lambda: s.workers[late.address].status == Status.running and late.state.tasks
+            )
             names = {late.address: "late", workers[0].address: "one", workers[1].address: "two"}
             for status in ("paused", "running"):
                 s.handle_worker_status_change(status, workers[1].address, f"to-{status}")
@@ -275,16 +270,16 @@ async def _story(is_core: bool) -> tuple[list[Any], dict[str, Any]]:
 
 
 @gen_test()
-async def test_what_is_told_and_what_is_left_is_as_without_the_core() -> None:
-    told, state = await _story(is_core=True)
-    expected_told, expected = await _story(is_core=False)
+async def test_what_is_told_and_what_is_left_is_as_without_the_core(eventually: Eventually) -> None:
+    told, state = await _story(True, eventually)
+    expected_told, expected = await _story(False, eventually)
     assert told == expected_told
     assert state == expected
 
 
 @pytest.mark.parametrize("seed", range(6))
 @gen_test()
-async def test_random_work_while_workers_come_and_go(seed: int) -> None:
+async def test_random_work_while_workers_come_and_go(seed: int, eventually: Eventually) -> None:
     chance = random.Random(seed)
     # For so long a worker tries to reach one that has gone, in Dask too.
     settings = {"distributed.comm.timeouts.connect": "10s"}
@@ -325,7 +320,7 @@ async def test_random_work_while_workers_come_and_go(seed: int) -> None:
                 assert await c.gather(kept_futures) == [numbers[one] for one in kept]
                 del kept_futures
                 if chance.random() < 0.5:
-                    await at_rest(s)
+                    await eventually(lambda: not len(s.tasks))
             assert core.is_active, core.escapes
             core.escape("the end")
             s.validate_state()

@@ -11,6 +11,7 @@ import pytest
 from distributed import Scheduler, Worker, wait
 from distributed.utils_test import gen_test, inc, slowinc
 
+from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_live import add, cluster
 
 #: As often as Dask does
@@ -93,7 +94,9 @@ async def test_requests_are_dasks_after_an_escape_in_the_middle() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @gen_test()
-async def test_random_uneven_work_with_workers_that_come_and_go(seed: int) -> None:
+async def test_random_uneven_work_with_workers_that_come_and_go(
+    seed: int, eventually: Eventually
+) -> None:
     chance = random.Random(seed)
     settings = {**OFTEN, "distributed.scheduler.worker-saturation": chance.choice([1.1, 20.0])}
     async with cluster(workers=2, settings=settings) as (c, s, core, _):
@@ -117,8 +120,7 @@ async def test_random_uneven_work_with_workers_that_come_and_go(seed: int) -> No
                 results = await c.gather(futures)
                 assert sum(results) == await total
                 del roots, futures, total
-                while len(s.tasks):
-                    await asyncio.sleep(0.01)
+                await eventually(lambda: not len(s.tasks))
             core.escape("the end")
             s.validate_state()
             assert not any(stealing_of(s).in_flight_tasks.values())

@@ -2013,10 +2013,10 @@ class SchedulerCore:
         cancelled: list[str],
         client: str,
         force: bool,
-        reason: str,
-        msg: str,
-    ) -> None:
-        """Take a client that cancels tasks."""
+        reason: str | None,
+        msg: str | None,
+    ) -> list[int]:
+        """Take a client that cancels tasks; return how many go with each that others depend on."""
 
     def handle_retry(self, stimulus: str, now_s: float, retried: list[str]) -> list[str]:
         """Take a client that has failed tasks run again; return which are."""

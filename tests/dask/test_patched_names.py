@@ -141,7 +141,6 @@ OURS = {
         "to_clients",
         "to_workers",
     },
-    "scheduler_core/membership.py": {"made"},
     "scheduler_core/streams.py": {"message"},
     # Slots
     "slotted_worker.py": {"slots"},

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import distributed.publish
+import distributed.queues
 import distributed.stealing
+import distributed.variable
 from distributed import Scheduler
 from distributed.diagnostics.progress import MultiProgress, Progress
 from distributed.diagnostics.task_stream import TaskStreamPlugin
@@ -49,6 +52,7 @@ from backhaul.dask.private import (
     remove_worker,
     retire_workers,
     task_slots_available,
+    update_data,
     update_graph,
 )
 from backhaul.dask.resource_patches import RESOURCE_PATCHES
@@ -66,6 +70,9 @@ __all__ = [
     "LINK_NEWS",
     "MAPPED_CALLS",
     "NANNY_MEMORY_MONITOR",
+    "PLACED_BY_MESSAGE",
+    "PLACED_BY_REQUEST",
+    "PLACED_RESULTS",
     "QUEUED_TASK_DECISION",
     "QUEUE_SLOTS",
     "RESULTS_FINISHED",
@@ -216,6 +223,12 @@ GRAPH_STATE: Final = InstancePatch(
         Scheduler.handle_task_finished: "f2459ffb4e7e",
         Scheduler.client_desires_keys: "754aedc8e1ad",
         Scheduler.client_releases_keys: "a6fce90e9b42",
+        Scheduler.stimulus_cancel: "d5aedfc831a5",
+        Scheduler.stimulus_retry: "088af7602a87",
+        Scheduler.remove_client: "074ea311e34c",
+        distributed.publish: "d917d751a482",
+        distributed.queues: "440d0832d9b0",
+        distributed.variable: "bc0629ebf3dd",
         Scheduler.release_worker_data: "7aea3584592a",
         Scheduler.add_keys: "ce7ea276be82",
         Scheduler.handle_long_running: "8277cb6ecb8a",
@@ -255,6 +268,36 @@ GRAPH_STATE: Final = InstancePatch(
         distributed.stealing: "99143d44cb54",
         SpansSchedulerExtension: ("94728da81114", "d2f1a8818f27"),
     },
+)
+
+#: Where results that a client puts on workers become tasks, which the same keeps likewise: by
+#: itself, as a request and as a message
+PLACED_RESULTS: Final = InstancePatch(
+    shown="Scheduler.update_data",
+    without="results that are scattered are Dask's to keep",
+    attribute="update_data",
+    read={
+        update_data: "c48781983b12",
+        log_errors: "3e2526feca6f",
+        Scheduler.scatter: "97c71f89e1b7",
+        Scheduler.replicate: "194517122b57",
+        Scheduler.gather_on_worker: "865624df6f3c",
+        SchedulerState.new_task: "993e31910686",
+        SchedulerState.add_replica: "26997a1724c8",
+        Scheduler.client_desires_keys: "754aedc8e1ad",
+    },
+)
+PLACED_BY_REQUEST: Final = InstancePatch(
+    shown="Scheduler.handlers['update_data']",
+    without=PLACED_RESULTS.without,
+    item="update_data",
+    read=PLACED_RESULTS.read,
+)
+PLACED_BY_MESSAGE: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['update-data']",
+    without=PLACED_RESULTS.without,
+    item="update-data",
+    read=PLACED_RESULTS.read,
 )
 
 #: What the scheduler and its peers say to each other, while the engine handles it for
@@ -473,6 +516,9 @@ DASHBOARD_PAGES: Final = InstancePatch(
 #: All that is replaced on single objects
 INSTANCE_PATCHES: Final = (
     GRAPH_STATE,
+    PLACED_RESULTS,
+    PLACED_BY_REQUEST,
+    PLACED_BY_MESSAGE,
     ENGINE_STREAMS,
     TASK_FINISHED,
     RESULTS_FINISHED,

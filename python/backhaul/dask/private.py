@@ -339,6 +339,7 @@ __all__ = [
     "time",
     "to_frames",
     "to_serialize",
+    "update_data",
     "update_graph",
     "validate_key",
     "wait_for",
@@ -352,6 +353,7 @@ handle_report = inspect.unwrap(Client._handle_report)
 update_graph = inspect.unwrap(Scheduler.update_graph)
 add_worker = inspect.unwrap(Scheduler.add_worker)
 remove_worker = inspect.unwrap(Scheduler.remove_worker)
+update_data = inspect.unwrap(Scheduler.update_data)
 retire_workers = inspect.unwrap(Scheduler.retire_workers)
 get_data = inspect.unwrap(Worker.get_data)
 

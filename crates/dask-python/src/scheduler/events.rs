@@ -366,13 +366,14 @@ impl Core {
         cancelled: Vec<String>,
         client: &str,
         force: bool,
-        reason: &str,
-        msg: &str,
-    ) -> PyResult<()> {
+        reason: Option<&str>,
+        msg: Option<&str>,
+    ) -> PyResult<Vec<usize>> {
         let stimulus = Arc::from(stimulus);
-        let texts = [&Arc::from(reason), &Arc::from(msg)];
+        let why = [reason, msg].map(|text| text.map(Arc::<str>::from));
+        let why = [why[0].as_ref(), why[1].as_ref()];
         self.core()
-            .handle_cancel(&keys(&cancelled), client, force, texts, &stimulus, now_s)
+            .handle_cancel(&keys(&cancelled), client, force, why, &stimulus, now_s)
             .map_err(refusal)
     }
 

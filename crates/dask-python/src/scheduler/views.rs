@@ -87,7 +87,8 @@ fn cluster<'py>(py: Python<'py>, view: &ClusterView) -> PyResult<Bound<'py, PyDi
     dict.set_item("saturated", texts(&view.saturated))?;
     dict.set_item("queued", texts_of(&view.queued))?;
     let entries = view.queue_entries.iter();
-    let entries = entries.map(|(one, order, key)| (priority(one), *order, text_of(key)));
+    let entries =
+        entries.map(|(one, order, key)| (one.as_ref().map(priority), *order, text_of(key)));
     dict.set_item("queue_entries", entries.collect::<Vec<_>>())?;
     dict.set_item("queue_added", view.queue_added)?;
     let unrunnable = PyDict::new(py);

@@ -7,11 +7,12 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use super::compact::PriorityOrNone;
 use super::ids::TaskId;
 use super::ordered_set::OrderedSet;
 use super::task::Priority;
 
-/// A set of tasks that gives the one of least priority
+/// A set of tasks that gives the one of least priority; one without any comes before all others
 #[derive(Debug, Default)]
 pub(super) struct TaskQueue {
     tasks: OrderedSet<TaskId>,
@@ -21,7 +22,7 @@ pub(super) struct TaskQueue {
 
 #[derive(Debug)]
 struct Entry {
-    priority: Priority,
+    priority: PriorityOrNone,
     order: u64,
     task: TaskId,
     /// Tells the task from a later one of the same number
@@ -29,7 +30,7 @@ struct Entry {
 }
 
 impl TaskQueue {
-    pub(super) fn add(&mut self, task: TaskId, serial: u32, priority: Priority) {
+    pub(super) fn add(&mut self, task: TaskId, serial: u32, priority: PriorityOrNone) {
         if self.tasks.insert(task) {
             let order = self.added;
             self.added += 1;
@@ -74,13 +75,14 @@ impl TaskQueue {
     }
 
     /// Entries of the heap, the first to go first, those included that were left behind: the
-    /// priority, a number that rises with the time of queueing, the task and its serial
-    pub(super) fn entries(&self) -> Vec<(Priority, u64, TaskId, u32)> {
+    /// priority if there is one, a number that rises with the time of queueing, the task and its
+    /// serial
+    pub(super) fn entries(&self) -> Vec<(Option<Priority>, u64, TaskId, u32)> {
         let mut entries: Vec<&Entry> = self.heap.iter().map(|Reverse(entry)| entry).collect();
         entries.sort();
         let entries = entries.into_iter();
         entries
-            .map(|entry| (entry.priority, entry.order, entry.task, entry.serial))
+            .map(|entry| (entry.priority.get(), entry.order, entry.task, entry.serial))
             .collect()
     }
 
@@ -105,9 +107,11 @@ impl TaskQueue {
 
 impl Ord for Entry {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.priority
-            .order(&other.priority)
-            .then(self.order.cmp(&other.order))
+        let by_priority = match (self.priority.get(), other.priority.get()) {
+            (Some(ours), Some(theirs)) => ours.order(&theirs),
+            (ours, theirs) => ours.is_some().cmp(&theirs.is_some()),
+        };
+        by_priority.then(self.order.cmp(&other.order))
     }
 }
 

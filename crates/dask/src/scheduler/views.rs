@@ -148,8 +148,8 @@ pub struct ClusterView {
     pub idle_task_count: Vec<Arc<str>>,
     pub saturated: Vec<Arc<str>>,
     pub queued: Vec<Key>,
-    /// Entries of its heap, first ones first: priority, number of the entry, key
-    pub queue_entries: Vec<(Priority, u64, Key)>,
+    /// Entries of its heap, first ones first: priority if any, number of the entry, key
+    pub queue_entries: Vec<(Option<Priority>, u64, Key)>,
     /// How many entries there were ever
     pub queue_added: u64,
     /// With the times since when, in seconds
@@ -416,7 +416,7 @@ impl SchedulerCore {
     }
 
     /// Entries of the queue's heap, without those of tasks that are forgotten
-    fn queue_entries(&self) -> Vec<(Priority, u64, Key)> {
+    fn queue_entries(&self) -> Vec<(Option<Priority>, u64, Key)> {
         let entries = self.queue.entries().into_iter();
         entries
             .filter_map(|(priority, order, task, serial)| {

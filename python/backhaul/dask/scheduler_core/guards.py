@@ -147,8 +147,10 @@ class Guards:
         for name in ("get_task_stream", "get_task_stream_index"):
             setattr(guarded, name, self._after_what_happened(name))
         guarded.transitions = self._transitions()
-        for name, method in live.membership.methods(self._scheduler_class).items():
-            setattr(guarded, name, method)
+        for part in (live.membership, live.wishes):
+            for name, make in part.methods().items():
+                upstream = getattr(self._scheduler_class, name)
+                setattr(guarded, name, functools.wraps(upstream)(make(upstream)))
         for name in _CHANGES_MORE:
             setattr(guarded, name, self._escaping(getattr(self._scheduler_class, name), name))
         self._change(scheduler, guarded)
@@ -157,12 +159,12 @@ class Guards:
         """Change the class of a worker."""
         self._change(ws, self._worker)
 
-    def release_worker(self, ws: Any) -> None:
-        """Give a worker that has gone its own class back."""
+    def release_one(self, gone: Any) -> None:
+        """Give a worker or client that has gone its own class back."""
         for place, (one, own) in enumerate(self._guarded):
-            if one is ws:
+            if one is gone:
                 del self._guarded[place]
-                ws.__class__ = own
+                gone.__class__ = own
                 return
 
     def guard_client(self, cs: ClientState) -> None:

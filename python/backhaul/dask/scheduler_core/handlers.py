@@ -33,12 +33,19 @@ STREAMS = {
     "heartbeat-client",
     "keep-alive",
     "log-event",
+    "publish_flush_batched_send",
+    "queue_release",
+    "queue-future-release",
     # It looks at one task.
     "report-key",
     "subscribe-topic",
     "unsubscribe-topic",
+    # It comes to `LiveCore.update_data`.
+    "update-data",
     # It comes to `LiveCore.create`.
     "update-graph",
+    "variable_delete",
+    "variable-future-received-confirm",
 }
 
 #: What operations of ours begin with: they know of cores
@@ -51,6 +58,10 @@ HANDLERS = {
     "adaptive_target",
     "call_stack",
     "echo",
+    "event_clear",
+    "event_is_set",
+    "event_set",
+    "event_wait",
     "events",
     "feed",
     "gather",
@@ -62,19 +73,41 @@ HANDLERS = {
     "identity",
     "log_event",
     "logs",
+    "multi_lock_acquire",
+    "multi_lock_release",
     "ncores",
     "ncores_running",
     "performance_report",
     "profile",
     "proxy",
+    "publish_delete",
+    "publish_get",
+    "publish_list",
+    "publish_put",
+    "queue_create",
+    "queue_get",
+    "queue_put",
+    "queue_qsize",
     "register-client",
     "register_nanny",
+    "replicate",
     "retire_workers",
     "register_scheduler_plugin",
     "run_function",
+    "scatter",
+    "semaphore_acquire",
+    "semaphore_close",
+    "semaphore_refresh_leases",
+    "semaphore_register",
+    "semaphore_release",
+    "semaphore_value",
     "set_metadata",
     "subscribe_worker_status",
     "terminate",
+    # It comes to `LiveCore.update_data`.
+    "update_data",
+    "variable_get",
+    "variable_set",
     "versions",
     "worker_logs",
     "workers_to_close",
@@ -99,8 +132,10 @@ class Handlers:
         scheduler = self._live.scheduler
         streams: dict[str, Callable[..., Any]] = {
             "add-keys": self.add_keys,
-            "client-desires-keys": self.client_desires_keys,
-            "client-releases-keys": self.client_releases_keys,
+            "cancel-keys": _method("stimulus_cancel", scheduler),
+            "client-desires-keys": _method("client_desires_keys", scheduler),
+            "client-releases-keys": _method("client_releases_keys", scheduler),
+            "close-client": _method("remove_client", scheduler),
             "long-running": self.handle_long_running,
             "release-worker-data": self.release_worker_data,
             "steal-response": self._live.stealing.response,
@@ -113,6 +148,7 @@ class Handlers:
         answers = Answers(self._live)
         timers = Timers(self._live)
         requests: dict[str, Callable[..., Any]] = {
+            "add_keys": self.add_keys,
             "check_idle": timers.check_idle,
             "has_what": answers.get_has_what,
             "nbytes": answers.get_nbytes,
@@ -121,6 +157,7 @@ class Handlers:
             "get_task_stream_index": answers.get_task_stream,
             "heartbeat_worker": self.heartbeat_worker,
             "register-worker": self._live.membership.register_worker,
+            "retry": _method("stimulus_retry", scheduler),
             "unregister": _method("remove_worker", scheduler),
             "who_has": answers.get_who_has,
         }
@@ -222,7 +259,7 @@ class Handlers:
             live.specs.setdefault(texts.text(key), (node, span_of[task[1]]))
         if texts.has_odd:
             live.leave_engine()
-        live.know_client(client)
+        live.wishes.know_client(client)
         if live.streams is not None:
             live.streams.note_spans(span_of)
             parts["tasks"] = [
@@ -274,7 +311,7 @@ class Handlers:
             span_of = live.spans.observe(groups, update["span_metadata"], update["code"])
             if not live.is_active:
                 return None
-            live.know_client(update["client"])
+            live.wishes.know_client(update["client"])
             if live.streams is not None:
                 live.streams.note_spans(span_of)
             submitting = update["submitting_task"]
@@ -499,42 +536,6 @@ class Handlers:
             return upstream(address=address, metrics=metrics, executing=executing, **message)
 
         return handle
-
-    # Clients
-
-    def client_releases_keys(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        """Make the handler of ``client-releases-keys``."""
-
-        def handle(keys: Iterable[Any], client: str, stimulus_id: str | None = None) -> None:
-            live, now_s = self._live, time()
-            stimulus_id = stimulus_id or f"client-releases-keys-{now_s}"
-            known = live.texts.known
-            texts = [text for key in keys if (text := known(key)) is not None]
-            handler = live.core.handle_client_releases_keys
-            live.call(handler, stimulus_id, now_s, texts, client)
-            live.send()
-
-        return functools.wraps(upstream)(handle)
-
-    def client_desires_keys(self, upstream: Callable[..., None]) -> Callable[..., None]:
-        """Make the handler of ``client-desires-keys``."""
-
-        def handle(keys: Iterable[Any], client: str) -> None:
-            live = self._live
-            keys = list(keys)
-            if not all(map(live.has_task, keys)):
-                # Dask warns of them.
-                live.escape("a client desires what is not known")
-                upstream(keys=keys, client=client)
-                return
-            live.know_client(client)
-            now_s = time()
-            texts = [live.texts.text(key) for key in keys]
-            stimulus_id = f"client-desires-keys-{now_s}"
-            live.call(live.core.handle_client_desires_keys, stimulus_id, now_s, texts, client)
-            live.send()
-
-        return functools.wraps(upstream)(handle)
 
     def _forget_strays(self, texts: Iterable[str]) -> None:
         """Let go of texts that stand for no task."""

@@ -20,9 +20,9 @@ def fill_queue(queue: Any, said: dict[str, Any], by_text: dict[str, Any]) -> Non
     queue : distributed.collections.HeapSet
         The heap.
     said : dict
-        The core's ``queued`` (keys in the order of queueing), ``queue_entries`` (priority, number
-        of the entry and key of each, first ones first) and ``queue_added`` (how many entries
-        there were ever).
+        The core's ``queued`` (keys in the order of queueing), ``queue_entries`` (priority or None,
+        number of the entry and key of each, first ones first) and ``queue_added`` (how many
+        entries there were ever).
     by_text : dict of str to TaskState
         The tasks.
     """
@@ -30,8 +30,8 @@ def fill_queue(queue: Any, said: dict[str, Any], by_text: dict[str, Any]) -> Non
     queue._data.update(by_text[text] for text in said["queued"])
     for priority, order, text in said["queue_entries"]:
         ts = by_text[text]
-        # By the key that it was queued with; the same unless it had none then.
-        key = queue.key(ts) if queue.key(ts) is not None else priority
+        # By the key that it was queued with: its own, unless it had none then
+        key = None if priority is None else queue.key(ts)
         queue._heap.append((key, order, weakref.ref(ts)))
     queue._inc = said["queue_added"]
     # Sorted is in the form of a heap, too.

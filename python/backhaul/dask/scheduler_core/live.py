@@ -1,11 +1,12 @@
 """A running scheduler that keeps its state in the core.
 
 A scheduler without tasks, with workers that all run and nothing installed that wants to hear of
-transitions, gives its state to the core with the next graph of plain tasks. The core then handles
-what happens to these tasks all the time: graphs, finished tasks, keys that clients want or release,
-replicas, heartbeats, results that are asked for (`handlers`). Anything else, done by Dask or by
-anybody, finds Dask's own state: `LiveCore.escape` writes it, whole, before it is touched
-(`guards`). Once no task is left, the next graph is the core's again.
+transitions, gives its state to the core with the next graph of plain tasks, or results that a
+client puts on workers. The core then handles what happens to these tasks all the time: graphs,
+finished tasks, what clients want (`wishes`), replicas, heartbeats, results that are asked for
+(`handlers`). Anything else, done by Dask or by anybody, finds Dask's own state: `LiveCore.escape`
+writes it, whole, before it is touched (`guards`). Once no task is left, the next graph is the
+core's again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from backhaul._native import SchedulerCore, TaskCalls, TaskGraph
 from backhaul.dask import in_flight, small_results
 from backhaul.dask.codec import codec
 from backhaul.dask.config import switched_on
-from backhaul.dask.instance_patches import GRAPH_STATE
+from backhaul.dask.instance_patches import (
+    GRAPH_STATE,
+    PLACED_BY_MESSAGE,
+    PLACED_BY_REQUEST,
+    PLACED_RESULTS,
+)
 from backhaul.dask.private import ToPickle, monotonic, time
 from backhaul.dask.scheduler_core.adopt import adopt
 from backhaul.dask.scheduler_core.escape import offer_to_thieves, write_into
@@ -41,6 +47,7 @@ from backhaul.dask.scheduler_core.streams import EngineStreams, submitted_task
 from backhaul.dask.scheduler_core.task_views import TaskViews, tasks_of
 from backhaul.dask.scheduler_core.watchers import Watchers
 from backhaul.dask.scheduler_core.window import CoreWindow
+from backhaul.dask.scheduler_core.wishes import Wishes
 
 __all__ = ["LiveCore", "install", "installed"]
 
@@ -75,6 +82,9 @@ def install(scheduler: Scheduler) -> bool:
     replaced = GRAPH_STATE.install(scheduler, live.create)
     if replaced is not None:
         live.upstream_create = replaced.original
+        PLACED_RESULTS.install(scheduler, live.update_data)
+        PLACED_BY_REQUEST.install(scheduler.handlers, live.update_data)
+        PLACED_BY_MESSAGE.install(scheduler.stream_handlers, live.update_data)
     return replaced is not None
 
 
@@ -99,8 +109,8 @@ class LiveCore:
         How often the state went to a core.
     escapes : dict of str to int
         How often it came back, by what was touched, or what happened.
-    upstream_create : callable
-        What makes tasks of a graph otherwise.
+    upstream_create, upstream_update_data : callable
+        What makes tasks of a graph otherwise, and of results that a client put on workers.
     handled : dict of str to int
         Messages that the engine handled without Python, by operation, until the last escape.
     streams : EngineStreams or None
@@ -109,9 +119,9 @@ class LiveCore:
         While it is active: the thread that works on it; the core; the texts of keys; what to run
         and the id of the span, by text; what tasks raised; the tasks that somebody looks at; the
         spans; plugins that watch; the in-flight window and the small results, or None.
-    membership, stealing, annotations : object
-        Likewise: which workers there are; how they take tasks from each other; annotations of
-        tasks, by what the core has of them.
+    membership, wishes, stealing, annotations : object
+        Likewise: which workers there are; what clients want; how workers take tasks from each
+        other; annotations of tasks, by what the core has of them.
     """
 
     home: Home
@@ -124,6 +134,7 @@ class LiveCore:
     tasks: TaskViews
     watchers: Watchers
     membership: Membership
+    wishes: Wishes
     stealing: Stealing
     window: CoreWindow | None
     results: small_results.ResultCarrier | None
@@ -140,6 +151,7 @@ class LiveCore:
         #: What the memory manager looks at, while it does
         self.replicas: set[Any] | None = None
         self.upstream_create: Callable[..., Any] = scheduler._create_taskstate_from_graph
+        self.upstream_update_data: Callable[..., None] = scheduler.update_data
 
     def adopt(self) -> bool:
         """Give the state to a core, if there is nothing in the way; tell whether it is there."""
@@ -163,12 +175,12 @@ class LiveCore:
         self.raised = Raised()
         self._guards = Guards(self)
         self.membership = Membership(self, self._guards)
+        self.wishes = Wishes(self, self._guards)
         self.tasks = self._guards.task_views
         self.spans = Spans(self, self._guards)
         self.watchers = Watchers(self)
         self.watchers.watch()
         self.stealing = Stealing(self)
-        self._clients = set(scheduler.clients)
         window = in_flight.installed(scheduler)
         self.window = CoreWindow(self, window) if window is not None else None
         self.results = small_results.installed(scheduler)
@@ -306,6 +318,14 @@ class LiveCore:
                 return taken
         return self.upstream_create(dsk=dsk, keys=keys, client=client, start=start, **more)
 
+    def update_data(
+        self, *, who_has: dict[Any, list[str]], nbytes: dict[Any, int], client: str | None = None
+    ) -> None:
+        """Take results that a client put on workers; in the place of `Scheduler.update_data`."""
+        takes = bool(who_has) and (self.is_active or self.adopt())
+        if not takes or not self.wishes.place(who_has, nbytes, client):
+            self.upstream_update_data(who_has=who_has, nbytes=nbytes, client=client)
+
     def take_calls(self, calls: TaskCalls, **update: Any) -> dict[str, float] | None:
         """Take many calls of a function, of which nothing is asked besides, as they are.
 
@@ -373,20 +393,6 @@ class LiveCore:
         texts = [self.texts.text(key) for key in keys]
         self.call(self.core.handle_remove_replicas, stimulus_id, time(), worker, texts)
         self.send()
-
-    def know_client(self, client: str) -> None:
-        """Tell the core of a client that has come since."""
-        if client in self._clients:
-            return
-        self._clients.add(client)
-        cs = self.scheduler.clients.get(client)
-        if cs is not None:
-            self._guards.guard_client(cs)
-        stream = self.scheduler.client_comms.get(client)
-        if stream is not None:
-            if self.streams is not None and not self.streams.knows_client(client, stream):
-                self.leave_engine()
-            self.core.handle_client_added(client)
 
     def call(self, handle: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Have the core handle something; what it refuses is an error of Dask's, half way."""

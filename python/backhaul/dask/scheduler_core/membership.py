@@ -62,20 +62,9 @@ class Membership:
 
     # What takes the place of methods of the scheduler
 
-    def methods(self, own: type) -> dict[str, Any]:
-        """Make methods of a scheduler of those of its class.
-
-        Parameters
-        ----------
-        own : type
-            The class.
-
-        Returns
-        -------
-        dict
-            By name.
-        """
-        make: dict[str, Callable[[Any], Any]] = {
+    def methods(self) -> dict[str, Callable[[Any], Any]]:
+        """Give, by name, what makes methods of a scheduler of those of its class."""
+        return {
             "_refresh_no_workers_since": self._nothing_to_do,
             "bulk_schedule_unrunnable_after_adding_worker": self._begin_work,
             "check_idle_saturated": self._check_idle_saturated,
@@ -85,11 +74,6 @@ class Membership:
             "remove_worker": self._remove_worker,
             "stimulus_queue_slots_maybe_opened": self._nothing_to_do,
         }
-        made = {}
-        for name, method in make.items():
-            upstream = getattr(own, name)
-            made[name] = functools.wraps(upstream)(method(upstream))
-        return made
 
     def _nothing_to_do(self, upstream: Any) -> Any:
         live = self._live
@@ -268,7 +252,7 @@ class Membership:
             self._lost.pop(address)
             return
         # Before failures name it: Dask's own names what is left of it.
-        self._guards.release_worker(ws)
+        self._guards.release_one(ws)
         ws._occupancy_cache = occupancy_s
         live.send()
 

@@ -63,8 +63,8 @@ class EngineStreams:
         self._window: InFlightWindow | None = None
         #: By number: the comm, and the stream that sends on it
         self._peers: dict[int, tuple[BackhaulComm, AdaptiveBatchedSend]] = {}
-        self._clients: set[str] = set()
-        #: Workers whose streams are handled here, by address: their numbers
+        #: Those whose streams are handled here, by name and by address: their numbers
+        self._clients: dict[str, int] = {}
         self._workers: dict[str, int] = {}
         self._keepers: set[str] = set()
         self._look_s = _LOOK_S
@@ -119,7 +119,6 @@ class EngineStreams:
             # One has just gone, of which Dask is about to hear.
             self.end()
             return False
-        self._clients = set(clients)
         self._note_keepers()
         self._look_later()
         return True
@@ -162,7 +161,6 @@ class EngineStreams:
             self._add("client", name, stream)
         except ConnectionError:
             return False
-        self._clients.add(name)
         self._note_keepers()
         return True
 
@@ -179,7 +177,13 @@ class EngineStreams:
 
     def remove_worker(self, address: str) -> None:
         """Leave what a worker says that is about to go, and what it is told, to Python."""
-        peer = self._workers.pop(address, None)
+        self._remove(self._workers.pop(address, None))
+
+    def remove_client(self, name: str) -> None:
+        """Leave what a client says that goes, and what it is told, to Python."""
+        self._remove(self._clients.pop(name, None))
+
+    def _remove(self, peer: int | None) -> None:
         if peer is None:
             return
         held = self._native.remove(peer)
@@ -239,6 +243,8 @@ class EngineStreams:
         self._peers[peer] = comm, stream
         if kind == "worker":
             self._workers[name] = peer
+        else:
+            self._clients[name] = peer
         stream.join(_Gate(self._native, peer))
         comm.tap(self._native, peer)
 

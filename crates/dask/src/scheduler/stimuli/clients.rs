@@ -86,6 +86,9 @@ impl SchedulerCore {
 
     /// Handles a client that cancels tasks, with `force` for all clients
     ///
+    /// Returns how many keys were cancelled with each of those, as they depend on it: one number for
+    /// each call of upstream's by itself.
+    ///
     /// # Errors
     ///
     /// [`EventError::Unwanted`] where upstream asserts that somebody wants what is cancelled, and
@@ -95,15 +98,16 @@ impl SchedulerCore {
         keys: &[Key],
         client: &str,
         force: bool,
-        [reason, message]: [&Arc<str>; 2],
+        why: [Option<&Arc<str>>; 2],
         stimulus: &Arc<str>,
         now_s: f64,
-    ) -> Result<(), EventError> {
+    ) -> Result<Vec<usize>, EventError> {
         self.begin(stimulus, now_s);
-        let Some(&client) = self.clients.by_name.get(client) else {
-            return Ok(());
-        };
-        self.cancel(keys, client, force, [reason, message])
+        let mut counts = Vec::new();
+        if let Some(&client) = self.clients.by_name.get(client) {
+            self.cancel(keys, client, force, why, &mut counts)?;
+        }
+        Ok(counts)
     }
 
     fn cancel(
@@ -111,7 +115,8 @@ impl SchedulerCore {
         keys: &[Key],
         client: ClientId,
         force: bool,
-        [reason, message]: [&Arc<str>; 2],
+        why: [Option<&Arc<str>>; 2],
+        counts: &mut Vec<usize>,
     ) -> Result<(), EventError> {
         let mut cancelled = Vec::new();
         let mut clients = Vec::new();
@@ -127,7 +132,8 @@ impl SchedulerCore {
                         .iter()
                         .map(|&one| Arc::clone(&self.tasks[one].key));
                     let keys: Vec<Key> = keys.collect();
-                    self.cancel(&keys, client, force, [reason, message])?;
+                    counts.push(keys.len());
+                    self.cancel(&keys, client, force, why, counts)?;
                 }
                 cancelled.push(Arc::clone(key));
             }
@@ -148,11 +154,12 @@ impl SchedulerCore {
         for client in clients {
             self.release_keys(&cancelled, client)?;
         }
+        let [reason, message] = why.map(|text| text.cloned());
         self.messages
             .push(Message::ToClients(ClientMessage::CancelledKeys {
                 keys: cancelled,
-                reason: Some(Arc::clone(reason)),
-                message: Some(Arc::clone(message)),
+                reason,
+                message,
             }));
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::super::core::SchedulerCore;
 use super::super::error::EventError;
 use super::super::ids::TaskId;
 use super::super::recommendations::Recommendations;
-use super::super::task::{Priority, TaskState};
+use super::super::task::TaskState;
 
 impl SchedulerCore {
     pub(super) fn waiting_to_processing(
@@ -44,8 +44,7 @@ impl SchedulerCore {
     pub(super) fn waiting_to_queued(&mut self, task: TaskId) {
         self.set_state(task, TaskState::Queued);
         let one = &self.tasks[task];
-        let priority = one.priority.get().unwrap_or(UNKNOWN_PRIORITY);
-        self.queue.add(task, one.serial, priority);
+        self.queue.add(task, one.serial, one.priority);
     }
 
     pub(super) fn waiting_to_released(&mut self, task: TaskId, recs: &mut Recommendations) {
@@ -71,6 +70,3 @@ impl SchedulerCore {
         }
     }
 }
-
-/// Of a task that came without a graph; it has nothing to run, and is never sent
-const UNKNOWN_PRIORITY: Priority = Priority([0.0; 3]);

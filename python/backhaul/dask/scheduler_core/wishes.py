@@ -1,0 +1,254 @@
+"""What clients want, put there, cancel and try again while the core has the state.
+
+Dask's publications, variables and queues want tasks as clients without a stream do. Dask's own
+methods run where nothing is left to do for them in tasks: they make clients, warn of keys that
+nobody knows, tell plugins, and raise what they raise.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from backhaul.dask.private import key_split, key_split_group, time
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler_core.guards import Guards
+    from backhaul.dask.scheduler_core.live import LiveCore
+
+__all__ = ["Wishes"]
+
+logger = logging.getLogger("distributed.scheduler")
+
+
+class Wishes:
+    """Tells a core what clients want.
+
+    Parameters
+    ----------
+    live : LiveCore
+        Whose core.
+    guards : Guards
+        What changes the classes of clients.
+    """
+
+    def __init__(self, live: LiveCore, guards: Guards) -> None:
+        self._live = live
+        self._guards = guards
+        #: Names of the clients that the core has
+        self._known: set[str] = set(live.scheduler.clients)
+
+    def know_client(self, client: str) -> None:
+        """Tell the core of a client that has come since."""
+        if client in self._known:
+            return
+        live = self._live
+        self._known.add(client)
+        cs = live.scheduler.clients.get(client)
+        if cs is not None:
+            self._guards.guard_client(cs)
+        stream = live.scheduler.client_comms.get(client)
+        if stream is not None:
+            if live.streams is not None and not live.streams.knows_client(client, stream):
+                live.leave_engine()
+            live.core.handle_client_added(client)
+
+    def place(
+        self, who_has: Mapping[Any, Iterable[str]], nbytes: Mapping[Any, int], client: str | None
+    ) -> bool:
+        """Take results that a client put on workers; tell whether the core has them.
+
+        Parameters
+        ----------
+        who_has : mapping of keys to lists of str
+            Addresses of workers.
+        nbytes : mapping of keys to int
+            Sizes in bytes, of those that are known; negative where one is not.
+        client : str or None
+            Who wants them, if anybody.
+        """
+        live = self._live
+        placed = []
+        for key, addresses in who_has.items():
+            workers = list(map(live.scheduler.coerce_address, addresses))
+            if not live.membership.known.issuperset(workers):
+                # Dask says so, or knows one that the core is yet to hear of.
+                live.escape("results on a worker that the core does not know")
+                return False
+            size = nbytes.get(key, -1)
+            placed.append(
+                (
+                    live.texts.text(key),
+                    key_split_group(key),
+                    key_split(key),
+                    size if size >= 0 else None,
+                    workers,
+                )
+            )
+        if live.texts.has_odd:
+            live.leave_engine()
+        if client:
+            self._make_client(client)
+            self.know_client(client)
+        now_s = time()
+        handle = live.core.handle_update_data
+        live.call(handle, f"update-data-{now_s}", now_s, placed, client or None)
+        live.send()
+        return True
+
+    def methods(self) -> dict[str, Callable[[Any], Any]]:
+        """Give, by name, what makes methods of a scheduler of those of its class."""
+        return {
+            "add_replica": self._add_replica,
+            "client_desires_keys": self._desire,
+            "client_releases_keys": self._release,
+            "remove_client": self._remove_client,
+            "stimulus_cancel": self._cancel,
+            "stimulus_retry": self._retry,
+        }
+
+    def _make_client(self, client: str) -> None:
+        """Have Dask make what stands for a client that it does not know, as of a variable."""
+        live = self._live
+        if client not in live.scheduler.clients:
+            live.scheduler.client_desires_keys(keys=[], client=client)
+
+    def _desire(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(scheduler: Any, keys: Collection[Any], client: str) -> None:
+            if not live.is_active:
+                upstream(scheduler, keys, client)
+                return
+            keys = list(keys)
+            # Dask makes a client that it does not know, and warns of these.
+            upstream(scheduler, [key for key in keys if not live.has_task(key)], client)
+            texts = [live.texts.text(key) for key in keys if live.has_task(key)]
+            if not texts:
+                return
+            self.know_client(client)
+            now_s = time()
+            handle = live.core.handle_client_desires_keys
+            live.call(handle, f"client-desires-keys-{now_s}", now_s, texts, client)
+            live.send()
+
+        return method
+
+    def _release(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(
+            scheduler: Any, keys: Iterable[Any], client: str, stimulus_id: str | None = None
+        ) -> None:
+            if not live.is_active or client not in scheduler.clients:
+                upstream(scheduler, keys, client, stimulus_id)
+                return
+            known = live.texts.known
+            texts = [text for key in keys if (text := known(key)) is not None]
+            # Whom the core does not know wants nothing.
+            if texts and client in self._known:
+                now_s = time()
+                stimulus_id = stimulus_id or f"client-releases-keys-{now_s}"
+                handle = live.core.handle_client_releases_keys
+                live.call(handle, stimulus_id, now_s, texts, client)
+                live.send()
+
+        return method
+
+    def _remove_client(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(scheduler: Any, client: str, stimulus_id: str | None = None) -> None:
+            cs = scheduler.clients.get(client)
+            if live.is_active and cs is not None:
+                now_s = time()
+                stimulus_id = stimulus_id or f"remove-client-{now_s}"
+                if client in self._known:
+                    with live.alone():
+                        if live.streams is not None:
+                            live.streams.remove_client(client)
+                        handle = live.core.handle_client_removed
+                        live.call(handle, stimulus_id, now_s, client)
+                        self._known.discard(client)
+                        # Dask finds that it wants nothing.
+                        self._guards.release_one(cs)
+                        live.send()
+            upstream(scheduler, client, stimulus_id)
+
+        return method
+
+    def _cancel(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(
+            scheduler: Any,
+            keys: Collection[Any],
+            client: str,
+            force: bool,
+            reason: str | None = None,
+            msg: str | None = None,
+        ) -> None:
+            if not live.is_active:
+                upstream(scheduler, keys, client, force=force, reason=reason, msg=msg)
+                return
+            known = live.texts.known
+            texts = [text for key in keys if (text := known(key)) is not None]
+            logger.info("Client %s cancels %d keys", client, len(keys))
+            tell = functools.partial(_tell_of_cancelling, scheduler, client, force)
+            tell(len(keys))
+            if client not in scheduler.clients:
+                return
+            self.know_client(client)
+            now_s = time()
+            handle = live.core.handle_cancel
+            stimulus_id = f"cancel-key-{now_s}"
+            for count in live.call(
+                handle, stimulus_id, now_s, texts, client, bool(force), reason, msg
+            ):
+                tell(count)
+            live.send()
+
+        return method
+
+    def _retry(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(
+            scheduler: Any, keys: Collection[Any], client: str | None = None
+        ) -> tuple[Any, ...]:
+            if not live.is_active or not all(map(live.has_task, keys)):
+                # Of one that is not known Dask raises before it changes anything.
+                return tuple(upstream(scheduler, keys, client))
+            logger.info("Client %s has %d keys run again", client, len(keys))
+            if client:
+                scheduler.log_event(client, {"action": "retry", "count": len(keys)})
+            now_s = time()
+            texts = [live.texts.text(key) for key in keys]
+            seen = live.call(live.core.handle_retry, f"stimulus-retry-{now_s}", now_s, texts)
+            again = tuple(map(live.texts.key, seen))
+            live.send()
+            return again
+
+        return method
+
+    def _add_replica(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(scheduler: Any, ts: Any, ws: Any) -> None:
+            text = live.texts.known(ts.key) if live.is_active else None
+            if text is None or ws.address not in live.membership.known:
+                # To write there is an escape.
+                upstream(scheduler, ts, ws)
+                return
+            now_s = time()
+            handle = live.core.handle_add_keys
+            live.call(handle, f"add-replica-{now_s}", now_s, ws.address, [text])
+            live.send()
+
+        return method
+
+
+def _tell_of_cancelling(scheduler: Any, client: str, force: bool, count: int) -> None:
+    scheduler.log_event(client, {"action": "cancel", "count": count, "force": force})

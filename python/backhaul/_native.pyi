@@ -2015,8 +2015,8 @@ class SchedulerCore:
         force: bool,
         reason: str | None,
         msg: str | None,
-    ) -> list[int]:
-        """Take a client that cancels tasks; return how many go with each that others depend on."""
+    ) -> tuple[list[int], list[str]]:
+        """Take a client that cancels tasks; return how many go with each, and all that are."""
 
     def handle_retry(self, stimulus: str, now_s: float, retried: list[str]) -> list[str]:
         """Take a client that has failed tasks run again; return which are."""

@@ -143,6 +143,9 @@ async def test_what_is_cancelled_is_cancelled_for_those_that_depend_on_it(
             assert core.is_active, core.escapes
             told = [event for _, event in s.get_events(c.id) if event["action"] == "cancel"]
             assert told == [{"action": "cancel", "count": 1, "force": False}] * 3
+            logged = [line.partition("cancels key ")[2] for _, line in s.get_logs()]
+            for one in (first, second, third):
+                assert logged.count(f"{one.key}.  Force=False") == 1
             go_on.set()
             assert await c.submit(inc, 10) == 11
             assert not core.escapes

@@ -368,13 +368,15 @@ impl Core {
         force: bool,
         reason: Option<&str>,
         msg: Option<&str>,
-    ) -> PyResult<Vec<usize>> {
+    ) -> PyResult<(Vec<usize>, Vec<String>)> {
         let stimulus = Arc::from(stimulus);
         let why = [reason, msg].map(|text| text.map(Arc::<str>::from));
         let why = [why[0].as_ref(), why[1].as_ref()];
-        self.core()
+        let told = self
+            .core()
             .handle_cancel(&keys(&cancelled), client, force, why, &stimulus, now_s)
-            .map_err(refusal)
+            .map_err(refusal)?;
+        Ok((told.dependents, texts_of(&told.keys)))
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_retry")]

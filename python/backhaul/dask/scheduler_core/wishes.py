@@ -195,8 +195,7 @@ class Wishes:
                 return
             known = live.texts.known
             texts = [text for key in keys if (text := known(key)) is not None]
-            logger.info("Client %s cancels %d keys", client, len(keys))
-            tell = functools.partial(_tell_of_cancelling, scheduler, client, force)
+            tell = functools.partial(_tell_of_request, scheduler, client, force)
             tell(len(keys))
             if client not in scheduler.clients:
                 return
@@ -204,10 +203,13 @@ class Wishes:
             now_s = time()
             handle = live.core.handle_cancel
             stimulus_id = f"cancel-key-{now_s}"
-            for count in live.call(
+            counts, cancelled = live.call(
                 handle, stimulus_id, now_s, texts, client, bool(force), reason, msg
-            ):
+            )
+            for count in counts:
                 tell(count)
+            for text in cancelled:
+                logger.info("Scheduler cancels key %s.  Force=%s", live.texts.key(text), force)
             live.send()
 
         return method
@@ -221,7 +223,7 @@ class Wishes:
             if not live.is_active or not all(map(live.has_task, keys)):
                 # Of one that is not known Dask raises before it changes anything.
                 return tuple(upstream(scheduler, keys, client))
-            logger.info("Client %s has %d keys run again", client, len(keys))
+            logger.info("Client %s requests to retry %d keys", client, len(keys))
             if client:
                 scheduler.log_event(client, {"action": "retry", "count": len(keys)})
             now_s = time()
@@ -250,5 +252,6 @@ class Wishes:
         return method
 
 
-def _tell_of_cancelling(scheduler: Any, client: str, force: bool, count: int) -> None:
+def _tell_of_request(scheduler: Any, client: str, force: bool, count: int) -> None:
+    logger.info("Client %s requests to cancel %d keys", client, count)
     scheduler.log_event(client, {"action": "cancel", "count": count, "force": force})

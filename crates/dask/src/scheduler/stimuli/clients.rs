@@ -10,6 +10,15 @@ use super::super::recommendations::Recommendations;
 use super::super::task::{Key, TaskState};
 use super::super::transitions::erred::NO_BLAME;
 
+/// What was cancelled, in that order
+#[derive(Clone, Debug, Default)]
+pub struct Cancelled {
+    /// How many depended on each that some depend on
+    pub dependents: Vec<usize>,
+    /// All of them
+    pub keys: Vec<Key>,
+}
+
 impl SchedulerCore {
     /// Handles a client that connects
     pub fn handle_client_added(&mut self, name: &str) {
@@ -86,8 +95,7 @@ impl SchedulerCore {
 
     /// Handles a client that cancels tasks, with `force` for all clients
     ///
-    /// Returns how many keys were cancelled with each of those, as they depend on it: one number for
-    /// each call of upstream's by itself.
+    /// Returns what upstream logs of it.
     ///
     /// # Errors
     ///
@@ -101,13 +109,13 @@ impl SchedulerCore {
         why: [Option<&Arc<str>>; 2],
         stimulus: &Arc<str>,
         now_s: f64,
-    ) -> Result<Vec<usize>, EventError> {
+    ) -> Result<Cancelled, EventError> {
         self.begin(stimulus, now_s);
-        let mut counts = Vec::new();
+        let mut told = Cancelled::default();
         if let Some(&client) = self.clients.by_name.get(client) {
-            self.cancel(keys, client, force, why, &mut counts)?;
+            self.cancel(keys, client, force, why, &mut told)?;
         }
-        Ok(counts)
+        Ok(told)
     }
 
     fn cancel(
@@ -116,7 +124,7 @@ impl SchedulerCore {
         client: ClientId,
         force: bool,
         why: [Option<&Arc<str>>; 2],
-        counts: &mut Vec<usize>,
+        told: &mut Cancelled,
     ) -> Result<(), EventError> {
         let mut cancelled = Vec::new();
         let mut clients = Vec::new();
@@ -132,9 +140,10 @@ impl SchedulerCore {
                         .iter()
                         .map(|&one| Arc::clone(&self.tasks[one].key));
                     let keys: Vec<Key> = keys.collect();
-                    counts.push(keys.len());
-                    self.cancel(&keys, client, force, why, counts)?;
+                    told.dependents.push(keys.len());
+                    self.cancel(&keys, client, force, why, told)?;
                 }
+                told.keys.push(Arc::clone(key));
                 cancelled.push(Arc::clone(key));
             }
             // Cancelling its dependents may have changed who wants it, and even forgotten it.

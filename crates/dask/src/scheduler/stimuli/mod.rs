@@ -7,5 +7,6 @@ mod status;
 mod timeouts;
 mod workers;
 
+pub use self::clients::Cancelled;
 pub use self::replicas::PlacedResult;
 pub use self::runs::{EndedRun, TaskErred, TaskFinished};

@@ -122,7 +122,7 @@ OURS = {
     # A message of a class of ours
     "small_results.py": {"_asked", "carried"},
     "scheduler_slots.py": {"declared"},
-    "scheduler_core/escape.py": {"writer"},
+    "scheduler_core/escape.py": {"suppliers", "writer"},
     # What annotations ask for
     "scheduler_core/graphs.py": {"asks", "found", "groups", "hosts", "number", "own", "workers"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`

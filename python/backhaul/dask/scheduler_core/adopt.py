@@ -16,7 +16,7 @@ from backhaul.dask.private import TaskState
 from backhaul.dask.scheduler_core.escape import Said, status_name
 from backhaul.errors import EscapeError
 
-__all__ = ["adopt", "holds_no_tasks", "name_text"]
+__all__ = ["adopt", "are_amounts", "holds_no_tasks", "name_text"]
 
 
 def holds_no_tasks(scheduler: Any) -> bool:
@@ -68,6 +68,14 @@ def name_text(name: object) -> str:
     A restriction that is a text must not find a worker whose name is the number of that text.
     """
     return name if isinstance(name, str) else f"{type(name).__qualname__} {name!r}"
+
+
+def are_amounts(resources: Mapping[Any, Any]) -> bool:
+    """Tell whether all that a worker has is a number by a name, as a core takes it."""
+    return all(
+        isinstance(name, str) and isinstance(amount, (int, float))
+        for name, amount in resources.items()
+    )
 
 
 def _in_the_way(scheduler: Any) -> str | None:

@@ -349,8 +349,11 @@ class _Writer:
         idle = {address: self.known[address] for address in said["idle"]}
         others = [address for address in scheduler.idle if address not in said["workers"]]
         refill(scheduler.idle, {**{one: scheduler.idle[one] for one in others}, **idle})
-        resources = said["resources"].items()
-        refill(scheduler.resources, {name: _amounts(has) for name, has in resources})
+        suppliers = {name: _amounts(has) for name, has in said["resources"].items()}
+        for name, known in scheduler.resources.items():
+            strangers = {one: known[one] for one in known if one not in said["workers"]}
+            suppliers.setdefault(name, {}).update(strangers)
+        refill(scheduler.resources, suppliers)
         refill(
             scheduler.unrunnable,
             {

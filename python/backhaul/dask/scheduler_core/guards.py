@@ -46,7 +46,6 @@ _LOADS = {
 #: Methods of a scheduler that change something before they come to what is in the core, or compare
 #: classes
 _CHANGES_MORE = (
-    "add_resources",
     "close",
     "new_task",
     "restart_workers",

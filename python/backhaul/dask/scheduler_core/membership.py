@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.private import Status, time
-from backhaul.dask.scheduler_core.adopt import name_text
+from backhaul.dask.scheduler_core.adopt import are_amounts, name_text
 from backhaul.dask.scheduler_core.escape import status_name
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Membership:
         """Give, by name, what makes methods of a scheduler of those of its class."""
         return {
             "_refresh_no_workers_since": self._nothing_to_do,
+            "add_resources": self._add_resources,
             "bulk_schedule_unrunnable_after_adding_worker": self._begin_work,
             "check_idle_saturated": self._check_idle_saturated,
             "handle_worker": self._handle_worker,
@@ -81,6 +82,17 @@ class Membership:
         def method(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             # The core does it with each event.
             return None if live.is_active else upstream(scheduler, *args, **kwargs)
+
+        return method
+
+    def _add_resources(self, upstream: Any) -> Any:
+        live = self._live
+
+        def method(scheduler: Any, worker: str, resources: Any = None) -> Any:
+            # Of one that is yet to come the core hears with the rest of it.
+            if live.is_active and worker in self.known:
+                live.escape("add_resources")
+            return upstream(scheduler, worker, resources)
 
         return method
 
@@ -180,20 +192,10 @@ class Membership:
         """Make the handler of workers that come."""
 
         @functools.wraps(upstream)
-        async def handle(
-            comm: Any, *, server_id: str, stimulus_id: str, resources: Any = None, **more: Any
-        ) -> Any:
-            if resources:
-                self._live.escape("resources of a worker")
+        async def handle(comm: Any, *, server_id: str, stimulus_id: str, **more: Any) -> Any:
             self._stimuli[server_id] = stimulus_id
             try:
-                return await upstream(
-                    comm,
-                    server_id=server_id,
-                    stimulus_id=stimulus_id,
-                    resources=resources,
-                    **more,
-                )
+                return await upstream(comm, server_id=server_id, stimulus_id=stimulus_id, **more)
             finally:
                 self._stimuli.pop(server_id, None)
 
@@ -204,8 +206,8 @@ class Membership:
     def add(self, ws: Any) -> None:
         """Tell the core of a worker that Dask has; tasks may be sent to it at once."""
         live = self._live
-        if ws.resources:
-            live.escape("resources of a worker")
+        if not are_amounts(ws.resources):
+            live.escape("resources that are no numbers")
             return
         now_s = time()
         stimulus_id = self._stimuli.get(ws.server_id, f"worker-added-{now_s}")
@@ -224,7 +226,7 @@ class Membership:
             nthreads=ws.nthreads,
             memory_limit=ws.memory_limit,
             status=status_name(ws.status),
-            resources={},
+            resources=dict(ws.resources),
             bandwidth_bytes_per_s=float(ws.metrics["bandwidth"]["total"]),
         )
         live.send()

@@ -10,10 +10,9 @@ from distributed.diagnostics.progress import MultiProgress, Progress
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 
 import dask
-from backhaul.dask import scheduler_slots
 from backhaul.dask.config import switched_on
 from backhaul.dask.private import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
-from backhaul.dask.scheduler_core.adopt import holds_no_tasks
+from backhaul.dask.scheduler_core.adopt import are_amounts, holds_no_tasks
 
 __all__ = ["WATCHERS", "WATCHERS_OF_ENDS", "may_stay", "refusal", "settings_of"]
 
@@ -38,11 +37,8 @@ def refusal(scheduler: Any) -> str | None:
         return "transitions are counted"
     if scheduler.no_workers_timeout is not None:
         return "distributed.scheduler.no-workers-timeout is set"
-    if any(scheduler.resources.values()):
-        return "there are resources"
-    slots = scheduler_slots.slots_of(scheduler)
-    if slots is not None and slots.is_active:
-        return "tasks have asked for resources"
+    if not all(are_amounts(ws.resources) for ws in scheduler.workers.values()):
+        return "resources are no numbers"
     if switched_on("placement.enabled"):
         return "placement is on"
     stealing = scheduler.extensions.get("stealing")

@@ -1,0 +1,136 @@
+"""Workers that have resources: the core has the state until a task asks for some."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, SchedulerPlugin, Worker, wait
+from distributed.utils_test import gen_test, inc, slowinc
+
+import dask
+from backhaul.dask.scheduler_core.live import LiveCore
+from tests.dask.conftest import Eventually
+from tests.dask.scheduler_core.test_live import add, cluster
+
+pytestmark = pytest.mark.usefixtures("by_engine")
+
+
+@contextlib.asynccontextmanager
+async def with_resources() -> AsyncIterator[tuple[Client, Scheduler, LiveCore, list[Worker]]]:
+    """Start a cluster whose second worker has two GPUs."""
+    async with (
+        cluster(workers=1) as (c, s, core, workers),
+        Worker(s.address, nthreads=1, resources={"GPU": 2, "disk": 0.5}, validate=True) as able,
+    ):
+        yield c, s, core, [*workers, able]
+
+
+@gen_test()
+async def test_what_asks_for_nothing_is_the_cores() -> None:
+    async with with_resources() as (c, s, core, (_, able)):
+        futures = c.map(inc, range(50), pure=False)
+        assert await c.submit(add, *futures) == sum(range(1, 51))
+        assert core.adoptions == 1
+        assert not core.escapes
+        assert s.resources == {"GPU": {able.address: 2}, "disk": {able.address: 0.5}}
+        core.escape("to look at it")
+        s.validate_state()
+        assert s.resources == {"GPU": {able.address: 2}, "disk": {able.address: 0.5}}
+        ws = s.workers[able.address]
+        assert ws.resources == {"GPU": 2, "disk": 0.5}
+        assert ws.used_resources == {"GPU": 0, "disk": 0}
+
+
+@gen_test()
+async def test_who_asks_gets_it_and_then_the_core_has_the_state_again(
+    eventually: Eventually,
+) -> None:
+    async with with_resources() as (c, s, core, (_, able)):
+        plain = c.map(inc, range(10), pure=False)
+        await wait(plain)
+        assert core.is_active
+        asking = c.map(slowinc, range(4), delay=0.01, resources={"GPU": 1}, pure=False)
+        assert await c.gather(asking) == [1, 2, 3, 4]
+        assert list(core.escapes) == ["a graph that is not plain"]
+        assert {future.key for future in asking} <= set(able.data)
+        with dask.annotate(resources={"disk": 0.5}):
+            assert await c.compute(dask.delayed(inc)(5)) == 6
+        del plain, asking
+        await eventually(lambda: not len(s.tasks))
+        again = c.map(inc, range(10), pure=False)
+        assert await c.gather(again) == list(range(1, 11))
+        assert core.is_active
+        assert core.adoptions == 2
+        assert len(core.escapes) == 1
+        core.escape("to look at it")
+        s.validate_state()
+        assert s.workers[able.address].used_resources == {"GPU": 0, "disk": 0}
+
+
+@gen_test()
+async def test_workers_with_resources_come_and_go() -> None:
+    async with cluster(workers=1) as (c, s, core, _):
+        futures = c.map(slowinc, range(30), delay=0.01)
+        await wait(futures[:2])
+        async with Worker(s.address, nthreads=1, resources={"GPU": 1}, validate=True) as able:
+            # The last of what is on its way to it comes before it goes.
+            await c.gather(c.map(inc, range(20), pure=False))
+            assert s.resources["GPU"] == {able.address: 1}
+        assert await c.submit(add, *futures) == sum(range(1, 31))
+        assert s.resources["GPU"] == {}
+        assert core.is_active, core.escapes
+        assert not core.escapes
+        core.escape("to look at it")
+        s.validate_state()
+        assert s.resources["GPU"] == {}
+
+
+class Looks(SchedulerPlugin):
+    """Looks at the log as soon as a worker comes: before the core hears of it."""
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        len(scheduler.transition_log)
+
+
+@gen_test()
+async def test_one_that_the_core_does_not_know_yet_keeps_what_it_has() -> None:
+    async with with_resources() as (c, s, core, (_, able)):
+        future = c.submit(inc, 1)
+        assert await future == 2
+        assert core.is_active
+        s.add_plugin(Looks())
+        async with Worker(s.address, resources={"GPU": 3, "fan": 1}, validate=True) as late:
+            assert list(core.escapes) == ["Scheduler.transition_log"]
+            assert s.resources == {
+                "GPU": {able.address: 2, late.address: 3},
+                "disk": {able.address: 0.5},
+                "fan": {late.address: 1},
+            }
+            s.validate_state()
+            asking: Any = c.submit(inc, 5, resources={"fan": 1})
+            assert await asking == 6
+            assert asking.key in late.data
+
+
+@gen_test()
+async def test_resources_that_change_are_dasks() -> None:
+    async with with_resources() as (c, s, core, (plain, able)):
+        future = c.submit(inc, 1)
+        assert await future == 2
+        assert core.is_active
+        await plain.set_resources(fan=1)
+        assert not core.is_active
+        assert await c.submit(inc, 3, resources={"fan": 1}) == 4
+        assert s.resources["fan"] == {plain.address: 1}
+        assert s.resources["GPU"] == {able.address: 2}
+
+
+@gen_test()
+async def test_resources_that_are_no_numbers_keep_the_state_out() -> None:
+    async with cluster(workers=1) as (c, s, core, workers):
+        s.workers[workers[0].address].resources["odd"] = "many"  # type: ignore[assignment]
+        assert await c.submit(inc, 1) == 2
+        assert core.adoptions == 0

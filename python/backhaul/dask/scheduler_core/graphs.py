@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from types import NoneType
 from typing import Any
 
 from backhaul.dask.codec import codec
@@ -35,7 +36,11 @@ def is_plain(dsk: Mapping[Any, Any], asked: Mapping[str, Any]) -> bool:
         Further arguments of ``Scheduler._create_taskstate_from_graph``.
     """
     annotations = (*(asked["global_annotations"] or ()), *asked["annotations_by_type"])
-    if asked["actors"] or any(name in _DASKS_OWN for name in annotations):
+    if any(name in _DASKS_OWN for name in annotations):
+        return False
+    actors = asked["actors"]
+    # Those of another graph are Dask's to look for.
+    if not isinstance(actors, (bool, NoneType)) and not all(actor in dsk for actor in actors):
         return False
     # What came as a pickle asks for nothing, or the client would have sent a graph; to look into it
     # would be to load it.
@@ -141,6 +146,7 @@ def parts_of(
     texts: KeyTexts,
     groups: dict[str, tuple[str, Any]],
     annotations: Annotations,
+    actors: bool | Collection[Any] | None,
 ) -> dict[str, Any]:
     """Turn a graph into what `SchedulerCore.handle_graph` takes.
 
@@ -160,6 +166,8 @@ def parts_of(
         Is filled: by name of each group that the graph touches, its prefix and one of its keys.
     annotations : Annotations
         Those of the graph.
+    actors : bool, collection of keys or None
+        Which of them are to be actors; True for all that the client wants.
 
     Returns
     -------
@@ -206,5 +214,6 @@ def parts_of(
         "keys": [texts.text(key) for key in number],
         "tasks": tasks,
         "wanted": [number[key] for key in keys],
+        "actors": [number[key] for key in (keys if actors is True else actors or ())],
         "user_priority": 0.0 if by_task else float(user_priority),
     }

@@ -246,6 +246,7 @@ class Handlers:
                 texts=texts,
                 groups=groups,
                 annotations=Annotations(more, live.annotations, address_of),
+                actors=more["actors"],
             )
         except NotPlainError as error:
             live.escape(str(error))

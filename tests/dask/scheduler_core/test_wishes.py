@@ -97,8 +97,14 @@ async def test_a_broadcast_comes_to_all_workers() -> None:
             assert len(s.tasks[one.key].who_has or ()) == 3
         assert all(len(worker.data) == 3 for worker in workers)
         assert {ts.key for ts in s.replicated_tasks} == {one.key for one in future}
-        core.escape("to look at it")
+        assert core.is_active
+        # To delete some is Dask's.
+        await c.replicate(future, n=2)
+        assert not core.is_active
+        for one in future:
+            assert len(s.tasks[one.key].who_has or ()) == 2
         s.validate_state()
+        assert await c.gather(future) == [1, 2, 3]
 
 
 @gen_test()

@@ -9,18 +9,22 @@ import signal
 import subprocess
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure() -> None:
-    """Heed SIGINT, which a shell has ignored by what it starts in the background.
+    """Heed SIGINT, which a shell has ignored by what it starts in the background; be patient.
 
     Tests send it to programs that they start, and these inherit that.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # On a busy machine any example may take 200 ms.
+    hypothesis.settings.register_profile("busy", deadline=None)
+    hypothesis.settings.load_profile("busy")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import re
 import sys
 from pathlib import Path
@@ -176,7 +178,16 @@ def _print(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        _write_nothing_more()
         raise _Impossible(f"standard output: {error.strerror}") from error
+
+
+def _write_nothing_more() -> None:
+    """Have Python not try again, as it ends, what is left in the buffer of its output."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _refuse(error: Exception) -> NoReturn:

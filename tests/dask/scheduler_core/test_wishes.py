@@ -209,7 +209,8 @@ async def test_what_failed_is_tried_again() -> None:
 @gen_test()
 async def test_variables_queues_and_publications_want_tasks(eventually: Eventually) -> None:
     async with cluster() as (c, s, core, _):
-        variable, queue = Variable("v", client=c), Queue("q", client=c)
+        variable: Any = Variable("v", client=c)
+        queue: Any = await Queue("q", client=c)
         future = c.submit(inc, 1, key="kept")
         await variable.set(future)
         await queue.put(future)

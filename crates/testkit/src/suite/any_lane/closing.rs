@@ -10,7 +10,8 @@ use crate::{Finish, Harness, assert_matches, pattern, wait_until};
 pub fn what_was_sent_before_a_close_arrives(harness: &Harness) {
     const COUNT: u64 = 50;
     for bytes in [10, 300_000] {
-        let pair = harness.pair();
+        // All of it, on a machine that is busy, too.
+        let pair = harness.pair_with(|config| config.linger = Duration::from_secs(120));
         let posted: Vec<_> = (0..COUNT)
             .map(|_| pair.far.recv_message(Tag(1), TagMask::FULL))
             .collect();

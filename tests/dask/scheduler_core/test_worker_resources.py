@@ -131,6 +131,7 @@ async def test_resources_that_change_are_dasks() -> None:
 @gen_test()
 async def test_resources_that_are_no_numbers_keep_the_state_out() -> None:
     async with cluster(workers=1) as (c, s, core, workers):
-        s.workers[workers[0].address].resources["odd"] = "many"  # type: ignore[assignment]
+        ws: Any = s.workers[workers[0].address]
+        ws.resources["odd"] = "many"
         assert await c.submit(inc, 1) == 2
         assert core.adoptions == 0

@@ -1,10 +1,14 @@
-"""Commands that say what is wrong with their arguments in at most three lines.
+"""Commands that say what is wrong in at most three lines.
 
 click prints the usage, a hint, an empty line and the error. The usage is what ``--help`` is for.
+Of an output that cannot be written it says nothing but a traceback.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import sys
 from typing import IO, Any
 
@@ -12,6 +16,9 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 __all__ = ["BriefCommand", "BriefGroup"]
+
+#: What the kernel says of a disk, a quota or a device that takes no more
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
 
 class _BriefUsageError(click.UsageError):
@@ -59,3 +66,37 @@ class BriefGroup(BriefCommand, click.Group):
 
     command_class = BriefCommand
     group_class = type
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run what the arguments name, and write all of what it prints.
+
+        Raises
+        ------
+        SystemExit
+            In the end; with 2, and a line on standard error, if the output could not be written.
+        """
+        try:
+            try:
+                return super().main(*args, **kwargs)
+            except SystemExit:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+                raise
+        except BrokenPipeError:
+            # Nobody reads any more: click ends so, too, if it is told in time.
+            _write_nothing_more()
+            raise SystemExit(1) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            # What is left in its buffer stays there, and Python would try it again as it ends.
+            _write_nothing_more()
+            click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
+            raise SystemExit(2) from None
+
+
+def _write_nothing_more() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -48,11 +48,13 @@ UCX_KEPT = (
 #: What is left out all the same
 UCX_LEFT_OUT = (".so.0.0.0", "_daemon")
 
-#: What of the other environments is not needed there, being large, or there already
+#: What of the other environments is not needed there, being large, or there already: pages,
+#: pictures, data frames, another event loop
 NOT_PACKED = frozenset(
     (
-        *("bokeh", "contourpy", "maturin", "narwhals", "numpy", "pandas", "pillow"),
-        *("prometheus_client", "pyarrow", "python-dateutil", "tzdata", "xyzservices"),
+        *("bokeh", "contourpy", "cycler", "fonttools", "kiwisolver", "maturin", "matplotlib"),
+        *("narwhals", "numpy", "pandas", "pillow", "prometheus_client", "pyarrow", "pyparsing"),
+        *("python-dateutil", "tzdata", "uvloop", "xyzservices"),
     )
 )
 

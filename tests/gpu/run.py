@@ -72,7 +72,6 @@ def steps() -> Iterator[Step]:
     library = BUNDLE / "bin/cuda-lib"
     yield Step("crates/cuda (Rust)", [str(library)], 30, real, library)
     files = ["tests/native/test_device.py", "tests/native/test_device_interfaces.py"]
-    files.append("tests/native/test_ucx_gpus.py")
     yield Step("device memory (Python)", [*pytest, *files], 100, real)
     files = ["tests/ucp/test_device.py", "tests/dask/test_device_frames.py"]
     yield Step("UCX-Py's API, Dask", [*pytest, *files], 120, real)

@@ -173,19 +173,28 @@ def test_what_is_impossible_is_refused_in_words(
     assert "Traceback" not in done.stderr
 
 
-def test_an_output_that_cannot_be_written_is_an_error_in_words() -> None:
-    command = [sys.executable, "-m", "backhaul.cli", "topology", "--from", DGX1]
-    for redirected, message in (("> /dev/full", "No space left"), (">&-", "output is closed")):
-        done = subprocess.run(
-            ["/bin/sh", "-c", f'"$@" {redirected}', "sh", *command],
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 2
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
+def test_a_closed_output_is_an_error_in_words() -> None:
+    done = subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            '"$@" >&-',
+            "sh",
+            sys.executable,
+            "-m",
+            "backhaul",
+            "topology",
+            "--from",
+            DGX1,
+        ],
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "output is closed" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_names_cannot_command_a_terminal(run: Run) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import re
 import sys
 from pathlib import Path
@@ -169,25 +167,11 @@ def _write(target: str, text: str) -> None:
 
 
 def _print(text: str) -> None:
+    if sys.stdout is None:
+        raise _Impossible("standard output is closed")
     # UTF-8 whatever the locale: trees and pictures have more than ASCII.
-    try:
-        if sys.stdout is None:
-            raise _Impossible("standard output is closed")
-        sys.stdout.flush()
-        click.echo(_PRINTABLE(text).encode(), nl=False)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _write_nothing_more()
-        raise _Impossible(f"standard output: {error.strerror}") from error
-
-
-def _write_nothing_more() -> None:
-    """Have Python not try again, as it ends, what is left in the buffer of its output."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    sys.stdout.flush()
+    click.echo(_PRINTABLE(text).encode(), nl=False)
 
 
 def _refuse(error: Exception) -> NoReturn:

@@ -11,8 +11,9 @@ COMMANDS = ["--version", "--help", "info", "info --json", "doctor", "doctor --js
 
 
 def run(arguments: str, redirected: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "backhaul", *arguments.split()]
     return subprocess.run(
-        ["/bin/sh", "-c", f'"$@" {redirected}', "sh", sys.executable, "-m", "backhaul", *arguments.split()],
+        ["/bin/sh", "-c", f'"$@" {redirected}', "sh", *command],
         stderr=subprocess.PIPE,
         encoding="utf-8",
         timeout=300,

@@ -668,8 +668,8 @@ class Endpoint:
             Any C-contiguous memory: the buffer protocol of any format, or
             ``__array_interface__``; or, on a GPU, ``__cuda_array_interface__`` or DLPack. It must
             not change until the request is done, and is held until then: a ``bytearray`` cannot be
-            resized. On a GPU it is sent after what is on the stream that its interface names, and
-            where that names none at once.
+            resized. On a GPU it is sent after what is on the stream that its interface names, or
+            on the default stream where that names none.
         tag : int, optional
             From 0 to 2**64 - 1.
         shared : bool, optional

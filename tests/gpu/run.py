@@ -11,9 +11,11 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import site
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +79,8 @@ def steps() -> Iterator[Step]:
     yield Step("UCX-Py's API, Dask", [*pytest, *files], 120, real)
     yield Step("libraries (Python)", [*pytest, "tests/gpu"], 120, real)
     theirs = BUNDLE / "ucx-py-tests"
-    yield Step("UCX-Py's tests", [*pytest, "--timeout=60", str(theirs)], 180, real, theirs)
+    options = ["-rfEs", "--timeout=60", "-c", str(theirs / "pytest.ini")]
+    yield Step("UCX-Py's tests", [*pytest, *options, str(theirs)], 180, real, theirs)
     p2p = [backhaul, "bench", "p2p", "--memory", "cuda", "--sizes", "8,1MiB,64MiB"]
     yield Step("bench p2p --memory cuda", p2p, 90)
     yield Step("bench random-array", [backhaul, "bench", "random-array"], 90)
@@ -120,15 +123,38 @@ def why_no_gpu() -> str | None:
     return None if count.value else "the driver sees no device"
 
 
-def make_venv() -> None:
-    """Make an environment over that of the machine, with what was packed."""
-    if VENV.exists():
-        shutil.rmtree(VENV)
-    subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", str(VENV)], check=True)
+def make_venv(folder: Path) -> str:
+    """Make an environment that has all that the running one has.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to; what is there is removed.
+
+    Returns
+    -------
+    str
+        Its interpreter.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    # The machine's pip is used: its Python may come without one to install.
+    venv.create(folder, system_site_packages=True, with_pip=False, symlinks=True)
+    # Where the running one is such an environment itself, "system" means the Python below it.
+    (ours,) = folder.glob("lib/python*/site-packages")
+    theirs = [path for path in site.getsitepackages() if Path(path).is_dir()]
+    lines = (f"import site; site.addsitedir({path!r})\n" for path in theirs)
+    (ours / "machine.pth").write_text("".join(lines))
+    return str(folder / "bin/python")
+
+
+def install_packed() -> None:
+    """Install what was packed, over what the machine has."""
+    python = make_venv(VENV)
     wheels = sorted((BUNDLE / "wheels").glob("*.whl"))
     subprocess.run(
         [
-            *(PYTHON, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"),
+            *(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"),
             *("--disable-pip-version-check", "--ignore-installed", *map(str, wheels)),
         ],
         check=True,
@@ -149,7 +175,7 @@ def main() -> int:
     if missing is not None:
         print(f"skipped: {missing}")
         return int(REQUIRED)
-    make_venv()
+    install_packed()
     begun = time.monotonic()
     outcomes = []
     with open(BUNDLE / "log.txt", "w") as log:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import venv
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,25 @@ def test_what_is_not_packed_is_pinned() -> None:
         if "==" in line and not line.startswith("#")
     }
     assert pinned >= bundle.NOT_PACKED
+
+
+def test_an_environment_has_what_that_of_the_machine_has(tmp_path: Path) -> None:
+    machine = tmp_path / "machine"
+    venv.create(machine, with_pip=False, symlinks=True)
+    (packages,) = machine.glob("lib/python*/site-packages")
+    (packages / "only_there.py").write_text("NAME = 'the machine'\n")
+    code = "import pathlib, sys, run; print(run.make_venv(pathlib.Path(sys.argv[1])))"
+    made = subprocess.run(
+        [machine / "bin/python", "-c", code, tmp_path / "made"],
+        cwd=Path(run.__file__).parent,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    found = subprocess.run(
+        [made.stdout.strip(), "-c", "import only_there; print(only_there.NAME)"],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert found.stdout == "the machine\n"

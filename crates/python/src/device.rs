@@ -72,7 +72,8 @@ pub(crate) fn memory_of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<O
     }
     let owner = Owner(Some(found.owner.unwrap_or_else(|| object.clone().unbind())));
     let owner: Arc<dyn Any + Send + Sync> = Arc::new(owner);
-    let memory = py.detach(|| cuda::describe(found.pointer, found.bytes, found.stream, owner));
+    let memory =
+        py.detach(|| cuda::describe(found.pointer, found.bytes, Some(found.stream), owner));
     let memory = memory.map_err(|error| error.into_exception(py))?;
     Ok(Some(Memory::Device(memory)))
 }
@@ -88,7 +89,7 @@ pub(crate) struct Interface {
     pub(crate) pointer: u64,
     pub(crate) bytes: usize,
     pub(crate) is_readonly: bool,
-    pub(crate) stream: Option<u64>,
+    pub(crate) stream: u64,
     /// What keeps the memory, if it is not the object itself
     pub(crate) owner: Option<Py<PyAny>>,
 }
@@ -125,11 +126,12 @@ impl Interface {
             let strides: Vec<isize> = strides.extract()?;
             check_contiguous(object, &shape, &strides, item_bytes)?;
         }
+        // That of version 3 has None where its producer says that there is nothing to wait for.
+        // Numba says so of what it has just copied from pageable memory, and what is copied may
+        // still be on its way then: the default stream is asked all the same.
         let stream = match given("stream")? {
-            Some(stream) => Some(stream.extract()?),
-            // Only from version 3 on does an interface say whether there is anything to wait for.
-            None if version(interface)? >= 3 => None,
-            None => Some(STREAM_LEGACY),
+            Some(stream) => stream.extract()?,
+            None => STREAM_LEGACY,
         };
         let bytes = shape
             .iter()
@@ -168,13 +170,6 @@ pub(crate) fn check_contiguous(
             describe(object),
         ),
     ))
-}
-
-/// Version of an interface; 0 if it does not say
-fn version(interface: &Bound<'_, PyDict>) -> PyResult<u32> {
-    interface
-        .get_item("version")?
-        .map_or(Ok(0), |version| version.extract())
 }
 
 /// Bytes of one element of a type such as `<f4`

@@ -102,7 +102,7 @@ pub(crate) fn interface(object: &Bound<'_, PyAny>) -> PyResult<Option<Interface>
         pointer: tensor.data as u64 + tensor.offset_bytes,
         bytes: shape.iter().product::<usize>() * item_bytes,
         is_readonly: false,
-        stream: Some(STREAM_LEGACY),
+        stream: STREAM_LEGACY,
         // Not renamed: when it goes, its own destructor frees the tensor.
         owner: Some(capsule.unbind()),
     }))

@@ -99,6 +99,22 @@ def test_messages_of_one_tag_keep_their_order(run_gpu: RunGpu) -> None:
     """)
 
 
+def test_a_receive_on_a_gpu_takes_no_memory_of_the_host(run_gpu: RunGpu) -> None:
+    run_gpu("""
+        def own_mib():
+            with open("/proc/self/status") as status:
+                (line,) = (line for line in status if line.startswith("RssAnon"))
+            return int(line.split()[1]) >> 10
+        source, target = DeviceArray(192 << 20), DeviceArray(192 << 20)
+        before = own_mib()
+        receiving = asyncio.ensure_future(b.recv(target))
+        await asyncio.sleep(0)
+        assert own_mib() - before < 64
+        await asyncio.gather(a.send(source), receiving)
+        assert not by_device or own_mib() - before < 64
+    """)
+
+
 def test_sizes_that_differ_are_told(run_gpu: RunGpu) -> None:
     run_gpu("""
         for source in (filled, bytes):

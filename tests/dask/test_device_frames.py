@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from backhaul import DeviceBuffer
 from backhaul.dask import device_frames
 
 #: Runs a program with the driver to its end, which must be in good order.
@@ -352,6 +353,23 @@ def test_the_first_library_that_there_is_allocates() -> None:
         device_frames.allocator("no_such_module:function")
     assert device_frames.allocator("builtins:bytearray") is bytearray
     assert callable(device_frames.allocator(None))
+
+
+def test_a_library_that_cannot_be_used_does_not_allocate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("rmm", "cupy", "numba"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('no libcudart')")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "numba.cuda", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    device_frames.allocator.cache_clear()
+    try:
+        assert device_frames.allocator(None) is DeviceBuffer
+        with pytest.raises(RuntimeError, match="no libcudart"):
+            device_frames.allocator("rmm")
+    finally:
+        device_frames.allocator.cache_clear()
 
 
 def test_serializers_import_no_library_before_it_is_met() -> None:

@@ -81,7 +81,7 @@ def steps() -> Iterator[Step]:
     theirs = BUNDLE / "ucx-py-tests"
     options = ["-rfEs", "--timeout=60", "-c", str(theirs / "pytest.ini")]
     yield Step("UCX-Py's tests", [*pytest, *options, str(theirs)], 180, real, theirs)
-    p2p = [backhaul, "bench", "p2p", "--memory", "cuda", "--sizes", "8,1MiB,64MiB"]
+    p2p = [backhaul, "bench", "p2p", "--memory", "cuda", "--sizes", "8,1MiB,64MiB,256MiB"]
     yield Step("bench p2p --memory cuda", p2p, 90)
     yield Step("bench random-array", [backhaul, "bench", "random-array"], 90)
     yield from _perftest()

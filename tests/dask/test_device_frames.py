@@ -380,7 +380,8 @@ from backhaul.dask.private import cuda_serialize, dask_serialize
 
 device_arrays.register()
 device_arrays.register()
-assert not {"torch", "jax", "jaxlib", "cupy", "rmm", "numba"} & set(sys.modules)
+# Nor RMM, but for distributed, which imports it for its diagnostics
+assert not {"torch", "jax", "jaxlib", "cupy", "numba"} & set(sys.modules)
 for registry in (cuda_serialize, dask_serialize):
     assert registry._lazy["torch"] is registry._lazy["torchvision"]
     assert registry._lazy["torch"] is device_arrays._register_torch

@@ -12,6 +12,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ RUST_TESTS = (
 #: What is kept of the wheel of libucx, by the beginning of the file name: each library under the
 #: one of its three names by which others ask for it
 UCX_KEPT = (
+    "libcudart",
     "libgomp",
     "libucm.so.0",
     "libucm_cuda.so.0",
@@ -41,6 +43,7 @@ UCX_KEPT = (
     "libuct.so.0",
     "libuct_cma.so.0",
     "libuct_cuda.so.0",
+    "libucx_perftest_cuda.so.0",
     "ucx_info",
     "ucx_perftest",
 )
@@ -130,17 +133,18 @@ def _requirements(python: str) -> Iterator[str]:
 def _trim_ucx() -> None:
     """Take what reaches GPUs out of the wheel of libucx, as it is: stripped it breaks."""
     (wheel,) = (BUNDLE / "wheels").glob("libucx_cu*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(wheel) as archive, tarfile.open(BUNDLE / "ucx.tar.xz", "w:xz") as kept:
         for info in archive.infolist():
             path = Path(info.filename)
             if not path.name.startswith(UCX_KEPT) or path.name.endswith(UCX_LEFT_OUT):
                 continue
             # What the wheel brings of other libraries is found where its own are.
-            place = Path("lib") if path.name.startswith("libgomp") else Path(*path.parts[1:-1])
-            kept = BUNDLE / "ucx" / place / path.name
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_bytes(archive.read(info))
-            kept.chmod(0o755)
+            is_others = path.parts[0].endswith(".libs")
+            place = Path("lib") if is_others else Path(*path.parts[1:-1])
+            member = tarfile.TarInfo(str(place / path.name))
+            member.size, member.mode = info.file_size, 0o755
+            with archive.open(info) as content:
+                kept.addfile(member, content)
     wheel.unlink()
 
 
@@ -182,11 +186,11 @@ def _copy_ucx_py(checkout: Path) -> None:
 
 def _report() -> None:
     total = 0
-    for folder in sorted(BUNDLE.iterdir()):
-        files = [path for path in folder.rglob("*") if path.is_file()]
+    for entry in sorted(BUNDLE.iterdir()):
+        files = [path for path in [entry, *entry.rglob("*")] if path.is_file()]
         size = sum(path.stat().st_size for path in files)
         total += size
-        print(f"{folder.name:14} {len(files):4} files {size / 2**20:6.1f} MiB")
+        print(f"{entry.name:14} {len(files):4} files {size / 2**20:6.1f} MiB")
     print(f"{'':14} {'':4}       {total / 2**20:6.1f} MiB in {BUNDLE}")
     if total > BYTES_MAX:
         raise SystemExit(f"more than {BYTES_MAX / 2**20:.0f} MiB: it would not fit")

@@ -14,20 +14,28 @@ import shutil
 import site
 import subprocess
 import sys
+import tarfile
+import tempfile
 import time
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / ".gpu"
-VENV = BUNDLE / "venv"
+#: What is unpacked and installed, for as long as it runs
+WORK = Path(tempfile.gettempdir()) / f"backhaul-gpu-{os.getuid()}"
+VENV = WORK / "venv"
+UCX = WORK / "ucx"
 PYTHON = str(VENV / "bin/python")
 REQUIRED = os.environ.get("BACKHAUL_REQUIRE_GPU") == "1"
 
 #: All of it, in seconds
 TIME_MAX_S = 600
+#: Most steps at once
+TOGETHER_MAX = 4
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,8 @@ class Step:
         Variables beside those of this process.
     needs : Path, optional
         A file or folder without which it is skipped.
+    is_alone : bool
+        Whether nothing else may run meanwhile, as it measures times.
     """
 
     name: str
@@ -53,6 +63,7 @@ class Step:
     time_max_s: float = 120
     environment: tuple[tuple[str, str], ...] = ()
     needs: Path | None = None
+    is_alone: bool = False
 
 
 def steps() -> Iterator[Step]:
@@ -63,34 +74,39 @@ def steps() -> Iterator[Step]:
     Step
         To be run whatever became of the one before it.
     """
-    libucp = BUNDLE / "ucx/lib/libucp.so"
-    ucx = (("BACKHAUL_LIBUCP", str(libucp)), ("UCX_MODULE_DIR", str(libucp.parent / "ucx")))
-    real = (("BACKHAUL_CUDA_DRIVER", "real"), *(ucx if libucp.exists() else ()))
+    # JAX would take three quarters of a GPU for itself, in each process.
+    real = (
+        ("BACKHAUL_CUDA_DRIVER", "real"),
+        ("BACKHAUL_LIBUCP", str(UCX / "lib/libucp.so.0")),
+        ("UCX_MODULE_DIR", str(UCX / "lib/ucx")),
+        ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
+    )
     pytest = [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
     backhaul = str(VENV / "bin/backhaul")
-    yield Step("doctor", [backhaul, "doctor"], 60)
-    carrier = str(BUNDLE / "bin/cuda")
-    yield Step("carrier (Rust)", [carrier, "--test-threads=2"], 150, real, BUNDLE / "bin/cuda")
+    yield Step("what the driver says of memory", [PYTHON, "tests/gpu/probe.py"], 30, is_alone=True)
+    yield Step("doctor", [backhaul, "doctor"], 60, real, is_alone=True)
+    carrier = BUNDLE / "bin/cuda"
+    yield Step("carrier (Rust)", [str(carrier), "--test-threads=6"], 150, real, carrier, True)
     library = BUNDLE / "bin/cuda-lib"
     yield Step("crates/cuda (Rust)", [str(library)], 30, real, library)
     files = ["tests/native/test_device.py", "tests/native/test_device_interfaces.py"]
-    yield Step("device memory (Python)", [*pytest, *files], 100, real)
-    files = ["tests/ucp/test_device.py", "tests/dask/test_device_frames.py"]
-    yield Step("UCX-Py's API, Dask", [*pytest, *files], 120, real)
-    yield Step("libraries (Python)", [*pytest, "tests/gpu"], 120, real)
+    for file in (*files, "tests/ucp/test_device.py", "tests/dask/test_device_frames.py"):
+        yield Step(file, [*pytest, file], 180, real)
+    yield Step("libraries (Python)", [*pytest, "tests/gpu/test_libraries.py"], 180, real)
     theirs = BUNDLE / "ucx-py-tests"
     options = ["-rfEs", "--timeout=60", "-c", str(theirs / "pytest.ini")]
-    yield Step("UCX-Py's tests", [*pytest, *options, str(theirs)], 180, real, theirs)
+    yield Step("UCX-Py's tests", [*pytest, *options, str(theirs)], 200, real, theirs)
     p2p = [backhaul, "bench", "p2p", "--memory", "cuda", "--sizes", "8,1MiB,64MiB,256MiB"]
-    yield Step("bench p2p --memory cuda", p2p, 90)
-    yield Step("bench random-array", [backhaul, "bench", "random-array"], 90)
+    yield Step("bench p2p --memory cuda", p2p, 120, is_alone=True)
     yield from _perftest()
+    arrays = [backhaul, "bench", "random-array", "--repetitions", "2"]
+    yield Step("bench random-array", arrays, 120, is_alone=True)
 
 
 def _perftest() -> Iterator[Step]:
     """Give what UCX itself does between two processes of this machine."""
-    program = BUNDLE / "ucx/bin/ucx_perftest"
-    libraries = BUNDLE / "ucx/lib"
+    program = UCX / "bin/ucx_perftest"
+    libraries = UCX / "lib"
     environment = (("LD_LIBRARY_PATH", str(libraries)), ("UCX_MODULE_DIR", str(libraries / "ucx")))
     script = (
         f"{program} -p 13391 & server=$!; sleep 2; "
@@ -99,7 +115,8 @@ def _perftest() -> Iterator[Step]:
     )
     for size, count in ((1 << 20, 500), (64 << 20, 50)):
         command = ["sh", "-c", script, str(size), str(count)]
-        yield Step(f"ucx_perftest -m cuda, {size >> 20} MiB", command, 60, environment, program)
+        name = f"ucx_perftest -m cuda, {size >> 20} MiB"
+        yield Step(name, command, 60, environment, program, is_alone=True)
 
 
 def why_no_gpu() -> str | None:
@@ -150,6 +167,11 @@ def make_venv(folder: Path) -> str:
 
 def install_packed() -> None:
     """Install what was packed, over what the machine has."""
+    if WORK.exists():
+        shutil.rmtree(WORK)
+    WORK.mkdir()
+    with tarfile.open(BUNDLE / "ucx.tar.xz") as archive:
+        archive.extractall(UCX, filter="data")
     python = make_venv(VENV)
     wheels = sorted((BUNDLE / "wheels").glob("*.whl"))
     subprocess.run(
@@ -178,14 +200,15 @@ def main() -> int:
     install_packed()
     begun = time.monotonic()
     outcomes = []
-    with open(BUNDLE / "log.txt", "w") as log:
-        for step in steps():
+    with open(BUNDLE / "log.txt", "w") as log, ThreadPoolExecutor(TOGETHER_MAX) as pool:
+        for group in groups(steps()):
             left = TIME_MAX_S - (time.monotonic() - begun)
-            outcome, output = _run(step, left)
-            outcomes.append((step.name, outcome))
-            text = f"=== {step.name}: {outcome}\n$ {' '.join(step.command)}\n{output}\n"
-            print(text, flush=True)
-            log.write(text)
+            done = pool.map(_run, group, [left] * len(group))
+            for step, (outcome, output) in zip(group, done, strict=True):
+                outcomes.append((step.name, outcome))
+                text = f"=== {step.name}: {outcome}\n$ {' '.join(step.command)}\n{output}\n"
+                print(text, flush=True)
+                log.write(text)
         summary = "\n".join(f"{outcome:30} {name}" for name, outcome in outcomes)
         print(summary)
         log.write(summary + "\n")
@@ -195,9 +218,24 @@ def main() -> int:
     return int(any(outcome.startswith(is_bad) for _, outcome in outcomes))
 
 
+def groups(each: Iterable[Step]) -> Iterator[list[Step]]:
+    """Give together what may run at once, in order."""
+    together: list[Step] = []
+    for step in each:
+        if step.is_alone and together:
+            yield together
+            together = []
+        together.append(step)
+        if step.is_alone:
+            yield together
+            together = []
+    if together:
+        yield together
+
+
 def _run(step: Step, left_s: float) -> tuple[str, str]:
     if step.needs is not None and not step.needs.exists():
-        return f"skipped: no {step.needs.relative_to(BUNDLE)}", ""
+        return f"skipped: no {step.needs.name}", ""
     if left_s < 5:
         return "skipped: no time is left", ""
     begun = time.monotonic()

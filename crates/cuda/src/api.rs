@@ -1,8 +1,8 @@
 //! The functions of libcuda that are used, found in the library by their names.
 //!
-//! The library is opened, and the types are named, by `cudarc`. Its own functions panic where the
-//! library lacks one, and say what a call came to as an enum, which no later driver may extend; so they
-//! are looked up here, once, and return numbers.
+//! The types are named by `cudarc`. Its own functions panic where the library lacks one, and say what
+//! a call came to as an enum, which no later driver may extend; so they are looked up here, once, and
+//! return numbers.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -11,6 +11,7 @@ use cudarc::driver::sys::{
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
     CUmemPoolPtrExportData, CUmemoryPool, CUpointer_attribute, CUstream, CUuuid,
 };
+use libloading::Library;
 
 use crate::error::{CudaError, LoadError};
 
@@ -25,12 +26,12 @@ macro_rules! functions {
 
         impl Api {
             /// Finds all of them
-            fn find() -> Result<Self, LoadError> {
+            fn find(library: &Library) -> Result<Self, LoadError> {
                 Ok(Self {
                     // SAFETY: the types are those of the headers, by way of `cudarc`'s.
-                    $($name: unsafe { find(stringify!($name)) }?,)*
+                    $($name: unsafe { find(library, stringify!($name)) }?,)*
                     // SAFETY: as above.
-                    names: unsafe { find("cuGetErrorName") }?,
+                    names: unsafe { find(library, "cuGetErrorName") }?,
                 })
             }
 
@@ -66,6 +67,9 @@ functions! {
     cuPointerGetAttributes(
         count: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void,
         pointer: CUdeviceptr
+    );
+    cuMemGetAddressRange_v2(
+        base: *mut CUdeviceptr, bytes: *mut usize, pointer: CUdeviceptr
     );
     cuIpcGetMemHandle(handle: *mut CUipcMemHandle, pointer: CUdeviceptr);
     cuIpcOpenMemHandle_v2(pointer: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
@@ -114,7 +118,7 @@ functions! {
     );
     cuMemPoolSetAccess(pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize);
     cuMemPoolDestroy(pool: CUmemoryPool);
-    cuMemFreeAsync(pointer: CUdeviceptr, stream: CUstream);
+    cuMemFree_v2(pointer: CUdeviceptr);
     cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
     cuMemcpyPeerAsync(
         to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext,
@@ -125,6 +129,8 @@ functions! {
     cuStreamCreate(stream: *mut CUstream, flags: c_uint);
     cuStreamSynchronize(stream: CUstream);
     cuStreamQuery(stream: CUstream);
+    cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
+    cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
     cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     cuEventCreate(event: *mut CUevent, flags: c_uint);
     cuEventRecord(event: CUevent, stream: CUstream);
@@ -136,10 +142,10 @@ impl Api {
     /// Opens the library and finds them
     pub(crate) fn load() -> Result<Self, LoadError> {
         // SAFETY: what is run is what libcuda does when it is opened.
-        if !unsafe { cudarc::driver::sys::is_culib_present() } {
-            return Err(LoadError::NotFound);
-        }
-        Self::find()
+        let open = |name: &&str| unsafe { Library::new(name) }.ok();
+        let library = FILES.iter().find_map(open).ok_or(LoadError::NotFound)?;
+        // Never closed: threads of the driver run in it.
+        Self::find(Box::leak(Box::new(library)))
     }
 
     fn check(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
@@ -166,10 +172,9 @@ impl Api {
 /// # Safety
 ///
 /// `F` is the type of the function of that name.
-unsafe fn find<F: Copy>(symbol: &'static str) -> Result<F, LoadError> {
-    // SAFETY: the library is there, so this does not panic; the type is as the caller says. It stays
-    // open, as the reference to it says.
-    let found = unsafe { cudarc::driver::sys::culib().get::<F>(symbol.as_bytes()) };
+unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> Result<F, LoadError> {
+    // SAFETY: the type is as the caller says.
+    let found = unsafe { library.get::<F>(symbol.as_bytes()) };
     found
         .map(|function| *function)
         .map_err(|_| LoadError::MissingSymbol {
@@ -180,3 +185,6 @@ unsafe fn find<F: Copy>(symbol: &'static str) -> Result<F, LoadError> {
 
 /// Version whose driver has all of them: memory pools came with 11.2
 const NEEDS: &str = "11.2";
+
+/// What the library is called. The toolkit of CUDA has a stub with the second name, without a driver
+const FILES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];

@@ -6,7 +6,7 @@
 //! blocks are cut from chunks; sizes are powers of two up to a chunk.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::sys::{CUmemAllocationProp, CUmemAllocationType};
 
@@ -15,6 +15,7 @@ use crate::driver::{Device, Driver};
 use crate::error::CudaError;
 use crate::export::DESCRIPTOR_KIND;
 use crate::import::{location_of, map_handle};
+use crate::transfer::lock;
 
 /// Memory of one device; clones are the same arena
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct Arena(Arc<Inner>);
 struct Inner {
     driver: &'static Driver,
     device: &'static Device,
+    /// What sizes of chunks are multiples of, in bytes
+    granule: OnceLock<u64>,
     free: Mutex<Free>,
 }
 
@@ -72,6 +75,7 @@ impl Arena {
         Self(Arc::new(Inner {
             driver,
             device,
+            granule: OnceLock::new(),
             free: Mutex::default(),
         }))
     }
@@ -84,7 +88,7 @@ impl Arena {
     pub fn take(&self, bytes: u64) -> Result<Block, CudaError> {
         let granule = self.0.granule()?;
         let size = size_of(bytes, granule);
-        let mut free = self.0.lock();
+        let mut free = lock(&self.0.free);
         let found = free.blocks.get_mut(&size).and_then(Vec::pop);
         let piece = match found {
             Some(piece) => {
@@ -113,10 +117,6 @@ impl Arena {
 }
 
 impl Inner {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn properties(&self) -> CUmemAllocationProp {
         // SAFETY: numbers, and a pointer that may be null; 0 is a value of each field.
         let mut properties: CUmemAllocationProp = unsafe { std::mem::zeroed() };
@@ -127,6 +127,9 @@ impl Inner {
     }
 
     fn granule(&self) -> Result<u64, CudaError> {
+        if let Some(granule) = self.granule.get() {
+            return Ok(*granule);
+        }
         let properties = self.properties();
         let mut bytes = 0;
         let _current = Current::enter(self.driver, self.device.context(self.driver)?)?;
@@ -136,7 +139,7 @@ impl Inner {
                 .api
                 .cuMemGetAllocationGranularity(&raw mut bytes, &raw const properties, 0)
         }?;
-        Ok(bytes as u64)
+        Ok(*self.granule.get_or_init(|| bytes as u64))
     }
 
     /// Makes memory for a block, and for others of its size where it is small
@@ -148,7 +151,11 @@ impl Inner {
             size,
         };
         let others = (1..granule / size).map(piece);
-        self.lock().blocks.entry(size).or_default().extend(others);
+        lock(&self.free)
+            .blocks
+            .entry(size)
+            .or_default()
+            .extend(others);
         Ok(piece(0))
     }
 
@@ -201,7 +208,7 @@ impl Drop for Block {
         let Some(piece) = self.piece.take() else {
             return;
         };
-        let mut free = self.arena.lock();
+        let mut free = lock(&self.arena.free);
         let is_whole = piece.size == piece.chunk.bytes as u64;
         if is_whole {
             if free.whole_bytes + piece.size > KEPT_BYTES_MAX {

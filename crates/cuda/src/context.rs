@@ -1,5 +1,7 @@
 //! The context in which a thread calls CUDA.
 
+use std::ffi::c_uint;
+
 use cudarc::driver::sys::CUcontext;
 
 use crate::driver::Driver;
@@ -15,8 +17,12 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 /// A context is current on this thread; the one before it is again when this is dropped
+///
+/// Meanwhile calls of this thread do not end a capture of a CUDA graph that another one is making.
 pub(crate) struct Current<'d> {
     driver: &'d Driver,
+    /// What calls of this thread did to captures before
+    mode: c_uint,
 }
 
 impl<'d> Current<'d> {
@@ -24,12 +30,25 @@ impl<'d> Current<'d> {
         // SAFETY: the context is never destroyed, being that of a device, or belongs to whoever owns
         // memory that is in use.
         unsafe { driver.api.cuCtxPushCurrent_v2(context.0) }?;
-        Ok(Self { driver })
+        let mut mode = CAPTURE_RELAXED;
+        // SAFETY: a mode that there is, and the place for the one before.
+        if let Err(error) = unsafe { driver.api.cuThreadExchangeStreamCaptureMode(&raw mut mode) } {
+            tracing::debug!(%error, "captures of other threads may end");
+        }
+        Ok(Self { driver, mode })
     }
 }
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
+        // SAFETY: the mode that the driver gave for this one.
+        let outcome = unsafe {
+            let mode = &raw mut self.mode;
+            self.driver.api.cuThreadExchangeStreamCaptureMode(mode)
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(%error, "a thread no longer minds captures of others");
+        }
         let mut popped = std::ptr::null_mut();
         // SAFETY: pushed by `enter`, on this thread, as this type goes to no other.
         let outcome = unsafe { self.driver.api.cuCtxPopCurrent_v2(&raw mut popped) };
@@ -38,3 +57,6 @@ impl Drop for Current<'_> {
         }
     }
 }
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: what is called here touches no stream that is being captured
+const CAPTURE_RELAXED: c_uint = 2;

@@ -49,9 +49,26 @@ pub enum Handle {
 #[derive(Debug, Default)]
 pub struct Exporter {
     /// By address and id: another allocation at the address has another id
-    allocations: HashMap<(u64, u64), (u64, Handle)>,
+    allocations: HashMap<(u64, u64), (u64, [u8; HANDLE_BYTES])>,
+    /// By handle, which is not another memory's while it is kept; ids may be of the addresses alone
+    descriptors: HashMap<u64, Kept>,
     pools: HashMap<PoolHandle, (u64, Arc<OwnedFd>)>,
     exported: u64,
+}
+
+/// Memory of `cuMemCreate` that was exported
+#[derive(Debug)]
+struct Kept {
+    id: u64,
+    descriptor: Arc<OwnedFd>,
+    retained: Retained,
+}
+
+/// A reference to memory of `cuMemCreate`
+#[derive(Debug)]
+struct Retained {
+    driver: &'static Driver,
+    handle: u64,
 }
 
 impl Exporter {
@@ -62,63 +79,77 @@ impl Exporter {
     /// What the driver says, which may know better than its description of the allocation.
     pub fn export(
         &mut self,
-        driver: &Driver,
+        driver: &'static Driver,
         allocation: &Allocation,
         pointer: u64,
     ) -> Result<Option<Export>, CudaError> {
         let _current = Current::enter(driver, allocation.context)?;
         let (id, handle) = match allocation.sharing() {
             Sharing::None(_) => return Ok(None),
-            Sharing::Legacy | Sharing::Descriptor => self.handle_of(driver, allocation)?,
-            Sharing::Pool(pool) => self.pool_handle(driver, pool, pointer)?,
+            Sharing::Legacy => self.legacy_handle(driver, allocation)?,
+            Sharing::Descriptor => self.descriptor(driver, allocation.base)?,
+            Sharing::Pool(pool) => self.pool_handle(driver, pool, allocation.base)?,
         };
         let Some(device) = driver.device(allocation.device) else {
             return Ok(None);
         };
-        // What is exported of a pointer of a pool is the address of that pointer itself.
-        let (offset, allocation_bytes) = match handle {
-            Handle::Pool { .. } => (0, allocation.base + allocation.bytes - pointer),
-            Handle::Legacy(_) | Handle::Descriptor(_) => {
-                (pointer - allocation.base, allocation.bytes)
-            }
-        };
         Ok(Some(Export {
             device: device.uuid(),
             id,
-            allocation_bytes,
-            offset,
+            allocation_bytes: allocation.bytes,
+            offset: pointer - allocation.base,
             handle,
         }))
     }
 
-    fn handle_of(
+    fn legacy_handle(
         &mut self,
         driver: &Driver,
         allocation: &Allocation,
     ) -> Result<(u64, Handle), CudaError> {
         let key = (allocation.base, allocation.id);
         if let Some((id, handle)) = self.allocations.get(&key) {
-            return Ok((*id, handle.clone()));
+            return Ok((*id, Handle::Legacy(*handle)));
         }
-        let handle = match allocation.sharing() {
-            Sharing::Legacy => Handle::Legacy(legacy_handle(driver, allocation.base)?),
-            _ => Handle::Descriptor(Arc::new(descriptor(driver, allocation.base)?)),
-        };
+        let handle = legacy_handle(driver, allocation.base)?;
         let id = self.next_id();
         if allocation.id != 0 {
             if self.allocations.len() >= KEPT_MAX {
                 self.allocations.clear();
             }
-            self.allocations.insert(key, (id, handle.clone()));
+            self.allocations.insert(key, (id, handle));
         }
-        Ok((id, handle))
+        Ok((id, Handle::Legacy(handle)))
+    }
+
+    fn descriptor(
+        &mut self,
+        driver: &'static Driver,
+        base: u64,
+    ) -> Result<(u64, Handle), CudaError> {
+        let retained = Retained::of(driver, base)?;
+        if let Some(kept) = self.descriptors.get(&retained.handle) {
+            return Ok((kept.id, Handle::Descriptor(Arc::clone(&kept.descriptor))));
+        }
+        let descriptor = Arc::new(retained.descriptor()?);
+        let id = self.next_id();
+        if self.descriptors.len() >= KEPT_MAX {
+            self.descriptors.clear();
+        }
+        let kept = Kept {
+            id,
+            descriptor: Arc::clone(&descriptor),
+            retained,
+        };
+        self.descriptors.insert(kept.retained.handle, kept);
+        Ok((id, Handle::Descriptor(descriptor)))
     }
 
     fn pool_handle(
         &mut self,
         driver: &Driver,
         pool: PoolHandle,
-        pointer: u64,
+        base: u64,
     ) -> Result<(u64, Handle), CudaError> {
         let (id, descriptor) = match self.pools.get(&pool) {
             Some((id, descriptor)) => (*id, Arc::clone(descriptor)),
@@ -133,8 +164,8 @@ impl Exporter {
             }
         };
         let mut data = CUmemPoolPtrExportData { reserved: [0; 64] };
-        // SAFETY: a place for the answer; a pointer that is of no pool is refused.
-        unsafe { driver.api.cuMemPoolExportPointer(&raw mut data, pointer) }?;
+        // SAFETY: a place for the answer; an address that begins nothing of a pool is refused.
+        unsafe { driver.api.cuMemPoolExportPointer(&raw mut data, base) }?;
         let handle = Handle::Pool {
             pool: descriptor,
             pointer: data.reserved,
@@ -155,25 +186,41 @@ fn legacy_handle(driver: &Driver, base: u64) -> Result<[u8; HANDLE_BYTES], CudaE
     Ok(handle.reserved.map(|byte| byte.to_ne_bytes()[0]))
 }
 
-/// A descriptor of memory of `cuMemCreate`, which keeps it
-fn descriptor(driver: &Driver, base: u64) -> Result<OwnedFd, CudaError> {
-    let mut handle = 0;
-    let mut raw: c_int = -1;
-    // SAFETY: an address that the driver has named, and places for the answers; the handle is released
-    // on each way out.
-    unsafe {
-        driver
-            .api
-            .cuMemRetainAllocationHandle(&raw mut handle, base as usize as *mut _)?;
-        let exported = driver.api.cuMemExportToShareableHandle(
-            (&raw mut raw).cast(),
-            handle,
-            DESCRIPTOR_KIND,
-            0,
-        );
-        let released = driver.api.cuMemRelease(handle);
-        exported.and(released)?;
-        Ok(OwnedFd::from_raw_fd(raw))
+impl Retained {
+    /// The memory that was mapped at an address
+    fn of(driver: &'static Driver, base: u64) -> Result<Self, CudaError> {
+        let mut handle = 0;
+        // SAFETY: an address that the driver has named, and a place for the answer.
+        unsafe {
+            driver
+                .api
+                .cuMemRetainAllocationHandle(&raw mut handle, base as usize as *mut _)
+        }?;
+        Ok(Self { driver, handle })
+    }
+
+    /// A descriptor of it, which keeps it
+    fn descriptor(&self) -> Result<OwnedFd, CudaError> {
+        let mut raw: c_int = -1;
+        // SAFETY: a handle that is held, and a place for the answer, which is ours then.
+        unsafe {
+            self.driver.api.cuMemExportToShareableHandle(
+                (&raw mut raw).cast(),
+                self.handle,
+                DESCRIPTOR_KIND,
+                0,
+            )?;
+            Ok(OwnedFd::from_raw_fd(raw))
+        }
+    }
+}
+
+impl Drop for Retained {
+    fn drop(&mut self) {
+        // SAFETY: retained once, by `of`.
+        if let Err(error) = unsafe { self.driver.api.cuMemRelease(self.handle) } {
+            tracing::debug!(%error, "memory of a device stays");
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{
     CUipcMemHandle, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType,
@@ -15,6 +15,7 @@ use crate::driver::{Device, Driver, Uuid};
 use crate::error::CudaError;
 use crate::export::{DESCRIPTOR_KIND, Export, HANDLE_BYTES, Handle};
 use crate::memory::{DevicePointer, PoolHandle};
+use crate::transfer::lock;
 
 /// Memory of another process that is open here, until this is dropped
 ///
@@ -35,7 +36,7 @@ enum Opened {
     },
     /// The pool has to outlive its pointers
     Pointer {
-        _pool: Arc<Pool>,
+        pool: Arc<Pool>,
     },
 }
 
@@ -44,6 +45,8 @@ enum Opened {
 struct Pool {
     driver: &'static Driver,
     pool: PoolHandle,
+    /// By address: how often it is in use here, and how often it was imported
+    open: Mutex<HashMap<u64, (u32, u32)>>,
 }
 
 /// Opens memory of one process, and keeps open what is likely to come again
@@ -140,15 +143,8 @@ impl Importer {
             }
             Handle::Pool { pool, pointer } => {
                 let pool = self.pool(driver, device, export.id, pool.as_raw_fd())?;
-                let mut data = CUmemPoolPtrExportData { reserved: *pointer };
-                let mut base = 0;
-                // SAFETY: a pool that was imported, and what its owner has exported of a pointer.
-                unsafe {
-                    driver
-                        .api
-                        .cuMemPoolImportPointer(&raw mut base, pool.pool.0, &raw mut data)
-                }?;
-                (base, Opened::Pointer { _pool: pool })
+                let base = pool.open(*pointer)?;
+                (base, Opened::Pointer { pool })
             }
         };
         let mapping = Arc::new(Mapping {
@@ -198,6 +194,7 @@ impl Importer {
         let pool = Arc::new(Pool {
             driver,
             pool: PoolHandle(raw),
+            open: Mutex::default(),
         });
         let access = access_from(device);
         // SAFETY: the pool was imported; one description.
@@ -246,10 +243,7 @@ impl Mapping {
                     api.cuMemUnmap(self.base, *reserved_bytes)?;
                     api.cuMemAddressFree(self.base, *reserved_bytes)
                 }
-                Opened::Pointer { .. } => {
-                    let stream = self.device.streams.upkeep(self.driver, self.device)?;
-                    api.cuMemFreeAsync(self.base, stream)
-                }
+                Opened::Pointer { pool } => pool.close(self.base),
             }
         }
     }
@@ -270,6 +264,47 @@ impl std::fmt::Debug for Mapping {
             .field("base", &format_args!("{:#x}", self.base))
             .field("bytes", &self.bytes)
             .finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// Opens what its owner has exported of a pointer
+    fn open(&self, pointer: [u8; HANDLE_BYTES]) -> Result<u64, CudaError> {
+        let mut open = lock(&self.open);
+        let mut data = CUmemPoolPtrExportData { reserved: pointer };
+        let mut base = 0;
+        // SAFETY: a pool that was imported, and places for the answers.
+        unsafe {
+            self.driver
+                .api
+                .cuMemPoolImportPointer(&raw mut base, self.pool.0, &raw mut data)
+        }?;
+        let (used, imported) = open.entry(base).or_default();
+        *used += 1;
+        *imported += 1;
+        Ok(base)
+    }
+
+    /// Closes a pointer, once nobody uses it
+    ///
+    /// With some drivers the first of several closes ends them all (NVIDIA's bug 5570902), with others
+    /// each is counted. It is over before the peer hears that it has its memory back, as it has to be.
+    fn close(&self, base: u64) -> Result<(), CudaError> {
+        let mut open = lock(&self.open);
+        let Some((used, imported)) = open.get_mut(&base) else {
+            return Ok(());
+        };
+        *used -= 1;
+        if *used > 0 {
+            return Ok(());
+        }
+        let imported = std::mem::take(imported);
+        open.remove(&base);
+        // SAFETY: imported so often, and nothing uses it any more.
+        let mut closes = (0..imported).map(|_| unsafe { self.driver.api.cuMemFree_v2(base) });
+        let first = closes.next().unwrap_or(Ok(()));
+        closes.for_each(drop);
+        first
     }
 }
 

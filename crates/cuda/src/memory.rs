@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use cudarc::driver::sys::{CUmemoryPool, CUpointer_attribute};
 use thiserror::Error;
 
-use crate::context::Context;
+use crate::context::{Context, Current};
 use crate::driver::{Device, Driver};
 use crate::error::CudaError;
 
@@ -86,28 +86,42 @@ impl Allocation {
     ///
     /// [`MemoryError`].
     pub fn of(driver: &Driver, pointer: u64, bytes: u64) -> Result<Self, MemoryError> {
-        let found = Attributes::of(driver, pointer)?;
-        let device = u16::try_from(found.ordinal).ok();
+        let known = Attributes::of(driver, pointer)?;
+        let device = u16::try_from(known.ordinal).ok();
         let device = device.and_then(|ordinal| driver.device(ordinal));
-        let (Some(device), MEMORY_OF_DEVICE) = (device, found.memory) else {
+        let (Some(device), MEMORY_OF_DEVICE) = (device, known.memory) else {
             return Err(MemoryError::NotOfDevice { pointer });
         };
-        let (base, size) = (found.base, found.bytes as u64);
-        let end = pointer.checked_add(bytes);
-        if pointer < base || end.is_none_or(|end| end > base + size) {
+        let context = context_of(driver, device, &known)?;
+        let _current = Current::enter(driver, context)?;
+        let found = Details::of(driver, pointer)?;
+        let mut sharing = found.sharing(&known);
+        let mut range = match found.bytes as u64 {
+            // The driver keeps the range of managed memory to itself.
+            0 => (pointer, bytes),
+            size => (found.base, size),
+        };
+        if !contains(range, pointer, bytes) {
             return Err(MemoryError::OutOfRange {
                 pointer,
                 bytes,
-                range: (base, size),
+                range,
             });
+        }
+        if sharing == Sharing::Descriptor {
+            // So far it is the range of addresses that was reserved, of which this may be a part.
+            match mapping_of(driver, pointer) {
+                Ok(mapping) if contains(mapping, pointer, bytes) => range = mapping,
+                _ => sharing = Sharing::None("it spans several allocations"),
+            }
         }
         Ok(Self {
             device: device.ordinal(),
-            context: context_of(driver, device, &found)?,
-            base,
-            bytes: size,
+            context,
+            base: range.0,
+            bytes: range.1,
             id: found.id,
-            sharing: found.sharing(),
+            sharing,
         })
     }
 
@@ -136,26 +150,37 @@ impl Allocation {
 }
 
 /// The context to which memory belongs: another one than the primary if the program has made it
-fn context_of(driver: &Driver, device: &Device, found: &Attributes) -> Result<Context, CudaError> {
-    if found.context.is_null() {
+fn context_of(driver: &Driver, device: &Device, known: &Attributes) -> Result<Context, CudaError> {
+    if known.context.is_null() {
         device.context(driver)
     } else {
-        Ok(Context(found.context.cast()))
+        Ok(Context(known.context.cast()))
     }
 }
 
-/// What the driver says of a pointer
+/// What was mapped where an address is: its first address, and bytes
+fn mapping_of(driver: &Driver, pointer: u64) -> Result<(u64, u64), CudaError> {
+    let (mut base, mut bytes) = (0, 0);
+    // SAFETY: places for the answers; any address may be asked for.
+    unsafe {
+        driver
+            .api
+            .cuMemGetAddressRange_v2(&raw mut base, &raw mut bytes, pointer)
+    }?;
+    Ok((base, bytes as u64))
+}
+
+fn contains((base, size): (u64, u64), pointer: u64, bytes: u64) -> bool {
+    let end = pointer.checked_add(bytes);
+    pointer >= base && end.is_some_and(|end| end <= base.saturating_add(size))
+}
+
+/// What the driver says of any pointer, whatever context is current
 struct Attributes {
     context: *mut c_void,
     memory: c_uint,
-    id: u64,
     is_managed: c_uint,
     ordinal: c_int,
-    is_legacy: c_uint,
-    base: u64,
-    bytes: usize,
-    handles: u64,
-    pool: CUmemoryPool,
 }
 
 impl Attributes {
@@ -163,54 +188,81 @@ impl Attributes {
         let mut found = Self {
             context: std::ptr::null_mut(),
             memory: 0,
-            id: 0,
             is_managed: 0,
             ordinal: -1,
+        };
+        // SAFETY: a place for each answer, at least as large as the documentation says (a flag may
+        // be one byte or four: the rest is zero).
+        unsafe {
+            ask(
+                driver,
+                pointer,
+                [
+                    CUpointer_attribute::CU_POINTER_ATTRIBUTE_CONTEXT,
+                    CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                    CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                    CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                ],
+                [
+                    (&raw mut found.context).cast(),
+                    (&raw mut found.memory).cast(),
+                    (&raw mut found.is_managed).cast(),
+                    (&raw mut found.ordinal).cast(),
+                ],
+            )
+        }?;
+        Ok(found)
+    }
+}
+
+/// What it says of memory of a device, once its context is current
+struct Details {
+    id: u64,
+    is_legacy: c_uint,
+    base: u64,
+    bytes: usize,
+    handles: u64,
+    pool: CUmemoryPool,
+}
+
+impl Details {
+    fn of(driver: &Driver, pointer: u64) -> Result<Self, CudaError> {
+        let mut found = Self {
+            id: 0,
             is_legacy: 0,
             base: 0,
             bytes: 0,
             handles: 0,
             pool: std::ptr::null_mut(),
         };
-        let mut asked = [
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_CONTEXT,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
-            CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
-        ];
-        let mut places: [*mut c_void; 10] = [
-            (&raw mut found.context).cast(),
-            (&raw mut found.memory).cast(),
-            (&raw mut found.id).cast(),
-            (&raw mut found.is_managed).cast(),
-            (&raw mut found.ordinal).cast(),
-            (&raw mut found.is_legacy).cast(),
-            (&raw mut found.base).cast(),
-            (&raw mut found.bytes).cast(),
-            (&raw mut found.handles).cast(),
-            (&raw mut found.pool).cast(),
-        ];
-        // SAFETY: a place for each answer, at least as large as the documentation says (a flag may
-        // be one byte or four: the rest is zero). Any address may be asked for.
+        // SAFETY: as in `Attributes::of`.
         unsafe {
-            driver.api.cuPointerGetAttributes(
-                asked.len() as c_uint,
-                asked.as_mut_ptr(),
-                places.as_mut_ptr(),
+            ask(
+                driver,
                 pointer,
+                [
+                    CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                    CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                    CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                    CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                    CUpointer_attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                    CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                ],
+                [
+                    (&raw mut found.id).cast(),
+                    (&raw mut found.is_legacy).cast(),
+                    (&raw mut found.base).cast(),
+                    (&raw mut found.bytes).cast(),
+                    (&raw mut found.handles).cast(),
+                    (&raw mut found.pool).cast(),
+                ],
             )
         }?;
         Ok(found)
     }
 
-    fn sharing(&self) -> Sharing {
-        if self.is_managed != 0 {
+    fn sharing(&self, known: &Attributes) -> Sharing {
+        if known.is_managed != 0 {
             return Sharing::None("managed memory moves between host and devices");
         }
         if !self.pool.is_null() {
@@ -223,9 +275,34 @@ impl Attributes {
             return Sharing::Legacy;
         }
         match self.handles & DESCRIPTORS {
+            // Some drivers say so of memory of `cuMemAlloc`, too (UCX, `cuda_copy_md.c`), which alone
+            // has a context. If it is none, the driver refuses a handle.
+            0 if !known.context.is_null() => Sharing::Legacy,
             0 => Sharing::None("it was not made to be shared"),
             _ => Sharing::Descriptor,
         }
+    }
+}
+
+/// Asks the driver what a pointer is
+///
+/// # Safety
+///
+/// Each place is as large as the answer to the attribute of its number.
+unsafe fn ask<const N: usize>(
+    driver: &Driver,
+    pointer: u64,
+    mut attributes: [CUpointer_attribute; N],
+    mut places: [*mut c_void; N],
+) -> Result<(), CudaError> {
+    // SAFETY: as the caller says. Any address may be asked for.
+    unsafe {
+        driver.api.cuPointerGetAttributes(
+            N as c_uint,
+            attributes.as_mut_ptr(),
+            places.as_mut_ptr(),
+            pointer,
+        )
     }
 }
 

@@ -14,7 +14,7 @@ use cudarc::driver::sys::{CUevent, CUstream};
 
 use crate::context::Current;
 use crate::driver::{Device, Driver};
-use crate::error::{CudaError, NOT_READY};
+use crate::error::{CudaError, NOT_READY, STREAM_CAPTURE_UNSUPPORTED};
 use crate::memory::DevicePointer;
 
 /// What has to be over before memory may be touched
@@ -67,8 +67,6 @@ unsafe impl Send for Slot {}
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     free: Mutex<Vec<Slot>>,
-    /// For what only has to happen some time
-    upkeep: Mutex<Option<Slot>>,
     /// Transfers that were given up
     given_up: Mutex<Vec<(Slot, Kept)>>,
 }
@@ -261,6 +259,7 @@ pub fn is_ready(driver: &'static Driver, place: &Place) -> Result<bool, CudaErro
     };
     let device = device_of(driver, &place.memory);
     let _current = Current::enter(driver, device.context(driver)?)?;
+    refuse_capture(driver, stream)?;
     // SAFETY: the stream is what whoever gave the memory says it is.
     match unsafe { driver.api.cuStreamQuery(stream as usize as CUstream) } {
         Ok(()) => Ok(true),
@@ -280,8 +279,29 @@ pub fn wait(driver: &'static Driver, place: &Place) -> Result<(), CudaError> {
     };
     let device = device_of(driver, &place.memory);
     let _current = Current::enter(driver, device.context(driver)?)?;
+    refuse_capture(driver, stream)?;
     // SAFETY: the stream is what whoever gave the memory says it is.
     unsafe { driver.api.cuStreamSynchronize(stream as usize as CUstream) }
+}
+
+/// Says that a stream is being captured for a CUDA graph, which any other question would spoil
+fn refuse_capture(driver: &Driver, stream: u64) -> Result<(), CudaError> {
+    let call = "cuStreamIsCapturing";
+    let mut status = 0;
+    // SAFETY: the stream is what whoever gave the memory says it is; a place for the answer.
+    unsafe {
+        driver
+            .api
+            .cuStreamIsCapturing(stream as usize as CUstream, &raw mut status)
+    }?;
+    match status {
+        0 => Ok(()),
+        _ => Err(CudaError {
+            call,
+            code: STREAM_CAPTURE_UNSUPPORTED,
+            name: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED".to_owned(),
+        }),
+    }
 }
 
 /// Copies to memory of the host, and waits for it
@@ -433,21 +453,6 @@ impl Streams {
             self.put_back(slot);
         }
     }
-
-    /// A stream for what only has to happen some time
-    pub(crate) fn upkeep(
-        &self,
-        driver: &'static Driver,
-        device: &Device,
-    ) -> Result<CUstream, CudaError> {
-        let mut upkeep = lock(&self.upkeep);
-        if upkeep.is_none() {
-            *upkeep = Some(Slot::new(driver, device)?);
-        }
-        Ok(upkeep
-            .as_ref()
-            .map_or(std::ptr::null_mut(), |slot| slot.stream))
-    }
 }
 
 /// Called by a thread of the driver
@@ -465,7 +470,7 @@ fn device_of(driver: &'static Driver, memory: &DevicePointer) -> &'static Device
     device.expect("memory that was looked at is of a device of the driver")
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

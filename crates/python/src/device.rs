@@ -55,7 +55,7 @@ pub(crate) fn memory_of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<O
     }
     let name = pyo3::intern!(py, "__cuda_array_interface__");
     let found = match object.getattr_opt(name) {
-        Ok(Some(interface)) => Interface::of(object, &interface)?,
+        Ok(Some(interface)) => Interface::of(object, &interface)?.in_order(object),
         Ok(None) => match dlpack::interface(object)? {
             Some(found) => found,
             None => return Ok(None),
@@ -90,6 +90,8 @@ pub(crate) struct Interface {
     pub(crate) bytes: usize,
     pub(crate) is_readonly: bool,
     pub(crate) stream: u64,
+    /// Whether it says which stream that is, be it none
+    pub(crate) speaks_of_streams: bool,
     /// What keeps the memory, if it is not the object itself
     pub(crate) owner: Option<Py<PyAny>>,
 }
@@ -129,6 +131,7 @@ impl Interface {
         // That of version 3 has None where its producer says that there is nothing to wait for.
         // Numba says so of what it has just copied from pageable memory, and what is copied may
         // still be on its way then: the default stream is asked all the same.
+        let speaks_of_streams = interface.contains("stream")?;
         let stream = match given("stream")? {
             Some(stream) => stream.extract()?,
             None => STREAM_LEGACY,
@@ -142,8 +145,23 @@ impl Interface {
             bytes,
             is_readonly,
             stream,
+            speaks_of_streams,
             owner: None,
         })
+    }
+
+    /// Has the producer order its work, where this says nothing of streams
+    ///
+    /// JAX and PyTorch have streams of their own and interfaces of version 2, and wait in DLPack.
+    fn in_order(mut self, object: &Bound<'_, PyAny>) -> Self {
+        if !self.speaks_of_streams
+            && self.bytes > 0
+            && let Ok(Some(found)) = dlpack::interface(object)
+        {
+            self.stream = found.stream;
+            self.owner = found.owner;
+        }
+        self
     }
 }
 

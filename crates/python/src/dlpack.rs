@@ -103,6 +103,7 @@ pub(crate) fn interface(object: &Bound<'_, PyAny>) -> PyResult<Option<Interface>
         bytes: shape.iter().product::<usize>() * item_bytes,
         is_readonly: false,
         stream: STREAM_LEGACY,
+        speaks_of_streams: true,
         // Not renamed: when it goes, its own destructor frees the tensor.
         owner: Some(capsule.unbind()),
     }))

@@ -17,7 +17,7 @@ pub fn library_folder() -> PathBuf {
     );
     let folder = examples.join("fake_cuda_as_libcuda");
     std::fs::create_dir_all(&folder).unwrap();
-    // cudarc looks for the first name before the second, which is what programs are linked to.
+    // The second is what programs are linked to, and what ours looks for first.
     for name in ["libcuda.so", "libcuda.so.1"] {
         // Another test may have linked it.
         let _ = std::os::unix::fs::symlink("../libfake_cuda.so", folder.join(name));

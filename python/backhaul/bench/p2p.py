@@ -143,21 +143,24 @@ def run(options: Options, *, on_step: Callable[[str, int], None]) -> Report[Opti
     )
 
 
-def stream_window(nbytes: int) -> int:
+def stream_window(nbytes: int, memory: str = "host") -> int:
     """Choose how many messages may be in flight: the same for every contender.
 
     Parameters
     ----------
     nbytes : int
         Size of each message, in bytes.
+    memory : str, optional
+        ``"host"`` or ``"cuda"``.
 
     Returns
     -------
     int
         Up to 16, but no more than 8 MiB of them, and at least 2: then the receive buffers of
-        everything up to 1 MiB stay in cache, which is what reused buffers are for.
+        everything up to 1 MiB stay in cache, which is what reused buffers are for. On a GPU at
+        least 4, as two copies are over before the next one is asked for.
     """
-    return max(2, min(16, (8 << 20) // nbytes))
+    return max(4 if memory == "cuda" else 2, min(16, (8 << 20) // nbytes))
 
 
 def _find_peers(options: Options) -> tuple[list[tuple[Peer, Interpreter]], list[Missing]]:
@@ -196,7 +199,7 @@ def _measure(
                 if id(entry) not in failed:
                     on_step(f"{entry.peer} {entry.variant.label} {entry.variant.api}", left)
                     try:
-                        _measure_one(entry, size, options.budget_s)
+                        _measure_one(entry, size, options.budget_s, options.memory)
                     except ContenderFailed as error:
                         if entry.peer == "backhaul":
                             raise
@@ -208,7 +211,7 @@ def _measure(
     on_step("done", 0)
 
 
-def _measure_one(entry: _Entry, size: int, budget_s: float) -> None:
+def _measure_one(entry: _Entry, size: int, budget_s: float, memory: str) -> None:
     """Measure one size of one contender once, with as many repetitions as fit the budget."""
     contender = entry.contender
     earlier = entry.latencies.setdefault(size, [])
@@ -218,7 +221,7 @@ def _measure_one(entry: _Entry, size: int, budget_s: float) -> None:
     earlier.append(
         contender.pingpong(nbytes=size, iterations=iterations, warmup=max(5, iterations // 10))
     )
-    window = stream_window(size)
+    window = stream_window(size, memory)
     count = int(min(20_000, max(2 * window, 20, budget_s / 2 / one_way_s)))
     rate = contender.stream(
         nbytes=size, count=count, warmup=max(window, count // 10), window=window

@@ -57,8 +57,9 @@ _MARK: Final = b"\xc1GPU"
 #: Version of the description, told in the handshake.
 _VERSION: Final = 1
 
-#: Libraries whose arrays lie on GPUs: a process that has imported one wants them there.
-_LIBRARIES: Final = ("cupy", "numba.cuda", "rmm", "cudf")
+#: Libraries whose arrays lie on GPUs: a process that has imported one wants them there. Not RMM:
+#: distributed's own diagnostics import it in every process where it is installed.
+_LIBRARIES: Final = ("cupy", "numba.cuda", "cudf")
 
 #: Most frames that are on their way by themselves: each takes a place in the native queue.
 _APART_MAX: Final = 64

@@ -87,6 +87,7 @@ pub(crate) extern "C" fn cuMemGetAddressRange_v2(
         driver.current()?;
         let state = driver.state();
         let allocation = state.space.find(address);
+        let allocation = allocation.filter(|it| !matches!(it.kind, Kind::Managed));
         let allocation = allocation.ok_or(CUresult::CUDA_ERROR_NOT_FOUND)?;
         base.put_if_wanted(allocation.base)?;
         bytes.put_if_wanted(allocation.bytes)

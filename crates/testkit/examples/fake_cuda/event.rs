@@ -2,6 +2,7 @@
 
 use cudarc::driver::sys::{CUevent, CUresult, CUstream};
 
+use crate::capture;
 use crate::driver::Driver;
 use crate::error::Outcome;
 use crate::ffi::{Out, call};
@@ -65,6 +66,7 @@ pub(crate) extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUre
 pub(crate) extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
     // The one call of these that is documented without CUDA_ERROR_INVALID_CONTEXT
     call("cuEventQuery", |driver| {
+        capture::unsafe_call()?;
         if driver.event_mark(event)?.is_none_or(|mark| mark.is_done()) {
             Ok(())
         } else {

@@ -23,6 +23,7 @@
 //! | `FAKE_CUDA_DELAY_US` | how long each operation on a stream waits before it starts, 0 by default |
 //! | `FAKE_CUDA_NO_PEER` | 1: no device reaches another's memory |
 //! | `FAKE_CUDA_UNSEEN` | `open`: handles of devices that this process does not see open, as the documentation of `cudaIpcOpenMemHandle` says; they do not by default, as where a container isolates devices |
+//! | `FAKE_CUDA_NO_IPC_FLAG` | 1: no memory says that handles can be had of it, as with drivers that have this fault |
 //! | `FAKE_CUDA_VERSION` | what `cuDriverGetVersion` says, 12000 by default |
 //! | `FAKE_CUDA_FAIL` | calls that fail, as `cuIpcGetMemHandle=801,cuMemAlloc_v2=2` |
 //!
@@ -44,6 +45,8 @@
 //!   reach with `PEER_ACCESS_UNSUPPORTED`. Do not tell these apart.
 //! - Every call that lists `INVALID_CONTEXT` needs a current context, though some drivers find it
 //!   by the stream or the event.
+//! - What a pointer is can be asked without a current context, but not its range, nor how it is
+//!   shared; the range of managed memory is not told.
 //! - `CU_POINTER_ATTRIBUTE_CONTEXT` is null for memory of pools and of `cuMemMap`; flags are written
 //!   in four bytes; the default of an attribute of a pointer of the host is zero.
 //! - A copy counts as made by the device of its stream, where memory asks who may touch it.
@@ -55,13 +58,14 @@
 //! The ordering and caches of real hardware; speed, overlap and the cost of any call; real
 //! allocators, their fragmentation and what they share between allocations (here each `cuMemAlloc`
 //! is memory of its own, while a driver may export its neighbours with it); real pages, migration of
-//! managed memory and what pinning costs; kernels, graphs, arrays, sticky errors of a context;
+//! managed memory and what pinning costs; kernels, graphs (only what spoils their capture), arrays, sticky errors of a context;
 //! NVLink, RDMA, MPS, MIG; what the documentation calls undefined, beyond the patterns above.
 
 #![allow(non_snake_case, reason = "the names are NVIDIA's")]
 
 mod alloc;
 mod backing;
+mod capture;
 mod context;
 mod copy;
 mod device;

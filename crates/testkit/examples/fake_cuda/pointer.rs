@@ -8,6 +8,7 @@ use crate::context::handle_of;
 use crate::driver::{Driver, State};
 use crate::error::Outcome;
 use crate::ffi::{In, Out, call};
+use crate::settings::settings;
 use crate::space::{Allocation, Kind};
 
 /// A value of an attribute, by how many bytes the caller has room for
@@ -68,6 +69,17 @@ fn value(
             .expect("mapped where reserved"),
         _ => (it.base, it.bytes),
     };
+    if !matches!(
+        attribute,
+        A::CU_POINTER_ATTRIBUTE_CONTEXT
+            | A::CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+            | A::CU_POINTER_ATTRIBUTE_HOST_POINTER
+            | A::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+            | A::CU_POINTER_ATTRIBUTE_IS_MANAGED
+            | A::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    ) {
+        current?;
+    }
     let flag = |flag| Value::Four(u32::from(flag));
     Ok(match attribute {
         A::CU_POINTER_ATTRIBUTE_CONTEXT => {
@@ -76,10 +88,7 @@ fn value(
         A::CU_POINTER_ATTRIBUTE_MEMORY_TYPE => {
             Value::Four(if it.is_device() { DEVICE } else { HOST })
         }
-        A::CU_POINTER_ATTRIBUTE_DEVICE_POINTER => {
-            current?;
-            Value::Eight(address)
-        }
+        A::CU_POINTER_ATTRIBUTE_DEVICE_POINTER => Value::Eight(address),
         A::CU_POINTER_ATTRIBUTE_HOST_POINTER if it.is_host() => Value::Eight(address),
         A::CU_POINTER_ATTRIBUTE_HOST_POINTER => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         A::CU_POINTER_ATTRIBUTE_BUFFER_ID => Value::Eight(it.buffer_id),
@@ -88,7 +97,12 @@ fn value(
             Value::Four(u32::try_from(it.device).expect("a handful"))
         }
         A::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
-            flag(matches!(it.kind, Kind::Device { .. }))
+            flag(settings().ipc_flag && matches!(it.kind, Kind::Device { .. }))
+        }
+        A::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR | A::CU_POINTER_ATTRIBUTE_RANGE_SIZE
+            if matches!(it.kind, Kind::Managed) =>
+        {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         A::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => Value::Eight(base),
         A::CU_POINTER_ATTRIBUTE_RANGE_SIZE => Value::Eight(bytes as u64),

@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) peers: bool,
     /// Whether handles of devices that this process does not see open
     pub(crate) unseen_opens: bool,
+    /// Whether memory says that handles can be had of it
+    pub(crate) ipc_flag: bool,
     /// The version of the driver
     pub(crate) version: i32,
     /// Calls that fail, with what
@@ -49,6 +51,7 @@ pub(crate) fn settings() -> &'static Settings {
                 Some("open") => true,
                 Some(other) => panic!("FAKE_CUDA_UNSEEN={other:?} is not `open`"),
             },
+            ipc_flag: number("FAKE_CUDA_NO_IPC_FLAG", 0) == 0,
             version: number("FAKE_CUDA_VERSION", 12_000),
             failures: failures(&std::env::var("FAKE_CUDA_FAIL").unwrap_or_default()),
         }

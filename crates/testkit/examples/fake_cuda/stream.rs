@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{CUevent, CUhostFn, CUresult, CUstream};
 
+use crate::capture;
 use crate::driver::Driver;
 use crate::error::Outcome;
 use crate::ffi::{Out, call, within_host_function};
@@ -92,6 +93,7 @@ pub(crate) extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
 pub(crate) extern "C" fn cuStreamQuery(stream: CUstream) -> CUresult {
     call("cuStreamQuery", |driver| {
         driver.current()?;
+        capture::ask(stream)?;
         let stream = driver.stream(stream)?;
         let marks = driver.streams().marks_to_idle(&stream);
         if marks.iter().all(Mark::is_done) {

@@ -139,6 +139,24 @@ pub(crate) fn stream() -> u64 {
     stream as u64
 }
 
+/// Captures what is put on a stream, as whoever makes a CUDA graph does, for all threads
+pub(crate) fn begin_capture(stream: u64) {
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    call!(cuStreamBeginCapture_v2(
+        stream as usize as sys::CUstream,
+        mode
+    ));
+}
+
+/// Ends it; panics if something has spoilt it
+pub(crate) fn end_capture(stream: u64) {
+    let mut graph = std::ptr::null_mut();
+    call!(cuStreamEndCapture(
+        stream as usize as sys::CUstream,
+        &raw mut graph
+    ));
+}
+
 pub(crate) fn synchronize() {
     call!(cuCtxSynchronize());
 }
@@ -181,6 +199,15 @@ impl Memory {
             device,
             pointer,
             bytes,
+        }
+    }
+
+    /// Puts other memory where this is, half by half
+    pub(crate) fn map_anew_by_halves(&self) {
+        assert_eq!((self.kind, self.bytes), (Kind::Mapped, 2 * GRANULE));
+        call!(cuMemUnmap(self.pointer, 2 * GRANULE));
+        for half in [self.pointer, self.pointer + GRANULE as u64] {
+            map(self.device, half, GRANULE);
         }
     }
 
@@ -262,6 +289,14 @@ fn shared_pool(device: i32) -> usize {
 }
 
 fn mapped(device: i32, bytes: usize) -> u64 {
+    let mut pointer = 0;
+    call!(cuMemAddressReserve(&raw mut pointer, bytes, 0, 0, 0));
+    map(device, pointer, bytes);
+    pointer
+}
+
+/// Has memory where addresses are reserved
+fn map(device: i32, pointer: u64, bytes: usize) {
     // SAFETY: as above.
     let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
     properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -271,18 +306,16 @@ fn mapped(device: i32, bytes: usize) -> u64 {
         location: location(device),
         flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    let (mut handle, mut pointer) = (0, 0);
+    let mut handle = 0;
     call!(cuMemCreate(
         &raw mut handle,
         bytes,
         &raw const properties,
         0
     ));
-    call!(cuMemAddressReserve(&raw mut pointer, bytes, 0, 0, 0));
     call!(cuMemMap(pointer, bytes, 0, handle, 0));
     call!(cuMemSetAccess(pointer, bytes, &raw const access, 1));
     call!(cuMemRelease(handle));
-    pointer
 }
 
 fn location(device: i32) -> sys::CUmemLocation {
@@ -296,4 +329,4 @@ const DESCRIPTORS: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 /// What memory is mapped in multiples of
-const GRANULE: usize = 2 << 20;
+pub(crate) const GRANULE: usize = 2 << 20;

@@ -27,7 +27,8 @@ macro_rules! with_driver {
 }
 
 with_driver! {
-    memory_of_each_kind_goes_to_another_process ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
+    memory_of_each_kind_goes_to_another_process
+        ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"] ["FAKE_CUDA_NO_IPC_FLAG" = "1"];
     memory_of_each_kind_comes_from_another_process ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
     contexts_of_one_process_need_no_handles ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
     what_the_producer_has_under_way_is_waited_for ["FAKE_CUDA_DELAY_US" = "30000"];
@@ -51,6 +52,11 @@ with_driver! {
     what_cannot_be_exported_is_copied_first
         ["FAKE_CUDA_FAIL" = "cuIpcGetMemHandle=801"]
         ["FAKE_CUDA_FAIL" = "cuMemPoolExportToShareableHandle=801"];
+    what_can_be_shared_is_not_copied_first
+        ["FAKE_CUDA_FAIL" = "cuMemCreate=2"]
+        ["FAKE_CUDA_FAIL" = "cuMemCreate=2", "FAKE_CUDA_NO_IPC_FLAG" = "1"];
+    memory_that_was_mapped_beside_or_after_other_memory [];
+    a_capture_goes_on ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
     what_does_not_open_is_asked_for_in_another_way [];
     a_device_that_fails_fails_the_message ["FAKE_CUDA_FAIL" = "cuMemcpyAsync=719"];
     an_arena_gives_its_blocks_back [];

@@ -109,7 +109,7 @@ impl CudaCarrier {
     /// How the peer opens an allocation, if it can
     fn share(
         &mut self,
-        driver: &Driver,
+        driver: &'static Driver,
         allocation: &Allocation,
         pointer: u64,
     ) -> Result<Option<Offered>, CudaMemoryError> {

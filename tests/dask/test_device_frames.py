@@ -355,6 +355,29 @@ def test_the_first_library_that_there_is_allocates() -> None:
     assert callable(device_frames.allocator(None))
 
 
+def test_arrays_that_say_nothing_of_streams_are_put_in_order(run_gpu: RunGpu) -> None:
+    run_gpu("""
+from backhaul.dask.device_arrays import Bytes
+from device_arrays import DeviceArray, DLPackArray, connected, filled
+
+class Older(DLPackArray):
+    # As those of JAX and PyTorch
+    @property
+    def __cuda_array_interface__(self):
+        found = dict(self.array.__cuda_array_interface__, version=2)
+        del found["stream"]
+        return found
+
+with connected("inproc") as (near, far):
+    older, newer = Older(filled(b"older")), filled(b"newer")
+    for array in (older, newer):
+        receiving = far.recv(DeviceArray(5))
+        near.send(Bytes(array, 5)).wait(60)
+        assert receiving.wait(60).nbytes == 5
+    assert older.streams == [1]
+""")
+
+
 def test_a_library_that_cannot_be_used_does_not_allocate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

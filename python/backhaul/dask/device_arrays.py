@@ -55,6 +55,14 @@ class Bytes:
         interface.pop("descr", None)
         return {**interface, "shape": (self.nbytes,), "typestr": "|u1", "strides": None}
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, ordinal = self._array.__dlpack_device__()
+        return kind, ordinal
+
+    def __dlpack__(self, *, stream: object = None) -> object:
+        # By this the array is put in order, where its interface says nothing of streams.
+        return self._array.__dlpack__(stream=stream)
+
 
 def register_device_array(
     cls: type,

@@ -17,6 +17,9 @@ __all__ = ["Annotations", "NotPlainError", "is_plain", "parts_of"]
 #: Prefix of the keys that a shuffle's plugin looks for among transitions
 _SHUFFLE = "shuffle-"
 
+#: Most retries that the core counts
+_RETRIES_MAX = (1 << 31) - 1
+
 #: Annotations that more than the state machine looks at
 _DASKS_OWN = ("resources", "span", "shuffle")
 
@@ -108,9 +111,11 @@ class Annotations:
                 case "allow_other_workers" | "loose_restrictions":
                     asks["loose"] = _of_type(bool, value)
                 case "priority":
-                    asks["priority"] = float(_of_type((int, float), value))
+                    asks["priority"] = _number(value)
                 case "retries":
                     asks["retries"] = _of_type(int, value)
+                    if not -_RETRIES_MAX <= value <= _RETRIES_MAX:
+                        raise NotPlainError("an annotation of very many retries")
         return asks
 
     def _restrictions(self, value: Any) -> dict[str, Any]:
@@ -135,6 +140,13 @@ def _of_type(types: Any, value: Any) -> Any:
     if not isinstance(value, types):
         raise NotPlainError(f"an annotation {value!r}")
     return value
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(_of_type((int, float), value))
+    except OverflowError as error:
+        raise NotPlainError("an annotation of a very large number") from error
 
 
 def parts_of(
@@ -194,6 +206,9 @@ def parts_of(
                 place = number[name] = len(number)
             needs.append(place)
         group = key_split_group(key)
+        if type(group) is not str:
+            # Dask names a group by the first of a tuple, whatever it is.
+            raise NotPlainError("a key that names no group")
         prefix = key_split(key)
         if group not in groups:
             groups[group] = prefix, key

@@ -96,7 +96,10 @@ class Guards:
         attributes += [(name, self._counted) for name in _COUNTS_OF_GROUPS]
         attributes.append(("dependencies", self._dependencies))
         self._group = self._class(TaskGroup, attributes)
-        self._group.done = self._property("done", lambda group: live.core.is_group_done(group.name))
+        # One whose name is no text is of before, and none of its tasks is left.
+        self._group.done = self._property(
+            "done", lambda group: type(group.name) is not str or live.core.is_group_done(group.name)
+        )
         self._prefix = self._class(
             TaskPrefix, [(name, self._counted) for name in _COUNTS_OF_PREFIXES]
         )

@@ -227,7 +227,7 @@ class Handlers:
         self, dsk: Any, keys: Any, client: str, start: float, more: dict[str, Any]
     ) -> dict[str, float] | None:
         """Take a graph of plain tasks; None if it became Dask's meanwhile."""
-        with self._live.alone():
+        with self._live.alone(), self._live.whole_or_dasks():
             return self._graph(dsk, keys, client, start, more)
 
     def _graph(
@@ -305,7 +305,7 @@ class Handlers:
             What `distributed.Scheduler._create_taskstate_from_graph` is told besides.
         """
         live = self._live
-        with live.alone():
+        with live.alone(), live.whole_or_dasks():
             # What is lost is cancelled as Dask does that.
             if not knows_needs(submitted):
                 return None

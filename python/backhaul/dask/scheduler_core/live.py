@@ -396,11 +396,18 @@ class LiveCore:
 
     def call(self, handle: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Have the core handle something; what it refuses is an error of Dask's, half way."""
-        try:
+        with self.whole_or_dasks():
             return handle(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def whole_or_dasks(self) -> Iterator[None]:
+        """Give the state to Dask if what is done here fails half way."""
+        try:
+            yield
         except BaseException as error:
             # A panic in Rust is no `Exception`.
-            self.give_up(repr(error), f"{type(error).__name__} in the core")
+            if self.is_active:
+                self.give_up(repr(error), f"{type(error).__name__} in the core")
             raise
 
     def give_up(self, failure: str, reason: str) -> None:
@@ -449,7 +456,7 @@ class LiveCore:
                 metadata.pop(self.texts.key(text), None)
             self.tasks.forget(text)
             # The engine may have forgotten it before there was another.
-            if self.streams is not None and core.has_task(text):
+            if core.has_task(text):
                 continue
             self.specs.pop(text, None)
             self.texts.forget(text)

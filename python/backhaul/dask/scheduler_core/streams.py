@@ -106,7 +106,9 @@ class EngineStreams:
             for prefix, one in self._window.expectations.items():
                 self._native.expect(prefix, one.seconds, one.nbytes)
             for group, tasks in self._window.confirmed.items():
-                self._native.confirm(group, tasks)
+                # Tasks of other groups are not the core's.
+                if type(group) is str:
+                    self._native.confirm(group, tasks)
             live.fill_by(EngineWindow(live, self._window, self._native))
             for address, ws in scheduler.workers.items():
                 self.note_memory(address, ws.metrics)

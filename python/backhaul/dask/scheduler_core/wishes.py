@@ -22,6 +22,9 @@ __all__ = ["Wishes"]
 
 logger = logging.getLogger("distributed.scheduler")
 
+#: States of tasks for which a client may put a result on workers: none at all is one, too
+_MAY_BE_PLACED = (None, "released", "waiting", "no-worker", "memory", "erred")
+
 
 class Wishes:
     """Tells a core what clients want.
@@ -37,19 +40,32 @@ class Wishes:
     def __init__(self, live: LiveCore, guards: Guards) -> None:
         self._live = live
         self._guards = guards
-        #: Names of the clients that the core has
-        self._known: set[str] = set(live.scheduler.clients)
+        #: By name of the clients that the core has: Dask's object, and its stream if it has one
+        self._known: dict[str, tuple[Any, Any]] = {
+            client: self._now(client) for client in live.scheduler.clients
+        }
+
+    def _now(self, client: str) -> tuple[Any, Any]:
+        scheduler = self._live.scheduler
+        return scheduler.clients.get(client), scheduler.client_comms.get(client)
 
     def know_client(self, client: str) -> None:
-        """Tell the core of a client that has come since."""
-        if client in self._known:
+        """Tell the core of a client that has come since, or has come again before it went."""
+        known = self._known.get(client)
+        found = cs, stream = self._now(client)
+        if known is not None and known[0] is cs and known[1] is stream:
             return
         live = self._live
-        self._known.add(client)
-        cs = live.scheduler.clients.get(client)
+        if known is not None:
+            # What its connection before still says is Python's, and goes there as with Dask.
+            with live.alone():
+                if live.streams is not None:
+                    live.streams.remove_client(client)
+            if known[0] is not None and known[0] is not cs:
+                self._guards.release_one(known[0])
+        self._known[client] = found
         if cs is not None:
             self._guards.guard_client(cs)
-        stream = live.scheduler.client_comms.get(client)
         if stream is not None:
             if live.streams is not None and not live.streams.knows_client(client, stream):
                 live.leave_engine()
@@ -70,8 +86,25 @@ class Wishes:
             Who wants them, if anybody.
         """
         live = self._live
+        with live.alone():
+            return self._place(who_has, nbytes, client)
+
+    def _place(
+        self, who_has: Mapping[Any, Iterable[str]], nbytes: Mapping[Any, int], client: str | None
+    ) -> bool:
+        live = self._live
         placed = []
         for key, addresses in who_has.items():
+            group = key_split_group(key)
+            if type(group) is not str:
+                live.escape("a key that names no group")
+                return False
+            text = live.texts.text(key)
+            state = live.core.state_of(text)
+            if state not in _MAY_BE_PLACED:
+                # A worker has the task in hand, or is about to: only Dask goes on with both.
+                live.escape(f"results for a task that is {state}")
+                return False
             workers = list(map(live.scheduler.coerce_address, addresses))
             if not live.membership.known.issuperset(workers):
                 # Dask says so, or knows one that the core is yet to hear of.
@@ -80,8 +113,8 @@ class Wishes:
             size = nbytes.get(key, -1)
             placed.append(
                 (
-                    live.texts.text(key),
-                    key_split_group(key),
+                    text,
+                    group,
                     key_split(key),
                     size if size >= 0 else None,
                     workers,
@@ -171,7 +204,7 @@ class Wishes:
                             live.streams.remove_client(client)
                         handle = live.core.handle_client_removed
                         live.call(handle, stimulus_id, now_s, client)
-                        self._known.discard(client)
+                        del self._known[client]
                         # Dask finds that it wants nothing.
                         self._guards.release_one(cs)
                         live.send()

@@ -22,6 +22,7 @@ __all__ = [
     "DLPackArray",
     "DeviceArray",
     "Memory",
+    "OlderArray",
     "Stream",
     "connected",
     "dlpack_tensor",
@@ -265,6 +266,16 @@ class DLPackArray:
         # The tensor keeps the memory, though the object goes.
         _exported[address] = (managed, self.array, self._shape, self._strides)
         return _python.PyCapsule_New(address, b"dltensor", _destructor)
+
+
+class OlderArray(DLPackArray):
+    """One whose interface says nothing of streams, as those of PyTorch and JAX."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        found = dict(self.array.__cuda_array_interface__, version=2)
+        del found["stream"]
+        return found
 
 
 def dlpack_tensor(array: Any) -> tuple[tuple[int, int, int, int, tuple[int, ...]], Any]:

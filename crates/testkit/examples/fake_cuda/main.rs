@@ -58,8 +58,8 @@
 //! The ordering and caches of real hardware; speed, overlap and the cost of any call; real
 //! allocators, their fragmentation and what they share between allocations (here each `cuMemAlloc`
 //! is memory of its own, while a driver may export its neighbours with it); real pages, migration of
-//! managed memory and what pinning costs; kernels, graphs (only what spoils their capture), arrays, sticky errors of a context;
-//! NVLink, RDMA, MPS, MIG; what the documentation calls undefined, beyond the patterns above.
+//! managed memory and what pinning costs; kernels, graphs (only what spoils their capture), arrays,
+//! sticky errors of a context; NVLink, RDMA, MPS, MIG; what the documentation calls undefined, beyond the patterns above.
 
 #![allow(non_snake_case, reason = "the names are NVIDIA's")]
 

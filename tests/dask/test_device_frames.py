@@ -7,9 +7,11 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import pytest
+from distributed import Worker
 
 from backhaul import DeviceBuffer
 from backhaul.dask import device_frames
@@ -368,6 +370,17 @@ with connected("inproc") as (near, far):
         assert receiving.wait(60).nbytes == 5
     assert older.streams == [1]
 """)
+
+
+def test_rmm_alone_is_no_use_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Dask's own diagnostics import it.
+    for name in ("cupy", "numba.cuda", "cudf", "torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(Worker, "_instances", set())
+    monkeypatch.setitem(sys.modules, "rmm", ModuleType("rmm"))
+    assert device_frames.offer(["cuda"], None) == {}
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+    assert device_frames.offer(["cuda"], None)
 
 
 def test_a_library_that_cannot_be_used_does_not_allocate(

@@ -59,7 +59,8 @@
 //! allocators, their fragmentation and what they share between allocations (here each `cuMemAlloc`
 //! is memory of its own, while a driver may export its neighbours with it); real pages, migration of
 //! managed memory and what pinning costs; kernels, graphs (only what spoils their capture), arrays,
-//! sticky errors of a context; NVLink, RDMA, MPS, MIG; what the documentation calls undefined, beyond the patterns above.
+//! sticky errors of a context; NVLink, RDMA, MPS, MIG; what the documentation calls undefined, beyond
+//! the patterns above.
 
 #![allow(non_snake_case, reason = "the names are NVIDIA's")]
 

@@ -1987,6 +1987,24 @@ class SchedulerCore:
     def handle_resources(self, address: str, resources: dict[str, float]) -> None:
         """Take a worker whose resources change."""
 
+    def declare_worker(self, address: str, declared: dict[str, Any]) -> None:
+        """Say what a worker has by ids, as `ResourcePlaces.set_worker` does, before it joins.
+
+        Raises
+        ------
+        TypeError
+            If something is no declaration.
+        """
+
+    def take_unmet(self) -> list[tuple[str, list[tuple[str, float]], float, str]]:
+        """Take the requests that no worker can ever meet, each once.
+
+        The key of the first task that asks so, amounts by name, threads, and what is lacking.
+        """
+
+    def room(self) -> dict[str, Any] | None:
+        """Say which tasks hold what they ask for, and which wait; None if nobody ever asked."""
+
     def handle_no_workers_check(self, stimulus: str, now_s: float) -> None:
         """Fail what no worker could run for too long."""
 

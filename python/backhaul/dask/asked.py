@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from backhaul._native import ResourcePlaces, ResourceRequest
 from backhaul.dask.private import TaskState
 from backhaul.dask.requests import ANNOTATION, CPU, Needs
 
-__all__ = ["BESIDE_TASKS", "Asked", "AskedTasks"]
+__all__ = ["BESIDE_TASKS", "Asked", "AskedTasks", "Wanted"]
 
 #: What each task asks for, besides, that takes no thread; each worker has so many of it
 BESIDE_TASKS: Final = {"tasks without CPU": 1.0}
@@ -34,6 +35,17 @@ class Asked:
     def is_beside(self) -> bool:
         """Whether it takes less than a thread."""
         return self.needs.cpu < 1
+
+
+class Wanted(NamedTuple):
+    """What a new task asks for, as it is put where its scheduler and its worker look."""
+
+    #: Amounts by name; what Dask calls its resource restrictions
+    restrictions: dict[str, float]
+    #: What its annotations carry to its worker, if anything
+    carried: dict[str, Any] | None
+    #: Whether it asks for anything but one thread
+    asks: bool
 
 
 class AskedTasks:
@@ -69,10 +81,44 @@ class AskedTasks:
             Whether it asks for anything but one thread.
         """
         annotations = ts.annotations or {}
-        annotated = dict(ts.resource_restrictions or {})
+        wanted = self.wanted(
+            annotations, ts.resource_restrictions or {}, found, declares_cpu=declares_cpu
+        )
+        if wanted is None:
+            return False
+        ts.resource_restrictions = wanted.restrictions or None
+        if wanted.carried is not None:
+            ts.annotations = {**annotations, ANNOTATION: wanted.carried}
+        return wanted.asks
+
+    def wanted(
+        self,
+        annotations: Mapping[str, Any],
+        amounts: Mapping[str, float],
+        found: Needs | None,
+        *,
+        declares_cpu: bool,
+    ) -> Wanted | None:
+        """Say what a task asks for; None if it is for Dask alone to heed.
+
+        Parameters
+        ----------
+        annotations : mapping
+            All of the task's.
+        amounts : mapping of str to float
+            What they say of resources.
+        found, declares_cpu
+            As for `note`.
+
+        Raises
+        ------
+        ConfigError
+            If something cannot be asked for.
+        """
+        annotated = dict(amounts)
         theirs = annotated.pop(CPU, None) if declares_cpu else None
         if not annotated and theirs is not None and found is None:
-            return False
+            return None
         affinity = annotations.get("affinity", ())
         affinity = (affinity,) if isinstance(affinity, str) else tuple(affinity)
         said = (found, tuple(annotated.items()), affinity)
@@ -83,11 +129,10 @@ class AskedTasks:
         restrictions = dict(needs.resources)
         if theirs is not None:
             restrictions[CPU] = theirs
-        ts.resource_restrictions = restrictions or None
+        carried = None
         if needs.cpu != 1 or needs.affinity:
             carried = {"CPU": needs.cpu, "affinity": list(needs.affinity)}
-            ts.annotations = {**annotations, ANNOTATION: carried}
-        return bool(restrictions) or needs.cpu != 1
+        return Wanted(restrictions, carried, bool(restrictions) or needs.cpu != 1)
 
     def by(self, ts: TaskState) -> Asked | None:
         """Say what a task asks for; None for one thread and nothing else."""
@@ -95,8 +140,11 @@ class AskedTasks:
         carried = annotations.get(ANNOTATION) if annotations else None
         if not restrictions and carried is None:
             return None
-        cpu = carried["CPU"] if carried else 1.0
-        found = (tuple((restrictions or {}).items()), cpu)
+        return self.of((restrictions or {}).items(), carried["CPU"] if carried else 1.0)
+
+    def of(self, restrictions: Iterable[tuple[str, float]], cpu: float) -> Asked:
+        """Give the request of amounts and threads."""
+        found = (tuple(restrictions), cpu)
         asked = self._asked.get(found)
         if asked is None:
             amounts = {name: units for name, units in found[0] if name != CPU}

@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Iterable
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from distributed import Scheduler
 
 from backhaul._native import ResourcePlaces
-from backhaul.dask.asked import BESIDE_TASKS, Asked, AskedTasks
+from backhaul.dask.asked import BESIDE_TASKS, Asked, AskedTasks, Wanted
 from backhaul.dask.config import resource_limits
 from backhaul.dask.declared import Declared, checked, totals
 from backhaul.dask.kept_specs import KeptSpec
-from backhaul.dask.private import HeapSet, TaskState, WorkerState
+from backhaul.dask.private import TaskState, WorkerState
 from backhaul.dask.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
 from backhaul.dask.resource_patches import (
     ACQUIRE_RESOURCES,
@@ -42,6 +41,7 @@ from backhaul.dask.resource_patches import (
     STEAL_RATIO,
 )
 from backhaul.dask.turns import Turns
+from backhaul.dask.waiting_lines import WaitingLine
 
 __all__ = ["SchedulerSlots", "install", "slots_of"]
 
@@ -113,7 +113,7 @@ class SchedulerSlots:
         #: Tasks that were sent to a worker: their request, and the number of the worker
         self.booked: dict[TaskState, tuple[Asked, int]] = {}
         #: Tasks that there is no room for, by request and restrictions
-        self.waiting: dict[Any, HeapSet[TaskState]] = {}
+        self.waiting: dict[Any, WaitingLine] = {}
         self._numbers: dict[WorkerState, int] = {}
         self._workers: dict[int, WorkerState] = {}
         self._next_number = 0
@@ -173,8 +173,19 @@ class SchedulerSlots:
                 self._note(ts, found)
         return with_annotations
 
+    def wanted(
+        self, annotations: Mapping[str, Any], amounts: Mapping[str, float], found: Needs | None
+    ) -> Wanted | None:
+        """Say what a task asks for that `backhaul.dask.scheduler_core` takes; as `AskedTasks`."""
+        return self.asked.wanted(annotations, amounts, found, declares_cpu=self.declares_cpu)
+
+    @property
+    def declares_cpu(self) -> bool:
+        """Whether a worker has ``CPU`` as a resource of Dask's, which it then is."""
+        return bool(self.scheduler.resources.get(CPU))
+
     def _note(self, ts: TaskState, found: Needs | None) -> None:
-        if self.asked.note(ts, found, declares_cpu=bool(self.scheduler.resources.get(CPU))):
+        if self.asked.note(ts, found, declares_cpu=self.declares_cpu):
             self._activate()
 
     def is_rootish(self, ts: TaskState) -> bool:
@@ -279,7 +290,7 @@ class SchedulerSlots:
             allowed = self.scheduler.valid_workers(ts) or set()
             if not allowed and ts.loose_restrictions:
                 allowed = set(self.scheduler.running)
-            candidates = allowed & self.scheduler.running
+            candidates: Iterable[WorkerState] = allowed & self.scheduler.running
         else:
             candidates = self._candidates(ts, asked)
         ws = self._cheapest(ts, asked, candidates)
@@ -296,13 +307,15 @@ class SchedulerSlots:
         """
         return self.scheduler.no_workers_timeout is None
 
-    def _candidates(self, ts: TaskState, asked: Asked) -> set[WorkerState]:
+    def _candidates(self, ts: TaskState, asked: Asked) -> Iterable[WorkerState]:
         """Those that hold inputs, and the least loaded one."""
         running = self.scheduler.running
-        found = {ws for dts in ts.dependencies for ws in dts.who_has or () if ws in running}
+        found = dict.fromkeys(
+            ws for dts in ts.dependencies for ws in dts.who_has or () if ws in running
+        )
         least_loaded = self._least_loaded(asked.signature)
         if least_loaded is not None:
-            found.add(least_loaded)
+            found[least_loaded] = None
         return found
 
     def _least_loaded(self, signature: int) -> WorkerState | None:
@@ -354,26 +367,33 @@ class SchedulerSlots:
     def _keep(self, ts: TaskState, asked: Asked) -> None:
         """Keep a task that no worker has room for, or ever will."""
         reason = self.places.unmeetable(asked.signature)
-        if reason is not None and asked.signature not in self._warned:
-            self._warned.add(asked.signature)
-            logger.warning(
-                "Task %r asks for %r, which no worker can ever meet: %s. It waits for a worker "
-                "that can.",
-                ts.key,
-                asked.needs,
-                reason,
-            )
+        if reason is not None:
+            self.warn_unmet(ts.key, asked, reason)
+        line = self._line(ts, asked)
+        line.add(ts)
+        if reason is None and not ts.worker_restrictions and not ts.host_restrictions:
+            self._turns.refused(asked.signature, line.peek().priority)
+
+    def _line(self, ts: TaskState, asked: Asked) -> WaitingLine:
+        """Find the line of tasks that ask for the same and may run on the same workers."""
         restrictions = (
             frozenset(ts.worker_restrictions or ()),
             frozenset(ts.host_restrictions or ()),
         )
-        place = asked.signature, restrictions
-        heap = self.waiting.get(place)
-        if heap is None:
-            heap = self.waiting[place] = HeapSet(key=attrgetter("priority"))
-        heap.add(ts)
-        if reason is None and not any(restrictions):
-            self._turns.refused(asked.signature, heap.peek().priority)
+        return self.waiting.setdefault((asked.signature, restrictions), WaitingLine())
+
+    def warn_unmet(self, key: Any, asked: Asked, reason: str) -> None:
+        """Say that no worker can meet what a task asks for; once for each request."""
+        if asked.signature in self._warned:
+            return
+        self._warned.add(asked.signature)
+        logger.warning(
+            "Task %r asks for %r, which no worker can ever meet: %s. It waits for a worker that "
+            "can.",
+            key,
+            asked.needs,
+            reason,
+        )
 
     def _drain_soon(self) -> None:
         """Send what waits, once all that happens now has been handled."""
@@ -423,8 +443,14 @@ class SchedulerSlots:
 
     # Workers by number
 
-    def _activate(self) -> None:
-        """Take the place of whatever decides, from the first task on that asks for something."""
+    def _activate(self, *, books: bool = True) -> None:
+        """Take the place of whatever decides, from the first task on that asks for something.
+
+        Parameters
+        ----------
+        books : bool
+            Whether the tasks that workers have hold what they ask for.
+        """
         if self.is_active:
             return
         self.is_active = True
@@ -451,12 +477,67 @@ class SchedulerSlots:
 
             STEAL_RATIO.install(stealing, steal_time_ratio)
         self._meet_workers()
-        for ws in scheduler.workers.values():
+        for ws in scheduler.workers.values() if books else ():
             for ts in ws.processing:
-                asked = self.asked.by(ts)
-                if asked is not None:
-                    self.places.book(asked.signature, self._number(ws))
-                    self.booked[ts] = asked, self._number(ws)
+                self._book(ts, ws)
+
+    def _book(self, ts: TaskState, ws: WorkerState) -> None:
+        asked = self.asked.by(ts)
+        if asked is not None:
+            self.places.book(asked.signature, self._number(ws))
+            self.booked[ts] = asked, self._number(ws)
+
+    # While `backhaul.dask.scheduler_core` has the state
+
+    def leave(self) -> None:
+        """Let go of tasks that are no more: from now on a core decides."""
+        self.waiting.clear()
+        self._turns.clear()
+        self._kept_worker = None
+
+    def take_over(self, said: Mapping[str, Any], task_of: Callable[[str], TaskState]) -> None:
+        """Go on from what a core says of tasks that ask for something; it decides no more.
+
+        Parameters
+        ----------
+        said : mapping
+            As `SchedulerCore.room` says it.
+        task_of : callable
+            Gives the task of the text of a key.
+        """
+        self._activate(books=False)
+        scheduler = self.scheduler
+        for text in said["booked"]:
+            ts = task_of(text)
+            ws, asked = ts.processing_on, self.asked.by(ts)
+            if ws is None or asked is None:
+                continue
+            self._book(ts, ws)
+            if asked.is_beside:
+                self._beside[ws] = self._beside.get(ws, 0) + 1
+        for text in said["waiting"]:
+            ts = task_of(text)
+            asked = self.asked.by(ts)
+            if asked is not None:
+                self._line(ts, asked).add(ts)
+        for number, (amounts, threads, place, passes) in enumerate(said["passed"]):
+            signature = self.asked.of(amounts, threads).signature
+            self._turns.waits(signature, tuple(place), passes, is_kept=number == said["kept"])
+        self._kept_worker = scheduler.workers.get(said["kept_worker"])
+        if self.waiting:
+            self._drain_soon()
+
+    def described(self, ws: WorkerState) -> Declared | None:
+        """Say what a worker has, as `ResourcePlaces.set_worker` takes it; None if nothing."""
+        declared = _declared_by(ws)
+        if not declared:
+            return None
+        try:
+            ResourcePlaces().set_worker(0, declared)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            _warn_of(ws, error)
+            return {}
+        return declared
 
     def _meet_workers(self) -> None:
         for ws in self.scheduler.workers.values():
@@ -481,9 +562,13 @@ class SchedulerSlots:
         try:
             self.places.set_worker(number, {**declared, **_declared_by(ws)})
         except (ArithmeticError, TypeError, ValueError) as error:
-            logger.warning("What worker %s says that it has makes no sense: %s", ws.address, error)
+            _warn_of(ws, error)
             self.places.set_worker(number, declared)
         return number
+
+
+def _warn_of(ws: WorkerState, error: Exception) -> None:
+    logger.warning("What worker %s says that it has makes no sense: %s", ws.address, error)
 
 
 def _declared_by(ws: WorkerState) -> Declared:

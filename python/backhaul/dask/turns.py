@@ -84,6 +84,17 @@ class Turns(Generic[_K]):
         """Note that nothing is kept any more, as what there is has changed."""
         self.kept = None
 
+    def waits(self, request: _K, place: Any, passes: int, *, is_kept: bool) -> None:
+        """Take over a request that waits: its first task's place, and how many went past it."""
+        self._waiting[request] = place, passes
+        if is_kept:
+            self.kept = request
+
+    def clear(self) -> None:
+        """Forget all that wait."""
+        self._waiting.clear()
+        self.kept = None
+
     def _keep_for_next(self) -> None:
         for request, (_, passes) in self._waiting.items():
             if passes >= PASSES_MAX and self._keep(request):

@@ -21,6 +21,7 @@ from backhaul._native import SchedulerCore
 from backhaul.dask.scheduler_core import escape, holds_no_tasks
 from backhaul.dask.scheduler_core.stealing import begin_stealing
 
+from .asking import AskingUpstream
 from .attributes import (
     attributes_of,
     difference,
@@ -42,26 +43,33 @@ from .upstream import Upstream
 KEPT = Path(__file__).with_name("kept_seeds.txt")
 
 
+#: Tasks at once of a worker that take less than a thread
+BESIDE_MAX = 3
+
+
 class Pair:
     """Both schedulers, with the settings that a seed gives."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, asks: bool = False) -> None:
         saturation = [1.1, 1.1, 1.0, 2.5, float("inf")][seed % 5]
         failures = [3, 0, 1][seed % 3]
         self.settings = {
             "distributed.scheduler.worker-saturation": saturation,
             "distributed.scheduler.allowed-failures": failures,
-            "distributed.scheduler.no-workers-timeout": "30s",
+            # Without, tasks that ask for resources wait for room at the scheduler.
+            "distributed.scheduler.no-workers-timeout": None if asks and seed % 4 else "30s",
             "distributed.scheduler.default-task-durations": {"map": "20ms"},
+            "distributed.comm.backhaul.resources.beside": BESIDE_MAX,
         }
-        self.upstream = Upstream(self.settings)
+        self.upstream = (AskingUpstream if asks else Upstream)(self.settings)
         self.core_settings = {
             "worker_saturation": saturation,
             "allowed_failures": failures,
-            "no_workers_timeout_s": 30.0,
+            "no_workers_timeout_s": None if asks and seed % 4 else 30.0,
+            "beside_tasks_max": BESIDE_MAX if asks else None,
             "known_durations_s": [("map", 0.02)],
         }
-        self.ours = Ours(SchedulerCore(**self.core_settings), self.split)
+        self.ours = Ours(SchedulerCore(**self.core_settings), self.split, asks)
         begin_stealing(self.ours.core, self.upstream.state)
         #: What the core was converted to, if it was
         self.converted: Upstream | None = None
@@ -196,7 +204,7 @@ def _sent(side: Any, form: Any) -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def run(
-    seed: int, length: int, counted: Counter[str], converts: bool = False
+    seed: int, length: int, counted: Counter[str], converts: bool = False, asks: bool = False
 ) -> tuple[list[Event], str | None]:
     """Run a stream; return its events, and what differed after the last.
 
@@ -204,12 +212,12 @@ def run(
     refused in the middle, which ends the stream otherwise. In about half of these streams all tasks
     are released some events later, and a new core takes over, which may be converted in turn.
     """
-    pair = Pair(seed)
+    pair = Pair(seed, asks)
     source = random.Random(-seed - 1)
     convert_at = source.randrange(length) if converts else length
     adopt_at = source.randrange(convert_at, 2 * length)
     again_at = source.randrange(adopt_at, 3 * length)
-    stream = Stream(seed)
+    stream = Stream(seed, asks)
     events: list[Event] = []
     found = None
     try:
@@ -246,9 +254,9 @@ def run(
     return events, None
 
 
-def replay(seed: int, events: list[Event]) -> str | None:
+def replay(seed: int, events: list[Event], asks: bool = False) -> str | None:
     """Run events that were made before; return what differs."""
-    pair = Pair(seed)
+    pair = Pair(seed, asks)
     half_done = False
     try:
         for event in events:
@@ -262,15 +270,15 @@ def replay(seed: int, events: list[Event]) -> str | None:
     return None
 
 
-def shrink(seed: int, events: list[Event]) -> list[Event]:
+def shrink(seed: int, events: list[Event], asks: bool = False) -> list[Event]:
     """Leave out events as long as the same kind of thing differs."""
-    kind = kind_of(replay(seed, events))
+    kind = kind_of(replay(seed, events, asks))
     step = len(events) // 2
     while step:
         place = 0
         while place < len(events):
             shorter = events[:place] + events[place + step :]
-            if kind_of(replay(seed, shorter)) == kind:
+            if kind_of(replay(seed, shorter, asks)) == kind:
                 events = shorter
             else:
                 place += step
@@ -302,6 +310,7 @@ async def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--convert", action="store_true", help="to upstream's machine at a random event of each"
     )
+    parser.add_argument("--ask", action="store_true", help="for resources, which are heeded")
     parser.add_argument("--forget", help="leave out events of this name for ours: must be noticed")
     parser.add_argument("--lose", help="leave out this part of conversions: must be noticed")
     parser.add_argument("--no-shrink", action="store_true", help="report what fails as it is")
@@ -321,15 +330,15 @@ async def main(arguments: list[str]) -> int:
         if options.seconds and time.monotonic() - began > options.seconds:
             break
         counted["seeds"] += 1
-        events, found = run(seed, options.length, counted, options.convert)
+        events, found = run(seed, options.length, counted, options.convert, options.ask)
         if found:
             failed.append(seed)
             print(f"seed {seed}, event {len(events)}: {found}", flush=True)
             if not options.no_shrink:
-                short = shrink(seed, events)
+                short = shrink(seed, events, options.ask)
                 for event in short:
                     print(f"    {event.name} {event.arguments}")
-                print(f"    {replay(seed, short)}", flush=True)
+                print(f"    {replay(seed, short, options.ask)}", flush=True)
             if len(failed) >= 10:
                 break
     took_s = time.monotonic() - began

@@ -10,13 +10,28 @@ from .events import Graph, GraphTask
 __all__ = ["Graphs"]
 
 
+#: What tasks ask for of resources; what takes no thread, or several, is heeded by our slots alone
+ASKED: list[dict[str, float]] = [
+    {},
+    {"GPU": 1},
+    {"GPU": 1, "FOO": 2.5},
+    {"BAR": 1},
+    {"GPU": 0.5},
+    {"GPU": 2},
+    {"GPU": 1, "CPU": 0},
+    {"CPU": 0},
+    {"CPU": 2},
+]
+
+
 class Graphs:
     """A source of graphs."""
 
-    def __init__(self, source: random.Random) -> None:
+    def __init__(self, source: random.Random, asks: bool = False) -> None:
         self.random = source
         self.named = 0
-        self.annotates = source.random() < 0.4
+        self.asks = asks
+        self.annotates = source.random() < 0.4 or asks
         self.shapes = source.sample(
             [self._map, self._tree, self._chain, self._all_to_all, self._mixed], 3
         )
@@ -69,20 +84,21 @@ class Graphs:
         self, state: Any, names: list[str]
     ) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
         rnd = self.random
-        if not self.annotates or rnd.random() < 0.5:
+        if not self.annotates or rnd.random() < (0.2 if self.asks else 0.5):
             return (), {}
         some: list[str] = [*state.workers, "tcp://10.0.0.1:1", "10.0.0.1", "10.0.0.9"]
         some += [ws.name for ws in state.workers.values()]
         choices: dict[str, list[Any]] = {
             "workers": [[], [], [rnd.choice(some)], [rnd.choice(some), rnd.choice(some)]],
             "allow_other_workers": [False, True],
-            "resources": [{}, {}, {"GPU": 1}, {"GPU": 1, "FOO": 2.5}, {"BAR": 1}],
+            "resources": ASKED if self.asks else [{}, *ASKED[:4]],
             "priority": [0, 3, -1.5],
             "retries": [0, 1, 2],
         }
         if rnd.random() < 0.95:
             # Upstream raises where a task goes to a worker without the resources it needs.
-            del choices[rnd.choice(["allow_other_workers", "resources"])]
+            without = ["allow_other_workers"] if self.asks else ["allow_other_workers", "resources"]
+            del choices[rnd.choice(without)]
         annotated = tuple(rnd.sample(list(choices), rnd.randint(1, len(choices))))
         same = rnd.random() < 0.5
         one = {name: rnd.choice(choices[name]) for name in annotated}

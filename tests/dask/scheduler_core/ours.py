@@ -11,6 +11,7 @@ from distributed.utils import key_split_group
 
 from backhaul._native import SchedulerCore
 
+from .asking import requirements_of
 from .events import Event, Graph
 
 __all__ = ["Ours"]
@@ -19,10 +20,14 @@ __all__ = ["Ours"]
 class Ours:
     """One core, and what it has to send."""
 
-    def __init__(self, core: SchedulerCore, split: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, core: SchedulerCore, split: Callable[[Any], Any], asks: bool = False
+    ) -> None:
         self.core = core
         #: Tells addresses from hosts, as upstream's caller does.
         self.split = split
+        #: Whether what tasks ask for is heeded
+        self.asks = asks
         self.clients: list[str] = []
         self.steal_log: list[Any] = []
 
@@ -120,10 +125,16 @@ class Ours:
         if not annotations:
             return None
         hosts, workers = self.split(annotations.get("workers", []))
+        annotations = dict(annotations)
+        resources = (
+            requirements_of(annotations)
+            if self.asks
+            else {"resources": annotations.get("resources")}
+        )
         return {
             "hosts": hosts,
             "workers": workers,
-            "resources": annotations.get("resources"),
+            **resources,
             "loose": annotations.get("allow_other_workers", False),
             "priority": annotations.get("priority"),
             "retries": annotations.get("retries"),

@@ -16,17 +16,21 @@ from .graphs import Graphs
 
 __all__ = ["Stream"]
 
+#: What workers may have
+HAVE: list[dict[str, float]] = [{}, {"GPU": 1}, {"GPU": 2, "FOO": 10.5}, {"GPU": 4}]
+
 ANY_STATE = ("released", "waiting", "no-worker", "queued", "processing", "memory", "erred")
 
 
 class Stream:
     """A source of events; `next` makes one."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, asks: bool = False) -> None:
         self.random = random.Random(seed)
         self.made = 0
         self.workers_made = 0
-        self.graphs = Graphs(self.random)
+        self.asks = asks
+        self.graphs = Graphs(self.random, asks)
         self.clients = ["alice", "bob"]
         self.old_runs: list[tuple[str, str, int]] = []
         self.gone: list[str] = []
@@ -89,7 +93,7 @@ class Stream:
             nthreads=rnd.choice([1, 1, 2, 4]),
             memory_limit=rnd.choice([0, 2**33, 2**33, 3_000_000]),
             status=rnd.choice(["running"] * 9 + ["paused"]),
-            resources=rnd.choice([{}, {}, {"GPU": 1}, {"GPU": 2, "FOO": 10.5}]),
+            resources=rnd.choice(HAVE if self.asks else [{}, {}, *HAVE[1:3]]),
             bandwidth_bytes_per_s=rnd.choice([100e6, 100e6, 50e6, 1e9]),
         )
 

@@ -1,7 +1,7 @@
 //! `backhaul_placement` as Python calls it.
 
 mod cost;
-mod declared;
+pub(crate) mod declared;
 mod links;
 mod network;
 mod places;

@@ -83,6 +83,7 @@ fn requirements(asks: &Bound<'_, PyDict>) -> PyResult<Requirements> {
             "workers" => requirements.workers = texts(&value)?,
             "resources" if value.is_none() => requirements.resources = None,
             "resources" => requirements.resources = Some(amounts(&value)?),
+            "threads" => requirements.threads = value.extract()?,
             "loose" => requirements.loose = value.extract()?,
             "priority" => requirements.priority = value.extract()?,
             "retries" => requirements.retries = value.extract()?,

@@ -9,6 +9,7 @@ mod inherit;
 mod live;
 mod looks;
 mod messages;
+mod room;
 mod stealing;
 mod task_graph;
 mod views;
@@ -92,6 +93,7 @@ fn config(options: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
             "bandwidth_bytes_per_s" => config.bandwidth_bytes_per_s = value.extract()?,
             "default_data_bytes" => config.default_data_bytes = value.extract()?,
             "no_workers_timeout_s" => config.no_workers_timeout_s = value.extract()?,
+            "beside_tasks_max" => config.beside_tasks_max = value.extract()?,
             "recent_transitions_max" => config.recent_transitions_max = value.extract()?,
             "refuse_over_memory" => config.refuse_over_memory = value.extract()?,
             _ => return Err(PyValueError::new_err(format!("no such setting: {name:?}"))),

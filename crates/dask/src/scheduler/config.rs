@@ -26,6 +26,9 @@ pub struct Config {
     pub no_workers_timeout_s: Option<f64>,
     /// `worker.memory.terminate`: whether a task whose inputs cannot fit its worker fails at once
     pub refuse_over_memory: bool,
+    /// Most tasks at once of a worker that take less than a thread; without a number, what tasks ask
+    /// for restricts them to workers that have it, and is never waited for here
+    pub beside_tasks_max: Option<u32>,
     /// `admin.low-level-log-length`: transitions that are kept for those who ask what happened
     pub recent_transitions_max: usize,
 }
@@ -43,6 +46,7 @@ impl Default for Config {
             default_data_bytes: 1024,
             no_workers_timeout_s: None,
             refuse_over_memory: true,
+            beside_tasks_max: None,
             recent_transitions_max: 0,
         }
     }

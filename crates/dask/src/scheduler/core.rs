@@ -15,6 +15,7 @@ use super::names::Names;
 use super::ordered_set::OrderedSet;
 use super::queue::TaskQueue;
 use super::recent::{PastTransition, RecentTransitions};
+use super::room::Room;
 use super::slots::FreeSlots;
 use super::stealing::Stealing;
 use super::task::{ErredTask, Key, TaskState, TaskTable};
@@ -84,6 +85,8 @@ pub struct SchedulerCore {
     pub(super) noted: Vec<Noted>,
     /// Which tasks may be moved to other workers, if any may
     pub(super) stealing: Option<Box<Stealing>>,
+    /// What tasks ask for, and who has room for it, if that is heeded
+    pub(super) room: Option<Box<Room>>,
     pub(super) watched: Watched,
 }
 
@@ -92,7 +95,7 @@ impl SchedulerCore {
     pub fn new(config: Config) -> Self {
         let mut names = Names::default();
         let compute = names.intern("compute");
-        Self {
+        let mut core = Self {
             known_durations_s: config.known_durations_s.iter().cloned().collect(),
             bandwidth_bytes_per_s: config.bandwidth_bytes_per_s,
             recent: RecentTransitions::new(config.recent_transitions_max),
@@ -134,8 +137,11 @@ impl SchedulerCore {
             gone_groups: Vec::new(),
             noted: Vec::new(),
             stealing: None,
+            room: None,
             watched: Watched::Nothing,
-        }
+        };
+        core.make_room();
+        core
     }
 
     /// Takes what is to be sent, in the order in which each receiver is to have it

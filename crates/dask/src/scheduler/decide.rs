@@ -27,11 +27,9 @@ impl SchedulerCore {
     /// Whether a task is a root or like one: of a large group with few inputs
     pub(super) fn is_rootish(&self, task: TaskId) -> bool {
         let one = &self.tasks[task];
-        if one
-            .requirements
-            .as_ref()
-            .is_some_and(|requirements| requirements.restrict())
-        {
+        if one.requirements.as_ref().is_some_and(|requirements| {
+            requirements.restrict() || requirements.takes_other_than_a_thread()
+        }) {
             return false;
         }
         if one.spec.is_some() && one.data_producer {
@@ -99,6 +97,11 @@ impl SchedulerCore {
     pub(super) fn decide_by_inputs(&mut self, task: TaskId) -> Option<WorkerId> {
         if self.running.is_empty() {
             return None;
+        }
+        if let Some(request) = self.request_of(task)
+            && !self.tasks[task].actor
+        {
+            return self.decide_by_room(task, request);
         }
         let mut valid = self.valid_workers(task);
         if valid.is_none() && self.running.len() < self.workers.sorted().len() {

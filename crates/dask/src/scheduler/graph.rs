@@ -117,6 +117,7 @@ impl SchedulerCore {
             let client = self.client_of(&graph.client)?;
             self.send_to_client(client, message);
             self.release_keys(&keys, client)?;
+            self.drain()?;
             return Ok(GraphOutcome::LostDependencies);
         }
         let Touched {
@@ -147,6 +148,7 @@ impl SchedulerCore {
                 self.report_on(task, Some(client))?;
             }
         }
+        self.drain()?;
         Ok(GraphOutcome::Accepted {
             new_tasks: new.len(),
             collisions,
@@ -265,7 +267,9 @@ impl SchedulerCore {
                 if let Some(retries) = requirements.retries {
                     one.retries = retries;
                 }
-                one.requirements = Some(requirements.clone());
+                let mut requirements = requirements.clone();
+                self.note_request(&mut requirements);
+                self.tasks[task].requirements = Some(requirements);
             }
         }
     }

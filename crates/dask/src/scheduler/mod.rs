@@ -14,6 +14,7 @@ mod groups;
 mod hashing;
 mod ids;
 mod inherit;
+mod lines;
 mod live;
 mod looks;
 mod messages;
@@ -25,13 +26,16 @@ mod recent;
 mod recommendations;
 mod replicas;
 mod restrictions;
+mod room;
 mod slots;
 mod stealing;
 mod stealing_view;
 mod stimuli;
 mod task;
 mod transitions;
+mod turns;
 mod views;
+mod waiting_room;
 mod worker;
 
 pub use self::config::Config;
@@ -44,6 +48,7 @@ pub use self::messages::{
     ClientMessage, ComputeTask, Holders, Message, TaskError, Transition, WorkerMessage,
 };
 pub use self::recent::PastTransition;
+pub use self::room::{Passed, RoomView, Unmet};
 pub use self::stealing::{StealAnswered, StealRequested};
 pub use self::stealing_view::{MoveView, StealingView};
 pub use self::stimuli::{Cancelled, EndedRun, PlacedResult, TaskErred, TaskFinished};

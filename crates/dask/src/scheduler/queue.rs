@@ -20,13 +20,25 @@ pub(super) struct TaskQueue {
     added: u64,
 }
 
+/// A task in a heap, by its priority and then by how long it is there
 #[derive(Debug)]
-struct Entry {
-    priority: PriorityOrNone,
+pub(super) struct Entry {
+    pub(super) priority: PriorityOrNone,
     order: u64,
-    task: TaskId,
+    pub(super) task: TaskId,
     /// Tells the task from a later one of the same number
-    serial: u32,
+    pub(super) serial: u32,
+}
+
+impl Entry {
+    pub(super) fn new(priority: PriorityOrNone, order: u64, task: TaskId, serial: u32) -> Self {
+        Self {
+            priority,
+            order,
+            task,
+            serial,
+        }
+    }
 }
 
 impl TaskQueue {
@@ -34,12 +46,8 @@ impl TaskQueue {
         if self.tasks.insert(task) {
             let order = self.added;
             self.added += 1;
-            self.heap.push(Reverse(Entry {
-                priority,
-                order,
-                task,
-                serial,
-            }));
+            self.heap
+                .push(Reverse(Entry::new(priority, order, task, serial)));
         }
     }
 

@@ -118,6 +118,7 @@ impl SchedulerCore {
 
     /// Whether a worker that is busy for so long with so many tasks has too little to do
     pub(super) fn is_unoccupied_with(&self, worker: WorkerId, busy_s: f64, tasks: i64) -> bool {
+        let tasks = tasks - self.tasks_beside(worker);
         let nthreads = self.workers[worker].nthreads;
         let (tasks_max, nthreads) = (i64::from(nthreads), f64::from(nthreads));
         tasks < tasks_max

@@ -197,6 +197,9 @@ impl SchedulerCore {
         if fast.is_some_and(|fast| fast.contains_key(&self.groups[prefix].name)) {
             return Ok(None);
         }
+        if self.stays(task) {
+            return Ok(None);
+        }
         let one = &self.tasks[task];
         if one.dependencies.is_empty() {
             return Ok(Some(0));
@@ -291,7 +294,7 @@ impl SchedulerCore {
     }
 
     /// How long a worker has to fetch for a task, in seconds
-    fn comm_cost_s(&self, task: TaskId, worker: WorkerId) -> f64 {
+    pub(super) fn comm_cost_s(&self, task: TaskId, worker: WorkerId) -> f64 {
         let inputs = self.tasks[task].dependencies.iter();
         let missing = inputs.filter(|&input| !self.tasks[input].who_has.contains(worker));
         let nbytes: u64 = missing
@@ -500,6 +503,7 @@ impl SchedulerCore {
         }
         let has_left = self.workers.by_address(&one.thief_address).is_none();
         let told = done?;
+        self.drain()?;
         Ok(StealAnswered::Handled(
             told,
             has_left,

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
+use backhaul_placement::resources::Signature;
+
 use super::compact::{NumberOrNone, PriorityOrNone};
 use super::ids::{ClientId, GroupId, NameId, TaskId, WorkerId};
 use super::messages::TaskError;
@@ -152,6 +154,10 @@ pub struct Requirements {
     pub workers: Option<Vec<Arc<str>>>,
     /// How much of which resource it needs
     pub resources: Option<Vec<(Arc<str>, f64)>>,
+    /// How many threads it takes, if that is not one, or if it is near to where its inputs ran
+    pub threads: Option<f64>,
+    /// Number of what it asks for, as the core gives it
+    pub(super) request: Option<Signature>,
     /// Whether other workers may run it while none of these can
     pub loose: bool,
     /// Priority from its annotations, before the graph's
@@ -163,6 +169,11 @@ pub struct Requirements {
 }
 
 impl Requirements {
+    /// Whether it takes another number of threads than one, which is heeded
+    pub(super) fn takes_other_than_a_thread(&self) -> bool {
+        self.threads.is_some() && self.request.is_some()
+    }
+
     /// Whether some worker may be unfit, whatever the others do
     pub(super) fn restrict(&self) -> bool {
         fn some<T>(list: Option<&Vec<T>>) -> bool {

@@ -9,8 +9,10 @@ from typing import Any
 from backhaul.dask.codec import codec
 from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.private import key_split, key_split_group
-from backhaul.dask.requests import anyone_asks, needs_of
+from backhaul.dask.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
 from backhaul.dask.scheduler_core.keys import KeyTexts
+from backhaul.dask.scheduler_slots import SchedulerSlots
+from backhaul.errors import ConfigError
 
 __all__ = ["Annotations", "NotPlainError", "is_plain", "parts_of"]
 
@@ -21,7 +23,7 @@ _SHUFFLE = "shuffle-"
 _RETRIES_MAX = (1 << 31) - 1
 
 #: Annotations that more than the state machine looks at
-_DASKS_OWN = ("resources", "span", "shuffle")
+_DASKS_OWN = ("span", "shuffle")
 
 
 class NotPlainError(Exception):
@@ -45,12 +47,6 @@ def is_plain(dsk: Mapping[Any, Any], asked: Mapping[str, Any]) -> bool:
     # Those of another graph are Dask's to look for.
     if not isinstance(actors, (bool, NoneType)) and not all(actor in dsk for actor in actors):
         return False
-    # What came as a pickle asks for nothing, or the client would have sent a graph; to look into it
-    # would be to load it.
-    if anyone_asks() and any(
-        type(node) is not KeptSpec and needs_of(node) is not None for node in dsk.values()
-    ):
-        return False
     ordered = asked["ordered"]
     return all(key in ordered and not _text_of(key).startswith(_SHUFFLE) for key in dsk)
 
@@ -72,6 +68,8 @@ class Annotations:
         Gets each set of annotations, by what the core has of it.
     address_of : callable
         Gives the address of a worker of a name; `ValueError` if it is not one.
+    slots : SchedulerSlots or None
+        What heeds what functions and annotations ask for; without, annotations are Dask's.
     """
 
     def __init__(
@@ -79,15 +77,23 @@ class Annotations:
         asked: Mapping[str, Any],
         kept: dict[bytes, dict[str, Any]],
         address_of: Callable[[Any], str],
+        slots: SchedulerSlots | None,
     ) -> None:
         self._of_all = asked["global_annotations"] or {}
         self._by_type = asked["annotations_by_type"]
         self._kept = kept
         self._address_of = address_of
+        self._slots = slots
+        self._looks = slots is not None and anyone_asks()
 
-    def requirements(self, key: Any) -> dict[str, Any] | None:
+    def requirements(self, key: Any, node: Any) -> dict[str, Any] | None:
         """Say what a task asks for, as `SchedulerCore.handle_graph` takes it; None if nothing."""
-        if not self._of_all and not self._by_type:
+        found = None
+        # What came as a pickle asks for nothing, or the client would have sent a graph; to look
+        # into it would be to load it.
+        if self._looks and type(node) is not KeptSpec:
+            found = needs_of(node)
+        if not self._of_all and not self._by_type and found is None:
             return None
         # As Dask does: those of the task go before those of all.
         own = {
@@ -96,14 +102,15 @@ class Annotations:
         for name, by_key in self._by_type.items():
             if (value := by_key.get(key)) is not None:
                 own[name] = value
-        if not own:
+        if not own and found is None:
             return None
+        asks = self._resources(own, found) if "resources" in own or found is not None else {}
         try:
             payload = codec.pack(own)
         except Exception as error:  # Whatever msgpack has against it
             raise NotPlainError(f"annotations {own!r}") from error
         self._kept[payload] = own
-        asks: dict[str, Any] = {"annotations": payload}
+        asks["annotations"] = payload
         for name, value in own.items():
             match name:
                 case "workers" | "restrictions":
@@ -116,6 +123,31 @@ class Annotations:
                     asks["retries"] = _of_type(int, value)
                     if not -_RETRIES_MAX <= value <= _RETRIES_MAX:
                         raise NotPlainError("an annotation of very many retries")
+        return asks
+
+    def _resources(self, own: dict[str, Any], found: Needs | None) -> dict[str, Any]:
+        """Say what a task asks for of resources; puts among its annotations what they carry."""
+        amounts = own.get("resources")
+        if not isinstance(amounts, (dict, NoneType)) or not _are_numbers(amounts or {}):
+            raise NotPlainError(f"an annotation {amounts!r}")
+        amounts = {name: float(units) for name, units in (amounts or {}).items()}
+        if self._slots is None:
+            return {"resources": amounts}
+        if CPU in amounts and self._slots.declares_cpu:
+            raise NotPlainError("resources of workers that are called as threads are")
+        try:
+            wanted = self._slots.wanted(own, amounts, found)
+        except (ConfigError, TypeError) as error:
+            # Its client hears of it by Dask's own way.
+            raise NotPlainError(str(error)) from error
+        if wanted is None:
+            return {}
+        asks: dict[str, Any] = {}
+        if wanted.restrictions:
+            asks["resources"] = wanted.restrictions
+        if wanted.carried is not None:
+            own[ANNOTATION] = wanted.carried
+            asks["threads"] = wanted.carried["CPU"]
         return asks
 
     def _restrictions(self, value: Any) -> dict[str, Any]:
@@ -134,6 +166,13 @@ class Annotations:
         if workers:
             found["workers"] = list(workers)
         return found
+
+
+def _are_numbers(amounts: dict[Any, Any]) -> bool:
+    return all(
+        type(name) is str and isinstance(units, (int, float)) and not isinstance(units, bool)
+        for name, units in amounts.items()
+    )
 
 
 def _of_type(types: Any, value: Any) -> Any:
@@ -221,7 +260,7 @@ def parts_of(
                 needs,
                 float(ordered[key]),
                 float(user_priority.get(key, 0)) if by_task else None,
-                annotations.requirements(key),
+                annotations.requirements(key, node),
                 node.data_producer,
             )
         )

@@ -245,7 +245,7 @@ class Handlers:
                 user_priority=more["user_priority"],
                 texts=texts,
                 groups=groups,
-                annotations=Annotations(more, live.annotations, address_of),
+                annotations=Annotations(more, live.annotations, address_of, live.room.slots),
                 actors=more["actors"],
             )
         except NotPlainError as error:

@@ -41,6 +41,7 @@ from backhaul.dask.scheduler_core.membership import Membership
 from backhaul.dask.scheduler_core.payloads import LivePayloads, past_transitions
 from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
+from backhaul.dask.scheduler_core.room import Room
 from backhaul.dask.scheduler_core.spans import Spans
 from backhaul.dask.scheduler_core.stealing import Stealing, begin_stealing, write_stealing
 from backhaul.dask.scheduler_core.streams import EngineStreams, submitted_task
@@ -119,9 +120,9 @@ class LiveCore:
         While it is active: the thread that works on it; the core; the texts of keys; what to run
         and the id of the span, by text; what tasks raised; the tasks that somebody looks at; the
         spans; plugins that watch; the in-flight window and the small results, or None.
-    membership, wishes, stealing, annotations : object
+    membership, wishes, stealing, room, annotations : object
         Likewise: which workers there are; what clients want; how workers take tasks from each
-        other; annotations of tasks, by what the core has of them.
+        other; tasks that ask for resources; annotations of tasks, by what the core has of them.
     """
 
     home: Home
@@ -135,6 +136,7 @@ class LiveCore:
     watchers: Watchers
     membership: Membership
     wishes: Wishes
+    room: Room
     stealing: Stealing
     window: CoreWindow | None
     results: small_results.ResultCarrier | None
@@ -167,6 +169,7 @@ class LiveCore:
             key_text=self.texts.text,
             monotonic_offset_s=monotonic() - time(),
         )
+        self.room = Room(self)
         begin_stealing(self.core, scheduler)
         self.core.log_transitions(False)
         self.core.note_forgotten(True)
@@ -250,6 +253,7 @@ class LiveCore:
         else:
             departed = self.membership.departed
             write_stealing(self.core, scheduler, self.texts.key, departed)
+        self.room.release()
         if scheduler.validate:
             scheduler.validate_state()
         del self.core, self.specs, self.texts, self.raised, self.annotations
@@ -465,6 +469,7 @@ class LiveCore:
         else:
             for last in core.take_gone_groups():
                 self.spans.gone(last)
+        self.room.tell_unmet()
         self.watchers.tell()
         # Not before what was left to say of it is said
         if self.is_active and not core.task_count():

@@ -216,6 +216,7 @@ class Membership:
         self.known.add(ws.address)
         self.departed.pop(ws.address, None)
         self._guards.guard_worker(ws)
+        live.room.describe(ws)
         live.call(
             live.core.handle_worker_added,
             stimulus_id,

@@ -13,6 +13,7 @@ import dask
 from backhaul.dask.config import switched_on
 from backhaul.dask.private import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
 from backhaul.dask.scheduler_core.adopt import are_amounts, holds_no_tasks
+from backhaul.dask.scheduler_slots import slots_of
 
 __all__ = ["WATCHERS", "WATCHERS_OF_ENDS", "may_stay", "refusal", "settings_of"]
 
@@ -68,8 +69,10 @@ def settings_of(scheduler: Any) -> dict[str, Any]:
     """Say what the user set about a scheduler's decisions, as a core takes it."""
     durations = dask.config.get("distributed.scheduler.default-task-durations")
     kept = scheduler.transition_log.maxlen
+    slots = slots_of(scheduler)
     return {
         "recent_transitions_max": _TRANSITIONS_KEPT if kept is None else kept,
+        "beside_tasks_max": None if slots is None else slots.beside_max,
         "worker_saturation": float(scheduler.WORKER_SATURATION),
         "rootish_dependencies": scheduler.rootish_tg_threshold,
         "rootish_dependency_tasks": scheduler.rootish_tg_dependencies_threshold,

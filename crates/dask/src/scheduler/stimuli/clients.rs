@@ -44,7 +44,7 @@ impl SchedulerCore {
         let tasks = self.clients[client].wants.listed();
         self.release_tasks(&tasks, client)?;
         self.clients.remove(client);
-        Ok(())
+        self.drain()
     }
 
     /// Handles a client that wants tasks; those that are not known are left out
@@ -80,7 +80,8 @@ impl SchedulerCore {
     ) -> Result<(), EventError> {
         self.begin(stimulus, now_s);
         let client = self.client_of(client)?;
-        self.release_keys(keys, client)
+        self.release_keys(keys, client)?;
+        self.drain()
     }
 
     pub(in super::super) fn client_of(&self, name: &str) -> Result<ClientId, EventError> {
@@ -115,6 +116,7 @@ impl SchedulerCore {
         if let Some(&client) = self.clients.by_name.get(client) {
             self.cancel(keys, client, force, why, &mut told)?;
         }
+        self.drain()?;
         Ok(told)
     }
 
@@ -204,6 +206,7 @@ impl SchedulerCore {
             }
         }
         self.follow(recs)?;
+        self.drain()?;
         Ok(seen)
     }
 

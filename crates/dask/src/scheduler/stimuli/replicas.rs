@@ -78,7 +78,7 @@ impl SchedulerCore {
         if self.tasks[task].who_has.is_empty() {
             self.follow_one(task, TaskState::Released)?;
         }
-        Ok(())
+        self.drain()
     }
 
     /// Handles a worker that could not find results, and asks where they are

@@ -83,7 +83,8 @@ impl SchedulerCore {
             Some(task) => self.finish(task, finished, &mut recs)?,
         }
         self.follow(recs)?;
-        self.fill_slots()
+        self.fill_slots()?;
+        self.drain()
     }
 
     fn finish(
@@ -139,7 +140,8 @@ impl SchedulerCore {
             self.fail(task, erred, &mut recs)?;
         }
         self.follow(recs)?;
-        self.fill_slots()
+        self.fill_slots()?;
+        self.drain()
     }
 
     fn fail(
@@ -190,7 +192,8 @@ impl SchedulerCore {
         {
             return Ok(());
         }
-        self.follow_one(task, TaskState::Released)
+        self.follow_one(task, TaskState::Released)?;
+        self.drain()
     }
 
     /// Handles a task that has left its thread; `compute_s` is how long it held it
@@ -221,6 +224,10 @@ impl SchedulerCore {
         if !self.runs_on(task, worker) || one.run_id.get() != Some(run_id) {
             return Ok(());
         }
+        if self.has_left_its_thread(task, dask_worker) {
+            self.give_back_room(task, dask_worker)?;
+            return self.drain();
+        }
         self.unfile(task);
         let one = &self.tasks[task];
         if let Some(compute_s) = compute_s {
@@ -234,7 +241,9 @@ impl SchedulerCore {
         }
         self.add_to_long_running(dask_worker, task);
         self.check_idle_saturated(dask_worker);
-        self.fill_slots()
+        self.fill_slots()?;
+        self.give_back_room(task, dask_worker)?;
+        self.drain()
     }
 
     /// Sends queued tasks to where slots are free

@@ -39,6 +39,6 @@ impl SchedulerCore {
             self.saturated.remove(worker);
         }
         self.refresh_no_workers_since(now_s);
-        Ok(())
+        self.drain()
     }
 }

@@ -62,7 +62,8 @@ impl SchedulerCore {
                 self.fail_unrun(task, TaskError::NoWorker { key }, &mut recs)?;
             }
         }
-        self.follow(recs)
+        self.follow(recs)?;
+        self.drain()
     }
 
     fn fail_unrun(

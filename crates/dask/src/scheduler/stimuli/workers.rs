@@ -48,13 +48,15 @@ impl SchedulerCore {
         self.mix_bandwidth(joins.bandwidth_bytes_per_s);
         if !joins.resources.is_empty() {
             self.set_resources(worker, &joins.resources);
+            self.drain_soon();
         }
+        self.place_worker(worker);
         self.check_idle_saturated(worker);
         if joins.status == WorkerStatus::Running {
             self.schedule_unrunnable(worker)?;
             self.fill_slots()?;
         }
-        Ok(())
+        self.drain()
     }
 
     /// Handles what a worker measured: bandwidth in bytes per second, and for how many seconds it
@@ -100,8 +102,21 @@ impl SchedulerCore {
         resources: &[(Arc<str>, f64)],
     ) -> Result<(), EventError> {
         let worker = self.worker_at(address)?;
+        let used = self.workers[worker].used_resources.clone();
         self.set_resources(worker, resources);
-        Ok(())
+        if self.room.is_some() {
+            // What is in use stays in use.
+            let now = &mut self.workers[worker].used_resources;
+            for (name, amount) in used {
+                match now.iter_mut().find(|(one, _)| *one == name) {
+                    Some((_, used)) => *used = amount,
+                    None => now.push((name, amount)),
+                }
+            }
+        }
+        self.place_worker(worker);
+        self.drain_soon();
+        self.drain()
     }
 
     /// As much of what a worker measured as it is a part of the cluster
@@ -148,7 +163,7 @@ impl SchedulerCore {
         if close {
             self.send_to_address(&Arc::from(address), WorkerMessage::Close);
         }
-        self.handle_worker_lost(address, expected, stimulus, now_s)?;
+        self.lose_worker(address, expected, stimulus, now_s)?;
         let address: Arc<str> = Arc::from(address);
         for other in self.workers.sorted().to_vec() {
             let receiver = Arc::clone(&self.workers[other].address);
@@ -158,7 +173,7 @@ impl SchedulerCore {
             };
             self.messages.push(Message::ToWorker(receiver, message));
         }
-        Ok(())
+        self.drain()
     }
 
     /// Handles a worker that has gone, `expected` or not, of which the caller tells it and others
@@ -167,6 +182,17 @@ impl SchedulerCore {
     ///
     /// As [`SchedulerCore::handle_worker_removed`].
     pub fn handle_worker_lost(
+        &mut self,
+        address: &str,
+        expected: bool,
+        stimulus: &Arc<str>,
+        now_s: f64,
+    ) -> Result<(), EventError> {
+        self.lose_worker(address, expected, stimulus, now_s)?;
+        self.drain()
+    }
+
+    fn lose_worker(
         &mut self,
         address: &str,
         expected: bool,
@@ -220,6 +246,7 @@ impl SchedulerCore {
             }
         }
         self.total_nthreads -= nthreads;
+        self.displace_worker(worker);
         self.remove_from_idle(worker);
         self.remove_from_slots(worker);
         self.saturated.remove(worker);

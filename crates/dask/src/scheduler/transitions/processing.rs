@@ -25,6 +25,7 @@ impl SchedulerCore {
         self.tasks[task].processing_on = Some(worker);
         self.set_state(task, TaskState::Processing);
         self.use_resources(task, worker, 1.0)?;
+        self.book(task, worker);
         self.check_idle_saturated(worker);
         self.tasks_sent += 1;
         if self.tasks[task].actor {
@@ -184,7 +185,7 @@ impl SchedulerCore {
             return Ok(None);
         }
         self.check_idle_saturated(worker);
-        self.use_resources(task, worker, -1.0)?;
+        self.release_room(task, worker)?;
         Ok(Some(worker))
     }
 

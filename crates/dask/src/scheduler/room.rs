@@ -1,0 +1,587 @@
+//! Tasks that ask for resources: which worker has room for them, and which wait until one has.
+//!
+//! The rules of `backhaul.dask.scheduler_slots`, decision for decision; why they are so is in
+//! `docs/design/resources.md`. Each distinct request has a ranking of the workers that can meet it,
+//! by what is spoken for there; a worker gets as many tasks as it can run, and as many again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use backhaul_placement::resources::{Declaration, Places, Request, RequestError, Signature};
+
+use super::core::SchedulerCore;
+use super::error::EventError;
+use super::hashing::{Map, Set};
+use super::ids::{Id, TaskId, WorkerId};
+use super::lines::Lines;
+use super::ordered_set::OrderedSet;
+use super::task::{Key, Priority, Requirements, TaskState};
+use super::turns::Turns;
+
+/// The resource that a thread is, which every task takes one of unless it says otherwise
+const CPU: &str = "CPU";
+
+/// What a task that takes no thread asks for besides, of which each worker has some
+const BESIDE: &str = "tasks without CPU";
+
+/// Who has how much of what, who has been given it, and who waits
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) places: Places,
+    /// Most tasks at once of a worker that take less than a thread
+    beside_max: u32,
+    /// By the number that the places gave each request
+    pub(super) asked: Map<Signature, Asked>,
+    /// By amounts, as bits, and threads
+    by_needs: Map<Needs, Signature>,
+    /// Tasks that were sent to a worker and hold what they ask for
+    booked: Map<TaskId, (Signature, WorkerId)>,
+    /// Tasks of each worker that take less than a thread
+    beside: Map<WorkerId, i64>,
+    pub(super) lines: Lines,
+    pub(super) turns: Turns,
+    /// The worker that takes nothing more of what the request needs that `turns` keeps it for
+    pub(super) kept_worker: Option<WorkerId>,
+    /// Whether something has come back that a task may wait for
+    pub(super) drains: bool,
+    /// Pools with ids, by address of workers that said so
+    declared: Map<Arc<str>, BTreeMap<String, Declaration>>,
+    pub(super) warned: Set<Signature>,
+    pub(super) unmet: Vec<Unmet>,
+}
+
+/// Amounts of each resource, as bits of the numbers, and of threads
+type Needs = (Vec<(Arc<str>, u64)>, u64);
+
+/// One distinct request
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) amounts: Vec<(Arc<str>, f64)>,
+    pub(super) threads: f64,
+    /// What tasks with it keep from each other
+    names: Vec<Arc<str>>,
+}
+
+/// A request that no worker can ever meet
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unmet {
+    /// Key of the task that was the first to ask so
+    pub key: Key,
+    /// How much of what it asks for, threads left out
+    pub amounts: Vec<(Arc<str>, f64)>,
+    /// How many threads it takes
+    pub threads: f64,
+    /// What is lacking
+    pub reason: String,
+}
+
+/// What is known of tasks that ask for resources, for who goes on from there
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RoomView {
+    /// Keys of tasks that hold what they ask for
+    pub booked: Vec<Key>,
+    /// Keys of tasks that wait for room, each line in the order in which it would go
+    pub waiting: Vec<Key>,
+    /// Requests that wait, and others may have gone past
+    pub passed: Vec<Passed>,
+    /// Which of them something is kept for
+    pub kept: Option<usize>,
+    /// Address of the worker that is kept for it
+    pub kept_worker: Option<Arc<str>>,
+}
+
+/// A request that waits
+#[derive(Clone, Debug, PartialEq)]
+pub struct Passed {
+    /// How much of what it asks for, threads left out
+    pub amounts: Vec<(Arc<str>, f64)>,
+    /// How many threads it takes
+    pub threads: f64,
+    /// Priority of its first task
+    pub stands: Priority,
+    /// How many went past it
+    pub passes: u64,
+}
+
+impl Asked {
+    fn is_beside(&self) -> bool {
+        self.threads < 1.0
+    }
+}
+
+impl Room {
+    fn new(beside_max: u32) -> Self {
+        Self {
+            places: Places::default(),
+            beside_max,
+            asked: Map::default(),
+            by_needs: Map::default(),
+            booked: Map::default(),
+            beside: Map::default(),
+            lines: Lines::default(),
+            turns: Turns::default(),
+            kept_worker: None,
+            drains: false,
+            declared: Map::default(),
+            warned: Set::default(),
+            unmet: Vec::new(),
+        }
+    }
+
+    /// Whether anybody has asked for anything yet
+    fn is_active(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// The number of what a task asks for
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if that cannot be asked for.
+    fn request(
+        &mut self,
+        resources: &[(Arc<str>, f64)],
+        threads: f64,
+    ) -> Result<Signature, RequestError> {
+        let amounts = resources.iter().filter(|(name, _)| &**name != CPU);
+        let amounts: Vec<(Arc<str>, f64)> = amounts.cloned().collect();
+        let bits = amounts
+            .iter()
+            .map(|(name, units)| (Arc::clone(name), units.to_bits()));
+        let needs = (bits.collect(), threads.to_bits());
+        if let Some(&known) = self.by_needs.get(&needs) {
+            return Ok(known);
+        }
+        let mut all: Vec<(&str, f64)> = amounts
+            .iter()
+            .map(|(name, units)| (&**name, *units))
+            .collect();
+        let mut names: Vec<Arc<str>> = amounts.iter().map(|(name, _)| Arc::clone(name)).collect();
+        // Several threads are a restriction, too: not every worker has them. What takes none is
+        // counted, so that a worker is not sent more than it could ever run at once.
+        if threads != 1.0 {
+            all.push((CPU, threads));
+        }
+        if threads == 0.0 {
+            all.push((BESIDE, 1.0));
+        }
+        if threads > 1.0 {
+            names.push(Arc::from(CPU));
+        }
+        let signature = self.places.signature(&Request::new(all, [])?);
+        self.by_needs.insert(needs, signature);
+        self.asked.entry(signature).or_insert(Asked {
+            amounts,
+            threads,
+            names,
+        });
+        Ok(signature)
+    }
+
+    /// Whether two requests keep something from each other
+    fn shares(&self, one: Signature, other: Signature) -> bool {
+        match (self.asked.get(&one), self.asked.get(&other)) {
+            (Some(one), Some(other)) => one.names.iter().any(|name| other.names.contains(name)),
+            _ => false,
+        }
+    }
+
+    /// Whether a worker takes no such task now, for a request that waited for long
+    fn is_kept_from(&self, request: Signature, worker: WorkerId) -> bool {
+        match self.turns.kept {
+            Some(kept) if self.kept_worker == Some(worker) && kept != request => {
+                self.shares(kept, request)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a worker may be given one more such task, to run or to wait
+    pub(super) fn has_room(&self, request: Signature, worker: WorkerId) -> bool {
+        let room = self.places.has_room(request, worker.number());
+        room.unwrap_or(false)
+    }
+
+    /// The worker, of those that run, that would be the least loaded with one more such task
+    pub(super) fn least_loaded(
+        &mut self,
+        request: Signature,
+        running: &OrderedSet<WorkerId>,
+    ) -> Option<WorkerId> {
+        let kept = match self.turns.kept {
+            Some(kept) if kept != request && self.shares(kept, request) => self.kept_worker,
+            _ => None,
+        };
+        let ranked = self.places.ranked(request).ok()?;
+        let mut ranked = ranked.map(|place| WorkerId::at(place as usize));
+        ranked.find(|&worker| running.contains(worker) && Some(worker) != kept)
+    }
+}
+
+impl SchedulerCore {
+    /// Says what a worker has by ids, before or after it joins
+    ///
+    /// A worker of which that is not said has the amounts that it joins with.
+    pub fn declare(&mut self, address: &Arc<str>, declared: BTreeMap<String, Declaration>) {
+        if let Some(room) = &mut self.room {
+            room.declared.insert(Arc::clone(address), declared);
+            if let Some(worker) = self.workers.by_address(address) {
+                self.place_worker(worker);
+            }
+        }
+    }
+
+    /// Takes the requests that no worker can ever meet, each once
+    pub fn take_unmet(&mut self) -> Vec<Unmet> {
+        let room = self.room.as_mut();
+        room.map(|room| std::mem::take(&mut room.unmet))
+            .unwrap_or_default()
+    }
+
+    /// What is known of tasks that ask for resources; `None` where nobody has ever asked
+    pub fn room_view(&self) -> Option<RoomView> {
+        let room = self.room.as_deref().filter(|room| room.is_active())?;
+        let waits = |&(task, serial): &(TaskId, u32)| {
+            let one = self.tasks.find(task)?;
+            let waits = one.serial == serial && one.state == TaskState::NoWorker;
+            waits.then(|| Arc::clone(&one.key))
+        };
+        let passed = room.turns.waiting().iter();
+        let passed: Vec<_> = passed
+            .filter_map(|one| Some((one, room.asked.get(&one.request)?, one.stands.get()?)))
+            .collect();
+        let mut booked: Vec<TaskId> = room.booked.keys().copied().collect();
+        booked.sort_by_key(|&task| self.tasks[task].run_id.get());
+        Some(RoomView {
+            booked: booked
+                .iter()
+                .map(|&task| Arc::clone(&self.tasks[task].key))
+                .collect(),
+            waiting: room.lines.members().iter().filter_map(waits).collect(),
+            kept: passed
+                .iter()
+                .position(|(one, ..)| Some(one.request) == room.turns.kept),
+            passed: passed
+                .into_iter()
+                .map(|(one, asked, stands)| Passed {
+                    amounts: asked.amounts.clone(),
+                    threads: asked.threads,
+                    stands,
+                    passes: one.passes,
+                })
+                .collect(),
+            kept_worker: room
+                .kept_worker
+                .filter(|&worker| self.workers.is_current(worker))
+                .map(|worker| Arc::clone(&self.workers[worker].address)),
+        })
+    }
+
+    /// Begins to heed what tasks ask for, as the settings say
+    pub(super) fn make_room(&mut self) {
+        let beside_max = self.config.beside_tasks_max;
+        self.room = beside_max.map(|beside_max| Box::new(Room::new(beside_max)));
+    }
+
+    /// Whether tasks wait here for room
+    ///
+    /// With a timeout for tasks that no worker can run they would fail while they do.
+    fn keeps(&self) -> bool {
+        self.config.no_workers_timeout_s.is_none()
+    }
+
+    /// Numbers what a new task asks for
+    pub(super) fn note_request(&mut self, requirements: &mut Requirements) {
+        let Some(room) = &mut self.room else { return };
+        let resources = requirements.resources.as_deref().unwrap_or_default();
+        if resources.is_empty() && requirements.threads.is_none() {
+            return;
+        }
+        let is_first = !room.is_active();
+        // What cannot be asked for is refused by the caller before.
+        requirements.request = room
+            .request(resources, requirements.threads.unwrap_or(1.0))
+            .ok();
+        if is_first {
+            for worker in self.workers.sorted().to_vec() {
+                self.place_worker(worker);
+            }
+        }
+    }
+
+    /// What a task asks for, by its number; `None` for one thread and nothing else
+    pub(super) fn request_of(&self, task: TaskId) -> Option<Signature> {
+        self.tasks[task].requirements.as_deref()?.request
+    }
+
+    /// Whether a task is not to be stolen, as it waits here and goes where there is room
+    pub(super) fn stays(&self, task: TaskId) -> bool {
+        let (Some(request), Some(room)) = (self.request_of(task), self.room.as_deref()) else {
+            return false;
+        };
+        self.keeps() || room.asked.get(&request).is_some_and(Asked::is_beside)
+    }
+
+    /// How many tasks of a worker take less than a thread
+    pub(super) fn tasks_beside(&self, worker: WorkerId) -> i64 {
+        let room = self.room.as_deref();
+        let beside = room.and_then(|room| room.beside.get(&worker));
+        beside.copied().unwrap_or_default()
+    }
+
+    /// Whether a task that has left its thread has nothing more to leave: it is told once
+    pub(super) fn has_left_its_thread(&self, task: TaskId, worker: WorkerId) -> bool {
+        let is_active = self.room.as_deref().is_some_and(Room::is_active);
+        is_active && self.workers[worker].long_running.contains(task)
+    }
+
+    // Workers
+
+    /// Notes what a worker has; what is in use stays in use
+    pub(super) fn place_worker(&mut self, worker: WorkerId) {
+        let one = &self.workers[worker];
+        let Some(room) = self.room.as_deref_mut() else {
+            return;
+        };
+        if !room.is_active() {
+            return;
+        }
+        let threads = [
+            (CPU, f64::from(one.nthreads)),
+            (BESIDE, f64::from(room.beside_max)),
+        ];
+        let threads = threads.map(|(name, units)| (name.to_owned(), Declaration::Sum(units)));
+        let mut declared = BTreeMap::from(threads.clone());
+        match room.declared.get(&one.address) {
+            Some(pools) => declared.extend(pools.clone()),
+            None => declared.extend(one.resources.iter().map(|&(name, units)| {
+                let name = self.names.text(name).to_string();
+                (name, Declaration::Sum(units))
+            })),
+        }
+        if room.places.set_worker(worker.number(), &declared).is_err() {
+            // Amounts that make no sense are as good as none; the caller says so.
+            let _ = room
+                .places
+                .set_worker(worker.number(), &BTreeMap::from(threads));
+        }
+    }
+
+    /// Notes that a worker has more than it had, which tasks may wait for
+    pub(super) fn drain_soon(&mut self) {
+        if let Some(room) = &mut self.room {
+            room.drains = true;
+        }
+    }
+
+    /// Forgets what a worker has that is leaving
+    pub(super) fn displace_worker(&mut self, worker: WorkerId) {
+        let Some(room) = self.room.as_deref_mut() else {
+            return;
+        };
+        let one = &self.workers[worker];
+        room.declared.remove(&one.address);
+        for task in one.processing.iter() {
+            room.booked.remove(&task);
+        }
+        room.beside.remove(&worker);
+        room.places.remove_worker(worker.number());
+        if room.kept_worker == Some(worker) {
+            room.kept_worker = None;
+            if !room.lines.is_empty() {
+                // Another one is kept.
+                room.drains = true;
+            }
+        }
+    }
+
+    // Where tasks go
+
+    /// Chooses, of the workers with room, the one where a task can begin first
+    pub(super) fn decide_by_room(&mut self, task: TaskId, request: Signature) -> Option<WorkerId> {
+        if self.running.is_empty() {
+            return None;
+        }
+        let candidates = if self.is_restricted(task) {
+            let allowed = self.valid_workers(task).unwrap_or_default();
+            let requirements = self.tasks[task].requirements.as_deref();
+            if allowed.is_empty() && requirements.is_some_and(|one| one.loose) {
+                self.running.clone()
+            } else {
+                let running = allowed.iter().filter(|&one| self.running.contains(one));
+                running.collect()
+            }
+        } else {
+            self.candidates(task, request)
+        };
+        let found = self.cheapest(task, request, &candidates);
+        if found.is_none() {
+            self.wait_for_room(task, request);
+        }
+        found
+    }
+
+    /// Those that hold inputs, and the least loaded one
+    fn candidates(&mut self, task: TaskId, request: Signature) -> OrderedSet<WorkerId> {
+        let mut found = OrderedSet::new();
+        for input in self.tasks[task].dependencies.iter() {
+            for worker in self.tasks[input].who_has.iter() {
+                if self.running.contains(worker) {
+                    found.insert(worker);
+                }
+            }
+        }
+        if let Some(worker) = self.least_loaded(request) {
+            found.insert(worker);
+        }
+        found
+    }
+
+    fn least_loaded(&mut self, request: Signature) -> Option<WorkerId> {
+        let room = self.room.as_deref_mut()?;
+        room.least_loaded(request, &self.running)
+    }
+
+    fn cheapest(
+        &self,
+        task: TaskId,
+        request: Signature,
+        candidates: &OrderedSet<WorkerId>,
+    ) -> Option<WorkerId> {
+        let room = self.room.as_deref()?;
+        let one = &self.tasks[task];
+        let mut best: Option<(f64, f64, WorkerId)> = None;
+        for worker in candidates.iter() {
+            let Ok(Some(load)) = room.places.load(request, worker.number()) else {
+                continue;
+            };
+            let is_full = self.keeps() && !room.has_room(request, worker);
+            if is_full || room.is_kept_from(request, worker) {
+                continue;
+            }
+            let mut begins_s = 0.0;
+            if !one.dependencies.is_empty() {
+                begins_s = self.comm_cost_s(task, worker);
+                if load > 1.0 {
+                    let prefix = self.groups.prefix_of(one.group);
+                    begins_s += (load - 1.0) * self.prefix_duration_s(prefix);
+                }
+            }
+            if best.is_none_or(|(least_s, least, _)| (begins_s, load) < (least_s, least)) {
+                best = Some((begins_s, load, worker));
+            }
+        }
+        best.map(|(_, _, worker)| worker)
+    }
+
+    fn is_restricted(&self, task: TaskId) -> bool {
+        fn some<T>(list: Option<&Vec<T>>) -> bool {
+            list.is_some_and(|list| !list.is_empty())
+        }
+        let requirements = self.tasks[task].requirements.as_deref();
+        requirements.is_some_and(|one| some(one.workers.as_ref()) || some(one.hosts.as_ref()))
+    }
+
+    // What is in use
+
+    /// Notes that a task was sent to a worker
+    pub(super) fn book(&mut self, task: TaskId, worker: WorkerId) {
+        let Some(request) = self.request_of(task) else {
+            return;
+        };
+        let stood = self.tasks[task].priority;
+        let Some(room) = self.room.as_deref_mut() else {
+            return;
+        };
+        // One that has left the cluster has no place any more.
+        let _ = room.places.book(request, worker.number());
+        room.booked.insert(task, (request, worker));
+        let (asked, turns) = (&room.asked, &mut room.turns);
+        let names = asked.get(&request).map(|one| &one.names);
+        let keeps = turns.granted(request, stood, |other| {
+            let others = asked.get(&other).map(|one| &one.names);
+            let pair = names.zip(others);
+            pair.is_some_and(|(ours, theirs)| ours.iter().any(|name| theirs.contains(name)))
+        });
+        if keeps {
+            self.keep_for_next();
+        }
+        let is_beside = self.is_beside(request);
+        if is_beside && !self.workers[worker].long_running.contains(task) {
+            if let Some(room) = self.room.as_deref_mut() {
+                *room.beside.entry(worker).or_default() += 1;
+            }
+            self.add_to_long_running(worker, task);
+        }
+    }
+
+    fn is_beside(&self, request: Signature) -> bool {
+        let asked = self.room.as_deref();
+        let asked = asked.and_then(|room| room.asked.get(&request));
+        asked.is_some_and(Asked::is_beside)
+    }
+
+    /// Notes that a task has left a worker, or has given back what it held there
+    ///
+    /// # Errors
+    ///
+    /// As [`SchedulerCore::use_resources`].
+    pub(super) fn release_room(
+        &mut self,
+        task: TaskId,
+        worker: WorkerId,
+    ) -> Result<(), EventError> {
+        if self.room.is_none() || self.request_of(task).is_none() {
+            return self.use_resources(task, worker, -1.0);
+        }
+        let room = self.room.as_deref_mut();
+        let Some((request, booked_at)) = room.and_then(|room| room.booked.remove(&task)) else {
+            return Ok(());
+        };
+        self.use_resources(task, worker, -1.0)?;
+        let is_beside = self.is_beside(request);
+        if let Some(room) = self.room.as_deref_mut() {
+            let _ = room.places.release(request, booked_at.number());
+            if is_beside
+                && let Some(beside) = room.beside.get_mut(&worker)
+                && *beside != 0
+            {
+                *beside -= 1;
+            }
+            if !room.lines.is_empty() {
+                room.drains = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that a task has left its thread, and gives back what it holds
+    ///
+    /// # Errors
+    ///
+    /// As [`SchedulerCore::use_resources`].
+    pub(super) fn give_back_room(
+        &mut self,
+        task: TaskId,
+        worker: WorkerId,
+    ) -> Result<(), EventError> {
+        if self.room.is_some() && self.request_of(task).is_some() {
+            self.release_room(task, worker)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a worker for the first request that others have gone past too often
+    fn keep_for_next(&mut self) {
+        let Some(room) = self.room.as_deref_mut() else {
+            return;
+        };
+        for request in room.turns.overdue() {
+            room.kept_worker = room.least_loaded(request, &self.running);
+            if room.kept_worker.is_some() {
+                room.turns.kept = Some(request);
+                return;
+            }
+        }
+    }
+}

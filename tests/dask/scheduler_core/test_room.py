@@ -1,0 +1,260 @@
+"""Tasks that ask for resources stay in the core, which sends each where there is room for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, SchedulerPlugin, Worker, secede, wait
+from distributed.utils_test import gen_test, inc
+
+import dask
+from backhaul.dask import resource_id, resources, scheduler_slots
+from backhaul.dask.scheduler_core.live import LiveCore
+from tests.dask.conftest import Eventually
+from tests.dask.scheduler_core.test_live import add, cluster
+from tests.dask.slotted_cluster import all_is_free, gate
+
+pytestmark = pytest.mark.usefixtures("by_engine")
+
+#: Units in use, by worker and unit; whoever finds one in use says so
+in_use: set[tuple[int, Any]] = set()
+clashes: list[tuple[int, Any]] = []
+lock = threading.Lock()
+
+
+@pytest.fixture(autouse=True)
+def fresh_gate() -> Any:
+    gate.clear()
+    in_use.clear()
+    clashes.clear()
+    yield
+    gate.set()
+
+
+@resources(GPU=1, CPU=0)
+def exclusive(number: int, of: int = 0) -> int:
+    """Hold a unit that nobody else may hold."""
+    unit = of, resource_id("GPU")
+    with lock:
+        clashes.extend(unit for _ in in_use & {unit})
+        in_use.add(unit)
+    sum(range(1000))
+    with lock:
+        in_use.discard(unit)
+    return number + 1
+
+
+@resources(GPU=1)
+def gated(number: int) -> int:
+    assert gate.wait(300)
+    return number + 1
+
+
+@resources(GPU=1)
+def leaves(number: int) -> int:
+    secede()
+    assert gate.wait(300)
+    return number + 1
+
+
+@resources(GPU=2)
+def wants_both(number: int) -> int:
+    return number + 1
+
+
+@contextlib.asynccontextmanager
+async def with_gpus(
+    *declared: Any,
+) -> AsyncIterator[tuple[Client, Scheduler, LiveCore, list[Worker]]]:
+    """Start a cluster with a worker for each declaration."""
+    async with cluster(workers=0) as (c, s, core, _), contextlib.AsyncExitStack() as stack:
+        workers = []
+        for each in declared:
+            with dask.config.set({"backhaul.resources": each}):
+                worker = Worker(s.address, nthreads=2, validate=True)
+                workers.append(await stack.enter_async_context(worker))
+        yield c, s, core, workers
+        gate.set()
+
+
+def slots_of(s: Scheduler) -> scheduler_slots.SchedulerSlots:
+    found = scheduler_slots.slots_of(s)
+    assert found is not None
+    return found
+
+
+def state_of(core: LiveCore, key: Any) -> str:
+    """Give the state of a task of the core, or that there is none."""
+    text = core.texts.known(key)
+    return "" if text is None else core.core.state_of(text) or ""
+
+
+@gen_test()
+async def test_what_asks_stays_in_the_core_beside_what_does_not(eventually: Eventually) -> None:
+    async with with_gpus({"GPU": [0, 1]}, {"GPU": [0]}) as (c, s, core, workers):
+        with dask.annotate(workers=[workers[0].address]):
+            asking = c.map(exclusive, range(40), of=0, pure=False)
+        with dask.annotate(workers=[workers[1].address]):
+            asking += c.map(exclusive, range(20), of=1, pure=False)
+        plain = c.map(inc, range(100), pure=False)
+        after = c.submit(add, *asking, *plain)
+        assert await after == sum(range(1, 41)) + sum(range(1, 21)) + sum(range(1, 101))
+        assert not clashes
+        assert core.is_active, core.escapes
+        assert not core.escapes
+        annotated: Any = c.map(inc, range(30), resources={"GPU": 0.5}, pure=False)
+        assert await c.gather(annotated) == list(range(1, 31))
+        assert not core.escapes
+        await eventually(lambda: all(map(all_is_free, workers)))
+        core.escape("to look at it")
+        s.validate_state()
+        assert not slots_of(s).booked
+        assert not slots_of(s).waiting
+
+
+@gen_test()
+async def test_no_worker_has_more_than_twice_what_it_can_run(eventually: Eventually) -> None:
+    async with with_gpus({"GPU": [0]}, {"GPU": [0, 1]}) as (c, _, core, _workers):
+        asking = c.map(gated, range(10), pure=False)
+        await eventually(lambda: core.is_active and core.core.has_any("unrunnable"))
+        states = [state_of(core, future.key) for future in asking]
+        assert states.count("processing") == 6
+        assert states.count("no-worker") == 4
+        # The first ones by priority go first.
+        assert states == ["processing"] * 6 + ["no-worker"] * 4
+        gate.set()
+        assert await c.gather(asking) == list(range(1, 11))
+        assert not core.escapes
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["dasks", "next"])
+@gen_test()
+async def test_an_escape_while_some_wait_and_some_hold(
+    goes_on: bool, eventually: Eventually
+) -> None:
+    async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
+        seceded = c.submit(leaves, 0, pure=False)
+        await eventually(lambda: core.is_active and sum(map(all_is_free, workers)) == 2)
+        seceded_key = seceded.key
+        await eventually(lambda: state_of(core, seceded_key) == "processing")
+        asking = c.map(gated, range(9), pure=False)
+        both = c.submit(wants_both, 1, pure=False)
+        await eventually(lambda: core.core.has_any("unrunnable"))
+        keys = [one.key for one in asking]
+        await eventually(lambda: sum(state_of(core, key) == "processing" for key in keys) > 3)
+        core.escape("to look at it")
+        s.validate_state()
+        slots = slots_of(s)
+        sent = [s.tasks[one.key] for one in asking if s.tasks[one.key].state == "processing"]
+        assert set(slots.booked) == set(sent)
+        assert sum(s.tasks[one.key].state == "no-worker" for one in asking) == 9 - len(sent)
+        assert s.tasks[both.key].state == "no-worker"
+        for ws in s.workers.values():
+            number = slots._number(ws)
+            signatures = {asked.signature for asked, _ in slots.booked.values()}
+            booked = sum(slots.places.booked(signature, number) for signature in signatures)
+            assert booked == sum(ts.processing_on is ws for ts in sent)
+        async with contextlib.AsyncExitStack() as stack:
+            if goes_on:
+                with dask.config.set({"backhaul.resources": {"GPU": [0, 1]}}):
+                    await stack.enter_async_context(Worker(s.address, nthreads=2))
+                assert await both == 2
+            gate.set()
+            assert await c.gather(asking) == list(range(1, 10))
+            assert await seceded == 1
+            await eventually(lambda: not slots.booked)
+            if not goes_on:
+                assert s.tasks[both.key].state == "no-worker"
+            del asking, seceded, both
+            await eventually(lambda: not len(s.tasks))
+            assert await c.submit(exclusive, 1) == 2
+            assert core.is_active
+            assert not slots.waiting
+            assert len(core.escapes) == 1
+
+
+@pytest.mark.parametrize("has_core", [False, True], ids=["dasks", "core"])
+@gen_test()
+async def test_a_key_that_comes_again_while_the_first_waited(
+    has_core: bool, eventually: Eventually
+) -> None:
+    async with with_gpus({"GPU": [0]}) as (c, s, core, _):
+        if not has_core:
+            s.add_plugin(_Listens())
+        asking = c.map(gated, range(2), pure=False)
+        key = "again"
+        first = c.submit(gated, 1, key=key)
+
+        def waits() -> bool:
+            if has_core:
+                return core.is_active and state_of(core, key) == "no-worker"
+            return key in s.tasks and s.tasks[key].state == "no-worker"
+
+        await eventually(waits)
+        del first
+        await eventually(lambda: key not in s.tasks)
+        again = c.submit(gated, 2, key=key)
+        await eventually(waits)
+        gate.set()
+        assert await again == 3
+        assert await c.gather(asking) == [1, 2]
+        assert core.is_active is has_core
+
+
+class _Listens(SchedulerPlugin):
+    """Hears of transitions, so that the state is Dask's from the beginning."""
+
+    def transition(self, *args: object, **kwargs: object) -> None: ...
+
+
+@gen_test()
+async def test_what_nobody_has_is_said_once_and_goes_to_who_comes(
+    caplog: pytest.LogCaptureFixture, eventually: Eventually
+) -> None:
+    async with with_gpus({"GPU": [0]}) as (c, s, core, _):
+        with caplog.at_level(logging.WARNING, "backhaul.dask.scheduler_slots"):
+            waiting = c.map(wants_both, range(5), pure=False)
+
+            def said() -> list[str]:
+                return [one.getMessage() for one in caplog.records if "can ever meet" in one.msg]
+
+            await eventually(said)
+            more = c.submit(wants_both, 7, pure=False)
+            await eventually(lambda: state_of(core, more.key) == "no-worker")
+        assert len(said()) == 1
+        assert "2 of GPU are more than the 1 that there are" in said()[0]
+        with dask.config.set({"backhaul.resources": {"GPU": [0, 1]}}):
+            async with Worker(s.address, nthreads=2, validate=True):
+                assert await c.gather(waiting) == list(range(1, 6))
+                assert await more == 8
+                assert not core.escapes
+
+
+@gen_test()
+async def test_a_worker_that_goes_gives_its_tasks_to_others(eventually: Eventually) -> None:
+    async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
+        asking = c.map(exclusive, range(30), pure=False)
+        await wait(asking[:1])
+        await workers[1].close()
+        await eventually(lambda: len(s.workers) == 1)
+        assert await c.gather(asking) == list(range(1, 31))
+        assert core.is_active, core.escapes
+        assert not core.escapes
+        await eventually(lambda: all_is_free(workers[0]))
+
+
+@gen_test()
+async def test_what_cannot_be_asked_for_is_the_clients_error() -> None:
+    async with with_gpus({"GPU": [0]}) as (c, _, core, _workers):
+        assert await c.submit(inc, 1) == 2
+        future: Any = c.submit(inc, 2, resources={"GPU": -1}, pure=False)
+        with pytest.raises(Exception, match="-1"):
+            await asyncio.wait_for(asyncio.ensure_future(future.result()), 60)
+        assert await c.submit(exclusive, 1) == 2
+        del core

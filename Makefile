@@ -164,12 +164,14 @@ simulate: ## 100,000 runs of two simulated peers, with faults at every step (SEE
 # A quarter to half a second for each seed on a quiet machine; FIRST is the first of them
 DIFFERENTIAL = --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
 .PHONY: differential
-differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through upstream's scheduler and ours, as many with conversions, and as many through a worker's state machine, on both releases (SEEDS=100000)
+differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through upstream's scheduler and ours, as many with conversions, as many with tasks that ask for resources, and as many through a worker's state machine, on both releases (SEEDS=100000)
 	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL)
 	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --convert
+	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --ask
 	$(BIN)/python -m tests.dask.worker_core $(DIFFERENTIAL)
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL)
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --convert
+	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --ask
 	$(NEWEST_VENV)/bin/python -m tests.dask.worker_core $(DIFFERENTIAL)
 
 .PHONY: soak

@@ -33,6 +33,18 @@ def test_equal_on_a_few_streams() -> None:
     assert int(counted[1]) > 100, ended.stdout
 
 
+def test_equal_where_tasks_ask_for_resources() -> None:
+    ended = differential("--seeds", "6", "--length", "80", "--ask")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    # Some wait for room, and are looked at again.
+    assert "'no-worker to processing': " in ended.stdout, ended.stdout
+
+
+def test_a_missing_event_is_noticed_where_tasks_ask_for_resources() -> None:
+    ended = differential("--seeds", "2", "--ask", "--forget", "long_running", "--no-shrink")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+
+
 @pytest.mark.parametrize("converts", [[], ["--convert"]], ids=["", "convert"])
 def test_equal_on_streams_that_once_were_not(converts: list[str]) -> None:
     ended = differential("--kept", *converts)

@@ -287,10 +287,11 @@ class SchedulerSlots:
         if len(self._numbers) != len(self.scheduler.workers):
             self._meet_workers()
         if ts.worker_restrictions or ts.host_restrictions:
-            allowed = self.scheduler.valid_workers(ts) or set()
+            running = self.scheduler.running
+            allowed = self.scheduler.valid_workers(ts) or ()
             if not allowed and ts.loose_restrictions:
-                allowed = set(self.scheduler.running)
-            candidates: Iterable[WorkerState] = allowed & self.scheduler.running
+                allowed = running
+            candidates: Iterable[WorkerState] = [ws for ws in allowed if ws in running]
         else:
             candidates = self._candidates(ts, asked)
         ws = self._cheapest(ts, asked, candidates)

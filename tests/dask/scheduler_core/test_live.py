@@ -309,12 +309,13 @@ def asks(number: int) -> int:
 
 
 @gen_test()
-async def test_what_asks_for_resources_is_dasks() -> None:
+async def test_functions_that_ask_for_resources_stay_in_the_core() -> None:
     async with cluster() as (c, _, core, _):
         assert await c.submit(inc, 1) == 2
         assert core.is_active
         assert await c.gather(c.map(asks, range(9))) == list(range(1, 10))
-        assert not core.is_active
+        assert core.is_active, core.escapes
+        assert not core.escapes
 
 
 @gen_test()

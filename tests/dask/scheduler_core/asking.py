@@ -57,7 +57,7 @@ class AskingUpstream(Upstream):
             address = event.arguments["address"]
             self.joined = [*(one for one in self.joined if one != address), address]
         refused = super().apply(event, now_s)
-        if refused:
+        if refused and event.name != "cancel":
             return True
         try:
             if self.slots.is_active:

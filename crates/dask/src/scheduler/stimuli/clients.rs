@@ -114,9 +114,11 @@ impl SchedulerCore {
         self.begin(stimulus, now_s);
         let mut told = Cancelled::default();
         if let Some(&client) = self.clients.by_name.get(client) {
-            self.cancel(keys, client, force, why, &mut told)?;
+            let done = self.cancel(keys, client, force, why, &mut told);
+            // What was cancelled before one that is refused has given back what it held.
+            self.drain()?;
+            done?;
         }
-        self.drain()?;
         Ok(told)
     }
 

@@ -7,6 +7,7 @@ form (RFC 5952). Nothing here opens a connection; only `resolve_host` may ask a 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import socket
 from typing import NamedTuple
@@ -53,6 +54,8 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+# Workers ask for the host of a peer whenever they choose whom to fetch from.
+@functools.lru_cache(maxsize=4096)
 def parse_location(location: str, default_port: int | None = None) -> Location:
     """Split a location into host and port.
 

@@ -1,15 +1,18 @@
 """``slots``: what it is worth that tasks wait for what they ask for and for nothing else.
 
-Four figures, with resources as Dask has them and with ours: how long work for CPUs and independent
-work for GPUs take together; how long a free unit waits for its next task while another task, ahead
-of it, waits for something else; what a scheduler of a thousand workers spends on the choice of one;
-and what a task that asks for a unit costs on the local schedulers, beside Dask's own without it.
+Figures with resources as Dask has them and with ours: how long work for CPUs and independent work
+for GPUs take together; how long a free unit waits for its next task while another task, ahead of
+it, waits for something else; what a scheduler of a thousand workers spends on the choice of one;
+what a small task costs of which some ask for a unit, with the scheduler's state in Dask's objects
+and in the core; and what a task that asks for a unit costs on the local schedulers, beside Dask's
+own without it.
 Tasks of the first two sleep, so that the figures tell of waiting and not of this machine's cores.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import statistics
@@ -21,16 +24,19 @@ from typing import Any
 import click
 import dask.local
 import dask.threaded
-from distributed import Client, LocalCluster, Scheduler, Worker
+from distributed import Client, LocalCluster, Scheduler, Worker, wait
 
 from backhaul.bench.summary import Spread, spread
 from backhaul.dask import resources, scheduler_slots, sync, threaded
 
-__all__ = ["TASK_S", "choice_us", "gaps_s", "local_us", "main", "makespan_s"]
+__all__ = ["TASK_S", "choice_us", "gaps_s", "local_us", "main", "makespan_s", "mixed_us"]
 
 _SWITCH = "distributed.comm.backhaul.resources.enabled"
+_CORE = "distributed.comm.backhaul.hot-path.scheduler-core"
 #: Duration of one task, in seconds
 TASK_S = 0.1
+#: Until nothing of a job is left in the clusters, in seconds
+_SETTLES_S = 0.3
 #: Tasks for each thread, and for each GPU
 _ROUNDS = 16
 _WORKERS, _THREADS = 2, 2
@@ -97,6 +103,45 @@ def gaps_s(*, ours: bool, tasks: int = 50) -> tuple[float, Spread]:
     return spans[0][0] - submitted_s, spread(between)
 
 
+def mixed_us(*, repeats: int, tasks: int = 2000) -> dict[bool, tuple[Spread, Spread]]:
+    """Time small tasks of which one in twenty asks for a GPU and no thread.
+
+    Parameters
+    ----------
+    repeats : int
+        How often, in turn.
+    tasks : int
+        Tasks that ask for nothing.
+
+    Returns
+    -------
+    dict
+        By whether the core has the scheduler's state: microseconds for a task, from the first
+        submission to the last result, and of CPU of the client and the scheduler.
+    """
+    found: dict[bool, tuple[list[float], list[float]]] = {core: ([], []) for core in (False, True)}
+    with contextlib.ExitStack() as stack:
+        clients = {}
+        for core in found:
+            with dask.config.set({_CORE: core, "backhaul.resources": {"GPU": [0, 1]}}):
+                cluster = _cluster(ours=True, threads=1)
+                clients[core] = stack.enter_context(cluster)
+        for number in range(repeats + 2):
+            for core, client in clients.items():
+                begin = time.perf_counter(), time.process_time()
+                plain = client.map(_increment, range(tasks), pure=False)
+                asking = client.map(_increment_beside, range(tasks // 20), pure=False)
+                wait([*plain, *asking])
+                end = time.perf_counter(), time.process_time()
+                if number > 1:
+                    for times, began_s, ended_s in zip(found[core], begin, end, strict=True):
+                        times.append((ended_s - began_s) / (tasks + tasks // 20) * 1e6)
+                del plain, asking
+                # Keys are released on both sides: not while the next job runs.
+                time.sleep(_SETTLES_S)
+    return {core: (spread(took), spread(cpu)) for core, (took, cpu) in found.items()}
+
+
 def local_us(*, repeats: int, tasks: int = 10_000) -> dict[str, tuple[Spread, Spread]]:
     """Time a task on the local schedulers: Dask's, and ours where each asks for a unit.
 
@@ -139,6 +184,11 @@ def _increment(number: int) -> int:
 
 @resources(GPU=1)
 def _increment_on_gpu(number: int) -> int:
+    return number + 1
+
+
+@resources(GPU=1, CPU=0)
+def _increment_beside(number: int) -> int:
     return number + 1
 
 
@@ -254,12 +304,18 @@ class _Silent:
 
 
 @contextmanager
-def _cluster(*, ours: bool, resources: dict[str, int], workers: int = _WORKERS) -> Iterator[Client]:
+def _cluster(
+    *,
+    ours: bool,
+    resources: dict[str, int] | None = None,
+    workers: int = _WORKERS,
+    threads: int = _THREADS,
+) -> Iterator[Client]:
     with (
         dask.config.set({_SWITCH: ours}),
         LocalCluster(
             n_workers=workers,
-            threads_per_worker=_THREADS,
+            threads_per_worker=threads,
             resources=resources,
             protocol="backhaul",
             dashboard_address=":0",
@@ -301,6 +357,14 @@ def main(repeats: int, workers: int) -> None:
     choices = [choice_us(ours=ours, workers=workers) for ours in (False, True)]
     cells = " | ".join(f"{choice:.1f}" for choice in choices)
     lines.append(f"| choice among {workers} workers, µs | {cells} | |")
+    mixed = mixed_us(repeats=repeats)
+    for place, what in enumerate(("", "CPU of client and scheduler for ")):
+        cells = " | ".join(
+            f"{each[place].median:.0f} ({each[place].minimum:.0f})" for each in mixed.values()
+        )
+        lines.append(
+            f"| {what}a task, 1 in 20 asks, state with Dask and in the core, µs | {cells} | |"
+        )
     for name, found in local_us(repeats=repeats).items():
         cells = " | ".join(f"{each.median:.1f} ({each.minimum:.1f})" for each in found)
         lines.append(f"| CPU of a local task that asks for a unit, {name}, µs | {cells} | |")

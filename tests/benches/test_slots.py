@@ -17,6 +17,12 @@ def test_local_tasks_are_timed_beside_dasks() -> None:
     assert all(each.median > 0 for pair in found.values() for each in pair)
 
 
+def test_small_tasks_of_which_some_ask_are_timed_with_the_core_and_without() -> None:
+    found = slots.mixed_us(repeats=1, tasks=40)
+    assert set(found) == {False, True}
+    assert all(each.median > 0 for pair in found.values() for each in pair)
+
+
 def test_a_unit_goes_on_behind_a_task_that_is_blocked() -> None:
     first_s, between_s = slots.gaps_s(ours=True, tasks=3)
     assert first_s > 0

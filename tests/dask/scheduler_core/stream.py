@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from .events import Event
@@ -34,7 +35,8 @@ class Stream:
         self.clients = ["alice", "bob"]
         self.old_runs: list[tuple[str, str, int]] = []
         self.gone: list[str] = []
-        self.weights = {make: self._weight(make) for make in MAKERS}
+        self.makers = list(MAKERS)
+        self.weights = list(accumulate(self._weight(make) for make in MAKERS))
 
     def _weight(self, make: Maker) -> float:
         # Each stream has some kinds of events more often, and some not at all.
@@ -48,9 +50,8 @@ class Stream:
 
     def next(self, state: Any) -> Event:
         """Make an event that fits the state, mostly."""
-        makers, weights = list(self.weights), list(self.weights.values())
         while True:
-            make = self.random.choices(makers, weights)[0]
+            make = self.random.choices(self.makers, cum_weights=self.weights)[0]
             event = make(self, state)
             if event is not None:
                 return event

@@ -1,7 +1,9 @@
 """Upstream's scheduler without I/O: a real ``Scheduler``, not started, driven by its own handlers.
 
 What is put in place of parts of it is what reaches out: streams record what is sent, clocks are
-set, and threads that read and order graphs are done without.
+set, and threads that read and order graphs are done without. So are its web server, its directory
+and what measures the process: a socket, a file and an entry of ``sys.path`` for each stream would
+stay until the end.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Set
 from itertools import count
 from typing import Any
 
+import distributed.core as core_module
 import distributed.scheduler as module
 import distributed.stealing as stealing_module
 from dask._expr import LLGExpr
@@ -45,6 +48,17 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class _Monitor:
+    """What would measure the process."""
+
+    def update(self) -> None:
+        pass
+
+
+vars(core_module)["SystemMonitor"] = _Monitor
+Scheduler.start_http_server = lambda *arguments, **options: None  # type: ignore[method-assign]
 
 
 class Stream:
@@ -122,7 +136,8 @@ class Upstream:
             "monotonic": self.clock,
             "BatchedSend": Stream,
             "offload": _inline,
-            "deserialize": lambda header, frames: LLGExpr(header),
+            # Its name would be a digest of all that is in it.
+            "deserialize": lambda header, frames: LLGExpr(header, _determ_token="unread"),
             "_cull": self._cull,
             "error_message": self._error_message,
         }
@@ -133,9 +148,14 @@ class Upstream:
         versions.error_message = lambda *args, **kwargs: {}
         logging.disable(logging.CRITICAL)
         # For good: prefixes read them when they are made.
-        dask.config.set(settings)
+        dask.config.set({**settings, "distributed.scheduler.http.routes": []})
         self.state: Any = Scheduler(
-            dashboard=False, extensions={}, host="127.0.0.1", port=0, validate=validate
+            dashboard=False,
+            extensions={},
+            host="127.0.0.1",
+            port=0,
+            validate=validate,
+            needs_workdir=False,
         )
         self.state.plugins.clear()
         self.stealing: Any = stealing_module.WorkStealing(self.state)

@@ -1,17 +1,24 @@
 """One stream of events for upstream's scheduler and ours, compared after each.
 
+What both say (transitions, messages, what stealing logs, refusals) is compared after each event.
+All of their state is compared now and then, as that takes most of the time, and after each event
+once anything has differed: see `run_closely`.
+
 Imported once `pinned.pin` has been called; see ``__main__.py``.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import gc
 import random
 import re
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -41,6 +48,8 @@ from .upstream import Upstream
 
 #: Seeds that once failed.
 KEPT = Path(__file__).with_name("kept_seeds.txt")
+#: State is compared after one event of so many, at random, unless after every one.
+LOOKS_ONE_IN = 16
 
 
 #: Tasks at once of a worker that take less than a thread
@@ -48,9 +57,22 @@ BESIDE_MAX = 3
 
 
 class Pair:
-    """Both schedulers, with the settings that a seed gives."""
+    """Both schedulers, with the settings that a seed gives.
 
-    def __init__(self, seed: int, asks: bool = False) -> None:
+    Parameters
+    ----------
+    seed : int
+        What settings and looks are drawn from.
+    every : bool
+        Whether state is compared after every event. Otherwise it is after some, at random, and
+        around conversions, and the caller asks for the last time.
+    asks : bool
+        Whether tasks ask for resources, and our slots heed that.
+    """
+
+    def __init__(self, seed: int, every: bool = True, asks: bool = False) -> None:
+        self.every = every
+        self.looks = random.Random(f"looks of {seed}")
         saturation = [1.1, 1.1, 1.0, 2.5, float("inf")][seed % 5]
         failures = [3, 0, 1][seed % 3]
         self.settings = {
@@ -133,23 +155,38 @@ class Pair:
         """Go on with upstream's machine in the place of the core; say what differs from then on."""
         if self.converted:
             return None
+        # What differs before is no fault of the conversion.
+        found = self.compare_state()
+        if found:
+            return found
         self.counted["conversions"] += 1
         self.converted = convert(self.ours, self.settings, self.joins, self.upstream.clock)
         self.converted.half_done = self.upstream.half_done
-        return self.compare(False) or flaws(self.upstream, self.converted)
+        return self.compare(False, looks=True) or flaws(self.upstream, self.converted)
 
     def adopt(self) -> str | None:
         """Go on with a new core in the place of upstream's machine, which has no tasks left."""
         if self.converted is None or not holds_no_tasks(self.converted.state):
             return None
+        found = self.compare_state()
+        if found:
+            return found
         self.counted["adoptions"] += 1
         self.ours = Ours(self.converted.adopt(self.core_settings), self.split)
         self.ours.clients = list(self.converted.state.client_comms)
         self.converted.close()
         self.converted = None
-        return self.compare(False)
+        return self.compare(False, looks=True)
 
-    def compare(self, refused: bool) -> str | None:
+    def compare(self, refused: bool, looks: bool = False) -> str | None:
+        """Say what differs in what both have said, and in their state if that is looked at."""
+        found = self._compare_said(refused)
+        # Drawn after every event, so that it hangs on the seed alone.
+        if self.looks.randrange(LOOKS_ONE_IN) == 0 or self.every:
+            looks = True
+        return found or (self.compare_state() if looks else None)
+
+    def _compare_said(self, refused: bool) -> str | None:
         upstream_log = self.upstream.take_transitions()
         ours: Any = self.converted or self.ours.core
         log = ours.take_transitions()
@@ -175,6 +212,11 @@ class Pair:
         ours_steals = (self.converted or self.ours).take_steal_log()
         if steals != ours_steals and not refused:
             return f"steals: upstream logs {steals}, ours {ours_steals}"
+        return None
+
+    def compare_state(self) -> str | None:
+        """Say what differs in all that the core has."""
+        self.counted["looks"] += 1
         attributes = attributes_of(self.upstream.state)
         gone = outlived(self.upstream)
         attributes["stealing"] = without(stealing_of(self.upstream), gone)
@@ -204,15 +246,21 @@ def _sent(side: Any, form: Any) -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def run(
-    seed: int, length: int, counted: Counter[str], converts: bool = False, asks: bool = False
+    seed: int,
+    length: int,
+    counted: Counter[str],
+    converts: bool = False,
+    asks: bool = False,
+    every: bool = True,
 ) -> tuple[list[Event], str | None]:
     """Run a stream; return its events, and what differed after the last.
 
-    With ``converts`` the core is converted before a random one of them, or as soon as one is
-    refused in the middle, which ends the stream otherwise. In about half of these streams all tasks
-    are released some events later, and a new core takes over, which may be converted in turn.
+    State is compared after ``every`` event, or after some of them and the last. With ``converts``
+    the core is converted before a random one of them, or as soon as one is refused in the middle,
+    which ends the stream otherwise. In about half of these streams all tasks are released some
+    events later, and a new core takes over, which may be converted in turn.
     """
-    pair = Pair(seed, asks)
+    pair = Pair(seed, every, asks)
     source = random.Random(-seed - 1)
     convert_at = source.randrange(length) if converts else length
     adopt_at = source.randrange(convert_at, 2 * length)
@@ -248,15 +296,33 @@ def run(
                 # Upstream stopped in the middle: what it left is equal, but no state to go on from.
                 counted["ended by a refusal"] += 1
                 break
+        if not every:
+            found = pair.compare_state()
     finally:
         counted.update(pair.counted)
         pair.close()
-    return events, None
+    return events, found
+
+
+def run_closely(
+    seed: int, length: int, counted: Counter[str], converts: bool = False, asks: bool = False
+) -> tuple[list[Event], str | None]:
+    """Run a stream as `run` does, looking at state now and then.
+
+    One that fails is run again with looks after every event: so the event is named after which
+    something differed first.
+    """
+    events, found = run(seed, length, counted, converts, asks, every=False)
+    if found is None:
+        return events, None
+    closely = run(seed, length, Counter(), converts, asks)
+    # No look may change anything; if one did, what was seen without is what there is.
+    return closely if closely[1] else (events, f"{found}; not so with looks after every event")
 
 
 def replay(seed: int, events: list[Event], asks: bool = False) -> str | None:
     """Run events that were made before; return what differs."""
-    pair = Pair(seed, asks)
+    pair = Pair(seed, asks=asks)
     half_done = False
     try:
         for event in events:
@@ -273,7 +339,8 @@ def replay(seed: int, events: list[Event], asks: bool = False) -> str | None:
 def shrink(seed: int, events: list[Event], asks: bool = False) -> list[Event]:
     """Leave out events as long as the same kind of thing differs."""
     kind = kind_of(replay(seed, events, asks))
-    step = len(events) // 2
+    # Nothing to go by if it differs no more
+    step = len(events) // 2 if kind else 0
     while step:
         place = 0
         while place < len(events):
@@ -306,23 +373,39 @@ async def main(arguments: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--length", type=int, default=120, help="events of each at most")
     parser.add_argument("--seconds", type=float, help="stop after this long")
+    parser.add_argument(
+        "--every",
+        action="store_true",
+        help=f"compare all state after every event, not one in {LOOKS_ONE_IN} and the last",
+    )
     parser.add_argument("--kept", action="store_true", help="those that once failed instead")
     parser.add_argument(
         "--convert", action="store_true", help="to upstream's machine at a random event of each"
     )
     parser.add_argument("--ask", action="store_true", help="for resources, which are heeded")
     parser.add_argument("--forget", help="leave out events of this name for ours: must be noticed")
+    parser.add_argument(
+        "--shift",
+        action="store_true",
+        help="tell ours that tasks ran a second later, which no message shows: must be noticed",
+    )
     parser.add_argument("--lose", help="leave out this part of conversions: must be noticed")
     parser.add_argument("--no-shrink", action="store_true", help="report what fails as it is")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     if options.forget:
         _forget(options.forget)
+    if options.shift:
+        _shift()
     if options.lose:
         setattr(escape._Writer, options.lose, lambda *arguments: None)
     seeds: Any = range(options.first, options.first + options.seeds)
     if options.kept:
         seeds = [int(line) for line in KEPT.read_text().split()]
+    # Between streams, so that nothing in one of them hangs on when that is.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
     counted: Counter[str] = Counter()
     failed = []
     began = time.monotonic()
@@ -330,7 +413,11 @@ async def main(arguments: list[str]) -> int:
         if options.seconds and time.monotonic() - began > options.seconds:
             break
         counted["seeds"] += 1
-        events, found = run(seed, options.length, counted, options.convert, options.ask)
+        # The loop holds a scheduler until it has called what its constructor left there.
+        await asyncio.sleep(0)
+        gc.collect()
+        runs = run if options.every else run_closely
+        events, found = runs(seed, options.length, counted, options.convert, options.ask)
         if found:
             failed.append(seed)
             print(f"seed {seed}, event {len(events)}: {found}", flush=True)
@@ -352,5 +439,18 @@ def _forget(name: str) -> None:
     def apply(self: Ours, event: Event, now_s: float, culled: dict[str, list[str]]) -> None:
         if event.name != name:
             handled(self, event, now_s, culled)
+
+    Ours._apply = apply  # type: ignore[method-assign]
+
+
+def _shift() -> None:
+    handled = Ours._apply
+
+    def apply(self: Ours, event: Event, now_s: float, culled: dict[str, list[str]]) -> None:
+        if event.name == "task_finished":
+            # Groups say when the first of their tasks began and the last ended: durations stay.
+            runs = [(what, a + 1.0, b + 1.0) for what, a, b in event.arguments["startstops"]]
+            event = replace(event, arguments={**event.arguments, "startstops": runs})
+        handled(self, event, now_s, culled)
 
     Ours._apply = apply  # type: ignore[method-assign]

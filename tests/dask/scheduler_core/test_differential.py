@@ -25,8 +25,9 @@ def differential(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_equal_on_a_few_streams() -> None:
-    ended = differential("--seeds", "4", "--length", "60")
+@pytest.mark.parametrize("looks", [[], ["--every"]], ids=["now-and-then", "every"])
+def test_equal_on_a_few_streams(looks: list[str]) -> None:
+    ended = differential("--seeds", "4", "--length", "60", *looks)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     counted = re.search(r"'transitions': (\d+)", ended.stdout)
     assert counted, ended.stdout
@@ -47,7 +48,7 @@ def test_a_missing_event_is_noticed_where_tasks_ask_for_resources() -> None:
 
 @pytest.mark.parametrize("converts", [[], ["--convert"]], ids=["", "convert"])
 def test_equal_on_streams_that_once_were_not(converts: list[str]) -> None:
-    ended = differential("--kept", *converts)
+    ended = differential("--kept", "--every", *converts)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
@@ -76,3 +77,19 @@ def test_a_missing_event_is_noticed() -> None:
         "--seeds", "2", "--length", "60", "--forget", "task_finished", "--no-shrink"
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("converts", [[], ["--convert"]], ids=["", "convert"])
+def test_a_difference_that_no_message_shows_is_noticed(converts: list[str]) -> None:
+    arguments = ["--seeds", "4", "--length", "60", "--shift", "--no-shrink", *converts]
+    ended = differential(*arguments)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    found = differences(ended.stdout)
+    assert found, ended.stdout
+    assert all(re.search(r": /task_groups/.*/(start|stop): upstream has", one) for one in found)
+    # The event is named after which it was there, though nobody looked then.
+    assert found == differences(differential(*arguments, "--every").stdout)
+
+
+def differences(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("seed ")]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict, deque
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from distributed.collections import HeapSet
@@ -42,41 +43,82 @@ def dump(value: Any, *, deep: bool = True) -> Any:
 
     Dictionaries are compared with their order, sets with theirs: what comes first may decide.
     """
-    if type(value) in PLAIN:
+    kind = type(value)
+    if kind in PLAIN:
         return value
-    if isinstance(value, TaskState):
-        return fields(value, "__weakref__") if deep else ("task", value.key)
-    if isinstance(value, WorkerState):
-        found = fields(value, "tasks", "plugins", "waiting", *LOGS)
-        # Nobody looks in what order they are there.
-        found["waiting"] = sorted(task.key for task in value.waiting)
-        found["tasks"] = [(key, dump(task)) for key, task in value.tasks.items()]
-        return found
-    if isinstance(value, (StateMachineEvent, Instruction, TaskCounter)):
-        return (type(value).__name__, fields(value))
-    if isinstance(value, HeapSet):
-        # Those that have left stay until they are met, for as long as something holds the task.
-        heap = [
-            (key, count, dump(task, deep=False) if task in value._data else None)
-            for key, count, task in ((key, count, ref()) for key, count, ref in value._heap)
-        ]
-        return ("heap", heap, value._inc, value._sorted, [dump(each, deep=False) for each in value])
-    if isinstance(value, WorkerSlots):
-        return (dump(value.waiting), sorted(value.held), value.beside, sorted(value.made_on))
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, (dict, Counter, defaultdict)):
-        return [(dump(key, deep=False), dump(each, deep=False)) for key, each in value.items()]
-    if isinstance(value, (list, tuple, deque, set, frozenset)):
-        return (type(value).__name__, [dump(each, deep=False) for each in value])
-    return value
+    if kind not in _forms:
+        _forms[kind] = next((form for base, form in _FORMS.items() if issubclass(kind, base)), None)
+    form = _forms[kind]
+    if form is _task and not deep:
+        return ("task", value.key)
+    return value if form is None else form(value)
+
+
+def _task(task: Any) -> Any:
+    return fields(task, "__weakref__")
+
+
+def _state(state: Any) -> Any:
+    found = fields(state, "tasks", "plugins", "waiting", *LOGS)
+    # Nobody looks in what order they are there.
+    found["waiting"] = sorted(task.key for task in state.waiting)
+    found["tasks"] = [(key, dump(task)) for key, task in state.tasks.items()]
+    return found
+
+
+def _named_fields(value: Any) -> Any:
+    return (type(value).__name__, fields(value))
+
+
+def _heap(heap: Any) -> Any:
+    # Those that have left stay until they are met, for as long as something holds the task.
+    entries = [
+        (key, count, dump(task, deep=False) if task in heap._data else None)
+        for key, count, task in ((key, count, ref()) for key, count, ref in heap._heap)
+    ]
+    return ("heap", entries, heap._inc, heap._sorted, [dump(each, deep=False) for each in heap])
+
+
+def _slots(slots: Any) -> Any:
+    return (dump(slots.waiting), sorted(slots.held), slots.beside, sorted(slots.made_on))
+
+
+def _items(value: Any) -> Any:
+    return [(dump(key, deep=False), dump(each, deep=False)) for key, each in value.items()]
+
+
+def _members(value: Any) -> Any:
+    return (type(value).__name__, [dump(each, deep=False) for each in value])
+
+
+#: How a value of a class is given; the first that fits
+_FORMS: dict[type, Callable[[Any], Any]] = {
+    TaskState: _task,
+    WorkerState: _state,
+    StateMachineEvent: _named_fields,
+    Instruction: _named_fields,
+    TaskCounter: _named_fields,
+    # Before what can be gone through
+    HeapSet: _heap,
+    WorkerSlots: _slots,
+    random.Random: random.Random.getstate,
+    dict: _items,
+    list: _members,
+    tuple: _members,
+    deque: _members,
+    set: _members,
+    frozenset: _members,
+}
+
+_forms: dict[type, Callable[[Any], Any] | None] = {}
 
 
 def fields(value: Any, *but: str) -> dict[str, Any]:
     found = {}
     for name in slots_of(type(value)):
         if name not in but:
-            found[name] = dump(getattr(value, name, "not set"), deep=False)
+            each = getattr(value, name, "not set")
+            found[name] = each if type(each) in PLAIN else dump(each, deep=False)
     return found
 
 

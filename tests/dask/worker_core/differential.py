@@ -1,5 +1,9 @@
 """One stream of events for Dask's state machine of a worker and for ours, compared after each.
 
+Instructions, refusals and both logs are compared after each step. All of the state is compared now
+and then, as that takes most of the time, and after each step once anything has differed: see
+`Differential.run`.
+
 Both are of upstream's class. Dask's goes through its own functions; before each event for ours,
 what `backhaul.dask.patches` has for the class is put into it, and taken out after. Time stands
 still while an event is handled, and a task's hash is that of its key, as sets list their members by
@@ -10,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import itertools
 import logging
 import random
@@ -53,6 +58,9 @@ from .stream import ADDRESS, Event, Refused, Stream, WholeTask
 #: Those of what is compared
 SWITCHES = ("hot-path.execution", "hot-path.transitions")
 
+#: State is compared after one step of so many, at random, unless after every one.
+LOOKS_ONE_IN = 16
+
 #: Events that are handled together, one list after another
 Batches = list[list[Event]]
 
@@ -60,8 +68,7 @@ Batches = list[list[Event]]
 class Clock:
     """Time that passes between events only."""
 
-    def __init__(self) -> None:
-        self.now_s = 100.0
+    now_s = 0.0
 
     def __call__(self) -> float:
         return self.now_s
@@ -111,11 +118,28 @@ class Patches:
 
 
 class Pair:
-    """Both state machines, with the settings that a seed gives."""
+    """Both state machines, with the settings that a seed gives.
 
-    def __init__(self, seed: int, patches: Patches, clock: Clock) -> None:
+    Parameters
+    ----------
+    seed : int
+        What settings and looks are drawn from.
+    patches : Patches
+        What makes ours of Dask's.
+    clock : Clock
+        What both have for the time.
+    every : bool
+        Whether state is compared after every step. Otherwise it is after some, at random, and where
+        ours has gone through what it had noted, and the caller asks for the last time.
+    """
+
+    def __init__(self, seed: int, patches: Patches, clock: Clock, every: bool = True) -> None:
+        self.every = every
+        self._glances = random.Random(f"looks of {seed}")
+        self.looks = 0
         self._patches = patches
         self._clock = clock
+        clock.now_s = 100.0
         #: Whether tasks wait in slots, as on workers that speak over our comms
         slotted = seed % 2 == 1
         self.theirs, self.ours = (self._state(seed, slotted) for _ in range(2))
@@ -184,11 +208,27 @@ class Pair:
                 with self._patches.installed():
                     self._backlog.work_off(self._looks.randint(1, 3))
             return found, None if isinstance(theirs, Exception) else theirs
+        # A look has ours go through what it has noted, so that is looked at in any case.
+        looks = self._glances.randrange(LOOKS_ONE_IN) == 0 or self._backlog.has_noted()
         for name in LOGS:
             found = found or self._new_entries(name)
-        found = found or difference(dump(self.theirs), dump(self.ours))
+        if self.every or looks:
+            found = found or self.compare_state()
         assert not self._backlog.has_noted()
         return found, None if isinstance(theirs, Exception) else theirs
+
+    def finish(self) -> str | None:
+        """Say what differs in the end."""
+        found = None
+        # First, as they have ours go through what it has noted
+        for name in LOGS:
+            found = found or self._new_entries(name)
+        return found or self.compare_state()
+
+    def compare_state(self) -> str | None:
+        """Say what differs in the state."""
+        self.looks += 1
+        return difference(dump(self.theirs), dump(self.ours))
 
     def _whole_task(self, event: Event) -> tuple[Any, Any]:
         """Have both handle a task that ended before it was heard of, ours in one step if it can."""
@@ -308,26 +348,46 @@ class Differential:
         TaskState.__hash__ = _hash_of_key  # type: ignore[assignment,method-assign]
         self.counted: Counter[str] = Counter()
 
-    def run(self, seed: int, length: int) -> tuple[Batches, str | None]:
-        """Run a stream; return its events, and what differed after the last."""
-        pair = Pair(seed, self._patches, self._clock)
+    def run(self, seed: int, length: int, every: bool = True) -> tuple[Batches, str | None]:
+        """Run a stream; return its events, and what differed after the last.
+
+        State is compared after ``every`` step. Otherwise it is after some of them and the last, and
+        a stream that fails is run again with looks after every step: so the events are named after
+        which something differed first.
+        """
+        counted: Counter[str] = Counter()
+        batches, found = self._run(seed, length, every, counted)
+        self.counted.update(counted)
+        if found is None or every:
+            return batches, found
+        closely = self._run(seed, length, True, Counter())
+        # No look may change anything; if one did, what was seen without is what there is.
+        return closely if closely[1] else (batches, f"{found}; not so with looks after every step")
+
+    def _run(
+        self, seed: int, length: int, every: bool, counted: Counter[str]
+    ) -> tuple[Batches, str | None]:
+        pair = Pair(seed, self._patches, self._clock, every)
         stream = Stream(seed, wild=seed % 4 == 0)
         batches: Batches = []
         for _ in range(length):
             batches.append(stream.next(pair.theirs))
-            self.counted.update(event.kind.__name__ for event in batches[-1])
+            counted.update(event.kind.__name__ for event in batches[-1])
             found, instructions = pair.apply(batches[-1])
             if found:
                 return batches, found
             if instructions is None:
-                self.counted["ended by a refusal"] += 1
+                counted["ended by a refusal"] += 1
                 break
-            self.counted.update(f"told {type(each).__name__}" for each in instructions)
+            counted.update(f"told {type(each).__name__}" for each in instructions)
             stream.told(instructions)
-        self.counted["transitions"] += pair.theirs.transition_counter
-        self.counted["lived through"] += pair.lived_through
-        self.counted["noted"] += pair.noted
-        return batches, None
+        found = pair.finish()
+        counted["steps"] += len(batches)
+        counted["looks"] += pair.looks
+        counted["transitions"] += pair.theirs.transition_counter
+        counted["lived through"] += pair.lived_through
+        counted["noted"] += pair.noted
+        return batches, found
 
     def replay(self, seed: int, batches: Batches) -> str | None:
         """Run events that were made before; return what differs."""
@@ -336,7 +396,7 @@ class Differential:
             found, instructions = pair.apply(batch)
             if found or instructions is None:
                 return found
-        return None
+        return pair.finish()
 
     def shrink(self, seed: int, batches: Batches) -> Batches:
         """Leave out what is not needed for a difference."""
@@ -373,12 +433,21 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--length", type=int, default=60, help="steps of each at most")
     parser.add_argument("--seconds", type=float, help="stop after this long")
+    parser.add_argument(
+        "--every",
+        action="store_true",
+        help=f"compare all state after every step, not one in {LOOKS_ONE_IN} and the last",
+    )
     parser.add_argument("--break", dest="broken", help="a step of ours that goes wrong")
     options = parser.parse_args(arguments)
     logging.disable()
     if options.broken:
         _break(options.broken)
     runs = Differential()
+    # Between streams, so that nothing in one of them hangs on when that is.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
     failed: list[int] = []
     began_s = time.perf_counter()
     for seed in itertools.count(options.first):
@@ -386,7 +455,8 @@ def main(arguments: list[str]) -> int:
             break
         if options.seconds and time.perf_counter() - began_s > options.seconds:
             break
-        batches, found = runs.run(seed, options.length)
+        gc.collect()
+        batches, found = runs.run(seed, options.length, options.every)
         runs.counted["seeds"] += 1
         if found:
             failed.append(seed)

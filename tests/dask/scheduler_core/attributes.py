@@ -257,8 +257,9 @@ def stealing_of(upstream: Any) -> dict[str, Any]:
     here = state.workers
 
     def moved(by_worker: Any) -> dict[str, Any]:
-        found = {ws.address: count for ws, count in by_worker.items() if count}
-        return {address: count for address, count in found.items() if address in here}
+        # What is counted of one that has left is not the one's that came back to its address.
+        known = ((ws, count) for ws, count in by_worker.items() if here.get(ws.address) is ws)
+        return {ws.address: count for ws, count in known if count}
 
     return {
         "stealable": [

@@ -42,6 +42,9 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PYTHONNOUSERSITE := 1
 
+# For maturin: a free-threaded Python takes no wheel of the others, and is named
+free_threaded = $(shell $(1) -c 'import sysconfig; print("--interpreter $(1)" * bool(sysconfig.get_config_var("Py_GIL_DISABLED")))')
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -307,7 +310,7 @@ $(NEWEST_VENV)/.requirements: requirements/newest.txt requirements/common.txt re
 # The wheel that users would get, of the extension that is built already
 $(NEWEST_VENV)/.installed: $(VENV)/.built $(PYTHON_SOURCES) $(NEWEST_VENV)/.requirements
 	rm -rf $(NEWEST_VENV)/wheel
-	$(BIN)/maturin build --quiet --release --compatibility linux --out $(NEWEST_VENV)/wheel
+	$(BIN)/maturin build --quiet --release --compatibility linux --out $(NEWEST_VENV)/wheel $(call free_threaded,$(NEWEST_VENV)/bin/python)
 	$(NEWEST_VENV)/bin/python $(PIP_INSTALL) --no-deps --force-reinstall $(NEWEST_VENV)/wheel/*.whl
 	@touch $@
 

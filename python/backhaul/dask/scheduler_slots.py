@@ -22,9 +22,9 @@ from distributed import Scheduler
 from backhaul._native import ResourcePlaces
 from backhaul.dask.asked import BESIDE_TASKS, Asked, AskedTasks, Wanted
 from backhaul.dask.config import resource_limits
-from backhaul.dask.declared import Declared, checked, totals
 from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.private import TaskState, WorkerState
+from backhaul.dask.reported import reported_by, warn_of
 from backhaul.dask.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
 from backhaul.dask.resource_patches import (
     ACQUIRE_RESOURCES,
@@ -37,7 +37,6 @@ from backhaul.dask.resource_patches import (
     RELEASE_RESOURCES,
     REMOVE_RESOURCES,
     SET_RESOURCES_HANDLER,
-    STARTUP_INFORMATION,
     STEAL_RATIO,
 )
 from backhaul.dask.turns import Turns
@@ -414,9 +413,12 @@ class SchedulerSlots:
         while heads:
             _, number, place = heapq.heappop(heads)
             signature, restrictions = place
-            if not any(restrictions) and not self._has_room(signature):
-                continue
             ts = self.waiting[place].peek()
+            if any(restrictions):
+                if not self._may_go(ts, signature):
+                    continue
+            elif not self._has_room(signature):
+                continue
             self.scheduler.transitions(
                 {ts.key: "processing"}, stimulus_id=f"resources-free-{ts.key}"
             )
@@ -437,6 +439,24 @@ class SchedulerSlots:
         del self.waiting[place]
         if not any(place[1]):
             self._turns.left(place[0])
+
+    def _may_go(self, ts: TaskState, signature: int) -> bool:
+        """Tell whether a task bound to some workers may find room; cheaper than to look for it."""
+        if ts.loose_restrictions or not self._keeps:
+            return True
+        if not ts.worker_restrictions and not ts.host_restrictions:
+            return True
+        scheduler = self.scheduler
+        addresses = list(ts.worker_restrictions or ())
+        for host in ts.host_restrictions or ():
+            info = scheduler.host_info.get(scheduler.coerce_hostname(host), {})
+            addresses += info.get("addresses", ())
+        states = (scheduler.workers.get(address) for address in addresses)
+        return any(
+            ws in scheduler.running and self.places.has_room(signature, self._number(ws))
+            for ws in states
+            if ws is not None
+        )
 
     def _has_room(self, signature: int) -> bool:
         ws = self._least_loaded(signature)
@@ -528,18 +548,6 @@ class SchedulerSlots:
         if self.waiting:
             self._drain_soon()
 
-    def described(self, ws: WorkerState) -> Declared | None:
-        """Say what a worker has, as `ResourcePlaces.set_worker` takes it; None if nothing."""
-        declared = _declared_by(ws)
-        if not declared:
-            return None
-        try:
-            ResourcePlaces().set_worker(0, declared)
-        except (ArithmeticError, TypeError, ValueError) as error:
-            _warn_of(ws, error)
-            return {}
-        return declared
-
     def _meet_workers(self) -> None:
         for ws in self.scheduler.workers.values():
             if ws not in self._numbers:
@@ -561,25 +569,8 @@ class SchedulerSlots:
             **{name: float(self.beside_max) for name in BESIDE_TASKS},
         }
         try:
-            self.places.set_worker(number, {**declared, **_declared_by(ws)})
+            self.places.set_worker(number, {**declared, **reported_by(ws)})
         except (ArithmeticError, TypeError, ValueError) as error:
-            _warn_of(ws, error)
+            warn_of(ws, error)
             self.places.set_worker(number, declared)
         return number
-
-
-def _warn_of(ws: WorkerState, error: Exception) -> None:
-    logger.warning("What worker %s says that it has makes no sense: %s", ws.address, error)
-
-
-def _declared_by(ws: WorkerState) -> Declared:
-    """Say what a worker has: amounts, as Dask knows them, and ids where it has told us of some."""
-    # An amount rather than so many units: a worker that is not ours lends it so.
-    declared: Declared = {name: float(total) for name, total in ws.resources.items()}
-    reported = checked(ws.extra.get(STARTUP_INFORMATION.item))
-    counted = totals(reported)
-    for name, value in reported.items():
-        # It may have been given more since.
-        if isinstance(value, list) and counted[name] == ws.resources.get(name):
-            declared[name] = value
-    return declared

@@ -64,7 +64,7 @@ impl SchedulerCore {
     }
 
     /// The host that a restriction names, or the host of the worker of that name
-    fn host_of(&self, name: &str) -> Option<NameId> {
+    pub(super) fn host_of(&self, name: &str) -> Option<NameId> {
         match self.workers.by_name.get(name) {
             Some(&worker) => Some(self.workers[worker].host),
             None => self.names.find(name),

@@ -286,7 +286,7 @@ impl SchedulerCore {
     /// Whether tasks wait here for room
     ///
     /// With a timeout for tasks that no worker can run they would fail while they do.
-    fn keeps(&self) -> bool {
+    pub(super) fn keeps(&self) -> bool {
         self.config.no_workers_timeout_s.is_none()
     }
 

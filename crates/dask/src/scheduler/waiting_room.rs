@@ -87,14 +87,19 @@ impl SchedulerCore {
             let Some(key) = room.lines.key(number) else {
                 continue;
             };
-            let (request, is_restricted) = (key.request, key.is_restricted());
-            if !is_restricted {
+            let request = key.request;
+            if key.is_restricted() {
+                if !self.may_go(number) {
+                    continue;
+                }
+            } else {
                 let least = room.least_loaded(request, &self.running);
                 if !least.is_some_and(|worker| room.has_room(request, worker)) {
                     continue;
                 }
             }
-            let Some((task, serial, _)) = room.lines.first(number) else {
+            let first = self.room.as_deref_mut();
+            let Some((task, serial, _)) = first.and_then(|room| room.lines.first(number)) else {
                 continue;
             };
             let name = shown(&self.tasks[task].key);
@@ -105,6 +110,34 @@ impl SchedulerCore {
             }
         }
         Ok(())
+    }
+
+    /// Whether the first of a line that is restricted may find room: cheaper than to look for it
+    fn may_go(&mut self, number: u64) -> bool {
+        let room = self.room.as_deref_mut();
+        let Some((task, ..)) = room.and_then(|room| room.lines.first(number)) else {
+            return false;
+        };
+        let (Some(room), Some(one)) = (self.room.as_deref(), self.tasks.find(task)) else {
+            return false;
+        };
+        let Some(asks) = one.requirements.as_deref().filter(|asks| !asks.loose) else {
+            return true;
+        };
+        let Some(request) = asks.request.filter(|_| self.keeps()) else {
+            return true;
+        };
+        let has_room = |worker| self.running.contains(worker) && room.has_room(request, worker);
+        let mut named = asks.workers.iter().flatten().peekable();
+        let mut hosts = asks.hosts.iter().flatten().peekable();
+        if named.peek().is_none() && hosts.peek().is_none() {
+            return true;
+        }
+        named.any(|address| self.workers.by_address(address).is_some_and(has_room))
+            || hosts.any(|host| {
+                let workers = self.host_of(host).and_then(|host| self.hosts.get(&host));
+                workers.is_some_and(|workers| workers.iter().any(has_room))
+            })
     }
 
     fn waits(&self, task: TaskId, serial: u32) -> bool {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from backhaul.dask.reported import described
 from backhaul.dask.scheduler_slots import SchedulerSlots, slots_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Room:
 
     def describe(self, ws: Any) -> None:
         """Tell the core what a worker has, before that joins."""
-        declared = None if self.slots is None else self.slots.described(ws)
+        declared = None if self.slots is None else described(ws)
         if declared is not None:
             self._live.core.declare_worker(ws.address, declared)
 

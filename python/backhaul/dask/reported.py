@@ -1,0 +1,48 @@
+"""What workers have of resources, as their scheduler knows it."""
+
+from __future__ import annotations
+
+import logging
+
+from backhaul._native import ResourcePlaces
+from backhaul.dask.declared import Declared, checked, totals
+from backhaul.dask.private import WorkerState
+from backhaul.dask.resource_patches import STARTUP_INFORMATION
+
+__all__ = ["described", "reported_by", "warn_of"]
+
+logger = logging.getLogger(__name__)
+
+
+def reported_by(ws: WorkerState) -> Declared:
+    """Say what a worker has: amounts, as Dask knows them, and ids where it has told us of some."""
+    # An amount rather than so many units: a worker that is not ours lends it so.
+    declared: Declared = {name: float(total) for name, total in ws.resources.items()}
+    reported = checked(ws.extra.get(STARTUP_INFORMATION.item))
+    counted = totals(reported)
+    for name, value in reported.items():
+        # It may have been given more since.
+        if isinstance(value, list) and counted[name] == ws.resources.get(name):
+            declared[name] = value
+    return declared
+
+
+def described(ws: WorkerState) -> Declared | None:
+    """Say what a worker has, as `ResourcePlaces.set_worker` takes it; None if nothing.
+
+    What makes no sense is said in the log, and is as good as nothing.
+    """
+    declared = reported_by(ws)
+    if not declared:
+        return None
+    try:
+        ResourcePlaces().set_worker(0, declared)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        warn_of(ws, error)
+        return {}
+    return declared
+
+
+def warn_of(ws: WorkerState, error: Exception) -> None:
+    """Say that what a worker has makes no sense."""
+    logger.warning("What worker %s says that it has makes no sense: %s", ws.address, error)

@@ -115,6 +115,72 @@ fn a_graph_runs_to_its_end_and_leaves_nothing() {
     assert!(core.worker_views().iter().all(|worker| worker.nbytes == 0));
 }
 
+/// How long what is counted computes, added up from the first to the last, and is fetched
+fn added_up_s(core: &SchedulerCore, counts: &[(Arc<str>, i64)], network_bytes: u64) -> f64 {
+    let prefixes = core.prefix_views();
+    let mut compute_s = 0.0;
+    for (name, count) in counts {
+        let prefix = prefixes.iter().find(|prefix| prefix.common.name == *name);
+        let average_s = prefix.expect("it is shown").duration_average;
+        let duration_s = if average_s < 0.0 { 0.5 } else { average_s };
+        compute_s += duration_s * *count as f64;
+    }
+    compute_s + network_bytes as f64 / core.cluster_view().bandwidth
+}
+
+#[test]
+fn occupancies_are_what_adding_up_gives_to_the_bit() {
+    // 60 prefixes, three of whose tasks feed a fourth, on two workers: in a debug build the core
+    // checks each comparison with the total besides.
+    let mut core = core();
+    let mut graph = Graph {
+        client: Arc::from("client"),
+        ..Graph::default()
+    };
+    for number in 0..240_u32 {
+        let prefix = Arc::<str>::from(format!("prefix-{}", number / 4));
+        let is_last = number % 4 == 3;
+        graph
+            .keys
+            .push(Key::from(format!("{prefix}-{number}").into_bytes()));
+        graph.tasks.push(GraphTask {
+            key: number,
+            group: Arc::clone(&prefix),
+            prefix,
+            spec: Spec::from(&b"spec"[..]),
+            dependencies: (number - number % 4..number).filter(|_| is_last).collect(),
+            order: f64::from(number),
+            user_priority: None,
+            requirements: None,
+            data_producer: false,
+        });
+        if is_last {
+            graph.wanted.push(number);
+        }
+    }
+    core.handle_graph(&graph, &stimulus(), 2.0)
+        .expect("plain tasks");
+    let (mut tasks, _) = sent(&mut core);
+    let mut ended = 0;
+    while !tasks.is_empty() {
+        let (address, task) = tasks.remove(ended * 7 % tasks.len());
+        let mut finished = finished(&address, &task);
+        finished.actions[0].2 = 1.0 + 0.013_7 * (1 + ended % 29) as f64;
+        core.handle_task_finished(&finished, &stimulus(), 3.0)
+            .expect("it was sent there");
+        tasks.extend(sent(&mut core).0);
+        ended += 1;
+        for worker in core.worker_views() {
+            let expected_s = added_up_s(&core, &worker.task_prefix_count, worker.network_occ);
+            assert_eq!(worker.occupancy.to_bits(), expected_s.to_bits());
+        }
+        let all = core.cluster_view();
+        let expected_s = added_up_s(&core, &all.task_prefix_count, all.network_occ);
+        assert_eq!(all.total_occupancy.to_bits(), expected_s.to_bits());
+    }
+    assert_eq!(ended, 240);
+}
+
 #[test]
 fn a_core_of_what_outlives_tasks_shows_the_same() {
     let mut core = core();

@@ -95,6 +95,7 @@ impl SchedulerCore {
     pub fn new(config: Config) -> Self {
         let mut names = Names::default();
         let compute = names.intern("compute");
+        let groups = Groups::new(config.unknown_duration_s);
         let mut core = Self {
             known_durations_s: config.known_durations_s.iter().cloned().collect(),
             bandwidth_bytes_per_s: config.bandwidth_bytes_per_s,
@@ -103,7 +104,7 @@ impl SchedulerCore {
             tasks: TaskTable::default(),
             keys: Map::default(),
             remembered: Map::default(),
-            groups: Groups::default(),
+            groups,
             names,
             compute,
             workers: Workers::default(),

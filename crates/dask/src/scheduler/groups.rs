@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::hashing::Map;
 use super::ids::{GroupId, NameId, PrefixId, WorkerId};
+use super::loads::Loads;
 use super::ordered_set::OrderedSet;
 use super::task::TaskState;
 
@@ -79,13 +80,12 @@ pub(super) struct Prefix {
     /// How often a task came into each state
     pub(super) state_counts: [u64; 8],
     /// Moving average of how long its tasks compute, in seconds; negative while it is unknown
+    /// ([`Groups::learn`] changes it)
     pub(super) duration_average_s: f64,
-    /// Longest that a task was seen executing, in seconds; negative if none was
+    /// Longest that a task was seen executing, in seconds; negative if none was; changed likewise
     pub(super) max_exec_time_s: f64,
     pub(super) suspicious: u64,
     pub(super) groups: OrderedSet<GroupId>,
-    /// Tasks that all workers are processing, long-running ones not counted; see `occupancy.rs`
-    pub(super) processing: i64,
 }
 
 /// Groups and prefixes by number and name
@@ -98,9 +98,20 @@ pub(super) struct Groups {
     pub(super) by_name: Map<Arc<str>, GroupId>,
     prefixes: Vec<Prefix>,
     pub(super) prefix_by_name: Map<Arc<str>, PrefixId>,
+    pub(super) loads: Loads,
+    /// How long tasks compute of which nothing is known, in seconds
+    unknown_duration_s: f64,
 }
 
 impl Groups {
+    /// None yet
+    pub(super) fn new(unknown_duration_s: f64) -> Self {
+        Self {
+            unknown_duration_s,
+            ..Self::default()
+        }
+    }
+
     /// The group of this name, which is made if there is none
     pub(super) fn find_or_add(
         &mut self,
@@ -154,15 +165,32 @@ impl Groups {
             max_exec_time_s: -1.0,
             suspicious: 0,
             groups: OrderedSet::new(),
-            processing: 0,
         })
     }
 
     pub(super) fn add_prefix(&mut self, prefix: Prefix) -> PrefixId {
         let id = PrefixId::at(self.prefixes.len());
         self.prefix_by_name.insert(Arc::clone(&prefix.name), id);
+        self.loads.add(self.duration_of(&prefix));
         self.prefixes.push(prefix);
         id
+    }
+
+    /// Changes what is known of how long tasks of a prefix take
+    pub(super) fn learn(&mut self, prefix: PrefixId, change: impl FnOnce(&mut Prefix)) {
+        change(&mut self[prefix]);
+        let duration_s = self.duration_of(&self[prefix]);
+        self.loads.set_duration(prefix, duration_s);
+    }
+
+    fn duration_of(&self, prefix: &Prefix) -> f64 {
+        if prefix.duration_average_s >= 0.0 {
+            prefix.duration_average_s
+        } else if prefix.max_exec_time_s > 0.0 {
+            2.0 * prefix.max_exec_time_s
+        } else {
+            self.unknown_duration_s
+        }
     }
 
     pub(super) fn prefix_of(&self, group: GroupId) -> PrefixId {
@@ -219,16 +247,17 @@ impl Groups {
             }
         }
         let prefix = group.prefix;
-        let prefix = &mut self[prefix];
-        prefix.tally.took(action, duration_us);
+        self[prefix].tally.took(action, duration_us);
         if computes {
             let duration_s = duration_us as f64 / 1e6;
-            let old_s = prefix.duration_average_s;
-            prefix.duration_average_s = if old_s < 0.0 {
-                duration_s
-            } else {
-                0.5 * duration_s + 0.5 * old_s
-            };
+            self.learn(prefix, |prefix| {
+                let old_s = prefix.duration_average_s;
+                prefix.duration_average_s = if old_s < 0.0 {
+                    duration_s
+                } else {
+                    0.5 * duration_s + 0.5 * old_s
+                };
+            });
         }
     }
 

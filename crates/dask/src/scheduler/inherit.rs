@@ -45,7 +45,7 @@ impl SchedulerCore {
         core.inherit_sets(cluster)?;
         for (name, count) in &cluster.task_prefix_count {
             let prefix = core.inherited_prefix(name)?;
-            core.groups[prefix].processing = *count;
+            core.groups.loads.set_processing(prefix, *count);
             core.processing_prefixes.insert(prefix);
         }
         for (client, _) in &cluster.clients {
@@ -79,7 +79,6 @@ impl SchedulerCore {
             max_exec_time_s: view.max_exec_time,
             suspicious: view.suspicious,
             groups: OrderedSet::new(),
-            processing: 0,
         });
     }
 

@@ -292,8 +292,8 @@ impl SchedulerCore {
         let mut with_slots: Vec<WorkerId> = self.slots.iter().collect();
         with_slots.sort_by_key(|&worker| self.workers[worker].slot_order);
         let prefixes = self.processing_prefixes.iter().map(|prefix| {
-            let prefix = &self.groups[prefix];
-            (Arc::clone(&prefix.name), prefix.processing)
+            let count = self.groups.loads.processing(prefix);
+            (Arc::clone(&self.groups[prefix].name), count)
         });
         ClusterLoad {
             idle: addresses(&mut self.idle.iter().copied()),

@@ -3,6 +3,7 @@
 //! Events in, messages out: no clock, no I/O, no interpreter. What it owns, in which order it looks
 //! at things, and what it leaves to its caller is in `docs/design/scheduler-core.md`.
 
+mod bounded_sum;
 mod client;
 mod compact;
 mod config;
@@ -16,6 +17,7 @@ mod ids;
 mod inherit;
 mod lines;
 mod live;
+mod loads;
 mod looks;
 mod messages;
 mod names;

@@ -6,36 +6,61 @@ use super::ids::{PrefixId, TaskId, WorkerId};
 impl SchedulerCore {
     /// How long a task of a prefix computes, in seconds, as far as is known
     pub(super) fn prefix_duration_s(&self, prefix: PrefixId) -> f64 {
-        let prefix = &self.groups[prefix];
-        if prefix.duration_average_s >= 0.0 {
-            prefix.duration_average_s
-        } else if prefix.max_exec_time_s > 0.0 {
-            2.0 * prefix.max_exec_time_s
-        } else {
-            self.config.unknown_duration_s
-        }
+        self.groups.loads.duration_s(prefix)
     }
 
     /// How long a worker is busy for, in seconds of one thread
     pub(super) fn occupancy_s(&self, worker: WorkerId) -> f64 {
         let worker = &self.workers[worker];
-        let counts = worker.prefix_counts.iter().copied();
-        self.sum_s(counts, worker.network_bytes)
+        let changes = self.groups.loads.changes();
+        let compute_s = match worker.added_up.get() {
+            Some((compute_s, then)) if then == changes => compute_s,
+            _ => {
+                let compute_s = self.compute_s(worker.prefix_counts.iter().copied());
+                worker.added_up.set(Some((compute_s, changes)));
+                compute_s
+            }
+        };
+        self.with_network_s(compute_s, worker.network_bytes)
     }
 
     /// How long all workers are busy for, in seconds of one thread
     pub(super) fn total_occupancy_s(&self) -> f64 {
         let prefixes = self.processing_prefixes.iter();
-        let counts = prefixes.map(|prefix| (prefix, self.groups[prefix].processing));
-        self.sum_s(counts, self.network_bytes)
+        let counts = prefixes.map(|prefix| (prefix, self.groups.loads.processing(prefix)));
+        self.with_network_s(self.compute_s(counts), self.network_bytes)
+    }
+
+    /// Whether something holds of [`SchedulerCore::total_occupancy_s`] that holds of all above some
+    /// number, or of all below it
+    ///
+    /// What lies below and above the total decides, if it holds of both or of neither: adding up
+    /// takes a step for each prefix.
+    pub(super) fn holds_of_total(&self, holds: impl Fn(f64) -> bool) -> bool {
+        let prefixes = self.processing_prefixes.len();
+        let bounds_s = (prefixes > ADDED_UP_MAX)
+            .then(|| self.groups.loads.bounds_s(prefixes))
+            .flatten();
+        if let Some([low_s, high_s]) = bounds_s {
+            let of_low = holds(self.with_network_s(low_s, self.network_bytes));
+            if of_low == holds(self.with_network_s(high_s, self.network_bytes)) {
+                debug_assert_eq!(of_low, holds(self.total_occupancy_s()));
+                return of_low;
+            }
+        }
+        holds(self.total_occupancy_s())
     }
 
     /// Adds up in the order in which prefixes came, as rounding depends on it
-    fn sum_s(&self, counts: impl Iterator<Item = (PrefixId, i64)>, network_bytes: u64) -> f64 {
+    fn compute_s(&self, counts: impl Iterator<Item = (PrefixId, i64)>) -> f64 {
         let mut compute_s = 0.0;
         for (prefix, count) in counts {
-            compute_s += self.prefix_duration_s(prefix) * count as f64;
+            compute_s += self.groups.loads.compute_s(prefix, count);
         }
+        compute_s
+    }
+
+    fn with_network_s(&self, compute_s: f64, network_bytes: u64) -> f64 {
         let occupancy_s: f64 = compute_s + network_bytes as f64 / self.bandwidth_bytes_per_s;
         occupancy_s.max(0.0)
     }
@@ -72,13 +97,23 @@ impl SchedulerCore {
     }
 
     fn count_prefix(&mut self, worker: WorkerId, prefix: PrefixId) {
-        let counts = &mut self.workers[worker].prefix_counts;
+        let one = &mut self.workers[worker];
+        one.added_up.set(None);
+        let counts = &mut one.prefix_counts;
         match counts.iter_mut().find(|(one, _)| *one == prefix) {
             Some((_, count)) => *count += 1,
             None => counts.push((prefix, 1)),
         }
-        self.groups[prefix].processing += 1;
-        self.processing_prefixes.insert(prefix);
+        let total = self.groups.loads.processing(prefix);
+        self.set_processing(prefix, total + 1);
+    }
+
+    fn set_processing(&mut self, prefix: PrefixId, total: i64) {
+        // One that has any is listed already.
+        if self.groups.loads.processing(prefix) == 0 {
+            self.processing_prefixes.insert(prefix);
+        }
+        self.groups.loads.set_processing(prefix, total);
     }
 
     /// Counts a task less, of one worker and of all; a prefix that comes to nothing loses its place
@@ -86,7 +121,9 @@ impl SchedulerCore {
     /// A worker that says twice that a task has left its thread has it counted twice, below zero if
     /// need be, as upstream does.
     fn uncount_prefix(&mut self, worker: WorkerId, prefix: PrefixId) {
-        let counts = &mut self.workers[worker].prefix_counts;
+        let one = &mut self.workers[worker];
+        one.added_up.set(None);
+        let counts = &mut one.prefix_counts;
         match counts.iter().position(|&(one, _)| one == prefix) {
             Some(place) if counts[place].1 == 1 => {
                 counts.remove(place);
@@ -94,12 +131,10 @@ impl SchedulerCore {
             Some(place) => counts[place].1 -= 1,
             None => counts.push((prefix, -1)),
         }
-        let total = &mut self.groups[prefix].processing;
-        *total -= 1;
-        if *total == 0 {
+        let total = self.groups.loads.processing(prefix) - 1;
+        self.set_processing(prefix, total);
+        if total == 0 {
             self.processing_prefixes.remove(prefix);
-        } else {
-            self.processing_prefixes.insert(prefix);
         }
     }
 
@@ -138,3 +173,6 @@ impl SchedulerCore {
         }
     }
 }
+
+/// Prefixes that are added up at once: that is as fast
+const ADDED_UP_MAX: usize = 4;

@@ -121,8 +121,9 @@ impl SchedulerCore {
         let tasks = tasks - self.tasks_beside(worker);
         let nthreads = self.workers[worker].nthreads;
         let (tasks_max, nthreads) = (i64::from(nthreads), f64::from(nthreads));
+        let total_nthreads = f64::from(self.total_nthreads);
         tasks < tasks_max
-            || busy_s < nthreads * (self.total_occupancy_s() / f64::from(self.total_nthreads)) / 2.0
+            || self.holds_of_total(|total_s| busy_s < nthreads * (total_s / total_nthreads) / 2.0)
     }
 
     fn is_saturated(&self, worker: WorkerId, busy_s: f64) -> bool {
@@ -132,8 +133,9 @@ impl SchedulerCore {
             return false;
         }
         let pending_s = busy_s * (tasks - nthreads) / (tasks * nthreads);
+        let total_nthreads = f64::from(self.total_nthreads);
         pending_s > 0.4
-            && pending_s > 1.9 * (self.total_occupancy_s() / f64::from(self.total_nthreads))
+            && self.holds_of_total(|total_s| pending_s > 1.9 * (total_s / total_nthreads))
     }
 
     /// Where a worker is among the idle ones, which are listed by address, or where it would be

@@ -398,8 +398,8 @@ impl SchedulerCore {
                 .collect(),
             task_prefix_count: prefixes
                 .map(|prefix| {
-                    let prefix = &self.groups[prefix];
-                    (Arc::clone(&prefix.name), prefix.processing)
+                    let count = self.groups.loads.processing(prefix);
+                    (Arc::clone(&self.groups[prefix].name), count)
                 })
                 .collect(),
             network_occ: self.network_bytes,

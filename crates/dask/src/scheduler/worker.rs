@@ -1,5 +1,6 @@
 //! What the scheduler knows of one worker, and the table of workers.
 
+use std::cell::Cell;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -59,6 +60,11 @@ pub(super) struct Worker {
     pub(super) actors: OrderedSet<TaskId>,
     /// Tasks it is processing by prefix, long-running ones not counted, in the order of first ones
     pub(super) prefix_counts: Vec<(PrefixId, i64)>,
+    /// How long they compute, in seconds, as it was added up last, with [`Loads::changes`] of then;
+    /// none if they have changed
+    ///
+    /// [`Loads::changes`]: super::loads::Loads::changes
+    pub(super) added_up: Cell<Option<(f64, u64)>>,
     /// Results that it has to fetch, and how many of its tasks need each
     pub(super) needs_what: Map<TaskId, u32>,
     /// Bytes of them
@@ -88,6 +94,7 @@ impl Worker {
             long_running: OrderedSet::new(),
             actors: OrderedSet::new(),
             prefix_counts: Vec::new(),
+            added_up: Cell::new(None),
             needs_what: Map::default(),
             network_bytes: 0,
             executing: Vec::new(),

@@ -232,12 +232,14 @@ impl SchedulerCore {
         let one = &self.tasks[task];
         if let Some(compute_s) = compute_s {
             let prefix = self.groups.prefix_of(one.group);
-            let average_s = &mut self.groups[prefix].duration_average_s;
-            *average_s = if *average_s < 0.0 {
-                compute_s
-            } else {
-                (*average_s + compute_s) / 2.0
-            };
+            self.groups.learn(prefix, |prefix| {
+                let average_s = &mut prefix.duration_average_s;
+                *average_s = if *average_s < 0.0 {
+                    compute_s
+                } else {
+                    (*average_s + compute_s) / 2.0
+                };
+            });
         }
         self.add_to_long_running(dask_worker, task);
         self.check_idle_saturated(dask_worker);

@@ -82,11 +82,12 @@ impl SchedulerCore {
                 continue;
             };
             let prefix = self.groups.prefix_of(self.tasks[task].group);
-            let prefix = &mut self.groups[prefix];
-            prefix.max_exec_time_s = prefix.max_exec_time_s.max(*executing_s);
-            if *executing_s > 2.0 * prefix.duration_average_s {
-                prefix.duration_average_s = -1.0;
-            }
+            self.groups.learn(prefix, |prefix| {
+                prefix.max_exec_time_s = prefix.max_exec_time_s.max(*executing_s);
+                if *executing_s > 2.0 * prefix.duration_average_s {
+                    prefix.duration_average_s = -1.0;
+                }
+            });
         }
         Ok(())
     }

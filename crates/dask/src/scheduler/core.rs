@@ -15,6 +15,7 @@ use super::names::Names;
 use super::ordered_set::OrderedSet;
 use super::queue::TaskQueue;
 use super::recent::{PastTransition, RecentTransitions};
+use super::recent_runs::RecentRuns;
 use super::room::Room;
 use super::slots::FreeSlots;
 use super::stealing::Stealing;
@@ -32,7 +33,6 @@ pub struct SchedulerCore {
     pub(super) config: Config,
     pub(super) known_durations_s: Map<Arc<str>, f64>,
     pub(super) tasks: TaskTable,
-    pub(super) keys: Map<Key, TaskId>,
     /// Forgotten tasks that entries of workers still refer to, which a task of the same key inherits
     pub(super) remembered: Map<Key, TaskId>,
     pub(super) groups: Groups,
@@ -69,6 +69,7 @@ pub struct SchedulerCore {
     /// Tasks sent to workers so far
     pub(super) tasks_sent: u64,
     pub(super) runs: u64,
+    pub(super) recent_runs: RecentRuns,
     pub(super) transition_count: u64,
     pub(super) now_s: f64,
     pub(super) stimulus: Arc<str>,
@@ -102,7 +103,6 @@ impl SchedulerCore {
             recent: RecentTransitions::new(config.recent_transitions_max),
             config,
             tasks: TaskTable::default(),
-            keys: Map::default(),
             remembered: Map::default(),
             groups,
             names,
@@ -128,6 +128,7 @@ impl SchedulerCore {
             last_graph_s: 0.0,
             tasks_sent: 0,
             runs: 0,
+            recent_runs: RecentRuns::default(),
             transition_count: 0,
             now_s: 0.0,
             stimulus: Arc::from(""),
@@ -180,10 +181,22 @@ impl SchedulerCore {
     }
 
     pub(super) fn task_of(&self, key: &[u8]) -> Result<TaskId, EventError> {
-        self.keys
-            .get(key)
-            .copied()
+        self.tasks
+            .by_key(key)
             .ok_or_else(|| EventError::UnknownTask { key: shown(key) })
+    }
+
+    /// The task of a key, of which a worker says that it ended this run
+    pub(super) fn task_of_run(&self, key: &[u8], run_id: u64) -> Option<TaskId> {
+        let is_it = |&task: &TaskId| {
+            self.tasks.find(task).is_some_and(|one| {
+                one.run_id.get() == Some(run_id)
+                    && one.state != TaskState::Forgotten
+                    && *one.key == *key
+            })
+        };
+        let recent = self.recent_runs.find(run_id).filter(is_it);
+        recent.or_else(|| self.tasks.by_key(key))
     }
 
     pub(super) fn lacks(&self, task: TaskId, what: &'static str) -> EventError {
@@ -223,7 +236,7 @@ impl SchedulerCore {
             None => self.tasks.add(Arc::clone(key), group, state),
         };
         self.groups.count_new(group, state);
-        self.keys.insert(Arc::clone(&self.tasks[task].key), task);
+        self.tasks.insert_key(task);
         task
     }
 
@@ -271,6 +284,21 @@ impl SchedulerCore {
             stimulus: Arc::clone(&self.stimulus),
         };
         self.send_to_address(address, message);
+    }
+
+    /// Has a worker drop a result
+    pub(super) fn send_free_key(&mut self, worker: WorkerId, task: TaskId) {
+        let address = Arc::clone(&self.workers[worker].address);
+        let key = Arc::clone(&self.tasks[task].key);
+        if !self.workers.is_current(worker) {
+            // Another may have come to its address.
+            return self.send_free_keys(&address, &key);
+        }
+        let message = WorkerMessage::FreeKeys {
+            keys: vec![key],
+            stimulus: Arc::clone(&self.stimulus),
+        };
+        self.messages.push(Message::ToWorker(address, message));
     }
 
     pub(super) fn send_to_client(&mut self, client: ClientId, message: ClientMessage) {

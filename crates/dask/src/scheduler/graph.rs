@@ -171,7 +171,7 @@ impl SchedulerCore {
             };
             *place = Some(at as u32);
         }
-        let known = graph.keys.iter().map(|key| self.keys.get(key).copied());
+        let known = graph.keys.iter().map(|key| self.tasks.by_key(key));
         Ok(Bound {
             known: known.collect(),
             place,
@@ -299,7 +299,7 @@ impl SchedulerCore {
 
     fn generation_of(&mut self, graph: &Graph) -> Result<f64, EventError> {
         if let Some(submitting) = &graph.submitting_task {
-            let Some(&task) = self.keys.get(submitting) else {
+            let Some(task) = self.tasks.by_key(submitting) else {
                 return Ok(self.generation as f64);
             };
             let priority = self.tasks[task].priority.get();

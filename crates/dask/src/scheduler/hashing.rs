@@ -16,6 +16,11 @@ impl QuickHasher {
     fn mix(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(26) ^ word).wrapping_mul(MULTIPLIER);
     }
+
+    /// 32 bits, each of which depends on all that was written
+    pub(super) fn finish_mixed(&self) -> u32 {
+        (self.finish().wrapping_mul(MULTIPLIER) >> 32) as u32
+    }
 }
 
 impl Hasher for QuickHasher {

@@ -77,13 +77,13 @@ pub struct ReplicatedTask {
 impl SchedulerCore {
     /// Whether there is a task of this key
     pub fn has_task(&self, key: &[u8]) -> bool {
-        self.keys.contains_key(key)
+        self.tasks.by_key(key).is_some()
     }
 
     /// Whether there is a task of this key that has not failed
     pub fn has_good_task(&self, key: &[u8]) -> bool {
-        let task = self.keys.get(key);
-        task.is_some_and(|&task| self.tasks[task].state != TaskState::Erred)
+        let task = self.tasks.by_key(key);
+        task.is_some_and(|task| self.tasks[task].state != TaskState::Erred)
     }
 
     /// Whether there is a group of this name
@@ -93,7 +93,7 @@ impl SchedulerCore {
 
     /// How many tasks there are
     pub fn task_count(&self) -> usize {
-        self.keys.len()
+        self.tasks.known_count()
     }
 
     /// Whether tasks are processing, or queued
@@ -202,7 +202,7 @@ impl SchedulerCore {
 
     /// Addresses of the workers that hold the result of a task; none if there is no such task
     pub fn holders_of(&self, key: &[u8]) -> Vec<Arc<str>> {
-        let Some(&task) = self.keys.get(key) else {
+        let Some(task) = self.tasks.by_key(key) else {
             return Vec::new();
         };
         let who_has = self.tasks[task].who_has.iter();
@@ -213,7 +213,7 @@ impl SchedulerCore {
 
     /// A task that this worker has been sent; None if it has not, or not any more
     pub fn running_task(&self, key: &[u8], address: &str, run_id: u64) -> Option<RunningTask> {
-        let &task = self.keys.get(key)?;
+        let task = self.tasks.by_key(key)?;
         let one = &self.tasks[task];
         let worker = one.processing_on?;
         if &*self.workers[worker].address != address || one.state != TaskState::Processing {

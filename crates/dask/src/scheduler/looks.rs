@@ -138,7 +138,7 @@ impl SchedulerCore {
     ///
     /// What is not here is in `task_view`.
     pub fn task_value(&self, key: &[u8], name: &str) -> Option<TaskValue> {
-        let one = &self.tasks[*self.keys.get(key)?];
+        let one = &self.tasks[self.tasks.by_key(key)?];
         let keys = |tasks: &OrderedSet<TaskId>| {
             let tasks = tasks.iter();
             TaskValue::Keys(
@@ -215,7 +215,7 @@ impl SchedulerCore {
     ///
     /// [`EventError::UnknownWorker`], [`EventError::UnknownClient`].
     pub fn is_in(&self, set: TaskSet<'_>, key: &[u8]) -> Result<bool, EventError> {
-        let Some(&task) = self.keys.get(key) else {
+        let Some(task) = self.tasks.by_key(key) else {
             return Ok(false);
         };
         Ok(match set {
@@ -260,7 +260,7 @@ impl SchedulerCore {
 
     /// The state of a task
     pub fn state_of(&self, key: &[u8]) -> Option<TaskState> {
-        let &task = self.keys.get(key)?;
+        let task = self.tasks.by_key(key)?;
         Some(self.tasks[task].state)
     }
 

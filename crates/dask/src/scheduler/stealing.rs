@@ -480,7 +480,7 @@ impl SchedulerCore {
         now_s: f64,
     ) -> Result<StealAnswered, EventError> {
         self.begin(stimulus, now_s);
-        let Some(&task) = self.keys.get(key) else {
+        let Some(task) = self.tasks.by_key(key) else {
             return Ok(StealAnswered::Unknown);
         };
         let stealing = self.stealing.as_ref();

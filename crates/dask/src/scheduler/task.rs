@@ -8,6 +8,7 @@ use backhaul_placement::resources::Signature;
 
 use super::compact::{NumberOrNone, PriorityOrNone};
 use super::ids::{ClientId, GroupId, NameId, TaskId, WorkerId};
+use super::key_table::KeyTable;
 use super::messages::TaskError;
 use super::ordered_set::OrderedSet;
 
@@ -291,6 +292,8 @@ impl Task {
 pub(super) struct TaskTable {
     tasks: Vec<Option<Task>>,
     free: Vec<TaskId>,
+    /// Those that are not forgotten
+    by_key: KeyTable,
     /// Serial of the next task
     next_serial: u32,
 }
@@ -331,6 +334,43 @@ impl TaskTable {
     pub(super) fn find(&self, id: TaskId) -> Option<&Task> {
         self.tasks.get(id.index())?.as_ref()
     }
+
+    /// The task of a key
+    pub(super) fn by_key(&self, key: &[u8]) -> Option<TaskId> {
+        self.by_key.find(key, |id| has_key(&self.tasks, id, key))
+    }
+
+    /// Has a task be found by its key
+    pub(super) fn insert_key(&mut self, id: TaskId) {
+        let (tasks, key) = (&self.tasks, &self.tasks[id.index()].as_ref());
+        if let Some(Task { key, .. }) = key {
+            self.by_key
+                .insert(key, id, |other| has_key(tasks, other, key));
+        }
+    }
+
+    /// Has no task be found by the key of this one
+    pub(super) fn remove_key(&mut self, id: TaskId) {
+        let (tasks, key) = (&self.tasks, &self.tasks[id.index()].as_ref());
+        if let Some(Task { key, .. }) = key {
+            self.by_key.remove(key, |other| has_key(tasks, other, key));
+        }
+    }
+
+    /// How many tasks are found by their keys
+    pub(super) fn known_count(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Those tasks, in no order
+    pub(super) fn known(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.by_key.iter()
+    }
+}
+
+fn has_key(tasks: &[Option<Task>], id: TaskId, key: &[u8]) -> bool {
+    let task = tasks[id.index()].as_ref();
+    task.is_some_and(|task| *task.key == *key)
 }
 
 impl Index<TaskId> for TaskTable {

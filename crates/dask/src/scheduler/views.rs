@@ -178,18 +178,14 @@ pub struct ClusterView {
 impl SchedulerCore {
     /// Keys of all tasks, in the order in which they came
     pub fn keys(&self) -> Vec<&Key> {
-        let mut keys: Vec<(u32, &Key)> = self
-            .keys
-            .iter()
-            .map(|(key, &task)| (self.tasks[task].serial, key))
-            .collect();
-        keys.sort_unstable_by_key(|&(serial, _)| serial);
-        keys.into_iter().map(|(_, key)| key).collect()
+        let mut tasks: Vec<&Task> = self.tasks.known().map(|task| &self.tasks[task]).collect();
+        tasks.sort_unstable_by_key(|task| task.serial);
+        tasks.into_iter().map(|task| &task.key).collect()
     }
 
     /// The task of a key, if it is known
     pub fn task_view(&self, key: &[u8]) -> Option<TaskView> {
-        let one = &self.tasks[self.keys.get(key).copied()?];
+        let one = &self.tasks[self.tasks.by_key(key)?];
         let failure = one.failure.as_deref().cloned().unwrap_or_default();
         let group = &self.groups[one.group];
         Some(TaskView {
@@ -223,7 +219,7 @@ impl SchedulerCore {
             exception_text: failure.exception_text,
             traceback_text: failure.traceback_text,
             forgotten_blame: failure.blame.as_ref().and_then(|blame| {
-                let current = self.keys.get(&blame.key) == Some(&blame.task)
+                let current = self.tasks.by_key(&blame.key) == Some(blame.task)
                     && self.tasks[blame.task].serial == blame.serial;
                 (!current).then_some(blame.serial)
             }),

@@ -52,6 +52,8 @@ pub(super) struct Worker {
     pub(super) nthreads: u32,
     pub(super) memory_limit: u64,
     pub(super) status: WorkerStatus,
+    /// Whether it is in the cluster still; [`Workers`] keeps it
+    is_current: bool,
     /// Bytes of the results that it holds
     pub(super) nbytes: i64,
     pub(super) has_what: OrderedSet<TaskId>,
@@ -88,6 +90,7 @@ impl Worker {
             nthreads: joins.nthreads,
             memory_limit: joins.memory_limit,
             status: joins.status,
+            is_current: false,
             nbytes: 0,
             has_what: OrderedSet::new(),
             processing: OrderedSet::new(),
@@ -131,6 +134,7 @@ impl Workers {
             .partition_point(|&one| self[one].address < worker.address);
         self.sorted.insert(place, id);
         self.workers.push(Some(Box::new(worker)));
+        self[id].is_current = true;
         self.rank_from(place);
         id
     }
@@ -142,6 +146,7 @@ impl Workers {
         let place = worker.rank as usize;
         self.by_address.remove(&address);
         self.by_name.remove(&name);
+        self[id].is_current = false;
         self.sorted.remove(place);
         self.rank_from(place);
     }
@@ -164,7 +169,13 @@ impl Workers {
     /// Whether a worker is in the cluster still
     pub(super) fn is_current(&self, id: WorkerId) -> bool {
         let worker = self.workers[id.index()].as_deref();
-        worker.is_some_and(|worker| self.by_address(&worker.address) == Some(id))
+        worker.is_some_and(|worker| worker.is_current)
+    }
+
+    /// The worker at an address, which is looked at first if it is this one
+    pub(super) fn find(&self, likely: Option<WorkerId>, address: &str) -> Option<WorkerId> {
+        let is_it = |&id: &WorkerId| self.is_current(id) && *self[id].address == *address;
+        likely.filter(is_it).or_else(|| self.by_address(address))
     }
 
     pub(super) fn sorted(&self) -> &[WorkerId] {

@@ -61,7 +61,7 @@ impl SchedulerCore {
     ) -> Result<(), EventError> {
         self.begin(stimulus, now_s);
         let client = self.clients.find_or_add(client);
-        let known = keys.iter().filter_map(|key| self.keys.get(key).copied());
+        let known = keys.iter().filter_map(|key| self.tasks.by_key(key));
         let tasks: Vec<TaskId> = known.collect();
         self.desire(&tasks, client)
     }
@@ -133,7 +133,7 @@ impl SchedulerCore {
         let mut cancelled = Vec::new();
         let mut clients = Vec::new();
         for key in keys {
-            let Some(&task) = self.keys.get(key) else {
+            let Some(task) = self.tasks.by_key(key) else {
                 continue;
             };
             let wants = self.clients_of(task);
@@ -219,7 +219,7 @@ impl SchedulerCore {
     /// [`EventError::Lacks`] for a failed task that has no failure.
     pub fn handle_report_key(&mut self, key: &Key, client: Option<&str>) -> Result<(), EventError> {
         let client = client.map(|client| self.clients.find_or_add(client));
-        if let Some(&task) = self.keys.get(key) {
+        if let Some(task) = self.tasks.by_key(key) {
             return self.report_on(task, client);
         }
         let message = ClientMessage::CancelledKeys {
@@ -295,7 +295,7 @@ impl SchedulerCore {
         keys: &[Key],
         client: ClientId,
     ) -> Result<(), EventError> {
-        let known = keys.iter().filter_map(|key| self.keys.get(key).copied());
+        let known = keys.iter().filter_map(|key| self.tasks.by_key(key));
         let tasks: Vec<TaskId> = known.collect();
         self.release_tasks(&tasks, client)
     }

@@ -38,7 +38,7 @@ impl SchedulerCore {
         };
         let mut redundant = Vec::new();
         for key in keys {
-            match self.keys.get(key).copied() {
+            match self.tasks.by_key(key) {
                 Some(task) if self.tasks[task].state == TaskState::Memory => {
                     self.add_replica(task, worker);
                 }
@@ -67,7 +67,7 @@ impl SchedulerCore {
         now_s: f64,
     ) -> Result<(), EventError> {
         self.begin(stimulus, now_s);
-        let (Some(&task), Some(worker)) = (self.keys.get(key), self.workers.by_address(address))
+        let (Some(task), Some(worker)) = (self.tasks.by_key(key), self.workers.by_address(address))
         else {
             return Ok(());
         };
@@ -97,9 +97,9 @@ impl SchedulerCore {
         self.worker_at(address)?;
         let (mut known, mut unknown) = (Vec::<TaskId>::new(), Vec::new());
         for key in keys {
-            match self.keys.get(key) {
-                Some(task) if known.contains(task) => {}
-                Some(&task) => known.push(task),
+            match self.tasks.by_key(key) {
+                Some(task) if known.contains(&task) => {}
+                Some(task) => known.push(task),
                 None => unknown.push(Arc::clone(key)),
             }
         }
@@ -205,7 +205,7 @@ impl SchedulerCore {
     }
 
     fn place(&mut self, placed: &PlacedResult) -> TaskId {
-        let known = self.keys.get(&placed.key).copied();
+        let known = self.tasks.by_key(&placed.key);
         let task = known.unwrap_or_else(|| {
             self.new_task(
                 &placed.key,

@@ -74,11 +74,13 @@ impl SchedulerCore {
         now_s: f64,
     ) -> Result<(), EventError> {
         self.begin(stimulus, now_s);
-        if self.workers.by_address(&finished.worker).is_none() {
+        let task = self.task_of_run(&finished.key, finished.run_id);
+        let given = task.and_then(|task| self.tasks[task].processing_on);
+        if self.workers.find(given, &finished.worker).is_none() {
             return Ok(());
         }
         let mut recs = Recommendations::default();
-        match self.keys.get(&finished.key).copied() {
+        match task {
             None => self.send_free_keys(&finished.worker, &finished.key),
             Some(task) => self.finish(task, finished, &mut recs)?,
         }
@@ -134,7 +136,7 @@ impl SchedulerCore {
     ) -> Result<(), EventError> {
         self.begin(stimulus, now_s);
         let mut recs = Recommendations::default();
-        if let Some(&task) = self.keys.get(&erred.key)
+        if let Some(task) = self.tasks.by_key(&erred.key)
             && self.tasks[task].state == TaskState::Processing
         {
             self.fail(task, erred, &mut recs)?;
@@ -184,7 +186,7 @@ impl SchedulerCore {
         now_s: f64,
     ) -> Result<(), EventError> {
         self.begin(stimulus, now_s);
-        let Some(&task) = self.keys.get(key) else {
+        let Some(task) = self.tasks.by_key(key) else {
             return Ok(());
         };
         if self.tasks[task].state != TaskState::Processing
@@ -214,7 +216,7 @@ impl SchedulerCore {
         if self.workers.by_address(worker).is_none() {
             return Ok(());
         }
-        let Some(&task) = self.keys.get(key) else {
+        let Some(task) = self.tasks.by_key(key) else {
             return Ok(());
         };
         let one = &self.tasks[task];

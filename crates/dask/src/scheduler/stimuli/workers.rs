@@ -75,10 +75,10 @@ impl SchedulerCore {
         self.mix_bandwidth(bandwidth_bytes_per_s);
         let known = executing
             .iter()
-            .filter(|(key, _)| self.keys.contains_key(key));
+            .filter(|(key, _)| self.tasks.by_key(key).is_some());
         self.workers[worker].executing = known.cloned().collect();
         for (key, executing_s) in executing {
-            let Some(&task) = self.keys.get(key) else {
+            let Some(task) = self.tasks.by_key(key) else {
                 continue;
             };
             let prefix = self.groups.prefix_of(self.tasks[task].group);

@@ -51,19 +51,16 @@ impl SchedulerCore {
             }
         }
         self.tasks[task].waiting_on = None;
-        let key = Arc::clone(&self.tasks[task].key);
         for worker in self.tasks[task].who_has.listed() {
-            let address = Arc::clone(&self.workers[worker].address);
-            self.send_free_keys(&address, &key);
+            self.send_free_key(worker, task);
         }
         self.remove_all_replicas(task);
     }
 
     fn remove_key(&mut self, task: TaskId) {
-        let key = Arc::clone(&self.tasks[task].key);
-        self.keys.remove(&key);
+        self.tasks.remove_key(task);
         if let Some(forgotten) = &mut self.forgotten {
-            forgotten.push(key);
+            forgotten.push(Arc::clone(&self.tasks[task].key));
         }
         self.remove_from_unrunnable(task);
         for client in self.clients_of(task) {

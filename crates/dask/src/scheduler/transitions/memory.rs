@@ -88,8 +88,7 @@ impl SchedulerCore {
         }
         let key = Arc::clone(&self.tasks[task].key);
         for worker in self.tasks[task].who_has.listed() {
-            let address = Arc::clone(&self.workers[worker].address);
-            self.send_free_keys(&address, &key);
+            self.send_free_key(worker, task);
         }
         self.remove_all_replicas(task);
         self.set_state(task, TaskState::Released);

@@ -65,6 +65,7 @@ impl SchedulerCore {
     ) -> Result<(), EventError> {
         let run_id = self.runs;
         self.runs += 1;
+        self.recent_runs.note(run_id, task);
         self.tasks[task].run_id = NumberOrNone::some(run_id);
         let one = &self.tasks[task];
         let Some(priority) = one.priority.get() else {
@@ -110,9 +111,7 @@ impl SchedulerCore {
         recs: &mut Recommendations,
     ) -> Result<(), EventError> {
         if let Some(worker) = self.end_processing(task)? {
-            let address = Arc::clone(&self.workers[worker].address);
-            let key = Arc::clone(&self.tasks[task].key);
-            self.send_free_keys(&address, &key);
+            self.send_free_key(worker, task);
         }
         self.propagate_released(task, recs);
         Ok(())
@@ -128,7 +127,7 @@ impl SchedulerCore {
         let Cause::Finished(finished) = cause else {
             return Err(self.impossible(task, TaskState::Processing, TaskState::Memory));
         };
-        let Some(worker) = self.workers.by_address(&finished.worker) else {
+        let Some(worker) = self.workers.find(one.processing_on, &finished.worker) else {
             recs.set(task, TaskState::Released);
             return Ok(());
         };

@@ -323,9 +323,7 @@ impl SchedulerCore {
     }
 
     pub(super) fn first_queued(&mut self) -> Option<TaskId> {
-        let tasks = &self.tasks;
-        self.queue
-            .first(|task| tasks.find(task).map(|one| one.serial))
+        self.queue.first(&self.tasks)
     }
 
     /// Begins to note which tasks are forgotten, or stops

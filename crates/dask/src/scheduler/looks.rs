@@ -219,7 +219,7 @@ impl SchedulerCore {
             return Ok(false);
         };
         Ok(match set {
-            TaskSet::Queued => self.queue.contains(task),
+            TaskSet::Queued => self.tasks[task].queue_place.is_some(),
             _ => self.task_set(set)?.contains(task),
         })
     }

@@ -5,17 +5,17 @@
 //! where priorities are equal.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
+use std::num::NonZeroU32;
 
 use super::compact::PriorityOrNone;
-use super::ids::TaskId;
-use super::ordered_set::OrderedSet;
-use super::task::Priority;
+use super::ids::{Id, TaskId};
+use super::task::{Priority, TaskTable};
 
 /// A set of tasks that gives the one of least priority; one without any comes before all others
 #[derive(Debug, Default)]
 pub(super) struct TaskQueue {
-    tasks: OrderedSet<TaskId>,
+    places: Places,
     heap: BinaryHeap<Reverse<Entry>>,
     added: u64,
 }
@@ -42,27 +42,30 @@ impl Entry {
 }
 
 impl TaskQueue {
-    pub(super) fn add(&mut self, task: TaskId, serial: u32, priority: PriorityOrNone) {
-        if self.tasks.insert(task) {
+    pub(super) fn add(&mut self, tasks: &mut TaskTable, task: TaskId) {
+        if self.places.add(tasks, task) {
+            let one = &tasks[task];
             let order = self.added;
             self.added += 1;
-            self.heap
-                .push(Reverse(Entry::new(priority, order, task, serial)));
+            let entry = Entry::new(one.priority, order, task, one.serial);
+            self.heap.push(Reverse(entry));
         }
     }
 
-    pub(super) fn remove(&mut self, task: TaskId) {
-        self.tasks.remove(task);
-        if self.tasks.is_empty() {
+    pub(super) fn remove(&mut self, tasks: &mut TaskTable, task: TaskId) {
+        self.places.remove(tasks, task);
+        if self.places.len == 0 {
             // With its memory, which was that of all that were ever queued.
+            self.places = Places::default();
             self.heap = BinaryHeap::new();
         }
     }
 
-    /// The task of least priority, given which one has a number now
-    pub(super) fn first(&mut self, serial_of: impl Fn(TaskId) -> Option<u32>) -> Option<TaskId> {
+    /// The task of least priority
+    pub(super) fn first(&mut self, tasks: &TaskTable) -> Option<TaskId> {
         while let Some(Reverse(entry)) = self.heap.peek() {
-            if self.tasks.contains(entry.task) && serial_of(entry.task) == Some(entry.serial) {
+            let one = tasks.find(entry.task);
+            if one.is_some_and(|one| one.queue_place.is_some() && one.serial == entry.serial) {
                 return Some(entry.task);
             }
             self.heap.pop();
@@ -71,15 +74,11 @@ impl TaskQueue {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.tasks.len()
-    }
-
-    pub(super) fn contains(&self, task: TaskId) -> bool {
-        self.tasks.contains(task)
+        self.places.len
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.tasks.is_empty()
+        self.places.len == 0
     }
 
     /// Entries of the heap, the first to go first, those included that were left behind: the
@@ -109,9 +108,73 @@ impl TaskQueue {
 
     /// The tasks in the order in which they were queued
     pub(super) fn iter(&self) -> impl Iterator<Item = TaskId> + '_ {
-        self.tasks.iter()
+        let tasks = self.places.tasks.iter().copied();
+        tasks.filter(|&task| task != TaskId::HOLE)
     }
 }
+
+/// The tasks in the order in which they were queued, each of which knows its place: looking for one
+/// of 10⁶ tasks in an index would wait for memory
+#[derive(Debug, Default)]
+struct Places {
+    tasks: VecDeque<TaskId>,
+    /// How many there are, holes aside
+    len: usize,
+    /// The place of the first in `tasks`
+    first: u32,
+}
+
+impl Places {
+    /// Adds a task at the end, returning whether it was missing
+    fn add(&mut self, tasks: &mut TaskTable, task: TaskId) -> bool {
+        if tasks[task].queue_place.is_some() {
+            return false;
+        }
+        let length = self.tasks.len();
+        if length > PACKED_MIN && length > 2 * self.len || self.place(length).is_none() {
+            self.pack(tasks);
+        }
+        tasks[task].queue_place = self.place(self.tasks.len());
+        self.tasks.push_back(task);
+        self.len += 1;
+        true
+    }
+
+    fn remove(&mut self, tasks: &mut TaskTable, task: TaskId) {
+        let Some(place) = tasks[task].queue_place.take() else {
+            return;
+        };
+        self.tasks[(place.get() - 1 - self.first) as usize] = TaskId::HOLE;
+        self.len -= 1;
+        while self.tasks.front() == Some(&TaskId::HOLE) {
+            self.tasks.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// The place that is so far from the first, if there is a number for it
+    fn place(&self, distance: usize) -> Option<NonZeroU32> {
+        let distance = u32::try_from(distance).ok()?;
+        NonZeroU32::MIN.checked_add(self.first.checked_add(distance)?)
+    }
+
+    /// Closes the holes, and begins to count anew
+    fn pack(&mut self, tasks: &mut TaskTable) {
+        // One that was forgotten meanwhile is not there to be told.
+        self.tasks.retain(|&task| {
+            tasks
+                .find(task)
+                .is_some_and(|one| one.queue_place.is_some())
+        });
+        self.first = 0;
+        for (place, &task) in (1..).zip(&self.tasks) {
+            tasks[task].queue_place = NonZeroU32::new(place);
+        }
+    }
+}
+
+/// Places that are packed if most of them are holes
+const PACKED_MIN: usize = 64;
 
 impl Ord for Entry {
     fn cmp(&self, other: &Self) -> Ordering {
@@ -136,3 +199,87 @@ impl PartialEq for Entry {
 }
 
 impl Eq for Entry {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::scheduler::TaskState;
+    use crate::scheduler::ids::GroupId;
+
+    /// Upstream's `HeapSet`, with a list for the heap
+    #[derive(Default)]
+    struct Naive {
+        tasks: Vec<TaskId>,
+        heap: Vec<(u32, u64, TaskId)>,
+        added: u64,
+    }
+
+    impl Naive {
+        fn add(&mut self, task: TaskId, priority: u32) {
+            if !self.tasks.contains(&task) {
+                self.tasks.push(task);
+                self.heap.push((priority, self.added, task));
+                self.heap.sort_unstable();
+                self.added += 1;
+            }
+        }
+
+        fn remove(&mut self, task: TaskId) {
+            self.tasks.retain(|&one| one != task);
+            if self.tasks.is_empty() {
+                self.heap.clear();
+            }
+        }
+
+        fn first(&mut self) -> Option<TaskId> {
+            let is_left = |&(_, _, task): &(u32, u64, TaskId)| self.tasks.contains(&task);
+            let place = self.heap.iter().position(is_left);
+            self.heap.drain(..place.unwrap_or(self.heap.len()));
+            self.heap.first().map(|&(_, _, task)| task)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_queue_is_a_heap_set(
+            steps in prop::collection::vec((0_usize..150, 0_u8..8), 0..2000)
+        ) {
+            let mut tasks = TaskTable::default();
+            for number in 0..150_u8 {
+                let (key, group) = (Arc::from(&[number][..]), GroupId::at(0));
+                let task = tasks.add(key, group, TaskState::Queued);
+                let priority = Priority([0.0, 0.0, f64::from(number % 7)]);
+                tasks[task].priority = PriorityOrNone::some(priority);
+            }
+            let (mut queue, mut naive) = (TaskQueue::default(), Naive::default());
+            for (number, step) in steps {
+                let task = TaskId::at(number);
+                match step {
+                    0..=3 => {
+                        queue.add(&mut tasks, task);
+                        naive.add(task, number as u32 % 7);
+                    }
+                    4..=5 => {
+                        queue.remove(&mut tasks, task);
+                        naive.remove(task);
+                    }
+                    _ => {
+                        let first = queue.first(&tasks);
+                        prop_assert_eq!(first, naive.first());
+                        if let Some(first) = first {
+                            queue.remove(&mut tasks, first);
+                            naive.remove(first);
+                        }
+                    }
+                }
+                prop_assert_eq!(queue.len(), naive.tasks.len());
+                prop_assert_eq!(tasks[task].queue_place.is_some(), naive.tasks.contains(&task));
+            }
+            prop_assert_eq!(queue.iter().collect::<Vec<_>>(), naive.tasks);
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! What the scheduler knows of one task, and the table of tasks.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -130,6 +131,8 @@ pub(super) struct Task {
     pub(super) failure: Option<Box<Failure>>,
     pub(super) group: GroupId,
     pub(super) processing_on: Option<WorkerId>,
+    /// One more than its place in the queue, if it is there; see `queue.rs`
+    pub(super) queue_place: Option<NonZeroU32>,
     pub(super) type_name: Option<NameId>,
     /// Place among all tasks that there ever were, which tells it from others of its number or key;
     /// after 2³² tasks they begin anew, and only the order of lists suffers
@@ -237,6 +240,7 @@ impl Task {
             failure: None,
             group,
             processing_on: None,
+            queue_place: None,
             type_name: None,
             serial,
             references: 0,

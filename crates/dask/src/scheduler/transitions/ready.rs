@@ -8,7 +8,7 @@ use super::Cause;
 
 impl SchedulerCore {
     pub(super) fn queued_to_released(&mut self, task: TaskId, recs: &mut Recommendations) {
-        self.queue.remove(task);
+        self.queue.remove(&mut self.tasks, task);
         self.propagate_released(task, recs);
     }
 
@@ -18,7 +18,7 @@ impl SchedulerCore {
         recs: &mut Recommendations,
     ) -> Result<(), EventError> {
         if let Some(worker) = self.decide_for_queued() {
-            self.queue.remove(task);
+            self.queue.remove(&mut self.tasks, task);
             self.add_to_processing(task, worker, recs)?;
         }
         Ok(())
@@ -30,7 +30,7 @@ impl SchedulerCore {
         cause: Cause<'_>,
         recs: &mut Recommendations,
     ) -> Result<(), EventError> {
-        self.queue.remove(task);
+        self.queue.remove(&mut self.tasks, task);
         self.propagate_erred(task, cause, recs)
     }
 

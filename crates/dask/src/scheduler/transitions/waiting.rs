@@ -43,8 +43,7 @@ impl SchedulerCore {
 
     pub(super) fn waiting_to_queued(&mut self, task: TaskId) {
         self.set_state(task, TaskState::Queued);
-        let one = &self.tasks[task];
-        self.queue.add(task, one.serial, one.priority);
+        self.queue.add(&mut self.tasks, task);
     }
 
     pub(super) fn waiting_to_released(&mut self, task: TaskId, recs: &mut Recommendations) {

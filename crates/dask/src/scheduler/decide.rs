@@ -196,8 +196,10 @@ impl SchedulerCore {
             return Some(first);
         };
         let mut all_bytes = 0;
+        let dependencies = &self.tasks[task].dependencies;
         let mut held_bytes = Map::<WorkerId, u64>::default();
-        for dependency in self.tasks[task].dependencies.iter() {
+        held_bytes.reserve(dependencies.len());
+        for dependency in dependencies.iter() {
             let dependency = &self.tasks[dependency];
             let nbytes = dependency.nbytes_or(self.default_bytes());
             all_bytes += nbytes;

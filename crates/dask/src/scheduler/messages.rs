@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::task::{Key, Payload, Priority, Spec, TaskState};
 
-/// Addresses of the workers that hold each key
-pub type Holders = Vec<(Key, Vec<Arc<str>>)>;
+/// Addresses of the workers that hold each key, most of which one worker holds
+pub type Holders = Vec<(Key, SmallVec<[Arc<str>; 1]>)>;
 
 /// One message, in the order in which they are to be sent to its receiver
 #[derive(Clone, Debug, PartialEq)]

@@ -1,5 +1,7 @@
 //! How long workers are busy for, by the tasks they have and the bytes they have to fetch.
 
+use std::collections::hash_map::Entry;
+
 use super::core::SchedulerCore;
 use super::ids::{PrefixId, TaskId, WorkerId};
 
@@ -151,26 +153,36 @@ impl SchedulerCore {
     }
 
     fn drop_need(&mut self, worker: WorkerId, dependency: TaskId) {
-        let one = &mut self.workers[worker];
-        let Some(needs) = one.needs_what.get_mut(&dependency) else {
+        let needs_what = &mut self.workers[worker].needs_what;
+        if needs_what.is_empty() {
+            // Looking for an entry would make room for one.
+            return;
+        }
+        let Entry::Occupied(mut needs) = needs_what.entry(dependency) else {
             return;
         };
-        *needs -= 1;
-        if *needs == 0 {
-            self.end_need(worker, dependency);
+        *needs.get_mut() -= 1;
+        if *needs.get() == 0 {
+            needs.remove();
+            self.need_less(worker, dependency);
         }
     }
 
     /// Has a worker no longer fetch a result
     pub(super) fn end_need(&mut self, worker: WorkerId, dependency: TaskId) {
-        let nbytes = self.tasks[dependency].nbytes_or(self.default_bytes());
         let one = &mut self.workers[worker];
         if one.needs_what.remove(&dependency).is_some() {
-            // The size may have changed since it was added.
-            one.network_bytes = one.network_bytes.saturating_sub(nbytes);
-            self.network_bytes = self.network_bytes.saturating_sub(nbytes);
-            self.drop_reference(dependency);
+            self.need_less(worker, dependency);
         }
+    }
+
+    fn need_less(&mut self, worker: WorkerId, dependency: TaskId) {
+        let nbytes = self.tasks[dependency].nbytes_or(self.default_bytes());
+        let one = &mut self.workers[worker];
+        // The size may have changed since it was added.
+        one.network_bytes = one.network_bytes.saturating_sub(nbytes);
+        self.network_bytes = self.network_bytes.saturating_sub(nbytes);
+        self.drop_reference(dependency);
     }
 }
 

@@ -4,6 +4,8 @@
 //! Dask keeps most of these in Python sets, whose order hangs on hashes. Here the order is this one,
 //! always, so that the same events give the same decisions.
 
+use std::collections::hash_map::Entry;
+
 use smallvec::SmallVec;
 
 use super::hashing::Map;
@@ -42,15 +44,17 @@ impl<T: Id> OrderedSet<T> {
 
     /// Adds a member at the end, returning whether it was missing
     pub(super) fn insert(&mut self, member: T) -> bool {
-        if self.contains(member) {
-            return false;
-        }
         match &mut self.0 {
-            Members::Few { count, members } if usize::from(*count) < FEW => {
-                members[usize::from(*count)] = member;
-                *count += 1;
-            }
-            Members::Few { members, .. } => {
+            Members::Few { count, members } => {
+                let listed = usize::from(*count);
+                if members[..listed].contains(&member) {
+                    return false;
+                }
+                if let Some(place) = members.get_mut(listed) {
+                    *place = member;
+                    *count += 1;
+                    return true;
+                }
                 let mut places = Vec::with_capacity(2 * FEW);
                 places.extend_from_slice(members);
                 places.push(member);
@@ -60,7 +64,7 @@ impl<T: Id> OrderedSet<T> {
                     index: None,
                 }));
             }
-            Members::Many(many) => many.push(member),
+            Members::Many(many) => return many.insert(member),
         }
         true
     }
@@ -122,19 +126,32 @@ impl<T: Id> OrderedSet<T> {
 
     /// The members as they are now, to change the set while they are looked at
     pub(super) fn listed(&self) -> SmallVec<[T; 4]> {
-        self.iter().collect()
+        let mut listed = SmallVec::with_capacity(self.len());
+        listed.extend(self.iter());
+        listed
     }
 }
 
 impl<T: Id> Many<T> {
-    fn push(&mut self, member: T) {
+    fn insert(&mut self, member: T) -> bool {
         let place = self.places.len();
-        self.places.push(member);
-        if let Some(index) = &mut self.index {
-            index.insert(member.number(), place as u32);
-        } else if self.places.len() > UNINDEXED_MAX {
-            self.pack();
+        match &mut self.index {
+            Some(index) => match index.entry(member.number()) {
+                Entry::Occupied(_) => return false,
+                Entry::Vacant(entry) => {
+                    entry.insert(place as u32);
+                    self.places.push(member);
+                }
+            },
+            None if self.places.contains(&member) => return false,
+            None => {
+                self.places.push(member);
+                if self.places.len() > UNINDEXED_MAX {
+                    self.pack();
+                }
+            }
         }
+        true
     }
 
     fn remove(&mut self, member: T) -> bool {

@@ -7,12 +7,11 @@ use super::ids::{TaskId, WorkerId};
 impl SchedulerCore {
     pub(super) fn add_replica(&mut self, task: TaskId, worker: WorkerId) {
         let nbytes = self.tasks[task].nbytes_or(self.default_bytes());
-        if !self.workers[worker].has_what.contains(task) {
+        let one = &mut self.workers[worker];
+        if one.has_what.insert(task) {
+            one.nbytes += nbytes as i64;
             self.end_need(worker, task);
             self.tasks[task].who_has.insert(worker);
-            let one = &mut self.workers[worker];
-            one.nbytes += nbytes as i64;
-            one.has_what.insert(task);
         }
         if self.tasks[task].who_has.len() == 2 {
             self.replicated.insert(task);

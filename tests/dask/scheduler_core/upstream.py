@@ -30,15 +30,21 @@ from backhaul.dask.scheduler_core.stealing import begin_stealing
 
 from .events import Event, Graph
 
-__all__ = ["Clock", "Upstream", "exception_name", "node"]
+__all__ = ["Clock", "EndlessError", "Upstream", "exception_name", "node"]
 
 #: Whether an event was refused
 Refused = bool
 
 _CULL = module._cull
+#: No stream comes to a tenth of it, unless one of its events never ends.
+TRANSITIONS_MAX = 100_000
 REFUSALS = (AssertionError, KeyError, RuntimeError, TypeError, ValueError)
 #: In the place of the exception of a graph that was refused.
 REFUSED = b"refused"
+
+
+class EndlessError(Exception):
+    """Upstream goes through the same transitions again and again."""
 
 
 class Clock:
@@ -156,6 +162,7 @@ class Upstream:
             port=0,
             validate=validate,
             needs_workdir=False,
+            transition_counter_max=TRANSITIONS_MAX,
         )
         self.state.plugins.clear()
         self.stealing: Any = stealing_module.WorkStealing(self.state)
@@ -210,7 +217,13 @@ class Upstream:
         return {"exception": REFUSED, "traceback": None}
 
     def apply(self, event: Event, now_s: float) -> Refused:
-        """Handle an event; return whether it was refused."""
+        """Handle an event; return whether it was refused.
+
+        Raises
+        ------
+        EndlessError
+            If upstream would never be done with it.
+        """
         self.clock.now = now_s
         self.refusal = None
         self._take_turn()
@@ -221,6 +234,8 @@ class Upstream:
             if not self.half_done and not isinstance(error, REFUSALS):
                 raise
             self.refusal = error
+        if self.state.transition_counter >= TRANSITIONS_MAX:
+            raise EndlessError(event.name)
         return self.refusal is not None
 
     def take_messages(self) -> dict[tuple[str, str], list[dict[str, Any]]]:

@@ -78,7 +78,17 @@ def flaws(upstream: Upstream, converted: Upstream) -> str | None:
             side.state.validate = False
     if verdicts[0] != verdicts[1]:
         return f"validation: upstream is {verdicts[0]}, converted {verdicts[1]}"
+    thieves = [_thieves(side) for side in (upstream, converted)]
+    if thieves[0] != thieves[1]:
+        return f"thieves: upstream has {thieves[0]}, converted {thieves[1]}"
     return _strangers(converted.state) or _slots_differ(upstream.state, converted.state)
+
+
+def _thieves(side: Upstream) -> dict[str, bool]:
+    """Say of each task that is on its way whether the worker that is to have it is there."""
+    workers = side.state.workers
+    moves = ((ts.key, info["thief"]) for ts, info in side.stealing.in_flight.items())
+    return {key: workers.get(thief.address) is thief for key, thief in moves}
 
 
 #: What the core does not have, and what no two schedulers have alike.

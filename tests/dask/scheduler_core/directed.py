@@ -41,7 +41,7 @@ def run_all() -> list[str]:
                     break
         finally:
             pair.close()
-    for check in (_refusals, _forgotten_blame, _thieves):
+    for check in (_refusals, _forgotten_blame, _thieves, _thief_that_came_back):
         found += [f"{check.__name__}: {wrong}" for wrong in check()]
     return found
 
@@ -244,4 +244,35 @@ def _thieves() -> Iterator[str]:
     known = {one.key for one in stealing.key_stealable}
     if known != {"inc-1"}:
         yield f"stealing knows of {known}"
+    pair.close()
+
+
+def _thief_that_came_back() -> Iterator[str]:
+    """Have a worker come to the address of one that was to have a task: it is not to have it."""
+    pair = Pair(0)
+    tasks: dict[str, tuple[str, ...]] = {f"('map-{number}', 0)": () for number in range(40)}
+    for event, _ in (
+        _event("client_added", client="alice"),
+        _worker(ONE),
+        _graph(tasks),
+        _worker(OTHER),
+        _event("balance"),
+    ):
+        pair.apply(event)
+    said: Any = pair.ours.core.stealing()
+    moved = said["in_flight"]
+    if not moved:
+        yield "nothing is on its way to the other worker"
+        return
+    key, *_, stimulus = moved[0]
+    for event in (
+        _gone(OTHER)[0],
+        _worker(OTHER)[0],
+        CONVERT,
+        Event("steal_response", stimulus, {"key": key, "state": "ready"}),
+    ):
+        wrong, _ = pair.apply(event)
+        if wrong:
+            yield f"{event}: {wrong}"
+            break
     pair.close()

@@ -8,6 +8,7 @@ when the state leaves, or somebody looks at that.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -78,9 +79,14 @@ def write_stealing(
     def task(text: str) -> Any:
         return tasks[key_of(text)]
 
-    def worker(address: str) -> Any:
-        found = workers.get(address) or departed.get(address)
-        return found or worker_that_left(address, scheduler=scheduler)
+    to_departed = _moves_to_departed(said)
+
+    def thief_at(address: str) -> Any:
+        here = workers.get(address)
+        if here is not None and to_departed[address] <= 0:
+            return here
+        to_departed[address] -= 1
+        return departed.get(address) or worker_that_left(address, scheduler=scheduler)
 
     new_set = type(scheduler.running)
     for levels in extension.stealable.values():
@@ -95,7 +101,7 @@ def write_stealing(
     for text, victim, thief, victim_s, thief_s, stimulus_id in said["in_flight"]:
         extension.in_flight[task(text)] = {
             "victim": workers[victim],
-            "thief": worker(thief),
+            "thief": thief_at(thief),
             "victim_duration": victim_s,
             "thief_duration": thief_s,
             "stimulus_id": stimulus_id,
@@ -114,6 +120,18 @@ def write_stealing(
         extension._in_flight_event.clear()
     else:
         extension._in_flight_event.set()
+
+
+def _moves_to_departed(said: dict[str, Any]) -> Counter[str]:
+    """Count, by address, the moves to workers that have left; they are the earliest to it.
+
+    Another worker may have come to that address since. The core counts what is moved to and from
+    each that is there: what is moved to an address beyond that is for who had it before.
+    """
+    moves = Counter(thief for _, _, thief, *_ in said["in_flight"])
+    moves.subtract(victim for _, victim, *_ in said["in_flight"])
+    moves.subtract(dict(said["tasks"]))
+    return moves
 
 
 class Stealing:

@@ -165,12 +165,26 @@ class SchedulerSlots:
         looks = anyone_asks()
         if not looks and not with_annotations:
             return with_annotations
-        for ts in tasks:
-            # Its client has looked into one that is kept: it asks for nothing.
-            found = needs_of(ts.run_spec) if looks and type(ts.run_spec) is not KeptSpec else None
-            if found is not None or ts.resource_restrictions:
-                self._note(ts, found)
+        try:
+            for ts in tasks:
+                # Its client has looked into one that is kept: it asks for nothing.
+                is_looked_at = looks and type(ts.run_spec) is not KeptSpec
+                found = needs_of(ts.run_spec) if is_looked_at else None
+                if found is not None or ts.resource_restrictions:
+                    self._note(ts, found)
+        except Exception:
+            self._forget(tasks)
+            raise
         return with_annotations
+
+    def _forget(self, tasks: Iterable[TaskState]) -> None:
+        """Let go of tasks whose graph is refused: nobody wants them yet, and nobody ever would."""
+        ends = {
+            ts.key: "forgotten"
+            for ts in tasks
+            if ts.state == "released" and not ts.dependents and not ts.who_wants
+        }
+        self.scheduler.transitions(ends, stimulus_id="graph-refused")
 
     def wanted(
         self, annotations: Mapping[str, Any], amounts: Mapping[str, float], found: Needs | None
@@ -219,9 +233,9 @@ class SchedulerSlots:
             self.places.remove_worker(number)
         if ws is self._kept_worker:
             self._kept_worker = None
-            if self.waiting:
-                # Another one is kept.
-                self._drain_soon()
+        if self.waiting:
+            # Another one is kept, and what may run elsewhere while it cannot run here goes there.
+            self._drain_soon()
         self._upstream_remove(worker)
 
     def acquire(self, ts: TaskState, ws: WorkerState) -> None:
@@ -380,7 +394,10 @@ class SchedulerSlots:
             frozenset(ts.worker_restrictions or ()),
             frozenset(ts.host_restrictions or ()),
         )
-        return self.waiting.setdefault((asked.signature, restrictions), WaitingLine())
+        # Those that may run nowhere else are not to be in the way of those that may.
+        is_loose = any(restrictions) and bool(ts.loose_restrictions)
+        place = asked.signature, restrictions, is_loose
+        return self.waiting.setdefault(place, WaitingLine())
 
     def warn_unmet(self, key: Any, asked: Asked, reason: str) -> None:
         """Say that no worker can meet what a task asks for; once for each request."""
@@ -412,7 +429,7 @@ class SchedulerSlots:
             self._push_head(heads, number, place)
         while heads:
             _, number, place = heapq.heappop(heads)
-            signature, restrictions = place
+            signature, restrictions, _ = place
             ts = self.waiting[place].peek()
             if any(restrictions):
                 if not self._may_go(ts, signature):
@@ -544,7 +561,8 @@ class SchedulerSlots:
         for number, (amounts, threads, place, passes) in enumerate(said["passed"]):
             signature = self.asked.of(amounts, threads).signature
             self._turns.waits(signature, tuple(place), passes, is_kept=number == said["kept"])
-        self._kept_worker = scheduler.workers.get(said["kept_worker"])
+        if self._turns.kept is not None:
+            self._kept_worker = scheduler.workers.get(said["kept_worker"])
         if self.waiting:
             self._drain_soon()
 

@@ -6,6 +6,7 @@ Each says what the core must have come to when it is converted, so that it canno
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from backhaul.dask.scheduler_core import adopt, holds_no_tasks, offer_to_thieves
 from backhaul.errors import EscapeError
 
 from .conversion import Payloads
-from .differential import ADOPT, CONVERT, Pair
+from .differential import ADOPT, CONVERT, Pair, run
 from .events import Event, Graph, GraphTask
 from .upstream import Upstream
 
@@ -41,9 +42,24 @@ def run_all() -> list[str]:
                     break
         finally:
             pair.close()
-    for check in (_refusals, _forgotten_blame, _thieves, _thief_that_came_back):
+    for check in (_refusals, _forgotten_blame, _thieves, _thief_that_came_back, _endless):
         found += [f"{check.__name__}: {wrong}" for wrong in check()]
     return found
+
+
+def _endless() -> Iterator[str]:
+    """Have the core refuse a retry that upstream follows for ever: inputs are too large."""
+    events, _ = run(22002737, 120, Counter())
+    pair = Pair(22002737)
+    try:
+        for event in events[:-1]:
+            pair.apply(event)
+        core = pair.ours
+        refused = core.apply(events[-1], pair.now_s + events[-1].after_s, {})
+        if not refused or "transitions come of one event" not in str(core.refusal):
+            yield f"{events[-1].name} was not refused: {core.refusal!r}"
+    finally:
+        pair.close()
 
 
 Expected = Callable[[dict[str, Any]], bool]

@@ -236,6 +236,89 @@ async def test_what_nobody_has_is_said_once_and_goes_to_who_comes(
                 assert not core.escapes
 
 
+@pytest.mark.parametrize("has_core", [False, True], ids=["dasks", "core"])
+@gen_test()
+async def test_what_is_bound_to_a_worker_is_in_nobodys_way(
+    has_core: bool, eventually: Eventually
+) -> None:
+    async with with_gpus({"GPU": [0]}, {"FOO": 1.0}) as (c, s, core, workers):
+        if not has_core:
+            s.add_plugin(_Listens())
+        able, unable = workers
+        with dask.annotate(workers=[unable.address]):
+            never = c.submit(gated, 1, pure=False)
+        asking = c.map(gated, range(2), pure=False)
+        await eventually(lambda: len(able.state.tasks) == 2)
+        with dask.annotate(workers=[unable.address], allow_other_workers=True):
+            loose = c.map(gated, range(3), pure=False)
+        gate.set()
+        assert await c.gather(loose) == [1, 2, 3]
+        assert await c.gather(asking) == [1, 2]
+        assert not never.done()
+        assert core.is_active is has_core
+
+
+@pytest.mark.parametrize("has_core", [False, True], ids=["dasks", "core"])
+@gen_test()
+async def test_what_may_run_elsewhere_does_so_when_its_worker_goes(
+    has_core: bool, eventually: Eventually
+) -> None:
+    async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
+        if not has_core:
+            s.add_plugin(_Listens())
+        with dask.annotate(workers=[workers[0].address]):
+            asking = c.map(gated, range(2), pure=False)
+        await eventually(lambda: len(workers[0].state.tasks) == 2)
+        with dask.annotate(workers=[workers[0].address], allow_other_workers=True):
+            loose = c.submit(exclusive, 1, pure=False)
+        await eventually(
+            lambda: len(s.unrunnable) if not has_core else core.core.has_any("unrunnable")
+        )
+        closing = asyncio.ensure_future(workers[0].close(executor_wait=False))
+        assert await loose == 2
+        gate.set()
+        await closing
+        assert core.is_active is has_core
+        del asking
+
+
+@gen_test()
+async def test_nothing_is_kept_for_a_request_that_was_cancelled_before_an_escape(
+    eventually: Eventually,
+) -> None:
+    async with with_gpus({"GPU": [0, 1]}) as (c, s, core, _):
+        asking = c.map(gated, range(4), pure=False)
+        both = c.submit(wants_both, 1, pure=False)
+        later = c.map(exclusive, range(60), pure=False)
+        await eventually(lambda: core.is_active and state_of(core, later[-1].key) == "no-worker")
+        assert state_of(core, both.key) == "no-worker"
+        await c.cancel([both])
+        await eventually(lambda: not state_of(core, both.key))
+        core.escape("to look at it")
+        assert len(slots_of(s)._turns._waiting) == 1
+        gate.set()
+        assert await c.gather(later) == list(range(1, 61))
+        assert await c.gather(asking) == list(range(1, 5))
+        assert slots_of(s)._turns.kept is None
+
+
+@pytest.mark.parametrize("priority", [float("nan"), float("inf")])
+@gen_test()
+async def test_priorities_that_are_odd(priority: Any, eventually: Eventually) -> None:
+    async with with_gpus({"GPU": [0]}) as (c, s, core, _):
+        asking = c.map(gated, range(4), pure=False)
+        await eventually(lambda: core.is_active and core.core.has_any("unrunnable"))
+        with dask.annotate(priority=priority):
+            odd = c.submit(exclusive, 1, pure=False)
+            plain = c.submit(inc, 1, pure=False)
+        await eventually(lambda: odd.key in s.tasks and plain.key in s.tasks)
+        gate.set()
+        assert await odd == 2
+        assert await plain == 2
+        assert await c.gather(asking) == list(range(1, 5))
+        assert await c.submit(inc, 5, pure=False) == 6
+
+
 @gen_test()
 async def test_a_worker_that_goes_gives_its_tasks_to_others(eventually: Eventually) -> None:
     async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
@@ -249,12 +332,23 @@ async def test_a_worker_that_goes_gives_its_tasks_to_others(eventually: Eventual
         await eventually(lambda: all_is_free(workers[0]))
 
 
+@pytest.mark.parametrize(
+    "odd", [{"GPU": -1}, {"GPU": float("nan")}, {"GPU": 10**400}, {"GPU": "1"}, {"GPU": 1e-9}]
+)
 @gen_test()
-async def test_what_cannot_be_asked_for_is_the_clients_error() -> None:
-    async with with_gpus({"GPU": [0]}) as (c, _, core, _workers):
+async def test_what_cannot_be_asked_for_is_the_clients_error(
+    odd: Any, eventually: Eventually
+) -> None:
+    async with with_gpus({"GPU": [0]}) as (c, s, core, _):
         assert await c.submit(inc, 1) == 2
-        future: Any = c.submit(inc, 2, resources={"GPU": -1}, pure=False)
-        with pytest.raises(Exception, match="-1"):
-            await asyncio.wait_for(asyncio.ensure_future(future.result()), 60)
+        assert core.is_active
+        with dask.annotate(resources=odd):
+            refused = c.compute(dask.delayed(add)(dask.delayed(inc)(1), 2))
+        with pytest.raises(Exception, match=r"GPU|-1|nan|number|large"):
+            await asyncio.wait_for(asyncio.ensure_future(refused.result()), 60)
+        del refused
+        # Nothing is left of it, so the next graph is the core's.
+        await eventually(lambda: not len(s.tasks))
         assert await c.submit(exclusive, 1) == 2
-        del core
+        assert core.is_active
+        assert not core.escapes or core.adoptions == 2

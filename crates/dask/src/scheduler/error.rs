@@ -103,6 +103,14 @@ pub enum EventError {
         /// A priority, a failure to blame it with, or a worker
         what: &'static str,
     },
+    /// What an event leads to leads back to itself, which upstream would follow for ever
+    #[error("{transitions} transitions come of one event, the last one of {key}")]
+    Endless {
+        /// The key
+        key: String,
+        /// How many it has come to
+        transitions: u64,
+    },
     /// A graph names a dependency by a number that it has not given
     #[error("a graph of {names} names refers to name {number}")]
     UnknownName {

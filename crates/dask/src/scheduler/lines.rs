@@ -19,6 +19,9 @@ pub(super) struct LineKey {
     pub(super) workers: Vec<Arc<str>>,
     /// Likewise
     pub(super) hosts: Vec<Arc<str>>,
+    /// Whether they may run elsewhere while they can run on none of these: those that may not are
+    /// not to be in their way
+    pub(super) loose: bool,
 }
 
 impl LineKey {
@@ -101,6 +104,14 @@ impl Lines {
         if let Some((_, line)) = self.lines.get_mut(&number) {
             line.members.remove(&(task, serial));
         }
+    }
+
+    /// The tasks of the line of a request that are bound to no workers
+    pub(super) fn unbound(&self, request: Signature) -> Vec<(TaskId, u32)> {
+        let mut lines = self.lines.values();
+        let line = lines.find(|(key, _)| key.request == request && !key.is_restricted());
+        line.map(|(_, line)| line.members.iter().copied().collect())
+            .unwrap_or_default()
     }
 
     /// Ends a line in which nobody waits

@@ -246,8 +246,16 @@ impl SchedulerCore {
             let waits = one.serial == serial && one.state == TaskState::NoWorker;
             waits.then(|| Arc::clone(&one.key))
         };
+        // Of a request whose tasks were all cancelled the next drain finds out.
+        let is_there = |request| {
+            room.lines
+                .unbound(request)
+                .iter()
+                .any(|one| waits(one).is_some())
+        };
         let passed = room.turns.waiting().iter();
         let passed: Vec<_> = passed
+            .filter(|one| is_there(one.request))
             .filter_map(|one| Some((one, room.asked.get(&one.request)?, one.stands.get()?)))
             .collect();
         let mut booked: Vec<TaskId> = room.booked.keys().copied().collect();
@@ -388,11 +396,9 @@ impl SchedulerCore {
         room.places.remove_worker(worker.number());
         if room.kept_worker == Some(worker) {
             room.kept_worker = None;
-            if !room.lines.is_empty() {
-                // Another one is kept.
-                room.drains = true;
-            }
         }
+        // Another one is kept, and what may run elsewhere while it cannot run here goes there.
+        room.drains |= !room.lines.is_empty();
     }
 
     // Where tasks go

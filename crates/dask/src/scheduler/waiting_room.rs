@@ -25,11 +25,13 @@ impl SchedulerCore {
             sorted
         };
         let requirements = one.requirements.as_deref();
-        let key = LineKey {
+        let mut key = LineKey {
             request,
             workers: sorted(requirements.and_then(|one| one.workers.as_ref())),
             hosts: sorted(requirements.and_then(|one| one.hosts.as_ref())),
+            loose: false,
         };
+        key.loose = key.is_restricted() && requirements.is_some_and(|one| one.loose);
         let Some(room) = self.room.as_deref_mut() else {
             return;
         };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from types import NoneType
 from typing import Any
@@ -130,7 +131,10 @@ class Annotations:
         amounts = own.get("resources")
         if not isinstance(amounts, (dict, NoneType)) or not _are_numbers(amounts or {}):
             raise NotPlainError(f"an annotation {amounts!r}")
-        amounts = {name: float(units) for name, units in (amounts or {}).items()}
+        try:
+            amounts = {name: float(units) for name, units in (amounts or {}).items()}
+        except OverflowError as error:
+            raise NotPlainError("an amount that is a very large number") from error
         if self._slots is None:
             return {"resources": amounts}
         if CPU in amounts and self._slots.declares_cpu:
@@ -183,9 +187,12 @@ def _of_type(types: Any, value: Any) -> Any:
 
 def _number(value: Any) -> float:
     try:
-        return float(_of_type((int, float), value))
+        number = float(_of_type((int, float), value))
     except OverflowError as error:
         raise NotPlainError("an annotation of a very large number") from error
+    if math.isnan(number):
+        raise NotPlainError("a priority that is no number")
+    return number
 
 
 def parts_of(
@@ -259,7 +266,7 @@ def parts_of(
                 b"",
                 needs,
                 float(ordered[key]),
-                float(user_priority.get(key, 0)) if by_task else None,
+                _number(user_priority.get(key, 0)) if by_task else None,
                 annotations.requirements(key, node),
                 node.data_producer,
             )
@@ -269,5 +276,5 @@ def parts_of(
         "tasks": tasks,
         "wanted": [number[key] for key in keys],
         "actors": [number[key] for key in (keys if actors is True else actors or ())],
-        "user_priority": 0.0 if by_task else float(user_priority),
+        "user_priority": 0.0 if by_task else _number(user_priority),
     }

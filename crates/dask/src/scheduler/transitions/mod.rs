@@ -62,11 +62,23 @@ impl ErredBy {
     }
 }
 
+/// Transitions that may come of one event, and more for each task: none that ends comes to a tenth
+const TRANSITIONS_MIN: u64 = 100_000;
+const TRANSITIONS_PER_TASK: u64 = 64;
+
 impl SchedulerCore {
     /// Follows recommendations until none are left
     pub(super) fn follow(&mut self, mut recs: Recommendations) -> Result<(), EventError> {
+        let begun = self.transition_count;
+        let most = TRANSITIONS_MIN + TRANSITIONS_PER_TASK * self.tasks.known_count() as u64;
         while let Some((task, finish)) = recs.pop() {
             self.transition(task, finish, Cause::None, &mut recs)?;
+            let transitions = self.transition_count - begun;
+            if transitions > most {
+                let one = self.tasks.find(task);
+                let key = one.map(|one| shown(&one.key)).unwrap_or_default();
+                return Err(EventError::Endless { key, transitions });
+            }
         }
         Ok(())
     }

@@ -168,6 +168,10 @@ impl SchedulerCore {
         if one.actor
             && let Some(worker) = one.processing_on
         {
+            if !self.workers[worker].actors.contains(task) {
+                // It was made one while it ran.
+                return Err(self.lacks(task, "place among the actors of its worker"));
+            }
             self.remove_actor(worker, task);
         }
         self.end_processing(task)?;

@@ -259,7 +259,9 @@ class SchedulerSlots:
             return
         self._upstream_release(ts, ws)
         asked, number = booking
-        self.places.release(asked.signature, number)
+        # It may have been stolen from a worker that has left since.
+        if number in self._workers:
+            self.places.release(asked.signature, number)
         if asked.is_beside and (beside := self._beside.get(ws, 0)):
             self._beside[ws] = beside - 1
         if self.waiting:

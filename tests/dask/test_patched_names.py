@@ -110,6 +110,7 @@ OURS = {
     "processes.py": {"os.environ", "packed"},
     "prometheus.py": {"found"},
     "quick_tokens.py": {"_known"},
+    "reported.py": {"declared"},
     # What we made
     "reports.py": {"report"},
     # The function of a user's that is decorated
@@ -121,12 +122,13 @@ OURS = {
     "sources.py": {"_links"},
     # A message of a class of ours
     "small_results.py": {"_asked", "carried"},
-    "scheduler_slots.py": {"declared"},
+    "scheduler_slots.py": {"found"},
     "scheduler_core/escape.py": {"suppliers", "writer"},
     # What annotations ask for
     "scheduler_core/graphs.py": {"asks", "found", "groups", "hosts", "number", "own", "workers"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
     "scheduler_core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
+    "scheduler_core/stealing.py": {"to_departed"},
     # A function that takes the place of one
     "spill_paths.py": {"__getitem__"},
     # What is told of tasks

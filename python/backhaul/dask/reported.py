@@ -32,15 +32,13 @@ def described(ws: WorkerState) -> Declared | None:
 
     What makes no sense is said in the log, and is as good as nothing.
     """
-    declared = reported_by(ws)
-    if not declared:
-        return None
     try:
+        declared = reported_by(ws)
         ResourcePlaces().set_worker(0, declared)
     except (ArithmeticError, TypeError, ValueError) as error:
         warn_of(ws, error)
         return {}
-    return declared
+    return declared or None
 
 
 def warn_of(ws: WorkerState, error: Exception) -> None:

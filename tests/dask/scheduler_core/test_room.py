@@ -332,6 +332,19 @@ async def test_a_worker_that_goes_gives_its_tasks_to_others(eventually: Eventual
         await eventually(lambda: all_is_free(workers[0]))
 
 
+@gen_test()
+async def test_what_a_worker_says_that_makes_no_sense_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with with_gpus({"GPU": [0]}) as (c, s, core, workers):
+        ws: Any = s.workers[workers[0].address]
+        ws.extra["backhaul-resources"] = {"GPU": [[0], [0]]}
+        with caplog.at_level(logging.WARNING, "backhaul.dask.reported"):
+            assert await c.submit(inc, 1) == 2
+        assert core.is_active
+        assert "makes no sense" in caplog.text
+
+
 @pytest.mark.parametrize(
     "odd", [{"GPU": -1}, {"GPU": float("nan")}, {"GPU": 10**400}, {"GPU": "1"}, {"GPU": 1e-9}]
 )

@@ -103,6 +103,12 @@ pub struct Passed {
     pub passes: u64,
 }
 
+/// Whether two requests keep something from each other
+fn share(asked: &Map<Signature, Asked>, one: Signature, other: Signature) -> bool {
+    let pair = asked.get(&one).zip(asked.get(&other));
+    pair.is_some_and(|(one, other)| one.names.iter().any(|name| other.names.contains(name)))
+}
+
 impl Asked {
     fn is_beside(&self) -> bool {
         self.threads < 1.0
@@ -180,10 +186,7 @@ impl Room {
 
     /// Whether two requests keep something from each other
     fn shares(&self, one: Signature, other: Signature) -> bool {
-        match (self.asked.get(&one), self.asked.get(&other)) {
-            (Some(one), Some(other)) => one.names.iter().any(|name| other.names.contains(name)),
-            _ => false,
-        }
+        share(&self.asked, one, other)
     }
 
     /// Whether a worker takes no such task now, for a request that waited for long
@@ -408,14 +411,12 @@ impl SchedulerCore {
         if self.running.is_empty() {
             return None;
         }
-        let candidates = if self.is_restricted(task) {
-            let allowed = self.valid_workers(task).unwrap_or_default();
-            let requirements = self.tasks[task].requirements.as_deref();
-            if allowed.is_empty() && requirements.is_some_and(|one| one.loose) {
-                self.running.clone()
-            } else {
-                let running = allowed.iter().filter(|&one| self.running.contains(one));
-                running.collect()
+        let asks = self.tasks[task].requirements.as_deref();
+        let loose = asks.is_some_and(|asks| asks.loose);
+        let candidates = if asks.is_some_and(Requirements::bind) {
+            match self.valid_workers(task) {
+                Some(allowed) if loose && allowed.is_empty() => self.running.clone(),
+                allowed => allowed.unwrap_or_default(),
             }
         } else {
             self.candidates(task, request)
@@ -480,14 +481,6 @@ impl SchedulerCore {
         best.map(|(_, _, worker)| worker)
     }
 
-    fn is_restricted(&self, task: TaskId) -> bool {
-        fn some<T>(list: Option<&Vec<T>>) -> bool {
-            list.is_some_and(|list| !list.is_empty())
-        }
-        let requirements = self.tasks[task].requirements.as_deref();
-        requirements.is_some_and(|one| some(one.workers.as_ref()) || some(one.hosts.as_ref()))
-    }
-
     // What is in use
 
     /// Notes that a task was sent to a worker
@@ -503,12 +496,7 @@ impl SchedulerCore {
         let _ = room.places.book(request, worker.number());
         room.booked.insert(task, (request, worker));
         let (asked, turns) = (&room.asked, &mut room.turns);
-        let names = asked.get(&request).map(|one| &one.names);
-        let keeps = turns.granted(request, stood, |other| {
-            let others = asked.get(&other).map(|one| &one.names);
-            let pair = names.zip(others);
-            pair.is_some_and(|(ours, theirs)| ours.iter().any(|name| theirs.contains(name)))
-        });
+        let keeps = turns.granted(request, stood, |other| share(asked, request, other));
         if keeps {
             self.keep_for_next();
         }

@@ -178,13 +178,19 @@ impl Requirements {
         self.threads.is_some() && self.request.is_some()
     }
 
+    /// Whether it is bound to some hosts or workers
+    pub(super) fn bind(&self) -> bool {
+        is_some(self.hosts.as_ref()) || is_some(self.workers.as_ref())
+    }
+
     /// Whether some worker may be unfit, whatever the others do
     pub(super) fn restrict(&self) -> bool {
-        fn some<T>(list: Option<&Vec<T>>) -> bool {
-            list.is_some_and(|list| !list.is_empty())
-        }
-        some(self.hosts.as_ref()) || some(self.workers.as_ref()) || some(self.resources.as_ref())
+        self.bind() || is_some(self.resources.as_ref())
     }
+}
+
+fn is_some<T>(list: Option<&Vec<T>>) -> bool {
+    list.is_some_and(|list| !list.is_empty())
 }
 
 /// How a task failed, or which task's failure it suffers

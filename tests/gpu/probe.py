@@ -8,6 +8,7 @@ reserved and mapped in parts, of what is freed. `crates/cuda/src/memory.rs` rest
 from __future__ import annotations
 
 import ctypes
+import statistics
 import time
 from collections.abc import Callable
 
@@ -136,6 +137,81 @@ def copy(size: int, count: int = 64) -> None:
     print(f"copies of {size} bytes: {best / 1e9:.1f} GB/s, {asked_s / count * 1e6:.1f} us to ask")
 
 
+def typical_us(step: Callable[[], object], count: int = 200) -> float:
+    """Give the median time of a step in microseconds."""
+    taken = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        step()
+        taken.append(time.perf_counter() - begun)
+    return statistics.median(taken) * 1e6
+
+
+def until_known(size: int) -> None:
+    """Print how long a copy takes until it is known to be over, by each way to learn of it."""
+    source, target = (allocated("cuMemAlloc_v2", ctypes.c_size_t(size)) for _ in range(2))
+    places = ctypes.c_uint64(target), ctypes.c_uint64(source), ctypes.c_size_t(size)
+    stream, event = ctypes.c_void_p(), ctypes.c_void_p()
+    call("cuStreamCreate", ctypes.byref(stream), 1)
+    call("cuEventCreate", ctypes.byref(event), 2)
+    flag, device_flag = ctypes.c_void_p(), ctypes.c_uint64()
+    call("cuMemHostAlloc", ctypes.byref(flag), ctypes.c_size_t(64), 2)
+    call("cuMemHostGetDevicePointer_v2", ctypes.byref(device_flag), flag, 0)
+    value = ctypes.c_uint32.from_address(flag.value or 0)
+    libc = ctypes.CDLL(None)
+    semaphore = ctypes.create_string_buffer(64)
+    libc.sem_init(semaphore, 0, 0)
+    post = ctypes.cast(libc.sem_post, ctypes.c_void_p)
+
+    def by_synchronizing() -> None:
+        cuda.cuMemcpyAsync(*places, stream)
+        cuda.cuStreamSynchronize(stream)
+
+    def by_query() -> None:
+        cuda.cuMemcpyAsync(*places, stream)
+        cuda.cuEventRecord(event, stream)
+        while cuda.cuEventQuery(event):
+            pass
+
+    def by_flag() -> None:
+        value.value = 0
+        cuda.cuMemcpyAsync(*places, stream)
+        if cuda.cuStreamWriteValue32_v2(stream, device_flag, 1, 0) == 0:
+            while value.value == 0:
+                pass
+
+    def by_host_function() -> None:
+        cuda.cuMemcpyAsync(*places, stream)
+        cuda.cuLaunchHostFunc(stream, post, semaphore)
+        libc.sem_wait(semaphore)
+
+    ways = (by_synchronizing, by_query, by_flag, by_host_function)
+    found = (f"{way.__name__} {typical_us(way):.1f}" for way in ways)
+    print(f"copy of {size} bytes until it is known to be over, us: {', '.join(found)}")
+
+
+def ask() -> None:
+    """Print how long single calls take."""
+    stream, event = ctypes.c_void_p(), ctypes.c_void_p()
+    call("cuStreamCreate", ctypes.byref(stream), 1)
+    call("cuEventCreate", ctypes.byref(event), 2)
+    pointer = ctypes.c_uint64(allocated("cuMemAlloc_v2", ctypes.c_size_t(_MIB)))
+    numbers = (ctypes.c_int * 4)(1, 2, 7, 9)
+    room = (ctypes.c_uint64 * 4)()
+    places = (ctypes.c_void_p * 4)(*(ctypes.addressof(room) + 8 * n for n in range(4)))
+    handle = (ctypes.c_ubyte * 64)()
+    steps: dict[str, Callable[[], object]] = {
+        "cuEventRecord": lambda: cuda.cuEventRecord(event, stream),
+        "cuEventQuery": lambda: cuda.cuEventQuery(event),
+        "cuStreamWaitEvent": lambda: cuda.cuStreamWaitEvent(stream, event, 0),
+        "cuStreamQuery": lambda: cuda.cuStreamQuery(stream),
+        "cuCtxGetDevice": lambda: cuda.cuCtxGetDevice(room),
+        "cuPointerGetAttributes": lambda: cuda.cuPointerGetAttributes(4, numbers, places, pointer),
+        "cuIpcGetMemHandle": lambda: cuda.cuIpcGetMemHandle(handle, pointer),
+    }
+    print("calls, us: " + ", ".join(f"{name} {typical_us(it):.1f}" for name, it in steps.items()))
+
+
 def main() -> None:
     """Look at each kind at its beginning and within, with a context and without."""
     call("cuInit", 0)
@@ -171,6 +247,8 @@ def main() -> None:
             describe(pointer)
     for nbytes in (8, _MIB, 64 * _MIB, 256 * _MIB):
         copy(nbytes)
+        until_known(nbytes)
+    ask()
 
 
 if __name__ == "__main__":

@@ -178,12 +178,26 @@ def test_active_messages_come_in_memory_of_the_kind_they_were_sent_from(run_gpu:
             _, got = await asyncio.gather(a.am_send(filled(data)), b.am_recv())
             assert got == data and isinstance(got, bytearray)
         ucp.register_am_allocator(DeviceArray, "cuda")
-        for data in (b"short", DATA):
+        for data in (DATA[:8192], DATA):
             _, got = await asyncio.gather(a.am_send(filled(data)), b.am_recv())
             assert isinstance(got, DeviceArray) and got.read() == data
             _, got = await asyncio.gather(a.am_send(data), b.am_recv())
             assert got == data and isinstance(got, bytearray)
-        assert sent_by_device(a) == by_device * 2 * (5 + len(DATA))
+        # As in UCX-Py, what is shorter than the threshold comes to the host.
+        _, got = await asyncio.gather(a.am_send(filled(DATA[:8191])), b.am_recv())
+        assert got == DATA[:8191] and isinstance(got, bytearray)
+        assert sent_by_device(a) == by_device * (5 + 8192 + 8191 + 2 * len(DATA))
+    """)
+
+
+def test_a_threshold_of_zero_has_every_active_message_stay_on_gpus(
+    run_gpu: RunGpu, gpu_environment: dict[str, str]
+) -> None:
+    gpu_environment["UCX_RNDV_THRESH"] = "0"
+    run_gpu("""
+        ucp.register_am_allocator(DeviceArray, "cuda")
+        _, got = await asyncio.gather(a.am_send(filled(b"short")), b.am_recv())
+        assert isinstance(got, DeviceArray) and got.read() == b"short"
     """)
 
 

@@ -34,7 +34,7 @@ logger = logging.getLogger("ucx")
 #: Kind of message, and three numbers: for announcements the tag, the number and the size.
 _HEAD = struct.Struct("<BQQQ")
 _GREETING, _SHUTDOWN, _ABORT, _ACTIVE, _FORCED = range(5)
-#: Flags of the kind of an announcement: the message was on a GPU, and it comes from there.
+#: Flags of the kind of an announcement: the message belongs on a GPU, and it comes from one.
 _ON_DEVICE, _BY_DEVICE = 0x10, 0x20
 #: Version of these messages; it goes with the greeting.
 _VERSION = 1
@@ -204,7 +204,9 @@ class Connection(Source):
         if tag is None:
             self.sent += 1
         if isinstance(view, DeviceView):
-            kind |= _ON_DEVICE
+            # As in UCX, where a message that is copied on its way comes to the host.
+            if view.nbytes >= self.context.settings.inline_bytes_max:
+                kind |= _ON_DEVICE
             if self.by_device:
                 kind |= _BY_DEVICE
                 number = next(self._numbers)

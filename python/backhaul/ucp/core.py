@@ -173,8 +173,9 @@ def register_am_allocator(allocator: Callable[[int], Any], allocator_type: str) 
     allocator : callable
         Given a size in bytes, gives writable memory of that size.
     allocator_type : str
-        ``"host"``, or ``"cuda"`` for messages that were sent from a GPU, which come to the host
-        where there is no allocator for them.
+        ``"host"``, or ``"cuda"`` for messages that were sent from a GPU. They come to the host
+        where there is no allocator for them, and, as in UCX-Py, where they are shorter than the
+        sender's ``RNDV_THRESH``.
 
     Raises
     ------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from pathlib import Path
 from typing import TextIO
 
@@ -59,8 +60,9 @@ def version(libucp: str | None) -> str:
     """Ask the library that is loaded."""
     if libucp is None:
         return ""
-    # By its bare name it is the one that is there; by its path, a second copy might be mapped.
-    library = ctypes.CDLL("libucp.so.0")
+    # The one that is there, and no other: what the system has by the bare name may be of another
+    # release, and would be mapped beside it.
+    library = ctypes.CDLL(libucp, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     library.ucp_get_version_string.restype = ctypes.c_char_p
     said: bytes = library.ucp_get_version_string()
     return said.decode()

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from backhaul import BackhaulError, Context
 from backhaul.doctor.children import answering
+from backhaul.doctor.children.ucx import mapped, opened
 
 # uct.h of UCX, unchanged from 1.13 to 1.21
 _NAME, _DOMAIN_COUNT, _DOMAINS = 1, 2, 4
@@ -43,7 +44,7 @@ def main(answer: TextIO) -> None:
     try:
         # Loads the libraries as Backhaul does, wherever they are.
         with Context(lanes=["ucx"]):
-            found = sorted(set(resources(ctypes.CDLL("libuct.so.0"))))
+            found = sorted(set(resources(opened(mapped()["libuct"]))))
     except (BackhaulError, OSError, ValueError) as error:
         json.dump({"error": str(error), "transports": []}, answer)
         return

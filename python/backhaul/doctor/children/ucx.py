@@ -56,13 +56,20 @@ def mapped() -> dict[str, str]:
     return found
 
 
+def opened(path: str) -> ctypes.CDLL:
+    """Give a library of this process, by the file that it is mapped from.
+
+    By its bare name it would not be found: once UCX is there, its hook of ``dlopen`` looks for such
+    names where the system does, and may map another release beside it.
+    """
+    return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+
+
 def version(libucp: str | None) -> str:
     """Ask the library that is loaded."""
     if libucp is None:
         return ""
-    # The one that is there, and no other: what the system has by the bare name may be of another
-    # release, and would be mapped beside it.
-    library = ctypes.CDLL(libucp, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    library = opened(libucp)
     library.ucp_get_version_string.restype = ctypes.c_char_p
     said: bytes = library.ucp_get_version_string()
     return said.decode()

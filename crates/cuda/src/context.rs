@@ -1,5 +1,6 @@
 //! The context in which a thread calls CUDA.
 
+use std::cell::Cell;
 use std::ffi::c_uint;
 
 use cudarc::driver::sys::CUcontext;
@@ -18,40 +19,66 @@ unsafe impl Sync for Context {}
 
 /// A context is current on this thread; the one before it is again when this is dropped
 ///
-/// Meanwhile calls of this thread do not end a capture of a CUDA graph that another one is making.
+/// Meanwhile calls of this thread do not end a capture of a CUDA graph that another one is making. They are
+/// dropped in the reverse order.
 pub(crate) struct Current<'d> {
-    driver: &'d Driver,
+    /// `None` if the context was entered by us already
+    driver: Option<&'d Driver>,
     /// What calls of this thread did to captures before
     mode: c_uint,
+    /// What we had entered before
+    before: CUcontext,
+}
+
+thread_local! {
+    /// The context that this thread has entered last, and not left; null if there is none
+    static ENTERED: Cell<CUcontext> = const { Cell::new(std::ptr::null_mut()) };
 }
 
 impl<'d> Current<'d> {
     pub(crate) fn enter(driver: &'d Driver, context: Context) -> Result<Self, CudaError> {
+        let before = ENTERED.get();
+        if before == context.0 {
+            return Ok(Self {
+                driver: None,
+                mode: CAPTURE_RELAXED,
+                before,
+            });
+        }
         // SAFETY: the context is never destroyed, being that of a device, or belongs to whoever owns
         // memory that is in use.
         unsafe { driver.api.cuCtxPushCurrent_v2(context.0) }?;
+        ENTERED.set(context.0);
         let mut mode = CAPTURE_RELAXED;
         // SAFETY: a mode that there is, and the place for the one before.
         if let Err(error) = unsafe { driver.api.cuThreadExchangeStreamCaptureMode(&raw mut mode) } {
             tracing::debug!(%error, "captures of other threads may end");
         }
-        Ok(Self { driver, mode })
+        Ok(Self {
+            driver: Some(driver),
+            mode,
+            before,
+        })
     }
 }
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
+        let Some(driver) = self.driver else {
+            return;
+        };
+        ENTERED.set(self.before);
         // SAFETY: the mode that the driver gave for this one.
         let outcome = unsafe {
             let mode = &raw mut self.mode;
-            self.driver.api.cuThreadExchangeStreamCaptureMode(mode)
+            driver.api.cuThreadExchangeStreamCaptureMode(mode)
         };
         if let Err(error) = outcome {
             tracing::debug!(%error, "a thread no longer minds captures of others");
         }
         let mut popped = std::ptr::null_mut();
         // SAFETY: pushed by `enter`, on this thread, as this type goes to no other.
-        let outcome = unsafe { self.driver.api.cuCtxPopCurrent_v2(&raw mut popped) };
+        let outcome = unsafe { driver.api.cuCtxPopCurrent_v2(&raw mut popped) };
         if let Err(error) = outcome {
             tracing::debug!(%error, "a context of CUDA stays current");
         }

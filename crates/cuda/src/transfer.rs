@@ -1,8 +1,8 @@
 //! Copies that a device makes by itself, on streams of our own.
 //!
 //! A transfer begins after what others have put on their streams, holds what it needs until it is over,
-//! and then tells somebody. One that is given up goes on, since a device cannot be stopped, and what it
-//! holds is let go of later.
+//! and tells somebody then who has asked for that. One that is given up goes on, since a device cannot be
+//! stopped, and what it holds is let go of later.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -42,7 +42,8 @@ pub struct Transfer {
     device: &'static Device,
     /// Taken when it is given back
     slot: Option<Slot>,
-    is_told: Arc<AtomicBool>,
+    /// It is over, as a thread of the driver has said, or an answer of the driver
+    is_known: Arc<AtomicBool>,
     /// Dropped once the device needs it no more
     keep: Kept,
 }
@@ -74,9 +75,7 @@ pub(crate) struct Streams {
 impl Transfer {
     /// Copies from one place to another of the same size
     ///
-    /// `keep` is dropped on a thread that drops or begins a transfer, once this one is over. `told` is
-    /// called then, by a thread of the driver: it must not call CUDA, nor drop what does. It is not
-    /// called if the device fails, which [`is_over`](Self::is_over) says.
+    /// `keep` is dropped on a thread that drops or begins a transfer, once this one is over.
     ///
     /// # Errors
     ///
@@ -86,12 +85,11 @@ impl Transfer {
         from: &Place,
         to: &Place,
         keep: impl Any + Send,
-        told: impl FnOnce() + Send + 'static,
     ) -> Result<Self, CudaError> {
         let device = device_of(driver, &to.memory);
         let source = device_of(driver, &from.memory);
         driver.enable_peer_access(device, source);
-        Self::begin(driver, device, &[*from, *to], keep, told, |stream| {
+        Self::begin(driver, device, &[*from, *to], keep, |stream| {
             let bytes = from.memory.bytes.min(to.memory.bytes) as usize;
             let (source, target) = (from.memory, to.memory);
             // SAFETY: both were looked at, are of devices, and are kept.
@@ -123,10 +121,57 @@ impl Transfer {
         driver: &'static Driver,
         place: &Place,
         keep: impl Any + Send,
-        told: impl FnOnce() + Send + 'static,
     ) -> Result<Self, CudaError> {
         let device = device_of(driver, &place.memory);
-        Self::begin(driver, device, &[*place], keep, told, |_| Ok(()))
+        Self::begin(driver, device, &[*place], keep, |_| Ok(()))
+    }
+
+    /// Has a thread of the driver call `told` once this is over
+    ///
+    /// That takes the driver some 50 us, so whoever looks is sooner there. `told` must not call CUDA, nor
+    /// drop what does. It is not called if the device fails, which [`is_over`](Self::is_over) says.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says: it is not going to be called.
+    pub fn tell(&self, told: impl FnOnce() + Send + 'static) -> Result<(), CudaError> {
+        let Some(slot) = &self.slot else {
+            return Ok(());
+        };
+        let _current = Current::enter(self.driver, self.device.context(self.driver)?)?;
+        let is_known = Arc::clone(&self.is_known);
+        let told: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(move || {
+            is_known.store(true, Ordering::Release);
+            told();
+        }));
+        let argument = Box::into_raw(told);
+        // SAFETY: the function takes what the argument is, once.
+        let launched = unsafe {
+            let argument = argument.cast::<c_void>();
+            let api = &self.driver.api;
+            api.cuLaunchHostFunc(slot.stream, Some(call_told), argument)
+        };
+        if launched.is_err() {
+            // SAFETY: it is not going to be called.
+            drop(unsafe { Box::from_raw(argument) });
+        }
+        launched
+    }
+
+    /// Waits until the device has finished
+    ///
+    /// # Errors
+    ///
+    /// The device has failed: what it should have done is not done.
+    pub fn wait(&self) -> Result<(), CudaError> {
+        let Some(slot) = &self.slot else {
+            return Ok(());
+        };
+        let _current = Current::enter(self.driver, self.device.context(self.driver)?)?;
+        // SAFETY: a stream of ours.
+        unsafe { self.driver.api.cuStreamSynchronize(slot.stream) }?;
+        self.is_known.store(true, Ordering::Release);
+        Ok(())
     }
 
     fn begin(
@@ -134,24 +179,20 @@ impl Transfer {
         device: &'static Device,
         places: &[Place],
         keep: impl Any + Send,
-        told: impl FnOnce() + Send + 'static,
         work: impl FnOnce(CUstream) -> Result<(), CudaError>,
     ) -> Result<Self, CudaError> {
+        device.streams.sweep(driver, device);
+        let _current = Current::enter(driver, device.context(driver)?)?;
         let slot = device.streams.take(driver, device)?;
         let transfer = Self {
             driver,
             device,
             slot: Some(slot),
-            is_told: Arc::default(),
+            is_known: Arc::default(),
             keep: Some(Box::new(keep)),
         };
-        let is_told = Arc::clone(&transfer.is_told);
-        let told = move || {
-            is_told.store(true, Ordering::Release);
-            told();
-        };
         // After an error it is dropped, and what was put on the stream before is waited for there.
-        transfer.put(places, work, told)?;
+        transfer.put(places, work)?;
         Ok(transfer)
     }
 
@@ -160,7 +201,6 @@ impl Transfer {
         &self,
         places: &[Place],
         work: impl FnOnce(CUstream) -> Result<(), CudaError>,
-        told: impl FnOnce() + Send + 'static,
     ) -> Result<(), CudaError> {
         let Some(slot) = &self.slot else {
             return Ok(());
@@ -168,22 +208,10 @@ impl Transfer {
         for place in places {
             slot.wait_for(self.driver, place)?;
         }
-        let _current = Current::enter(self.driver, self.device.context(self.driver)?)?;
-        let api = &self.driver.api;
         let worked = work(slot.stream);
         // SAFETY: an event and a stream of ours.
-        unsafe { api.cuEventRecord(slot.after, slot.stream) }?;
-        worked?;
-        let told: Box<Box<dyn FnOnce() + Send>> = Box::new(Box::new(told));
-        let argument = Box::into_raw(told);
-        // SAFETY: the function takes what the argument is, once.
-        let launched =
-            unsafe { api.cuLaunchHostFunc(slot.stream, Some(tell), argument.cast::<c_void>()) };
-        if launched.is_err() {
-            // SAFETY: it is not going to be called.
-            drop(unsafe { Box::from_raw(argument) });
-        }
-        launched
+        unsafe { self.driver.api.cuEventRecord(slot.after, slot.stream) }?;
+        worked
     }
 
     /// Has what others put on a stream of a device from now on wait until this is over
@@ -211,13 +239,23 @@ impl Transfer {
     ///
     /// The device has failed, now or before: what it should have done is not done.
     pub fn is_over(&self) -> Result<bool, CudaError> {
-        if self.is_told.load(Ordering::Acquire) {
+        if self.is_known() {
             return Ok(true);
         }
-        match &self.slot {
-            Some(slot) => slot.is_over(self.driver, self.device),
-            None => Ok(true),
+        let is_over = match &self.slot {
+            Some(slot) => slot.is_over(self.driver, self.device)?,
+            None => true,
+        };
+        if is_over {
+            self.is_known.store(true, Ordering::Release);
         }
+        Ok(is_over)
+    }
+
+    /// Whether the device is known to have finished, without asking
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Acquire)
     }
 }
 
@@ -228,8 +266,7 @@ impl Drop for Transfer {
         };
         let keep = self.keep.take();
         let streams = &self.device.streams;
-        let is_told = self.is_told.load(Ordering::Acquire);
-        if is_told || slot.is_over(self.driver, self.device) == Ok(true) {
+        if self.is_known() || slot.is_over(self.driver, self.device) == Ok(true) {
             drop(keep);
             streams.put_back(slot);
         } else {
@@ -243,7 +280,7 @@ impl std::fmt::Debug for Transfer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Transfer")
             .field("device", &self.device.ordinal())
-            .field("is_told", &self.is_told)
+            .field("is_known", &self.is_known)
             .finish_non_exhaustive()
     }
 }
@@ -348,6 +385,7 @@ fn wait_for(
     work: impl FnOnce(CUstream) -> Result<(), CudaError>,
 ) -> Result<(), CudaError> {
     let device = device_of(driver, &place.memory);
+    device.streams.sweep(driver, device);
     let slot = device.streams.take(driver, device)?;
     let put = slot.wait_for(driver, place).and_then(|()| {
         let _current = Current::enter(driver, device.context(driver)?)?;
@@ -425,7 +463,6 @@ impl Slot {
 impl Streams {
     /// Takes a stream on which nothing runs
     fn take(&self, driver: &'static Driver, device: &Device) -> Result<Slot, CudaError> {
-        self.sweep(driver, device);
         match lock(&self.free).pop() {
             Some(slot) => Ok(slot),
             None => Slot::new(driver, device),
@@ -437,6 +474,8 @@ impl Streams {
     }
 
     /// Lets go of what transfers held that were given up and are over now
+    ///
+    /// That may run code of the program, and so not where one of our contexts is taken to be current.
     fn sweep(&self, driver: &Driver, device: &Device) {
         let over: Vec<_> = {
             let mut given_up = lock(&self.given_up);
@@ -456,8 +495,8 @@ impl Streams {
 }
 
 /// Called by a thread of the driver
-unsafe extern "C" fn tell(argument: *mut c_void) {
-    // SAFETY: `put` made it, for this one call.
+unsafe extern "C" fn call_told(argument: *mut c_void) {
+    // SAFETY: `tell` made it, for this one call.
     let told = unsafe { Box::from_raw(argument.cast::<Box<dyn FnOnce() + Send>>()) };
     // A panic must not go through frames of C.
     if catch_unwind(AssertUnwindSafe(told)).is_err() {

@@ -3,8 +3,7 @@
 //! Nothing here is needed to send or receive such memory, but a [`DeviceMemory`] that describes it.
 
 use std::any::Any;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 
 use backhaul_cuda::memory::MemoryError;
 use backhaul_cuda::{Allocation, DevicePointer, Driver, Order, Place, Transfer, transfer};
@@ -127,16 +126,9 @@ pub fn copy(from: &DeviceMemory, to: &DeviceMemory) -> Result<(), CudaMemoryErro
         return Ok(());
     }
     let driver = Driver::get()?;
-    let (told, over) = mpsc::channel();
     let kept = (from.clone(), to.clone());
     let (from, to) = (place_of(driver, from)?, place_of(driver, to)?);
-    let transfer = Transfer::copy(driver, &from, &to, kept, move || {
-        // Nobody listens once the device has been found to have failed.
-        let _ = told.send(());
-    })?;
-    // Nobody tells of a device that fails.
-    while over.recv_timeout(LOOK_INTERVAL).is_err() && !transfer.is_over()? {}
-    Ok(())
+    Ok(Transfer::copy(driver, &from, &to, kept)?.wait()?)
 }
 
 /// The devices that this process sees, in its order: UUID, as `nvidia-smi -L` writes it, and name
@@ -172,6 +164,3 @@ fn nvidia(ordinal: u16) -> Device {
 
 /// The legacy default stream, which waits for all others that are not made to be apart from it
 pub(crate) const STREAM_LEGACY: u64 = 1;
-
-/// How often to ask whether a device has failed
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);

@@ -19,6 +19,7 @@ pub(crate) mod ucx;
 mod ways;
 
 use std::io::IoSliceMut;
+use std::time::Duration;
 
 use backhaul_proto::{CarrierKind, MemoryKind};
 use backhaul_shm::pool::PoolBuf;
@@ -66,6 +67,11 @@ pub trait Carrier: Send {
     fn give(&mut self, segment: &Segment, is_asked: bool) -> Option<u64> {
         let _ = (segment, is_asked);
         None
+    }
+
+    /// How long the peer is waited for awake, beyond what the bytes that it fetches take
+    fn patience(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Takes what the peer has offered or given
@@ -117,6 +123,16 @@ pub trait Payload: Send {
         Err(TakeError::OutOfReach {
             detail: format!("this carrier does not reach {}", target.device()),
         })
+    }
+
+    /// Nobody is going to look for a while: what is under way by itself is to ring the lane's doorbell
+    ///
+    /// It may do so without having been asked.
+    fn arm(&mut self) {}
+
+    /// How long it is waited for awake, beyond what an answer is
+    fn patience(&self) -> Duration {
+        Duration::ZERO
     }
 }
 
@@ -184,6 +200,15 @@ impl Carriers {
         if let Some(carrier) = carriers.find(|other| other.kind().code() == carrier) {
             carrier.handle_offer_over(ticket);
         }
+    }
+
+    /// How long the peer is waited for awake, beyond what the bytes that it fetches take
+    pub fn patience(&self) -> Duration {
+        let carriers = self.0.iter();
+        carriers
+            .map(|carrier| carrier.patience())
+            .max()
+            .unwrap_or_default()
     }
 
     /// Hands a segment over: the carrier's number, and the ticket

@@ -316,6 +316,12 @@ impl Conn {
         self.settle_tap();
     }
 
+    /// Works on the link, as who holds the port
+    fn work_within(&self, port: &mut Port, work: Work) -> Outcome {
+        // Asked while the port is held: a tick that ends it takes the port after that, and arms.
+        port.work(work.beside_pollers(self.busy_polled.load(Ordering::SeqCst)))
+    }
+
     /// Has the engine come back to this connection soon
     fn call_engine(&self) {
         self.recorder.note(EventKind::EngineCalled);
@@ -355,7 +361,7 @@ impl Conn {
         if let Some(command) = command {
             self.handle(&mut port, command, &mut wakes);
         }
-        let outcome = port.work(work);
+        let outcome = self.work_within(&mut port, work);
         self.dispatch(&mut port, &mut wakes);
         drop(port);
         for waker in wakes {
@@ -381,6 +387,7 @@ impl Conn {
             total.more = outcome.more;
             total.partial = outcome.partial;
             total.offered_bytes = outcome.offered_bytes;
+            total.patience = outcome.patience;
             total.has_takes_due = outcome.has_takes_due;
             // Pairs with the fence in `settle`.
             fence(Ordering::SeqCst);

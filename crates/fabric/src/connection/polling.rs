@@ -42,7 +42,8 @@ impl Conn {
             | (self.dirty.load(Ordering::SeqCst) && self.progress(Work::POLL).moved);
         Look {
             moved,
-            awaits: Duration::from_nanos(outcome.offered_bytes / FETCHED_BYTES_PER_NANO),
+            awaits: outcome.patience
+                + Duration::from_nanos(outcome.offered_bytes / FETCHED_BYTES_PER_NANO),
         }
     }
 

@@ -90,6 +90,8 @@ pub(super) struct Work {
     arm_write: bool,
     /// Ask not to be woken
     mask: bool,
+    /// Have what carriers are bringing wake the connection: nobody polls it
+    arm_payloads: bool,
     /// Wait for the lock rather than leave the work to whoever holds it
     pub(super) waits: bool,
 }
@@ -105,6 +107,8 @@ pub(super) struct Outcome {
     pub(super) partial: bool,
     /// Bytes that the peer may be fetching by itself
     pub(super) offered_bytes: u64,
+    /// How long what carriers move is waited for awake, beyond what its bytes take
+    pub(super) patience: Duration,
     /// Carriers have something to bring, too much for who only posts
     pub(super) has_takes_due: bool,
 }
@@ -116,6 +120,7 @@ impl Work {
         arm_read: false,
         arm_write: true,
         mask: false,
+        arm_payloads: true,
         waits: false,
     };
     /// A caller polls
@@ -124,6 +129,7 @@ impl Work {
         arm_read: false,
         arm_write: false,
         mask: false,
+        arm_payloads: false,
         waits: false,
     };
     /// A caller looks once and leaves
@@ -145,8 +151,19 @@ impl Work {
     pub(super) const ARM: Self = Self {
         arm_read: true,
         arm_write: true,
+        arm_payloads: true,
         ..Self::DRIVE
     };
+
+    /// This, where callers may poll the connection
+    ///
+    /// They look after what carriers are bringing, or else the tick that looks whether they do.
+    pub(super) fn beside_pollers(self, are_there: bool) -> Self {
+        Self {
+            arm_payloads: self.arm_payloads && (self.arm_read || !are_there),
+            ..self
+        }
+    }
 }
 
 impl Port {
@@ -295,8 +312,14 @@ impl Port {
         while let Some((carrier, ticket)) = self.link.poll_offer_over() {
             self.carriers.handle_offer_over(carrier, ticket);
         }
+        if work.arm_payloads {
+            self.arm_payloads();
+        }
         outcome.partial = self.link.is_partial();
         outcome.offered_bytes = self.link.offered_bytes();
+        if outcome.offered_bytes > 0 || !self.payloads.is_empty() {
+            outcome.patience = self.patience();
+        }
         self.is_stalled = outcome.partial && !outcome.moved && !self.traits.looks_are_free;
         self.link.finish_close();
         outcome

@@ -103,7 +103,7 @@ impl Conn {
         let mut wakes = WakeList::new();
         self.take_commands(&mut port, &mut wakes);
         let id = port.post_send(send);
-        let outcome = port.work(Work::SUBMIT);
+        let outcome = self.work_within(&mut port, Work::SUBMIT);
         let over = self.dispatch_posted(&mut port, &mut wakes);
         let request = over.map_or_else(
             || {
@@ -208,7 +208,7 @@ impl Conn {
         let outcome = if waits && !took_any {
             Outcome::default()
         } else {
-            port.work(Work::SUBMIT)
+            self.work_within(&mut port, Work::SUBMIT)
         };
         self.dispatch(&mut port, &mut wakes);
         drop(port);

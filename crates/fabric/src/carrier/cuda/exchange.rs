@@ -4,7 +4,7 @@
 //! the driver says when a device has finished: it sends a packet, or rings a doorbell, and takes no lock
 //! under which CUDA is called, since CUDA may wait for that very thread.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -15,12 +15,15 @@ use backhaul_shm::doorbell::Doorbell;
 use rustix::event::epoll::EventFlags;
 
 use super::packet::{Encoded, Offered, PACKET_BYTES, Packet};
+use super::slots::{Known, Ticket};
 use crate::carrier::packets;
 use crate::runtime::{Engine, Source, SourceId, lock};
 
 /// What one end of the carrier shares with the engine, and with payloads under way
 pub(super) struct Exchange {
     pub(super) outbox: Arc<Outbox>,
+    /// The peer is a context of this process
+    pub(super) is_same_process: bool,
     /// Wakes the connection
     doorbell: Arc<Doorbell>,
     state: Mutex<State>,
@@ -41,11 +44,14 @@ pub(super) struct Outbox {
 struct State {
     /// What the peer has offered, by ticket
     came: BTreeMap<u64, Came>,
+    /// Allocations of the peer that its tickets may name
+    known: Known,
     /// What we have offered or given, by ticket
     held: BTreeMap<u64, Held>,
     next_ticket: u64,
-    /// Payloads that a device is moving here
-    moving: usize,
+    /// Payloads that a device is moving here, by number
+    moving: BTreeSet<u64>,
+    next_move: u64,
     is_scheduled: bool,
     /// The connection is over
     is_left: bool,
@@ -77,8 +83,10 @@ impl Exchange {
         engine: &Arc<Engine>,
         socket: OwnedFd,
         doorbell: Doorbell,
+        is_same_process: bool,
     ) -> io::Result<Arc<Self>> {
         let exchange = Arc::new(Self {
+            is_same_process,
             outbox: Arc::new(Outbox {
                 socket,
                 late: Mutex::default(),
@@ -139,23 +147,42 @@ impl Exchange {
         drop(released);
     }
 
-    /// What has come under a ticket, once
-    pub(super) fn take(&self, ticket: u64) -> Option<Came> {
+    /// What a ticket stands for, of so many bytes, once
+    pub(super) fn take(&self, ticket: u64, bytes: u64) -> Option<Came> {
+        let ticket = Ticket::decode(ticket);
+        if let Some(came) = lock(&self.state).take(ticket, bytes) {
+            return Some(came);
+        }
         self.drain();
         let mut state = lock(&self.state);
-        let came = state.came.remove(&ticket);
+        let came = state.take(ticket, bytes);
         let is_ended = state.is_ended;
         came.or_else(|| is_ended.then(|| Came::Failed("its channel has ended".to_owned())))
     }
 
-    /// A device moves a payload here, from now on
-    pub(super) fn begin_move(&self) {
-        lock(&self.state).moving += 1;
+    /// A device moves a payload here, from now on; gives its number among them
+    pub(super) fn begin_move(&self) -> u64 {
+        let mut state = lock(&self.state);
+        let number = state.next_move;
+        state.next_move += 1;
+        state.moving.insert(number);
+        drop(state);
         self.schedule();
+        number
     }
 
-    pub(super) fn end_move(&self) {
-        lock(&self.state).moving -= 1;
+    /// The first of the payloads that a device is moving here
+    pub(super) fn first_move(&self) -> Option<u64> {
+        lock(&self.state).moving.first().copied()
+    }
+
+    pub(super) fn end_move(&self, number: u64) {
+        lock(&self.state).moving.remove(&number);
+    }
+
+    /// Whether the peer may be about to fetch what was offered, and has not said that it has
+    pub(super) fn is_anything_held(&self) -> bool {
+        !lock(&self.state).held.is_empty()
     }
 
     /// The connection is over
@@ -169,6 +196,7 @@ impl Exchange {
         };
         state.held = given;
         state.came.clear();
+        state.known.clear();
         drop(state);
         drop(over);
         self.end_if_done();
@@ -203,10 +231,14 @@ impl Exchange {
                 return self.handle_end();
             }
             let packet = match Packet::decode(&bytes, received.descriptors) {
-                Err(_) if received.is_descriptor_lost => Ok(Packet::Failed {
-                    ticket: Packet::ticket(&bytes),
-                    detail: "this process can hold no more descriptors".to_owned(),
-                }),
+                Err(_) if received.is_descriptor_lost => {
+                    let detail = "this process can hold no more descriptors".to_owned();
+                    if let Ok(Some(slot)) = Packet::slot(&bytes) {
+                        lock(&self.state).known.learn(slot, Err(detail.clone()));
+                    }
+                    let ticket = Packet::ticket(&bytes);
+                    Ok(Packet::Failed { ticket, detail })
+                }
                 packet => packet,
             };
             if let Err(why) = packet.and_then(|packet| self.handle_packet(packet)) {
@@ -262,7 +294,7 @@ impl Exchange {
     /// Tells the peer of devices that have failed
     fn look_at_held(&self) -> bool {
         let mut state = lock(&self.state);
-        let mut is_waiting = state.moving > 0;
+        let mut is_waiting = !state.moving.is_empty();
         let mut failed = Vec::new();
         for (ticket, held) in &mut state.held {
             let Some(transfer) = held.transfer.as_ref().filter(|_| !held.is_settled) else {
@@ -287,6 +319,23 @@ impl Exchange {
 }
 
 impl State {
+    /// What a ticket stands for, if that is known
+    fn take(&mut self, ticket: Ticket, bytes: u64) -> Option<Came> {
+        let place = match ticket {
+            Ticket::Counted(ticket) => return self.came.remove(&ticket),
+            Ticket::Local(address) => Offered::Local(address),
+            Ticket::Known(slot, offset) => match self.known.find(slot, offset)? {
+                Ok(export) => Offered::Exported(export),
+                Err(detail) => return Some(Came::Failed(detail)),
+            },
+        };
+        Some(Came::Offer {
+            bytes,
+            is_given: false,
+            place,
+        })
+    }
+
     /// Takes in what the peer says, returning what is over with it, to be dropped without a lock
     ///
     /// # Errors
@@ -299,9 +348,13 @@ impl State {
                 lowest,
                 bytes,
                 is_given,
+                slot,
                 place,
             } => {
                 self.forget_below(lowest);
+                if let (Some(slot), Offered::Exported(export)) = (slot, &place) {
+                    self.known.learn(slot, Ok(export.clone()));
+                }
                 let came = Came::Offer {
                     bytes,
                     is_given,
@@ -432,7 +485,7 @@ impl CudaPackets {
 
     /// Whether something has come under a ticket, which is taken
     pub fn take(&mut self, ticket: u64) -> bool {
-        self.0.came.remove(&ticket).is_some()
+        self.0.take(Ticket::decode(ticket), 0).is_some()
     }
 
     /// How much waits to be taken

@@ -6,17 +6,20 @@
 //! that can be, as is what has to be given away. Between contexts of one process, where no handle opens, an
 //! address does.
 //!
-//! Handles and descriptors go on a socket of their own ([`exchange`]); the ticket on the lane names them.
+//! Handles and descriptors go on a socket of their own ([`exchange`]); the ticket on the lane names them. An
+//! allocation that the peer has been told of is named by the ticket itself ([`slots`]).
 //! The memory belongs to the send until the receiver has it, or has gone. See docs/design/cuda.md.
 
 mod allocator;
 mod exchange;
 mod packet;
 mod payload;
+mod slots;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use backhaul_cuda::export::Exporter;
 use backhaul_cuda::import::Importer;
@@ -26,7 +29,8 @@ use backhaul_shm::doorbell::Doorbell;
 
 use self::exchange::{Exchange, Outbox};
 use self::packet::{Offered, Packet};
-use self::payload::CudaPayload;
+use self::payload::{CudaPayload, PATIENCE};
+use self::slots::{Naming, Slots, Ticket};
 use super::{Carrier, Payload, TakeError};
 use crate::cuda::{CudaMemoryError, STREAM_LEGACY};
 use crate::memory::{DeviceMemory, Segment};
@@ -40,8 +44,8 @@ pub(crate) struct CudaCarrier {
     exchange: Arc<Exchange>,
     exporter: Exporter,
     importer: Arc<Mutex<Importer>>,
-    /// The peer is a context of this process
-    is_same_process: bool,
+    /// Allocations that the peer knows
+    slots: Slots,
 }
 
 impl CudaCarrier {
@@ -53,10 +57,10 @@ impl CudaCarrier {
         is_same_process: bool,
     ) -> io::Result<Self> {
         Ok(Self {
-            exchange: Exchange::start(engine, socket, doorbell)?,
+            exchange: Exchange::start(engine, socket, doorbell, is_same_process)?,
             exporter: Exporter::default(),
             importer: Arc::default(),
-            is_same_process,
+            slots: Slots::default(),
         })
     }
 
@@ -73,23 +77,38 @@ impl CudaCarrier {
             true => None,
             false => self.share(driver, &allocation, memory.pointer())?,
         };
+        let is_ready = shared.is_some() && transfer::is_ready(driver, &place)?;
+        let naming = match shared.as_ref().filter(|_| is_ready) {
+            Some(Offered::Local(address)) => {
+                Ticket::local(*address).map_or(Naming::Unnamed, Naming::Known)
+            }
+            Some(Offered::Exported(export)) => self.slots.name(export),
+            None => Naming::Unnamed,
+        };
+        let slot = match naming {
+            Naming::Known(ticket) => return Ok(ticket),
+            Naming::Named(slot) => Some(slot),
+            Naming::Unnamed => None,
+        };
         let (ticket, lowest) = self.exchange.next_ticket();
         let offer = |place: Offered| Packet::Offer {
             ticket,
             lowest,
             bytes,
             is_given,
+            slot,
             place,
         };
         let outbox = Arc::clone(&self.exchange.outbox);
         let transfer = match shared {
-            Some(offered) if transfer::is_ready(driver, &place)? => {
+            Some(offered) if is_ready => {
                 outbox.post(&offer(offered));
                 None
             }
             Some(offered) => {
-                let told = post_later(outbox, offer(offered));
-                Some(Transfer::after(driver, &place, (), told)?)
+                let produced = Transfer::after(driver, &place, ())?;
+                produced.tell(post_later(outbox, offer(offered)))?;
+                Some(produced)
             }
             None => {
                 let staged = self.stage(driver, memory, &place, offer)?;
@@ -113,7 +132,7 @@ impl CudaCarrier {
         allocation: &Allocation,
         pointer: u64,
     ) -> Result<Option<Offered>, CudaMemoryError> {
-        if self.is_same_process {
+        if self.exchange.is_same_process {
             return Ok(Some(Offered::Local(pointer)));
         }
         match self.exporter.export(driver, allocation, pointer) {
@@ -137,7 +156,7 @@ impl CudaCarrier {
         let device = device.expect("memory that was looked at is of a device");
         let block = device.arena(driver).take(from.memory.bytes())?;
         let allocation = Allocation::of(driver, block.address(), block.bytes())?;
-        let export: Option<Export> = match self.is_same_process {
+        let export: Option<Export> = match self.exchange.is_same_process {
             true => None,
             false => self.exporter.export(driver, &allocation, block.address())?,
         };
@@ -147,10 +166,14 @@ impl CudaCarrier {
             // As for memory that is allocated for others: it may have been theirs.
             order: Order::After(STREAM_LEGACY),
         };
-        let told = post_later(Arc::clone(&self.exchange.outbox), offer(offered));
         // Where it is given, nothing else keeps the memory.
         let kept = (block, memory.clone());
-        Ok(Transfer::copy(driver, from, &to, kept, told)?)
+        let staged = Transfer::copy(driver, from, &to, kept)?;
+        staged.tell(post_later(
+            Arc::clone(&self.exchange.outbox),
+            offer(offered),
+        ))?;
+        Ok(staged)
     }
 }
 
@@ -174,7 +197,11 @@ impl Carrier for CudaCarrier {
     }
 
     fn handle_offer_over(&mut self, ticket: u64) {
-        self.exchange.release(ticket);
+        match Ticket::decode(ticket) {
+            Ticket::Counted(ticket) => self.exchange.release(ticket),
+            Ticket::Known(slot, _) => self.slots.release(slot),
+            Ticket::Local(_) => {}
+        }
     }
 
     fn give(&mut self, segment: &Segment, _is_asked: bool) -> Option<u64> {
@@ -189,6 +216,11 @@ impl Carrier for CudaCarrier {
             self.exchange.outbox.post(&failed);
             ticket
         }))
+    }
+
+    fn patience(&self) -> Duration {
+        let is_awaited = self.slots.is_any_outstanding() || self.exchange.is_anything_held();
+        if is_awaited { PATIENCE } else { Duration::ZERO }
     }
 
     fn take(&mut self, ticket: u64, bytes: u64) -> Result<Box<dyn Payload>, TakeError> {

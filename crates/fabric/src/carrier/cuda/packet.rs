@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use backhaul_cuda::{Export, Handle, Uuid};
 
+use super::slots::Slot;
+
 /// One packet
 #[derive(Clone, Debug)]
 pub(super) enum Packet {
@@ -16,6 +18,8 @@ pub(super) enum Packet {
         bytes: u64,
         /// The exporter waits to hear that it was taken
         is_given: bool,
+        /// By which the allocation is known from now on
+        slot: Option<Slot>,
         place: Offered,
     },
     /// What was given has been taken, or is not wanted
@@ -39,7 +43,7 @@ pub(super) struct Encoded {
     pub(super) descriptor: Option<Arc<OwnedFd>>,
 }
 
-/// `u8 kind | u8 handle | u8 given | 5 bytes 0 | u64 ticket | u64 lowest | u64 bytes | u64 id |
+/// `u8 kind | u8 handle | u8 given | u8 slot | u16 generation | 2 bytes 0 | u64 ticket | u64 lowest | u64 bytes | u64 id |
 /// u64 allocation bytes | u64 offset | 16 bytes device | 64 bytes handle`
 pub(super) const PACKET_BYTES: usize = 8 + 6 * 8 + 16 + HANDLE_BYTES;
 
@@ -57,7 +61,7 @@ const POOL: u8 = 3;
 impl Packet {
     pub(super) fn encode(&self) -> Encoded {
         let mut fields = [0; 6];
-        let mut head = [0; 3];
+        let mut head = [0; 6];
         let mut device = [0; 16];
         let mut blob = [0; HANDLE_BYTES];
         let mut descriptor = None;
@@ -67,9 +71,11 @@ impl Packet {
                 lowest,
                 bytes,
                 is_given,
+                slot,
                 place,
             } => {
-                head = [OFFER, LOCAL, u8::from(*is_given)];
+                head[..3].copy_from_slice(&[OFFER, LOCAL, u8::from(*is_given)]);
+                head[3..].copy_from_slice(&Slot::encode(*slot));
                 fields[..3].copy_from_slice(&[*ticket, *lowest, *bytes]);
                 match place {
                     Offered::Local(address) => fields[5] = *address,
@@ -111,7 +117,7 @@ impl Packet {
             }
         }
         let mut bytes = [0; PACKET_BYTES];
-        bytes[..3].copy_from_slice(&head);
+        bytes[..6].copy_from_slice(&head);
         for (index, field) in fields.iter().enumerate() {
             bytes[8 + index * 8..16 + index * 8].copy_from_slice(&field.to_le_bytes());
         }
@@ -125,6 +131,15 @@ impl Packet {
         u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 + byte]))
     }
 
+    /// The slot that a packet names
+    ///
+    /// # Errors
+    ///
+    /// There is no such slot.
+    pub(super) fn slot(bytes: &[u8; PACKET_BYTES]) -> Result<Option<Slot>, String> {
+        Slot::decode([bytes[3], bytes[4], bytes[5]])
+    }
+
     /// Reads a packet; an error says what is wrong with it
     pub(super) fn decode(
         bytes: &[u8; PACKET_BYTES],
@@ -135,10 +150,11 @@ impl Packet {
             u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
         };
         let ticket = Self::ticket(bytes);
-        let [kind, handle, is_given, ref reserved @ ..] = bytes[..8] else {
-            return Err("a packet without a head".to_owned());
-        };
-        if reserved.iter().any(|byte| *byte != 0) || is_given > 1 {
+        let [kind, handle, is_given, ..] = *bytes;
+        let slot = Self::slot(bytes)?;
+        let may_have_slot = kind == OFFER && matches!(handle, LEGACY | DESCRIPTOR) && is_given == 0;
+        let is_slot_out_of_place = slot.is_some() && !may_have_slot;
+        if bytes[6..8] != [0; 2] || is_given > 1 || is_slot_out_of_place {
             return Err(format!("a packet that begins with {:?}", &bytes[..8]));
         }
         let mut blob = [0; HANDLE_BYTES];
@@ -184,6 +200,7 @@ impl Packet {
             lowest: word(1),
             bytes: word(2),
             is_given: is_given == 1,
+            slot,
             place,
         })
     }
@@ -217,7 +234,8 @@ mod tests {
             ticket: 7,
             lowest: 3,
             bytes: 100,
-            is_given: true,
+            is_given: false,
+            slot: None,
             place: Offered::Exported(Export {
                 device: Uuid([9; 16]),
                 id: 4,
@@ -251,6 +269,29 @@ mod tests {
             detail: "gone".to_owned(),
         };
         assert!(matches!(decoded(&failed), Ok(Packet::Failed { detail, .. }) if detail == "gone"));
+    }
+
+    #[test]
+    fn what_may_be_known_from_now_on_has_a_slot() {
+        let mut packet = export(Handle::Legacy([1; HANDLE_BYTES]));
+        let given = Slot {
+            number: 9,
+            generation: 300,
+        };
+        let Packet::Offer { slot, .. } = &mut packet else {
+            panic!("it was made as an offer");
+        };
+        *slot = Some(given);
+        let Ok(Packet::Offer { slot, .. }) = decoded(&packet) else {
+            panic!("it came as something else");
+        };
+        assert_eq!(slot, Some(given));
+        // What is given, or opened anew each time, is not.
+        let mut bytes = packet.encode().bytes;
+        bytes[2] = 1;
+        assert!(Packet::decode(&bytes, Vec::new()).is_err());
+        bytes[1..3].copy_from_slice(&[LOCAL, 0]);
+        assert!(Packet::decode(&bytes, Vec::new()).is_err());
     }
 
     #[test]

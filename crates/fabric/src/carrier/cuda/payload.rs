@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::io::IoSliceMut;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use backhaul_cuda::import::{ImportError, Importer};
 use backhaul_cuda::{DevicePointer, Driver, Order, Place, Transfer, transfer};
@@ -36,9 +37,20 @@ enum State {
         at: u64,
     },
     /// A device is copying it
-    Moving(Transfer),
+    Moving(Moving),
     /// It is where it belongs
     Gone,
+}
+
+/// A copy that is under way
+struct Moving {
+    transfer: Transfer,
+    /// Its place among those that a device makes here
+    number: u64,
+    /// When the device was last asked for it
+    asked_at: Instant,
+    /// The doorbell is going to be rung
+    is_armed: bool,
 }
 
 /// What has to stay open: a mapping, or nothing
@@ -64,6 +76,10 @@ impl CudaPayload {
     /// Opens it, for a device of this process
     fn open(&self, offered: &Offered, reader: u16) -> Result<(DevicePointer, Keep), TakeError> {
         match offered {
+            Offered::Local(_) if !self.exchange.is_same_process => {
+                let detail = "an address of another process".to_owned();
+                Err(TakeError::Broken { detail })
+            }
             Offered::Local(address) => {
                 let driver = Driver::get().map_err(out_of_reach)?;
                 let memory = DevicePointer::of(driver, *address, self.bytes);
@@ -92,20 +108,53 @@ impl CudaPayload {
             order: Order::Any,
         };
         let to = place_of(driver, target).map_err(out_of_reach)?;
-        let doorbell = self.exchange.doorbell();
-        let begun = Transfer::copy(driver, &from, &to, (keep, target.clone()), move || {
-            doorbell.notify();
+        let begun = Transfer::copy(driver, &from, &to, (keep, target.clone()));
+        let transfer = begun.map_err(out_of_reach)?;
+        self.state = State::Moving(Moving {
+            transfer,
+            number: self.exchange.begin_move(),
+            asked_at: Instant::now(),
+            is_armed: false,
         });
-        self.state = State::Moving(begun.map_err(out_of_reach)?);
-        self.exchange.begin_move();
         Ok(())
+    }
+}
+
+impl Moving {
+    /// Whether the device has finished
+    ///
+    /// Asking takes the driver 2 us, and of several copies the first ends first: it is asked for the others
+    /// now and then.
+    fn is_over(&mut self, exchange: &Exchange) -> Result<bool, TakeError> {
+        if self.transfer.is_known() {
+            return Ok(true);
+        }
+        let is_first = exchange.first_move() == Some(self.number);
+        if !is_first && self.asked_at.elapsed() < ASK_INTERVAL {
+            return Ok(false);
+        }
+        self.asked_at = Instant::now();
+        self.transfer.is_over().map_err(out_of_reach)
+    }
+
+    /// Has the connection woken when it is over
+    fn arm(&mut self, exchange: &Exchange) {
+        if self.is_armed || self.transfer.is_known() {
+            return;
+        }
+        self.is_armed = true;
+        let doorbell = exchange.doorbell();
+        // Whoever looks next is told of a device that has failed; the engine does from time to time.
+        if let Err(error) = self.transfer.tell(move || doorbell.notify()) {
+            tracing::debug!(%error, "a device does not say when it has finished");
+        }
     }
 }
 
 impl Payload for CudaPayload {
     fn is_here(&mut self) -> Result<bool, TakeError> {
         if let State::Awaited = self.state {
-            match self.exchange.take(self.ticket) {
+            match self.exchange.take(self.ticket, self.bytes) {
                 None => return Ok(false),
                 Some(Came::Failed(detail)) => return Err(TakeError::OutOfReach { detail }),
                 Some(Came::Offer {
@@ -165,29 +214,38 @@ impl Payload for CudaPayload {
                 return Ok(0);
             };
             self.begin(&offered, target)?;
+            // No copy is over as soon as that.
+            return Ok(0);
         }
-        let State::Moving(transfer) = &self.state else {
+        let State::Moving(moving) = &mut self.state else {
             return Ok(0);
         };
-        match transfer.is_over() {
-            Ok(false) => Ok(0),
-            Ok(true) => {
-                self.state = State::Gone;
-                self.exchange.end_move();
-                Ok(target.len())
-            }
-            Err(error) => Err(out_of_reach(error)),
+        if !moving.is_over(&self.exchange)? {
+            return Ok(0);
         }
+        self.exchange.end_move(moving.number);
+        self.state = State::Gone;
+        Ok(target.len())
+    }
+
+    fn arm(&mut self) {
+        if let State::Moving(moving) = &mut self.state {
+            moving.arm(&self.exchange);
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
     }
 }
 
 impl Drop for CudaPayload {
     fn drop(&mut self) {
-        if let State::Moving(_) = self.state {
-            self.exchange.end_move();
+        if let State::Moving(moving) = &self.state {
+            self.exchange.end_move(moving.number);
         }
         if let State::Awaited = self.state
-            && let Some(Came::Offer { is_given, .. }) = self.exchange.take(self.ticket)
+            && let Some(Came::Offer { is_given, .. }) = self.exchange.take(self.ticket, self.bytes)
         {
             self.is_given = is_given;
         }
@@ -204,3 +262,10 @@ fn out_of_reach(error: impl std::fmt::Display) -> TakeError {
         detail: error.to_string(),
     }
 }
+
+/// How often a device is asked for copies that are not the first
+const ASK_INTERVAL: Duration = Duration::from_micros(50);
+
+/// How long the other side is waited for awake beyond what the bytes take: its thread may have to be woken,
+/// by a thread of the driver that has to be woken, too
+pub(super) const PATIENCE: Duration = Duration::from_micros(300);

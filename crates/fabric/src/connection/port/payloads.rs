@@ -1,6 +1,7 @@
 //! What carriers bring: payload of accepted messages, on its way to where it stays.
 
 use std::io;
+use std::time::Duration;
 
 use super::{Port, READ_BYTES_MAX};
 use crate::carrier::{Payload, TakeError};
@@ -51,6 +52,20 @@ impl Port {
                 return total;
             }
         }
+    }
+
+    /// Has what is under way by itself wake the connection when it is there
+    pub(super) fn arm_payloads(&mut self) {
+        for incoming in &mut self.payloads {
+            incoming.payload.arm();
+        }
+    }
+
+    /// How long what carriers move is waited for awake, beyond what its bytes take
+    pub(super) fn patience(&self) -> Duration {
+        let payloads = self.payloads.iter();
+        let here = payloads.map(|incoming| incoming.payload.patience()).max();
+        here.unwrap_or_default().max(self.carriers.patience())
     }
 
     fn begin_take(&mut self, request: TakeRequest) {

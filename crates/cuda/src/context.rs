@@ -2,20 +2,33 @@
 
 use std::cell::Cell;
 use std::ffi::c_uint;
+use std::ptr::NonNull;
 
-use cudarc::driver::sys::CUcontext;
+use cudarc::driver::sys::{CUcontext, CUctx_st};
 
 use crate::driver::Driver;
 use crate::error::CudaError;
 
 /// A context of CUDA, which lives as long as the process
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Context(pub(crate) CUcontext);
+pub struct Context(NonNull<CUctx_st>);
 
 // SAFETY: a context may be made current on any thread, and on several at once.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
+
+impl Context {
+    /// The context that the driver has named; `None` for null
+    pub(crate) fn new(context: CUcontext) -> Option<Self> {
+        NonNull::new(context).map(Self)
+    }
+
+    /// As the driver names it
+    pub(crate) fn raw(self) -> CUcontext {
+        self.0.as_ptr()
+    }
+}
 
 /// A context is current on this thread; the one before it is again when this is dropped
 ///
@@ -38,7 +51,7 @@ thread_local! {
 impl<'d> Current<'d> {
     pub(crate) fn enter(driver: &'d Driver, context: Context) -> Result<Self, CudaError> {
         let before = ENTERED.get();
-        if before == context.0 {
+        if before == context.raw() {
             return Ok(Self {
                 driver: None,
                 mode: CAPTURE_RELAXED,
@@ -47,8 +60,8 @@ impl<'d> Current<'d> {
         }
         // SAFETY: the context is never destroyed, being that of a device, or belongs to whoever owns
         // memory that is in use.
-        unsafe { driver.api.cuCtxPushCurrent_v2(context.0) }?;
-        ENTERED.set(context.0);
+        unsafe { driver.api.cuCtxPushCurrent_v2(context.raw()) }?;
+        ENTERED.set(context.raw());
         let mut mode = CAPTURE_RELAXED;
         // SAFETY: a mode that there is, and the place for the one before.
         if let Err(error) = unsafe { driver.api.cuThreadExchangeStreamCaptureMode(&raw mut mode) } {

@@ -111,7 +111,7 @@ impl Driver {
         let theirs = to.context(self)?;
         let _current = Current::enter(self, from.context(self)?)?;
         // SAFETY: a context of another device, which is never destroyed.
-        match unsafe { self.api.cuCtxEnablePeerAccess(theirs.0, 0) } {
+        match unsafe { self.api.cuCtxEnablePeerAccess(theirs.raw(), 0) } {
             Err(error) if error.code != PEER_ACCESS_ALREADY_ENABLED => Err(error),
             _ => Ok(()),
         }
@@ -216,7 +216,7 @@ impl Device {
                     .api
                     .cuDevicePrimaryCtxRetain(&raw mut context, self.number)
             }?;
-            Ok(Context(context))
+            Ok(Context::new(context).expect("a context that was retained"))
         });
         made.clone()
     }

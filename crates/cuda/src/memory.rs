@@ -151,10 +151,9 @@ impl Allocation {
 
 /// The context to which memory belongs: another one than the primary if the program has made it
 fn context_of(driver: &Driver, device: &Device, known: &Attributes) -> Result<Context, CudaError> {
-    if known.context.is_null() {
-        device.context(driver)
-    } else {
-        Ok(Context(known.context.cast()))
+    match Context::new(known.context.cast()) {
+        Some(context) => Ok(context),
+        None => device.context(driver),
     }
 }
 
@@ -316,10 +315,27 @@ impl DevicePointer {
         Ok(Allocation::of(driver, pointer, bytes)?.part(pointer, bytes))
     }
 
+    /// Names memory again that was looked at, by what was found then
+    #[must_use]
+    pub fn again(device: u16, context: Context, address: u64, bytes: u64) -> Self {
+        Self {
+            device,
+            context,
+            address,
+            bytes,
+        }
+    }
+
     /// Number of its device in this process
     #[must_use]
     pub fn device(&self) -> u16 {
         self.device
+    }
+
+    /// The context in which copies name it
+    #[must_use]
+    pub fn context(&self) -> Context {
+        self.context
     }
 
     /// A part of it

@@ -101,9 +101,9 @@ impl Transfer {
                 } else {
                     driver.api.cuMemcpyPeerAsync(
                         target.address,
-                        target.context.0,
+                        target.context.raw(),
                         source.address,
-                        source.context.0,
+                        source.context.raw(),
                         bytes,
                         stream,
                     )

@@ -55,16 +55,14 @@ pub fn describe(
     let driver = Driver::get()?;
     let allocation = Allocation::of(driver, pointer, bytes as u64)?;
     let device = nvidia(allocation.device());
+    let memory = allocation.part(pointer, bytes as u64);
     let mut stream = stream;
     if let Some(STREAM_OF_THREAD) = stream {
-        let place = Place {
-            memory: allocation.part(pointer, bytes as u64),
-            order: Order::After(STREAM_OF_THREAD),
-        };
-        transfer::wait(driver, &place)?;
+        let order = Order::After(STREAM_OF_THREAD);
+        transfer::wait(driver, &Place { memory, order })?;
         stream = None;
     }
-    Ok(DeviceMemory::new(device, pointer, bytes, stream, owner))
+    Ok(DeviceMemory::at(memory, device, stream, owner))
 }
 
 /// Allocates memory of a device, which other processes can open
@@ -147,7 +145,10 @@ pub fn devices() -> Result<Vec<(String, String)>, LoadError> {
 pub(crate) fn place_of(driver: &Driver, memory: &DeviceMemory) -> Result<Place, MemoryError> {
     let (pointer, bytes) = (memory.pointer(), memory.len() as u64);
     Ok(Place {
-        memory: DevicePointer::of(driver, pointer, bytes)?,
+        memory: match memory.place() {
+            Some(place) => place,
+            None => DevicePointer::of(driver, pointer, bytes)?,
+        },
         order: memory.stream().map_or(Order::Any, Order::After),
     })
 }

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use backhaul_cuda::{Context, DevicePointer};
 use backhaul_proto::Device;
 use thiserror::Error;
 
@@ -16,8 +17,10 @@ pub struct DeviceMemory {
     /// Address on the device
     pointer: u64,
     bytes: usize,
-    /// The stream behind whose work a transfer may touch the memory; `None`: it may at once
-    stream: Option<u64>,
+    /// The stream behind whose work a transfer may touch the memory; [`NO_STREAM`]: it may at once
+    stream: u64,
+    /// The context that CUDA's driver has named, so that it need not be asked again
+    context: Option<Context>,
     owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -34,9 +37,32 @@ impl DeviceMemory {
             device,
             pointer,
             bytes,
-            stream,
+            stream: stream.unwrap_or(NO_STREAM),
+            context: None,
             owner,
         }
+    }
+
+    /// Describes memory that the driver knows
+    pub(crate) fn at(
+        place: DevicePointer,
+        device: Device,
+        stream: Option<u64>,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        let bytes = usize::try_from(place.bytes()).expect("memory that a process has");
+        Self {
+            context: Some(place.context()),
+            ..Self::new(device, place.address(), bytes, stream, owner)
+        }
+    }
+
+    /// What the driver has said of it, if it was asked
+    pub(crate) fn place(&self) -> Option<DevicePointer> {
+        let (pointer, bytes) = (self.pointer, self.bytes as u64);
+        let ordinal = self.device.ordinal;
+        let context = self.context?;
+        Some(DevicePointer::again(ordinal, context, pointer, bytes))
     }
 
     /// The device
@@ -62,7 +88,7 @@ impl DeviceMemory {
     /// The stream behind whose work a transfer may touch it, as a `CUstream` in a number; `None`: at
     /// once
     pub fn stream(&self) -> Option<u64> {
-        self.stream
+        (self.stream != NO_STREAM).then_some(self.stream)
     }
 
     /// What keeps it
@@ -90,6 +116,9 @@ impl DeviceMemory {
         }
     }
 }
+
+/// No `CUstream` is that
+const NO_STREAM: u64 = u64::MAX;
 
 impl fmt::Debug for DeviceMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,6 +9,7 @@ what `bundle.py` has packed into ``.gpu/``. Every step is bounded, and skipped w
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import shutil
 import site
@@ -110,12 +111,13 @@ def _perftest() -> Iterator[Step]:
     environment = (("LD_LIBRARY_PATH", str(libraries)), ("UCX_MODULE_DIR", str(libraries / "ucx")))
     script = (
         f"{program} -p 13391 & server=$!; sleep 2; "
-        f"{program} 127.0.0.1 -p 13391 -t tag_bw -m cuda -s $0 -n $1 -w 10; status=$?; "
+        f"{program} 127.0.0.1 -p 13391 -t $2 -m cuda -s $0 -n $1 -w 10; status=$?; "
         "kill $server 2>/dev/null; exit $status"
     )
-    for size, count in ((1 << 20, 500), (64 << 20, 50)):
-        command = ["sh", "-c", script, str(size), str(count)]
-        name = f"ucx_perftest -m cuda, {size >> 20} MiB"
+    sizes = ((8, 1000), (1 << 20, 500), (64 << 20, 50))
+    for test, (size, count) in itertools.product(("tag_bw", "tag_lat"), sizes):
+        command = ["sh", "-c", script, str(size), str(count), test]
+        name = f"ucx_perftest -t {test} -m cuda, {size} bytes"
         yield Step(name, command, 60, environment, program, is_alone=True)
 
 

@@ -201,6 +201,19 @@ def test_a_threshold_of_zero_has_every_active_message_stay_on_gpus(
     """)
 
 
+def test_nothing_at_all_is_sent_from_a_gpu(run_gpu: RunGpu) -> None:
+    run_gpu("""
+        class Empty:
+            __cuda_array_interface__ = dict(shape=(0,), typestr="<i8", data=(0, False), version=3)
+
+        _, got = await asyncio.gather(a.am_send(Empty()), b.am_recv())
+        assert got == b"" and isinstance(got, bytearray)
+        await asyncio.gather(a.send(Empty()), b.recv(Empty()))
+        _, got = await asyncio.gather(a.send_obj(Empty()), b.recv_obj())
+        assert got == b""
+    """)
+
+
 def test_forced_tags_and_objects_take_memory_of_gpus(run_gpu: RunGpu) -> None:
     run_gpu("""
         for source in (filled(DATA), DATA, b"short", filled(b"short")):

@@ -252,7 +252,7 @@ def flat(buffer: Any, *, writable: bool = False) -> Any:
 
 def _flat_device(array: Array[Any], writable: bool) -> Any:
     if array.nbytes == 0:
-        return bytearray()
+        return memoryview(bytearray())
     if writable and array.readonly:
         raise InvalidBuffer(f"cannot receive into read-only memory, got {array!r}")
     if not array.contiguous:

@@ -429,12 +429,12 @@ impl Slot {
         let Order::After(stream) = place.order else {
             return Ok(());
         };
-        if is_ready(driver, place)? {
-            return Ok(());
-        }
-        let stream = stream as usize as CUstream;
         let device = device_of(driver, &place.memory);
         let _current = Current::enter(driver, device.context(driver)?)?;
+        refuse_capture(driver, stream)?;
+        // Whether the stream is through is not asked: that takes the driver longer (H100: 1.3 to 1.7 us,
+        // where copies are under way) than this does (0.4 to 0.9).
+        let stream = stream as usize as CUstream;
         // An event is of the device whose stream it is recorded on. It may be recorded again at once:
         // what waits for it waits for what was recorded before.
         let lent = device.streams.take(driver, device)?;

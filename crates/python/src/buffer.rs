@@ -200,6 +200,12 @@ pub(crate) fn source_with<T>(
     {
         return Ok(Source::Short(short(bytes.as_bytes())));
     }
+    if let Some(memory) = only_on_device(object, false)? {
+        return Ok(match memory {
+            Memory::Device(memory) => Source::Long(Segment::Device(memory)),
+            Memory::Empty => Source::Short(short(&[])),
+        });
+    }
     // On the stack, where it costs no allocation: most are short, and of the usual kind.
     let mut raw = ffi::Py_buffer::new();
     if let Ok(view) = View::get_in(object, &mut raw) {
@@ -262,6 +268,12 @@ pub(crate) fn release_received(py: Python<'_>, received: Received) {
 
 /// A buffer to receive into
 pub(crate) fn target(object: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecvBuffer>> {
+    if let Some(memory) = only_on_device(object, true)? {
+        return Ok(match memory {
+            Memory::Device(memory) => Box::new(memory),
+            Memory::Empty => Box::new(Vec::new()),
+        });
+    }
     let view = match contiguous(object) {
         Ok(view) => view,
         Err(error) => match device::memory_of(object, true)? {
@@ -284,6 +296,17 @@ pub(crate) fn target(object: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecvBuffer>>
 pub(crate) fn is_buffer(object: &Bound<'_, PyAny>) -> bool {
     // SAFETY: the pointer is that of a live object, which the reference keeps.
     unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) == 1 }
+}
+
+/// Memory of a device, if an object is no buffer and says by itself that it has such memory
+///
+/// What is not a buffer is likelier to be on a device than to need NumPy, and finding that out by the errors
+/// of others takes a few microseconds.
+fn only_on_device(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Option<Memory>> {
+    if is_buffer(object) {
+        return Ok(None);
+    }
+    device::memory_at_once(object, writable)
 }
 
 /// The memory of an object, if it is in one piece and means the same in another process

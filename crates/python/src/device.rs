@@ -50,11 +50,10 @@ pub(crate) fn release_pending(_py: Python<'_>) {
 /// Without any bytes it is memory of the host as well as of any device.
 pub(crate) fn memory_of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Option<Memory>> {
     let py = object.py();
-    if let Ok(own) = object.cast_exact::<DeviceBuffer>() {
-        return Ok(Some(Memory::Device(own.get().memory.clone())));
+    if let Some(own) = own_memory(object) {
+        return Ok(Some(own));
     }
-    let name = pyo3::intern!(py, "__cuda_array_interface__");
-    let found = match object.getattr_opt(name) {
+    let found = match object.getattr_opt(pyo3::intern!(py, "__cuda_array_interface__")) {
         Ok(Some(interface)) => Interface::of(object, &interface)?.in_order(object),
         Ok(None) => match dlpack::interface(object)? {
             Some(found) => found,
@@ -63,19 +62,33 @@ pub(crate) fn memory_of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<O
         // PyTorch raises for tensors that need a gradient, and says in DLPack what is the matter.
         Err(error) => dlpack::interface(object)?.ok_or(error)?,
     };
-    if writable && found.is_readonly {
-        let text = format!("cannot receive into {}: it is read-only", describe(object));
-        return Err(errors::buffer_error(py, text));
+    found.memory(object, writable).map(Some)
+}
+
+/// As [`memory_of`], of what has no memory of the host and says so without more ado; `None` for others
+pub(crate) fn memory_at_once(
+    object: &Bound<'_, PyAny>,
+    writable: bool,
+) -> PyResult<Option<Memory>> {
+    let py = object.py();
+    if let Some(own) = own_memory(object) {
+        return Ok(Some(own));
     }
-    if found.bytes == 0 {
-        return Ok(Some(Memory::Empty));
+    // Whoever has the memory of the host offers that, too: NumPy's way to it comes first.
+    let Ok(Some(interface)) = object.getattr_opt(pyo3::intern!(py, "__cuda_array_interface__"))
+    else {
+        return Ok(None);
+    };
+    if object.hasattr(pyo3::intern!(py, "__array_interface__"))? {
+        return Ok(None);
     }
-    let owner = Owner(Some(found.owner.unwrap_or_else(|| object.clone().unbind())));
-    let owner: Arc<dyn Any + Send + Sync> = Arc::new(owner);
-    let memory =
-        py.detach(|| cuda::describe(found.pointer, found.bytes, Some(found.stream), owner));
-    let memory = memory.map_err(|error| error.into_exception(py))?;
-    Ok(Some(Memory::Device(memory)))
+    let found = Interface::of(object, &interface)?.in_order(object);
+    found.memory(object, writable).map(Some)
+}
+
+fn own_memory(object: &Bound<'_, PyAny>) -> Option<Memory> {
+    let own = object.cast_exact::<DeviceBuffer>().ok()?;
+    Some(Memory::Device(own.get().memory.clone()))
 }
 
 /// What an object has on a device
@@ -97,6 +110,24 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
+    /// The memory that it describes
+    fn memory(self, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Memory> {
+        let py = object.py();
+        if writable && self.is_readonly {
+            let text = format!("cannot receive into {}: it is read-only", describe(object));
+            return Err(errors::buffer_error(py, text));
+        }
+        if self.bytes == 0 {
+            return Ok(Memory::Empty);
+        }
+        let owner = Owner(Some(self.owner.unwrap_or_else(|| object.clone().unbind())));
+        let owner: Arc<dyn Any + Send + Sync> = Arc::new(owner);
+        let memory =
+            py.detach(|| cuda::describe(self.pointer, self.bytes, Some(self.stream), owner));
+        let memory = memory.map_err(|error| error.into_exception(py))?;
+        Ok(Memory::Device(memory))
+    }
+
     /// Reads the CUDA Array Interface
     fn of(object: &Bound<'_, PyAny>, interface: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();

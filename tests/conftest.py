@@ -59,7 +59,8 @@ def cuda_driver(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
         # Cargo leaves it as it is where only times have changed.
         library.touch()
     folder = tmp_path_factory.mktemp("cuda_driver")
-    for name in ("libcuda.so", "libcuda.so.1"):
+    # The last is what UCX's module for CUDA is linked with beside it.
+    for name in ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"):
         (folder / name).symlink_to(library)
     return folder
 

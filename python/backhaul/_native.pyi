@@ -335,9 +335,10 @@ class Context:
         By default it is used between hosts with RDMA.
     carriers : sequence of str, optional
         Ways for payload beside the lane, on lanes within a host: ``"lease"``, ``"single-copy"`` and
-        ``"cuda"``, and on the ucx lane ``"ucx"``; by default all are used where both sides can,
-        ``"cuda"`` where the host has a GPU of NVIDIA's. Named, it loads CUDA now, or raises
-        `CudaUnavailable`.
+        ``"cuda"``, and on the ucx lane ``"ucx"`` and ``"ucx-cuda"``; by default all are used where
+        both sides can, ``"cuda"`` where the host has a GPU of NVIDIA's, ``"ucx-cuda"`` where UCX
+        moves its memory, too. Named, either loads CUDA now, or raises `CudaUnavailable`;
+        ``"ucx-cuda"`` raises `UcxUnavailable` where UCX does not.
     eager_bytes_max : int, optional
         Longest message sent without asking the peer for room first, in bytes.
     credit_bytes, credit_messages : int, optional

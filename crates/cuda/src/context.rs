@@ -34,7 +34,8 @@ impl Context {
 ///
 /// Meanwhile calls of this thread do not end a capture of a CUDA graph that another one is making. They are
 /// dropped in the reverse order.
-pub(crate) struct Current<'d> {
+#[must_use]
+pub struct Current<'d> {
     /// `None` if the context was entered by us already
     driver: Option<&'d Driver>,
     /// What calls of this thread did to captures before

@@ -20,7 +20,7 @@ pub mod memory;
 pub mod transfer;
 
 pub use arena::{Arena, Block};
-pub use context::Context;
+pub use context::{Context, Current};
 pub use driver::{Device, Driver, Uuid};
 pub use error::{CudaError, LoadError};
 pub use export::{Export, Handle};

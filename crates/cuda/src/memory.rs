@@ -338,6 +338,15 @@ impl DevicePointer {
         self.context
     }
 
+    /// Makes its context that of this thread, for a library that calls CUDA by itself
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn enter<'d>(&self, driver: &'d Driver) -> Result<Current<'d>, CudaError> {
+        Current::enter(driver, self.context)
+    }
+
     /// A part of it
     #[must_use]
     pub fn part(&self, offset: u64, bytes: u64) -> Self {

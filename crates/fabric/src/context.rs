@@ -10,7 +10,7 @@ use backhaul_cuda::Driver;
 use backhaul_proto::{CarrierKind, Hello, LaneKind, Role};
 use backhaul_shm::pool::{Pool, PoolStatistics};
 use backhaul_ucx::UcxError;
-use backhaul_ucx::library::has_rdma;
+use backhaul_ucx::library::{self, has_rdma};
 
 use crate::address::Address;
 use crate::bootstrap::{Settings, UnixSocket};
@@ -80,6 +80,9 @@ impl Context {
         core.start_ucx()?;
         if core.config.carriers.contains(&CarrierKind::Cuda) {
             Driver::get()?;
+        }
+        if core.config.carriers.contains(&CarrierKind::UcxCuda) {
+            core.check_ucx_cuda()?;
         }
         Ok(Self { core })
     }
@@ -222,7 +225,7 @@ impl Core {
         if let Some(hub) = &*ucx {
             return Ok(Arc::clone(hub));
         }
-        let hub = Hub::start(self.engine(), &self.config.ucx)?;
+        let hub = Hub::start(self.engine(), &self.config.ucx, self.wants_ucx_cuda())?;
         *ucx = Some(Arc::clone(&hub));
         Ok(hub)
     }
@@ -238,6 +241,29 @@ impl Core {
             tracing::warn!(%error, "this host has RDMA, and it is not used");
         }
         Ok(())
+    }
+
+    /// Checks that libucp moves memory of devices here, which was asked for by name
+    fn check_ucx_cuda(&self) -> Result<(), ContextError> {
+        Driver::get()?;
+        if self.takes_ucx_cuda() {
+            return Ok(());
+        }
+        let library = library::loaded().filter(|_| lock(&self.ucx).is_some());
+        let path = library.map(|library| library.path().to_owned());
+        Err(UcxError::NoCuda { path }.into())
+    }
+
+    /// Whether UCX is to move memory of devices, if it can: it was named, or may be of use
+    fn wants_ucx_cuda(&self) -> bool {
+        let carriers = &self.config.carriers;
+        let is_default = *carriers == CarrierKind::DEFAULT && Driver::is_likely();
+        is_default || carriers.contains(&CarrierKind::UcxCuda)
+    }
+
+    /// Whether there is a worker of UCX that moves memory of devices
+    fn takes_ucx_cuda(&self) -> bool {
+        lock(&self.ucx).as_ref().is_some_and(|hub| hub.takes_cuda())
     }
 
     /// Opens the bootstrap socket unless it is open, or shared memory is off
@@ -348,15 +374,19 @@ impl Core {
         }
     }
 
-    /// As [`Core::available_lanes`], for carriers: by default cuda where the host seems to have devices
+    /// As [`Core::available_lanes`], for carriers: by default cuda where the host seems to have devices,
+    /// and ucx-cuda where UCX moves their memory
     ///
-    /// Its library is not opened for that, but when something in memory of a device is sent or comes.
+    /// CUDA's library is not opened for that, but when something in memory of a device is sent or comes.
     pub(crate) fn carriers(&self) -> Vec<CarrierKind> {
         let has_experiment = self.config.experiments.carrier.is_some();
         let mut carriers = self.config.carriers.clone();
         carriers.retain(|carrier| *carrier != CarrierKind::Experimental || has_experiment);
         if carriers == CarrierKind::DEFAULT && Driver::is_likely() {
             carriers.push(CarrierKind::Cuda);
+            if self.takes_ucx_cuda() {
+                carriers.push(CarrierKind::UcxCuda);
+            }
         }
         carriers
     }
@@ -365,7 +395,9 @@ impl Core {
     pub(crate) fn device_allocator(&self) -> Option<Arc<dyn DeviceAllocator>> {
         let set = self.config.device_allocator.clone();
         set.or_else(|| {
-            let has_cuda = self.carriers().contains(&CarrierKind::Cuda);
+            let carriers = self.carriers();
+            let of_cuda = [CarrierKind::Cuda, CarrierKind::UcxCuda];
+            let has_cuda = of_cuda.iter().any(|kind| carriers.contains(kind));
             has_cuda.then(|| Arc::new(CudaAllocator { ordinal: 0 }) as Arc<dyn DeviceAllocator>)
         })
     }

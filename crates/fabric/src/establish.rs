@@ -17,7 +17,7 @@ use crate::carrier::Carriers;
 use crate::carrier::cuda::CudaCarrier;
 use crate::carrier::lease::LeaseCarrier;
 use crate::carrier::single_copy::SingleCopy;
-use crate::carrier::ucx::UcxCarrier;
+use crate::carrier::ucx::{Tickets, UcxCarrier, UcxCudaCarrier};
 use crate::connection::{About, Conn, ConnParts, PeerProcess};
 use crate::context::Core;
 use crate::endpoint::Endpoint;
@@ -216,11 +216,21 @@ fn over_ucx(core: &Arc<Core>, end: UcxEnd, peer: &Hello, sentinel: &TcpStream) -
     let doorbell = end.doorbell.try_clone()?;
     let end = Arc::new(end);
     let mut carriers = Carriers::default();
+    let tickets = Arc::new(Tickets::default());
     if have_both(core, peer, CarrierKind::Ucx) {
         carriers.push(Box::new(UcxCarrier::new(
             Arc::clone(&end),
             core.pool.clone(),
+            Arc::clone(&tickets),
         )));
+    }
+    if have_both(core, peer, CarrierKind::UcxCuda) {
+        carriers.push(Box::new(UcxCudaCarrier::start(
+            core.engine(),
+            Arc::clone(&end),
+            core.pool.clone(),
+            tickets,
+        )?));
     }
     Ok(Made {
         lane: Box::new(UcxLane::new(end)),

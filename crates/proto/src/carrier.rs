@@ -16,15 +16,24 @@ pub enum CarrierKind {
     Ucx,
     /// A device of the receiver copies out of memory of a device of the sender, which it has opened
     Cuda,
+    /// As ucx, for memory of devices: libucp of both sides moves it
+    UcxCuda,
     /// A carrier from outside, for experiments and tests
     Experimental,
 }
 
 impl CarrierKind {
     /// All carriers that come with this crate
-    pub const ALL: [Self; 4] = [Self::Lease, Self::SingleCopy, Self::Ucx, Self::Cuda];
+    pub const ALL: [Self; 5] = [
+        Self::Lease,
+        Self::SingleCopy,
+        Self::Ucx,
+        Self::Cuda,
+        Self::UcxCuda,
+    ];
 
-    /// Those that are used where nothing else is said; cuda comes to them on hosts with such devices
+    /// Those that are used where nothing else is said; cuda comes to them on hosts with such devices, and
+    /// ucx-cuda where libucp moves their memory
     pub const DEFAULT: [Self; 3] = [Self::Lease, Self::SingleCopy, Self::Ucx];
 
     /// The name in settings and reports
@@ -35,6 +44,7 @@ impl CarrierKind {
             Self::SingleCopy => "single-copy",
             Self::Ucx => "ucx",
             Self::Cuda => "cuda",
+            Self::UcxCuda => "ucx-cuda",
             Self::Experimental => "experimental",
         }
     }
@@ -47,6 +57,7 @@ impl CarrierKind {
             Self::SingleCopy => 2,
             Self::Ucx => 3,
             Self::Cuda => 4,
+            Self::UcxCuda => 5,
             Self::Experimental => 240,
         }
     }
@@ -78,7 +89,7 @@ impl FromStr for CarrierKind {
 
 /// A text that names no carrier
 #[derive(Clone, Debug, Eq, Error, PartialEq)]
-#[error("unknown carrier {text:?}: expected lease, single-copy, ucx or cuda")]
+#[error("unknown carrier {text:?}: expected lease, single-copy, ucx, cuda or ucx-cuda")]
 pub struct ParseCarrierError {
     /// The text
     pub text: String,

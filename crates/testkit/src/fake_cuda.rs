@@ -17,8 +17,9 @@ pub fn library_folder() -> PathBuf {
     );
     let folder = examples.join("fake_cuda_as_libcuda");
     std::fs::create_dir_all(&folder).unwrap();
-    // The second is what programs are linked to, and what ours looks for first.
-    for name in ["libcuda.so", "libcuda.so.1"] {
+    // The second is what programs are linked to, and what ours looks for first. The last is what UCX's
+    // module for CUDA is linked with beside it.
+    for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
         // Another test may have linked it.
         let _ = std::os::unix::fs::symlink("../libfake_cuda.so", folder.join(name));
     }

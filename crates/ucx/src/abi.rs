@@ -40,6 +40,23 @@ pub(crate) const CONTEXT_NAME: u64 = 1 << 8;
 pub(crate) const FEATURE_WAKEUP: u64 = 1 << 4;
 pub(crate) const FEATURE_AM: u64 = 1 << 6;
 
+/// `ucp_context_attr_t`: 64 bytes until 1.20, 72 since
+#[repr(C)]
+pub(crate) struct ContextAttributes {
+    pub(crate) field_mask: u64,
+    request_size: usize,
+    thread_mode: c_int,
+    /// A bit for each type of memory
+    pub(crate) memory_types: u64,
+    name: [u8; 32],
+    device_counter_size: usize,
+}
+
+pub(crate) const ATTRIBUTES_MEMORY_TYPES: u64 = 1 << 2;
+
+/// `UCS_MEMORY_TYPE_CUDA`, the same in every version
+pub(crate) const MEMORY_CUDA: c_int = 1;
+
 /// `ucp_worker_params_t`
 #[repr(C)]
 pub(crate) struct WorkerParams {
@@ -95,7 +112,7 @@ pub(crate) struct RequestParam {
     datatype: u64,
     pub(crate) user_data: Handle,
     reply_buffer: Handle,
-    memory_type: c_int,
+    pub(crate) memory_type: c_int,
     receive_info: Handle,
     memory_handle: Handle,
     later: [u64; 3],
@@ -104,6 +121,7 @@ pub(crate) struct RequestParam {
 pub(crate) const REQUEST_CALLBACK: u32 = 1 << 1;
 pub(crate) const REQUEST_USER_DATA: u32 = 1 << 2;
 pub(crate) const REQUEST_FLAGS: u32 = 1 << 4;
+pub(crate) const REQUEST_MEMORY_TYPE: u32 = 1 << 6;
 
 pub(crate) const SEND_EAGER: u32 = 1 << 1;
 pub(crate) const SEND_RENDEZVOUS: u32 = 1 << 2;
@@ -161,6 +179,7 @@ macro_rules! zeroed {
 }
 zeroed!(
     ContextParams,
+    ContextAttributes,
     WorkerParams,
     EndpointParams,
     RequestParam,
@@ -177,6 +196,8 @@ mod tests {
     fn fields_lie_where_the_headers_put_them() {
         assert_eq!(offset_of!(ContextParams, name), 72);
         assert_eq!(size_of::<ContextParams>(), 88);
+        assert_eq!(offset_of!(ContextAttributes, memory_types), 24);
+        assert_eq!(size_of::<ContextAttributes>(), 72);
         assert_eq!(offset_of!(WorkerParams, thread_mode), 8);
         assert_eq!(offset_of!(WorkerParams, client_id), 192);
         assert_eq!(size_of::<WorkerParams>(), 200);
@@ -186,6 +207,7 @@ mod tests {
         assert_eq!(size_of::<EndpointParams>(), 104);
         assert_eq!(offset_of!(RequestParam, callback), 16);
         assert_eq!(offset_of!(RequestParam, user_data), 32);
+        assert_eq!(offset_of!(RequestParam, memory_type), 48);
         assert_eq!(offset_of!(RequestParam, memory_handle), 64);
         assert_eq!(size_of::<RequestParam>(), 96);
         assert_eq!(offset_of!(HandlerParam, callback), 16);

@@ -8,7 +8,8 @@ use std::path::Path;
 use libloading::os::unix::Library as Dynamic;
 
 use crate::abi::{
-    ContextParams, EndpointParams, Handle, HandlerParam, RawStatus, RequestParam, WorkerParams,
+    ContextAttributes, ContextParams, EndpointParams, Handle, HandlerParam, RawStatus,
+    RequestParam, WorkerParams,
 };
 use crate::error::LoadError;
 
@@ -41,6 +42,7 @@ functions! {
     init: "ucp_init_version"
         (c_uint, c_uint, *const ContextParams, Handle, *mut Handle) -> RawStatus;
     cleanup: "ucp_cleanup" (Handle);
+    query: "ucp_context_query" (Handle, *mut ContextAttributes) -> RawStatus;
     worker_create: "ucp_worker_create" (Handle, *const WorkerParams, *mut Handle) -> RawStatus;
     worker_destroy: "ucp_worker_destroy" (Handle);
     worker_address: "ucp_worker_get_address" (Handle, *mut Handle, *mut usize) -> RawStatus;

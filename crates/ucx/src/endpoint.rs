@@ -13,6 +13,7 @@ use crate::abi::{
 };
 use crate::error::{Failed, Status, check};
 use crate::library;
+use crate::memory::{DeviceRange, Place};
 use crate::message::{HEADER_BYTES, Header};
 use crate::operation::{Begun, PlainOperation, SendOperation, in_callback, is_in_callback};
 use crate::worker::{Core, MESSAGE_ID};
@@ -150,6 +151,28 @@ impl Endpoint {
         M: Deref<Target = [u8]> + Send + 'static,
         F: FnOnce(M, Result<(), Status>) + Send + 'static,
     {
+        self.send_offer_of(header, memory, |memory| Place::read(memory), done);
+    }
+
+    /// As [`send_offer`](Self::send_offer), of memory of a device, which `keep` keeps until it is over
+    pub fn send_device_offer<K, F>(&self, header: Header, range: DeviceRange, keep: K, done: F)
+    where
+        K: Send + 'static,
+        F: FnOnce(K, Result<(), Status>) + Send + 'static,
+    {
+        self.send_offer_of(header, keep, |_| Place::of(range), done);
+    }
+
+    fn send_offer_of<M, F>(
+        &self,
+        header: Header,
+        memory: M,
+        place: impl FnOnce(&M) -> Place,
+        done: F,
+    ) where
+        M: Send + 'static,
+        F: FnOnce(M, Result<(), Status>) + Send + 'static,
+    {
         let operation = Box::new(SendOperation {
             header,
             memory,
@@ -164,8 +187,9 @@ impl Endpoint {
         let operation = Box::into_raw(operation);
         // SAFETY: the box above, which nobody else has.
         let SendOperation { header, memory, .. } = unsafe { &*operation };
-        let (start, bytes) = (memory.as_ptr(), memory.len());
-        let parameters = SendOperation::parameters(operation, SEND_RENDEZVOUS);
+        let place = place(memory);
+        let mut parameters = SendOperation::parameters(operation, SEND_RENDEZVOUS);
+        place.describe(&mut parameters);
         let call = self.core.call();
         // SAFETY: as in `send_short`; the memory is the operation's.
         let returned = unsafe {
@@ -174,8 +198,8 @@ impl Endpoint {
                 MESSAGE_ID,
                 header.as_ptr().cast(),
                 HEADER_BYTES,
-                start.cast(),
-                bytes,
+                place.start,
+                place.bytes,
                 &raw const parameters,
             )
         };

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::abi::RawStatus;
 use crate::library::{self, Version};
+use crate::worker;
 
 /// libucp cannot be used in this process
 #[derive(Clone, Debug, Error)]
@@ -134,6 +135,20 @@ pub enum UcxError {
     /// It was, and has refused
     #[error("UCX cannot be started: {0}")]
     Failed(#[from] Failed),
+    /// The carrier ucx-cuda was asked for, and moves no memory of devices here
+    #[error(
+        "carrier ucx-cuda: {} (it takes version {} or later, with its module for CUDA, which has to find \
+         the driver, UCX_TLS with cuda_copy if it is set, and UCX_RCACHE_ENABLE=y if that is set)",
+        path.as_ref().map_or_else(
+            || "the lane ucx is not in use".to_owned(),
+            |path| format!("{} moves no memory of GPUs here", path.display())
+        ),
+        worker::CUDA_VERSION_MIN
+    )]
+    NoCuda {
+        /// The file of libucp, if it is loaded
+        path: Option<PathBuf>,
+    },
 }
 
 /// Names the call in an error

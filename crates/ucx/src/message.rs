@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crate::abi::{Handle, IN_PROGRESS, MESSAGE_RENDEZVOUS, MessageParam, OK, RawStatus};
 use crate::error::Status;
+use crate::memory::{DeviceRange, Place};
 use crate::operation::{Begun, ReceiveOperation, in_callback, is_in_callback};
 use crate::worker::Core;
 
@@ -56,12 +57,34 @@ impl Offer {
     /// # Panics
     ///
     /// If the memory has another length than the message, or within a callback.
-    pub fn receive<M, F>(mut self, memory: M, done: F)
+    pub fn receive<M, F>(self, memory: M, done: F)
     where
         M: DerefMut<Target = [u8]> + Send + 'static,
         F: FnOnce(Result<M, Status>) + Send + 'static,
     {
         assert_eq!(memory.len(), self.bytes, "memory for another message");
+        self.receive_at(memory, |memory| Place::written(memory), done);
+    }
+
+    /// As [`receive`](Self::receive), into memory of a device, which `keep` keeps until it is over
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn receive_on_device<K, F>(self, range: DeviceRange, keep: K, done: F)
+    where
+        K: Send + 'static,
+        F: FnOnce(Result<K, Status>) + Send + 'static,
+    {
+        assert_eq!(range.bytes, self.bytes, "memory for another message");
+        self.receive_at(keep, |_| Place::of(range), done);
+    }
+
+    fn receive_at<M, F>(mut self, memory: M, place: impl FnOnce(&mut M) -> Place, done: F)
+    where
+        M: Send + 'static,
+        F: FnOnce(Result<M, Status>) + Send + 'static,
+    {
         let (core, descriptor) = self.kept.take().expect("taken once: here or in `drop`");
         let operation = Box::into_raw(Box::new(ReceiveOperation {
             memory,
@@ -69,8 +92,9 @@ impl Offer {
             under_way: core.count(),
         }));
         // SAFETY: the box was made above, and nobody else has it yet.
-        let target = unsafe { (*operation).memory.as_mut_ptr() };
-        let parameters = ReceiveOperation::parameters(operation);
+        let place = place(unsafe { &mut (*operation).memory });
+        let mut parameters = ReceiveOperation::parameters(operation);
+        place.describe(&mut parameters);
         let call = core.call();
         // SAFETY: a descriptor of this worker that was neither fetched nor released, as it was in
         // `kept`, and is libucp's from here on, even if the call fails; the memory, of as many bytes,
@@ -79,8 +103,8 @@ impl Offer {
             (core.api().receive)(
                 core.handle(),
                 descriptor,
-                target.cast(),
-                self.bytes,
+                place.start,
+                place.bytes,
                 &raw const parameters,
             )
         };

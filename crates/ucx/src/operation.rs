@@ -4,7 +4,6 @@
 //! that ends it. UCX calls that exactly once for an operation that it did not end at once.
 
 use std::cell::Cell;
-use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::abi::{
@@ -46,7 +45,7 @@ pub(crate) struct SendOperation<M, F> {
 
 impl<M, F> SendOperation<M, F>
 where
-    M: Deref<Target = [u8]> + Send + 'static,
+    M: Send + 'static,
     F: FnOnce(M, Result<(), Status>) + Send + 'static,
 {
     /// The parameters of a call that is given `operation`
@@ -91,7 +90,7 @@ pub(crate) struct ReceiveOperation<M, F> {
 
 impl<M, F> ReceiveOperation<M, F>
 where
-    M: DerefMut<Target = [u8]> + Send + 'static,
+    M: Send + 'static,
     F: FnOnce(Result<M, Status>) + Send + 'static,
 {
     /// The parameters of a call that is given `operation`

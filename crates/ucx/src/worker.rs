@@ -13,14 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::abi::{
-    BUSY, CONTEXT_FEATURES, CONTEXT_NAME, ContextParams, FEATURE_AM, FEATURE_WAKEUP,
-    HANDLER_ARGUMENT, HANDLER_CALLBACK, HANDLER_ID, Handle, HandlerParam, THREAD_MODE_SERIALIZED,
-    WORKER_FLAGS, WORKER_IGNORE_LEAKS, WORKER_THREAD_MODE, WorkerParams,
+    ATTRIBUTES_MEMORY_TYPES, BUSY, CONTEXT_FEATURES, CONTEXT_NAME, ContextAttributes,
+    ContextParams, FEATURE_AM, FEATURE_WAKEUP, HANDLER_ARGUMENT, HANDLER_CALLBACK, HANDLER_ID,
+    Handle, HandlerParam, MEMORY_CUDA, THREAD_MODE_SERIALIZED, WORKER_FLAGS, WORKER_IGNORE_LEAKS,
+    WORKER_THREAD_MODE, WorkerParams,
 };
 use crate::api::Api;
 use crate::endpoint::Endpoint;
 use crate::error::{Failed, Status, check};
-use crate::library::{Library, VERSION_MIN};
+use crate::library::{Library, VERSION_MIN, Version};
 use crate::message::{Entry, Receiver, on_message};
 use crate::operation::is_in_callback;
 
@@ -45,6 +46,10 @@ pub(crate) struct Core {
     context: Handle,
     worker: Handle,
     address: Vec<u8>,
+    /// A bit for each type of memory that the context's transports take
+    memory_types: u64,
+    /// It surely has a cache of registrations
+    has_cache: bool,
     event_fd: c_int,
     /// What libucp calls us with; freed behind the worker
     entry: *mut Entry,
@@ -72,7 +77,8 @@ impl Worker {
     /// Starts a worker
     ///
     /// `settings` are names and values as in the environment, without the `UCX_` in front, and go
-    /// before what is found there.
+    /// before what is found there. `wants_devices` has it keep a cache of registrations, without which it
+    /// takes no memory of devices.
     ///
     /// # Errors
     ///
@@ -81,8 +87,13 @@ impl Worker {
         library: &'static Library,
         receiver: Arc<dyn Receiver>,
         settings: &[(String, String)],
+        wants_devices: bool,
     ) -> Result<Self, Failed> {
-        let context = make_context(library, settings)?;
+        let (context, has_cache) = if wants_devices {
+            make_context_with_cache(library, settings)?
+        } else {
+            (make_context(library, settings)?, false)
+        };
         let worker = make_worker(library, context).inspect_err(|_| {
             // SAFETY: the context that was just made, and has no worker.
             unsafe { (library.api.cleanup)(context) };
@@ -92,6 +103,8 @@ impl Worker {
             context,
             worker,
             address: Vec::new(),
+            memory_types: 0,
+            has_cache,
             event_fd: -1,
             entry: null_mut(),
             calls: Mutex::default(),
@@ -101,6 +114,7 @@ impl Worker {
             connected_at: Mutex::default(),
         };
         core.address = core.read_address()?;
+        core.memory_types = core.read_memory_types()?;
         core.event_fd = core.read_event_fd()?;
         let mut entry = null_mut();
         let core = Arc::new_cyclic(|weak| {
@@ -127,6 +141,16 @@ impl Worker {
     #[must_use]
     pub fn address(&self) -> &[u8] {
         &self.core.address
+    }
+
+    /// Whether its transports take memory of NVIDIA's devices
+    ///
+    /// That is so where libucp is of [`CUDA_VERSION_MIN`] or later, keeps a cache of registrations and has
+    /// its module for CUDA, which found a driver, and `UCX_TLS` allows it.
+    #[must_use]
+    pub fn takes_cuda(&self) -> bool {
+        let is_known = self.core.memory_types & (1 << MEMORY_CUDA) != 0;
+        is_known && self.core.has_cache && self.core.library.version() >= CUDA_VERSION_MIN
     }
 
     /// Moves on what can be moved, returning whether that was anything
@@ -267,6 +291,15 @@ impl Core {
         Ok(copy)
     }
 
+    fn read_memory_types(&self) -> Result<u64, Failed> {
+        let mut attributes = ContextAttributes::zeroed();
+        attributes.field_mask = ATTRIBUTES_MEMORY_TYPES;
+        // SAFETY: a context that is ours, and a place of the size of the newest version.
+        let status = unsafe { (self.api().query)(self.context, &raw mut attributes) };
+        check("ucp_context_query", status)?;
+        Ok(attributes.memory_types)
+    }
+
     fn read_event_fd(&self) -> Result<c_int, Failed> {
         let mut fd = -1;
         // SAFETY: a worker that is ours, and a place for a number.
@@ -363,6 +396,38 @@ fn make_context(library: &Library, settings: &[(String, String)]) -> Result<Hand
     check("ucp_init", status).map(|()| context)
 }
 
+/// Makes a context that keeps a cache of registrations, if libucp can; whether it does
+///
+/// Without that cache 1.21 crashes when a peer dies that was offered memory of a device: it takes back the
+/// registration from there (`ucp_memh_invalidate`). It has none where it cannot hook the C library and the
+/// driver, and then says so only if the cache was asked for.
+fn make_context_with_cache(
+    library: &Library,
+    settings: &[(String, String)],
+) -> Result<(Handle, bool), Failed> {
+    if let Some(wish) = wish(settings, CACHE) {
+        // A cache that was asked for is there, or this fails; another wish is respected.
+        let is_asked = ["y", "yes", "on", "1"].contains(&wish.to_lowercase().as_str());
+        return Ok((make_context(library, settings)?, is_asked));
+    }
+    let mut with_cache = settings.to_vec();
+    with_cache.push((CACHE.to_owned(), "y".to_owned()));
+    match make_context(library, &with_cache) {
+        Ok(context) => Ok((context, true)),
+        Err(error) => {
+            tracing::debug!(%error, "UCX keeps no cache of registrations, and so no memory of devices");
+            Ok((make_context(library, settings)?, false))
+        }
+    }
+}
+
+/// What somebody has set an option to, here or in the environment
+fn wish(settings: &[(String, String)], name: &str) -> Option<String> {
+    let set = settings.iter().rev().find(|(each, _)| each == name);
+    set.map(|(_, value)| value.clone())
+        .or_else(|| std::env::var(format!("UCX_{name}")).ok())
+}
+
 fn set(api: &Api, config: Handle, name: &str, value: &str) -> Result<(), Failed> {
     let text = |text: &str| CString::new(text).map_err(|_| INVALID);
     let (name, value) = (text(name)?, text(value)?);
@@ -389,6 +454,18 @@ fn make_worker(library: &Library, context: Handle) -> Result<Handle, Failed> {
     }
     Err(NO_WORKER)
 }
+
+/// The oldest version that is trusted with memory of devices
+///
+/// 1.18 and 1.19 crash when a peer dies that was offered some, in one of six tries over posix: they take
+/// back its registration from a cache that they have not (`ucp_memh_invalidate`).
+pub const CUDA_VERSION_MIN: Version = Version {
+    major: 1,
+    minor: 21,
+};
+
+/// Whether a context keeps a cache of registrations: `try` by default
+const CACHE: &str = "RCACHE_ENABLE";
 
 /// Without these, shared memory is not used where a dead peer is to be noticed
 const SETTINGS: [(&std::ffi::CStr, &std::ffi::CStr); 2] = [

@@ -107,9 +107,12 @@ def offer(carriers: Sequence[str], wanted: bool | None) -> dict[str, Any]:
         Nothing, if memory of GPUs should not come here: there is no carrier, or it is a process
         that uses no GPU, such as a scheduler, in which CUDA is not to be started.
     """
-    if "cuda" not in carriers or not (_uses_gpu() if wanted is None else wanted):
+    is_opened, is_fetched = "cuda" in carriers, "ucx-cuda" in carriers
+    if not (is_opened or is_fetched) or not (_uses_gpu() if wanted is None else wanted):
         return {}
-    return {"device-frames": _VERSION, "visible-devices": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    # UCX fetches the bytes: nobody opens a handle of a GPU that has to be seen.
+    visible = None if is_fetched else os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {"device-frames": _VERSION, "visible-devices": visible}
 
 
 def _uses_gpu() -> bool:

@@ -110,7 +110,7 @@ class Connection(Source):
         #: for no endpoint.
         self.sent = 0
         #: Whether memory of GPUs reaches the peer, and its ours.
-        self.by_device = "cuda" in native.info()["carriers"]
+        self.by_device = not {"cuda", "ucx-cuda"}.isdisjoint(native.info()["carriers"])
         #: Closed from here.
         self.is_closed = False
         self._on_greeting = on_greeting

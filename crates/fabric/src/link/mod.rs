@@ -165,7 +165,14 @@ impl LinkMemory {
     fn may_give(&self, bytes: u64) -> bool {
         let mut kinds = self.carriers.iter().map(|reach| reach.kind);
         bytes >= self.give_bytes_min as u64
-            && kinds.any(|kind| !matches!(kind, CarrierKind::SingleCopy | CarrierKind::Ucx))
+            && kinds.any(|kind| {
+                let takes_offers_only = [
+                    CarrierKind::SingleCopy,
+                    CarrierKind::Ucx,
+                    CarrierKind::UcxCuda,
+                ];
+                !takes_offers_only.contains(&kind)
+            })
     }
 
     /// Whether a carrier lets the receiver fetch by itself

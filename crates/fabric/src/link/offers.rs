@@ -19,7 +19,8 @@ impl<S, R> Link<S, R> {
 
 /// The offers for which a carrier keeps something: its number, and the ticket
 pub(super) fn kept_offers(sources: &Sources) -> impl Iterator<Item = (u8, u64)> {
-    let keepers = [CarrierKind::Ucx, CarrierKind::Cuda].map(CarrierKind::code);
+    let keepers = [CarrierKind::Ucx, CarrierKind::Cuda, CarrierKind::UcxCuda];
+    let keepers = keepers.map(CarrierKind::code);
     let offers = sources.iter().flat_map(|source| source.offer);
     let kept = offers.filter(move |offer| keepers.contains(&offer.carrier));
     kept.map(|offer| (offer.carrier, offer.token))

@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::time::{Duration, Instant};
 
+use backhaul_cuda::DevicePointer;
 use backhaul_proto::{Hello, UCX_ADDRESS_BYTES_MAX};
 use backhaul_shm::doorbell::Doorbell;
 use backhaul_ucx::{Armed, Header, Offer, Receiver, UcxError, Worker};
 use rustix::event::epoll::EventFlags;
 
+use super::devices::{DeviceOperation, Devices};
 use super::inbox::Inbox;
 use super::peer::PeerEnd;
 use super::wire::{self, Kind, key_of};
@@ -41,6 +43,7 @@ pub(crate) struct Hub {
     draining_ticks: AtomicU32,
     /// Held while that is brought about
     arming: Mutex<()>,
+    devices: Arc<Devices>,
 }
 
 /// Where each connection has its inbox, by the key in the headers
@@ -61,11 +64,17 @@ pub(crate) struct UcxEnd {
 
 impl Hub {
     /// Loads UCX and starts a worker, which the engine watches from now on
-    pub(crate) fn start(engine: &Arc<Engine>, config: &UcxConfig) -> Result<Arc<Self>, UcxError> {
+    ///
+    /// Memory of devices takes part only if it is wanted.
+    pub(crate) fn start(
+        engine: &Arc<Engine>,
+        config: &UcxConfig,
+        wants_devices: bool,
+    ) -> Result<Arc<Self>, UcxError> {
         let library = config.library.load()?;
         let inboxes = Arc::new(Inboxes::default());
         let receiver = Arc::clone(&inboxes) as Arc<dyn Receiver>;
-        let worker = Worker::start(library, receiver, &config.settings)?;
+        let worker = Worker::start(library, receiver, &config.settings, wants_devices)?;
         tracing::debug!(
             ?library,
             address_bytes = worker.address().len(),
@@ -82,6 +91,7 @@ impl Hub {
             is_armed: AtomicBool::new(false),
             draining_ticks: AtomicU32::new(0),
             arming: Mutex::default(),
+            devices: Arc::default(),
         });
         let id = engine.register(Arc::clone(&hub) as Arc<dyn Source>);
         hub.id.get_or_init(|| id);
@@ -107,6 +117,16 @@ impl Hub {
             ));
         }
         Ok(address)
+    }
+
+    /// Whether it moves memory of NVIDIA's devices
+    pub(crate) fn takes_cuda(&self) -> bool {
+        self.worker.takes_cuda()
+    }
+
+    /// An operation on memory of a device begins
+    pub(crate) fn begin_device_operation(&self, memory: DevicePointer) -> DeviceOperation {
+        self.devices.begin(memory)
     }
 
     /// Makes this side's end of a connection; from now on what the peer sends is taken in
@@ -173,6 +193,7 @@ impl Hub {
     /// What it could have fetched is back when this returns, or soon after.
     pub(crate) fn kill(&self, peer: &PeerEnd, why: &str) {
         peer.kill(why);
+        let _current = self.devices.enter();
         let until = Instant::now() + KILL_MAX;
         while !peer.endpoint().is_over() && Instant::now() < until {
             self.worker.progress();
@@ -191,11 +212,13 @@ impl Hub {
     /// Makes the worker progress, returning whether anything moved
     #[inline]
     pub(crate) fn progress(&self) -> bool {
+        let _current = self.devices.enter();
         self.worker.progress()
     }
 
     /// Makes progress until nothing moves, or for a good while: the engine has others to look after
     fn progress_some(&self) {
+        let _current = self.devices.enter();
         for _ in 0..PROGRESS_MAX {
             if !self.worker.progress() {
                 break;
@@ -273,6 +296,7 @@ impl Hub {
         if self.is_armed.load(Ordering::SeqCst) {
             return;
         }
+        let _current = self.devices.enter();
         let mut is_armed = false;
         for _ in 0..ARM_ATTEMPTS {
             self.progress_some();
@@ -334,6 +358,7 @@ impl Drop for Hub {
     fn drop(&mut self) {
         // What peers have offered is refused while there is a way to say so, and what was sent before
         // the last connection ended has yet to leave; then the endpoints close.
+        let _current = self.devices.enter();
         let until = Instant::now() + FLUSH_MAX;
         let mut moved_at = Instant::now();
         while moved_at.elapsed() < QUIET && Instant::now() < until {
@@ -402,6 +427,7 @@ impl Receiver for Inboxes {
             }
             Kind::Taken => inbox.handle_taken(heading.taken_bytes),
             Kind::OfferOver => inbox.handle_offer_over(heading.number),
+            Kind::OfferFailed => inbox.handle_offer_failed(heading.number, bytes),
             // It does not come by itself.
             Kind::Offer => {}
         }

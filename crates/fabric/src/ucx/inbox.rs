@@ -39,6 +39,8 @@ struct Came {
     early: BTreeMap<u64, Vec<u8>>,
     early_bytes: u64,
     offers: HashMap<u64, Offer>,
+    /// Why segments do not come that were announced
+    failed: HashMap<u64, String>,
     /// Tickets below this have come
     tickets: u64,
     /// Tickets that came before their turn
@@ -107,10 +109,32 @@ impl Inbox {
         self.notify();
     }
 
+    /// Notes that a segment does not come
+    pub(super) fn handle_offer_failed(&self, ticket: u64, why: &[u8]) {
+        let mut came = lock(&self.came);
+        let is_over = came.tickets_over.remove(&ticket);
+        let is_new = came.note_ticket(ticket);
+        let is_full = came.failed.len() + came.tickets_early.len() >= OFFERS_MAX;
+        if is_full {
+            drop(came);
+            return self.fail(format!(
+                "the peer withholds more than {OFFERS_MAX} segments at once"
+            ));
+        }
+        if !is_over && is_new {
+            let why = &why[..why.len().min(FAILURE_BYTES_MAX)];
+            came.failed
+                .insert(ticket, String::from_utf8_lossy(why).into_owned());
+            drop(came);
+            self.notify();
+        }
+    }
+
     /// Refuses an offer, whenever it comes
     pub(super) fn handle_offer_over(&self, ticket: u64) {
         let mut came = lock(&self.came);
         let offer = came.offers.remove(&ticket);
+        came.failed.remove(&ticket);
         let has_come = ticket < came.tickets || came.tickets_early.contains(&ticket);
         if !has_come && came.tickets_over.len() < OFFERS_MAX {
             came.tickets_over.insert(ticket);
@@ -195,6 +219,11 @@ impl Inbox {
         lock(&self.came).offers.remove(&ticket)
     }
 
+    /// Why a segment does not come, once
+    pub(crate) fn take_failed(&self, ticket: u64) -> Option<String> {
+        lock(&self.came).failed.remove(&ticket)
+    }
+
     /// Why nothing more comes, if so
     pub(crate) fn failure(&self) -> Option<String> {
         lock(&self.came).failure.clone()
@@ -204,7 +233,7 @@ impl Inbox {
     pub(super) fn held(&self) -> (u64, usize, usize) {
         let came = lock(&self.came);
         let bytes = came.bytes.len() as u64 + came.early_bytes;
-        let tickets = came.tickets_early.len() + came.tickets_over.len();
+        let tickets = came.tickets_early.len() + came.tickets_over.len() + came.failed.len();
         (bytes, came.early.len(), tickets)
     }
 
@@ -274,6 +303,9 @@ impl Came {
 /// Offers of a peer that wait at once: as many as sends and their segments can wait there
 const OFFERS_MAX: usize = 1 << 20;
 
+/// What is kept of why a segment does not come
+const FAILURE_BYTES_MAX: usize = 256;
+
 /// Pieces that come before their turn at once: twice as many as frames fit into the window, as each
 /// takes memory beside its bytes, and a write may end in the middle of a frame
 const EARLY_PIECES_MAX: usize = 2 * (WINDOW_BYTES as usize / HEADER_BYTES);
@@ -335,6 +367,21 @@ mod tests {
         assert_eq!(inbox.failure(), None);
         inbox.handle_bytes(u64::from(u32::MAX), b"x");
         assert!(inbox.failure().unwrap().contains("before their turn"));
+    }
+
+    #[test]
+    fn a_segment_that_does_not_come_says_why_unless_it_is_over() {
+        let inbox = Inbox::new(Doorbell::new().unwrap());
+        inbox.handle_offer_failed(0, b"no device");
+        inbox.handle_offer_failed(0, b"again");
+        assert_eq!(inbox.take_failed(0).unwrap(), "no device");
+        assert_eq!(inbox.take_failed(0), None);
+        inbox.handle_offer_over(1);
+        inbox.handle_offer_failed(1, b"too late");
+        assert_eq!(inbox.take_failed(1), None);
+        assert_eq!(inbox.held(), (0, 0, 0));
+        inbox.handle_offer_failed(2, &[0xFF; 9999]);
+        assert!(inbox.take_failed(2).unwrap().chars().count() <= FAILURE_BYTES_MAX);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! UCX in the fabric: one worker for each context, which its connections share.
 //!
+//! - [`devices`]: in whose context UCX calls CUDA.
 //! - [`hub`]: the worker, who makes it progress, and when the engine is woken for it.
 //! - [`inbox`]: what has come for one connection, and the doorbell that wakes it.
 //! - [`peer`]: the one endpoint to a worker of a peer, however many connections there are to it.
@@ -8,6 +9,7 @@
 //! What UCX calls back may run on any thread that calls into it, on behalf of any connection. It only
 //! puts things into inboxes and rings doorbells. No lock that it takes is held over a call into UCX.
 
+mod devices;
 mod fuzzing;
 mod hub;
 mod inbox;

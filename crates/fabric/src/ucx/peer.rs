@@ -70,8 +70,14 @@ impl PeerEnd {
 
     /// Sends a message that has a header only; an error shows as the failure of the endpoint
     pub(crate) fn tell(&self, header: Header) {
+        self.tell_text(header, &[]);
+    }
+
+    /// As [`tell`](Self::tell), with a few bytes
+    pub(crate) fn tell_text(&self, header: Header, text: &[u8]) {
         let message = ShortMessage {
             header,
+            bytes: text.to_vec(),
             ..ShortMessage::default()
         };
         if let Err(error) = self.endpoint().send_short(Box::new(message)) {

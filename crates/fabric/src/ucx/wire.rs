@@ -13,6 +13,8 @@ pub(crate) enum Kind {
     Offer = 3,
     /// The segment of that ticket is not to be fetched any more
     OfferOver = 4,
+    /// In the place of an offer: why the segment of that ticket does not come
+    OfferFailed = 5,
 }
 
 /// What a header says
@@ -43,6 +45,7 @@ pub(super) fn read(header: &Header) -> Option<Heading> {
         2 => Kind::Taken,
         3 => Kind::Offer,
         4 => Kind::OfferOver,
+        5 => Kind::OfferFailed,
         _ => return None,
     };
     Some(Heading {
@@ -66,7 +69,13 @@ mod tests {
 
     #[test]
     fn a_header_comes_back() {
-        for kind in [Kind::Bytes, Kind::Taken, Kind::Offer, Kind::OfferOver] {
+        for kind in [
+            Kind::Bytes,
+            Kind::Taken,
+            Kind::Offer,
+            Kind::OfferOver,
+            Kind::OfferFailed,
+        ] {
             let heading = Heading {
                 key: u64::MAX - 1,
                 kind,

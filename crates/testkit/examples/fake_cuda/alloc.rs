@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 
 use crate::backing::Backing;
-use crate::ffi::{Out, call};
+use crate::ffi::{Out, Stored, call};
 use crate::space::{Kind, Place};
 
 #[unsafe(no_mangle)]
@@ -29,8 +29,9 @@ pub(crate) extern "C" fn cuMemAlloc_v2(to: Out<CUdeviceptr>, bytes: usize) -> CU
 
 /// Frees at once: an operation under way that was not waited for sees freed memory
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
+pub(crate) extern "C" fn cuMemFree_v2(address: CUdeviceptr, spare: Stored) -> CUresult {
     call("cuMemFree_v2", |driver| {
+        std::hint::black_box(spare);
         // A null pointer is freed by doing nothing, as with `cudaFree`.
         if address == 0 {
             return Ok(());

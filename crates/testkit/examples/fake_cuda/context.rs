@@ -40,6 +40,11 @@ impl Driver {
             .ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)
     }
 
+    /// Whether the primary context of a device is in use
+    pub(crate) fn is_retained(&self, device: usize) -> bool {
+        self.state().contexts[device].retained > 0
+    }
+
     /// Ends what the context of a device holds, once its streams are done
     fn reset(&self, device: usize) {
         let marks = self.streams().all_marks(device);

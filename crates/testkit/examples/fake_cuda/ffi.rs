@@ -82,6 +82,13 @@ impl<T> Clone for Out<T> {
 
 impl<T> Copy for Out<T> {}
 
+/// A parameter that nobody gives, whatever its register holds
+///
+/// UCX hooks a function by 12 bytes of code at its beginning, where it finds no near place for its own, and
+/// refuses one whose first 12 bytes speak of addresses relative to them. A function that stores two
+/// parameters first, as this one is built, has none there.
+pub(crate) type Stored = usize;
+
 /// A call that needs a running driver
 pub(crate) fn call(name: &str, work: impl FnOnce(&'static Driver) -> Outcome) -> CUresult {
     call_any_time(name, || work(Driver::running()?))

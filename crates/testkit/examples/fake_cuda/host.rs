@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUresult;
 
 use crate::backing::Backing;
-use crate::ffi::{Out, call};
+use crate::ffi::{Out, Stored, call};
 use crate::space::{Kind, Place};
 
 #[unsafe(no_mangle)]
@@ -32,8 +32,9 @@ pub(crate) extern "C" fn cuMemHostAlloc(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CUresult {
+pub(crate) extern "C" fn cuMemFreeHost(pointer: *mut c_void, spare: Stored) -> CUresult {
     call("cuMemFreeHost", |driver| {
+        std::hint::black_box(spare);
         driver.current()?;
         let state = &mut *driver.state();
         let base = pointer.addr() as u64;

@@ -74,6 +74,7 @@ mod driver;
 mod error;
 mod event;
 mod ffi;
+mod for_ucx;
 mod host;
 mod ipc;
 mod pointer;

@@ -144,7 +144,7 @@ impl Carrier for SimCarrier {
         match self.kind {
             CarrierKind::Lease | CarrierKind::SingleCopy => |kind| !kind.is_device(),
             // They are not simulated.
-            CarrierKind::Ucx | CarrierKind::Cuda => |_| false,
+            CarrierKind::Ucx | CarrierKind::Cuda | CarrierKind::UcxCuda => |_| false,
             CarrierKind::Experimental => MemoryKind::is_device,
         }
     }

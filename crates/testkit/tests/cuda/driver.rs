@@ -22,9 +22,14 @@ macro_rules! call {
 ///
 /// On a real driver nothing can be made to fail, and no devices be made up.
 pub(crate) fn run_in(name: &str, environments: &[&[(&str, &str)]]) {
+    let is_over_ucx = |environment: &[(&str, &str)]| environment.contains(&OVER_UCX);
+    let without_ucx = backhaul_testkit::ucx::library().err();
     if !is_real() {
         for environment in environments {
-            run(name, environment);
+            match &without_ucx {
+                Some(why) if is_over_ucx(environment) => println!("skipped: {why}"),
+                _ => run(name, environment),
+            }
         }
         return;
     }
@@ -39,6 +44,11 @@ pub(crate) fn run_in(name: &str, environments: &[&[(&str, &str)]]) {
     } else {
         run(name, &[]);
         run(name, &[("SPIN", "1")]);
+        match &without_ucx {
+            Some(why) => println!("skipped: {why}"),
+            None if environments.iter().any(|them| is_over_ucx(them)) => run(name, &[OVER_UCX]),
+            None => {}
+        }
     }
 }
 
@@ -87,8 +97,14 @@ pub(crate) fn command(name: &str, environment: &[(&str, &str)]) -> Command {
     if !is_real() {
         command.env("LD_LIBRARY_PATH", library_folder());
     }
+    if environment.contains(&OVER_UCX) && std::env::var_os("UCX_TLS").is_none() {
+        command.env("UCX_TLS", "tcp,cuda_copy");
+    }
     command
 }
+
+/// Has a test run over UCX, by its sockets and by its module for CUDA
+const OVER_UCX: (&str, &str) = ("LANE", "ucx");
 
 /// Set in a process that has the driver
 const WITHIN: &str = "CUDA_TEST_WITHIN";

@@ -28,19 +28,35 @@ macro_rules! with_driver {
 
 with_driver! {
     memory_of_each_kind_goes_to_another_process
-        ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"] ["FAKE_CUDA_NO_IPC_FLAG" = "1"];
-    memory_of_each_kind_comes_from_another_process ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
+        ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"] ["FAKE_CUDA_NO_IPC_FLAG" = "1"]
+        ["LANE" = "ucx", "SPIN" = "1"]
+        ["LANE" = "ucx", "UCX_TLS" = "posix,cma,cuda_copy", "FAKE_CUDA_DELAY_US" = "2000"];
+    memory_of_each_kind_comes_from_another_process
+        ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"] ["LANE" = "ucx", "SPIN" = "1"]
+        ["LANE" = "ucx", "UCX_TLS" = "posix,cma,cuda_copy", "FAKE_CUDA_DELAY_US" = "2000"];
     contexts_of_one_process_need_no_handles ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
-    what_the_producer_has_under_way_is_waited_for ["FAKE_CUDA_DELAY_US" = "30000"];
-    what_the_consumer_has_under_way_is_waited_for ["FAKE_CUDA_DELAY_US" = "30000"];
-    a_send_is_over_when_its_memory_has_been_fetched ["FAKE_CUDA_DELAY_US" = "5000"];
-    host_and_device_segments_keep_their_places [];
-    more_messages_than_the_channel_holds_wait_in_order [];
-    a_killed_peer_gives_everything_back [];
-    freed_memory_is_refused_before_anything_is_sent [];
-    memory_is_lent_again_after_its_allocation_was_replaced [];
+    what_the_producer_has_under_way_is_waited_for
+        ["FAKE_CUDA_DELAY_US" = "30000"] ["LANE" = "ucx", "FAKE_CUDA_DELAY_US" = "30000"];
+    what_the_consumer_has_under_way_is_waited_for
+        ["FAKE_CUDA_DELAY_US" = "30000"] ["LANE" = "ucx", "FAKE_CUDA_DELAY_US" = "30000"];
+    a_send_is_over_when_its_memory_has_been_fetched
+        ["FAKE_CUDA_DELAY_US" = "5000"] ["LANE" = "ucx", "FAKE_CUDA_DELAY_US" = "5000"];
+    host_and_device_segments_keep_their_places
+        [] ["LANE" = "ucx"];
+    more_segments_than_can_be_offered_are_given
+        [] ["FAKE_CUDA_DELAY_US" = "2000"] ["LANE" = "ucx"]
+        ["LANE" = "ucx", "FAKE_CUDA_DELAY_US" = "2000"];
+    more_messages_than_the_channel_holds_wait_in_order
+        [] ["LANE" = "ucx"];
+    a_killed_peer_gives_everything_back
+        [] ["LANE" = "ucx"];
+    freed_memory_is_refused_before_anything_is_sent
+        [] ["LANE" = "ucx"];
+    memory_is_lent_again_after_its_allocation_was_replaced
+        [] ["LANE" = "ucx"];
     without_a_carrier_on_the_other_side_it_is_refused [];
-    a_receive_that_is_given_up_while_its_bytes_come ["FAKE_CUDA_DELAY_US" = "20000"];
+    a_receive_that_is_given_up_while_its_bytes_come
+        ["FAKE_CUDA_DELAY_US" = "20000"] ["LANE" = "ucx", "FAKE_CUDA_DELAY_US" = "20000"];
     a_result_that_nobody_took_is_told_to_the_next_receive ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
     memory_that_is_freed_during_its_send_fails_one_message ["SPIN" = "1"];
     two_devices_reach_each_other

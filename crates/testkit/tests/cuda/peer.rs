@@ -7,7 +7,7 @@ use backhaul::{
     Bytes, CarrierKind, Config, Context, Endpoint, LaneKind, Segment, Segments, Tag, TagMask, cuda,
 };
 use backhaul_testkit::harness::LOOPBACK;
-use backhaul_testkit::{Finish, pattern};
+use backhaul_testkit::{Finish, pattern, ucx};
 
 use crate::driver::{self, Kind, Memory};
 
@@ -20,14 +20,36 @@ pub(crate) struct Peer {
 /// What a peer received: the bytes, or what was said instead
 pub(crate) type Answer = Result<Vec<u8>, String>;
 
+/// The lane between a test and its peer: that in memory of the host, or what `LANE` names
+pub(crate) fn lane() -> LaneKind {
+    match std::env::var("LANE").as_deref() {
+        Ok("ucx") => LaneKind::Ucx,
+        _ => LaneKind::Shm,
+    }
+}
+
+/// The carrier of devices on that lane
+pub(crate) fn carrier() -> CarrierKind {
+    match lane() {
+        LaneKind::Ucx => CarrierKind::UcxCuda,
+        _ => CarrierKind::Cuda,
+    }
+}
+
 pub(crate) fn config(lane: LaneKind) -> Config {
     let mut config = Config::default();
     config.lanes = vec![lane];
-    config.carriers = vec![
-        CarrierKind::Lease,
-        CarrierKind::SingleCopy,
-        CarrierKind::Cuda,
-    ];
+    config.carriers = if lane == LaneKind::Ucx {
+        // Over which transports is in the environment of both sides.
+        ucx::configure(&mut config);
+        vec![CarrierKind::Ucx, CarrierKind::UcxCuda]
+    } else {
+        vec![
+            CarrierKind::Lease,
+            CarrierKind::SingleCopy,
+            CarrierKind::Cuda,
+        ]
+    };
     if std::env::var("SPIN").is_ok() {
         config.spin = std::time::Duration::from_micros(50);
     } else {
@@ -49,7 +71,8 @@ impl Peer {
             .spawn()
             .unwrap();
         let endpoint = listener.accept().done().unwrap();
-        assert_eq!(endpoint.lane(), LaneKind::Shm, "{}", endpoint.info().reason);
+        assert_eq!(endpoint.lane(), lane(), "{}", endpoint.info().reason);
+        assert!(endpoint.info().carriers.contains(&carrier()));
         Self { child, endpoint }
     }
 
@@ -95,7 +118,7 @@ impl Drop for Peer {
 
 /// Does what it is told until the other side closes
 pub(crate) fn serve() {
-    let context = Context::new(config(LaneKind::Shm)).unwrap();
+    let context = Context::new(config(lane())).unwrap();
     let address = std::env::var(ADDRESS).unwrap();
     let endpoint = context.connect(&address).done().unwrap();
     driver::enter(0);

@@ -4,35 +4,35 @@
 //! UCX keeps the memory on either side until an operation is over, whoever has given up meanwhile: it
 //! belongs to the operation. The receiver refuses what comes another way, which the sender has it told.
 
-use std::collections::BTreeSet;
+mod departures;
+mod device;
+mod tickets;
+
 use std::io::IoSliceMut;
 use std::sync::{Arc, Mutex};
 
 use backhaul_proto::{CarrierKind, MemoryKind};
 use backhaul_shm::pool::{Pool, PoolBuf};
+use backhaul_ucx::Offer;
 
 use super::{Carrier, Payload, TakeError};
 use crate::memory::Segment;
 use crate::runtime::lock;
 use crate::ucx::{Inbox, Kind, UcxEnd, header};
 
+pub(crate) use self::device::UcxCudaCarrier;
+pub(crate) use self::tickets::Tickets;
+
 /// Offers segments to the peer, and fetches its own
 pub(crate) struct UcxCarrier {
     end: Arc<UcxEnd>,
     pool: Pool,
-    next_ticket: u64,
-    /// Tickets that the peer has neither fetched nor refused
-    open: Arc<Mutex<BTreeSet<u64>>>,
+    tickets: Arc<Tickets>,
 }
 
 impl UcxCarrier {
-    pub(crate) fn new(end: Arc<UcxEnd>, pool: Pool) -> Self {
-        Self {
-            end,
-            pool,
-            next_ticket: 0,
-            open: Arc::default(),
-        }
+    pub(crate) fn new(end: Arc<UcxEnd>, pool: Pool, tickets: Arc<Tickets>) -> Self {
+        Self { end, pool, tickets }
     }
 }
 
@@ -49,27 +49,22 @@ impl Carrier for UcxCarrier {
         let Some(bytes) = segment.host().cloned() else {
             return Ok(None);
         };
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        lock(&self.open).insert(ticket);
-        let open = Arc::clone(&self.open);
+        let ticket = self.tickets.open();
+        let tickets = Arc::clone(&self.tickets);
         let header = header(self.end.their_key, Kind::Offer, ticket, 0);
         self.end
             .peer
             .endpoint()
             .send_offer(header, bytes, move |bytes, _outcome| {
                 // An error is one of the endpoint, which the lane reports.
-                lock(&open).remove(&ticket);
+                tickets.close(ticket);
                 drop(bytes);
             });
         Ok(Some(ticket))
     }
 
     fn handle_offer_over(&mut self, ticket: u64) {
-        if lock(&self.open).contains(&ticket) {
-            let header = header(self.end.their_key, Kind::OfferOver, ticket, 0);
-            self.end.peer.tell(header);
-        }
+        handle_offer_over(&self.end, &self.tickets, ticket);
     }
 
     fn take(&mut self, ticket: u64, bytes: u64) -> Result<Box<dyn Payload>, TakeError> {
@@ -108,31 +103,52 @@ enum State {
 /// Where an operation leaves its memory
 type Landing = Mutex<Option<Result<PoolBuf, String>>>;
 
+/// Has the peer refuse what it has not fetched
+fn handle_offer_over(end: &UcxEnd, tickets: &Tickets, ticket: u64) {
+    if tickets.is_open(ticket) {
+        let header = header(end.their_key, Kind::OfferOver, ticket, 0);
+        end.peer.tell(header);
+    }
+}
+
+/// Checks that an offer is of what was announced
+fn check_bytes(offer: &Offer, bytes: u64) -> Result<(), TakeError> {
+    if offer.bytes() as u64 == bytes {
+        return Ok(());
+    }
+    let offered = offer.bytes();
+    let detail = format!("{offered} bytes offered where {bytes} were said");
+    Err(TakeError::Broken { detail })
+}
+
+/// Fetches what was offered into memory of the pool
+fn receive_on_host(
+    offer: Offer,
+    pool: &Pool,
+    inbox: &Arc<Inbox>,
+) -> Result<Arc<Landing>, TakeError> {
+    let memory = pool.take(offer.bytes());
+    let memory = memory.map_err(|error| TakeError::OutOfReach {
+        detail: error.to_string(),
+    })?;
+    let landing = Arc::new(Landing::default());
+    let (landed, inbox) = (Arc::clone(&landing), Arc::clone(inbox));
+    offer.receive(memory, move |outcome| {
+        *lock(&landed) = Some(outcome.map_err(|status| status.to_string()));
+        inbox.notify();
+    });
+    Ok(landing)
+}
+
 impl UcxPayload {
     /// Begins to fetch, once the offer is here
     fn begin(&mut self) -> Result<(), TakeError> {
         let Some(offer) = self.inbox.take_offer(self.ticket) else {
             return Ok(());
         };
-        if offer.bytes() as u64 != self.bytes {
-            let detail = format!(
-                "{} bytes offered where {} were said",
-                offer.bytes(),
-                self.bytes
-            );
-            return Err(TakeError::Broken { detail });
-        }
-        let memory = self.pool.take(offer.bytes());
-        let memory = memory.map_err(|error| TakeError::OutOfReach {
-            detail: error.to_string(),
-        })?;
-        let landing = Arc::new(Landing::default());
-        self.state = State::UnderWay(Arc::clone(&landing));
-        let inbox = Arc::clone(&self.inbox);
-        offer.receive(memory, move |outcome| {
-            *lock(&landing) = Some(outcome.map_err(|status| status.to_string()));
-            inbox.notify();
-        });
+        check_bytes(&offer, self.bytes)?;
+        let landing = receive_on_host(offer, &self.pool, &self.inbox)?;
+        self.state = State::UnderWay(landing);
         Ok(())
     }
 }

@@ -91,9 +91,11 @@ def steps() -> Iterator[Step]:
     library = BUNDLE / "bin/cuda-lib"
     yield Step("crates/cuda (Rust)", [str(library)], 30, real, library)
     files = ["tests/native/test_device.py", "tests/native/test_device_interfaces.py"]
-    for file in (*files, "tests/ucp/test_device.py", "tests/dask/test_device_frames.py"):
+    files += ["tests/native/test_ucx_gpus.py", "tests/ucp/test_device.py"]
+    for file in (*files, "tests/dask/test_device_frames.py"):
         yield Step(file, [*pytest, file], 180, real)
-    yield Step("libraries (Python)", [*pytest, "tests/gpu/test_libraries.py"], 180, real)
+    libraries = ["tests/gpu/test_libraries.py", "tests/gpu/test_cluster.py"]
+    yield Step("libraries and clusters (Python)", [*pytest, *libraries], 180, real)
     theirs = BUNDLE / "ucx-py-tests"
     options = ["-rfEs", "--timeout=60", "-c", str(theirs / "pytest.ini")]
     yield Step("UCX-Py's tests", [*pytest, *options, str(theirs)], 200, real, theirs)

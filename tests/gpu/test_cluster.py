@@ -30,13 +30,13 @@ def _total(arrays: list[Any]) -> float:
 def test_each_gpu_has_a_worker_that_computes_on_it() -> None:
     count = cupy.cuda.runtime.getDeviceCount()
 
-    def found(dask_worker: Worker) -> tuple[str, Any, float]:
-        visible = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[0]
+    def found(dask_worker: Worker) -> tuple[int, Any, float]:
+        visible = len(os.environ["CUDA_VISIBLE_DEVICES"].split(","))
         return visible, dask_worker.state.total_resources["GPU"], dask_worker.state.nthreads
 
     with CUDACluster(dashboard_address=None) as cluster, Client(cluster) as client:
         answers = client.run(found).values()
-        assert sorted(answers) == [(str(number), 1, 1) for number in range(count)]
+        assert sorted(answers) == [(count, 1, 1)] * count
         made = client.map(_made, range(8), resources={"GPU": 1})
         assert client.submit(_total, made).result(timeout=120) == 4 * MIB // 8 * sum(range(8))
         # And here, on the first GPU of this process.

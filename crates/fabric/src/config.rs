@@ -30,8 +30,8 @@ pub struct Config {
     pub ucx: UcxConfig,
     /// Carriers that may move the payload of accepted messages beside the lane. Without any, all
     /// of it travels on the lane. Where cuda is named it is loaded, or the context is not made; the
-    /// default names it not, and uses it on hosts that seem to have such devices. So it is with ucx-cuda,
-    /// where libucp has to move such memory.
+    /// default names it not, and uses it on hosts that seem to have such devices. Of ucx-cuda the same is
+    /// asked of libucp; it is used where it is named only.
     pub carriers: Vec<CarrierKind>,
     /// Limits of the protocol: sizes, counts and windows
     pub limits: Limits,

@@ -254,11 +254,9 @@ impl Core {
         Err(UcxError::NoCuda { path }.into())
     }
 
-    /// Whether UCX is to move memory of devices, if it can: it was named, or may be of use
+    /// Whether UCX is to move memory of devices: only if it is asked for by name
     fn wants_ucx_cuda(&self) -> bool {
-        let carriers = &self.config.carriers;
-        let is_default = *carriers == CarrierKind::DEFAULT && Driver::is_likely();
-        is_default || carriers.contains(&CarrierKind::UcxCuda)
+        self.config.carriers.contains(&CarrierKind::UcxCuda)
     }
 
     /// Whether there is a worker of UCX that moves memory of devices
@@ -374,19 +372,15 @@ impl Core {
         }
     }
 
-    /// As [`Core::available_lanes`], for carriers: by default cuda where the host seems to have devices,
-    /// and ucx-cuda where UCX moves their memory
+    /// As [`Core::available_lanes`], for carriers: by default cuda where the host seems to have devices
     ///
-    /// CUDA's library is not opened for that, but when something in memory of a device is sent or comes.
+    /// Its library is not opened for that, but when something in memory of a device is sent or comes.
     pub(crate) fn carriers(&self) -> Vec<CarrierKind> {
         let has_experiment = self.config.experiments.carrier.is_some();
         let mut carriers = self.config.carriers.clone();
         carriers.retain(|carrier| *carrier != CarrierKind::Experimental || has_experiment);
         if carriers == CarrierKind::DEFAULT && Driver::is_likely() {
             carriers.push(CarrierKind::Cuda);
-            if self.takes_ucx_cuda() {
-                carriers.push(CarrierKind::UcxCuda);
-            }
         }
         carriers
     }

@@ -138,7 +138,8 @@ pub enum UcxError {
     /// The carrier ucx-cuda was asked for, and moves no memory of devices here
     #[error(
         "carrier ucx-cuda: {} (it takes version {} or later, with its module for CUDA, which has to find \
-         the driver, UCX_TLS with cuda_copy if it is set, and UCX_RCACHE_ENABLE=y if that is set)",
+         the driver; of what is set, UCX_TLS with cuda_copy, UCX_RCACHE_ENABLE=y, UCX_MEMTYPE_CACHE=n; and \
+         that nothing else has loaded it before)",
         path.as_ref().map_or_else(
             || "the lane ucx is not in use".to_owned(),
             |path| format!("{} moves no memory of GPUs here", path.display())

@@ -6,14 +6,16 @@
 //! opened is opened by the names that the wheel's own loader opens; and once a library of UCX is
 //! mapped nothing else is tried. Nothing is ever closed: UCX has patched libc.
 
+use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::os::unix::{Library as Dynamic, RTLD_LOCAL, RTLD_NOW};
 
+use crate::abi::RawStatus;
 use crate::api::Api;
-use crate::error::LoadError;
+use crate::error::{LoadError, Status};
 use crate::maps::{main_library, mapped};
 
 /// libucp, open for as long as the process lives
@@ -21,6 +23,7 @@ pub struct Library {
     pub(crate) api: Api,
     path: PathBuf,
     version: Version,
+    looks_at_memory: bool,
 }
 
 /// A version of UCX
@@ -58,10 +61,12 @@ impl Search {
 
     /// Opens libucp, unless this process has opened it already
     ///
+    /// `wants_devices` has it look at memory ([`Library::looks_at_memory`]), unless it is loaded already.
+    ///
     /// # Errors
     ///
     /// [`LoadError`]; another attempt can help where nothing was found, and else in another process.
-    pub fn load(&self) -> Result<&'static Library, LoadError> {
+    pub fn load(&self, wants_devices: bool) -> Result<&'static Library, LoadError> {
         // Two threads that load at once would each find nothing mapped.
         static LOADING: Mutex<()> = Mutex::new(());
         let _loading = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,11 +74,11 @@ impl Search {
             return Ok(library);
         }
         check_hook_mode()?;
-        let library = self.open()?;
+        let library = self.open(wants_devices)?;
         Ok(LOADED.get_or_init(|| library))
     }
 
-    fn open(&self) -> Result<Library, LoadError> {
+    fn open(&self, wants_devices: bool) -> Result<Library, LoadError> {
         let present = mapped();
         check_one_copy(&present)?;
         if let Some(loaded) = present.first() {
@@ -88,7 +93,7 @@ impl Search {
             }
             return open(&path);
         }
-        with_cheap_hooks(|| {
+        with_our_options(wants_devices, || {
             if let Some(file) = &self.file {
                 return open(file);
             }
@@ -115,6 +120,16 @@ impl Library {
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
+    }
+
+    /// Whether it asks the driver of what type memory is, each time
+    ///
+    /// Else it has a cache, filled by hooks in CUDA, and takes for the host's what is not in it, whatever a
+    /// request says (1.21: `ucp_datatype_iter_detect_mem_info`). It then copies to memory of a device by
+    /// `memcpy`.
+    #[must_use]
+    pub fn looks_at_memory(&self) -> bool {
+        self.looks_at_memory
     }
 }
 
@@ -198,7 +213,26 @@ fn open(path: &Path) -> Result<Library, LoadError> {
     if !(VERSION_MIN..=VERSION_MAX).contains(&version) {
         return Err(LoadError::Version { path, version });
     }
-    Ok(Library { api, path, version })
+    let looks_at_memory = option(library, c"MEMTYPE_CACHE").as_deref() == Some("n");
+    Ok(Library {
+        api,
+        path,
+        version,
+        looks_at_memory,
+    })
+}
+
+/// The value of one of the options of libucs, which are read when it is loaded
+fn option(library: &Dynamic, name: &CStr) -> Option<String> {
+    type Get = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> RawStatus;
+    // SAFETY: the function of `ucs/config/global_opts.h`, of libucs, which libucp is linked with.
+    let get = unsafe { library.get::<Get>(b"ucs_global_opts_get_value") }.ok()?;
+    let mut value = [0_u8; 64];
+    // SAFETY: a text that ends with a zero, and a place for as many bytes as is said.
+    let status = unsafe { get(name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    Status::check(status).ok()?;
+    let value = CStr::from_bytes_until_nul(&value).ok()?;
+    Some(value.to_str().ok()?.to_owned())
 }
 
 fn dlopen(path: &Path) -> Result<Dynamic, libloading::Error> {
@@ -255,23 +289,32 @@ fn check_hook_mode() -> Result<(), LoadError> {
     }
 }
 
-/// Loads with memory hooks that are quick to set, where they are only needed in part
+/// Loads with options of our own, where the user has not said others
 ///
-/// Since 1.21 the default hooks take 0.41 s, as they wait for all other threads to leave what is
-/// patched; `reloc` takes 1 ms. It misses what libc unmaps by itself, which matters to memory that is
-/// registered with a device: where there is one, and where the user says anything, that stays.
-fn with_cheap_hooks<T>(load: impl FnOnce() -> T) -> T {
-    if has_rdma() || std::env::var_os(HOOK_VARIABLE).is_some() {
-        return load();
+/// Memory hooks that are quick to set, where they are only needed in part: since 1.21 the default hooks take
+/// 0.41 s, as they wait for all other threads to leave what is patched; `reloc` takes 1 ms. It misses what
+/// libc unmaps by itself, which matters to memory that is registered with a device: where there is one, that
+/// stays.
+///
+/// Where memory of devices is to be moved, no cache of types of memory ([`Library::looks_at_memory`]).
+fn with_our_options<T>(wants_devices: bool, load: impl FnOnce() -> T) -> T {
+    let hooks = (!has_rdma()).then_some((HOOK_VARIABLE, "reloc"));
+    let types = wants_devices.then_some((TYPES_VARIABLE, "n"));
+    let options = hooks.into_iter().chain(types);
+    let ours = options.filter(|(name, _)| std::env::var_os(name).is_none());
+    let ours: Vec<_> = ours.collect();
+    for (name, value) in &ours {
+        // SAFETY: all of Rust reads the environment under the lock that this takes. A thread in C that
+        // reads it at this very moment is exposed as to any `setenv`, Python's `os.environ` among them;
+        // UCX has no other place to be told, as it reads this when it is loaded. It is taken back at
+        // once, so that children do not get it.
+        unsafe { std::env::set_var(name, value) };
     }
-    // SAFETY: all of Rust reads the environment under the lock that this takes. A thread in C that
-    // reads it at this very moment is exposed as to any `setenv`, Python's `os.environ` among them;
-    // UCX has no other place to be told, as it reads this when it is loaded. It is taken back at
-    // once, so that children do not get it.
-    unsafe { std::env::set_var(HOOK_VARIABLE, "reloc") };
     let loaded = load();
-    // SAFETY: as above.
-    unsafe { std::env::remove_var(HOOK_VARIABLE) };
+    for (name, _) in &ours {
+        // SAFETY: as above.
+        unsafe { std::env::remove_var(name) };
+    }
     loaded
 }
 
@@ -293,3 +336,6 @@ pub const VERSION_MAX: Version = Version {
 const SYSTEM_NAME: &str = "libucp.so.0";
 
 const HOOK_VARIABLE: &str = "UCX_MEM_MMAP_HOOK_MODE";
+
+/// The cache of types of memory, `try` by default
+const TYPES_VARIABLE: &str = "UCX_MEMTYPE_CACHE";

@@ -145,12 +145,15 @@ impl Worker {
 
     /// Whether its transports take memory of NVIDIA's devices
     ///
-    /// That is so where libucp is of [`CUDA_VERSION_MIN`] or later, keeps a cache of registrations and has
-    /// its module for CUDA, which found a driver, and `UCX_TLS` allows it.
+    /// That is so where libucp is of [`CUDA_VERSION_MIN`] or later, keeps a cache of registrations, looks at
+    /// memory ([`Library::looks_at_memory`]) and has its module for CUDA, which found a driver, and `UCX_TLS`
+    /// allows it.
     #[must_use]
     pub fn takes_cuda(&self) -> bool {
         let is_known = self.core.memory_types & (1 << MEMORY_CUDA) != 0;
-        is_known && self.core.has_cache && self.core.library.version() >= CUDA_VERSION_MIN
+        let library = self.core.library;
+        let is_safe = self.core.has_cache && library.looks_at_memory();
+        is_known && is_safe && library.version() >= CUDA_VERSION_MIN
     }
 
     /// Moves on what can be moved, returning whether that was anything

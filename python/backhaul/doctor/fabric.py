@@ -99,8 +99,6 @@ def other_hosts(rdma: Sequence[str], transports: Sequence[Transport] | None) -> 
         return Finding("peers", subject, State.WORKS, "lane tcp, without carriers")
     if transports and any(usable(device, transports) for device in rdma):
         said = "lane ucx with carrier ucx if RDMA and UCX are there too, otherwise tcp"
-        if any(name == "cuda_copy" for name, _, _ in transports):
-            said += "; carrier ucx-cuda if UCX moves memory of GPUs there too"
         return Finding("peers", subject, State.WORKS, said)
     said = f"lane tcp, without carriers, though there is RDMA ({', '.join(rdma)})"
     return Finding("peers", subject, State.LIMITED, said, "see what `backhaul doctor ucx` advises")

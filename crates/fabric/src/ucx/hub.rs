@@ -71,7 +71,7 @@ impl Hub {
         config: &UcxConfig,
         wants_devices: bool,
     ) -> Result<Arc<Self>, UcxError> {
-        let library = config.library.load()?;
+        let library = config.library.load(wants_devices)?;
         let inboxes = Arc::new(Inboxes::default());
         let receiver = Arc::clone(&inboxes) as Arc<dyn Receiver>;
         let worker = Worker::start(library, receiver, &config.settings, wants_devices)?;

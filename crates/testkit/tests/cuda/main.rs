@@ -33,7 +33,9 @@ with_driver! {
         ["LANE" = "ucx", "UCX_TLS" = "posix,cma,cuda_copy", "FAKE_CUDA_DELAY_US" = "2000"];
     memory_of_each_kind_comes_from_another_process
         ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"] ["LANE" = "ucx", "SPIN" = "1"]
-        ["LANE" = "ucx", "UCX_TLS" = "posix,cma,cuda_copy", "FAKE_CUDA_DELAY_US" = "2000"];
+        ["LANE" = "ucx", "UCX_TLS" = "posix,cma,cuda_copy", "FAKE_CUDA_DELAY_US" = "2000"]
+        // UCX hears of no allocation.
+        ["LANE" = "ucx", "UCX_MEM_CUDA_HOOK_MODE" = "reloc"];
     contexts_of_one_process_need_no_handles ["SPIN" = "1"] ["FAKE_CUDA_DELAY_US" = "2000"];
     what_the_producer_has_under_way_is_waited_for
         ["FAKE_CUDA_DELAY_US" = "30000"] ["LANE" = "ucx", "FAKE_CUDA_DELAY_US" = "30000"];

@@ -37,7 +37,7 @@ fn a_process_of_its_own() {
         ..Search::from_environment()
     };
     match std::env::var("LOADER_SCENARIO").as_deref() {
-        Ok("load") => match search.load() {
+        Ok("load") => match search.load(false) {
             Ok(library) => {
                 println!("loaded {} {}", library.version(), library.path().display());
                 assert!(std::env::var_os("UCX_MEM_MMAP_HOOK_MODE").is_none());
@@ -49,7 +49,7 @@ fn a_process_of_its_own() {
             let other = variable("LOADER_OTHER").unwrap();
             // SAFETY: a library of this test that does nothing when it is loaded.
             let other = unsafe { libloading::Library::new(other) }.unwrap();
-            println!("{}", search.load().unwrap_err());
+            println!("{}", search.load(false).unwrap_err());
             drop(other);
         }
         scenario => println!("no scenario: {scenario:?}"),

@@ -71,8 +71,8 @@ async def test_hot_messages_are_handled_without_python() -> None:
         while len(s.tasks):
             await asyncio.sleep(0.01)
         counts = core.engine_counts()
-        # Each stream comes to us with its first message, until that is handled: of two workers, each
-        # of which may tell of 32 tasks at once.
+        # Each stream comes to us with its first message, until that is handled: of two workers,
+        # each of which may tell of 32 tasks at once.
         assert counts["task-finished"] >= 3 * 200 - 100
         assert counts["client-releases-keys"] >= 1
         while core.engine_counts()["release-worker-data"] < 500:

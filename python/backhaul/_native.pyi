@@ -1796,6 +1796,22 @@ class SchedulerCore:
             each task that waits for it the key and the address of the worker that has it, if any.
         """
 
+    def file_worker(self, address: str, busy_s: float) -> None:
+        """Look anew whether a worker is idle or saturated, as somebody has asked.
+
+        Parameters
+        ----------
+        address : str
+            Of the worker.
+        busy_s : float
+            How long it is busy, in seconds; negative: as it is.
+
+        Raises
+        ------
+        KeyError
+            If the core does not know it.
+        """
+
     def may_balance(self) -> bool:
         """Tell whether somebody is idle while somebody has too much."""
 

@@ -127,3 +127,51 @@ async def test_random_uneven_work_with_workers_that_come_and_go(
         finally:
             for worker in extra:
                 await worker.close()
+
+
+@gen_test()
+async def test_what_was_taken_from_the_extension_in_the_core_works_after_it() -> None:
+    settings = {**UNQUEUED, "distributed.scheduler.work-stealing-interval": "1h"}
+    async with cluster(workers=1, settings=settings) as (c, s, core, _):
+        futures = c.map(slowinc, range(40), delay=0.02, pure=False)
+        await wait(futures[:1])
+        assert core.is_active, core.escapes
+        # As a timer does that is made now.
+        balance = stealing_of(s).balance
+        async with Worker(s.address, nthreads=1, validate=True) as late:
+            while len(s.running) < 2:
+                await asyncio.sleep(0.01)
+            core.escape("a test")
+            balance()
+            assert sum(stealing_of(s).metrics["request_count_total"].values()) > 0
+            assert await c.gather(futures) == list(range(1, 41))
+            assert late.state.executed_count > 0
+
+
+@gen_test()
+async def test_who_is_idle_is_looked_at_anew_when_somebody_asks() -> None:
+    async with cluster(workers=1, settings=UNQUEUED) as (c, s, core, workers):
+        futures = c.map(slowinc, range(10), delay=0.1, pure=False)
+        await wait(futures[:1])
+        assert core.is_active, core.escapes
+        (ws,) = s.workers.values()
+        # Busy for no time at all, however much it has.
+        s.check_idle_saturated(ws, 0.0)
+        assert not core.escapes
+        core.escape("a test")
+        assert workers[0].address in s.idle
+        assert await c.gather(futures) == list(range(1, 11))
+
+
+@gen_test()
+async def test_what_is_idle_is_as_it_is_when_nothing_is_said_of_it() -> None:
+    async with cluster(workers=1, settings=UNQUEUED) as (c, s, core, workers):
+        futures = c.map(slowinc, range(10), delay=0.1, pure=False)
+        await wait(futures[:1])
+        (ws,) = s.workers.values()
+        s.check_idle_saturated(ws, 0.0)
+        s.check_idle_saturated(ws)
+        assert not core.escapes
+        core.escape("a test")
+        assert workers[0].address not in s.idle
+        assert await c.gather(futures) == list(range(1, 11))

@@ -140,6 +140,12 @@ impl Core {
             .collect()
     }
 
+    #[doc = stub_doc!("SchedulerCore.file_worker")]
+    fn file_worker(&self, address: &str, busy_s: f64) -> PyResult<()> {
+        let filed = self.core().file_worker(address, busy_s);
+        filed.map_err(refusal)
+    }
+
     #[doc = stub_doc!("SchedulerCore.may_balance")]
     fn may_balance(&self) -> bool {
         self.core().may_balance()

@@ -258,6 +258,21 @@ impl SchedulerCore {
         tasks.collect()
     }
 
+    /// Files a worker anew among the idle and the saturated, as somebody has asked
+    ///
+    /// After each event that is done for the workers that it concerns, as Dask does: what others take is
+    /// measured against the average, which may have changed since. `busy_s` is how long the worker is busy,
+    /// in seconds; less than none is as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::UnknownWorker`].
+    pub fn file_worker(&mut self, address: &str, busy_s: f64) -> Result<(), EventError> {
+        let worker = self.worker_at(address)?;
+        self.check_idle_saturated_of(worker, busy_s);
+        Ok(())
+    }
+
     /// Whether work stealing may find anything: somebody is idle while somebody has too much
     pub fn may_balance(&self) -> bool {
         if self.idle.is_empty() || self.idle.len() == self.workers.sorted().len() {

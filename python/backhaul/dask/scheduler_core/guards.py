@@ -183,7 +183,7 @@ class Guards:
         for name in attributes:
             setattr(guarded, name, self._touch(own, name))
         for name, method in methods.items():
-            setattr(guarded, name, _without_self(getattr(own, name), method))
+            setattr(guarded, name, self._while_here(getattr(own, name), method))
         self._change(extension, guarded)
 
     def computations(self) -> Any:
@@ -245,13 +245,11 @@ class Guards:
     def _remove_replicas(self) -> Any:
         live = self._live
 
-        @functools.wraps(self._scheduler_class.request_remove_replicas)
-        def request_remove_replicas(
-            self: Any, addr: str, keys: list[Any], *, stimulus_id: str
-        ) -> None:
+        def request_remove_replicas(addr: str, keys: list[Any], *, stimulus_id: str) -> None:
             live.remove_replicas(addr, keys, stimulus_id)
 
-        return request_remove_replicas
+        original = self._scheduler_class.request_remove_replicas
+        return self._while_here(original, request_remove_replicas)
 
     def _escaping(self, original: Any, name: str) -> Any:
         live = self._live
@@ -439,10 +437,17 @@ class Guards:
 
         return self._property(name, read, touched.fset)
 
+    def _while_here(self, original: Any, method: Callable[..., Any]) -> Any:
+        """Make a method that calls another one, without `self`, while the core has the state.
 
-def _without_self(original: Any, method: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return method(*args, **kwargs)
+        Who got hold of it then may call it later: a timer that was made meanwhile.
+        """
+        live = self._live
 
-    return called
+        @functools.wraps(original)
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if live.is_active:
+                return method(*args, **kwargs)
+            return original(self, *args, **kwargs)
+
+        return called

@@ -100,11 +100,10 @@ class Membership:
         live = self._live
 
         def method(scheduler: Any, ws: Any, occ: float = -1.0) -> None:
-            if live.is_active:
-                if occ < 0:
-                    return
-                live.escape("check_idle_saturated")
-            upstream(scheduler, ws, occ)
+            if not live.is_active:
+                upstream(scheduler, ws, occ)
+            elif ws.address in self.known:
+                live.core.file_worker(ws.address, occ)
 
         return method
 

@@ -247,6 +247,7 @@ const FUNCTIONS: [&str; 21] = [
     "ucp_config_release",
     "ucp_init_version",
     "ucp_cleanup",
+    "ucp_context_query",
     "ucp_worker_create",
     "ucp_worker_destroy",
     "ucp_worker_get_address",

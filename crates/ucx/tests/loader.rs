@@ -240,7 +240,7 @@ fn the_wheel_is_loaded_once_and_leaves_the_environment_as_it_was() {
 }
 
 /// All functions that are looked for, but that of the version
-const FUNCTIONS: [&str; 21] = [
+const FUNCTIONS: [&str; 22] = [
     "ucs_status_string",
     "ucp_config_read",
     "ucp_config_modify",

@@ -401,6 +401,28 @@ def deep(number: int) -> int:
 
 
 @gen_test()
+async def test_a_handler_that_somebody_has_got_hold_of_works_after_an_escape() -> None:
+    async with cluster() as (c, s, core, _):
+        futures = c.map(slowinc, range(10), delay=0.1, pure=False)
+        await wait(futures[:1])
+        assert core.is_active, core.escapes
+        handle = s.stream_handlers["long-running"]
+        core.escape("a test")
+        ts = next(ts for ts in s.tasks.values() if ts.processing_on is not None)
+        ws = ts.processing_on
+        assert ws is not None
+        handle(
+            key=ts.key,
+            worker=ws.address,
+            run_id=ts.run_id,
+            compute_duration=0.1,
+            stimulus_id="a-test",
+        )
+        assert ts in ws.long_running
+        assert await c.gather(futures) == list(range(1, 11))
+
+
+@gen_test()
 async def test_tasks_that_submit_and_wait() -> None:
     async with cluster() as (c, _, core, _):
         assert await c.gather(c.map(deep, range(6), pure=False)) == list(range(2, 8))

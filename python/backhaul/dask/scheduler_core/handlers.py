@@ -211,11 +211,14 @@ class Handlers:
         return handle
 
     def _unless_failed(self, ours: Any, original: Any) -> Any:
-        # What the engine left because of it comes here at once, and is for Dask's own state.
+        live = self._live
+
+        # What the engine left because of it comes here at once, and is for Dask's own state. So is
+        # what comes by somebody who has got hold of this before the state left the core.
         @functools.wraps(original)
         def handle(*args: Any, **kwargs: Any) -> Any:
-            streams = self._live.streams
-            if streams is not None and streams.has_failed():
+            streams = live.streams
+            if not live.is_active or (streams is not None and streams.has_failed()):
                 return original(*args, **kwargs)
             return ours(*args, **kwargs)
 

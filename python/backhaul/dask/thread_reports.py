@@ -230,7 +230,8 @@ class ThreadReports:
         """Have one of the threads that wait read, if none does."""
         if self._is_led():
             return
-        for other in tuple(self.threads):
+        # In one step: without a GIL others come and go while an iterator is at work.
+        for other in self.threads.copy():
             if other is not thread and not other.is_over:
                 other.nudge()
                 return

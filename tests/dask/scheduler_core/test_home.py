@@ -73,8 +73,8 @@ def test_the_main_thread_may_look_at_any_time() -> None:
         # They were looks at the core, which answers most of them.
         assert core.adoptions > 2
         assert "SchedulerState.transition_counter = …" in core.escapes
-        # To validate the state is one, too.
-        assert len(core.escapes) <= 2, core.escapes
+        # To validate the state is one, too, and what workers are to give back after one may be.
+        assert len(set(core.escapes) - {"tasks to take back"}) <= 2, core.escapes
 
 
 @gen_test()

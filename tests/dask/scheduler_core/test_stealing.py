@@ -130,7 +130,9 @@ async def test_random_uneven_work_with_workers_that_come_and_go(
 
 
 @gen_test()
-async def test_what_was_taken_from_the_extension_in_the_core_works_after_it() -> None:
+async def test_what_was_taken_from_the_extension_in_the_core_works_after_it(
+    eventually: Eventually,
+) -> None:
     settings = {**UNQUEUED, "distributed.scheduler.work-stealing-interval": "1h"}
     async with cluster(workers=1, settings=settings) as (c, s, core, _):
         futures = c.map(slowinc, range(40), delay=0.02, pure=False)
@@ -139,8 +141,7 @@ async def test_what_was_taken_from_the_extension_in_the_core_works_after_it() ->
         # As a timer does that is made now.
         balance = stealing_of(s).balance
         async with Worker(s.address, nthreads=1, validate=True) as late:
-            while len(s.running) < 2:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: len(s.running) == 2)
             core.escape("a test")
             balance()
             assert sum(stealing_of(s).metrics["request_count_total"].values()) > 0

@@ -80,6 +80,9 @@ def test_a_client_that_closes_leaves_no_descriptors(client: Client, cluster: Loc
         return len(os.listdir("/proc/self/fd"))
 
     assert client.submit(add, 1, 1, pure=False).result() == 2
+    # A new worker's first heartbeat, after half a second, opens a connection that stays.
+    (worker,) = cluster.workers.values()
+    until(lambda: worker.rpc.open)
     before = descriptors()
     closed = []
     for _ in range(5):

@@ -43,6 +43,10 @@ async def at_its_post(lookout: Lookout, executor: ThreadPoolExecutor, request: A
             lookout.wait(request, 0.0)
         except RuntimeError:
             return waiting
+        if waiting.done():
+            # Without a GIL, it may have come while this one was there.
+            assert isinstance(waiting.exception(), RuntimeError)
+            waiting = asyncio.wrap_future(executor.submit(lookout.wait, request, DEADLINE_S))
         await asyncio.sleep(0.001)
 
 

@@ -128,6 +128,7 @@ OURS = {
     "scheduler_core/graphs.py": {"asks", "found", "groups", "hosts", "number", "own", "workers"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
     "scheduler_core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
+    "scheduler_core/programs.py": {"super()"},
     "scheduler_core/stealing.py": {"to_departed"},
     # A function that takes the place of one
     "spill_paths.py": {"__getitem__"},

@@ -87,6 +87,7 @@ __all__ = [
     "SUBMITTED_GRAPHS",
     "TASK_DECISION",
     "TASK_FINISHED",
+    "WATCHED_HANDLERS",
     "WORKER_MEMORY",
     "WORKER_MEMORY_MONITOR",
     "WORKER_METRIC",
@@ -298,6 +299,14 @@ PLACED_BY_MESSAGE: Final = InstancePatch(
     without=PLACED_RESULTS.without,
     item="update-data",
     read=PLACED_RESULTS.read,
+)
+
+#: Where handlers of streams are, which `backhaul.dask.scheduler_core.programs` watches
+WATCHED_HANDLERS: Final = InstancePatch(
+    shown="Scheduler.stream_handlers",
+    without="handlers of streams that a program replaces are passed over",
+    attribute="stream_handlers",
+    read={Server.__init__: "aa009702f799"},
 )
 
 #: What the scheduler and its peers say to each other, while the engine handles it for
@@ -519,6 +528,7 @@ INSTANCE_PATCHES: Final = (
     PLACED_RESULTS,
     PLACED_BY_REQUEST,
     PLACED_BY_MESSAGE,
+    WATCHED_HANDLERS,
     ENGINE_STREAMS,
     TASK_FINISHED,
     RESULTS_FINISHED,

@@ -17,6 +17,7 @@ import importlib
 import inspect
 import linecache
 import logging
+import os
 import re
 import reprlib
 import sys
@@ -26,10 +27,11 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Final
 
+import distributed
 import tornado.gen
 import zict.common
 
-__all__ = ["InstancePatch", "Patch", "Replacement", "is_pristine", "source_digest"]
+__all__ = ["InstancePatch", "Patch", "Replacement", "is_dasks", "is_pristine", "source_digest"]
 
 logger = logging.getLogger(__name__)
 
@@ -278,6 +280,15 @@ def _belongs(original: Any, known: Iterable[Any]) -> bool:
         return False
     homes = set(filter(None, map(inspect.getsourcefile, known)))
     return all(file in homes or _is_ours(file) for file in _files(original))
+
+
+def is_dasks(handler: Any) -> bool:
+    """Tell whether a function or method is Dask's, or ours in the place of it, and no program's."""
+    handler = handler.__func__ if isinstance(handler, MethodType) else handler
+    if not isinstance(handler, FunctionType):
+        return False
+    homes = tuple(f"{Path(module).parent}{os.sep}" for module in (distributed.__file__, __file__))
+    return all(file is not None and file.startswith(homes) for file in _files(handler))
 
 
 def _is_ours(file: str | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import pickle
 import random
@@ -420,6 +421,65 @@ async def test_a_handler_that_somebody_has_got_hold_of_works_after_an_escape() -
         )
         assert ts in ws.long_running
         assert await c.gather(futures) == list(range(1, 11))
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@gen_test()
+async def test_a_programs_own_handler_is_not_passed_over(when: str) -> None:
+    async with cluster() as (c, s, core, _):
+        heard: list[str] = []
+
+        def replace() -> None:
+            handler = s.stream_handlers["long-running"]
+
+            # With it, the function says that it is Dask's.
+            @functools.wraps(handler)
+            def handle(*args: Any, **kwargs: Any) -> Any:
+                heard.append(kwargs["key"])
+                return handler(*args, **kwargs)
+
+            s.stream_handlers["long-running"] = handle
+
+        if when == "before":
+            replace()
+        else:
+            assert await c.submit(inc, 1) == 2
+            assert core.is_active, core.escapes
+            replace()
+            assert core.escapes == {"a handler of streams that is replaced": 1}
+        for number in range(3):
+            assert await c.submit(deep, number, key=f"deep-{number}") == number + 2
+        assert heard == ["deep-0", "deep-1", "deep-2"]
+        assert not core.is_active
+        while s.tasks:
+            await asyncio.sleep(0.01)
+        assert refusal(s) == "a program handles long-running by itself"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda handlers: handlers.update({"a-test": inc}),
+        lambda handlers: handlers.setdefault("a-test", inc),
+        lambda handlers: handlers.__ior__({"a-test": inc}),
+        lambda handlers: handlers.pop("heartbeat-client"),
+        lambda handlers: handlers.popitem(),
+        lambda handlers: handlers.__delitem__("heartbeat-client"),
+        lambda handlers: handlers.clear(),
+    ],
+    ids=["update", "setdefault", "ior", "pop", "popitem", "del", "clear"],
+)
+@gen_test()
+async def test_every_change_of_the_handlers_is_an_escape(change: Callable[[Any], Any]) -> None:
+    async with cluster() as (c, s, core, _):
+        assert await c.submit(inc, 1) == 2
+        assert core.is_active, core.escapes
+        before = dict(s.stream_handlers)
+        change(s.stream_handlers)
+        assert core.escapes == {"a handler of streams that is replaced": 1}
+        changed = dict(s.stream_handlers)
+        assert changed.keys() != before.keys()
+        s.stream_handlers.update(before)
 
 
 @gen_test()

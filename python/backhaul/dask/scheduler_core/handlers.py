@@ -16,6 +16,7 @@ from dask.utils import parse_timedelta
 from backhaul.dask.private import iscoroutinefunction, time
 from backhaul.dask.scheduler_core.answers import Answers
 from backhaul.dask.scheduler_core.graphs import Annotations, NotPlainError, parts_of
+from backhaul.dask.scheduler_core.programs import REQUESTS_TAKEN, STREAMS_TAKEN
 from backhaul.dask.scheduler_core.streams import spec_payload
 from backhaul.dask.scheduler_core.submitted import note_collisions
 from backhaul.dask.scheduler_core.timers import Timers
@@ -161,6 +162,8 @@ class Handlers:
             "unregister": _method("remove_worker", scheduler),
             "who_has": answers.get_who_has,
         }
+        assert streams.keys() == STREAMS_TAKEN
+        assert requests.keys() == REQUESTS_TAKEN
         for place, ours, harmless in (
             (scheduler.stream_handlers, streams, STREAMS),
             (scheduler.handlers, requests, HANDLERS),

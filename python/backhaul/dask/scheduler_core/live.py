@@ -27,6 +27,7 @@ from backhaul.dask.instance_patches import (
     PLACED_BY_MESSAGE,
     PLACED_BY_REQUEST,
     PLACED_RESULTS,
+    WATCHED_HANDLERS,
 )
 from backhaul.dask.private import ToPickle, monotonic, time
 from backhaul.dask.scheduler_core.adopt import adopt
@@ -39,6 +40,7 @@ from backhaul.dask.scheduler_core.home import Home
 from backhaul.dask.scheduler_core.keys import KeyTexts
 from backhaul.dask.scheduler_core.membership import Membership
 from backhaul.dask.scheduler_core.payloads import LivePayloads, past_transitions
+from backhaul.dask.scheduler_core.programs import StreamHandlers
 from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
 from backhaul.dask.scheduler_core.room import Room
@@ -86,6 +88,9 @@ def install(scheduler: Scheduler) -> bool:
         PLACED_RESULTS.install(scheduler, live.update_data)
         PLACED_BY_REQUEST.install(scheduler.handlers, live.update_data)
         PLACED_BY_MESSAGE.install(scheduler.stream_handlers, live.update_data)
+        # Streams that have begun look into those that were there.
+        if not scheduler.stream_comms and not scheduler.client_comms:
+            WATCHED_HANDLERS.install(scheduler, StreamHandlers(live))
     return replaced is not None
 
 

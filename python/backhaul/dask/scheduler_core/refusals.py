@@ -13,6 +13,7 @@ import dask
 from backhaul.dask.config import switched_on
 from backhaul.dask.private import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
 from backhaul.dask.scheduler_core.adopt import are_amounts, holds_no_tasks
+from backhaul.dask.scheduler_core.programs import program_handler
 from backhaul.dask.scheduler_slots import slots_of
 
 __all__ = ["WATCHERS", "WATCHERS_OF_ENDS", "may_stay", "refusal", "settings_of"]
@@ -48,6 +49,9 @@ def refusal(scheduler: Any) -> str | None:
     for plugin in scheduler.plugins.values():
         if not may_stay(plugin):
             return f"the plugin {type(plugin).__name__} listens"
+    operation = program_handler(scheduler)
+    if operation is not None:
+        return f"a program handles {operation} by itself"
     return None
 
 

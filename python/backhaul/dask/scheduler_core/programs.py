@@ -1,0 +1,122 @@
+"""Handlers that a program has put in the place of a scheduler's own: nobody passes them over.
+
+While the core has the state, handlers of its own are in the place of Dask's, and the engine takes
+hot messages before any handler hears of them. So a scheduler of which one of these is a program's
+keeps its state; and whoever writes to the handlers of streams while the core has it is an escape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from backhaul.dask.patching import is_dasks
+
+if TYPE_CHECKING:
+    from backhaul.dask.scheduler_core.live import LiveCore
+
+__all__ = ["REQUESTS_TAKEN", "STREAMS_TAKEN", "StreamHandlers", "program_handler"]
+
+#: Operations of streams whose handlers the core takes the place of
+STREAMS_TAKEN: Final = frozenset(
+    {
+        "add-keys",
+        "cancel-keys",
+        "client-desires-keys",
+        "client-releases-keys",
+        "close-client",
+        "long-running",
+        "release-worker-data",
+        "request-refresh-who-has",
+        "reschedule",
+        "steal-response",
+        "task-erred",
+        "task-finished",
+        "worker-status-change",
+    }
+)
+
+#: Requests likewise
+REQUESTS_TAKEN: Final = frozenset(
+    {
+        "add_keys",
+        "check_idle",
+        "get_task_stream",
+        "get_task_stream_index",
+        "has_what",
+        "heartbeat_worker",
+        "nbytes",
+        "processing",
+        "register-worker",
+        "retry",
+        "unregister",
+        "who_has",
+    }
+)
+
+
+def program_handler(scheduler: Any) -> str | None:
+    """Name an operation of a scheduler that a program handles by itself; None if there is none."""
+    for place, taken in (
+        (scheduler.stream_handlers, STREAMS_TAKEN),
+        (scheduler.handlers, REQUESTS_TAKEN),
+    ):
+        for operation in taken:
+            if operation in place and not is_dasks(place[operation]):
+                return operation
+    return None
+
+
+class StreamHandlers(dict[str, Callable[..., Any]]):
+    """The handlers of a scheduler's streams; to change them while the core has its state escapes.
+
+    Parameters
+    ----------
+    live : LiveCore
+        The core of the scheduler.
+    """
+
+    def __init__(self, live: LiveCore) -> None:
+        super().__init__(live.scheduler.stream_handlers)
+        self._live = live
+
+    def _change(self) -> None:
+        # It raises `EscapeError` if the event loop does not do so for another thread.
+        self._live.escape("a handler of streams that is replaced")
+
+    def __setitem__(self, operation: str, handler: Callable[..., Any]) -> None:
+        self._change()
+        super().__setitem__(operation, handler)
+
+    def __delitem__(self, operation: str) -> None:
+        self._change()
+        super().__delitem__(operation)
+
+    def __ior__(self, others: Any) -> Any:  # type: ignore[misc]
+        self._change()
+        return super().__ior__(others)
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._change()
+        super().clear()
+
+    def pop(self, *arguments: Any) -> Any:
+        """Remove one and give it."""
+        self._change()
+        return super().pop(*arguments)
+
+    def popitem(self) -> tuple[str, Callable[..., Any]]:
+        """Remove the last one and give both."""
+        self._change()
+        return super().popitem()
+
+    def setdefault(self, *arguments: Any) -> Any:
+        """Add one that is missing, and give what is there."""
+        self._change()
+        return super().setdefault(*arguments)
+
+    def update(self, *others: Any, **named: Any) -> None:
+        """Add several."""
+        self._change()
+        super().update(*others, **named)

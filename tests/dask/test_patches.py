@@ -378,6 +378,29 @@ def test_a_class_of_which_others_replaced_a_part_is_not_pristine(
     assert patching.is_pristine(BatchedSend)
 
 
+class Overrides(Server):
+    async def echo(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "is_dasks"),
+    [
+        (Server.handle_comm, True),
+        (Server.handle_stream, True),
+        # Decorated by Dask
+        (Scheduler.add_worker, True),
+        (wrapping(Server.handle_comm), False),
+        (Overrides.echo, False),
+        (functools.partial(Server.handle_comm), False),
+        (eval("lambda: None"), False),
+        (print, False),
+        (None, False),
+    ],
+)
+def test_what_is_dasks(handler: Any, is_dasks: bool) -> None:
+    assert patching.is_dasks(handler) is is_dasks
+
+
 def test_a_dataclass_as_python_3_13_makes_it_is_pristine(monkeypatch: pytest.MonkeyPatch) -> None:
     # Its ``__repr__`` is wrapped by a function of ``reprlib`` there.
     shown = reprlib.recursive_repr()(TaskFinishedMsg.__repr__)

@@ -17,7 +17,6 @@ import importlib
 import inspect
 import linecache
 import logging
-import os
 import re
 import reprlib
 import sys
@@ -285,10 +284,16 @@ def _belongs(original: Any, known: Iterable[Any]) -> bool:
 def is_dasks(handler: Any) -> bool:
     """Tell whether a function or method is Dask's, or ours in the place of it, and no program's."""
     handler = handler.__func__ if isinstance(handler, MethodType) else handler
-    if not isinstance(handler, FunctionType):
-        return False
-    homes = tuple(f"{Path(module).parent}{os.sep}" for module in (distributed.__file__, __file__))
-    return all(file is not None and file.startswith(homes) for file in _files(handler))
+    files = _files(handler)
+    return bool(files) and all(map(_is_dasks_or_ours, files))
+
+
+@functools.cache
+def _is_dasks_or_ours(file: str | None) -> bool:
+    home = Path(distributed.__file__).parent
+    parents = Path(file or "").parents
+    # Its tests are programs, too.
+    return _is_ours(file) or (home in parents and home / "tests" not in parents)
 
 
 def _is_ours(file: str | None) -> bool:

@@ -136,6 +136,7 @@ OURS = {
     "scheduler_core/answers.py": {"added", "sizes"},
     # What the core has to say
     "scheduler_core/live.py": {
+        "watched.on_change",
         "counts",
         "found",
         "last",

@@ -84,6 +84,12 @@ def install_for(server: Any) -> None:
     if isinstance(server, Scheduler):
         from backhaul.dask import account, in_flight, scheduler_slots, small_results, submissions
 
+        keeps_core = switched_on("hot-path.scheduler-core")
+        if keeps_core:
+            from backhaul.dask.scheduler_core import programs
+
+            # Before the others are among the handlers.
+            programs.watch(server)
         # Below the in-flight window, which calls it as Dask's own.
         small_results.install_for_scheduler(server)
         in_flight.install(server)
@@ -94,7 +100,7 @@ def install_for(server: Any) -> None:
             from backhaul.dask import placement
 
             placement.install(server)
-        if switched_on("hot-path.scheduler-core"):
+        if keeps_core:
             from backhaul.dask.scheduler_core import live
 
             live.install(server)

@@ -30,7 +30,7 @@ from distributed import (
 from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
-from backhaul.dask import resources
+from backhaul.dask import in_flight, resources
 from backhaul.dask.account import account_of
 from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.scheduler_core import live
@@ -454,6 +454,16 @@ async def test_a_programs_own_handler_is_not_passed_over(when: str) -> None:
         while s.tasks:
             await asyncio.sleep(0.01)
         assert refusal(s) == "a program handles long-running by itself"
+
+
+@gen_test()
+async def test_what_others_of_ours_put_among_the_handlers_can_be_taken_back() -> None:
+    async with cluster() as (_, s, _core, _workers):
+        window = in_flight.installed(s)
+        assert window is not None
+        assert s.stream_handlers["task-finished"] == window.handle_task_finished
+        window.detach()
+        assert s.stream_handlers["task-finished"] != window.handle_task_finished
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ core's again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -27,7 +28,6 @@ from backhaul.dask.instance_patches import (
     PLACED_BY_MESSAGE,
     PLACED_BY_REQUEST,
     PLACED_RESULTS,
-    WATCHED_HANDLERS,
 )
 from backhaul.dask.private import ToPickle, monotonic, time
 from backhaul.dask.scheduler_core.adopt import adopt
@@ -40,7 +40,7 @@ from backhaul.dask.scheduler_core.home import Home
 from backhaul.dask.scheduler_core.keys import KeyTexts
 from backhaul.dask.scheduler_core.membership import Membership
 from backhaul.dask.scheduler_core.payloads import LivePayloads, past_transitions
-from backhaul.dask.scheduler_core.programs import StreamHandlers
+from backhaul.dask.scheduler_core.programs import watch
 from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
 from backhaul.dask.scheduler_core.room import Room
@@ -79,6 +79,7 @@ def install(scheduler: Scheduler) -> bool:
     """
     if installed(scheduler) is not None:
         return True
+    watched = watch(scheduler)
     live = LiveCore(scheduler)
     # Now, so that who keeps them has those that a core will have.
     tasks_of(live)
@@ -88,9 +89,10 @@ def install(scheduler: Scheduler) -> bool:
         PLACED_RESULTS.install(scheduler, live.update_data)
         PLACED_BY_REQUEST.install(scheduler.handlers, live.update_data)
         PLACED_BY_MESSAGE.install(scheduler.stream_handlers, live.update_data)
-        # Streams that have begun look into those that were there.
-        if not scheduler.stream_comms and not scheduler.client_comms:
-            WATCHED_HANDLERS.install(scheduler, StreamHandlers(live))
+        if watched is not None:
+            watched.on_change = functools.partial(
+                live.escape, "a handler of streams that is replaced"
+            )
     return replaced is not None
 
 

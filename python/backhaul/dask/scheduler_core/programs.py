@@ -8,14 +8,14 @@ keeps its state; and whoever writes to the handlers of streams while the core ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from distributed import Scheduler
+
+from backhaul.dask.instance_patches import WATCHED_HANDLERS
 from backhaul.dask.patching import is_dasks
 
-if TYPE_CHECKING:
-    from backhaul.dask.scheduler_core.live import LiveCore
-
-__all__ = ["REQUESTS_TAKEN", "STREAMS_TAKEN", "StreamHandlers", "program_handler"]
+__all__ = ["REQUESTS_TAKEN", "STREAMS_TAKEN", "StreamHandlers", "program_handler", "watch"]
 
 #: Operations of streams whose handlers the core takes the place of
 STREAMS_TAKEN: Final = frozenset(
@@ -67,22 +67,43 @@ def program_handler(scheduler: Any) -> str | None:
     return None
 
 
-class StreamHandlers(dict[str, Callable[..., Any]]):
-    """The handlers of a scheduler's streams; to change them while the core has its state escapes.
+def watch(scheduler: Scheduler) -> StreamHandlers | None:
+    """Hear of changes of the handlers of a scheduler's streams; again costs nothing.
 
     Parameters
     ----------
-    live : LiveCore
-        The core of the scheduler.
+    scheduler : distributed.Scheduler
+        Before anything of ours is among these handlers: they are copied into another dictionary.
+
+    Returns
+    -------
+    StreamHandlers or None
+        None if there are streams already, which look into the dictionary that was there, or if
+        nobody has read this Dask.
+    """
+    handlers = scheduler.stream_handlers
+    if isinstance(handlers, StreamHandlers):
+        return handlers
+    if scheduler.stream_comms or scheduler.client_comms:
+        return None
+    watched = StreamHandlers(handlers)
+    return watched if WATCHED_HANDLERS.install(scheduler, watched) is not None else None
+
+
+class StreamHandlers(dict[str, Callable[..., Any]]):
+    """The handlers of a scheduler's streams, which tell before they are changed.
+
+    Attributes
+    ----------
+    on_change : callable or None
+        What is called then. What it raises is raised, and nothing is changed.
     """
 
-    def __init__(self, live: LiveCore) -> None:
-        super().__init__(live.scheduler.stream_handlers)
-        self._live = live
+    on_change: Callable[[], None] | None = None
 
     def _change(self) -> None:
-        # It raises `EscapeError` if the event loop does not do so for another thread.
-        self._live.escape("a handler of streams that is replaced")
+        if self.on_change is not None:
+            self.on_change()
 
     def __setitem__(self, operation: str, handler: Callable[..., Any]) -> None:
         self._change()

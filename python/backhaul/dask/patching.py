@@ -291,9 +291,11 @@ def is_dasks(handler: Any) -> bool:
 @functools.cache
 def _is_dasks_or_ours(file: str | None) -> bool:
     home = Path(distributed.__file__).parent
-    parents = Path(file or "").parents
+    path = Path(file or "")
+    if not path.is_relative_to(home):
+        return _is_ours(file)
     # Its tests are programs, too.
-    return _is_ours(file) or (home in parents and home / "tests" not in parents)
+    return "tests" not in path.relative_to(home).parts
 
 
 def _is_ours(file: str | None) -> bool:

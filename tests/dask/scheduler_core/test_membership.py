@@ -97,6 +97,7 @@ async def test_a_task_that_kills_its_workers_is_blamed_as_ever(eventually: Event
     async with cluster(workers=3, settings=settings) as (c, s, core, _):
         try:
             bad = c.submit(when_told, 1, key="bad")
+            waits = c.submit(inc, bad, key="waits")
             names = []
             ws: Any = None
             for _ in range(2):
@@ -107,6 +108,9 @@ async def test_a_task_that_kills_its_workers_is_blamed_as_ever(eventually: Event
             with pytest.raises(KilledWorker) as raised:
                 await bad
             assert raised.value.last_worker.name == names[1]
+            # It names the one that failed.
+            with pytest.raises(KilledWorker, match="Attempted to run task 'bad'"):
+                await waits
             assert core.is_active, core.escapes
             seen = pickle.loads(cast("Any", s.tasks["bad"]).exception)
             core.escape("to compare")

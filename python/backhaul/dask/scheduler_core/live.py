@@ -502,7 +502,11 @@ class LiveCore:
         elif message["op"] == "task-erred":
             exception, traceback = message["exception"], message["traceback"]
             if isinstance(exception, tuple):
-                key = texts.translated(message["key"])
+                text = message["key"]
+                # It is of the task that failed, for those that wait for that, too.
+                if self.core.has_task(text):
+                    text = self.core.task_value(text, "exception_blame") or text
+                key = texts.translated(text)
                 departed = self.membership.departed
                 exception = found_failure(
                     *exception, key=key, scheduler=self.scheduler, departed=departed

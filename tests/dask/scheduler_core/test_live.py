@@ -37,6 +37,7 @@ from backhaul.dask.scheduler_core import live
 from backhaul.dask.scheduler_core.live import LiveCore
 from backhaul.dask.scheduler_core.refusals import refusal
 from backhaul.dask.scheduler_core.task_views import Tasks
+from tests.dask.conftest import Eventually
 
 KEY = "distributed.comm.backhaul.hot-path.scheduler-core"
 
@@ -425,7 +426,7 @@ async def test_a_handler_that_somebody_has_got_hold_of_works_after_an_escape() -
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 @gen_test()
-async def test_a_programs_own_handler_is_not_passed_over(when: str) -> None:
+async def test_a_programs_own_handler_is_not_passed_over(when: str, eventually: Eventually) -> None:
     async with cluster() as (c, s, core, _):
         heard: list[str] = []
 
@@ -451,8 +452,7 @@ async def test_a_programs_own_handler_is_not_passed_over(when: str) -> None:
             assert await c.submit(deep, number, key=f"deep-{number}") == number + 2
         assert heard == ["deep-0", "deep-1", "deep-2"]
         assert not core.is_active
-        while s.tasks:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not s.tasks)
         assert refusal(s) == "a program handles long-running by itself"
 
 

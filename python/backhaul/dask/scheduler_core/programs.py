@@ -113,6 +113,7 @@ class StreamHandlers(dict[str, Callable[..., Any]]):
         self._change()
         super().__delitem__(operation)
 
+    # mypy finds no argument that fits both of the base's overloads.
     def __ior__(self, others: Any) -> Any:  # type: ignore[misc]
         self._change()
         return super().__ior__(others)

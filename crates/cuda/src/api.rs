@@ -7,8 +7,8 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUipcMemHandle, CUmemAccessDesc,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUipcMemHandle,
+    CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
     CUmemPoolPtrExportData, CUmemoryPool, CUpointer_attribute, CUstream, CUuuid,
 };
 use libloading::Library;
@@ -119,11 +119,13 @@ functions! {
     cuMemPoolSetAccess(pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize);
     cuMemPoolDestroy(pool: CUmemoryPool);
     cuMemFree_v2(pointer: CUdeviceptr);
+    cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, flags: c_uint);
     cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
     cuMemcpyPeerAsync(
         to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext,
         bytes: usize, stream: CUstream
     );
+    cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream);
     cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
     cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
     cuStreamCreate(stream: *mut CUstream, flags: c_uint);

@@ -15,7 +15,8 @@ use crate::driver::{Device, Driver};
 use crate::error::CudaError;
 use crate::export::DESCRIPTOR_KIND;
 use crate::import::{location_of, map_handle};
-use crate::transfer::lock;
+use crate::memory::DevicePointer;
+use crate::stream::lock;
 
 /// Memory of one device; clones are the same arena
 #[derive(Clone, Debug)]
@@ -57,6 +58,8 @@ struct Piece {
     address: u64,
     /// A power of two, or the whole chunk
     size: u64,
+    /// Nobody has had it yet
+    is_fresh: bool,
 }
 
 /// Memory of `cuMemCreate`, mapped
@@ -149,6 +152,7 @@ impl Inner {
             address: chunk.base + index * size,
             chunk: Arc::clone(&chunk),
             size,
+            is_fresh: true,
         };
         let others = (1..granule / size).map(piece);
         lock(&self.free)
@@ -201,13 +205,35 @@ impl Block {
     pub fn device(&self) -> u16 {
         self.arena.device.ordinal()
     }
+
+    /// Whether nobody has had this memory before
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.piece.as_ref().is_some_and(|piece| piece.is_fresh)
+    }
+
+    /// Where it is
+    ///
+    /// # Errors
+    ///
+    /// What the driver says of the context of its device.
+    pub fn place(&self) -> Result<DevicePointer, CudaError> {
+        let context = self.arena.device.context(self.arena.driver)?;
+        Ok(DevicePointer::again(
+            self.device(),
+            context,
+            self.address(),
+            self.bytes,
+        ))
+    }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let Some(piece) = self.piece.take() else {
+        let Some(mut piece) = self.piece.take() else {
             return;
         };
+        piece.is_fresh = false;
         let mut free = lock(&self.arena.free);
         let is_whole = piece.size == piece.chunk.bytes as u64;
         if is_whole {

@@ -9,7 +9,8 @@ use crate::api::Api;
 use crate::arena::Arena;
 use crate::context::{Context, Current};
 use crate::error::{CudaError, LoadError, NO_DEVICE, PEER_ACCESS_ALREADY_ENABLED};
-use crate::transfer::Streams;
+use crate::stage::Stages;
+use crate::stream::Streams;
 
 /// libcuda, as this process has it
 pub struct Driver {
@@ -30,6 +31,7 @@ pub struct Device {
     /// Its primary context, once something is done with it: that takes some hundred MB of the device
     context: OnceLock<Result<Context, CudaError>>,
     pub(crate) streams: Streams,
+    pub(crate) stages: Stages,
     arena: OnceLock<Arena>,
 }
 
@@ -179,6 +181,7 @@ impl Device {
             number,
             context: OnceLock::new(),
             streams: Streams::default(),
+            stages: Stages::default(),
             arena: OnceLock::new(),
         })
     }

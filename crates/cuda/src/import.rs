@@ -15,7 +15,7 @@ use crate::driver::{Device, Driver, Uuid};
 use crate::error::CudaError;
 use crate::export::{DESCRIPTOR_KIND, Export, HANDLE_BYTES, Handle};
 use crate::memory::{DevicePointer, PoolHandle};
-use crate::transfer::lock;
+use crate::stream::lock;
 
 /// Memory of another process that is open here, until this is dropped
 ///

@@ -7,34 +7,17 @@
 use std::any::Any;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::{CUevent, CUstream};
+use cudarc::driver::sys::CUstream;
 
 use crate::context::Current;
 use crate::driver::{Device, Driver};
-use crate::error::{CudaError, NOT_READY, STREAM_CAPTURE_UNSUPPORTED};
-use crate::memory::DevicePointer;
+use crate::error::CudaError;
+use crate::stream::{Kept, Slot};
 
-/// What has to be over before memory may be touched
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Order {
-    /// Nothing
-    Any,
-    /// What has been put on a stream of the memory's device, as a `CUstream` in a number: 0 and 1 are
-    /// the legacy default stream, 2 that of the calling thread
-    After(u64),
-}
-
-/// Memory of a transfer, and when it may be touched
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// The memory
-    pub memory: DevicePointer,
-    /// When it may be touched
-    pub order: Order,
-}
+pub use crate::place::{Order, Place, is_ready, wait};
 
 /// Work of a device that is under way, or over
 pub struct Transfer {
@@ -46,30 +29,6 @@ pub struct Transfer {
     is_known: Arc<AtomicBool>,
     /// Dropped once the device needs it no more
     keep: Kept,
-}
-
-/// What a device needs until it is through
-type Kept = Option<Box<dyn Any + Send>>;
-
-/// A stream of ours, with two events
-#[derive(Debug)]
-struct Slot {
-    stream: CUstream,
-    /// Recorded on streams of others, for ours to wait for
-    before: CUevent,
-    /// Recorded on ours, behind the work
-    after: CUevent,
-}
-
-// SAFETY: only handed to functions of the driver, which any thread may call.
-unsafe impl Send for Slot {}
-
-/// The streams of a device that nothing runs on
-#[derive(Debug, Default)]
-pub(crate) struct Streams {
-    free: Mutex<Vec<Slot>>,
-    /// Transfers that were given up
-    given_up: Mutex<Vec<(Slot, Kept)>>,
 }
 
 impl Transfer {
@@ -86,8 +45,8 @@ impl Transfer {
         to: &Place,
         keep: impl Any + Send,
     ) -> Result<Self, CudaError> {
-        let device = device_of(driver, &to.memory);
-        let source = device_of(driver, &from.memory);
+        let device = to.device(driver);
+        let source = from.device(driver);
         driver.enable_peer_access(device, source);
         Self::begin(driver, device, &[*from, *to], keep, |stream| {
             let bytes = from.memory.bytes.min(to.memory.bytes) as usize;
@@ -122,7 +81,7 @@ impl Transfer {
         place: &Place,
         keep: impl Any + Send,
     ) -> Result<Self, CudaError> {
-        let device = device_of(driver, &place.memory);
+        let device = place.device(driver);
         Self::begin(driver, device, &[*place], keep, |_| Ok(()))
     }
 
@@ -174,7 +133,7 @@ impl Transfer {
         Ok(())
     }
 
-    fn begin(
+    pub(crate) fn begin(
         driver: &'static Driver,
         device: &'static Device,
         places: &[Place],
@@ -270,8 +229,7 @@ impl Drop for Transfer {
             drop(keep);
             streams.put_back(slot);
         } else {
-            // If the device has failed it stays there: nobody knows what still runs.
-            lock(&streams.given_up).push((slot, keep));
+            streams.give_up(slot, keep);
         }
     }
 }
@@ -282,62 +240,6 @@ impl std::fmt::Debug for Transfer {
             .field("device", &self.device.ordinal())
             .field("is_known", &self.is_known)
             .finish_non_exhaustive()
-    }
-}
-
-/// Whether a place may be touched now
-///
-/// # Errors
-///
-/// What the driver says of its stream, or of the device.
-pub fn is_ready(driver: &'static Driver, place: &Place) -> Result<bool, CudaError> {
-    let Order::After(stream) = place.order else {
-        return Ok(true);
-    };
-    let device = device_of(driver, &place.memory);
-    let _current = Current::enter(driver, device.context(driver)?)?;
-    refuse_capture(driver, stream)?;
-    // SAFETY: the stream is what whoever gave the memory says it is.
-    match unsafe { driver.api.cuStreamQuery(stream as usize as CUstream) } {
-        Ok(()) => Ok(true),
-        Err(error) if error.code == NOT_READY => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Waits until a place may be touched
-///
-/// # Errors
-///
-/// What the driver says of its stream, or of the device.
-pub fn wait(driver: &'static Driver, place: &Place) -> Result<(), CudaError> {
-    let Order::After(stream) = place.order else {
-        return Ok(());
-    };
-    let device = device_of(driver, &place.memory);
-    let _current = Current::enter(driver, device.context(driver)?)?;
-    refuse_capture(driver, stream)?;
-    // SAFETY: the stream is what whoever gave the memory says it is.
-    unsafe { driver.api.cuStreamSynchronize(stream as usize as CUstream) }
-}
-
-/// Says that a stream is being captured for a CUDA graph, which any other question would spoil
-fn refuse_capture(driver: &Driver, stream: u64) -> Result<(), CudaError> {
-    let call = "cuStreamIsCapturing";
-    let mut status = 0;
-    // SAFETY: the stream is what whoever gave the memory says it is; a place for the answer.
-    unsafe {
-        driver
-            .api
-            .cuStreamIsCapturing(stream as usize as CUstream, &raw mut status)
-    }?;
-    match status {
-        0 => Ok(()),
-        _ => Err(CudaError {
-            call,
-            code: STREAM_CAPTURE_UNSUPPORTED,
-            name: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED".to_owned(),
-        }),
     }
 }
 
@@ -384,7 +286,7 @@ fn wait_for(
     place: &Place,
     work: impl FnOnce(CUstream) -> Result<(), CudaError>,
 ) -> Result<(), CudaError> {
-    let device = device_of(driver, &place.memory);
+    let device = place.device(driver);
     device.streams.sweep(driver, device);
     let slot = device.streams.take(driver, device)?;
     let put = slot.wait_for(driver, place).and_then(|()| {
@@ -396,102 +298,9 @@ fn wait_for(
     });
     match put {
         Ok(()) => device.streams.put_back(slot),
-        Err(_) => lock(&device.streams.given_up).push((slot, None)),
+        Err(_) => device.streams.give_up(slot, None),
     }
     put
-}
-
-impl Slot {
-    fn new(driver: &Driver, device: &Device) -> Result<Self, CudaError> {
-        let _current = Current::enter(driver, device.context(driver)?)?;
-        let mut slot = Self {
-            stream: std::ptr::null_mut(),
-            before: std::ptr::null_mut(),
-            after: std::ptr::null_mut(),
-        };
-        // SAFETY: places for the answers. What is made stays, to be used again.
-        unsafe {
-            driver
-                .api
-                .cuStreamCreate(&raw mut slot.stream, STREAM_NON_BLOCKING)?;
-            driver
-                .api
-                .cuEventCreate(&raw mut slot.before, EVENT_DISABLE_TIMING)?;
-            driver
-                .api
-                .cuEventCreate(&raw mut slot.after, EVENT_DISABLE_TIMING)?;
-        }
-        Ok(slot)
-    }
-
-    /// Has what follows on our stream wait until a place may be touched
-    fn wait_for(&self, driver: &'static Driver, place: &Place) -> Result<(), CudaError> {
-        let Order::After(stream) = place.order else {
-            return Ok(());
-        };
-        let device = device_of(driver, &place.memory);
-        let _current = Current::enter(driver, device.context(driver)?)?;
-        refuse_capture(driver, stream)?;
-        // Whether the stream is through is not asked: that takes the driver longer (H100: 1.3 to 1.7 us,
-        // where copies are under way) than this does (0.4 to 0.9).
-        let stream = stream as usize as CUstream;
-        // An event is of the device whose stream it is recorded on. It may be recorded again at once:
-        // what waits for it waits for what was recorded before.
-        let lent = device.streams.take(driver, device)?;
-        // SAFETY: an event of the stream's device, and a stream of ours.
-        let waits = unsafe {
-            driver
-                .api
-                .cuEventRecord(lent.before, stream)
-                .and_then(|()| driver.api.cuStreamWaitEvent(self.stream, lent.before, 0))
-        };
-        device.streams.put_back(lent);
-        waits
-    }
-
-    fn is_over(&self, driver: &Driver, device: &Device) -> Result<bool, CudaError> {
-        let _current = Current::enter(driver, device.context(driver)?)?;
-        // SAFETY: an event of ours.
-        match unsafe { driver.api.cuEventQuery(self.after) } {
-            Ok(()) => Ok(true),
-            Err(error) if error.code == NOT_READY => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-impl Streams {
-    /// Takes a stream on which nothing runs
-    fn take(&self, driver: &'static Driver, device: &Device) -> Result<Slot, CudaError> {
-        match lock(&self.free).pop() {
-            Some(slot) => Ok(slot),
-            None => Slot::new(driver, device),
-        }
-    }
-
-    fn put_back(&self, slot: Slot) {
-        lock(&self.free).push(slot);
-    }
-
-    /// Lets go of what transfers held that were given up and are over now
-    ///
-    /// That may run code of the program, and so not where one of our contexts is taken to be current.
-    fn sweep(&self, driver: &Driver, device: &Device) {
-        let over: Vec<_> = {
-            let mut given_up = lock(&self.given_up);
-            if given_up.is_empty() {
-                return;
-            }
-            given_up
-                .extract_if(.., |(slot, _)| slot.is_over(driver, device) == Ok(true))
-                .collect()
-        };
-        for (slot, keep) in over {
-            // Without the lock: it may close memory, or be dropped by a program's own code.
-            drop(keep);
-            self.put_back(slot);
-        }
-    }
 }
 
 /// Called by a thread of the driver
@@ -503,18 +312,3 @@ unsafe extern "C" fn call_told(argument: *mut c_void) {
         tracing::error!("what was to be told of a transfer panicked");
     }
 }
-
-fn device_of(driver: &'static Driver, memory: &DevicePointer) -> &'static Device {
-    let device = driver.device(memory.device);
-    device.expect("memory that was looked at is of a device of the driver")
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// `CU_STREAM_NON_BLOCKING`: it does not wait for the legacy default stream
-const STREAM_NON_BLOCKING: u32 = 1;
-
-/// `CU_EVENT_DISABLE_TIMING`
-const EVENT_DISABLE_TIMING: u32 = 2;

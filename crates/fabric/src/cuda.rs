@@ -6,7 +6,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use backhaul_cuda::memory::MemoryError;
-use backhaul_cuda::{Allocation, DevicePointer, Driver, Order, Place, Transfer, transfer};
+use backhaul_cuda::{Allocation, Block, DevicePointer, Driver, Order, Place, Transfer, transfer};
 use backhaul_proto::{Device, Vendor};
 use thiserror::Error;
 
@@ -76,16 +76,22 @@ pub fn allocate(ordinal: u16, bytes: usize) -> Result<DeviceMemory, CudaMemoryEr
     let device = driver.device(ordinal);
     let device = device.ok_or(CudaMemoryError::NoDevice { ordinal, count })?;
     let block = device.arena(driver).take(bytes as u64)?;
-    let pointer = block.address();
+    let memory = block.place()?;
     // Who had the block before may have let go of it while work on it was still queued.
     let stream = Some(STREAM_LEGACY);
-    Ok(DeviceMemory::new(
+    Ok(DeviceMemory::at(
+        memory,
         nvidia(ordinal),
-        pointer,
-        bytes,
         stream,
         Arc::new(block),
     ))
+}
+
+/// Whether nobody but us has had the memory that [`allocate`] gave, so that nothing can be under way there
+#[must_use]
+pub fn is_fresh(memory: &DeviceMemory) -> bool {
+    let block = memory.owner().downcast_ref::<Block>();
+    block.is_some_and(Block::is_fresh)
 }
 
 /// Copies memory of a device to the host, and waits for it

@@ -3,6 +3,7 @@
 //! Sources: the CUDA Array Interface, version 3, of Numba's documentation; DLPack (`dlpack`).
 
 use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use backhaul::{DeviceMemory, RecvMemory, Segment, cuda};
@@ -88,7 +89,7 @@ pub(crate) fn memory_at_once(
 
 fn own_memory(object: &Bound<'_, PyAny>) -> Option<Memory> {
     let own = object.cast_exact::<DeviceBuffer>().ok()?;
-    Some(Memory::Device(own.get().memory.clone()))
+    Some(Memory::Device(own.get().memory()))
 }
 
 /// What an object has on a device
@@ -251,11 +252,30 @@ pub(crate) fn describe(object: &Bound<'_, PyAny>) -> String {
 #[pyclass(frozen, module = "backhaul._native")]
 pub(crate) struct DeviceBuffer {
     memory: DeviceMemory,
+    /// Others may have put work on a stream that touches the memory: they know where it is, or have known
+    is_shown: AtomicBool,
 }
 
 impl DeviceBuffer {
+    /// What has come, and is there
     pub(crate) fn object(py: Python<'_>, memory: DeviceMemory) -> PyResult<Py<PyAny>> {
-        Ok(Bound::new(py, Self { memory })?.into_any().unbind())
+        let is_shown = AtomicBool::new(false);
+        let own = Self { memory, is_shown };
+        Ok(Bound::new(py, own)?.into_any().unbind())
+    }
+
+    /// The memory, and what is to be waited for
+    fn memory(&self) -> DeviceMemory {
+        match self.is_shown.load(Ordering::Relaxed) {
+            true => self.memory.clone(),
+            false => self.memory.settled(),
+        }
+    }
+
+    /// Its address, for others
+    fn show(&self) -> u64 {
+        self.is_shown.store(true, Ordering::Relaxed);
+        self.memory.pointer()
     }
 }
 
@@ -270,7 +290,8 @@ impl DeviceBuffer {
         arguments::set(&mut ordinal, "device", device)?;
         let memory = py.detach(|| cuda::allocate(ordinal, nbytes));
         let memory = memory.map_err(|error| error.into_exception(py))?;
-        Ok(Self { memory })
+        let is_shown = AtomicBool::new(!cuda::is_fresh(&memory));
+        Ok(Self { memory, is_shown })
     }
 
     #[doc = stub_doc!("DeviceBuffer.nbytes")]
@@ -288,7 +309,7 @@ impl DeviceBuffer {
     #[doc = stub_doc!("DeviceBuffer.ptr")]
     #[getter]
     fn ptr(&self) -> u64 {
-        self.memory.pointer()
+        self.show()
     }
 
     #[getter]
@@ -296,7 +317,7 @@ impl DeviceBuffer {
         let interface = PyDict::new(py);
         interface.set_item("shape", PyTuple::new(py, [self.memory.len()])?)?;
         interface.set_item("typestr", "|u1")?;
-        interface.set_item("data", (self.memory.pointer(), false))?;
+        interface.set_item("data", (self.show(), false))?;
         interface.set_item("strides", py.None())?;
         // What has come is there: nothing is to be waited for.
         interface.set_item("stream", py.None())?;
@@ -329,6 +350,7 @@ impl DeviceBuffer {
         if copy == Some(true) {
             return Err(PyValueError::new_err("copies are for the consumer to make"));
         }
+        slf.get().show();
         dlpack::capsule(slf.as_any(), &slf.get().memory)
     }
 

@@ -91,6 +91,15 @@ impl DeviceMemory {
         (self.stream != NO_STREAM).then_some(self.stream)
     }
 
+    /// The same, where it is known that nothing is under way there
+    #[must_use]
+    pub fn settled(&self) -> Self {
+        Self {
+            stream: NO_STREAM,
+            ..self.clone()
+        }
+    }
+
     /// What keeps it
     pub fn owner(&self) -> &Arc<dyn Any + Send + Sync> {
         &self.owner

@@ -5,12 +5,15 @@
 
 use std::ffi::c_void;
 
-use cudarc::driver::sys::{CUcontext, CUdeviceptr, CUresult, CUstream};
+use cudarc::driver::sys::{
+    CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, CUresult, CUstream,
+};
 
 use crate::driver::{Driver, State};
 use crate::error::Outcome;
 use crate::ffi::call;
 use crate::props::{READ, READ_WRITE};
+use crate::settings::settings;
 use crate::space::{Allocation, Kind, Piece, Place};
 
 /// Bytes of one sort, which may lie apart
@@ -53,6 +56,15 @@ struct End {
     side: Side,
     /// The device that touches it, if that is not the one of the stream
     by: Option<usize>,
+}
+
+impl End {
+    fn after(self, bytes: u64) -> Self {
+        Self {
+            address: self.address + bytes,
+            ..self
+        }
+    }
 }
 
 impl State {
@@ -161,7 +173,13 @@ impl Driver {
         }
         let (target, source) = self.spans(target, source, bytes, stream.context)?;
         let waits = target.sort.is_host() && source.sort.is_host();
-        let mark = self.submit(&stream, move || transfer(&target.pieces, &source.pieces));
+        let takes_turns = target.sort == Sort::Device && source.sort == Sort::Device;
+        let mark = self.submit(&stream, move || {
+            if takes_turns && !settings().turn.is_zero() {
+                std::thread::sleep(settings().turn);
+            }
+            transfer(&target.pieces, &source.pieces);
+        });
         if waits {
             mark.wait();
         }
@@ -317,6 +335,42 @@ pub(crate) extern "C" fn cuMemcpyDtoHAsync_v2(
     call("cuMemcpyDtoHAsync_v2", |driver| {
         driver.copy_async(host(to), device(from), bytes, stream)
     })
+}
+
+/// Row by row: what a stream does is in order
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemcpy2DAsync_v2(
+    copy: *const CUDA_MEMCPY2D,
+    stream: CUstream,
+) -> CUresult {
+    call("cuMemcpy2DAsync_v2", |driver| {
+        // SAFETY: a description that the application gives, to be read during the call.
+        let copy = unsafe { copy.as_ref() }.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let at_start = [copy.srcXInBytes, copy.srcY, copy.dstXInBytes, copy.dstY] == [0; 4];
+        let is_wide = copy.srcPitch >= copy.WidthInBytes && copy.dstPitch >= copy.WidthInBytes;
+        if !at_start || !is_wide {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        for row in 0..copy.Height as u64 {
+            let from = corner(copy.srcMemoryType, copy.srcHost, copy.srcDevice)?;
+            let to = corner(copy.dstMemoryType, copy.dstHost, copy.dstDevice)?;
+            let (from, to) = (
+                from.after(row * copy.srcPitch as u64),
+                to.after(row * copy.dstPitch as u64),
+            );
+            driver.copy_async(to, from, copy.WidthInBytes, stream)?;
+        }
+        Ok(())
+    })
+}
+
+/// Where the first row begins
+fn corner<T>(kind: CUmemorytype, on_host: *const T, on_device: CUdeviceptr) -> Outcome<End> {
+    match kind {
+        CUmemorytype::CU_MEMORYTYPE_HOST => Ok(host(on_host)),
+        CUmemorytype::CU_MEMORYTYPE_DEVICE => Ok(device(on_device)),
+        _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -21,6 +21,7 @@
 //! | `CUDA_VISIBLE_DEVICES` | which of these, by index or UUID, up to the first that is not there |
 //! | `FAKE_CUDA_MEMORY_MIB` | memory of each device, for each process, 1024 by default |
 //! | `FAKE_CUDA_DELAY_US` | how long each operation on a stream waits before it starts, 0 by default |
+//! | `FAKE_CUDA_TURN_US` | how long a copy within a device waits besides, as where another process has it |
 //! | `FAKE_CUDA_NO_PEER` | 1: no device reaches another's memory |
 //! | `FAKE_CUDA_UNSEEN` | `open`: handles of devices that this process does not see open, as the documentation of `cudaIpcOpenMemHandle` says; they do not by default, as where a container isolates devices |
 //! | `FAKE_CUDA_NO_IPC_FLAG` | 1: no memory says that handles can be had of it, as with drivers that have this fault |

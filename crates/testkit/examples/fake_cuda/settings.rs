@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) memory_bytes: usize,
     /// How long an operation on a stream waits before it starts
     pub(crate) delay: Duration,
+    /// How long a copy within a device waits for its turn, beyond that
+    pub(crate) turn: Duration,
     /// Whether devices reach each other's memory
     pub(crate) peers: bool,
     /// Whether handles of devices that this process does not see open
@@ -45,6 +47,7 @@ pub(crate) fn settings() -> &'static Settings {
             ),
             memory_bytes: number::<usize>("FAKE_CUDA_MEMORY_MIB", 1024) << 20,
             delay: Duration::from_micros(number("FAKE_CUDA_DELAY_US", 0)),
+            turn: Duration::from_micros(number("FAKE_CUDA_TURN_US", 0)),
             peers: number("FAKE_CUDA_NO_PEER", 0) == 0,
             unseen_opens: match std::env::var("FAKE_CUDA_UNSEEN").ok().as_deref() {
                 None | Some("") => false,

@@ -78,6 +78,10 @@ with_driver! {
     what_does_not_open_is_asked_for_in_another_way [];
     a_device_that_fails_fails_the_message ["FAKE_CUDA_FAIL" = "cuMemcpyAsync=719"];
     an_arena_gives_its_blocks_back [];
+    what_goes_by_the_host_arrives_as_it_was [] ["FAKE_CUDA_DELAY_US" = "200"];
+    where_a_device_is_slow_to_turn_copies_go_by_the_host ["SPIN" = "1", "FAKE_CUDA_TURN_US" = "100"];
+    where_nothing_can_be_pinned_copies_do_not_go_by_the_host
+        ["SPIN" = "1", "FAKE_CUDA_TURN_US" = "100", "FAKE_CUDA_FAIL" = "cuMemHostAlloc=2"];
 }
 
 /// The far side of the other tests, which start it; by itself it has nobody to serve

@@ -103,6 +103,12 @@ impl Peer {
         self.answer()
     }
 
+    /// Whether it has pinned memory of the host, which only the driver that is not one shows
+    pub(crate) fn has_pinned(&self) -> bool {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).unwrap();
+        maps.contains("memfd:fake_cuda:host")
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -16,6 +16,7 @@ use rustix::event::epoll::EventFlags;
 
 use super::packet::{Encoded, Offered, PACKET_BYTES, Packet};
 use super::slots::{Known, Ticket};
+use super::ways::{Way, Ways};
 use crate::carrier::packets;
 use crate::runtime::{Engine, Source, SourceId, lock};
 
@@ -52,6 +53,8 @@ struct State {
     /// Payloads that a device is moving here, by number
     moving: BTreeSet<u64>,
     next_move: u64,
+    /// How long those took
+    ways: Ways,
     is_scheduled: bool,
     /// The connection is over
     is_left: bool,
@@ -169,6 +172,25 @@ impl Exchange {
         drop(state);
         self.schedule();
         number
+    }
+
+    /// The way that a payload is to take which a device is to move within itself
+    ///
+    /// `None` among others, which wait for the device together: direct.
+    pub(super) fn choose_way(&self, bytes: u64) -> Option<Way> {
+        let mut state = lock(&self.state);
+        let is_alone = state.moving.is_empty();
+        is_alone.then(|| state.ways.choose(bytes))
+    }
+
+    /// A payload that moved alone took so long
+    pub(super) fn learn_way(&self, way: Way, bytes: u64, took: Duration) {
+        lock(&self.state).ways.learn(way, bytes, took);
+    }
+
+    /// Nothing can go by the host
+    pub(super) fn forbid_host(&self) {
+        lock(&self.state).ways.forbid_host();
     }
 
     /// The first of the payloads that a device is moving here

@@ -15,6 +15,7 @@ mod exchange;
 mod packet;
 mod payload;
 mod slots;
+mod ways;
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use backhaul_cuda::import::{ImportError, Importer};
-use backhaul_cuda::{DevicePointer, Driver, Order, Place, Transfer, transfer};
+use backhaul_cuda::{
+    CudaError, Detour, DevicePointer, Driver, Order, Place, Stage, Transfer, transfer,
+};
 
 use super::exchange::{Came, Exchange};
 use super::packet::{Offered, Packet};
+use super::ways::Way;
 use crate::carrier::{Payload, TakeError};
 use crate::cuda::place_of;
 use crate::memory::DeviceMemory;
@@ -47,6 +50,9 @@ struct Moving {
     transfer: Transfer,
     /// Its place among those that a device makes here
     number: u64,
+    /// The way it takes, if it is to be learned how long that is
+    way: Option<Way>,
+    begun_at: Instant,
     /// When the device was last asked for it
     asked_at: Instant,
     /// The doorbell is going to be rung
@@ -108,15 +114,64 @@ impl CudaPayload {
             order: Order::Any,
         };
         let to = place_of(driver, target).map_err(out_of_reach)?;
-        let begun = Transfer::copy(driver, &from, &to, (keep, target.clone()));
-        let transfer = begun.map_err(out_of_reach)?;
+        let kept = (keep, target.clone());
+        let is_within = !self.exchange.is_same_process && memory.device() == to.memory.device();
+        let way = is_within.then(|| self.exchange.choose_way(self.bytes));
+        let way = way.flatten();
+        let by_host = match way {
+            Some(Way::ByHost) => self.begin_by_host(driver, &from, &to, &kept),
+            _ => None,
+        };
+        let (way, begun_at, transfer) = match by_host {
+            Some((begun_at, transfer)) => (way, begun_at, transfer),
+            None => {
+                let begun_at = Instant::now();
+                let begun = Transfer::copy(driver, &from, &to, kept);
+                let transfer = begun.map_err(out_of_reach)?;
+                (way.map(|_| Way::Direct), begun_at, transfer)
+            }
+        };
         self.state = State::Moving(Moving {
             transfer,
             number: self.exchange.begin_move(),
-            asked_at: Instant::now(),
+            way,
+            begun_at,
+            asked_at: begun_at,
             is_armed: false,
         });
         Ok(())
+    }
+
+    /// Has the device copy it by way of the host, if that can be done at once
+    fn begin_by_host(
+        &self,
+        driver: &'static Driver,
+        from: &Place,
+        to: &Place,
+        kept: &(Keep, DeviceMemory),
+    ) -> Option<(Instant, Transfer)> {
+        let detour = Detour::of(self.bytes)?;
+        let device = driver.device(to.memory.device())?;
+        // What its stream has to do before needs the engine that the detour avoids.
+        if !transfer::is_ready(driver, to).ok()? {
+            return None;
+        }
+        let begin = || -> Result<_, CudaError> {
+            let Some(stage) = Stage::take(driver, device)? else {
+                return Ok(None);
+            };
+            let begun_at = Instant::now();
+            let transfer = Transfer::by_host(driver, from, to, detour, stage, kept.clone())?;
+            Ok(Some((begun_at, transfer)))
+        };
+        match begin() {
+            Ok(begun) => begun,
+            Err(error) => {
+                tracing::debug!(%error, "a device does not copy by way of the host");
+                self.exchange.forbid_host();
+                None
+            }
+        }
     }
 }
 
@@ -135,6 +190,13 @@ impl Moving {
         }
         self.asked_at = Instant::now();
         self.transfer.is_over().map_err(out_of_reach)
+    }
+
+    /// Remembers how long it took, if somebody has looked all the while
+    fn learn(&self, exchange: &Exchange, bytes: u64) {
+        if let Some(way) = self.way.filter(|_| !self.is_armed) {
+            exchange.learn_way(way, bytes, self.begun_at.elapsed());
+        }
     }
 
     /// Has the connection woken when it is over
@@ -223,6 +285,7 @@ impl Payload for CudaPayload {
         if !moving.is_over(&self.exchange)? {
             return Ok(0);
         }
+        moving.learn(&self.exchange, self.bytes);
         self.exchange.end_move(moving.number);
         self.state = State::Gone;
         Ok(target.len())

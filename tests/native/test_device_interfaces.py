@@ -225,6 +225,61 @@ with connected("inproc") as (near, far):
     )
 
 
+@pytest.mark.parametrize("asked", ["ptr", "interface", "dlpack"])
+def test_work_on_a_buffer_of_ours_is_waited_for_once_its_address_was_asked_for(
+    run_gpu: RunGpu, asked: str
+) -> None:
+    run_gpu(
+        """
+from types import SimpleNamespace
+
+default = Stream(handle=Stream.LEGACY_DEFAULT)
+texts = [ctypes.create_string_buffer(text * 1000, 3000) for text in (b"mid", b"mid", b"new")]
+with connected("inproc") as (near, far):
+    buffer = backhaul.DeviceBuffer(3000)
+    buffer.copy_from_host(b"old" * 1000)
+    if sys.argv[1] == "ptr":
+        pointer = buffer.ptr
+    elif sys.argv[1] == "interface":
+        pointer, _ = buffer.__cuda_array_interface__["data"]
+    else:
+        tensor = ctypes.pythonapi.PyCapsule_GetPointer
+        tensor.restype, tensor.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        capsule = buffer.__dlpack__()
+        # A tensor begins with its address.
+        pointer = ctypes.c_uint64.from_address(tensor(capsule, b"dltensor")).value
+        del capsule
+    place = SimpleNamespace(pointer=pointer)
+    for text in texts:
+        default.write(place, text)
+    target = bytearray(3000)
+    receiving = far.recv(target)
+    near.send(buffer).wait(60)
+    receiving.wait(60)
+    assert bytes(target) == b"new" * 1000, bytes(target[:3])
+
+    # What its last owner has queued comes before what arrives for the next one.
+    source = backhaul.DeviceBuffer(3000)
+    source.copy_from_host(b"own" * 1000)
+    for text in texts:
+        default.write(place, text)
+    del buffer
+    gc.collect()
+    again = backhaul.DeviceBuffer(3000)
+    sending = near.send(source)
+    far.recv(again).wait(60)
+    sending.wait(60)
+    default.synchronize()
+    content = bytearray(3000)
+    again.copy_to_host(content)
+    assert bytes(content) == b"own" * 1000, bytes(content[:3])
+    assert again.ptr == place.pointer
+""",
+        asked,
+        FAKE_CUDA_DELAY_US="100000",
+    )
+
+
 def test_freed_memory_is_refused(run_gpu: RunGpu) -> None:
     run_gpu("""
 with connected("inproc") as (near, far):

@@ -57,6 +57,17 @@ endpoint.recv(back).wait(100.0)
 assert back.read() == DATA
 """
 
+_BY_DEFAULT = """
+import backhaul
+
+context = backhaul.Context(lanes=["ucx"])
+listener = backhaul.listen("127.0.0.1:0", context=context)
+connecting = backhaul.connect(listener.address, lanes=["ucx"], context=context)
+far = listener.accept().wait(100.0)
+near = connecting.wait(100.0)
+print(*near.info()["carriers"])
+"""
+
 _REFUSED = """
 import backhaul
 
@@ -122,6 +133,23 @@ def test_memory_of_gpus_goes_by_ucx_between_hosts(
     environment = {**gpu_environment, "UCX_TLS": "tcp,cuda_copy"}
     receiving, sending = hosts.within("receiver"), hosts.within("sender")
     _exchange(receiving, sending, ADDRESSES["receiver"], environment)
+
+
+@pytest.mark.parametrize("transports", ["tcp", "tcp,cuda_copy"])
+def test_it_is_used_by_default_where_the_host_has_a_gpu_and_ucx_moves_its_memory(
+    gpu_environment: dict[str, str], transports: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BY_DEFAULT],
+        env={**gpu_environment, "UCX_TLS": transports},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    has_gpu = any(map(os.path.exists, ["/dev/nvidiactl", "/dev/dxg"]))
+    is_used = has_gpu and "cuda" in transports
+    assert done.stdout.split() == ["ucx", "ucx-cuda"][: 1 + is_used]
 
 
 @pytest.mark.parametrize(

@@ -254,9 +254,11 @@ impl Core {
         Err(UcxError::NoCuda { path }.into())
     }
 
-    /// Whether UCX is to move memory of devices: only if it is asked for by name
+    /// Whether UCX is to move memory of devices, if it can: by name, or by default where there are some
     fn wants_ucx_cuda(&self) -> bool {
-        self.config.carriers.contains(&CarrierKind::UcxCuda)
+        let carriers = &self.config.carriers;
+        let by_default = *carriers == CarrierKind::DEFAULT && Driver::is_likely();
+        by_default || carriers.contains(&CarrierKind::UcxCuda)
     }
 
     /// Whether there is a worker of UCX that moves memory of devices
@@ -372,15 +374,19 @@ impl Core {
         }
     }
 
-    /// As [`Core::available_lanes`], for carriers: by default cuda where the host seems to have devices
+    /// As [`Core::available_lanes`], for carriers: by default those of CUDA where the host seems to have
+    /// devices, and that of UCX only where UCX is in use and moves such memory
     ///
-    /// Its library is not opened for that, but when something in memory of a device is sent or comes.
+    /// libcuda is not opened for that, but when something in memory of a device is sent or comes.
     pub(crate) fn carriers(&self) -> Vec<CarrierKind> {
         let has_experiment = self.config.experiments.carrier.is_some();
         let mut carriers = self.config.carriers.clone();
         carriers.retain(|carrier| *carrier != CarrierKind::Experimental || has_experiment);
         if carriers == CarrierKind::DEFAULT && Driver::is_likely() {
             carriers.push(CarrierKind::Cuda);
+            if self.takes_ucx_cuda() {
+                carriers.push(CarrierKind::UcxCuda);
+            }
         }
         carriers
     }

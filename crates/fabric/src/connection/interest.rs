@@ -1,6 +1,7 @@
 //! What the engine watches of a connection: its socket, and its doorbell if the lane has one.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -248,14 +249,14 @@ impl Interest {
     ///
     /// What comes on it means nothing, and is dropped: it ends a connection when it ends.
     pub(super) fn sentinel_ended(&self) -> Option<String> {
-        let mut bytes = [0; 4096];
+        let mut bytes = [MaybeUninit::uninit(); 4096];
         let mut watched = lock(&self.watched);
         let watched = watched.as_mut()?;
         match rustix::net::recv(&watched.socket, &mut bytes, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Some("connection ended without a Close frame".to_owned()),
             // If there is more, epoll reports it again, after other sources had their turn.
-            Ok((_, count)) => {
-                watched.farewell = bytes[..count].last_chunk().copied();
+            Ok(((came, _), _)) => {
+                watched.farewell = came.last_chunk().copied();
                 None
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => None,

@@ -25,6 +25,8 @@ pub(super) struct CudaPayload {
     ticket: u64,
     bytes: u64,
     is_given: bool,
+    /// It is memory of `cuMemCreate`, which whoever has it open keeps
+    is_kept: bool,
     state: State,
 }
 
@@ -75,6 +77,7 @@ impl CudaPayload {
             ticket,
             bytes,
             is_given: false,
+            is_kept: false,
             state: State::Awaited,
         }
     }
@@ -225,6 +228,7 @@ impl Payload for CudaPayload {
                     place,
                 }) => {
                     self.is_given = is_given;
+                    self.is_kept = place.is_kept();
                     if bytes != self.bytes {
                         let detail =
                             format!("{bytes} bytes offered where {} were said", self.bytes);
@@ -289,6 +293,10 @@ impl Payload for CudaPayload {
         self.exchange.end_move(moving.number);
         self.state = State::Gone;
         Ok(target.len())
+    }
+
+    fn outlives_peer(&self) -> bool {
+        self.is_kept
     }
 
     fn arm(&mut self) {

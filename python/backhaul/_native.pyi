@@ -336,9 +336,9 @@ class Context:
     carriers : sequence of str, optional
         Ways for payload beside the lane, on lanes within a host: ``"lease"``, ``"single-copy"`` and
         ``"cuda"``, and on the ucx lane ``"ucx"``; by default all are used where both sides can,
-        ``"cuda"`` where the host has a GPU of NVIDIA's. ``"ucx-cuda"``, an experiment, has UCX
-        move memory of GPUs; it is used where it is named. Named, either loads CUDA now, or raises
-        `CudaUnavailable`; ``"ucx-cuda"`` raises `UcxUnavailable` where UCX does not.
+        ``"cuda"`` where the host has a GPU of NVIDIA's, and on the ucx lane ``"ucx-cuda"`` if UCX
+        moves memory of GPUs there. Named, either loads CUDA now, or raises `CudaUnavailable`;
+        ``"ucx-cuda"`` raises `UcxUnavailable` where UCX does not.
     eager_bytes_max : int, optional
         Longest message sent without asking the peer for room first, in bytes.
     credit_bytes, credit_messages : int, optional

@@ -177,7 +177,7 @@ async def test_a_comm_that_others_put_around_ours_can_hold_the_stream_up(
 ) -> None:
     async with stream_pair(comm_pair) as (stream, comm):
         ours = stream.comm
-        stream.comm = held = Held(ours)  # type: ignore[assignment]
+        stream.comm = held = Held(ours)
         stream.send(1)
         await held.held.wait()
         stream.send(2)

@@ -67,6 +67,9 @@ class Gate(Protocol):
     def release(self) -> None:
         """Hear that none are any more."""
 
+    def give_up(self) -> None:
+        """Hear that somebody is about to put another comm in the place of this one."""
+
 
 class AdaptiveBatchedSend(BatchedSend):
     """A `BatchedSend` over a `BackhaulComm`; becomes one by `adopt`, never by its constructor.
@@ -80,16 +83,25 @@ class AdaptiveBatchedSend(BatchedSend):
         Who else sends on the comm, and must not overtake what is queued here.
     """
 
-    comm: BackhaulComm
     buffer: list[Any]
     patience_s: float
-    gate: Gate | None
+    gate: Gate | None = None
+
+    @property
+    def comm(self) -> BackhaulComm:
+        """What the stream sends on. Who puts another one there ends the sharing with others."""
+        return self._comm
+
+    @comm.setter
+    def comm(self, comm: Any) -> None:
+        if self.gate is not None and comm is not self._comm:
+            self.gate.give_up()
+        self._comm: BackhaulComm = comm
 
     def start(self, comm: BackhaulComm) -> None:
         """Begin to send what was and will be given to `send`."""
-        self.comm = comm
+        self._comm = comm
         self.patience_s = 0.0
-        self.gate = None
         self._event_loop: asyncio.AbstractEventLoop = self.loop.asyncio_loop  # type: ignore[union-attr]
         #: The flush that was scheduled, if one was.
         self._due: asyncio.Handle | None = None
@@ -112,8 +124,8 @@ class AdaptiveBatchedSend(BatchedSend):
         CommClosedError
             If the comm is closed. Nothing was queued.
         """
-        if self.comm.closed():
-            raise CommClosedError(f"Comm {self.comm!r} already closed.")
+        if self._comm.closed():
+            raise CommClosedError(f"Comm {self._comm!r} already closed.")
         if self.gate is not None and not self.buffer:
             self.gate.hold()
         self.message_count += len(msgs)
@@ -140,8 +152,8 @@ class AdaptiveBatchedSend(BatchedSend):
         """Close the comm at once, dropping what is queued."""
         self._stop()
         self.buffer = []
-        if not self.comm.closed():
-            self.comm.abort()
+        if not self._comm.closed():
+            self._comm.abort()
 
     def join(self, gate: Gate) -> None:
         """Share the comm with somebody else who sends on it, from now on."""
@@ -191,18 +203,18 @@ class AdaptiveBatchedSend(BatchedSend):
         self.patience_s = 0.0
         self._flushed_at = self._event_loop.time()
         self.batch_count += 1
-        if type(self.comm).write is not BackhaulComm.write:
+        if type(self._comm).write is not BackhaulComm.write:
             # Somebody has put another comm in the place of ours, or one derived from it that
             # writes in a way of its own, as some tests of Dask's do.
             self._write_aside(payload)
             return
         try:
-            message_bytes = self.comm.write_nowait(
+            message_bytes = self._comm.write_nowait(
                 payload, serializers=self.serializers, on_error="raise"
             )
-            congested = self.comm.congested()
+            congested = self._comm.congested()
         except CommClosedError:
-            logger.info("Batched Comm Closed %r", self.comm, exc_info=True)
+            logger.info("Batched Comm Closed %r", self._comm, exc_info=True)
             self.abort()
             return
         except Exception:
@@ -220,14 +232,14 @@ class AdaptiveBatchedSend(BatchedSend):
             self._begin_to_drain()
 
     def _begin_to_drain(self) -> None:
-        self._draining = self._event_loop.create_task(self._drain(self.comm.drained()))
+        self._draining = self._event_loop.create_task(self._drain(self._comm.drained()))
 
     def _write_aside(self, payload: list[Any]) -> None:
         """Send a batch while the event loop goes on; what comes meanwhile gathers."""
         self._draining = self._event_loop.create_task(self._drain(self._write(payload)))
 
     async def _write(self, payload: list[Any]) -> None:
-        message_bytes = await self.comm.write(
+        message_bytes = await self._comm.write(
             payload, serializers=self.serializers, on_error="raise"
         )
         self._log(payload, message_bytes)
@@ -242,7 +254,7 @@ class AdaptiveBatchedSend(BatchedSend):
         try:
             await ends
         except CommClosedError:
-            logger.info("Batched Comm Closed %r", self.comm, exc_info=True)
+            logger.info("Batched Comm Closed %r", self._comm, exc_info=True)
             self.abort()
         except Exception:
             logger.exception("Error in batched write")
@@ -265,13 +277,13 @@ class AdaptiveBatchedSend(BatchedSend):
             seconds = timeout.total_seconds() if hasattr(timeout, "total_seconds") else timeout
             await asyncio.wait_for(asyncio.shield(draining), seconds)
         self.stopped.set()
-        if self.comm.closed():
+        if self._comm.closed():
             return
         with contextlib.suppress(CommClosedError):
             if self.buffer:
                 payload, self.buffer = self.buffer, []
-                await self.comm.write(payload, serializers=self.serializers, on_error="raise")
-        await self.comm.close()
+                await self._comm.write(payload, serializers=self.serializers, on_error="raise")
+        await self._comm.close()
 
     def _stop(self) -> None:
         self.please_stop = True

@@ -83,8 +83,8 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         with self._lock:
             if (
                 self.please_stop
-                or self.comm.closed()
-                or type(self.comm).write is not BackhaulComm.write
+                or self._comm.closed()
+                or type(self._comm).write is not BackhaulComm.write
             ):
                 return False
             self.message_count += 1
@@ -163,7 +163,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         payload = self.buffer[:]
         try:
             self._sender = me
-            message_bytes = self.comm.write_in_thread(
+            message_bytes = self._comm.write_in_thread(
                 payload, partial(self.buffer.__delitem__, slice(len(payload))), self.serializers
             )
             if message_bytes is None:
@@ -175,7 +175,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             self._has_asked = True
             self.batch_count += 1
             self._log(payload, message_bytes)
-            if self.comm.congested():
+            if self._comm.congested():
                 self._leave_to_loop(self._see_to_it)
         except Exception:
             self._leave_to_loop(self._see_to_it)
@@ -196,10 +196,10 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         with self._lock:
             if self.please_stop or self._draining is not None:
                 return
-            if self.comm.closed():
-                batching.logger.info("Batched Comm Closed %r", self.comm)
+            if self._comm.closed():
+                batching.logger.info("Batched Comm Closed %r", self._comm)
                 self.abort()
-            elif self.comm.congested():
+            elif self._comm.congested():
                 self._cancel_flush()
                 self._begin_to_drain()
             elif self.buffer and self._due is None:

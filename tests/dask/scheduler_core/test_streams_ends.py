@@ -1,7 +1,8 @@
-"""Workers and clients that are gone, or hear nothing, while the engine handles their streams."""
+"""Streams that end, hear nothing or become a program's while the engine handles them."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -9,11 +10,12 @@ import sys
 import time
 
 from distributed import Client, LocalCluster, wait
-from distributed.utils_test import inc, slowinc
+from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
 from backhaul.dask.scheduler_core import live
-from tests.dask.scheduler_core.test_streams import SETTINGS
+from tests.dask.scheduler_core.test_streams import SETTINGS, cluster
+from tests.dask.test_batching import Held
 
 
 def test_a_worker_that_is_killed_in_the_middle() -> None:
@@ -114,3 +116,34 @@ def test_an_escape_while_a_client_hears_nothing() -> None:
         finally:
             other.kill()
             other.communicate()
+
+
+@gen_test()
+async def test_a_comm_that_a_program_puts_in_a_stream_is_not_passed_over() -> None:
+    async with cluster(workers=1) as (c, s, core, (worker,)):
+        assert await c.submit(inc, 1) == 2
+        assert core.streams is not None
+        assert core.streams.is_active
+        stream = s.stream_comms[worker.address]
+        comm = stream.comm
+        stream.comm = comm
+        assert not core.escapes
+        stream.comm = held = Held(comm)
+        assert core.escapes == {"the comm of a stream that is replaced": 1}
+        future = c.submit(inc, 2)
+        await held.held.wait()
+        # Nothing of ours sends on the comm below, whatever else is to be done.
+        others = c.map(inc, range(10))
+        while others[-1].key not in s.tasks:
+            await asyncio.sleep(0.01)
+        assert worker.state.tasks.keys().isdisjoint([future.key, *(one.key for one in others)])
+        held.free.set()
+        assert await c.gather([future, *others]) == [3, *range(1, 11)]
+        stream.comm = comm
+        del future, others
+        # The stream is as it was, and the engine takes it again.
+        while core.streams is None or not core.streams.is_active:
+            while s.tasks:
+                await asyncio.sleep(0.01)
+            assert await c.submit(inc, 1, pure=False) == 2
+        assert await c.gather(c.map(inc, range(20))) == list(range(1, 21))

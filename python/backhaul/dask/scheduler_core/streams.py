@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -247,7 +248,8 @@ class EngineStreams:
             self._workers[name] = peer
         else:
             self._clients[name] = peer
-        stream.join(_Gate(self._native, peer))
+        give_up = partial(self._live.escape, "the comm of a stream that is replaced")
+        stream.join(_Gate(self._native, peer, give_up))
         comm.tap(self._native, peer)
 
     def _look_later(self) -> None:
@@ -358,9 +360,10 @@ class EngineWindow(CoreWindow):
 class _Gate:
     """Has the engine's messages for a peer wait for those that are queued here."""
 
-    def __init__(self, native: SchedulerStreams, peer: int) -> None:
+    def __init__(self, native: SchedulerStreams, peer: int, give_up: Callable[[], None]) -> None:
         self._native = native
         self._peer = peer
+        self.give_up = give_up
 
     def hold(self) -> None:
         self._native.hold(self._peer, True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Set
 from itertools import count
 from typing import Any
@@ -164,6 +165,8 @@ class Upstream:
             needs_workdir=False,
             transition_counter_max=TRANSITIONS_MAX,
         )
+        # All that one event may come to: by default the last thousand.
+        self.state.transition_log = deque(maxlen=TRANSITIONS_MAX)
         self.state.plugins.clear()
         self.stealing: Any = stealing_module.WorkStealing(self.state)
         self.state.extensions["stealing"] = self.stealing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import pickle
 import random
 import threading
@@ -12,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 from distributed import KilledWorker, Scheduler, SchedulerPlugin, Status, Worker, wait
-from distributed.utils_test import gen_test, inc, slowinc
+from distributed.utils_test import captured_logger, gen_test, inc, slowinc
 
 from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_live import KEY, add, cluster
@@ -281,6 +282,33 @@ async def test_what_is_told_and_what_is_left_is_as_without_the_core(eventually: 
     expected_told, expected = await _story(False, eventually)
     assert told == expected_told
     assert state == expected
+
+
+async def _log_of_a_loss(is_core: bool) -> list[str]:
+    """Have a worker die with data, a result and a task that fails by that; give what is logged."""
+    settings = {KEY: is_core, "distributed.scheduler.allowed-failures": 0}
+    go_on.clear()
+    async with cluster(workers=1, settings=settings) as (c, s, core, (worker,)):
+        data = await c.scatter({"data": 1})
+        result = c.submit(inc, 1, key="result")
+        await result
+        waits = c.submit(when_told, 1, key="waits")
+        while "waits" not in s.tasks or s.tasks["waits"].state != "processing":
+            await asyncio.sleep(0.01)
+        with captured_logger("distributed.scheduler", level=logging.INFO) as log:
+            assert core.is_active is is_core, core.escapes
+            await s.remove_worker(worker.address, stimulus_id="gone")
+        go_on.set()
+        assert (await waits.exception()).task == "waits"
+        del data
+        return [line.replace(worker.address, "worker") for line in log.getvalue().splitlines()]
+
+
+@gen_test()
+async def test_what_is_lost_with_a_worker_is_logged_where_dask_does() -> None:
+    logged = await _log_of_a_loss(True)
+    assert logged == await _log_of_a_loss(False)
+    assert len(logged) == 5
 
 
 @pytest.mark.parametrize("seed", range(6))

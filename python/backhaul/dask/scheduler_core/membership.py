@@ -12,6 +12,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.private import Status, time
@@ -25,6 +26,52 @@ if TYPE_CHECKING:
 __all__ = ["Membership"]
 
 logger = logging.getLogger("distributed.scheduler")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Losses:
+    """What is lost with a worker: keys of tasks."""
+
+    address: str
+    stimulus_id: str
+    #: Those that have failed with it, and after how many workers
+    failed: list[tuple[Any, int]]
+    processing: set[Any]
+    computed: set[Any]
+    scattered: set[Any]
+
+    def event(self) -> dict[str, set[Any]]:
+        """Say it as Dask's event does."""
+        return {
+            "processing-tasks": self.processing,
+            "lost-computed-tasks": self.computed,
+            "lost-scattered-tasks": self.scattered,
+        }
+
+    def log(self) -> None:
+        """Say it in Dask's log."""
+        for key, suspicious in self.failed:
+            logger.error(
+                "Task %s marked as failed because %d workers died while trying to run it",
+                key,
+                suspicious,
+            )
+        if self.computed:
+            logger.warning(
+                "Removing worker %r caused the cluster to lose already computed task(s), which "
+                "will be recomputed elsewhere: %s (stimulus_id=%r)",
+                self.address,
+                self.computed,
+                self.stimulus_id,
+            )
+        if self.scattered:
+            logger.error(
+                "Removing worker %r caused the cluster to lose scattered data, which can't be "
+                "recovered: %s (stimulus_id=%r)",
+                self.address,
+                self.scattered,
+                self.stimulus_id,
+            )
 
 
 class Membership:
@@ -53,7 +100,7 @@ class Membership:
         #: What Dask calls the coming of workers that are on their way, by their ids
         self._stimuli: dict[str, str] = {}
         #: What the event of a worker that leaves is to say, by address
-        self._lost: dict[str, dict[str, Any]] = {}
+        self._lost: dict[str, _Losses] = {}
 
     def strangers(self) -> list[Any]:
         """List workers that Dask has and the core has not."""
@@ -156,7 +203,12 @@ class Membership:
         def method(scheduler: Any, topic: Any, msg: Any) -> None:
             if self._lost and isinstance(msg, dict) and msg.get("action") == "remove-worker":
                 worker = msg.get("worker", topic)
-                msg.update(self._lost.get(worker, {}) if isinstance(worker, str) else {})
+                losses = self._lost.get(worker) if isinstance(worker, str) else None
+                if losses is not None:
+                    msg.update(losses.event())
+                    # The first of the two events, before which Dask logs what there is.
+                    if topic == worker:
+                        losses.log()
             upstream(scheduler, topic, msg)
 
         return method
@@ -258,20 +310,17 @@ class Membership:
         ws._occupancy_cache = occupancy_s
         live.send()
 
-    def _losses(self, ws: Any, stimulus_id: str, *, expected: bool) -> dict[str, Any]:
-        """Say what is lost with a worker, in the log and as its event does."""
+    def _losses(self, ws: Any, stimulus_id: str, *, expected: bool) -> _Losses:
+        """Find what is lost with a worker."""
         live = self._live
         core, key_of = live.core, live.texts.key
         processing = core.keys_in("processing", ws.address)
         allowed = live.scheduler.allowed_failures
+        failed = []
         for text in processing if not expected else ():
             suspicious = core.task_value(text, "suspicious") + 1
             if suspicious > allowed:
-                logger.error(
-                    "Task %s marked as failed because %d workers died while trying to run it",
-                    key_of(text),
-                    suspicious,
-                )
+                failed.append((key_of(text), suspicious))
         computed: set[Any] = set()
         scattered: set[Any] = set()
         for text in core.keys_in("has_what", ws.address):
@@ -279,27 +328,14 @@ class Membership:
                 continue
             is_computed = core.task_value(text, "run_spec") is not None
             (computed if is_computed else scattered).add(key_of(text))
-        if computed:
-            logger.warning(
-                "Removing worker %r caused the cluster to lose already computed task(s), which "
-                "will be recomputed elsewhere: %s (stimulus_id=%r)",
-                ws.address,
-                computed,
-                stimulus_id,
-            )
-        if scattered:
-            logger.error(
-                "Removing worker %r caused the cluster to lose scattered data, which can't be "
-                "recovered: %s (stimulus_id=%r)",
-                ws.address,
-                scattered,
-                stimulus_id,
-            )
-        return {
-            "processing-tasks": set(map(key_of, processing)),
-            "lost-computed-tasks": computed,
-            "lost-scattered-tasks": scattered,
-        }
+        return _Losses(
+            address=ws.address,
+            stimulus_id=stimulus_id,
+            failed=failed,
+            processing=set(map(key_of, processing)),
+            computed=computed,
+            scattered=scattered,
+        )
 
     def _share_stream(self, worker: str) -> None:
         """Have the engine handle the stream of a worker that has come."""

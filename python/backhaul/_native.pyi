@@ -336,8 +336,8 @@ class Context:
     carriers : sequence of str, optional
         Ways for payload beside the lane, on lanes within a host: ``"lease"``, ``"single-copy"`` and
         ``"cuda"``, and on the ucx lane ``"ucx"``; by default all are used where both sides can,
-        ``"cuda"`` where the host has a GPU of NVIDIA's, and on the ucx lane ``"ucx-cuda"`` if UCX
-        moves memory of GPUs there. Named, either loads CUDA now, or raises `CudaUnavailable`;
+        ``"cuda"`` where the host has a GPU of NVIDIA's, and ``"ucx-cuda"`` if the lane ucx is
+        named and UCX moves memory of GPUs. Named, either loads CUDA now, or raises `CudaUnavailable`;
         ``"ucx-cuda"`` raises `UcxUnavailable` where UCX does not.
     eager_bytes_max : int, optional
         Longest message sent without asking the peer for room first, in bytes.
@@ -2001,7 +2001,9 @@ class SchedulerCore:
     ) -> None:
         """Take what a worker measured."""
 
-    def handle_resources(self, address: str, resources: dict[str, float]) -> None:
+    def handle_resources(
+        self, stimulus: str, now_s: float, address: str, resources: dict[str, float]
+    ) -> None:
         """Take a worker whose resources change."""
 
     def declare_worker(self, address: str, declared: dict[str, Any]) -> None:

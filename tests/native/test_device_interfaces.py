@@ -280,6 +280,28 @@ with connected("inproc") as (near, far):
     )
 
 
+def test_a_buffer_of_ours_that_was_given_is_written_to_behind_its_copy(run_gpu: RunGpu) -> None:
+    # What is given is copied, and its send is over before that is.
+    run_gpu(
+        """
+with connected("shm") as (near, far):
+    buffers = [backhaul.DeviceBuffer(3000) for _ in range(100)]
+    for buffer in buffers:
+        buffer.copy_from_host(b"old" * 1000)
+    receiving = far.recv_frames()
+    near.send_frames(buffers).wait(60)
+    for buffer in buffers:
+        buffer.copy_from_host(b"new" * 1000)
+    frames = receiving.wait(60)
+    content = bytearray(3000)
+    for place, frame in enumerate(frames):
+        frame.copy_to_host(content)
+        assert content == b"old" * 1000, (place, bytes(content[:3]))
+""",
+        FAKE_CUDA_DELAY_US="5000",
+    )
+
+
 def test_freed_memory_is_refused(run_gpu: RunGpu) -> None:
     run_gpu("""
 with connected("inproc") as (near, far):

@@ -6,6 +6,7 @@
 //! blocks are cut from chunks; sizes are powers of two up to a chunk.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::sys::{CUmemAllocationProp, CUmemAllocationType};
@@ -49,6 +50,8 @@ pub struct Block {
     /// Taken when it is given back
     piece: Option<Piece>,
     bytes: u64,
+    /// Nothing is under way there, and nobody but us knows where it is
+    is_settled: AtomicBool,
 }
 
 /// A part of a chunk, or all of it
@@ -107,6 +110,8 @@ impl Arena {
         };
         Ok(Block {
             arena: Arc::clone(&self.0),
+            // Who had it before may have let go of it while work on it was still queued.
+            is_settled: AtomicBool::new(piece.is_fresh),
             piece: Some(piece),
             bytes,
         })
@@ -206,10 +211,15 @@ impl Block {
         self.arena.device.ordinal()
     }
 
-    /// Whether nobody has had this memory before
+    /// Whether nothing is under way there, so that no stream has to be waited for
     #[must_use]
-    pub fn is_fresh(&self) -> bool {
-        self.piece.as_ref().is_some_and(|piece| piece.is_fresh)
+    pub fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Relaxed)
+    }
+
+    /// Says whether that is so from now on
+    pub fn set_settled(&self, is_settled: bool) {
+        self.is_settled.store(is_settled, Ordering::Relaxed);
     }
 
     /// Where it is

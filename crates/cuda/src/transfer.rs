@@ -169,8 +169,13 @@ impl Transfer {
         }
         let worked = work(slot.stream);
         // SAFETY: an event and a stream of ours.
-        unsafe { self.driver.api.cuEventRecord(slot.after, slot.stream) }?;
-        worked
+        let marked = unsafe { self.driver.api.cuEventRecord(slot.after, slot.stream) };
+        if marked.is_err() {
+            // The event says of what was here before that it is over.
+            // SAFETY: a stream of ours.
+            let _ = unsafe { self.driver.api.cuStreamSynchronize(slot.stream) };
+        }
+        marked.and(worked)
     }
 
     /// Has what others put on a stream of a device from now on wait until this is over

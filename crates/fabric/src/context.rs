@@ -254,11 +254,15 @@ impl Core {
         Err(UcxError::NoCuda { path }.into())
     }
 
-    /// Whether UCX is to move memory of devices, if it can: by name, or by default where there are some
+    /// Whether UCX is to move memory of devices, if it can: by name, or where there are some and UCX is
+    /// named
+    ///
+    /// Not where it is chosen for RDMA: that way has not been tried.
     fn wants_ucx_cuda(&self) -> bool {
         let carriers = &self.config.carriers;
+        let is_asked_for = self.config.lanes.contains(&LaneKind::Ucx);
         let by_default = *carriers == CarrierKind::DEFAULT && Driver::is_likely();
-        by_default || carriers.contains(&CarrierKind::UcxCuda)
+        by_default && is_asked_for || carriers.contains(&CarrierKind::UcxCuda)
     }
 
     /// Whether there is a worker of UCX that moves memory of devices
@@ -384,7 +388,7 @@ impl Core {
         carriers.retain(|carrier| *carrier != CarrierKind::Experimental || has_experiment);
         if carriers == CarrierKind::DEFAULT && Driver::is_likely() {
             carriers.push(CarrierKind::Cuda);
-            if self.takes_ucx_cuda() {
+            if self.wants_ucx_cuda() && self.takes_ucx_cuda() {
                 carriers.push(CarrierKind::UcxCuda);
             }
         }

@@ -87,11 +87,25 @@ pub fn allocate(ordinal: u16, bytes: usize) -> Result<DeviceMemory, CudaMemoryEr
     ))
 }
 
-/// Whether nobody but us has had the memory that [`allocate`] gave, so that nothing can be under way there
+/// Memory that [`allocate`] gave as an operation takes it: its stream is not waited for while nothing can be
+/// under way there
 #[must_use]
-pub fn is_fresh(memory: &DeviceMemory) -> bool {
-    let block = memory.owner().downcast_ref::<Block>();
-    block.is_some_and(Block::is_fresh)
+pub fn as_settled(memory: &DeviceMemory) -> DeviceMemory {
+    match block_of(memory).is_some_and(Block::is_settled) {
+        true => memory.settled(),
+        false => memory.clone(),
+    }
+}
+
+/// Says whether others may have work under way, from now on, in memory that [`allocate`] gave
+pub fn set_settled(memory: &DeviceMemory, is_settled: bool) {
+    if let Some(block) = block_of(memory) {
+        block.set_settled(is_settled);
+    }
+}
+
+fn block_of(memory: &DeviceMemory) -> Option<&Block> {
+    memory.owner().downcast_ref()
 }
 
 /// Copies memory of a device to the host, and waits for it

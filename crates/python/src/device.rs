@@ -3,7 +3,6 @@
 //! Sources: the CUDA Array Interface, version 3, of Numba's documentation; DLPack (`dlpack`).
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use backhaul::{DeviceMemory, RecvMemory, Segment, cuda};
@@ -89,7 +88,7 @@ pub(crate) fn memory_at_once(
 
 fn own_memory(object: &Bound<'_, PyAny>) -> Option<Memory> {
     let own = object.cast_exact::<DeviceBuffer>().ok()?;
-    Some(Memory::Device(own.get().memory()))
+    Some(Memory::Device(cuda::as_settled(&own.get().memory)))
 }
 
 /// What an object has on a device
@@ -252,29 +251,18 @@ pub(crate) fn describe(object: &Bound<'_, PyAny>) -> String {
 #[pyclass(frozen, module = "backhaul._native")]
 pub(crate) struct DeviceBuffer {
     memory: DeviceMemory,
-    /// Others may have put work on a stream that touches the memory: they know where it is, or have known
-    is_shown: AtomicBool,
 }
 
 impl DeviceBuffer {
     /// What has come, and is there
     pub(crate) fn object(py: Python<'_>, memory: DeviceMemory) -> PyResult<Py<PyAny>> {
-        let is_shown = AtomicBool::new(false);
-        let own = Self { memory, is_shown };
-        Ok(Bound::new(py, own)?.into_any().unbind())
+        cuda::set_settled(&memory, true);
+        Ok(Bound::new(py, Self { memory })?.into_any().unbind())
     }
 
-    /// The memory, and what is to be waited for
-    fn memory(&self) -> DeviceMemory {
-        match self.is_shown.load(Ordering::Relaxed) {
-            true => self.memory.clone(),
-            false => self.memory.settled(),
-        }
-    }
-
-    /// Its address, for others
+    /// Its address, for others, who may put work on a stream that touches the memory
     fn show(&self) -> u64 {
-        self.is_shown.store(true, Ordering::Relaxed);
+        cuda::set_settled(&self.memory, false);
         self.memory.pointer()
     }
 }
@@ -290,8 +278,7 @@ impl DeviceBuffer {
         arguments::set(&mut ordinal, "device", device)?;
         let memory = py.detach(|| cuda::allocate(ordinal, nbytes));
         let memory = memory.map_err(|error| error.into_exception(py))?;
-        let is_shown = AtomicBool::new(!cuda::is_fresh(&memory));
-        Ok(Self { memory, is_shown })
+        Ok(Self { memory })
     }
 
     #[doc = stub_doc!("DeviceBuffer.nbytes")]

@@ -86,6 +86,7 @@ class AdaptiveBatchedSend(BatchedSend):
     buffer: list[Any]
     patience_s: float
     gate: Gate | None = None
+    _comm: BackhaulComm = None  # type: ignore[assignment]  # until it starts
 
     @property
     def comm(self) -> BackhaulComm:
@@ -96,7 +97,7 @@ class AdaptiveBatchedSend(BatchedSend):
     def comm(self, comm: Any) -> None:
         if self.gate is not None and comm is not self._comm:
             self.gate.give_up()
-        self._comm: BackhaulComm = comm
+        self._comm = comm
 
     def start(self, comm: BackhaulComm) -> None:
         """Begin to send what was and will be given to `send`."""

@@ -64,7 +64,7 @@ class Ours:
             self._answer(event.stimulus, now_s, **arguments)
         elif event.name in ("task_finished", "task_erred", "worker_added"):
             handle(event.stimulus, now_s, **arguments)
-        elif event.name in ("heartbeat", "resources", "client_added", "report_key", "restrictions"):
+        elif event.name in ("heartbeat", "client_added", "report_key", "restrictions"):
             handle(*arguments.values())
         elif event.name == "no_workers_check":
             handle(f"check-no-workers-timeout-{now_s}", now_s)

@@ -301,10 +301,17 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_resources")]
-    fn handle_resources(&self, address: &str, resources: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn handle_resources(
+        &self,
+        stimulus: &str,
+        now_s: f64,
+        address: &str,
+        resources: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let stimulus = Arc::from(stimulus);
         let resources = amounts(resources)?;
         self.core()
-            .handle_resources(address, &resources)
+            .handle_resources(address, &resources, &stimulus, now_s)
             .map_err(refusal)
     }
 

@@ -125,13 +125,6 @@ pub trait Payload: Send {
         })
     }
 
-    /// Whether what it is read from stays as it is though the peer dies meanwhile
-    ///
-    /// Else one looks whether it has, before the message counts as received.
-    fn outlives_peer(&self) -> bool {
-        false
-    }
-
     /// Nobody is going to look for a while: what is under way by itself is to ring the lane's doorbell
     ///
     /// It may do so without having been asked.

@@ -101,8 +101,11 @@ impl SchedulerCore {
         &mut self,
         address: &str,
         resources: &[(Arc<str>, f64)],
+        stimulus: &Arc<str>,
+        now_s: f64,
     ) -> Result<(), EventError> {
         let worker = self.worker_at(address)?;
+        self.begin(stimulus, now_s);
         let used = self.workers[worker].used_resources.clone();
         self.set_resources(worker, resources);
         if self.room.is_some() {

@@ -188,6 +188,11 @@ impl Exchange {
         lock(&self.state).ways.learn(way, bytes, took);
     }
 
+    /// A payload that moved alone took longer than this, when nobody looked any more
+    pub(super) fn learn_at_least(&self, way: Way, bytes: u64, took: Duration) {
+        lock(&self.state).ways.learn_at_least(way, bytes, took);
+    }
+
     /// Nothing can go by the host
     pub(super) fn forbid_host(&self) {
         lock(&self.state).ways.forbid_host();

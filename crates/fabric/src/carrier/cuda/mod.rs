@@ -33,7 +33,7 @@ use self::packet::{Offered, Packet};
 use self::payload::{CudaPayload, PATIENCE};
 use self::slots::{Naming, Slots, Ticket};
 use super::{Carrier, Payload, TakeError};
-use crate::cuda::{CudaMemoryError, STREAM_LEGACY};
+use crate::cuda::{CudaMemoryError, STREAM_LEGACY, set_settled};
 use crate::memory::{DeviceMemory, Segment};
 use crate::runtime::{Engine, lock};
 
@@ -114,6 +114,7 @@ impl CudaCarrier {
             None => {
                 let staged = self.stage(driver, memory, &place, offer)?;
                 if is_given {
+                    set_settled(memory, false);
                     // The send is over now, and its memory may be written to while it is copied:
                     // by work on its stream, which waits.
                     let stream = memory.stream().unwrap_or(STREAM_LEGACY);

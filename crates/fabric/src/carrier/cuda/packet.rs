@@ -37,18 +37,6 @@ pub(super) enum Offered {
     Exported(Export),
 }
 
-impl Offered {
-    /// Whether the memory stays as long as it is open somewhere, whatever becomes of its maker
-    ///
-    /// That of `cuMemCreate` is counted; of memory of `cuMemAlloc` nothing of the kind is documented.
-    pub(super) fn is_kept(&self) -> bool {
-        match self {
-            Self::Local(_) => false,
-            Self::Exported(export) => matches!(export.handle, Handle::Descriptor(_)),
-        }
-    }
-}
-
 /// Bytes on the socket, and the descriptor that goes along
 pub(super) struct Encoded {
     pub(super) bytes: [u8; PACKET_BYTES],

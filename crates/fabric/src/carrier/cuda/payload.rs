@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use backhaul_cuda::import::{ImportError, Importer};
 use backhaul_cuda::{
-    CudaError, Detour, DevicePointer, Driver, Order, Place, Stage, Transfer, transfer,
+    CudaError, Detour, Device, DevicePointer, Driver, Order, Place, Stage, Transfer, transfer,
 };
 
 use super::exchange::{Came, Exchange};
@@ -25,8 +25,6 @@ pub(super) struct CudaPayload {
     ticket: u64,
     bytes: u64,
     is_given: bool,
-    /// It is memory of `cuMemCreate`, which whoever has it open keeps
-    is_kept: bool,
     state: State,
 }
 
@@ -77,7 +75,6 @@ impl CudaPayload {
             ticket,
             bytes,
             is_given: false,
-            is_kept: false,
             state: State::Awaited,
         }
     }
@@ -118,9 +115,12 @@ impl CudaPayload {
         };
         let to = place_of(driver, target).map_err(out_of_reach)?;
         let kept = (keep, target.clone());
-        let is_within = !self.exchange.is_same_process && memory.device() == to.memory.device();
-        let way = is_within.then(|| self.exchange.choose_way(self.bytes));
-        let way = way.flatten();
+        let way = match is_within(driver, offered, &from, &to) {
+            true => self.exchange.choose_way(self.bytes),
+            false => None,
+        };
+        // How long it takes says nothing if its stream has to be waited for.
+        let way = way.filter(|_| transfer::is_ready(driver, &to) == Ok(true));
         let by_host = match way {
             Some(Way::ByHost) => self.begin_by_host(driver, &from, &to, &kept),
             _ => None,
@@ -145,7 +145,7 @@ impl CudaPayload {
         Ok(())
     }
 
-    /// Has the device copy it by way of the host, if that can be done at once
+    /// Has the device copy it by way of the host, if that can be done
     fn begin_by_host(
         &self,
         driver: &'static Driver,
@@ -155,10 +155,6 @@ impl CudaPayload {
     ) -> Option<(Instant, Transfer)> {
         let detour = Detour::of(self.bytes)?;
         let device = driver.device(to.memory.device())?;
-        // What its stream has to do before needs the engine that the detour avoids.
-        if !transfer::is_ready(driver, to).ok()? {
-            return None;
-        }
         let begin = || -> Result<_, CudaError> {
             let Some(stage) = Stage::take(driver, device)? else {
                 return Ok(None);
@@ -203,11 +199,14 @@ impl Moving {
     }
 
     /// Has the connection woken when it is over
-    fn arm(&mut self, exchange: &Exchange) {
+    fn arm(&mut self, exchange: &Exchange, bytes: u64) {
         if self.is_armed || self.transfer.is_known() {
             return;
         }
         self.is_armed = true;
+        if let Some(way) = self.way {
+            exchange.learn_at_least(way, bytes, self.begun_at.elapsed());
+        }
         let doorbell = exchange.doorbell();
         // Whoever looks next is told of a device that has failed; the engine does from time to time.
         if let Err(error) = self.transfer.tell(move || doorbell.notify()) {
@@ -228,7 +227,6 @@ impl Payload for CudaPayload {
                     place,
                 }) => {
                     self.is_given = is_given;
-                    self.is_kept = place.is_kept();
                     if bytes != self.bytes {
                         let detail =
                             format!("{bytes} bytes offered where {} were said", self.bytes);
@@ -295,13 +293,9 @@ impl Payload for CudaPayload {
         Ok(target.len())
     }
 
-    fn outlives_peer(&self) -> bool {
-        self.is_kept
-    }
-
     fn arm(&mut self) {
         if let State::Moving(moving) = &mut self.state {
-            moving.arm(&self.exchange);
+            moving.arm(&self.exchange, self.bytes);
         }
     }
 
@@ -326,6 +320,17 @@ impl Drop for CudaPayload {
             self.exchange.outbox.post(&Packet::Returned { ticket });
         }
     }
+}
+
+/// Whether a device copies within itself, in one context
+fn is_within(driver: &Driver, offered: &Offered, from: &Place, to: &Place) -> bool {
+    let Offered::Exported(export) = offered else {
+        // Of this process, whose copies nobody has to make way for.
+        return false;
+    };
+    // What is of a device that is not seen here is opened by another one.
+    let seen = driver.find(export.device).map(Device::ordinal);
+    seen == Some(to.memory.device()) && from.memory.context() == to.memory.context()
 }
 
 fn out_of_reach(error: impl std::fmt::Display) -> TakeError {

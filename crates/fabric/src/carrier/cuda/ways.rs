@@ -73,6 +73,18 @@ impl Ways {
         }
     }
 
+    /// A copy took longer than this; what is no news is not learned
+    pub(super) fn learn_at_least(&mut self, way: Way, bytes: u64, took: Duration) {
+        let times = self.times(bytes);
+        let last = match way {
+            Way::Direct => &times.direct,
+            Way::ByHost => &times.by_host,
+        };
+        if took > last.shortest().unwrap_or(QUICK) {
+            self.learn(way, bytes, took);
+        }
+    }
+
     /// The way by the host cannot be taken
     pub(super) fn forbid_host(&mut self) {
         self.is_direct_only = true;
@@ -155,6 +167,22 @@ mod tests {
         learn_all(&mut ways, Way::Direct, [150, 155, 149]);
         learn_all(&mut ways, Way::ByHost, [170, 180, 175]);
         assert_eq!(chosen(&mut ways, 2 * LOOK_EVERY), 2);
+    }
+
+    #[test]
+    fn a_way_that_has_become_so_long_that_nobody_waits_awake_is_left() {
+        let mut ways = Ways::default();
+        learn_all(&mut ways, Way::Direct, [150, 155, 149]);
+        learn_all(&mut ways, Way::ByHost, [50, 49, 51]);
+        // Who sleeps at once says nothing by that.
+        for _ in 0..SAMPLES {
+            ways.learn_at_least(Way::ByHost, MIB, Duration::from_micros(3));
+        }
+        assert_eq!(chosen(&mut ways, 10), 10);
+        for _ in 0..SAMPLES {
+            ways.learn_at_least(Way::ByHost, MIB, Duration::from_micros(350));
+        }
+        assert_eq!(chosen(&mut ways, 10), 0);
     }
 
     #[test]

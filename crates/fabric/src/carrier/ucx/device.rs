@@ -20,7 +20,7 @@ use backhaul_ucx::{DeviceRange, Offer};
 use super::departures::{Departure, Departures};
 use super::{Landing, Tickets, check_bytes, handle_offer_over, receive_on_host};
 use crate::carrier::{Carrier, Payload, TakeError};
-use crate::cuda::{CudaMemoryError, STREAM_LEGACY, place_of, upload};
+use crate::cuda::{CudaMemoryError, STREAM_LEGACY, place_of, set_settled, upload};
 use crate::memory::{DeviceMemory, Segment};
 use crate::runtime::{Engine, lock};
 use crate::ucx::UcxEnd;
@@ -87,6 +87,7 @@ impl UcxCudaCarrier {
             order: Order::After(STREAM_LEGACY),
         };
         let transfer = Transfer::copy(driver, &from, &to, memory.clone())?;
+        set_settled(memory, false);
         // The send is over now, and its memory may be written to while it is copied: by work on its
         // stream, which waits.
         transfer.precede(number, memory.stream().unwrap_or(STREAM_LEGACY))?;

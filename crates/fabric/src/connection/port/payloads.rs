@@ -154,7 +154,6 @@ impl Port {
                 let is_over = self.link.take_left(id) == bytes as u64;
                 if is_over
                     && request.is_fetch
-                    && !payload.outlives_peer()
                     && let Some(detail) = self.interest.sentinel_ended()
                 {
                     let request = *request;

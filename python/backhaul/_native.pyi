@@ -337,8 +337,8 @@ class Context:
         Ways for payload beside the lane, on lanes within a host: ``"lease"``, ``"single-copy"`` and
         ``"cuda"``, and on the ucx lane ``"ucx"``; by default all are used where both sides can,
         ``"cuda"`` where the host has a GPU of NVIDIA's, and ``"ucx-cuda"`` if the lane ucx is
-        named and UCX moves memory of GPUs. Named, either loads CUDA now, or raises `CudaUnavailable`;
-        ``"ucx-cuda"`` raises `UcxUnavailable` where UCX does not.
+        named and UCX moves memory of GPUs. Named, either loads CUDA now, or raises
+        `CudaUnavailable`; ``"ucx-cuda"`` raises `UcxUnavailable` where UCX does not.
     eager_bytes_max : int, optional
         Longest message sent without asking the peer for room first, in bytes.
     credit_bytes, credit_messages : int, optional

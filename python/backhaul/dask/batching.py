@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import switched_on
@@ -86,7 +86,8 @@ class AdaptiveBatchedSend(BatchedSend):
     buffer: list[Any]
     patience_s: float
     gate: Gate | None = None
-    _comm: BackhaulComm = None  # type: ignore[assignment]  # until it starts
+    # None until it starts, as Dask has it, which nobody of ours looks at.
+    _comm = cast("BackhaulComm", None)
 
     @property
     def comm(self) -> BackhaulComm:

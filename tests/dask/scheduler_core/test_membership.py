@@ -284,7 +284,7 @@ async def test_what_is_told_and_what_is_left_is_as_without_the_core(eventually: 
     assert state == expected
 
 
-async def _log_of_a_loss(is_core: bool) -> list[str]:
+async def _log_of_a_loss(is_core: bool, eventually: Eventually) -> list[str]:
     """Have a worker die with data, a result and a task that fails by that; give what is logged."""
     settings = {KEY: is_core, "distributed.scheduler.allowed-failures": 0}
     go_on.clear()
@@ -293,8 +293,7 @@ async def _log_of_a_loss(is_core: bool) -> list[str]:
         result = c.submit(inc, 1, key="result")
         await result
         waits = c.submit(when_told, 1, key="waits")
-        while "waits" not in s.tasks or s.tasks["waits"].state != "processing":
-            await asyncio.sleep(0.01)
+        await eventually(lambda: "waits" in s.tasks and s.tasks["waits"].state == "processing")
         with captured_logger("distributed.scheduler", level=logging.INFO) as log:
             assert core.is_active is is_core, core.escapes
             await s.remove_worker(worker.address, stimulus_id="gone")
@@ -305,9 +304,11 @@ async def _log_of_a_loss(is_core: bool) -> list[str]:
 
 
 @gen_test()
-async def test_what_is_lost_with_a_worker_is_logged_where_dask_does() -> None:
-    logged = await _log_of_a_loss(True)
-    assert logged == await _log_of_a_loss(False)
+async def test_what_is_lost_with_a_worker_is_logged_where_dask_does(
+    eventually: Eventually,
+) -> None:
+    logged = await _log_of_a_loss(True, eventually)
+    assert logged == await _log_of_a_loss(False, eventually)
     assert len(logged) == 5
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
 from backhaul.dask.scheduler_core import live
+from tests.dask.conftest import Eventually
 from tests.dask.scheduler_core.test_streams import SETTINGS, cluster
 from tests.dask.test_batching import Held
 
@@ -119,7 +119,9 @@ def test_an_escape_while_a_client_hears_nothing() -> None:
 
 
 @gen_test()
-async def test_a_comm_that_a_program_puts_in_a_stream_is_not_passed_over() -> None:
+async def test_a_comm_that_a_program_puts_in_a_stream_is_not_passed_over(
+    eventually: Eventually,
+) -> None:
     async with cluster(workers=1) as (c, s, core, (worker,)):
         assert await c.submit(inc, 1) == 2
         assert core.streams is not None
@@ -134,8 +136,8 @@ async def test_a_comm_that_a_program_puts_in_a_stream_is_not_passed_over() -> No
         await held.held.wait()
         # Nothing of ours sends on the comm below, whatever else is to be done.
         others = c.map(inc, range(10))
-        while others[-1].key not in s.tasks:
-            await asyncio.sleep(0.01)
+        last = others[-1].key
+        await eventually(lambda: last in s.tasks)
         assert worker.state.tasks.keys().isdisjoint([future.key, *(one.key for one in others)])
         held.free.set()
         assert await c.gather([future, *others]) == [3, *range(1, 11)]
@@ -143,7 +145,6 @@ async def test_a_comm_that_a_program_puts_in_a_stream_is_not_passed_over() -> No
         del future, others
         # The stream is as it was, and the engine takes it again.
         while core.streams is None or not core.streams.is_active:
-            while s.tasks:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: not s.tasks)
             assert await c.submit(inc, 1, pure=False) == 2
         assert await c.gather(c.map(inc, range(20))) == list(range(1, 21))

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 #![allow(unsafe_code, reason = "a program's own calls of CUDA")]
 
+mod by_host;
 mod driver;
 mod inside;
 mod peer;

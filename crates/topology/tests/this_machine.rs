@@ -124,17 +124,27 @@ fn caches_memory_and_devices_are_those_of_lstopo() {
 #[test]
 fn a_recording_is_read_as_the_machine_itself() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/record-tree.sh");
-    let text = output("sh", &[script.to_str().expect("a path")]).expect("a shell");
-    let tree = Unpacked::new("recording", &text);
+    let script = script.to_str().expect("a path");
     let read = |root: &Path| {
         let mut machine = discover(&DiscoverOptions {
             root: Some(root.to_owned()),
             ..DiscoverOptions::default()
         })
         .expect("a system");
-        // Other programs make and end interfaces meanwhile
         machine.nics.retain(|nic| nic.kind != NicKind::Virtual);
         machine
     };
-    assert_eq!(read(tree.root()), read(Path::new("/")));
+    let recorded_and_itself = || {
+        let tree = Unpacked::new("recording", &output("sh", &[script]).expect("a shell"));
+        (read(tree.root()), read(Path::new("/")))
+    };
+    // Other programs make and end interfaces meanwhile: one that ends while it is recorded is in
+    // the kernel's table and no more in /sys. A difference that is ours is there each time.
+    let attempts = std::iter::repeat_with(recorded_and_itself).take(10);
+    let mut shown = attempts.inspect(|(recorded, itself)| {
+        if recorded != itself {
+            eprintln!("recorded: {recorded:?}\nitself:   {itself:?}");
+        }
+    });
+    assert!(shown.any(|(recorded, itself)| recorded == itself));
 }

@@ -1,6 +1,6 @@
 """The Rust fabric as Python sees it; import the names from ``backhaul`` instead."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from types import GenericAlias, TracebackType
 from typing import Any, Generic, TypeVar, final
@@ -1815,8 +1815,8 @@ class SchedulerCore:
     def may_balance(self) -> bool:
         """Tell whether somebody is idle while somebody has too much."""
 
-    def front(self) -> tuple[str, str, float, int] | None:
-        """Look at the queued task that goes next.
+    def front(self, address: str) -> tuple[str, str, float, int] | None:
+        """Look at the queued task that goes next to a worker, before that is idle.
 
         Returns
         -------
@@ -1951,6 +1951,38 @@ class SchedulerCore:
 
     def handle_worker_status(self, stimulus: str, now_s: float, address: str, status: str) -> None:
         """Take a worker that pauses or goes on."""
+
+    def place_by_links(
+        self, placement: Placement, result_bytes: list[tuple[str, float]], memory_target: float, /
+    ) -> None:
+        """Place tasks by what links cost from now on, as `backhaul.dask.placement` does.
+
+        Parameters
+        ----------
+        placement : Placement
+            What is known of links and of workers. It is told of those before this is.
+        result_bytes : list of tuple of str and float
+            By prefix the size to expect of a result, in bytes.
+        memory_target : float
+            How much of its memory limit a worker holds before it spills.
+
+        Raises
+        ------
+        ValueError
+            If that is no number above 0.
+        """
+
+    def placing(self) -> dict[str, Any] | None:
+        """Say what is known besides for placing tasks by links; None unless that has begun.
+
+        Returns
+        -------
+        dict
+            ``result_bytes`` by prefix; ``hints``, by key of a root that nobody has been given the
+            address of the worker that is to run it; ``own``, by address the keys of its roots in
+            order, each with whether that task is there still; ``promised``, number and key of each
+            result that is promised, and to which address.
+        """
 
     def begin_stealing(self, fast: list[str], requests: int) -> None:
         """Begin to file tasks that may be moved, but those of some prefixes.
@@ -2206,13 +2238,17 @@ class Placement:
 
     def __new__(cls, *, beta: float, beta_private: float) -> Placement: ...
     def add_worker(self, worker: object, host: int, island: int, /) -> int:
-        """Add a worker on a host, by numbers that leave out none; return its own.
+        """Add a worker, which has an ``address``, on a host; return its own number.
 
+        Numbers of hosts and islands leave out none.
         Workers of one island are candidates where one of them holds an input.
         """
 
     def remove_worker(self, worker: object, /) -> None:
         """Forget a worker, and what it was promised."""
+
+    def replace_worker(self, number: int, worker: object, /) -> None:
+        """Have another object stand for a worker, by its number; `ValueError` if there is none."""
 
     def set_routes(
         self,
@@ -2261,19 +2297,31 @@ class Placement:
         task: object,
         scheduler: object,
         unknown_s: float,
-        running: set[Any] | None,
+        running: Container[Any],
         result_bytes: float,
         /,
     ) -> Any:
         """Choose the worker where a task with inputs is expected to begin soonest, or None.
 
         ``unknown_s`` is what tasks are expected to take of which nothing is known, ``running`` the
-        workers that may be chosen, or None for all, and ``result_bytes`` the size to expect of the
-        result, 0 if none is known: the way to those with whom it is combined counts, too.
+        workers that may be chosen, and ``result_bytes`` the size to expect of the result, 0 if none
+        is known: the way to those with whom it is combined counts, too.
         """
 
     def promises(self) -> int:
         """Count the results that are promised."""
+
+    def promised(self) -> list[tuple[int, int]]:
+        """List what is promised: a number for each result, and that of its receiver.
+
+        Of a result that `promise` was told of it is the address of the object.
+        """
+
+    def rename(self, tasks: Sequence[tuple[int, object]], /) -> None:
+        """Have what a core has promised, by its number of each task, stand for these objects.
+
+        What is promised of any other task is taken for settled.
+        """
 
 @final
 class Plan:

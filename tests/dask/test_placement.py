@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import distributed
@@ -29,6 +30,7 @@ from backhaul.dask import (
     resources,
     scheduler_slots,
 )
+from backhaul.dask.scheduler_core import live
 
 SWITCH = "distributed.comm.backhaul.placement.enabled"
 
@@ -221,7 +223,16 @@ def test_a_beta_that_cannot_be_is_refused_with_the_value(beta: float) -> None:
 
 def test_links_that_cannot_be_are_refused_with_the_value() -> None:
     mirror = _native.Placement(beta=3.0, beta_private=2.0)
-    assert mirror.add_worker(object(), 0, 0) == 0
+    with pytest.raises(AttributeError, match="address"):
+        mirror.add_worker(object(), 0, 0)
+    assert mirror.add_worker(SimpleNamespace(address="tcp://a"), 0, 0) == 0
+    with pytest.raises(ValueError, match="no worker 1"):
+        mirror.replace_worker(1, object())
+    core = _native.SchedulerCore()
+    for nonsense in (0.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="memory_target must be a number above 0"):
+            core.place_by_links(mirror, [], nonsense)
+    assert core.placing() is None
     with pytest.raises(ValueError, match="host 5"):
         mirror.set_hosts([(5, 1e9)], [])
     with pytest.raises(ValueError, match="-1 bytes/s"):
@@ -315,13 +326,15 @@ def test_an_unknown_scheduler_is_left_as_it_is(
     assert sum("worker_objective" in line for line in said) == 1
 
 
-def test_resources_are_heeded_beside_it() -> None:
+@pytest.mark.parametrize("by_core", [False, True])
+def test_resources_are_heeded_beside_it(by_core: bool) -> None:
     @resources(GPU=1, CPU=0)
     def on_gpu(number: int) -> tuple[int, Any]:
         return number, resource_id("GPU")
 
     async def run() -> None:
-        with dask.config.set({SWITCH: True, "backhaul.resources": {"GPU": 1}}):
+        core = {"distributed.comm.backhaul.hot-path.scheduler-core": by_core}
+        with dask.config.set({SWITCH: True, "backhaul.resources": {"GPU": 1}, **core}):
             async with (
                 Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0") as scheduler,
                 Worker(scheduler.address, nthreads=2),
@@ -334,6 +347,13 @@ def test_resources_are_heeded_beside_it() -> None:
                 assert await client.gather(futures) == [(number, 0) for number in range(30)]
                 slots = scheduler_slots.slots_of(scheduler)
                 assert slots is not None
+                if by_core:
+                    found_core = live.installed(scheduler)
+                    assert found_core is not None
+                    assert found_core.is_active
+                    assert not found_core.escapes
+                    await summed(client, scheduler)
+                    return
                 assert slots.is_active
                 # Whichever came first: both are asked.
                 assert scheduler.decide_worker_non_rootish == slots.decide_worker

@@ -196,12 +196,12 @@ class LinkPlacement(SchedulerPlugin):
             return self.roots.decide_unqueued(ts) or self._upstream_decide(ts)
         if ts.actor or ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions:
             return self._upstream_decide(ts)
-        running = scheduler.running
         ws: WorkerState | None = self.mirror.choose(
             ts,
             scheduler,
             scheduler.UNKNOWN_TASK_DURATION,
-            None if len(running) == len(scheduler.workers) else running,
+            # Of a worker that is leaving Dask tells its plugins last.
+            scheduler.running,
             self.roots.nbytes.get(ts.prefix.name, 0.0),
         )
         return self._upstream_decide(ts) if ws is None else ws
@@ -299,7 +299,7 @@ def met_need(original: Callable[[WorkerState, TaskState], None]) -> Callable[...
         for placement in _placements:
             if ts in self.needs_what:
                 placement.mirror.settle(ts, self)
-            elif ts.who_has is None:
+            elif ts.who_has is None and self in placement.roots.numbers:
                 placement.roots.observe(ts)
         original(self, ts)
 

@@ -23,7 +23,7 @@ from backhaul.dask.instance_patches import QUEUE_SLOTS, QUEUED_TASK_DECISION, RO
 from backhaul.dask.patching import Replacement
 from backhaul.dask.private import TaskPrefix, TaskState, WorkerState, task_slots_available
 
-__all__ = ["RootPlan"]
+__all__ = ["RootPlan", "memory_target"]
 
 #: Kinds of tasks whose size is remembered; when there are more, all are forgotten
 PREFIXES_MAX = 10_000
@@ -114,9 +114,9 @@ class RootPlan:
         number = self.numbers.pop(ws, None)
         if number is not None:
             del self.states[number]
-        for ts in self.own.pop(ws, ()):
-            if self.hints.get(ts.key) is ws:
-                del self.hints[ts.key]
+        self.own.pop(ws, None)
+        for key in [key for key, hint in self.hints.items() if hint is ws]:
+            del self.hints[key]
 
     def observe(self, ts: TaskState) -> None:
         """Learn from a result that has been made how large those of its kind are."""
@@ -150,10 +150,11 @@ class RootPlan:
             for ws in scheduler.running
             if ws in self.numbers
         ]
-        self._forget_lost()
+        self._forget_lost(tasks)
         if len(targets) < 2 or math.isinf(scheduler.WORKER_SATURATION):
             return 0
-        ordered = sorted(tasks, key=priority.__getitem__)
+        # Data that a client put on workers has none.
+        ordered = sorted(tasks, key=lambda key: priority[key] or ())
         states = [scheduler.tasks[key] for key in ordered]
         indices = {ts: index for index, ts in enumerate(states)}
         rootish: dict[Any, bool] = {}
@@ -288,11 +289,18 @@ class RootPlan:
         # Nobody waits for a busy worker while one has nothing of its own to do.
         return next((ws for ws in idle if not self._has_own(ws)), None)
 
-    def _forget_lost(self) -> None:
-        """Drop hints of tasks that were cancelled before anybody asked for them."""
-        tasks = self.scheduler.tasks
-        for key in [key for key in self.hints if key not in tasks]:
-            del self.hints[key]
+    def _forget_lost(self, touched: Iterable[Any]) -> None:
+        """Drop hints of tasks that were cancelled before anybody asked for them.
+
+        What a graph touches that has not begun is planned anew, or has come since.
+        """
+        if self.hints:
+            tasks = self.scheduler.tasks
+            begin = {key for key in touched if tasks[key].state == "released"}
+            for key in [key for key in self.hints if key in begin or key not in tasks]:
+                del self.hints[key]
+        if not self.hints:
+            self.own.clear()
 
     def _has_own(self, ws: WorkerState) -> bool:
         """Tell whether roots were planned for a worker that may still come into the queue."""
@@ -343,9 +351,15 @@ def _memory_left_bytes(ws: WorkerState) -> float:
     """Say how much a worker may still hold before it would spill, in bytes."""
     if not ws.memory_limit:
         return math.inf
-    # That of the scheduler's configuration; a worker may have another one, or none.
-    target = dask.config.get("distributed.worker.memory.target") or 1.0
-    return max(0.0, float(ws.memory_limit * target - ws.nbytes))
+    return max(0.0, float(ws.memory_limit * memory_target() - ws.nbytes))
+
+
+def memory_target() -> float:
+    """Say how much of its memory limit a worker may hold before it would spill.
+
+    That of the scheduler's configuration; a worker may have another one, or none.
+    """
+    return float(dask.config.get("distributed.worker.memory.target") or 1.0)
 
 
 def _first(one: TaskState, other: TaskState) -> bool:

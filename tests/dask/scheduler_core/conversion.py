@@ -51,6 +51,8 @@ def convert(
         converted._client_added("joined", client)
     write_into(core, converted.state, Payloads())
     write_stealing(core, converted.state, str)
+    if ours.links is not None:
+        ours.links.go_on(core, converted.state)
     # Only asked for below, of both alike: some events break its invariants.
     converted.state.validate = False
     converted.keep_run_ids()

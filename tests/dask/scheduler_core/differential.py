@@ -26,6 +26,7 @@ from typing import Any
 
 from backhaul._native import SchedulerCore
 from backhaul.dask.scheduler_core import escape, holds_no_tasks
+from backhaul.dask.scheduler_core.placing import placement_of
 from backhaul.dask.scheduler_core.stealing import begin_stealing
 
 from .asking import AskingUpstream
@@ -43,6 +44,7 @@ from .attributes import (
 from .conversion import convert, flaws
 from .events import Event
 from .ours import Ours
+from .placed import OurLinks, our_placing, place, placing_of
 from .stream import Stream
 from .upstream import EndlessError, Upstream
 
@@ -68,9 +70,13 @@ class Pair:
         around conversions, and the caller asks for the last time.
     asks : bool
         Whether tasks ask for resources, and our slots heed that.
+    places : bool
+        Whether tasks are placed by what links cost.
     """
 
-    def __init__(self, seed: int, every: bool = True, asks: bool = False) -> None:
+    def __init__(
+        self, seed: int, every: bool = True, asks: bool = False, places: bool = False
+    ) -> None:
         self.every = every
         self.looks = random.Random(f"looks of {seed}")
         saturation = [1.1, 1.1, 1.0, 2.5, float("inf")][seed % 5]
@@ -91,8 +97,12 @@ class Pair:
             "beside_tasks_max": BESIDE_MAX if asks else None,
             "known_durations_s": [("map", 0.02)],
         }
-        self.ours = Ours(SchedulerCore(**self.core_settings), self.split, asks)
+        links = OurLinks() if places else None
+        self.ours = Ours(SchedulerCore(**self.core_settings), self.split, asks, links)
         begin_stealing(self.ours.core, self.upstream.state)
+        if links is not None:
+            place(self.upstream.state)
+            links.begin(self.ours.core)
         #: What the core was converted to, if it was
         self.converted: Upstream | None = None
         self.joins: dict[str, dict[str, Any]] = {}
@@ -172,7 +182,8 @@ class Pair:
         if found:
             return found
         self.counted["adoptions"] += 1
-        self.ours = Ours(self.converted.adopt(self.core_settings), self.split)
+        links = OurLinks.of(self.converted.state) if self.ours.links is not None else None
+        self.ours = Ours(self.converted.adopt(self.core_settings), self.split, links=links)
         self.ours.clients = list(self.converted.state.client_comms)
         self.converted.close()
         self.converted = None
@@ -187,6 +198,10 @@ class Pair:
         return found or (self.compare_state() if looks else None)
 
     def _compare_said(self, refused: bool) -> str | None:
+        placement = placement_of(self.upstream.state)
+        if placement is not None:
+            self.counted["hints"] += len(placement.roots.hints)
+            self.counted["promises"] += placement.mirror.promises()
         upstream_log = self.upstream.take_transitions()
         ours: Any = self.converted or self.ours.core
         log = ours.take_transitions()
@@ -220,12 +235,15 @@ class Pair:
         attributes = attributes_of(self.upstream.state)
         gone = outlived(self.upstream)
         attributes["stealing"] = without(stealing_of(self.upstream), gone)
+        attributes["placing"] = placing_of(self.upstream.state)
         if self.converted:
             dump = attributes_of(self.converted.state)
             dump["stealing"] = without(stealing_of(self.converted), gone)
+            dump["placing"] = placing_of(self.converted.state)
         else:
             dump = our_attributes(self.ours.core.dump(), self.upstream.state)
             dump["stealing"] = without(our_stealing(self.ours.core), gone)
+            dump["placing"] = our_placing(self.ours.core)
         self.counted["attributes"] += len(attributes) + sum(
             len(one)
             for kind in ("tasks", "workers", "task_groups", "task_prefixes")
@@ -252,6 +270,7 @@ def run(
     converts: bool = False,
     asks: bool = False,
     every: bool = True,
+    places: bool = False,
 ) -> tuple[list[Event], str | None]:
     """Run a stream; return its events, and what differed after the last.
 
@@ -260,12 +279,12 @@ def run(
     which ends the stream otherwise. In about half of these streams all tasks are released some
     events later, and a new core takes over, which may be converted in turn.
     """
-    pair = Pair(seed, every, asks)
+    pair = Pair(seed, every, asks, places)
     source = random.Random(-seed - 1)
     convert_at = source.randrange(length) if converts else length
     adopt_at = source.randrange(convert_at, 2 * length)
     again_at = source.randrange(adopt_at, 3 * length)
-    stream = Stream(seed, asks)
+    stream = Stream(seed, asks, places)
     events: list[Event] = []
     found = None
     try:
@@ -308,24 +327,29 @@ def run(
 
 
 def run_closely(
-    seed: int, length: int, counted: Counter[str], converts: bool = False, asks: bool = False
+    seed: int,
+    length: int,
+    counted: Counter[str],
+    converts: bool = False,
+    asks: bool = False,
+    places: bool = False,
 ) -> tuple[list[Event], str | None]:
     """Run a stream as `run` does, looking at state now and then.
 
     One that fails is run again with looks after every event: so the event is named after which
     something differed first.
     """
-    events, found = run(seed, length, counted, converts, asks, every=False)
+    events, found = run(seed, length, counted, converts, asks, False, places)
     if found is None:
         return events, None
-    closely = run(seed, length, Counter(), converts, asks)
+    closely = run(seed, length, Counter(), converts, asks, places=places)
     # No look may change anything; if one did, what was seen without is what there is.
     return closely if closely[1] else (events, f"{found}; not so with looks after every event")
 
 
-def replay(seed: int, events: list[Event], asks: bool = False) -> str | None:
+def replay(seed: int, events: list[Event], asks: bool = False, places: bool = False) -> str | None:
     """Run events that were made before; return what differs."""
-    pair = Pair(seed, asks=asks)
+    pair = Pair(seed, asks=asks, places=places)
     half_done = False
     try:
         for event in events:
@@ -341,16 +365,16 @@ def replay(seed: int, events: list[Event], asks: bool = False) -> str | None:
     return None
 
 
-def shrink(seed: int, events: list[Event], asks: bool = False) -> list[Event]:
+def shrink(seed: int, events: list[Event], asks: bool = False, places: bool = False) -> list[Event]:
     """Leave out events as long as the same kind of thing differs."""
-    kind = kind_of(replay(seed, events, asks))
+    kind = kind_of(replay(seed, events, asks, places))
     # Nothing to go by if it differs no more
     step = len(events) // 2 if kind else 0
     while step:
         place = 0
         while place < len(events):
             shorter = events[:place] + events[place + step :]
-            if kind_of(replay(seed, shorter, asks)) == kind:
+            if kind_of(replay(seed, shorter, asks, places)) == kind:
                 events = shorter
             else:
                 place += step
@@ -388,6 +412,7 @@ async def main(arguments: list[str]) -> int:
         "--convert", action="store_true", help="to upstream's machine at a random event of each"
     )
     parser.add_argument("--ask", action="store_true", help="for resources, which are heeded")
+    parser.add_argument("--place", action="store_true", help="by what links cost")
     parser.add_argument("--forget", help="leave out events of this name for ours: must be noticed")
     parser.add_argument(
         "--shift",
@@ -422,15 +447,16 @@ async def main(arguments: list[str]) -> int:
         await asyncio.sleep(0)
         gc.collect()
         runs = run if options.every else run_closely
-        events, found = runs(seed, options.length, counted, options.convert, options.ask)
+        asked = {"converts": options.convert, "asks": options.ask, "places": options.place}
+        events, found = runs(seed, options.length, counted, **asked)
         if found:
             failed.append(seed)
             print(f"seed {seed}, event {len(events)}: {found}", flush=True)
             if not options.no_shrink:
-                short = shrink(seed, events, options.ask)
+                short = shrink(seed, events, options.ask, options.place)
                 for event in short:
                     print(f"    {event.name} {event.arguments}")
-                print(f"    {replay(seed, short, options.ask)}", flush=True)
+                print(f"    {replay(seed, short, options.ask, options.place)}", flush=True)
             if len(failed) >= 10:
                 break
     took_s = time.monotonic() - began

@@ -27,7 +27,7 @@ ASKED: list[dict[str, float]] = [
 class Graphs:
     """A source of graphs."""
 
-    def __init__(self, source: random.Random, asks: bool = False) -> None:
+    def __init__(self, source: random.Random, asks: bool = False, combines: bool = False) -> None:
         self.random = source
         self.named = 0
         self.asks = asks
@@ -35,6 +35,8 @@ class Graphs:
         self.shapes = source.sample(
             [self._map, self._tree, self._chain, self._all_to_all, self._mixed], 3
         )
+        if combines:
+            self.shapes = [self._tree, self._tree, self._all_to_all, *self.shapes[:1]]
 
     def name(self, prefix: str | None = None) -> str:
         self.named += 1

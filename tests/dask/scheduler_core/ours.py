@@ -13,6 +13,7 @@ from backhaul._native import SchedulerCore
 
 from .asking import requirements_of
 from .events import Event, Graph
+from .placed import OurLinks, tell_links
 
 __all__ = ["Ours"]
 
@@ -21,13 +22,19 @@ class Ours:
     """One core, and what it has to send."""
 
     def __init__(
-        self, core: SchedulerCore, split: Callable[[Any], Any], asks: bool = False
+        self,
+        core: SchedulerCore,
+        split: Callable[[Any], Any],
+        asks: bool = False,
+        links: OurLinks | None = None,
     ) -> None:
         self.core = core
         #: Tells addresses from hosts, as upstream's caller does.
         self.split = split
         #: Whether what tasks ask for is heeded
         self.asks = asks
+        #: What tasks are placed by, if they are by what links cost
+        self.links = links
         self.clients: list[str] = []
         self.steal_log: list[Any] = []
 
@@ -40,7 +47,11 @@ class Ours:
         """Handle an event; return whether it was refused."""
         self.refusal: BaseException | None = None
         try:
+            if self.links is not None:
+                self.links.before(event)
             self._apply(event, now_s, culled)
+            if self.links is not None:
+                self.links.after(event)
         except (KeyError, RuntimeError, ValueError) as error:
             self.refusal = error
         return self.refusal is not None
@@ -56,6 +67,9 @@ class Ours:
                 for key, nbytes, workers in arguments["placed"]
             ]
             handle(event.stimulus, now_s, placed, arguments["client"])
+        elif event.name == "links":
+            assert self.links is not None
+            tell_links(self.links.mirror, **arguments)
         elif event.name == "balance":
             requested = self.core.balance(now_s)
             if requested:

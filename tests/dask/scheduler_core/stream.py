@@ -12,6 +12,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+from backhaul.dask.scheduler_core.placing import placement_of
+
 from .events import Event
 from .graphs import Graphs
 
@@ -26,17 +28,21 @@ ANY_STATE = ("released", "waiting", "no-worker", "queued", "processing", "memory
 class Stream:
     """A source of events; `next` makes one."""
 
-    def __init__(self, seed: int, asks: bool = False) -> None:
+    def __init__(self, seed: int, asks: bool = False, places: bool = False) -> None:
         self.random = random.Random(seed)
         self.made = 0
         self.workers_made = 0
         self.asks = asks
-        self.graphs = Graphs(self.random, asks)
+        # What is large is worth planning where it is made.
+        large = [10**8, 10**8, 10**9]
+        self.sizes = [28, 10**6, *large] if places else [0, 28, 28, 1000, 10**6]
+        self.graphs = Graphs(self.random, asks, places)
         self.clients = ["alice", "bob"]
         self.old_runs: list[tuple[str, str, int]] = []
         self.gone: list[str] = []
-        self.makers = list(MAKERS)
-        self.weights = list(accumulate(self._weight(make) for make in MAKERS))
+        self.makers = [*MAKERS, *([_links] if places else [])]
+        weights = [self._weight(make) for make in MAKERS] + ([3.0] if places else [])
+        self.weights = list(accumulate(weights))
 
     def _weight(self, make: Maker) -> float:
         # Each stream has some kinds of events more often, and some not at all.
@@ -155,7 +161,7 @@ def _finished(stream: Stream, state: Any) -> Event | None:
         key=key,
         worker=worker,
         run_id=run_id,
-        nbytes=rnd.choice([0, 28, 28, 1000, 10**6, rnd.randrange(10**7)]),
+        nbytes=rnd.choice([*stream.sizes, rnd.randrange(10**7)]),
         type=b"pickled type",
         typename=rnd.choice(["int", "str"]),
         startstops=startstops,
@@ -379,6 +385,21 @@ def _restrictions(stream: Stream, state: Any) -> Event | None:
         return None
     addresses = stream.random.choice([None, [address]])
     return stream.event("restrictions", key=key, addresses=addresses)
+
+
+def _links(stream: Stream, state: Any) -> Event | None:
+    # Where tasks are placed by that
+    placement = placement_of(state)
+    hosts = 0 if placement is None else len(placement.hosts)
+    if not hosts:
+        return None
+    rnd = stream.random
+    nics = [(rnd.randrange(hosts), rnd.choice([1e7, 1e9, 1.25e10])) for _ in range(2)]
+    flows = [
+        (rnd.randrange(hosts), rnd.randrange(hosts), rnd.choice([1e6, 5e8, 5e9]), rnd.random() / 99)
+        for _ in range(3)
+    ]
+    return stream.event("links", nics=nics, flows=flows, request_s=rnd.choice([0.0, 1e-3, 0.1]))
 
 
 Maker = Callable[[Stream, Any], Event | None]

@@ -41,6 +41,22 @@ def test_equal_where_tasks_ask_for_resources() -> None:
     assert "'no-worker to processing': " in ended.stdout, ended.stdout
 
 
+@pytest.mark.parametrize("more", [[], ["--convert"], ["--ask"]], ids=["", "convert", "ask"])
+def test_equal_where_tasks_are_placed_by_what_links_cost(more: list[str]) -> None:
+    ended = differential("--seeds", "6", "--first", "11", "--place", *more)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    # Roots are planned, and results are on their way.
+    for what in ("hints", "promises"):
+        counted = re.search(rf"'{what}': (\d+)", ended.stdout)
+        assert counted, ended.stdout
+        assert int(counted[1]) > 0, ended.stdout
+
+
+def test_links_that_ours_does_not_hear_of_are_noticed() -> None:
+    ended = differential("--seeds", "8", "--place", "--forget", "links", "--no-shrink")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+
+
 def test_a_missing_event_is_noticed_where_tasks_ask_for_resources() -> None:
     ended = differential("--seeds", "2", "--ask", "--forget", "long_running", "--no-shrink")
     assert ended.returncode == 1, ended.stdout + ended.stderr

@@ -27,9 +27,11 @@ from distributed.scheduler import ClientState, Scheduler, TaskState, WorkerState
 import dask
 from backhaul._native import SchedulerCore
 from backhaul.dask.scheduler_core import adopt
+from backhaul.dask.scheduler_core.placing import place_by_links, placement_of
 from backhaul.dask.scheduler_core.stealing import begin_stealing
 
 from .events import Event, Graph
+from .placed import tell_links
 
 __all__ = ["Clock", "EndlessError", "Upstream", "exception_name", "node"]
 
@@ -197,6 +199,7 @@ class Upstream:
         self._take_turn()
         core = adopt(self.state, settings)
         begin_stealing(core, self.state)
+        place_by_links(core, self.state)
         return core
 
     def keep_run_ids(self) -> None:
@@ -262,6 +265,11 @@ class Upstream:
         taken = self.steal_log[:]
         self.steal_log.clear()
         return taken
+
+    def _links(self, stimulus: str, **told: Any) -> None:
+        placement = placement_of(self.state)
+        assert placement is not None
+        tell_links(placement.mirror, **told)
 
     def _balance(self, stimulus: str) -> None:
         self.stealing.balance()

@@ -4,26 +4,21 @@
 //! scheduler's own states are read here, and workers are told apart by the address of theirs.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backhaul_placement::cost::{
-    Beta, HostLinks, Input, Islands, LinkCosts, LinkError, MEETINGS_MAX, MEMBERS_MAX, Meetings,
-    Mirror, Route, RouteTable,
+    Beta, Costs, Inputs, LinkError, MEETINGS_MAX, MEMBERS_MAX, Meetings, SharedCosts, Wish,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PySet;
 
 use super::stack::Stack;
 
 #[doc = stub_doc!("Placement")]
 #[pyclass(module = "backhaul._native")]
 pub(crate) struct Placement {
-    mirror: Mirror,
-    hosts: HostLinks,
-    /// Whether routes were given, which hosts say nothing about then
-    described: bool,
-    islands: Islands,
+    costs: SharedCosts,
     /// By number; None for one that is gone
     workers: Vec<Option<Py<PyAny>>>,
     /// Numbers by address of the object, which `workers` keeps alive
@@ -42,15 +37,12 @@ impl Placement {
                 )));
             }
         }
-        let beta = Beta {
+        let costs = Costs::new(Beta {
             shared: beta,
             private: beta_private,
-        };
+        });
         Ok(Self {
-            mirror: Mirror::new(Box::new(HostLinks::default()), beta),
-            hosts: HostLinks::default(),
-            described: false,
-            islands: Islands::default(),
+            costs: Arc::new(Mutex::new(costs)),
             workers: Vec::new(),
             numbers: HashMap::new(),
         })
@@ -59,11 +51,11 @@ impl Placement {
     #[doc = stub_doc!("Placement.add_worker")]
     #[pyo3(signature = (worker, host, island, /))]
     fn add_worker(&mut self, worker: &Bound<'_, PyAny>, host: u32, island: u32) -> PyResult<u32> {
-        let number = self.hosts.add_worker(host).map_err(refusal)?;
-        self.islands.add(number, island);
+        let address: String = worker.getattr(intern!(worker.py(), "address"))?.extract()?;
+        let number = self.costs().add_worker(&address, host, island);
+        let number = number.map_err(refusal)?;
         self.workers.push(Some(worker.clone().unbind()));
         self.numbers.insert(worker.as_ptr() as usize, number);
-        self.use_hosts();
         Ok(number)
     }
 
@@ -71,88 +63,75 @@ impl Placement {
     #[pyo3(signature = (worker, /))]
     fn remove_worker(&mut self, worker: &Bound<'_, PyAny>) {
         if let Some(number) = self.numbers.remove(&(worker.as_ptr() as usize)) {
-            self.mirror.forget(number);
-            self.islands.remove(number);
+            self.costs().remove_worker(number);
             self.workers[number as usize] = None;
         }
+    }
+
+    #[doc = stub_doc!("Placement.replace_worker")]
+    #[pyo3(signature = (number, worker, /))]
+    fn replace_worker(&mut self, number: u32, worker: &Bound<'_, PyAny>) -> PyResult<()> {
+        let known = self.workers.get_mut(number as usize);
+        let Some(known) = known.and_then(Option::as_mut) else {
+            return Err(PyValueError::new_err(format!("no worker {number}")));
+        };
+        self.numbers.remove(&(known.as_ptr() as usize));
+        self.numbers.insert(worker.as_ptr() as usize, number);
+        *known = worker.clone().unbind();
+        Ok(())
     }
 
     #[doc = stub_doc!("Placement.set_routes")]
     #[pyo3(signature = (capacities_bytes_per_s, routes, /))]
     fn set_routes(
-        &mut self,
+        &self,
         capacities_bytes_per_s: Vec<f64>,
         routes: Vec<(u32, u32, Vec<u32>, f64)>,
     ) -> PyResult<()> {
-        let routes = routes
-            .into_iter()
-            .map(|(sender, receiver, edges, latency_s)| {
-                Ok((sender, receiver, Route::new(&edges, latency_s)?))
-            })
-            .collect::<Result<Vec<_>, LinkError>>()
-            .map_err(refusal)?;
-        let table =
-            RouteTable::new(self.workers.len(), capacities_bytes_per_s, routes).map_err(refusal)?;
-        self.described = true;
-        self.mirror.set_links(Box::new(table));
-        Ok(())
+        let set = self.costs().set_routes(capacities_bytes_per_s, routes);
+        set.map_err(refusal)
     }
 
     #[doc = stub_doc!("Placement.set_hosts")]
     #[pyo3(signature = (nics, flows, /))]
-    fn set_hosts(
-        &mut self,
-        nics: Vec<(u32, f64)>,
-        flows: Vec<(u32, u32, f64, f64)>,
-    ) -> PyResult<()> {
-        let mut hosts = self.hosts.clone();
-        for (host, bytes_per_s) in nics {
-            hosts.set_nic(host, bytes_per_s).map_err(refusal)?;
-        }
-        for (sender, receiver, bytes_per_s, latency_s) in flows {
-            hosts
-                .set_pair(sender, receiver, bytes_per_s, latency_s)
-                .map_err(refusal)?;
-        }
-        self.hosts = hosts;
-        self.use_hosts();
-        Ok(())
+    fn set_hosts(&self, nics: Vec<(u32, f64)>, flows: Vec<(u32, u32, f64, f64)>) -> PyResult<()> {
+        self.costs().set_hosts(nics, flows).map_err(refusal)
     }
 
     #[doc = stub_doc!("Placement.set_request_seconds")]
     #[pyo3(signature = (request_s, /))]
-    fn set_request_seconds(&mut self, request_s: f64) -> PyResult<()> {
-        self.mirror.set_request_s(request_s).map_err(refusal)
+    fn set_request_seconds(&self, request_s: f64) -> PyResult<()> {
+        let set = self.costs().mirror.set_request_s(request_s);
+        set.map_err(refusal)
     }
 
     #[doc = stub_doc!("Placement.promise")]
     #[pyo3(signature = (task, worker, /))]
-    fn promise(&mut self, task: &Bound<'_, PyAny>, worker: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn promise(&self, task: &Bound<'_, PyAny>, worker: &Bound<'_, PyAny>) -> PyResult<()> {
         let Some(receiver) = self.number(worker) else {
             return Ok(());
         };
         let mut inputs = Inputs::default();
         self.read_input(task, &mut inputs)?;
-        inputs.with(|inputs| {
-            for input in inputs {
-                self.mirror.promise(*input, receiver);
-            }
-        });
+        let mut costs = self.costs();
+        for input in inputs.listed() {
+            costs.mirror.promise(input, receiver);
+        }
         Ok(())
     }
 
     #[doc = stub_doc!("Placement.settle")]
     #[pyo3(signature = (task, worker, /))]
-    fn settle(&mut self, task: &Bound<'_, PyAny>, worker: &Bound<'_, PyAny>) {
+    fn settle(&self, task: &Bound<'_, PyAny>, worker: &Bound<'_, PyAny>) {
         if let Some(receiver) = self.number(worker) {
-            self.mirror.settle(task.as_ptr() as u64, receiver);
+            self.costs().mirror.settle(task.as_ptr() as u64, receiver);
         }
     }
 
     #[doc = stub_doc!("Placement.transfer")]
     #[pyo3(signature = (task, worker, /))]
     fn transfer(
-        &mut self,
+        &self,
         task: &Bound<'_, PyAny>,
         worker: &Bound<'_, PyAny>,
     ) -> PyResult<Option<(f64, f64)>> {
@@ -160,93 +139,83 @@ impl Placement {
             return Ok(None);
         };
         let inputs = self.read_inputs(task)?;
-        Ok(inputs.with(|inputs| {
-            let transfer = self.mirror.transfer(inputs, receiver);
-            Some((transfer.queued_s, transfer.cost_s()))
-        }))
+        let transfer = self.costs().mirror.transfer(&inputs.listed(), receiver);
+        Ok(Some((transfer.queued_s, transfer.cost_s())))
     }
 
     #[doc = stub_doc!("Placement.choose")]
     #[pyo3(signature = (task, scheduler, unknown_s, running, result_bytes, /))]
     fn choose<'py>(
-        &mut self,
+        &self,
         task: &Bound<'py, PyAny>,
         scheduler: &Bound<'py, PyAny>,
         unknown_s: f64,
-        running: Option<&Bound<'py, PySet>>,
+        running: &Bound<'py, PyAny>,
         result_bytes: f64,
     ) -> PyResult<Option<Py<PyAny>>> {
         let py = task.py();
         let inputs = self.read_inputs(task)?;
-        let prefixes = scheduler.getattr(intern!(py, "task_prefixes"))?;
-        let mut stack = Stack::new(&self.workers, prefixes.cast_into()?, unknown_s, running);
-        let held = inputs.held();
-        let candidates = self
-            .islands
-            .candidates(held, |worker| stack.seconds(py, worker));
         let meetings = if result_bytes > 0.0 {
             self.read_meetings(task)?
         } else {
             Meetings::default()
         };
-        let mut best: Option<(f64, u64, u32)> = None;
-        inputs.with(|inputs| {
-            for worker in candidates {
-                let Some(stack_s) = stack.seconds(py, worker) else {
-                    continue;
-                };
-                // Nothing that comes can make it cheaper than its queue.
-                if best.is_some_and(|(least, _, _)| stack_s > least) {
-                    continue;
-                }
-                let seconds = stack_s
-                    + self.mirror.transfer(inputs, worker).cost_s()
-                    + meetings.seconds(worker, result_bytes, self.mirror.links());
-                let bytes = stack.nbytes(py, worker);
-                if best.is_none_or(|(least, fewest, _)| {
-                    seconds < least || (seconds == least && bytes < fewest)
-                }) {
-                    best = Some((seconds, bytes, worker));
-                }
-            }
-        });
-        if let Some(error) = stack.failed.take() {
+        let prefixes = scheduler.getattr(intern!(py, "task_prefixes"))?;
+        let stack = Stack::new(&self.workers, prefixes.cast_into()?, unknown_s, running);
+        let stack = std::cell::RefCell::new(stack);
+        let wish = Wish {
+            inputs: &inputs,
+            meetings: &meetings,
+            result_bytes,
+        };
+        let best = self.costs().choose(
+            &wish,
+            |worker| stack.borrow_mut().seconds(py, worker),
+            |worker| stack.borrow().nbytes(py, worker),
+        );
+        if let Some(error) = stack.into_inner().failed.take() {
             return Err(error);
         }
-        Ok(best.and_then(|(_, _, worker)| {
-            self.workers[worker as usize]
-                .as_ref()
-                .map(|state| state.clone_ref(py))
-        }))
+        let chosen = best.and_then(|worker| self.workers[worker as usize].as_ref());
+        Ok(chosen.map(|state| state.clone_ref(py)))
     }
 
     #[doc = stub_doc!("Placement.promises")]
     fn promises(&self) -> usize {
-        self.mirror.promises()
+        self.costs().mirror.promises()
+    }
+
+    #[doc = stub_doc!("Placement.promised")]
+    fn promised(&self) -> Vec<(u64, u32)> {
+        let mut promised: Vec<(u64, u32)> = self.costs().mirror.promised().collect();
+        promised.sort_unstable();
+        promised
+    }
+
+    #[doc = stub_doc!("Placement.rename")]
+    #[pyo3(signature = (tasks, /))]
+    fn rename(&self, tasks: Vec<(u64, Bound<'_, PyAny>)>) {
+        let names: HashMap<u64, u64> = tasks
+            .iter()
+            .map(|(number, task)| (*number, task.as_ptr() as u64))
+            .collect();
+        let mut costs = self.costs();
+        costs.mirror.rename(|number| names.get(&number).copied());
     }
 }
 
 impl Placement {
-    /// Whether a worker of that number is there
-    pub(crate) fn has_worker(&self, worker: u32) -> bool {
-        self.workers
-            .get(worker as usize)
-            .is_some_and(Option::is_some)
+    /// What it knows, for others that decide
+    pub(crate) fn shared(&self) -> SharedCosts {
+        Arc::clone(&self.costs)
     }
 
-    /// What it knows of links
-    pub(crate) fn links(&self) -> &dyn LinkCosts {
-        self.mirror.links()
+    pub(crate) fn costs(&self) -> MutexGuard<'_, Costs> {
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn number(&self, worker: &Bound<'_, PyAny>) -> Option<u32> {
         self.numbers.get(&(worker.as_ptr() as usize)).copied()
-    }
-
-    fn use_hosts(&mut self) {
-        if !self.described {
-            self.mirror.set_links(Box::new(self.hosts.clone()));
-        }
     }
 
     fn read_inputs(&self, task: &Bound<'_, PyAny>) -> PyResult<Inputs> {
@@ -292,54 +261,18 @@ impl Placement {
         let py = task.py();
         let bytes: f64 = task.getattr(intern!(py, "nbytes"))?.extract()?;
         let holders = task.getattr(intern!(py, "who_has"))?;
-        let first = inputs.holders.len();
+        let mut numbers = Vec::new();
         if !holders.is_none() {
             for holder in holders.try_iter()? {
-                inputs.holders.extend(self.number(&holder?));
+                numbers.extend(self.number(&holder?));
             }
         }
-        let bytes = if bytes >= 0.0 { bytes } else { DEFAULT_BYTES };
-        inputs
-            .results
-            .push((task.as_ptr() as u64, bytes, first, inputs.holders.len()));
+        let bytes = (bytes >= 0.0).then_some(bytes);
+        inputs.add(task.as_ptr() as u64, bytes, numbers);
         Ok(())
-    }
-}
-
-/// The inputs of a task, as they are read
-#[derive(Default)]
-struct Inputs {
-    /// Identity, bytes, and where its holders are in `holders`
-    results: Vec<(u64, f64, usize, usize)>,
-    holders: Vec<u32>,
-}
-
-impl Inputs {
-    fn held(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
-        self.results.iter().flat_map(|&(_, bytes, first, last)| {
-            self.holders[first..last]
-                .iter()
-                .map(move |&holder| (holder, bytes))
-        })
-    }
-
-    fn with<T>(&self, act: impl FnOnce(&[Input<'_>]) -> T) -> T {
-        let inputs: Vec<Input<'_>> = self
-            .results
-            .iter()
-            .map(|&(task, bytes, first, last)| Input {
-                task,
-                bytes,
-                holders: &self.holders[first..last],
-            })
-            .collect();
-        act(&inputs)
     }
 }
 
 fn refusal(error: LinkError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
-
-/// What a result counts whose size is not known, as in Dask's ``DEFAULT_DATA_SIZE``
-const DEFAULT_BYTES: f64 = 1024.0;

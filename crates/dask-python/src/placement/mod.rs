@@ -10,6 +10,7 @@ mod roots;
 mod shared;
 mod stack;
 
+pub(crate) use cost::Placement;
 use pyo3::prelude::*;
 
 /// Adds the classes of this module

@@ -1,5 +1,7 @@
 //! `backhaul_placement::roots` as Python calls it: two lists of numbers in, one out.
 
+use std::sync::PoisonError;
+
 use backhaul_placement::roots::{self, Graph, Kinds, Target};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -20,8 +22,10 @@ pub(crate) fn plan_roots(
 ) -> PyResult<Option<Vec<i64>>> {
     let graph =
         Graph::read(&places, &needs).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let shared = placement.shared();
+    let costs = placement.costs();
     for &(worker, share, memory_bytes) in &targets {
-        if !placement.has_worker(worker) {
+        if !costs.has_worker(worker) {
             return Err(PyValueError::new_err(format!("no worker {worker}")));
         }
         if !(share >= 0.0 && share.is_finite()) {
@@ -48,8 +52,10 @@ pub(crate) fn plan_roots(
         of: &kinds,
         table: &table,
     };
+    drop(costs);
     Ok(py.detach(|| {
-        let planned = roots::choose(&graph, kinds, &targets, placement.links())?;
+        let costs = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let planned = roots::choose(&graph, kinds, &targets, costs.links())?;
         let numbers = planned.into_iter();
         Some(numbers.map(|worker| worker.map_or(-1, i64::from)).collect())
     }))

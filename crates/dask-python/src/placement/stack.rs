@@ -2,14 +2,14 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PySet};
+use pyo3::types::PyDict;
 
 /// How long workers are busy with what they were given, read once for each
 pub(super) struct Stack<'a, 'py> {
     workers: &'a [Option<Py<PyAny>>],
     prefixes: Bound<'py, PyDict>,
     unknown_s: f64,
-    running: Option<&'a Bound<'py, PySet>>,
+    running: &'a Bound<'py, PyAny>,
     /// By worker
     known: Vec<(u32, Option<f64>)>,
     /// Expected seconds by address of the name
@@ -23,7 +23,7 @@ impl<'a, 'py> Stack<'a, 'py> {
         workers: &'a [Option<Py<PyAny>>],
         prefixes: Bound<'py, PyDict>,
         unknown_s: f64,
-        running: Option<&'a Bound<'py, PySet>>,
+        running: &'a Bound<'py, PyAny>,
     ) -> Self {
         Self {
             workers,
@@ -57,9 +57,7 @@ impl<'a, 'py> Stack<'a, 'py> {
             return Ok(None);
         };
         let state = state.bind(py);
-        if let Some(running) = self.running
-            && !running.contains(state)?
-        {
+        if !self.running.contains(state)? {
             return Ok(None);
         }
         let counts = state.getattr(intern!(py, "task_prefix_count"))?;

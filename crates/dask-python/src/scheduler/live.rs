@@ -152,10 +152,12 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.front")]
-    fn front(&self) -> Option<Front> {
-        let front = self.core().front()?;
-        let (group, prefix) = (front.group.to_string(), front.prefix.to_string());
-        Some((group, prefix, front.duration_s, front.queued))
+    fn front(&self, address: &str) -> PyResult<Option<Front>> {
+        let front = self.core().front(address).map_err(refusal)?;
+        Ok(front.map(|front| {
+            let (group, prefix) = (front.group.to_string(), front.prefix.to_string());
+            (group, prefix, front.duration_s, front.queued)
+        }))
     }
 
     #[doc = stub_doc!("SchedulerCore.fill")]

@@ -9,6 +9,7 @@ mod inherit;
 mod live;
 mod looks;
 mod messages;
+mod placing;
 mod room;
 mod stealing;
 mod task_graph;

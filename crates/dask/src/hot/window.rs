@@ -291,7 +291,7 @@ impl Window {
         worker: &Arc<str>,
         floor: f64,
     ) -> Result<usize, EventError> {
-        let Some(front) = core.front() else {
+        let Some(front) = core.front(worker)? else {
             return Ok(0);
         };
         let confirmed = self.confirmed.get(&front.group).copied().unwrap_or(0);

@@ -13,6 +13,7 @@ use super::looks::{Noted, Watched};
 use super::messages::{ClientMessage, Message, Transition, WorkerMessage};
 use super::names::Names;
 use super::ordered_set::OrderedSet;
+use super::placing::Placing;
 use super::queue::TaskQueue;
 use super::recent::{PastTransition, RecentTransitions};
 use super::recent_runs::RecentRuns;
@@ -88,6 +89,8 @@ pub struct SchedulerCore {
     pub(super) stealing: Option<Box<Stealing>>,
     /// What tasks ask for, and who has room for it, if that is heeded
     pub(super) room: Option<Box<Room>>,
+    /// What decides by what links cost, if that is asked for
+    pub(super) placing: Option<Box<Placing>>,
     pub(super) watched: Watched,
 }
 
@@ -140,6 +143,7 @@ impl SchedulerCore {
             noted: Vec::new(),
             stealing: None,
             room: None,
+            placing: None,
             watched: Watched::Nothing,
         };
         core.make_room();

@@ -48,10 +48,14 @@ impl SchedulerCore {
         inputs.sum::<i64>() < self.config.rootish_dependency_tasks as i64
     }
 
-    /// The worker that is being filled, else the least busy one with a free slot; of equal ones the
-    /// one that has had slots longest
-    pub(super) fn decide_for_queued(&self) -> Option<WorkerId> {
-        self.target.or_else(|| self.slots.first())
+    /// The worker that is being filled, else the one that a task was planned for that is not queued
+    /// yet, else the least busy one with a free slot; of equal ones the one that has had slots longest
+    pub(super) fn decide_for_queued(&mut self, task: Option<TaskId>) -> Option<WorkerId> {
+        if let Some(target) = self.target.take() {
+            return Some(target);
+        }
+        let planned = task.and_then(|task| self.decide_for_planned_root(task));
+        planned.unwrap_or_else(|| self.slots.first())
     }
 
     /// The worker that has the last of the group, or the best idle one if it has had enough of them
@@ -102,6 +106,9 @@ impl SchedulerCore {
             && !self.tasks[task].actor
         {
             return self.decide_by_room(task, request);
+        }
+        if let Some(worker) = self.decide_by_links(task) {
+            return Some(worker);
         }
         let mut valid = self.valid_workers(task);
         if valid.is_none() && self.running.len() < self.workers.sorted().len() {
@@ -221,14 +228,22 @@ impl SchedulerCore {
 
     fn objective(&self, task: TaskId, worker: WorkerId, missing_bytes: u64) -> Objective {
         let one = &self.workers[worker];
-        let stack_s = self.occupancy_s(worker) / f64::from(one.nthreads);
+        let nthreads = f64::from(one.nthreads);
+        let start_s = match self.transfer_s(task, worker) {
+            // One whose task left its thread twice has less than nothing before it.
+            Some(transfer_s) => self.stack_s(worker).max(0.0) / nthreads + transfer_s,
+            None => {
+                let transfer_s = missing_bytes as f64 / self.bandwidth_bytes_per_s;
+                self.occupancy_s(worker) / nthreads + transfer_s
+            }
+        };
         Objective {
             actors: if self.tasks[task].actor {
                 one.actors.len()
             } else {
                 0
             },
-            start_s: stack_s + missing_bytes as f64 / self.bandwidth_bytes_per_s,
+            start_s,
             held_bytes: one.nbytes,
         }
     }

@@ -139,6 +139,7 @@ impl SchedulerCore {
             }
         }
         let recs = self.first_steps(&wanted, &touched);
+        self.plan_roots(touched.iter().map(|&(task, _)| task));
         self.follow(recs)?;
         for &(task, _) in &touched {
             // None of them can be forgotten: the client wants what depends on it.

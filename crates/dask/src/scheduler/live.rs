@@ -286,18 +286,25 @@ impl SchedulerCore {
             })
     }
 
-    /// The queued task that goes next
-    pub fn front(&mut self) -> Option<Front> {
-        let first = self.first_queued()?;
+    /// The queued task that goes next to a worker, before that is idle
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::UnknownWorker`].
+    pub fn front(&mut self, address: &str) -> Result<Option<Front>, EventError> {
+        let worker = self.worker_at(address)?;
+        let Some(first) = self.front_for(worker, false) else {
+            return Ok(None);
+        };
         let group = self.tasks[first].group;
         let prefix = self.groups.prefix_of(group);
         let prefix = &self.groups[prefix];
-        Some(Front {
+        Ok(Some(Front {
             group: Arc::clone(&self.groups[group].name),
             prefix: Arc::clone(&prefix.name),
             duration_s: prefix.duration_average_s,
             queued: self.queue.len(),
-        })
+        }))
     }
 
     /// Sends a worker that runs up to so many queued tasks, as long as they are of one group
@@ -323,13 +330,14 @@ impl SchedulerCore {
         let mut group: Option<GroupId> = None;
         let mut sent = 0;
         while sent < tasks_max && self.running.contains(worker) {
-            let Some(task) = self.first_queued() else {
+            let Some(task) = self.front_for(worker, false) else {
                 break;
             };
             let of = self.tasks[task].group;
             if *group.get_or_insert(of) != of {
                 break;
             }
+            self.give(task);
             self.target = Some(worker);
             self.follow_one(task, TaskState::Processing)?;
             sent += 1;

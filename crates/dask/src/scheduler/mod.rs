@@ -24,6 +24,7 @@ mod messages;
 mod names;
 mod occupancy;
 mod ordered_set;
+mod placing;
 mod queue;
 mod recent;
 mod recent_runs;
@@ -31,6 +32,7 @@ mod recommendations;
 mod replicas;
 mod restrictions;
 mod room;
+mod roots;
 mod slots;
 mod stealing;
 mod stealing_view;
@@ -51,6 +53,7 @@ pub use self::looks::{ClusterLoad, Noted, TaskSet, TaskValue, Watched, WorkerLoa
 pub use self::messages::{
     ClientMessage, ComputeTask, Holders, Message, TaskError, Transition, WorkerMessage,
 };
+pub use self::placing::{PlacingView, PlannedRoot};
 pub use self::recent::PastTransition;
 pub use self::room::{Passed, RoomView, Unmet};
 pub use self::stealing::{StealAnswered, StealRequested};

@@ -13,17 +13,22 @@ impl SchedulerCore {
 
     /// How long a worker is busy for, in seconds of one thread
     pub(super) fn occupancy_s(&self, worker: WorkerId) -> f64 {
+        let compute_s = self.stack_s(worker);
+        self.with_network_s(compute_s, self.workers[worker].network_bytes)
+    }
+
+    /// How long the tasks of a worker compute, in seconds of one thread
+    pub(super) fn stack_s(&self, worker: WorkerId) -> f64 {
         let worker = &self.workers[worker];
         let changes = self.groups.loads.changes();
-        let compute_s = match worker.added_up.get() {
+        match worker.added_up.get() {
             Some((compute_s, then)) if then == changes => compute_s,
             _ => {
                 let compute_s = self.compute_s(worker.prefix_counts.iter().copied());
                 worker.added_up.set(Some((compute_s, changes)));
                 compute_s
             }
-        };
-        self.with_network_s(compute_s, worker.network_bytes)
+        }
     }
 
     /// How long all workers are busy for, in seconds of one thread
@@ -146,6 +151,9 @@ impl SchedulerCore {
         let needs = one.needs_what.entry(dependency).or_insert(0);
         *needs += 1;
         if *needs == 1 {
+            if let Some(placing) = &self.placing {
+                placing.promise(dependency, worker, &self.tasks);
+            }
             one.network_bytes += nbytes;
             self.network_bytes += nbytes;
             self.add_reference(dependency);
@@ -169,14 +177,21 @@ impl SchedulerCore {
     }
 
     /// Has a worker no longer fetch a result
-    pub(super) fn end_need(&mut self, worker: WorkerId, dependency: TaskId) {
+    ///
+    /// Tells whether it had to.
+    pub(super) fn end_need(&mut self, worker: WorkerId, dependency: TaskId) -> bool {
         let one = &mut self.workers[worker];
-        if one.needs_what.remove(&dependency).is_some() {
+        let needed = one.needs_what.remove(&dependency).is_some();
+        if needed {
             self.need_less(worker, dependency);
         }
+        needed
     }
 
     fn need_less(&mut self, worker: WorkerId, dependency: TaskId) {
+        if let Some(placing) = &self.placing {
+            placing.settle(dependency, worker);
+        }
         let nbytes = self.tasks[dependency].nbytes_or(self.default_bytes());
         let one = &mut self.workers[worker];
         // The size may have changed since it was added.

@@ -10,7 +10,9 @@ impl SchedulerCore {
         let one = &mut self.workers[worker];
         if one.has_what.insert(task) {
             one.nbytes += nbytes as i64;
-            self.end_need(worker, task);
+            if !self.end_need(worker, task) && self.tasks[task].who_has.is_empty() {
+                self.observe_result(task);
+            }
             self.tasks[task].who_has.insert(worker);
         }
         if self.tasks[task].who_has.len() == 2 {

@@ -65,6 +65,18 @@ impl SchedulerCore {
         }
     }
 
+    /// Workers with free slots, those first that have had some longest
+    pub(super) fn slots_in_order(&self) -> Vec<WorkerId> {
+        let mut slots: Vec<(u64, WorkerId)> = self
+            .slots
+            .workers
+            .iter()
+            .map(|&(_, order, worker)| (order, worker))
+            .collect();
+        slots.sort_unstable();
+        slots.into_iter().map(|(_, worker)| worker).collect()
+    }
+
     /// How many more root-ish tasks a worker may be sent
     pub(super) fn slots_available(&self, worker: WorkerId) -> i64 {
         let worker = &self.workers[worker];

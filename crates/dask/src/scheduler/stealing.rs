@@ -295,6 +295,9 @@ impl SchedulerCore {
 
     /// How long a worker has to fetch for a task, in seconds
     pub(super) fn comm_cost_s(&self, task: TaskId, worker: WorkerId) -> f64 {
+        if let Some(transfer_s) = self.transfer_s(task, worker) {
+            return transfer_s;
+        }
         let inputs = self.tasks[task].dependencies.iter();
         let missing = inputs.filter(|&input| !self.tasks[input].who_has.contains(worker));
         let nbytes: u64 = missing

@@ -181,6 +181,27 @@ impl Mirror {
         }
     }
 
+    /// What is promised, by the numbers of result and receiver
+    pub fn promised(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.promised.keys().copied()
+    }
+
+    /// Gives results other numbers; what has none any more is taken for settled
+    pub fn rename(&mut self, name: impl Fn(u64) -> Option<u64>) {
+        let promised: Vec<(u64, u32)> = self.promised().collect();
+        let mut renamed = Vec::with_capacity(promised.len());
+        for (task, receiver) in promised {
+            match name(task) {
+                Some(name) => {
+                    let taken = self.promised.remove(&(task, receiver));
+                    renamed.extend(taken.map(|one| ((name, receiver), one)));
+                }
+                None => self.settle(task, receiver),
+            }
+        }
+        self.promised.extend(renamed);
+    }
+
     /// Bytes under way on an edge
     #[must_use]
     pub fn pending_bytes(&self, edge: u32) -> f64 {
@@ -400,6 +421,18 @@ mod tests {
         assert_eq!(mirror.promise(input(1, &[2, 1]), 0), Some(1));
         assert_eq!(mirror.promise(input(1, &[2, 1]), 0), None, "it is promised");
         assert_eq!(mirror.promise(input(2, &[]), 0), None, "nobody has it");
+    }
+
+    #[test]
+    fn what_is_promised_is_so_by_other_numbers() {
+        let mut mirror = mirror();
+        mirror.promise(input(1, &[0]), 1);
+        mirror.promise(input(2, &[0]), 1);
+        mirror.rename(|task| (task == 1).then_some(2));
+        assert_eq!(mirror.promised().collect::<Vec<_>>(), [(2, 1)]);
+        assert_eq!(mirror.pending_bytes(0), 10.0, "of the one that is left");
+        mirror.settle(2, 1);
+        assert_eq!(mirror.pending_bytes(0), 0.0);
     }
 
     #[test]

@@ -6,11 +6,13 @@
 //! - [`meetings`]: where the result will be needed
 
 pub mod candidates;
+pub mod costs;
 pub mod links;
 pub mod meetings;
 pub mod mirror;
 
 pub use candidates::Islands;
+pub use costs::{Costs, Flow, Inputs, SharedCosts, Wish};
 pub use links::{HostLinks, LinkCosts, LinkError, Route, RouteTable};
 pub use meetings::{MEETINGS_MAX, MEMBERS_MAX, Meetings};
 pub use mirror::{Beta, Input, Mirror, Transfer};

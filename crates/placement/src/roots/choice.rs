@@ -21,6 +21,10 @@ pub fn choose(
     targets: &[Target],
     links: &dyn LinkCosts,
 ) -> Option<Vec<Option<u32>>> {
+    // What nothing is combined with is balanced best.
+    if !(0..graph.len() as u32).any(|task| !graph.needs(task).is_empty()) {
+        return None;
+    }
     let groups = &Groups::by_links(targets, links);
     let targets = &with_memory(graph, kinds, targets)[..];
     let mut best = plan(graph, targets, groups);

@@ -31,6 +31,7 @@ __all__ = [
     "Payloads",
     "fill_counts",
     "fill_times",
+    "forgotten_task",
     "offer_to_thieves",
     "refill",
     "whole",
@@ -398,10 +399,7 @@ class _Writer:
         """Make a task that upstream would still have an object of though it is forgotten."""
         ts = self.forgotten.get((text, serial))
         if ts is None:
-            key = self.payloads.key(text)
-            prefix = TaskPrefix(key_split(key))
-            group = TaskGroup(key_split_group(key), prefix)
-            ts = TaskState(key, None, "forgotten", group, self.scheduler.validate)
+            ts = forgotten_task(self.payloads.key(text), self.scheduler)
             self.forgotten[text, serial] = ts
         return ts
 
@@ -414,6 +412,12 @@ class _Writer:
 
     def _worker(self, address: str) -> Any:
         return self.known.get(address) or self.left[address]
+
+
+def forgotten_task(key: Any, scheduler: Any) -> Any:
+    """Make a task of which upstream would still have an object though it is forgotten."""
+    group = TaskGroup(key_split_group(key), TaskPrefix(key_split(key)))
+    return TaskState(key, None, "forgotten", group, scheduler.validate)
 
 
 def status_name(status: Status) -> str:

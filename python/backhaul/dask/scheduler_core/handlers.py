@@ -273,6 +273,7 @@ class Handlers:
                 (*task[:3], spec_payload(node, span_of[task[1]]), *task[4:])
                 for node, task in zip(dsk.values(), parts["tasks"], strict=True)
             ]
+        live.learn_links()
         submitting = more["submitting_task"]
         outcome = live.call(
             live.core.handle_graph,
@@ -321,6 +322,7 @@ class Handlers:
             live.wishes.know_client(update["client"])
             if live.streams is not None:
                 live.streams.note_spans(span_of)
+            live.learn_links()
             submitting = update["submitting_task"]
             new_tasks, collisions = live.call(
                 take,

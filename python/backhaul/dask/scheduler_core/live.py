@@ -40,6 +40,7 @@ from backhaul.dask.scheduler_core.home import Home
 from backhaul.dask.scheduler_core.keys import KeyTexts
 from backhaul.dask.scheduler_core.membership import Membership
 from backhaul.dask.scheduler_core.payloads import LivePayloads, past_transitions
+from backhaul.dask.scheduler_core.placing import place_by_links, placement_of, write_placing
 from backhaul.dask.scheduler_core.programs import watch
 from backhaul.dask.scheduler_core.refusals import refusal, settings_of
 from backhaul.dask.scheduler_core.replicas import snapshots
@@ -178,6 +179,7 @@ class LiveCore:
         )
         self.room = Room(self)
         begin_stealing(self.core, scheduler)
+        place_by_links(self.core, scheduler)
         self.core.log_transitions(False)
         self.core.note_forgotten(True)
         self.specs = {}
@@ -260,6 +262,7 @@ class LiveCore:
         else:
             departed = self.membership.departed
             write_stealing(self.core, scheduler, self.texts.key, departed)
+        write_placing(self.core, scheduler, self.texts.key)
         self.room.release()
         if scheduler.validate:
             scheduler.validate_state()
@@ -267,6 +270,12 @@ class LiveCore:
         ended_s = monotonic()
         self._change_s += ended_s - began_s
         self._pause_until_s = ended_s + PAUSE_PER_CHANGE * self._change_s
+
+    def learn_links(self) -> None:
+        """See what is known of links by now, before a graph is placed by that."""
+        placement = placement_of(self.scheduler)
+        if placement is not None:
+            placement.learn()
 
     def look(self) -> None:
         """Keep the state as it is until who looks at it returns to the event loop, as Dask does."""

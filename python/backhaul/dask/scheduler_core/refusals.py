@@ -10,7 +10,7 @@ from distributed.diagnostics.progress import MultiProgress, Progress
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 
 import dask
-from backhaul.dask.config import switched_on
+from backhaul.dask.placement import LinkPlacement
 from backhaul.dask.private import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
 from backhaul.dask.scheduler_core.adopt import are_amounts, holds_no_tasks
 from backhaul.dask.scheduler_core.programs import program_handler
@@ -19,7 +19,7 @@ from backhaul.dask.scheduler_slots import slots_of
 __all__ = ["WATCHERS", "WATCHERS_OF_ENDS", "may_stay", "refusal", "settings_of"]
 
 #: Plugins that hear of transitions, or graphs, and whose part the core or its caller takes
-_UNDERSTOOD = (WorkStealing, ShuffleSchedulerPlugin)
+_UNDERSTOOD = (LinkPlacement, WorkStealing, ShuffleSchedulerPlugin)
 
 #: Those that only want to hear which tasks fail or are forgotten besides, likewise
 WATCHERS_OF_ENDS = (Progress, MultiProgress)
@@ -41,8 +41,6 @@ def refusal(scheduler: Any) -> str | None:
         return "distributed.scheduler.no-workers-timeout is set"
     if not all(are_amounts(ws.resources) for ws in scheduler.workers.values()):
         return "resources are no numbers"
-    if switched_on("placement.enabled"):
-        return "placement is on"
     stealing = scheduler.extensions.get("stealing")
     if stealing is not None and stealing.in_flight:
         return "tasks are being stolen"

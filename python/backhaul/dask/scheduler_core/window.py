@@ -92,7 +92,7 @@ class CoreWindow:
             return
         ws = self._live.scheduler.workers[worker]
         floor = floor_tasks(ws.nthreads, self._live.scheduler.WORKER_SATURATION)
-        while (front := core.front()) is not None:
+        while (front := core.front(worker)) is not None:
             room = self._room(ws, front, floor)
             if not room:
                 break

@@ -255,6 +255,9 @@ impl SchedulerCore {
         if self.queue.is_empty() {
             return Ok(());
         }
+        if self.has_planned() {
+            return self.fill_slots_by_plan();
+        }
         let available: i64 = self
             .slots
             .iter()

@@ -44,6 +44,7 @@ impl SchedulerCore {
             self.refresh_no_workers_since(self.now_s);
         }
         self.hosts.entry(host).or_default().insert(worker);
+        self.meet_worker(worker);
         self.total_nthreads += joins.nthreads;
         self.mix_bandwidth(joins.bandwidth_bytes_per_s);
         if !joins.resources.is_empty() {
@@ -231,6 +232,7 @@ impl SchedulerCore {
         self.follow(recs)?;
         self.refresh_no_workers_since(now_s);
         self.forget_victim(worker);
+        self.part_from_worker(worker);
         self.forget_worker(worker);
         Ok(())
     }

@@ -17,7 +17,7 @@ impl SchedulerCore {
         task: TaskId,
         recs: &mut Recommendations,
     ) -> Result<(), EventError> {
-        if let Some(worker) = self.decide_for_queued() {
+        if let Some(worker) = self.decide_for_queued(None) {
             self.queue.remove(&mut self.tasks, task);
             self.add_to_processing(task, worker, recs)?;
         }

@@ -15,7 +15,7 @@ impl SchedulerCore {
         let worker = if self.is_rootish(task) {
             let queues = !self.config.worker_saturation.is_infinite();
             if queues && self.tasks[task].queueable {
-                let Some(worker) = self.decide_for_queued() else {
+                let Some(worker) = self.decide_for_queued(Some(task)) else {
                     recs.set(task, TaskState::Queued);
                     return Ok(());
                 };

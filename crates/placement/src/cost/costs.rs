@@ -1,0 +1,283 @@
+//! What a place costs, for all who decide for one scheduler: links, what is under way, islands.
+//!
+//! Workers have the numbers in whose order they came, and are found by address, so that those who
+//! decide may each have a name of their own for them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use super::candidates::Islands;
+use super::links::{HostLinks, LinkCosts, LinkError, Route, RouteTable};
+use super::meetings::Meetings;
+use super::mirror::{Beta, Input, Mirror};
+
+/// One for a scheduler and for the core that has its state at times
+pub type SharedCosts = Arc<Mutex<Costs>>;
+
+/// A flow between two hosts or within one: sender, receiver, bytes a second, latency in seconds
+pub type Flow = (u32, u32, f64, f64);
+
+/// What is known of the workers of one scheduler
+pub struct Costs {
+    /// What is under way
+    pub mirror: Mirror,
+    hosts: HostLinks,
+    /// Whether routes were given, which hosts say nothing about then
+    described: bool,
+    islands: Islands,
+    /// By number; None for one that is gone
+    addresses: Vec<Option<Arc<str>>>,
+    numbers: HashMap<Arc<str>, u32>,
+}
+
+/// What a decision is about
+pub struct Wish<'a> {
+    /// The inputs of the task
+    pub inputs: &'a Inputs,
+    /// Where its result will be needed
+    pub meetings: &'a Meetings,
+    /// How large that is expected to be, in bytes; 0 if nothing is known
+    pub result_bytes: f64,
+}
+
+/// Inputs of a task, as they are read
+#[derive(Clone, Debug, Default)]
+pub struct Inputs {
+    /// Identity, bytes, and where its holders are in `holders`
+    results: Vec<(u64, f64, usize, usize)>,
+    holders: Vec<u32>,
+}
+
+impl Costs {
+    /// Makes one without workers
+    #[must_use]
+    pub fn new(beta: Beta) -> Self {
+        Self {
+            mirror: Mirror::new(Box::new(HostLinks::default()), beta),
+            hosts: HostLinks::default(),
+            described: false,
+            islands: Islands::default(),
+            addresses: Vec::new(),
+            numbers: HashMap::new(),
+        }
+    }
+
+    /// Adds a worker on a host, by numbers that leave out none, and tells its own number
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`] for a host that cannot be.
+    pub fn add_worker(&mut self, address: &str, host: u32, island: u32) -> Result<u32, LinkError> {
+        let number = self.hosts.add_worker(host)?;
+        self.islands.add(number, island);
+        let address: Arc<str> = Arc::from(address);
+        self.addresses.push(Some(Arc::clone(&address)));
+        self.numbers.insert(address, number);
+        self.use_hosts();
+        Ok(number)
+    }
+
+    /// Forgets a worker, and what it was promised
+    pub fn remove_worker(&mut self, number: u32) {
+        self.mirror.forget(number);
+        self.islands.remove(number);
+        let place = self.addresses.get_mut(number as usize);
+        // Another may have come to its address.
+        if let Some(address) = place.and_then(Option::take)
+            && self.numbers.get(&address) == Some(&number)
+        {
+            self.numbers.remove(&address);
+        }
+    }
+
+    /// The number of the worker at an address
+    #[must_use]
+    pub fn number(&self, address: &str) -> Option<u32> {
+        self.numbers.get(address).copied()
+    }
+
+    /// Whether a worker of this number is there
+    #[must_use]
+    pub fn has_worker(&self, number: u32) -> bool {
+        let address = self.addresses.get(number as usize);
+        address.is_some_and(Option::is_some)
+    }
+
+    /// Takes all routes of the workers that there are: sender, receiver, edges, latency in seconds
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`] for a pair without one, or a figure that cannot be.
+    pub fn set_routes(
+        &mut self,
+        capacities_bytes_per_s: Vec<f64>,
+        routes: Vec<(u32, u32, Vec<u32>, f64)>,
+    ) -> Result<(), LinkError> {
+        let routes = routes
+            .into_iter()
+            .map(|(sender, receiver, edges, latency_s)| {
+                Ok((sender, receiver, Route::new(&edges, latency_s)?))
+            })
+            .collect::<Result<Vec<_>, LinkError>>()?;
+        let table = RouteTable::new(self.addresses.len(), capacities_bytes_per_s, routes)?;
+        self.described = true;
+        self.mirror.set_links(Box::new(table));
+        Ok(())
+    }
+
+    /// Takes what is known of NICs of hosts, in bytes a second, and of flows
+    ///
+    /// # Errors
+    ///
+    /// [`LinkError`] for a host that is not there or a figure that cannot be; nothing is taken then.
+    pub fn set_hosts(&mut self, nics: Vec<(u32, f64)>, flows: Vec<Flow>) -> Result<(), LinkError> {
+        let mut hosts = self.hosts.clone();
+        for (host, bytes_per_s) in nics {
+            hosts.set_nic(host, bytes_per_s)?;
+        }
+        for (sender, receiver, bytes_per_s, latency_s) in flows {
+            hosts.set_pair(sender, receiver, bytes_per_s, latency_s)?;
+        }
+        self.hosts = hosts;
+        self.use_hosts();
+        Ok(())
+    }
+
+    fn use_hosts(&mut self) {
+        if !self.described {
+            self.mirror.set_links(Box::new(self.hosts.clone()));
+        }
+    }
+
+    /// What it knows of links
+    #[must_use]
+    pub fn links(&self) -> &dyn LinkCosts {
+        self.mirror.links()
+    }
+
+    /// The worker where a task is expected to begin soonest, if one may run it
+    ///
+    /// `stack_s` tells for how many seconds a worker is busy with what it has, or None for one that
+    /// may not be chosen; `held_bytes` how much it holds, of which the least is chosen of equals.
+    pub fn choose(
+        &mut self,
+        wish: &Wish<'_>,
+        mut stack_s: impl FnMut(u32) -> Option<f64>,
+        mut held_bytes: impl FnMut(u32) -> u64,
+    ) -> Option<u32> {
+        let candidates = self.islands.candidates(wish.inputs.held(), &mut stack_s);
+        let inputs = wish.inputs.listed();
+        let mut best: Option<(f64, u64, u32)> = None;
+        for worker in candidates {
+            let Some(stack_s) = stack_s(worker) else {
+                continue;
+            };
+            // Nothing that comes can make it cheaper than its queue.
+            if best.is_some_and(|(least, _, _)| stack_s > least) {
+                continue;
+            }
+            let links = self.mirror.links();
+            let meetings_s = wish.meetings.seconds(worker, wish.result_bytes, links);
+            let seconds = stack_s + self.mirror.transfer(&inputs, worker).cost_s() + meetings_s;
+            let bytes = held_bytes(worker);
+            if best.is_none_or(|(least, fewest, _)| {
+                seconds < least || (seconds == least && bytes < fewest)
+            }) {
+                best = Some((seconds, bytes, worker));
+            }
+        }
+        best.map(|(_, _, worker)| worker)
+    }
+}
+
+impl fmt::Debug for Costs {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Costs")
+            .field("addresses", &self.addresses)
+            .field("promises", &self.mirror.promises())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inputs {
+    /// Adds a result: a number that no other has at the time, its size, and who holds it
+    ///
+    /// A size that is not known counts as [`DEFAULT_BYTES`].
+    pub fn add(&mut self, task: u64, bytes: Option<f64>, holders: impl IntoIterator<Item = u32>) {
+        let first = self.holders.len();
+        self.holders.extend(holders);
+        let bytes = bytes.unwrap_or(DEFAULT_BYTES);
+        self.results.push((task, bytes, first, self.holders.len()));
+    }
+
+    /// The inputs, one by one
+    #[must_use]
+    pub fn listed(&self) -> Vec<Input<'_>> {
+        let results = self.results.iter();
+        results
+            .map(|&(task, bytes, first, last)| Input {
+                task,
+                bytes,
+                holders: &self.holders[first..last],
+            })
+            .collect()
+    }
+
+    fn held(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
+        self.results.iter().flat_map(|&(_, bytes, first, last)| {
+            let holders = self.holders[first..last].iter();
+            holders.map(move |&holder| (holder, bytes))
+        })
+    }
+}
+
+/// What a result counts whose size is not known, as in Dask's ``DEFAULT_DATA_SIZE``
+const DEFAULT_BYTES: f64 = 1024.0;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+    use super::*;
+
+    const BETA: Beta = Beta {
+        shared: 3.0,
+        private: 1.5,
+    };
+
+    #[test]
+    fn a_worker_is_found_by_its_address_as_long_as_it_is_there() {
+        let mut costs = Costs::new(BETA);
+        let first = costs.add_worker("tcp://a", 0, 0).unwrap();
+        let again = costs.add_worker("tcp://a", 0, 0).unwrap();
+        assert_eq!(costs.number("tcp://a"), Some(again));
+        costs.remove_worker(first);
+        assert_eq!(costs.number("tcp://a"), Some(again), "the one that came");
+        assert!(!costs.has_worker(first));
+        costs.remove_worker(again);
+        assert_eq!(costs.number("tcp://a"), None);
+        assert!(!costs.has_worker(7));
+    }
+
+    #[test]
+    fn who_may_not_be_chosen_is_not_though_it_is_the_idlest() {
+        let mut costs = Costs::new(BETA);
+        for address in ["tcp://a", "tcp://b", "tcp://c"] {
+            costs.add_worker(address, 0, 0).unwrap();
+        }
+        let mut inputs = Inputs::default();
+        inputs.add(1, Some(8.0), [0]);
+        let wish = Wish {
+            inputs: &inputs,
+            meetings: &Meetings::default(),
+            result_bytes: 0.0,
+        };
+        let busy_s = |worker| [9.0, 0.0, 1.0][worker as usize];
+        assert_eq!(costs.choose(&wish, |one| Some(busy_s(one)), |_| 0), Some(1));
+        let but = |one| (one != 1).then(|| busy_s(one));
+        assert_eq!(costs.choose(&wish, but, |_| 0), Some(2));
+        assert_eq!(costs.choose(&wish, |_| None, |_| 0), None);
+    }
+}

@@ -1,0 +1,180 @@
+"""A running scheduler whose state is in the core, and that places tasks by what links cost."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, Worker
+from distributed.utils_test import gen_test, inc
+
+import dask
+from backhaul.dask.placement import LinkPlacement
+from backhaul.dask.scheduler_core.live import LiveCore
+from backhaul.dask.scheduler_core.placing import placement_of
+from tests.dask.conftest import Eventually
+
+from .test_live import KEY, cluster
+
+pytestmark = pytest.mark.usefixtures("plain_dask", "by_engine")
+
+PLACES = {"distributed.comm.backhaul.placement.enabled": True}
+
+#: Functions of tasks wait for it, in this process
+go_on = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    go_on.clear()
+
+
+def waits_for(value: Any) -> Any:
+    assert go_on.wait(60)
+    return value
+
+
+def block(number: int) -> bytes:
+    """Make a result of a size that decides where it is combined."""
+    return bytes(100_000 + number)
+
+
+def joined(*blocks: bytes) -> int:
+    return sum(map(len, blocks))
+
+
+def placement_on(scheduler: Scheduler) -> LinkPlacement:
+    found = placement_of(scheduler)
+    assert found is not None
+    return found
+
+
+def pairs(client: Client, count: int, tag: str) -> Any:
+    """Submit what combines two results that are made first, as one graph."""
+    graph: dict[str, Any] = {}
+    for number in range(count):
+        for side in "ab":
+            graph[f"block-{tag}{side}{number}"] = (block, number)
+        graph[f"joined-{tag}{number}"] = (joined, *(f"block-{tag}{side}{number}" for side in "ab"))
+    keys = [f"joined-{tag}{number}" for number in range(count)]
+    return client.get(graph, keys, sync=False)
+
+
+async def computed(client: Client, core: LiveCore, tag: str) -> None:
+    futures = pairs(client, 20, tag)
+    assert await client.gather(futures) == [2 * (100_000 + number) for number in range(20)]
+    assert core.is_active, core.escapes
+
+
+@gen_test()
+async def test_tasks_are_placed_without_leaving_the_core(eventually: Eventually) -> None:
+    async with cluster(workers=2, settings=PLACES) as (c, s, core, _):
+        placement = placement_on(s)
+        for tag in ("x", "y", "z"):
+            await computed(c, core, tag)
+        said = core.core.placing()
+        assert said is not None
+        # The last of a size counts for an eighth.
+        assert 100_000 < said["result_bytes"]["block"] < 100_100
+        assert said["hints"] == {}
+        assert await c.submit(inc, c.submit(inc, 1)) == 3
+        failing = c.submit(divmod, 1, 0)
+        with pytest.raises(ZeroDivisionError):
+            await failing
+        failing.release()
+        await eventually(lambda: not len(s.tasks))
+        assert placement.mirror.promises() == 0
+        assert core.is_active
+        assert not core.escapes
+        core.escape("a look")
+        assert placement.roots.nbytes == said["result_bytes"] | {
+            "inc": placement.roots.nbytes["inc"]
+        }
+
+
+@gen_test()
+async def test_what_is_planned_goes_with_the_state(eventually: Eventually) -> None:
+    async with cluster(workers=0, settings=PLACES) as (c, s, core, _):
+        placement = placement_on(s)
+        # Two hosts, as far as anybody can tell
+        async with (
+            Worker(s.address, nthreads=1, host="127.0.0.1", validate=True),
+            Worker(s.address, nthreads=1, host="127.0.0.2", validate=True),
+        ):
+            assert len(placement.hosts) == 2
+            await computed(c, core, "x")
+            # Both are busy when the next graph comes, so that its roots wait.
+            busy = c.map(waits_for, range(4), pure=False)
+            await eventually(lambda: sum(len(ws.processing) for ws in s.workers.values()) == 4)
+            futures = pairs(c, 20, "y")
+            await eventually(lambda: "joined-y0" in s.tasks)
+            assert core.is_active, core.escapes
+            said = core.core.placing()
+            assert said is not None
+            hints = said["hints"]
+            assert len(hints) > 20
+            assert set(hints.values()) == set(s.workers)
+            # What is combined is planned for one worker.
+            apart = sum(
+                hints.get(f"block-ya{number}") != hints.get(f"block-yb{number}")
+                for number in range(20)
+            )
+            assert apart <= 4
+            core.escape("a look")
+            planned = {key: ws.address for key, ws in placement.roots.hints.items()}
+            assert planned == hints
+            own = {
+                ws.address: [ts.key for ts in tasks] for ws, tasks in placement.roots.own.items()
+            }
+            assert own == {
+                address: [key for key, _ in keys] for address, keys in said["own"].items()
+            }
+            go_on.set()
+            assert await c.gather(futures) == [2 * (100_000 + number) for number in range(20)]
+            assert placement.roots.hints == {}
+            del futures, busy
+            await eventually(lambda: not s.tasks)
+            assert placement.mirror.promises() == 0
+            # The next graph is the core's again, and what was learned with it.
+            await computed(c, core, "z")
+            assert core.adoptions == 2
+
+
+@pytest.mark.parametrize("by_core", [False, True])
+@gen_test()
+async def test_a_worker_that_leaves_is_given_nothing(by_core: bool, eventually: Eventually) -> None:
+    # It has the shortest queue of its host as soon as its tasks are taken from it.
+    settings = {**PLACES, KEY: by_core}
+    async with cluster(workers=2, settings=settings) as (c, s, core, workers):
+        placement_on(s)
+        data = await c.scatter(b"x" * 1000, workers=[workers[0].address], hash=False)
+        # Each a group of its own: those of a large one are roots.
+        futures = [c.submit(waits_for, data, key=f"waits{n}for") for n in range(12)]
+
+        def begun() -> bool:
+            return all(len(ws.processing) > 1 for ws in s.workers.values())
+
+        await eventually(begun)
+        leaving = workers[1].address
+        await s.remove_worker(leaving, stimulus_id="leaves", expected=True)
+        assert leaving not in s.workers
+        left = {ts.processing_on.address for ts in s.tasks.values() if ts.processing_on}
+        assert left == {workers[0].address}
+        assert core.is_active == by_core, core.escapes
+        go_on.set()
+        assert await c.gather(futures) == [b"x" * 1000] * 12
+
+
+@gen_test()
+async def test_a_graph_on_data_that_was_put_there_is_planned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Such data has no priority.
+    with dask.config.set({KEY: False}):
+        async with cluster(workers=2, settings={**PLACES, KEY: False}) as (c, s, _, _):
+            placement_on(s)
+            data = await c.scatter([1, 2])
+            assert await c.gather(c.map(inc, data)) == [2, 3]
+            assert await c.submit(sum, data) == 3
+    assert "TypeError" not in caplog.text

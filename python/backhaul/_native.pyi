@@ -2056,8 +2056,16 @@ class SchedulerCore:
     def room(self) -> dict[str, Any] | None:
         """Say which tasks hold what they ask for, and which wait; None if nobody ever asked."""
 
-    def handle_no_workers_check(self, stimulus: str, now_s: float) -> None:
-        """Fail what no worker could run for too long."""
+    def handle_no_workers_check(self, stimulus: str, now_s: float) -> tuple[list[str], list[str]]:
+        """Fail what no worker could run for too long.
+
+        Returns
+        -------
+        list of str
+            Tasks whose restrictions no worker met.
+        list of str
+            Those that failed as no worker ran.
+        """
 
     def handle_client_added(self, client: str) -> None:
         """Take a client that connects."""

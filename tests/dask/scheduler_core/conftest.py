@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
+from distributed import utils_test
 
 import dask
 from backhaul.dask.scheduler_core import live
@@ -21,5 +24,12 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=[False, True], ids=["python", "engine"])
 def by_engine(request: pytest.FixtureRequest) -> Iterator[bool]:
     """Handle hot messages in Python, then on the engine's thread."""
-    with dask.config.set({ENGINE: request.param}):
+    with configured({ENGINE: request.param}):
         yield request.param
+
+
+@contextlib.contextmanager
+def configured(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Set what tests of `gen_test` are to find, too: they go back to what Dask's module keeps."""
+    with dask.config.set(settings), dask.config.set(settings, config=utils_test.original_config):
+        yield

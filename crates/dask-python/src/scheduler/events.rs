@@ -316,11 +316,20 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_no_workers_check")]
-    fn handle_no_workers_check(&self, stimulus: &str, now_s: f64) -> PyResult<()> {
+    fn handle_no_workers_check(
+        &self,
+        stimulus: &str,
+        now_s: f64,
+    ) -> PyResult<(Vec<String>, Vec<String>)> {
         let stimulus = Arc::from(stimulus);
-        self.core()
+        let failed = self
+            .core()
             .handle_no_workers_check(&stimulus, now_s)
-            .map_err(refusal)
+            .map_err(refusal)?;
+        Ok((
+            texts_of(&failed.unsatisfied),
+            texts_of(&failed.without_workers),
+        ))
     }
 
     #[doc = stub_doc!("SchedulerCore.handle_client_added")]

@@ -15,6 +15,8 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from distributed import Scheduler
+
 from backhaul.dask.private import (
     ClientState,
     SchedulerState,
@@ -129,6 +131,12 @@ class Guards:
             lambda _: live.core.transition_count(),
             lambda _, value: live.written(SchedulerState, "transition_counter", value),
         )
+        guarded._no_workers_since = self._touch(self._scheduler_class, "_no_workers_since")
+        # The core has it, too.
+        guarded.no_workers_timeout = property(
+            lambda one: vars(one)["no_workers_timeout"],
+            lambda _, value: live.written(Scheduler, "no_workers_timeout", value),
+        )
         guarded.is_idle = self._property("is_idle", lambda _: live.core.is_idle())
         upstream_who_has = self._scheduler_class.get_who_has
 
@@ -149,7 +157,7 @@ class Guards:
         for name in ("get_task_stream", "get_task_stream_index"):
             setattr(guarded, name, self._after_what_happened(name))
         guarded.transitions = self._transitions()
-        for part in (live.membership, live.wishes):
+        for part in (live.membership, live.wishes, live.timeouts):
             for name, make in part.methods().items():
                 upstream = getattr(self._scheduler_class, name)
                 setattr(guarded, name, functools.wraps(upstream)(make(upstream)))

@@ -49,6 +49,7 @@ from backhaul.dask.scheduler_core.spans import Spans
 from backhaul.dask.scheduler_core.stealing import Stealing, begin_stealing, write_stealing
 from backhaul.dask.scheduler_core.streams import EngineStreams, submitted_task
 from backhaul.dask.scheduler_core.task_views import TaskViews, tasks_of
+from backhaul.dask.scheduler_core.timeouts import Timeouts
 from backhaul.dask.scheduler_core.watchers import Watchers
 from backhaul.dask.scheduler_core.window import CoreWindow
 from backhaul.dask.scheduler_core.wishes import Wishes
@@ -128,9 +129,10 @@ class LiveCore:
         While it is active: the thread that works on it; the core; the texts of keys; what to run
         and the id of the span, by text; what tasks raised; the tasks that somebody looks at; the
         spans; plugins that watch; the in-flight window and the small results, or None.
-    membership, wishes, stealing, room, annotations : object
-        Likewise: which workers there are; what clients want; how workers take tasks from each
-        other; tasks that ask for resources; annotations of tasks, by what the core has of them.
+    membership, wishes, timeouts, stealing, room, annotations : object
+        Likewise: which workers there are; what clients want; tasks that no worker can run; how
+        workers take tasks from each other; tasks that ask for resources; annotations of tasks, by
+        what the core has of them.
     """
 
     home: Home
@@ -144,6 +146,7 @@ class LiveCore:
     watchers: Watchers
     membership: Membership
     wishes: Wishes
+    timeouts: Timeouts
     room: Room
     stealing: Stealing
     window: CoreWindow | None
@@ -171,11 +174,13 @@ class LiveCore:
             return False
         self.home = Home()
         self.texts = KeyTexts()
+        # All times that the core is given are of `time`, upstream has some of `monotonic`.
+        self._monotonic_offset_s = monotonic() - time()
         self.core = adopt(
             scheduler,
             settings_of(scheduler),
             key_text=self.texts.text,
-            monotonic_offset_s=monotonic() - time(),
+            monotonic_offset_s=self._monotonic_offset_s,
         )
         self.room = Room(self)
         begin_stealing(self.core, scheduler)
@@ -188,6 +193,7 @@ class LiveCore:
         self._guards = Guards(self)
         self.membership = Membership(self, self._guards)
         self.wishes = Wishes(self, self._guards)
+        self.timeouts = Timeouts(self, self._monotonic_offset_s)
         self.tasks = self._guards.task_views
         self.spans = Spans(self, self._guards)
         self.watchers = Watchers(self)
@@ -239,8 +245,6 @@ class LiveCore:
         self._guards.release()
         self._handlers.uninstall()
         scheduler = self.scheduler
-        # All times that the core was given are of `time`, upstream has some of `monotonic`.
-        offset_s = monotonic() - time()
         views = self._guards.views
         write_into(
             self.core,
@@ -250,7 +254,7 @@ class LiveCore:
             prefixes=views.prefixes,
             tasks=self.tasks.known,
             departed=self.membership.departed,
-            monotonic_offset_s=offset_s,
+            monotonic_offset_s=self._monotonic_offset_s,
         )
         # Dask has asked for them when the core had the others.
         for ws in self.membership.strangers():

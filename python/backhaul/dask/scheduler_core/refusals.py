@@ -37,8 +37,9 @@ def refusal(scheduler: Any) -> str | None:
         return "there are tasks"
     if scheduler.transition_counter_max:
         return "transitions are counted"
-    if scheduler.no_workers_timeout is not None:
-        return "distributed.scheduler.no-workers-timeout is set"
+    if scheduler.no_workers_timeout == 0:
+        # Dask's timer raises then, each time.
+        return "distributed.scheduler.no-workers-timeout is zero"
     if not all(are_amounts(ws.resources) for ws in scheduler.workers.values()):
         return "resources are no numbers"
     stealing = scheduler.extensions.get("stealing")
@@ -81,6 +82,7 @@ def settings_of(scheduler: Any) -> dict[str, Any]:
         "unknown_duration_s": scheduler.UNKNOWN_TASK_DURATION,
         "known_durations_s": [(name, parse_timedelta(s)) for name, s in durations.items()],
         "allowed_failures": scheduler.allowed_failures,
+        "no_workers_timeout_s": scheduler.no_workers_timeout,
         "bandwidth_bytes_per_s": float(scheduler.bandwidth),
         "default_data_bytes": DEFAULT_DATA_SIZE,
         "refuse_over_memory": bool(dask.config.get("distributed.worker.memory.terminate")),

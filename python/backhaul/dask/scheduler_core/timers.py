@@ -30,7 +30,11 @@ class Timers:
         """Find what makes the callback of a timer of Dask's; None if it stays as it is."""
         if name.startswith("amm-"):
             return self.manage_memory
-        return {"idle-timeout": self.check_idle, "stealing": self.balance}.get(name)
+        return {
+            "idle-timeout": self.check_idle,
+            "no-workers-timeout": self._live.timeouts.timer,
+            "stealing": self.balance,
+        }.get(name)
 
     def balance(self, upstream: Callable[[], None]) -> Callable[[], None]:
         """Make what looks for tasks to steal."""

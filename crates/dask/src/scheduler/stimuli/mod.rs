@@ -10,3 +10,4 @@ mod workers;
 pub use self::clients::Cancelled;
 pub use self::replicas::PlacedResult;
 pub use self::runs::{EndedRun, TaskErred, TaskFinished};
+pub use self::timeouts::TimedOut;

@@ -7,11 +7,22 @@ use super::super::error::EventError;
 use super::super::ids::TaskId;
 use super::super::messages::TaskError;
 use super::super::recommendations::Recommendations;
-use super::super::task::TaskState;
+use super::super::task::{Key, TaskState};
 use super::super::transitions::{Cause, ErredBy};
+
+/// Tasks that failed as no worker could run them for too long, in that order
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TimedOut {
+    /// Workers ran, but none that meets their restrictions
+    pub unsatisfied: Vec<Key>,
+    /// No worker ran
+    pub without_workers: Vec<Key>,
+}
 
 impl SchedulerCore {
     /// Handles that time has passed: tasks fail that no worker could run for too long
+    ///
+    /// Returns which.
     ///
     /// # Errors
     ///
@@ -20,10 +31,11 @@ impl SchedulerCore {
         &mut self,
         stimulus: &Arc<str>,
         now_s: f64,
-    ) -> Result<(), EventError> {
+    ) -> Result<TimedOut, EventError> {
         self.begin(stimulus, now_s);
+        let mut failed = TimedOut::default();
         let Some(timeout_s) = self.config.no_workers_timeout_s else {
-            return Ok(());
+            return Ok(failed);
         };
         self.refresh_no_workers_since(now_s);
         let since_s = self.no_workers_since_s;
@@ -49,21 +61,31 @@ impl SchedulerCore {
                 workers: asks.workers.unwrap_or_default(),
                 resources: asks.resources.unwrap_or_default(),
             };
+            failed.unsatisfied.push(Arc::clone(&one.key));
             self.fail_unrun(task, error, &mut recs)?;
         }
-        for task in without {
-            let key = Arc::clone(&self.tasks[task].key);
-            self.fail_unrun(task, TaskError::NoWorker { key }, &mut recs)?;
-        }
+        self.fail_without_workers(&without, &mut failed, &mut recs)?;
         if since_s.is_some_and(|since_s| now_s > since_s + timeout_s) {
             let queued: Vec<TaskId> = self.queue.iter().collect();
-            for task in queued {
-                let key = Arc::clone(&self.tasks[task].key);
-                self.fail_unrun(task, TaskError::NoWorker { key }, &mut recs)?;
-            }
+            self.fail_without_workers(&queued, &mut failed, &mut recs)?;
         }
         self.follow(recs)?;
-        self.drain()
+        self.drain()?;
+        Ok(failed)
+    }
+
+    fn fail_without_workers(
+        &mut self,
+        tasks: &[TaskId],
+        failed: &mut TimedOut,
+        recs: &mut Recommendations,
+    ) -> Result<(), EventError> {
+        for &task in tasks {
+            let key = Arc::clone(&self.tasks[task].key);
+            failed.without_workers.push(Arc::clone(&key));
+            self.fail_unrun(task, TaskError::NoWorker { key }, recs)?;
+        }
+        Ok(())
     }
 
     fn fail_unrun(

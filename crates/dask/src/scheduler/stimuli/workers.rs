@@ -230,7 +230,8 @@ impl SchedulerCore {
             }
         }
         self.follow(recs)?;
-        self.refresh_no_workers_since(now_s);
+        // It had gone before its tasks became unrunnable, which decides what they fail of.
+        self.refresh_no_workers_since(now_s.next_down());
         self.forget_victim(worker);
         self.part_from_worker(worker);
         self.forget_worker(worker);

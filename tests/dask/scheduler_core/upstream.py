@@ -210,6 +210,10 @@ class Upstream:
 
     def close(self) -> None:
         self.state.status = Status.closed
+        placement = placement_of(self.state)
+        if placement is not None:
+            # It would hear of others' tasks, and stay.
+            placement.detach()
         for coroutine in self.waiting:
             coroutine.close()
 

@@ -220,28 +220,65 @@ impl SchedulerCore {
                 stack.extend_from_slice(&one.dependencies);
             }
         }
+        self.join(graph, bound, &collided);
+        Touched {
+            all,
+            new,
+            collisions,
+        }
+    }
+
+    /// Depends the tasks of a graph on each other, but those that are known with other dependencies
+    fn join(&mut self, graph: &Graph, bound: &Bound, collided: &[bool]) {
         let mut last_edge: Option<(GroupId, GroupId)> = None;
+        let mut needed = vec![0_usize; graph.keys.len()];
+        for &number in graph.tasks.iter().flat_map(|task| &task.dependencies) {
+            needed[number as usize] += 1;
+        }
+        // Tasks of one layer often need the same: a list for all of them.
+        let mut last: Option<(&GraphTask, TaskId)> = None;
         for (one, collided) in graph.tasks.iter().zip(collided) {
             let Some(task) = bound.known[one.key as usize].filter(|_| !collided) else {
                 continue;
             };
+            let is_new = self.tasks[task].dependencies.is_empty();
+            let alike = last.filter(|(before, _)| before.dependencies == one.dependencies);
+            if let Some((_, other)) = alike.filter(|_| is_new) {
+                self.tasks[task].dependencies = self.tasks[other].dependencies.clone();
+            }
+            // An input that nothing more of the graph needs
+            let mut whole: Option<TaskId> = None;
             for &number in &one.dependencies {
                 let Some(dependency) = bound.known[number as usize] else {
                     continue;
                 };
-                self.tasks[task].dependencies.insert(dependency);
-                self.tasks[dependency].dependents.insert(task);
+                if !is_new || alike.is_none() {
+                    let inputs = &mut self.tasks[task].dependencies;
+                    inputs.insert(dependency);
+                    inputs.expect(one.dependencies.len());
+                }
+                let dependents = &mut self.tasks[dependency].dependents;
+                if !is_new {
+                    dependents.insert(task);
+                } else if dependents.last() != Some(task) {
+                    dependents.add(task);
+                }
+                dependents.expect(needed[number as usize]);
+                if dependents.len() == needed[number as usize] {
+                    if let Some(whole) = whole {
+                        let others = self.tasks[whole].dependents.clone();
+                        self.tasks[dependency].dependents.share(&others);
+                    }
+                    whole = Some(dependency);
+                }
                 let edge = (self.tasks[task].group, self.tasks[dependency].group);
                 if last_edge != Some(edge) {
                     self.groups.add_dependency(edge.0, edge.1);
                     last_edge = Some(edge);
                 }
             }
-        }
-        Touched {
-            all,
-            new,
-            collisions,
+            // What was known may have needed others before.
+            last = is_new.then_some((one, task));
         }
     }
 

@@ -4,7 +4,7 @@
 //! Dask keeps most of these in Python sets, whose order hangs on hashes. Here the order is this one,
 //! always, so that the same events give the same decisions.
 
-use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -16,13 +16,15 @@ use super::ids::Id;
 /// Three members need no memory of their own, as most tasks have no more of anything. Up to
 /// [`UNINDEXED_MAX`] are searched; above that an index finds them, and removing leaves a hole until
 /// half of the places are holes.
+///
+/// A clone shares the memory of more than three until either changes.
 #[derive(Clone, Debug)]
 pub(super) struct OrderedSet<T>(Members<T>);
 
 #[derive(Clone, Debug)]
 enum Members<T> {
     Few { count: u8, members: [T; FEW] },
-    Many(Box<Many<T>>),
+    Many(Arc<Many<T>>),
 }
 
 #[derive(Clone, Debug)]
@@ -44,29 +46,34 @@ impl<T: Id> OrderedSet<T> {
 
     /// Adds a member at the end, returning whether it was missing
     pub(super) fn insert(&mut self, member: T) -> bool {
+        let missing = !self.contains(member);
+        if missing {
+            self.add(member);
+        }
+        missing
+    }
+
+    /// Adds a member that is known to be missing
+    pub(super) fn add(&mut self, member: T) {
         match &mut self.0 {
             Members::Few { count, members } => {
                 let listed = usize::from(*count);
-                if members[..listed].contains(&member) {
-                    return false;
-                }
                 if let Some(place) = members.get_mut(listed) {
                     *place = member;
                     *count += 1;
-                    return true;
+                    return;
                 }
                 let mut places = Vec::with_capacity(2 * FEW);
                 places.extend_from_slice(members);
                 places.push(member);
-                self.0 = Members::Many(Box::new(Many {
+                self.0 = Members::Many(Arc::new(Many {
                     places,
                     holes: 0,
                     index: None,
                 }));
             }
-            Members::Many(many) => return many.insert(member),
+            Members::Many(many) => Arc::make_mut(many).add(member),
         }
-        true
     }
 
     /// Removes a member, returning whether it was there
@@ -82,11 +89,15 @@ impl<T: Id> OrderedSet<T> {
                 true
             }
             Members::Many(many) => {
-                let removed = many.remove(member);
+                let Some(place) = many.place(member) else {
+                    return false;
+                };
+                let many = Arc::make_mut(many);
+                many.remove(member, place);
                 if many.holes == many.places.len() {
                     *self = Self::new();
                 }
-                removed
+                true
             }
         }
     }
@@ -95,10 +106,7 @@ impl<T: Id> OrderedSet<T> {
     pub(super) fn contains(&self, member: T) -> bool {
         match &self.0 {
             Members::Few { count, members } => members[..usize::from(*count)].contains(&member),
-            Members::Many(many) => match &many.index {
-                None => many.places.contains(&member),
-                Some(index) => index.contains_key(&member.number()),
-            },
+            Members::Many(many) => many.contains(member),
         }
     }
 
@@ -107,6 +115,20 @@ impl<T: Id> OrderedSet<T> {
         match &self.0 {
             Members::Few { count, .. } => usize::from(*count),
             Members::Many(many) => many.places.len() - many.holes,
+        }
+    }
+
+    /// The member that was added last
+    pub(super) fn last(&self) -> Option<T> {
+        match &self.0 {
+            Members::Few { count, members } => {
+                let place = usize::from(*count).checked_sub(1)?;
+                members.get(place).copied()
+            }
+            Members::Many(many) => {
+                let places = many.places.iter().rev();
+                places.copied().find(|&member| member != T::HOLE)
+            }
         }
     }
 
@@ -124,6 +146,31 @@ impl<T: Id> OrderedSet<T> {
         places.iter().copied().filter(|&member| member != T::HOLE)
     }
 
+    /// Makes room for so many members in all, as far as it has begun to take memory for them
+    pub(super) fn expect(&mut self, members: usize) {
+        if let Members::Many(many) = &mut self.0
+            && many.places.capacity() < members
+            && members <= UNINDEXED_MAX
+        {
+            let many = Arc::make_mut(many);
+            many.places.reserve_exact(members - many.places.len());
+        }
+    }
+
+    /// Shares the memory of another set with the same members in the same order, until either
+    /// changes
+    pub(super) fn share(&mut self, other: &Self) {
+        if let (Members::Many(ours), Members::Many(theirs)) = (&mut self.0, &other.0)
+            // Whoever changes one copies it: what that takes is to be little.
+            && ours.index.is_none()
+            && theirs.index.is_none()
+            && !Arc::ptr_eq(ours, theirs)
+            && ours.places == theirs.places
+        {
+            *ours = Arc::clone(theirs);
+        }
+    }
+
     /// The members as they are now, to change the set while they are looked at
     pub(super) fn listed(&self) -> SmallVec<[T; 4]> {
         let mut listed = SmallVec::with_capacity(self.len());
@@ -133,39 +180,38 @@ impl<T: Id> OrderedSet<T> {
 }
 
 impl<T: Id> Many<T> {
-    fn insert(&mut self, member: T) -> bool {
-        let place = self.places.len();
-        match &mut self.index {
-            Some(index) => match index.entry(member.number()) {
-                Entry::Occupied(_) => return false,
-                Entry::Vacant(entry) => {
-                    entry.insert(place as u32);
-                    self.places.push(member);
-                }
-            },
-            None if self.places.contains(&member) => return false,
-            None => {
-                self.places.push(member);
-                if self.places.len() > UNINDEXED_MAX {
-                    self.pack();
-                }
-            }
-        }
-        true
+    fn contains(&self, member: T) -> bool {
+        self.place(member).is_some()
     }
 
-    fn remove(&mut self, member: T) -> bool {
+    /// Adds one that is missing
+    fn add(&mut self, member: T) {
+        let place = self.places.len();
+        self.places.push(member);
+        match &mut self.index {
+            Some(index) => {
+                index.insert(member.number(), place as u32);
+            }
+            None if self.places.len() > UNINDEXED_MAX => self.pack(),
+            None => {}
+        }
+    }
+
+    /// Where a member is, if it is one
+    fn place(&self, member: T) -> Option<usize> {
+        match &self.index {
+            None => self.places.iter().position(|&one| one == member),
+            Some(index) => index.get(&member.number()).map(|&place| place as usize),
+        }
+    }
+
+    /// Removes the member at a place
+    fn remove(&mut self, member: T, place: usize) {
         let Some(index) = &mut self.index else {
-            let Some(place) = self.places.iter().position(|&one| one == member) else {
-                return false;
-            };
             self.places.remove(place);
-            return true;
+            return;
         };
-        let Some(place) = index.remove(&member.number()) else {
-            return false;
-        };
-        let place = place as usize;
+        index.remove(&member.number());
         if place + 1 == self.places.len() {
             self.places.pop();
         } else {
@@ -175,7 +221,6 @@ impl<T: Id> Many<T> {
                 self.pack();
             }
         }
-        true
     }
 
     /// Closes the holes, and indexes what is left if it is much
@@ -248,9 +293,42 @@ mod tests {
                     naive.retain(|&one| one != member);
                 }
                 prop_assert_eq!(set.len(), naive.len());
+                prop_assert_eq!(set.last(), naive.last().copied());
                 prop_assert_eq!(set.contains(member), adds);
             }
             prop_assert_eq!(set.iter().collect::<Vec<_>>(), naive);
+        }
+
+        #[test]
+        fn sets_that_share_do_not_change_with_each_other(
+            members in prop::collection::vec(0_u32..200, 0..150),
+            steps in prop::collection::vec((0_u32..200, any::<bool>(), any::<bool>()), 0..40)
+        ) {
+            let of = |numbers: &[u32]| -> OrderedSet<TaskId> {
+                numbers.iter().map(|&number| TaskId::at(number as usize)).collect()
+            };
+            let mut sets = [of(&members), of(&members)];
+            let [one, other] = &mut sets;
+            one.expect(150);
+            one.share(other);
+            let mut alone = [of(&members), of(&members)];
+            for (number, adds, first) in steps {
+                let member = TaskId::at(number as usize);
+                for sets in [&mut sets, &mut alone] {
+                    let set = &mut sets[usize::from(!first)];
+                    if adds {
+                        set.insert(member);
+                    } else {
+                        set.remove(member);
+                    }
+                }
+            }
+            for (shared, alone) in sets.iter().zip(&alone) {
+                prop_assert_eq!(
+                    shared.iter().collect::<Vec<_>>(),
+                    alone.iter().collect::<Vec<_>>()
+                );
+            }
         }
     }
 }

@@ -1,8 +1,11 @@
 //! From `Released`: to wait for dependencies, or to share the failure of one.
 
+use smallvec::SmallVec;
+
 use super::super::core::SchedulerCore;
 use super::super::error::EventError;
 use super::super::ids::TaskId;
+use super::super::ordered_set::OrderedSet;
 use super::super::recommendations::Recommendations;
 use super::super::task::TaskState;
 use super::erred::NO_BLAME;
@@ -14,26 +17,49 @@ impl SchedulerCore {
             return;
         }
         self.set_state(task, TaskState::Waiting);
+        self.wait_for_inputs(task);
         for dependency in self.tasks[task].dependencies.listed() {
-            if self.tasks[dependency].who_has.is_empty() {
-                let waiting_on = self.tasks[task].waiting_on.get_or_insert_default();
-                waiting_on.insert(dependency);
-            }
             if self.tasks[dependency].state == TaskState::Released {
                 recs.set(dependency, TaskState::Waiting);
             } else {
-                let waiters = self.tasks[dependency].waiters.get_or_insert_default();
+                let one = &mut self.tasks[dependency];
+                let waiters = one.waiters.get_or_insert_default();
                 waiters.insert(task);
+                waiters.expect(one.dependents.len());
+                if waiters.len() == one.dependents.len() {
+                    waiters.share(&one.dependents);
+                }
             }
         }
-        let dependents = self.tasks[task].dependents.iter();
+        let dependents = &self.tasks[task].dependents;
         let waiters = dependents
-            .filter(|&dependent| self.tasks[dependent].state == TaskState::Waiting)
-            .collect();
+            .iter()
+            .filter(|&dependent| self.tasks[dependent].state == TaskState::Waiting);
+        let mut waiters: OrderedSet<TaskId> = waiters.collect();
+        waiters.share(dependents);
         let one = &mut self.tasks[task];
         one.waiters = Some(waiters);
         if one.waiting_on.as_ref().is_none_or(|set| set.is_empty()) {
             recs.set(task, TaskState::Processing);
+        }
+    }
+
+    /// Notes which inputs of a task nobody has
+    fn wait_for_inputs(&mut self, task: TaskId) {
+        let one = &self.tasks[task];
+        let is_missing = |&input: &TaskId| self.tasks[input].who_has.is_empty();
+        let waits = one.waiting_on.as_ref().is_some_and(|set| !set.is_empty());
+        if !waits && one.dependencies.iter().all(|input| is_missing(&input)) {
+            // Nearly always; of many inputs it is one list.
+            if !one.dependencies.is_empty() {
+                self.tasks[task].waiting_on = Some(one.dependencies.clone());
+            }
+            return;
+        }
+        let missing: SmallVec<[TaskId; 4]> = one.dependencies.iter().filter(is_missing).collect();
+        for input in missing {
+            let waiting_on = self.tasks[task].waiting_on.get_or_insert_default();
+            waiting_on.insert(input);
         }
     }
 

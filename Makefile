@@ -164,7 +164,7 @@ sanitize: ## The unsafe rooms and the connections under AddressSanitizer and Thr
 simulate: ## 100,000 runs of two simulated peers, with faults at every step (SEEDS=1000); half a minute
 	BACKHAUL_SIM_SEEDS=$(or $(SEEDS),100000) cargo test -p backhaul-testkit --test simulation
 
-# A third of a second of processor time for each seed, all eight together; FIRST is the first
+# Three quarters of a second of processor time for each seed, all eight together; FIRST is the first
 DIFFERENTIAL = --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
 .PHONY: differential
 differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through upstream's scheduler and ours, as many with conversions, as many with tasks that ask for resources, as many with tasks that are placed by links, and as many through a worker's state machine, on both releases (SEEDS=100000)

@@ -10,7 +10,7 @@ waits for a worker that is busy while another one is idle.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -52,7 +52,7 @@ class RootPlan:
         self.numbers: dict[WorkerState, int] = {}
         self.states: dict[int, WorkerState] = {}
         #: Who is to run what has not been given out, by key
-        self.hints: dict[Any, WorkerState] = {}
+        self.hints: OrderedDict[Any, WorkerState] = OrderedDict()
         #: The same by worker, in order; some of it may have been given out meanwhile
         self.own: dict[WorkerState, deque[TaskState]] = {}
         #: Expected size of a result, in bytes, by name of the prefix
@@ -228,7 +228,7 @@ class RootPlan:
     def slots_maybe_opened(self, *, stimulus_id: str) -> None:
         """Fill free threads; for `Scheduler.stimulus_queue_slots_maybe_opened`."""
         scheduler = self.scheduler
-        if not self.hints:
+        if not self._has_hints():
             self._upstream_slots(stimulus_id=stimulus_id)
             return
         for ws in list(scheduler.idle_task_count):
@@ -296,11 +296,24 @@ class RootPlan:
         """
         if self.hints:
             tasks = self.scheduler.tasks
-            begin = {key for key in touched if tasks[key].state == "released"}
-            for key in [key for key in self.hints if key in begin or key not in tasks]:
-                del self.hints[key]
-        if not self.hints:
+            for key in touched:
+                if tasks[key].state == "released":
+                    self.hints.pop(key, None)
+        if not self._has_hints():
             self.own.clear()
+
+    def _has_hints(self) -> bool:
+        """Tell whether anything is planned that was not given out, and drop what has gone before.
+
+        Each that has gone is looked at once.
+        """
+        tasks = self.scheduler.tasks
+        while self.hints:
+            key = next(iter(self.hints))
+            if key in tasks:
+                return True
+            del self.hints[key]
+        return False
 
     def _has_own(self, ws: WorkerState) -> bool:
         """Tell whether roots were planned for a worker that may still come into the queue."""

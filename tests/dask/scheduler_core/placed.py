@@ -135,9 +135,10 @@ def placing_of(scheduler: Any) -> dict[str, Any] | None:
             {ws.address: [str(ts.key) for ts in own] for ws, own in roots.own.items()}, hints
         ),
         "promised": sorted(
+            # What was promised to who has left half done, nobody needs.
             (needed[task], roots.states[number].address)
             for task, number in placement.mirror.promised()
-            if number in roots.states
+            if task in needed and number in roots.states
         ),
     }
 

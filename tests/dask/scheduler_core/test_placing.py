@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from distributed import Client, Scheduler, Worker
 from distributed.utils_test import gen_test, inc
 
 import dask
-from backhaul.dask.placement import LinkPlacement
+from backhaul import _native
+from backhaul.dask.placement import LinkPlacement, install
 from backhaul.dask.scheduler_core.live import LiveCore
 from backhaul.dask.scheduler_core.placing import placement_of
 from tests.dask.conftest import Eventually
@@ -178,3 +182,84 @@ async def test_a_graph_on_data_that_was_put_there_is_planned(
             assert await c.gather(c.map(inc, data)) == [2, 3]
             assert await c.submit(sum, data) == 3
     assert "TypeError" not in caplog.text
+
+
+def _detach(scheduler: Scheduler) -> None:
+    placement_on(scheduler).detach()
+
+
+def _remove(scheduler: Scheduler) -> None:
+    scheduler.remove_plugin(name=LinkPlacement.name)
+
+
+@pytest.mark.parametrize("switch_off", [_detach, _remove])
+@gen_test()
+async def test_placement_that_is_switched_off_is_heard_of(
+    switch_off: Callable[[Scheduler], None], eventually: Eventually
+) -> None:
+    async with cluster(workers=2, settings=PLACES) as (c, s, core, _):
+        await computed(c, core, "x")
+        switch_off(s)
+        assert core.escapes == {"placement is switched": 1}
+        await eventually(lambda: not s.tasks)
+        # A worker that the costs have not been told of gets tasks all the same.
+        async with Worker(s.address, nthreads=1, validate=True):
+            futures = pairs(c, 20, "y")
+            assert await c.gather(futures) == [2 * (100_000 + number) for number in range(20)]
+            assert core.is_active
+            assert core.core.placing() is None
+
+
+@gen_test()
+async def test_placement_that_is_switched_on_is_heard_of(eventually: Eventually) -> None:
+    async with cluster(workers=2) as (c, s, core, _):
+        await computed(c, core, "x")
+        assert core.core.placing() is None
+        with dask.config.set(PLACES):
+            assert install(s) is placement_on(s)
+        assert core.escapes == {"placement is switched": 1}
+        await eventually(lambda: not s.tasks)
+        await computed(c, core, "y")
+        assert core.core.placing() is not None
+
+
+class _Slow:
+    """A worker whose attributes are read by Python code, as Dask's hash is."""
+
+    address = "tcp://slow"
+    nthreads = 1
+    nbytes = 0
+    task_prefix_count: ClassVar[dict[str, int]] = {}
+
+    def __hash__(self) -> int:
+        return sum(range(100))
+
+
+def test_another_thread_may_ask_while_a_worker_is_chosen() -> None:
+    worker = _Slow()
+    mirror = _native.Placement(beta=1.0, beta_private=1.0)
+    mirror.add_worker(worker, 0, 0)
+    result = SimpleNamespace(nbytes=8, who_has={worker}, dependencies=())
+    task = SimpleNamespace(dependencies=[result], dependents=())
+    scheduler = SimpleNamespace(task_prefixes={})
+    chosen = []
+
+    def choose() -> None:
+        for _ in range(3000):
+            chosen.append(mirror.choose(task, scheduler, 0.5, {worker}, 0.0))
+
+    def ask() -> None:
+        while len(chosen) < 3000:
+            mirror.promises()
+
+    threads = [threading.Thread(target=act, daemon=True) for act in (choose, ask)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert chosen == [worker] * 3000

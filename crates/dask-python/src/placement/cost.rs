@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backhaul_placement::cost::{
-    Beta, Costs, Inputs, LinkError, MEETINGS_MAX, MEMBERS_MAX, Meetings, SharedCosts, Wish,
+    Beta, Candidate, Costs, Inputs, LinkError, MEETINGS_MAX, MEMBERS_MAX, Meetings, SharedCosts,
+    Wish,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -161,21 +162,29 @@ impl Placement {
             Meetings::default()
         };
         let prefixes = scheduler.getattr(intern!(py, "task_prefixes"))?;
-        let stack = Stack::new(&self.workers, prefixes.cast_into()?, unknown_s, running);
-        let stack = std::cell::RefCell::new(stack);
+        let mut stack = Stack::new(&self.workers, prefixes.cast_into()?, unknown_s, running);
+        // While Python runs nobody is to wait for the costs: that may be who has the interpreter.
+        let near = self.costs().near(&inputs);
+        let near = near.candidates(|worker| stack.seconds(py, worker));
+        let candidates: Vec<Candidate> = near
+            .into_iter()
+            .filter_map(|worker| {
+                Some(Candidate {
+                    worker,
+                    stack_s: stack.seconds(py, worker)?,
+                    held_bytes: stack.nbytes(py, worker),
+                })
+            })
+            .collect();
+        if let Some(error) = stack.failed.take() {
+            return Err(error);
+        }
         let wish = Wish {
             inputs: &inputs,
             meetings: &meetings,
             result_bytes,
         };
-        let best = self.costs().choose(
-            &wish,
-            |worker| stack.borrow_mut().seconds(py, worker),
-            |worker| stack.borrow().nbytes(py, worker),
-        );
-        if let Some(error) = stack.into_inner().failed.take() {
-            return Err(error);
-        }
+        let best = self.costs().soonest(&wish, &candidates);
         let chosen = best.and_then(|worker| self.workers[worker as usize].as_ref());
         Ok(chosen.map(|state| state.clone_ref(py)))
     }

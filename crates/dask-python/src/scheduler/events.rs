@@ -96,17 +96,21 @@ impl Core {
     #[pyo3(signature = (stimulus, now_s, /, **parts))]
     fn handle_graph(
         &self,
+        py: Python<'_>,
         stimulus: &str,
         now_s: f64,
         parts: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Option<(usize, usize)>> {
         let parts = parts.map(graph).transpose()?.unwrap_or_default();
         let stimulus = Arc::from(stimulus);
-        let outcome = self
-            .core()
-            .handle_graph(&parts, &stimulus, now_s)
-            .map_err(refusal)?;
-        Ok(match outcome {
+        let take = || self.core().handle_graph(&parts, &stimulus, now_s);
+        let outcome = if parts.tasks.len() < LONG_GRAPH {
+            take()
+        } else {
+            // As with calls: other threads have work, too, and nobody else changes the state.
+            py.detach(take)
+        };
+        Ok(match outcome.map_err(refusal)? {
             GraphOutcome::Accepted {
                 new_tasks,
                 collisions,
@@ -524,3 +528,6 @@ pub(super) fn worker_status(name: &str) -> PyResult<WorkerStatus> {
         ))),
     }
 }
+
+/// From so many tasks on the interpreter is left to others while a graph is taken
+const LONG_GRAPH: usize = 1_000;

@@ -6,9 +6,11 @@
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use backhaul_placement::cost::candidates::CANDIDATES_MAX;
 use backhaul_placement::cost::{
-    Costs, Inputs, MEETINGS_MAX, MEMBERS_MAX, Meetings, SharedCosts, Wish,
+    Candidate, Costs, Inputs, MEETINGS_MAX, MEMBERS_MAX, Meetings, SharedCosts, Wish,
 };
+use smallvec::SmallVec;
 
 use super::core::SchedulerCore;
 use super::hashing::Map;
@@ -288,7 +290,17 @@ impl SchedulerCore {
                 u64::try_from(self.workers[worker].nbytes).unwrap_or(0)
             })
         };
-        let chosen = placing.costs().choose(&wish, stack_s, held_bytes)?;
+        let mut costs = placing.costs();
+        let near = costs.near(&inputs).candidates(stack_s).into_iter();
+        let near = near.filter_map(|worker| {
+            Some(Candidate {
+                worker,
+                stack_s: stack_s(worker)?,
+                held_bytes: held_bytes(worker),
+            })
+        });
+        let candidates: SmallVec<[Candidate; CANDIDATES_MAX]> = near.collect();
+        let chosen = costs.soonest(&wish, &candidates)?;
         placing.worker(chosen)
     }
 }

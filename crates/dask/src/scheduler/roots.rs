@@ -5,6 +5,7 @@
 //! when there are none left, those of the worker that has most. No root waits for a worker that is
 //! busy while another one is idle.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use backhaul_placement::roots::{self, Graph, Kinds, Target};
@@ -22,7 +23,17 @@ pub(super) struct Roots {
     /// Who is to run what has not been given out
     hints: Map<Key, WorkerId>,
     /// The same by worker, in order; some of it may have been given out meanwhile
-    own: Vec<(WorkerId, VecDeque<Planned>)>,
+    own: Map<WorkerId, Own>,
+    /// How many workers had any so far
+    owners: u64,
+}
+
+/// Roots of one worker
+#[derive(Debug)]
+struct Own {
+    /// Place in the order in which workers came to have some
+    order: u64,
+    planned: VecDeque<Planned>,
 }
 
 /// A root that was planned
@@ -58,13 +69,15 @@ impl Roots {
     pub(super) fn own(
         &self,
     ) -> impl Iterator<Item = (WorkerId, impl Iterator<Item = &Planned> + '_)> + '_ {
-        let own = self.own.iter();
-        own.map(|(worker, planned)| (*worker, planned.iter()))
+        let mut own: Vec<(&WorkerId, &Own)> = self.own.iter().collect();
+        own.sort_by_key(|(_, own)| own.order);
+        let own = own.into_iter();
+        own.map(|(worker, own)| (*worker, own.planned.iter()))
     }
 
     /// Forgets a worker: its roots go to whoever is free
     pub(super) fn remove_worker(&mut self, worker: WorkerId) {
-        self.own.retain(|(one, _)| *one != worker);
+        self.own.remove(&worker);
         self.hints.retain(|_, hint| *hint != worker);
     }
 
@@ -74,20 +87,13 @@ impl Roots {
         }
     }
 
-    fn place_of(&self, worker: WorkerId) -> Option<usize> {
-        self.own.iter().position(|(one, _)| *one == worker)
-    }
-
-    /// Drops hints of tasks that were cancelled before anybody asked for them
-    ///
-    /// What a graph touches that has not begun is planned anew, or has come since.
-    fn forget_lost(&mut self, touched: &[TaskId], tasks: &TaskTable) {
+    /// Drops hints of what a graph touches that has not begun: it is planned anew
+    fn plan_anew(&mut self, touched: &[TaskId], tasks: &TaskTable) {
         if !self.hints.is_empty() {
             let begin = touched.iter().map(|&task| &tasks[task]);
             for one in begin.filter(|one| one.state == TaskState::Released) {
                 self.hints.remove(&one.key);
             }
-            self.hints.retain(|key, _| tasks.by_key(key).is_some());
         }
         if self.hints.is_empty() {
             self.own.clear();
@@ -95,20 +101,24 @@ impl Roots {
     }
 
     fn add(&mut self, worker: WorkerId, planned: Planned) {
-        let place = self.place_of(worker).unwrap_or_else(|| {
-            self.own.push((worker, VecDeque::new()));
-            self.own.len() - 1
-        });
         self.hints.insert(Key::clone(&planned.key), worker);
-        self.own[place].1.push_back(planned);
+        let owners = &mut self.owners;
+        let own = self.own.entry(worker).or_insert_with(|| {
+            *owners += 1;
+            Own {
+                order: *owners,
+                planned: VecDeque::new(),
+            }
+        });
+        own.planned.push_back(planned);
     }
 
     /// Whether roots were planned for a worker that may still come into the queue
     fn has_own(&mut self, worker: WorkerId, tasks: &TaskTable) -> bool {
-        let Some(place) = self.place_of(worker) else {
+        let Some(own) = self.own.get_mut(&worker) else {
             return false;
         };
-        let own = &mut self.own[place].1;
+        let own = &mut own.planned;
         while let Some(first) = own.front() {
             let is_before = matches!(
                 first.state(tasks),
@@ -119,21 +129,20 @@ impl Roots {
             }
             own.pop_front();
         }
-        self.own.remove(place);
+        self.own.remove(&worker);
         false
     }
 
     /// A worker's first or last root in the queue; drops those that are not
     fn end(&mut self, worker: WorkerId, end: End, tasks: &TaskTable) -> Option<TaskId> {
-        let place = self.place_of(worker)?;
-        let own = &mut self.own[place].1;
+        let own = &mut self.own.get_mut(&worker)?.planned;
         loop {
             let root = match end {
                 End::First => own.front(),
                 End::Last => own.back(),
             };
             let Some(root) = root else {
-                self.own.remove(place);
+                self.own.remove(&worker);
                 return None;
             };
             let is_queued = root.state(tasks) == Some(TaskState::Queued);
@@ -155,13 +164,10 @@ impl Roots {
     /// comes last, too
     fn of_richest(&mut self, tasks: &TaskTable) -> Option<TaskId> {
         loop {
-            let mut richest: Option<(usize, WorkerId)> = None;
-            for (worker, own) in &self.own {
-                if richest.is_none_or(|(most, _)| own.len() > most) {
-                    richest = Some((own.len(), *worker));
-                }
-            }
-            let (_, worker) = richest?;
+            // Of equal ones the one that has had some longest
+            let own = self.own.iter();
+            let (&worker, _) =
+                own.max_by_key(|(_, own)| (own.planned.len(), Reverse(own.order)))?;
             if let Some(root) = self.end(worker, End::Last, tasks) {
                 return Some(root);
             }
@@ -176,7 +182,7 @@ impl SchedulerCore {
             return;
         };
         let mut tasks: Vec<TaskId> = touched.collect();
-        placing.roots.forget_lost(&tasks, &self.tasks);
+        placing.roots.plan_anew(&tasks, &self.tasks);
         tasks.sort_by(|&one, &other| self.by_priority(one, other));
         for (task, worker) in self.planned(&placing, &tasks).unwrap_or_default() {
             let one = &self.tasks[task];
@@ -189,8 +195,7 @@ impl SchedulerCore {
     /// Who is to run which of some tasks, in the order in which they are to run; None if nothing is
     /// gained by that
     fn planned(&self, placing: &Placing, tasks: &[TaskId]) -> Option<Vec<(TaskId, WorkerId)>> {
-        let targets = self.targets(placing);
-        if targets.len() < 2 || self.config.worker_saturation.is_infinite() {
+        if self.config.worker_saturation.is_infinite() {
             return None;
         }
         let mut rootish: Map<GroupId, bool> = Map::default();
@@ -224,6 +229,10 @@ impl SchedulerCore {
             }));
         }
         if !has_roots {
+            return None;
+        }
+        let targets = self.targets(placing);
+        if targets.len() < 2 {
             return None;
         }
         let graph = Graph::read(&places, &needs).ok()?;
@@ -326,14 +335,13 @@ impl SchedulerCore {
         if self.workers[hint].slot_order.is_some() {
             return Some(hint);
         }
-        let free = self.slots_in_order();
         let placing = self.placing.as_mut()?;
         // Nobody waits for a busy worker while one has nothing of its own to do.
-        let mut free = free.into_iter();
+        let mut free = self.slots.in_order();
         free.find(|&worker| !placing.roots.has_own(worker, &self.tasks))
     }
 
-    /// Notes that a task is sent to somebody
+    /// Notes that a task is sent to somebody, or is no more
     pub(super) fn give(&mut self, task: TaskId) {
         if let Some(placing) = &mut self.placing {
             placing.roots.give(&self.tasks[task].key);
@@ -364,7 +372,8 @@ impl SchedulerCore {
 
     /// Sends queued tasks to where slots are free, each worker its own first
     pub(super) fn fill_slots_by_plan(&mut self) -> Result<(), EventError> {
-        for worker in self.slots_in_order() {
+        let free: Vec<WorkerId> = self.slots.in_order().collect();
+        for worker in free {
             for _ in 0..self.slots_available(worker) {
                 let Some(task) = self.front_for(worker, true) else {
                     break;

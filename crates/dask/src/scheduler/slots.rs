@@ -2,7 +2,7 @@
 //!
 //! Upstream looks at all of them for each such task; an ordered tree gives the same one at once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::core::SchedulerCore;
 use super::ids::{TaskId, WorkerId};
@@ -13,6 +13,8 @@ use super::worker::WorkerStatus;
 pub(super) struct FreeSlots {
     /// The first number has the order of the load that it is made of
     workers: BTreeSet<(u64, u64, WorkerId)>,
+    /// By how long they have had some
+    by_order: BTreeMap<u64, WorkerId>,
     added: u64,
 }
 
@@ -20,6 +22,11 @@ impl FreeSlots {
     /// The least busy worker
     pub(super) fn first(&self) -> Option<WorkerId> {
         self.workers.first().map(|&(_, _, worker)| worker)
+    }
+
+    /// The workers, those first that have had slots longest
+    pub(super) fn in_order(&self) -> impl Iterator<Item = WorkerId> + '_ {
+        self.by_order.values().copied()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = WorkerId> + '_ {
@@ -54,6 +61,7 @@ impl SchedulerCore {
             one.slot_order = Some(order);
             let load = one.load().to_bits();
             self.slots.workers.insert((load, order, worker));
+            self.slots.by_order.insert(order, worker);
         }
     }
 
@@ -62,19 +70,8 @@ impl SchedulerCore {
         if let Some(order) = one.slot_order.take() {
             let load = one.load().to_bits();
             self.slots.workers.remove(&(load, order, worker));
+            self.slots.by_order.remove(&order);
         }
-    }
-
-    /// Workers with free slots, those first that have had some longest
-    pub(super) fn slots_in_order(&self) -> Vec<WorkerId> {
-        let mut slots: Vec<(u64, WorkerId)> = self
-            .slots
-            .workers
-            .iter()
-            .map(|&(_, order, worker)| (order, worker))
-            .collect();
-        slots.sort_unstable();
-        slots.into_iter().map(|(_, worker)| worker).collect()
     }
 
     /// How many more root-ish tasks a worker may be sent

@@ -46,17 +46,10 @@ impl Islands {
         self.of.get(worker as usize).copied().flatten()
     }
 
-    /// Chooses whom to ask, at most [`CANDIDATES_MAX`]
+    /// Finds whom one may ask: who holds inputs, and who is beside them
     ///
-    /// `held` names each holder of each input with the bytes of that input; `load` is the work that a
-    /// worker has before it, or None for one that may not be chosen. Holders come first, those of
-    /// the most bytes if there are too many, then up to [`IDLEST_MAX`] of their islands that have
-    /// the least before them.
-    pub fn candidates(
-        &mut self,
-        held: impl IntoIterator<Item = (u32, f64)>,
-        mut load: impl FnMut(u32) -> Option<f64>,
-    ) -> Vec<u32> {
+    /// `held` names each holder of each input with the bytes of that input.
+    pub fn near(&mut self, held: impl IntoIterator<Item = (u32, f64)>) -> Near {
         for (holder, bytes) in held {
             let Some(sum) = self.held.get_mut(holder as usize) else {
                 continue;
@@ -70,7 +63,7 @@ impl Islands {
             // A result without bytes is held, too.
             *sum += bytes.max(f64::MIN_POSITIVE);
         }
-        let mut holders: Vec<(f64, u32)> = self
+        let holders: Vec<(f64, u32)> = self
             .touched
             .drain(..)
             .map(|worker| (std::mem::take(&mut self.held[worker as usize]), worker))
@@ -81,11 +74,7 @@ impl Islands {
                 islands.push(island);
             }
         }
-        holders.retain(|&(_, worker)| load(worker).is_some());
-        if holders.len() > CANDIDATES_MAX - IDLEST_MAX {
-            holders.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        }
-        let mut beside: Vec<(f64, u32)> = Vec::new();
+        let mut beside: Vec<u32> = Vec::new();
         self.begin = self.begin.wrapping_add(1);
         for island in islands {
             let members = &self.members[island as usize];
@@ -95,15 +84,39 @@ impl Islands {
                 0
             };
             for at in 0..members.len().min(LOOKED_AT_MAX) {
-                let worker = members[(first + at) % members.len()];
-                if holders.iter().any(|&(_, holder)| holder == worker) {
-                    continue;
-                }
-                if let Some(load) = load(worker) {
-                    beside.push((load, worker));
-                }
+                beside.push(members[(first + at) % members.len()]);
             }
         }
+        Near { holders, beside }
+    }
+}
+
+/// Who holds inputs of a task, and who is beside them
+#[derive(Clone, Debug)]
+pub struct Near {
+    /// Bytes, and who has them
+    holders: Vec<(f64, u32)>,
+    /// Workers of the same islands, some of them holders
+    beside: Vec<u32>,
+}
+
+impl Near {
+    /// Chooses whom to ask, at most [`CANDIDATES_MAX`]
+    ///
+    /// `load` is the work that a worker has before it, or None for one that may not be chosen.
+    /// Holders come first, those of the most bytes if there are too many, then up to [`IDLEST_MAX`]
+    /// of their islands that have the least before them.
+    pub fn candidates(self, mut load: impl FnMut(u32) -> Option<f64>) -> Vec<u32> {
+        let mut holders = self.holders;
+        holders.retain(|&(_, worker)| load(worker).is_some());
+        if holders.len() > CANDIDATES_MAX - IDLEST_MAX {
+            holders.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        }
+        let is_holder = |worker| holders.iter().any(|&(_, holder)| holder == worker);
+        let beside = self.beside.into_iter().filter(|&worker| !is_holder(worker));
+        let mut beside: Vec<(f64, u32)> = beside
+            .filter_map(|worker| Some((load(worker)?, worker)))
+            .collect();
         beside.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         beside.truncate(IDLEST_MAX.min(CANDIDATES_MAX));
         holders.truncate(CANDIDATES_MAX - beside.len());
@@ -138,7 +151,9 @@ mod tests {
     #[test]
     fn the_idlest_beside_a_holder_are_asked_and_nobody_elsewhere() {
         let mut islands = islands();
-        let found = islands.candidates([(3, 10.0)], |worker| Some(f64::from(20 - worker)));
+        let found = islands
+            .near([(3, 10.0)])
+            .candidates(|worker| Some(f64::from(20 - worker)));
         assert_eq!(found[0], 3);
         assert_eq!(found[1..], [19, 18, 17, 16, 15, 14, 13, 12]);
     }
@@ -147,7 +162,7 @@ mod tests {
     fn there_are_never_more_than_sixteen_and_those_that_hold_most_are_kept() {
         let mut islands = islands();
         let held = (0..20).map(|worker| (worker, f64::from(worker)));
-        let found = islands.candidates(held, |_| Some(1.0));
+        let found = islands.near(held).candidates(|_| Some(1.0));
         assert_eq!(found.len(), CANDIDATES_MAX);
         assert!(found.contains(&19));
         assert!(!found.contains(&0));
@@ -157,15 +172,16 @@ mod tests {
     fn who_may_not_be_chosen_or_is_gone_is_none() {
         let mut islands = islands();
         islands.remove(3);
-        let found = islands.candidates([(3, 1.0), (4, 1.0), (5, 1.0)], |worker| {
-            (worker != 4).then_some(0.0)
-        });
+        let found = islands
+            .near([(3, 1.0), (4, 1.0), (5, 1.0)])
+            .candidates(|worker| (worker != 4).then_some(0.0));
         assert!(!found.contains(&3));
         assert!(!found.contains(&4));
         assert_eq!(found[0], 5);
         assert!(
             islands
-                .candidates([(3, 1.0), (99, 1.0)], |_| Some(0.0))
+                .near([(3, 1.0), (99, 1.0)])
+                .candidates(|_| Some(0.0))
                 .is_empty()
         );
     }
@@ -173,10 +189,11 @@ mod tests {
     #[test]
     fn nothing_is_left_of_one_call_in_the_next() {
         let mut islands = islands();
-        islands.candidates([(30, 1.0)], |_| Some(0.0));
+        let _ = islands.near([(30, 1.0)]);
         assert!(
             islands
-                .candidates([(1, 1.0)], |_| Some(0.0))
+                .near([(1, 1.0)])
+                .candidates(|_| Some(0.0))
                 .iter()
                 .all(|&w| w < 20)
         );

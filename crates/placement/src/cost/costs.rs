@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use super::candidates::Islands;
+use super::candidates::{Islands, Near};
 use super::links::{HostLinks, LinkCosts, LinkError, Route, RouteTable};
 use super::meetings::Meetings;
 use super::mirror::{Beta, Input, Mirror};
@@ -39,6 +39,17 @@ pub struct Wish<'a> {
     pub meetings: &'a Meetings,
     /// How large that is expected to be, in bytes; 0 if nothing is known
     pub result_bytes: f64,
+}
+
+/// A worker that may run a task
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    /// Its number
+    pub worker: u32,
+    /// For how long it is busy with what it has, in seconds
+    pub stack_s: f64,
+    /// How much it holds, in bytes
+    pub held_bytes: u64,
 }
 
 /// Inputs of a task, as they are read
@@ -156,38 +167,32 @@ impl Costs {
         self.mirror.links()
     }
 
-    /// The worker where a task is expected to begin soonest, if one may run it
-    ///
-    /// `stack_s` tells for how many seconds a worker is busy with what it has, or None for one that
-    /// may not be chosen; `held_bytes` how much it holds, of which the least is chosen of equals.
-    pub fn choose(
-        &mut self,
-        wish: &Wish<'_>,
-        mut stack_s: impl FnMut(u32) -> Option<f64>,
-        mut held_bytes: impl FnMut(u32) -> u64,
-    ) -> Option<u32> {
-        let candidates = self.islands.candidates(wish.inputs.held(), &mut stack_s);
+    /// Finds whom one may ask for a task
+    pub fn near(&mut self, inputs: &Inputs) -> Near {
+        self.islands.near(inputs.held())
+    }
+
+    /// The one of some workers where a task is expected to begin soonest; of equal ones the one that
+    /// holds least, of these the first
+    pub fn soonest(&mut self, wish: &Wish<'_>, candidates: &[Candidate]) -> Option<u32> {
         let inputs = wish.inputs.listed();
-        let mut best: Option<(f64, u64, u32)> = None;
-        for worker in candidates {
-            let Some(stack_s) = stack_s(worker) else {
-                continue;
-            };
+        let mut best: Option<(f64, &Candidate)> = None;
+        for one in candidates {
             // Nothing that comes can make it cheaper than its queue.
-            if best.is_some_and(|(least, _, _)| stack_s > least) {
+            if best.is_some_and(|(least_s, _)| one.stack_s > least_s) {
                 continue;
             }
             let links = self.mirror.links();
-            let meetings_s = wish.meetings.seconds(worker, wish.result_bytes, links);
-            let seconds = stack_s + self.mirror.transfer(&inputs, worker).cost_s() + meetings_s;
-            let bytes = held_bytes(worker);
-            if best.is_none_or(|(least, fewest, _)| {
-                seconds < least || (seconds == least && bytes < fewest)
+            let meetings_s = wish.meetings.seconds(one.worker, wish.result_bytes, links);
+            let transfer_s = self.mirror.transfer(&inputs, one.worker).cost_s();
+            let seconds = one.stack_s + transfer_s + meetings_s;
+            if best.is_none_or(|(least_s, least)| {
+                seconds < least_s || (seconds == least_s && one.held_bytes < least.held_bytes)
             }) {
-                best = Some((seconds, bytes, worker));
+                best = Some((seconds, one));
             }
         }
-        best.map(|(_, _, worker)| worker)
+        best.map(|(_, one)| one.worker)
     }
 }
 
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_be_chosen_is_not_though_it_is_the_idlest() {
+    fn of_equal_workers_the_one_is_chosen_that_holds_least_then_the_first() {
         let mut costs = Costs::new(BETA);
         for address in ["tcp://a", "tcp://b", "tcp://c"] {
             costs.add_worker(address, 0, 0).unwrap();
@@ -274,10 +279,21 @@ mod tests {
             meetings: &Meetings::default(),
             result_bytes: 0.0,
         };
-        let busy_s = |worker| [9.0, 0.0, 1.0][worker as usize];
-        assert_eq!(costs.choose(&wish, |one| Some(busy_s(one)), |_| 0), Some(1));
-        let but = |one| (one != 1).then(|| busy_s(one));
-        assert_eq!(costs.choose(&wish, but, |_| 0), Some(2));
-        assert_eq!(costs.choose(&wish, |_| None, |_| 0), None);
+        assert_eq!(costs.near(&inputs).candidates(|_| Some(0.0)), [0, 1, 2]);
+        let of = |stacks_s: [f64; 3], held: [u64; 3]| {
+            (0..3).map(move |worker| Candidate {
+                worker,
+                stack_s: stacks_s[worker as usize],
+                held_bytes: held[worker as usize],
+            })
+        };
+        let mut chosen = |stacks_s, held| {
+            let candidates: Vec<Candidate> = of(stacks_s, held).collect();
+            costs.soonest(&wish, &candidates)
+        };
+        assert_eq!(chosen([9.0, 0.0, 1.0], [0, 0, 0]), Some(1));
+        assert_eq!(chosen([9.0, 1.0, 1.0], [0, 5, 4]), Some(2));
+        assert_eq!(chosen([9.0, 1.0, 1.0], [0, 4, 4]), Some(1));
+        assert_eq!(costs.soonest(&wish, &[]), None);
     }
 }

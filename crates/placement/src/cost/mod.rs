@@ -11,8 +11,8 @@ pub mod links;
 pub mod meetings;
 pub mod mirror;
 
-pub use candidates::Islands;
-pub use costs::{Costs, Flow, Inputs, SharedCosts, Wish};
+pub use candidates::{Islands, Near};
+pub use costs::{Candidate, Costs, Flow, Inputs, SharedCosts, Wish};
 pub use links::{HostLinks, LinkCosts, LinkError, Route, RouteTable};
 pub use meetings::{MEETINGS_MAX, MEMBERS_MAX, Meetings};
 pub use mirror::{Beta, Input, Mirror, Transfer};

@@ -29,6 +29,7 @@ from backhaul.dask.instance_patches import (
     PLACED_BY_REQUEST,
     PLACED_RESULTS,
 )
+from backhaul.dask.placement import LinkPlacement
 from backhaul.dask.private import ToPickle, monotonic, time
 from backhaul.dask.scheduler_core.adopt import adopt
 from backhaul.dask.scheduler_core.escape import offer_to_thieves, write_into
@@ -161,6 +162,7 @@ class LiveCore:
         self._pause_until_s = 0.0
         self.handled: dict[str, int] = {}
         self.streams: EngineStreams | None = None
+        self._placement: LinkPlacement | None = None
         #: What the memory manager looks at, while it does
         self.replicas: set[Any] | None = None
         self.upstream_create: Callable[..., Any] = scheduler._create_taskstate_from_graph
@@ -184,7 +186,7 @@ class LiveCore:
         )
         self.room = Room(self)
         begin_stealing(self.core, scheduler)
-        place_by_links(self.core, scheduler)
+        self._placement = place_by_links(self.core, scheduler)
         self.core.log_transitions(False)
         self.core.note_forgotten(True)
         self.specs = {}
@@ -277,9 +279,8 @@ class LiveCore:
 
     def learn_links(self) -> None:
         """See what is known of links by now, before a graph is placed by that."""
-        placement = placement_of(self.scheduler)
-        if placement is not None:
-            placement.learn()
+        if self._placement is not None:
+            self._placement.learn()
 
     def look(self) -> None:
         """Keep the state as it is until who looks at it returns to the event loop, as Dask does."""
@@ -287,7 +288,9 @@ class LiveCore:
             self.streams.look()
 
     def watch(self) -> None:
-        """See which plugins hear what happens."""
+        """See which plugins hear what happens, and whether tasks are placed as they were."""
+        if self.is_active and placement_of(self.scheduler) is not self._placement:
+            self.escape("placement is switched")
         if self.is_active:
             self.watchers.watch()
 

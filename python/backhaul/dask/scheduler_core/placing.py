@@ -8,7 +8,7 @@ state.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,21 @@ def placement_of(scheduler: Any) -> LinkPlacement | None:
     return found if isinstance(found, LinkPlacement) else None
 
 
-def place_by_links(core: SchedulerCore, scheduler: Any) -> None:
-    """Have a core that has just been made place tasks, if the scheduler does so by links."""
+def place_by_links(core: SchedulerCore, scheduler: Any) -> LinkPlacement | None:
+    """Have a core that has just been made place tasks as a scheduler does, if that is by links.
+
+    Parameters
+    ----------
+    core : SchedulerCore
+        The core.
+    scheduler : distributed.Scheduler
+        Has no tasks.
+
+    Returns
+    -------
+    LinkPlacement or None
+        What places the tasks of the scheduler.
+    """
     placement = placement_of(scheduler)
     if placement is not None:
         roots = placement.roots
@@ -37,6 +50,7 @@ def place_by_links(core: SchedulerCore, scheduler: Any) -> None:
         roots.hints.clear()
         roots.own.clear()
         core.place_by_links(placement.mirror, list(roots.nbytes.items()), memory_target())
+    return placement
 
 
 def write_placing(core: SchedulerCore, scheduler: Any, key_of: Callable[[str], Any]) -> None:
@@ -59,11 +73,11 @@ def write_placing(core: SchedulerCore, scheduler: Any, key_of: Callable[[str], A
     roots = placement.roots
     roots.nbytes = dict(said["result_bytes"])
     # One that left half done, as an event was refused, is not there.
-    roots.hints = {
-        key_of(text): workers[address]
+    roots.hints = OrderedDict(
+        (key_of(text), workers[address])
         for text, address in said["hints"].items()
         if address in workers
-    }
+    )
 
     def planned(text: str, is_there: bool) -> Any:
         key = key_of(text)
@@ -74,10 +88,9 @@ def write_placing(core: SchedulerCore, scheduler: Any, key_of: Callable[[str], A
         for address, own in said["own"].items()
         if address in workers
     }
+    promised = [one for one in said["promised"] if one[2] in workers]
     needed = {
-        address: {ts.key: ts for ts in workers[address].needs_what}
-        for _, _, address in said["promised"]
+        address: {ts.key: ts for ts in workers[address].needs_what} for _, _, address in promised
     }
-    placement.mirror.rename(
-        [(number, needed[address][key_of(text)]) for number, text, address in said["promised"]]
-    )
+    renamed = ((number, needed[address].get(key_of(text))) for number, text, address in promised)
+    placement.mirror.rename([(number, ts) for number, ts in renamed if ts is not None])

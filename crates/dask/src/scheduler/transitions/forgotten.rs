@@ -28,6 +28,7 @@ impl SchedulerCore {
 
     fn propagate_forgotten(&mut self, task: TaskId, recs: &mut Recommendations) {
         self.set_state(task, TaskState::Forgotten);
+        self.give(task);
         let dependents = std::mem::take(&mut self.tasks[task].dependents);
         for dependent in dependents.iter() {
             let one = &mut self.tasks[dependent];

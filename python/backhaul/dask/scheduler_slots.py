@@ -38,9 +38,11 @@ from backhaul.dask.resource_patches import (
     REMOVE_RESOURCES,
     SET_RESOURCES_HANDLER,
     STEAL_RATIO,
+    WORKER_STATUS,
+    WORKER_STATUS_HANDLER,
 )
 from backhaul.dask.turns import Turns
-from backhaul.dask.waiting_lines import WaitingLine
+from backhaul.dask.waiting_lines import WaitingLine, named_workers, place_of
 
 __all__ = ["SchedulerSlots", "install", "slots_of"]
 
@@ -238,6 +240,17 @@ class SchedulerSlots:
             self._drain_soon()
         self._upstream_remove(worker)
 
+    def change_status(self, status: Any, worker: Any, stimulus_id: str) -> None:
+        """Note that a worker pauses or goes on: what may run elsewhere while it cannot here goes.
+
+        Its class has what does so: another one while a core has the state.
+        """
+        scheduler = self.scheduler
+        running = len(scheduler.running)
+        type(scheduler).handle_worker_status_change(scheduler, status, worker, stimulus_id)
+        if self.waiting and len(scheduler.running) != running:
+            self._drain_soon()
+
     def acquire(self, ts: TaskState, ws: WorkerState) -> None:
         """Note that a task was sent to a worker."""
         self._upstream_acquire(ts, ws)
@@ -392,14 +405,7 @@ class SchedulerSlots:
 
     def _line(self, ts: TaskState, asked: Asked) -> WaitingLine:
         """Find the line of tasks that ask for the same and may run on the same workers."""
-        restrictions = (
-            frozenset(ts.worker_restrictions or ()),
-            frozenset(ts.host_restrictions or ()),
-        )
-        # Those that may run nowhere else are not to be in the way of those that may.
-        is_loose = any(restrictions) and bool(ts.loose_restrictions)
-        place = asked.signature, restrictions, is_loose
-        return self.waiting.setdefault(place, WaitingLine())
+        return self.waiting.setdefault(place_of(ts, asked.signature), WaitingLine())
 
     def warn_unmet(self, key: Any, asked: Asked, reason: str) -> None:
         """Say that no worker can meet what a task asks for; once for each request."""
@@ -465,16 +471,10 @@ class SchedulerSlots:
             return True
         if not ts.worker_restrictions and not ts.host_restrictions:
             return True
-        scheduler = self.scheduler
-        addresses = list(ts.worker_restrictions or ())
-        for host in ts.host_restrictions or ():
-            info = scheduler.host_info.get(scheduler.coerce_hostname(host), {})
-            addresses += info.get("addresses", ())
-        states = (scheduler.workers.get(address) for address in addresses)
+        running = self.scheduler.running
         return any(
-            ws in scheduler.running and self.places.has_room(signature, self._number(ws))
-            for ws in states
-            if ws is not None
+            ws in running and self.places.has_room(signature, self._number(ws))
+            for ws in named_workers(self.scheduler, ts)
         )
 
     def _has_room(self, signature: int) -> bool:
@@ -505,6 +505,8 @@ class SchedulerSlots:
         ACQUIRE_RESOURCES.install(scheduler, self.acquire)
         RELEASE_RESOURCES.install(scheduler, self.release)
         LONG_RUNNING.install(scheduler.stream_handlers, self.handle_long_running)
+        WORKER_STATUS.install(scheduler, self.change_status)
+        WORKER_STATUS_HANDLER.install(scheduler.stream_handlers, self.change_status)
         stealing = scheduler.extensions.get("stealing")
         if stealing is not None:
             ratio = stealing.steal_time_ratio

@@ -385,6 +385,13 @@ impl SchedulerCore {
         }
     }
 
+    /// Notes that tasks that wait may have room elsewhere than before, if there are any
+    pub(super) fn drain_what_waits(&mut self) {
+        if let Some(room) = &mut self.room {
+            room.drains |= !room.lines.is_empty();
+        }
+    }
+
     /// Forgets what a worker has that is leaving
     pub(super) fn displace_worker(&mut self, worker: WorkerId) {
         let Some(room) = self.room.as_deref_mut() else {

@@ -365,9 +365,10 @@ impl SchedulerCore {
         let mut declared = BTreeMap::from(threads.clone());
         match room.declared.get(&one.address) {
             Some(pools) => declared.extend(pools.clone()),
-            None => declared.extend(one.resources.iter().map(|&(name, units)| {
-                let name = self.names.text(name).to_string();
-                (name, Declaration::Sum(units))
+            None => declared.extend(one.resources.iter().filter_map(|&(name, units)| {
+                let name = self.names.text(name);
+                // A resource of that name is none of ours: a thread is.
+                (**name != *CPU).then(|| (name.to_string(), Declaration::Sum(units)))
             })),
         }
         if room.places.set_worker(worker.number(), &declared).is_err() {

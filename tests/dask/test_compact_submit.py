@@ -24,9 +24,10 @@ from distributed import (
     wait,
 )
 from distributed.client import FutureCancelledError
+from distributed.protocol import deserialize
 from distributed.spans import Span
 from distributed.utils import offload
-from distributed.utils_test import gen_cluster, inc
+from distributed.utils_test import gen_cluster, gen_test, inc
 
 import dask
 from backhaul.dask import activation, compact_submit, resources
@@ -461,3 +462,82 @@ async def test_what_a_function_asks_for_is_heard(
     # Nobody looked into it.
     assert type(scheduler.tasks["plain"].run_spec) is KeptSpec
     assert keys == ["plain"]
+
+
+class OwnGraphs(Scheduler):
+    """A scheduler that hears of graphs by a method of its own."""
+
+    heard: list[Any]
+
+    async def update_graph(self, client: str, expr_ser: Any, keys: Any, **graph: Any) -> None:  # type: ignore[override]
+        self.heard.extend(keys)
+        await super().update_graph(client, expr_ser, keys, **graph)
+
+
+def replaced(scheduler: Scheduler, heard: list[Any]) -> None:
+    """Put a program's own handler of graphs in the place of Dask's."""
+    handler: Any = scheduler.stream_handlers["update-graph"]
+
+    async def handle(*, client: str, expr_ser: Any, keys: Any, **graph: Any) -> None:
+        expr = deserialize(expr_ser.header, expr_ser.frames)
+        assert set(keys) <= set(expr.__dask_graph__())
+        assert type(graph["code"]) is tuple
+        assert type(graph["annotations"]) is dict
+        assert "collections" in graph["span_metadata"]
+        heard.extend(keys)
+        await handler(client=client, expr_ser=expr_ser, keys=keys, **graph)
+
+    scheduler.stream_handlers["update-graph"] = handle
+
+
+def work(client: Client) -> list[Any]:
+    """Submit tasks in each way that can be a compact message."""
+    one = client.submit(inc, 1, key="one", priority=3)
+    several = client.map(operator.neg, range(3), key=["a", "b", "c"])
+    graph = client.get({"d": (inc, 1), "e": (inc, "d")}, ["e"], sync=False)
+    return [one, client.submit(inc, one, key="two"), *several, *graph]
+
+
+HEARD = ["one", "a", "b", "c", "e", "two"]
+RESULTS = [2, 3, 0, -1, -2, 3]
+
+
+@pytest.mark.parametrize("when", ["subclass", "before", "meanwhile"])
+@gen_test()
+async def test_a_programs_own_handler_of_graphs_hears_of_all(when: str) -> None:
+    heard: list[Any] = []
+    kind: Any = OwnGraphs if when == "subclass" else Scheduler
+    async with (
+        kind(protocol="backhaul", host="127.0.0.1", port=0, dashboard_address=":0") as scheduler,
+        Worker(scheduler.address, nthreads=1),
+    ):
+        if when == "subclass":
+            scheduler.heard = heard
+        elif when == "before":
+            replaced(scheduler, heard)
+        async with Client(scheduler.address, asynchronous=True) as client:
+            if when == "meanwhile":
+                assert await client.submit(inc, 5) == 6
+                replaced(scheduler, heard)
+            futures = work(client)
+            assert await client.gather(futures) == RESULTS
+            assert sorted(heard) == sorted(HEARD)
+            assert scheduler.tasks["one"].annotations == {"priority": 3}
+            # Of a group that is known, too
+            assert await client.submit(inc, 7, key="one-more") == 8
+            assert await client.submit(inc, 8, key="one-more-8") == 9
+            assert heard[-2:] == ["one-more", "one-more-8"]
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
+async def test_what_a_programs_handler_cannot_be_told_ends_at_the_future(
+    client: Client, scheduler: Scheduler, worker: Worker
+) -> None:
+    heard: list[Any] = []
+    replaced(scheduler, heard)
+    future: Any = distributed_future(client, "odd")
+    client._send_to_scheduler({"op": SUBMIT, "key": "odd", "spec": 5})
+    with pytest.raises(TypeError, match="bytes"):
+        await future
+    assert await client.submit(inc, 1, key="one") == 2
+    assert heard == ["one"]

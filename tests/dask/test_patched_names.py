@@ -126,6 +126,8 @@ OURS = {
     "scheduler_core/escape.py": {"suppliers", "writer"},
     # What annotations ask for
     "scheduler_core/graphs.py": {"asks", "found", "groups", "hosts", "number", "own", "workers"},
+    # The plan of roots
+    "scheduler_core/placing.py": {"roots"},
     # A handler of the scheduler's, while the core has its state: see `GRAPH_STATE`
     "scheduler_core/handlers.py": {"live.specs", "message", "parts", "place", "run"},
     "scheduler_core/programs.py": {"super()"},

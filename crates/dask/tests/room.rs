@@ -47,6 +47,10 @@ fn asks(gpus: f64, threads: Option<f64>) -> Requirements {
 
 /// Tasks of a name, each of which asks for so many GPUs and threads
 fn ask(core: &mut SchedulerCore, name: &str, count: u32, gpus: f64, threads: Option<f64>) {
+    ask_all(core, name, count, &asks(gpus, threads));
+}
+
+fn ask_all(core: &mut SchedulerCore, name: &str, count: u32, asks: &Requirements) {
     let task = |key: u32| GraphTask {
         key,
         group: Arc::from(name),
@@ -55,7 +59,7 @@ fn ask(core: &mut SchedulerCore, name: &str, count: u32, gpus: f64, threads: Opt
         dependencies: Vec::new(),
         order: f64::from(key),
         user_priority: None,
-        requirements: Some(Box::new(asks(gpus, threads))),
+        requirements: Some(Box::new(asks.clone())),
         data_producer: false,
     };
     let graph = Graph {
@@ -186,6 +190,29 @@ fn what_nobody_has_is_said_once_and_goes_to_who_comes_with_it() {
     let running = sent(&mut core);
     assert_eq!(running.len(), 2);
     assert!(running.iter().all(|(worker, ..)| *worker == address));
+}
+
+#[test]
+fn what_may_run_elsewhere_goes_there_when_its_worker_pauses() {
+    let mut core = core();
+    let named = "tcp://10.0.0.1:1";
+    join(&mut core, named, 1.0);
+    join(&mut core, "tcp://10.0.0.2:1", 1.0);
+    let bound = |loose| {
+        let mut asks = asks(1.0, None);
+        asks.workers = Some(vec![Arc::from(named)]);
+        asks.loose = loose;
+        asks
+    };
+    ask_all(&mut core, "bound", 2, &bound(false));
+    ask_all(&mut core, "loose", 1, &bound(true));
+    assert_eq!(sent(&mut core).len(), 2);
+    core.handle_worker_status(named, WorkerStatus::Paused, &stimulus(), 3.0)
+        .expect("it is there");
+    let running = sent(&mut core);
+    assert_eq!(running.len(), 1);
+    assert_eq!(&*running[0].0, "tcp://10.0.0.2:1");
+    assert!(running[0].1.starts_with(b"loose"));
 }
 
 #[test]

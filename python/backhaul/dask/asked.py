@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from backhaul._native import ResourcePlaces, ResourceRequest
+from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.private import TaskState
-from backhaul.dask.requests import ANNOTATION, CPU, Needs
+from backhaul.dask.requests import (
+    ANNOTATION,
+    CPU,
+    DECLARED_CPU,
+    Needs,
+    anyone_asks,
+    apart_from_threads,
+    needs_of,
+)
 
-__all__ = ["BESIDE_TASKS", "Asked", "AskedTasks", "Wanted"]
+__all__ = ["BESIDE_TASKS", "Asked", "AskedTasks", "Wanted", "forget_refused"]
 
 #: What each task asks for, besides, that takes no thread; each worker has so many of it
 BESIDE_TASKS: Final = {"tasks without CPU": 1.0}
@@ -117,6 +126,9 @@ class AskedTasks:
         """
         annotated = dict(amounts)
         theirs = annotated.pop(CPU, None) if declares_cpu else None
+        if theirs is not None:
+            # What can be asked for nowhere is its client's error at once.
+            Needs({DECLARED_CPU: theirs})
         if not annotated and theirs is not None and found is None:
             return None
         affinity = annotations.get("affinity", ())
@@ -147,7 +159,7 @@ class AskedTasks:
         found = (tuple(restrictions), cpu)
         asked = self._asked.get(found)
         if asked is None:
-            amounts = {name: units for name, units in found[0] if name != CPU}
+            amounts = apart_from_threads(dict(found[0]))
             # Several threads are a restriction, too: not every worker has them. What takes none is
             # counted, so that a worker is not sent more than it could ever run at once.
             request = amounts if cpu == 1 else {**amounts, CPU: cpu}
@@ -158,9 +170,37 @@ class AskedTasks:
             asked = self._asked[found] = Asked(Needs({**amounts, CPU: cpu}), signature)
         return asked
 
+    def asks_for_threads(self, ts: TaskState) -> bool:
+        """Tell whether an annotation of a task asks for ``CPU``, and was read as threads."""
+        annotations = ts.annotations
+        return (
+            annotations is not None
+            and ANNOTATION in annotations
+            and CPU in (annotations.get("resources") or ())
+            and CPU not in (ts.resource_restrictions or ())
+        )
+
+    def read_again(self, ts: TaskState) -> None:
+        """Read a task again that asks for threads so, now that a worker has that as a resource."""
+        annotations = ts.annotations or {}
+        looks = anyone_asks() and type(ts.run_spec) is not KeptSpec
+        ts.annotations = {name: value for name, value in annotations.items() if name != ANNOTATION}
+        ts.resource_restrictions = dict(annotations["resources"])
+        self.note(ts, needs_of(ts.run_spec) if looks else None, declares_cpu=True)
+
     def names_of(self, signature: int) -> frozenset[str]:
         """Name what tasks with a request keep from each other; not that they take no thread."""
         return self._names[signature]
+
+
+def forget_refused(scheduler: Any, tasks: Iterable[TaskState]) -> None:
+    """Let go of tasks whose graph is refused: nobody wants them yet, and nobody ever would."""
+    ends = {
+        ts.key: "forgotten"
+        for ts in tasks
+        if ts.state == "released" and not ts.dependents and not ts.who_wants
+    }
+    scheduler.transitions(ends, stimulus_id="graph-refused")
 
 
 _NOTHING = Needs({})

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["FIELD", "GRAPH", "MAP", "SMALL_RESULTS", "SUBMIT", "offered_by", "offers"]
+__all__ = [
+    "FIELD",
+    "GRAPH",
+    "MAP",
+    "SMALL_RESULTS",
+    "SUBMIT",
+    "UPDATE_GRAPH",
+    "offered_by",
+    "offers",
+]
 
 #: Operation by which a client says that it keeps small results, and a worker that it sends them
 SMALL_RESULTS: Final = "backhaul-small-results"
@@ -22,17 +31,33 @@ MAP: Final = "backhaul-map"
 #: Operation by which a client submits a graph of tasks, likewise
 GRAPH: Final = "backhaul-graph"
 
+#: Dask's own operation, in the place of which these three are
+UPDATE_GRAPH: Final = "update-graph"
+
 #: Name of the list in the part of a handshake that is ours
 FIELD: Final = "offers"
 
 #: Operations that a server may have a handler for
 _OPERATIONS: Final = (SMALL_RESULTS, SUBMIT, MAP, GRAPH)
 
+#: Those of them that are graphs
+_GRAPHS: Final = frozenset({SUBMIT, MAP, GRAPH})
+
 
 def offered_by(server: object) -> list[str]:
-    """List the operations of ours that a server has a handler for."""
+    """List the operations of ours that a server has a handler for.
+
+    Where a program handles graphs by itself, clients are to send it graphs as Dask does.
+    """
     handlers = getattr(server, "stream_handlers", None) or {}
-    return [operation for operation in _OPERATIONS if operation in handlers]
+    offered = [operation for operation in _OPERATIONS if operation in handlers]
+    if not _GRAPHS.isdisjoint(offered):
+        # Who has replaced nothing does without it.
+        from backhaul.dask.patching import is_dasks
+
+        if not is_dasks(handlers.get(UPDATE_GRAPH)):
+            offered = [operation for operation in offered if operation not in _GRAPHS]
+    return offered
 
 
 def offers(comm: Any, operation: str) -> bool:

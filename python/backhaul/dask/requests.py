@@ -19,10 +19,22 @@ from backhaul._native import ResourceRequest
 from backhaul.dask.private import GraphNode
 from backhaul.errors import ConfigError
 
-__all__ = ["ANNOTATION", "ATTRIBUTE", "CPU", "Needs", "anyone_asks", "needs_of", "resources"]
+__all__ = [
+    "ANNOTATION",
+    "ATTRIBUTE",
+    "CPU",
+    "DECLARED_CPU",
+    "Needs",
+    "anyone_asks",
+    "apart_from_threads",
+    "needs_of",
+    "resources",
+]
 
 #: Name of the resource that every task asks for unless it says otherwise: a thread of its worker
 CPU: Final = "CPU"
+#: What we call the resource that Dask knows by that name, of a worker that declares it: no thread
+DECLARED_CPU: Final = "declared CPU"
 #: Under this name a function has what its calls ask for
 ATTRIBUTE: Final = "backhaul_resources"
 #: Under this name a task's annotations carry to its worker what Dask has no place for
@@ -31,6 +43,7 @@ ANNOTATION: Final = "backhaul-resources"
 _LOOKS_MAX: Final = 1000
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_Value = TypeVar("_Value")
 
 #: Whether anything of this process has ever asked; until then no task is looked at
 _asked = False
@@ -39,6 +52,11 @@ _asked = False
 def anyone_asks() -> bool:
     """Tell whether a function that asks for something was ever seen in this process."""
     return _asked
+
+
+def apart_from_threads(by_name: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Call what Dask knows as ``CPU`` otherwise, as that is a number of threads to us."""
+    return {DECLARED_CPU if name == CPU else name: value for name, value in by_name.items()}
 
 
 class Needs:

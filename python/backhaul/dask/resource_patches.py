@@ -44,6 +44,8 @@ __all__ = [
     "STARTUP_INFORMATION",
     "STEAL_RATIO",
     "WORKER_STATE_CLASS",
+    "WORKER_STATUS",
+    "WORKER_STATUS_HANDLER",
 ]
 
 _SLOTS_WITHOUT = "tasks wait for resources as upstream has them wait"
@@ -218,6 +220,20 @@ LONG_RUNNING: Final = InstancePatch(
     read={Scheduler.handle_long_running: "8277cb6ecb8a"},
 )
 
+#: A worker that pauses or goes on: tasks may wait that can go elsewhere meanwhile
+WORKER_STATUS: Final = InstancePatch(
+    shown="Scheduler.handle_worker_status_change",
+    without="tasks that may run elsewhere while their worker pauses go once another one ends",
+    attribute="handle_worker_status_change",
+    read={Scheduler.handle_worker_status_change: "206e18419a5c"},
+)
+WORKER_STATUS_HANDLER: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['worker-status-change']",
+    without="tasks that may run elsewhere while their worker pauses go once another one ends",
+    item="worker-status-change",
+    read={Scheduler.handle_worker_status_change: "206e18419a5c"},
+)
+
 #: Which tasks may be stolen
 STEAL_RATIO: Final = InstancePatch(
     shown="WorkStealing.steal_time_ratio",
@@ -246,5 +262,7 @@ RESOURCE_PATCHES: Final = (
     ACQUIRE_RESOURCES,
     RELEASE_RESOURCES,
     LONG_RUNNING,
+    WORKER_STATUS,
+    WORKER_STATUS_HANDLER,
     STEAL_RATIO,
 )

@@ -20,11 +20,11 @@ from typing import Any
 from distributed import Scheduler
 
 from backhaul._native import ResourcePlaces
-from backhaul.dask.asked import BESIDE_TASKS, Asked, AskedTasks, Wanted
+from backhaul.dask.asked import Asked, AskedTasks, Wanted, forget_refused
 from backhaul.dask.config import resource_limits
 from backhaul.dask.kept_specs import KeptSpec
 from backhaul.dask.private import TaskState, WorkerState
-from backhaul.dask.reported import reported_by, warn_of
+from backhaul.dask.reported import place_worker
 from backhaul.dask.requests import ANNOTATION, CPU, Needs, anyone_asks, needs_of
 from backhaul.dask.resource_patches import (
     ACQUIRE_RESOURCES,
@@ -38,9 +38,11 @@ from backhaul.dask.resource_patches import (
     REMOVE_RESOURCES,
     SET_RESOURCES_HANDLER,
     STEAL_RATIO,
+    WORKER_STATUS,
+    WORKER_STATUS_HANDLER,
 )
 from backhaul.dask.turns import Turns
-from backhaul.dask.waiting_lines import WaitingLine
+from backhaul.dask.waiting_lines import WaitingLine, named_workers, place_of
 
 __all__ = ["SchedulerSlots", "install", "slots_of"]
 
@@ -125,6 +127,8 @@ class SchedulerSlots:
         #: The worker that takes nothing more of what the request needs that `_turns` keeps it for
         self._kept_worker: WorkerState | None = None
         self._drains = False
+        #: Whether tasks wait that asked for threads by what is a resource of a worker by now
+        self._reads_again = False
         self._upstream_apply = scheduler._apply_annotations
         self._upstream_add: Any = scheduler.add_resources
         self._upstream_remove: Any = scheduler.remove_resources
@@ -173,18 +177,9 @@ class SchedulerSlots:
                 if found is not None or ts.resource_restrictions:
                     self._note(ts, found)
         except Exception:
-            self._forget(tasks)
+            forget_refused(self.scheduler, tasks)
             raise
         return with_annotations
-
-    def _forget(self, tasks: Iterable[TaskState]) -> None:
-        """Let go of tasks whose graph is refused: nobody wants them yet, and nobody ever would."""
-        ends = {
-            ts.key: "forgotten"
-            for ts in tasks
-            if ts.state == "released" and not ts.dependents and not ts.who_wants
-        }
-        self.scheduler.transitions(ends, stimulus_id="graph-refused")
 
     def wanted(
         self, annotations: Mapping[str, Any], amounts: Mapping[str, float], found: Needs | None
@@ -213,9 +208,11 @@ class SchedulerSlots:
         """Note what a worker has; what is in use stays in use."""
         ws = self.scheduler.workers[worker]
         used = dict(ws.used_resources)
+        declared_cpu = self.declares_cpu
         answer: str = self._upstream_add(worker=worker, resources=resources)
         for name, amount in used.items():
             ws.used_resources[name] = amount
+        self._reads_again |= self.declares_cpu and not declared_cpu
         if self.is_active:
             self._set_worker(ws)
             self._drain_soon()
@@ -237,6 +234,17 @@ class SchedulerSlots:
             # Another one is kept, and what may run elsewhere while it cannot run here goes there.
             self._drain_soon()
         self._upstream_remove(worker)
+
+    def change_status(self, status: Any, worker: Any, stimulus_id: str) -> None:
+        """Note that a worker pauses or goes on: what may run elsewhere while it cannot here goes.
+
+        Its class has what does so: another one while a core has the state.
+        """
+        scheduler = self.scheduler
+        running = len(scheduler.running)
+        type(scheduler).handle_worker_status_change(scheduler, status, worker, stimulus_id)
+        if self.waiting and len(scheduler.running) != running:
+            self._drain_soon()
 
     def acquire(self, ts: TaskState, ws: WorkerState) -> None:
         """Note that a task was sent to a worker."""
@@ -293,6 +301,7 @@ class SchedulerSlots:
 
     def decide_worker(self, ts: TaskState) -> WorkerState | None:
         """Choose a worker for a task that is no root, or asks for something."""
+        self._read_again(ts)
         asked = self.asked.by(ts)
         if asked is None or ts.actor:
             found: WorkerState | None = self._upstream_decide(ts)
@@ -313,6 +322,14 @@ class SchedulerSlots:
         if ws is None:
             self._keep(ts, asked)
         return ws
+
+    def _read_again(self, ts: TaskState) -> None:
+        """Have ``CPU`` mean to a task what it means now, where that is a resource of a worker."""
+        if self.declares_cpu and self.asked.asks_for_threads(ts):
+            asked = self.asked.by(ts)
+            if asked is not None:
+                self._line(ts, asked).discard(ts)
+            self.asked.read_again(ts)
 
     @property
     def _keeps(self) -> bool:
@@ -392,14 +409,7 @@ class SchedulerSlots:
 
     def _line(self, ts: TaskState, asked: Asked) -> WaitingLine:
         """Find the line of tasks that ask for the same and may run on the same workers."""
-        restrictions = (
-            frozenset(ts.worker_restrictions or ()),
-            frozenset(ts.host_restrictions or ()),
-        )
-        # Those that may run nowhere else are not to be in the way of those that may.
-        is_loose = any(restrictions) and bool(ts.loose_restrictions)
-        place = asked.signature, restrictions, is_loose
-        return self.waiting.setdefault(place, WaitingLine())
+        return self.waiting.setdefault(place_of(ts, asked.signature), WaitingLine())
 
     def warn_unmet(self, key: Any, asked: Asked, reason: str) -> None:
         """Say that no worker can meet what a task asks for; once for each request."""
@@ -423,6 +433,11 @@ class SchedulerSlots:
     def drain(self) -> None:
         """Send as many of the tasks that wait as workers have room for, the first ones first."""
         self._drains = False
+        if self._reads_again:
+            self._reads_again = False
+            waiting = [ts for ts in self.scheduler.unrunnable if self.asked.asks_for_threads(ts)]
+            again = {ts.key: "processing" for ts in waiting}
+            self.scheduler.transitions(again, stimulus_id="resources-are-threads-no-more")
         kept = self._turns.kept
         if kept is not None and self._kept_worker not in self.scheduler.running:
             self._keep_worker(kept)
@@ -465,16 +480,10 @@ class SchedulerSlots:
             return True
         if not ts.worker_restrictions and not ts.host_restrictions:
             return True
-        scheduler = self.scheduler
-        addresses = list(ts.worker_restrictions or ())
-        for host in ts.host_restrictions or ():
-            info = scheduler.host_info.get(scheduler.coerce_hostname(host), {})
-            addresses += info.get("addresses", ())
-        states = (scheduler.workers.get(address) for address in addresses)
+        running = self.scheduler.running
         return any(
-            ws in scheduler.running and self.places.has_room(signature, self._number(ws))
-            for ws in states
-            if ws is not None
+            ws in running and self.places.has_room(signature, self._number(ws))
+            for ws in named_workers(self.scheduler, ts)
         )
 
     def _has_room(self, signature: int) -> bool:
@@ -505,6 +514,8 @@ class SchedulerSlots:
         ACQUIRE_RESOURCES.install(scheduler, self.acquire)
         RELEASE_RESOURCES.install(scheduler, self.release)
         LONG_RUNNING.install(scheduler.stream_handlers, self.handle_long_running)
+        WORKER_STATUS.install(scheduler, self.change_status)
+        WORKER_STATUS_HANDLER.install(scheduler.stream_handlers, self.change_status)
         stealing = scheduler.extensions.get("stealing")
         if stealing is not None:
             ratio = stealing.steal_time_ratio
@@ -565,6 +576,7 @@ class SchedulerSlots:
             self._turns.waits(signature, tuple(place), passes, is_kept=number == said["kept"])
         if self._turns.kept is not None:
             self._kept_worker = scheduler.workers.get(said["kept_worker"])
+        self._reads_again = self.declares_cpu
         if self.waiting:
             self._drain_soon()
 
@@ -584,13 +596,5 @@ class SchedulerSlots:
             self._next_number += 1
             self._numbers[ws] = number
             self._workers[number] = ws
-        declared = {
-            CPU: float(ws.nthreads),
-            **{name: float(self.beside_max) for name in BESIDE_TASKS},
-        }
-        try:
-            self.places.set_worker(number, {**declared, **reported_by(ws)})
-        except (ArithmeticError, TypeError, ValueError) as error:
-            warn_of(ws, error)
-            self.places.set_worker(number, declared)
+        place_worker(self.places, number, ws, self.beside_max)
         return number

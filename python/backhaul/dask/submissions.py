@@ -4,8 +4,9 @@
 handshake of our comms that it has a handler for them (`backhaul.dask.offers`). What
 `Scheduler.update_graph` does for a graph is done for these tasks: lost dependencies, the state that
 `Scheduler._create_taskstate_from_graph` makes, with computations, annotations, priorities, spans
-and plugins, events, errors that end at the futures. Left out is what turns an expression into
-tasks: there is none. A task stays the pickle that it came as (`backhaul.dask.kept_specs`); the
+and plugins, events, errors that end at the futures. A program's own handler of ``update-graph``
+gets what Dask's client would have sent. Left out is what turns an expression into tasks: there is
+none. A task stays the pickle that it came as (`backhaul.dask.kept_specs`); the
 calls of a map stay bytes altogether where the state is in the core
 (`backhaul.dask.scheduler_core`).
 """
@@ -14,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from distributed import Scheduler
 
 from backhaul._native import TaskCalls, TaskGraph
 from backhaul.dask.codec import codec
-from backhaul.dask.compact_submit import FIFO_TIMEOUT
+from backhaul.dask.compact_submit import FIFO_TIMEOUT, update_graph_of
 from backhaul.dask.config import switched_on
 from backhaul.dask.instance_patches import (
     GRAPH_STATE,
@@ -29,8 +31,9 @@ from backhaul.dask.instance_patches import (
     SUBMITTED_GRAPHS,
 )
 from backhaul.dask.kept_specs import KeptSpec, keep, tasks_of
-from backhaul.dask.patching import Replacement
-from backhaul.dask.private import error_message, offload, time
+from backhaul.dask.offers import GRAPH, MAP, SUBMIT, UPDATE_GRAPH
+from backhaul.dask.patching import Replacement, is_dasks
+from backhaul.dask.private import ToPickle, error_message, iscoroutinefunction, offload, time
 from backhaul.dask.private import span_metadata as span_metadata_of_futures
 from backhaul.dask.small_graphs import turn
 
@@ -38,6 +41,9 @@ __all__ = ["Submissions", "install_for_scheduler"]
 
 #: Dask's own log, for what Dask logs there
 logger = logging.getLogger("distributed.scheduler")
+
+#: Of a compact message what says which tasks there are, not what is said of them
+_WHAT: Final = frozenset({"op", "key", "spec", "calls", "graph"})
 
 
 def install_for_scheduler(scheduler: Scheduler) -> None:
@@ -66,6 +72,8 @@ class Submissions:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
+        #: The handler of graphs that is known to be Dask's
+        self._own: Callable[..., Any] | None = None
         self._replaced: list[Replacement | None] = []
 
     def attach(self) -> None:
@@ -97,7 +105,8 @@ class Submissions:
             ``code``, as in Dask's message.
         """
         await self._turn()
-        self._update(client, _Task(key, spec, dependencies), **said)
+        task = _Task(key, spec, dependencies)
+        await self._take(client, task, {"op": SUBMIT, "key": key, "spec": spec, **said})
 
     async def handle_map(self, client: str, calls: Any = None, **said: Any) -> None:
         """Make tasks of many calls of one function, likewise.
@@ -117,7 +126,7 @@ class Submissions:
         except (TypeError, ValueError) as error:
             self._give_up("map", client, error)
             return
-        self._update(client, _Calls(read), **said)
+        await self._take(client, _Calls(read), {"op": MAP, "calls": calls, **said})
 
     async def handle_graph(self, client: str, graph: Any = None, **said: Any) -> None:
         """Make the tasks of a graph, likewise.
@@ -137,7 +146,44 @@ class Submissions:
         except (TypeError, ValueError) as error:
             self._give_up("graph", client, error)
             return
-        self._update(client, _Graph(read), **said)
+        await self._take(client, _Graph(read), {"op": GRAPH, "graph": graph, **said})
+
+    async def _take(
+        self, client: str, submitted: _Task | _Calls | _Graph, message: dict[str, Any]
+    ) -> None:
+        handler = self.scheduler.stream_handlers[UPDATE_GRAPH]
+        if handler is not self._own:
+            if not is_dasks(handler):
+                await self._hand_over(handler, client, submitted, message)
+                return
+            self._own = handler
+        said = {name: value for name, value in message.items() if name not in _WHAT}
+        self._update(client, submitted, **said)
+
+    async def _hand_over(
+        self,
+        handler: Callable[..., Any],
+        client: str,
+        submitted: _Task | _Calls | _Graph,
+        message: dict[str, Any],
+    ) -> None:
+        """Have a program's own handler of graphs hear what Dask's client would have sent it."""
+        try:
+            # What has yet to be pickled, nobody sends any more.
+            graph = {
+                name: value.data if isinstance(value, ToPickle) else value
+                for name, value in update_graph_of(message).items()
+                if name != "op"
+            }
+        except Exception as error:
+            stimulus_id = f"update-graph-{time()}"
+            event = {"action": "update-graph", "stimulus_id": stimulus_id}
+            self._refuse(client, submitted, event, error)
+            return
+        if iscoroutinefunction(handler):
+            await handler(client=client, **graph)
+        else:
+            handler(client=client, **graph)
 
     def _give_up(self, what: str, client: str, error: Exception) -> None:
         # Which futures they are of nobody knows: without a connection it gives all of them up.
@@ -222,22 +268,33 @@ class Submissions:
                 ["scheduler", client], {**event, "metrics": metrics, "status": "OK"}
             )
         except Exception as error:
-            scheduler.log_event(["scheduler", client], {**event, "status": "error"})
-            logger.error("%s cannot be submitted: %s", submitted, error)
-            found = error_message(error)
-            for key in submitted.names():
-                scheduler.report(
-                    {
-                        "op": "task-erred",
-                        "key": key,
-                        "exception": found["exception"],
-                        "traceback": found["traceback"],
-                    },
-                    client=client,
-                )
+            self._refuse(client, submitted, event, error)
         finally:
             scheduler._active_graph_updates -= 1
             scheduler.digest_metric("update-graph-duration", time() - start)
+
+    def _refuse(
+        self,
+        client: str,
+        submitted: _Task | _Calls | _Graph,
+        event: dict[str, Any],
+        error: Exception,
+    ) -> None:
+        """Have an error end at the futures."""
+        scheduler = self.scheduler
+        scheduler.log_event(["scheduler", client], {**event, "status": "error"})
+        logger.error("%s cannot be submitted: %s", submitted, error)
+        found = error_message(error)
+        for key in submitted.names():
+            scheduler.report(
+                {
+                    "op": "task-erred",
+                    "key": key,
+                    "exception": found["exception"],
+                    "traceback": found["traceback"],
+                },
+                client=client,
+            )
 
 
 class _Task:

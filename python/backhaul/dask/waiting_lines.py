@@ -7,11 +7,31 @@ after another of its key was forgotten would stand in the place of that, and nev
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from typing import Any
 
-from backhaul.dask.private import TaskState
+from backhaul.dask.private import TaskState, WorkerState
 
-__all__ = ["WaitingLine"]
+__all__ = ["WaitingLine", "named_workers", "place_of"]
+
+
+def place_of(ts: TaskState, signature: int) -> tuple[int, tuple[frozenset[str], ...], bool]:
+    """Say in which line a task waits: what it asks for, where it may run, if also elsewhere."""
+    restrictions = frozenset(ts.worker_restrictions or ()), frozenset(ts.host_restrictions or ())
+    # Those that may run nowhere else are not to be in the way of those that may.
+    return signature, restrictions, any(restrictions) and bool(ts.loose_restrictions)
+
+
+def named_workers(scheduler: Any, ts: TaskState) -> Iterator[WorkerState]:
+    """Go through the workers that restrictions of a task name, by address or by host."""
+    addresses = list(ts.worker_restrictions or ())
+    for host in ts.host_restrictions or ():
+        info = scheduler.host_info.get(scheduler.coerce_hostname(host), {})
+        addresses += info.get("addresses", ())
+    for address in addresses:
+        ws = scheduler.workers.get(address)
+        if ws is not None:
+            yield ws
 
 
 class WaitingLine:

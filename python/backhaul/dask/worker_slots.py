@@ -24,7 +24,7 @@ from backhaul.dask.declared import Declared, checked, groups_of, totals
 from backhaul.dask.leases import Lease
 from backhaul.dask.machine_pools import Coupled
 from backhaul.dask.private import HeapSet
-from backhaul.dask.requests import ANNOTATION, CPU, Needs
+from backhaul.dask.requests import ANNOTATION, CPU, Needs, apart_from_threads
 from backhaul.dask.turns import Turns
 from backhaul.errors import ConfigError
 
@@ -63,10 +63,10 @@ class WorkerSlots:
         executor: BesideThreadPoolExecutor | None = None,
     ) -> None:
         self.declared = declared
-        self.pools = ResourcePools(declared, coupled=couple(declared))
+        self.pools = ResourcePools(apart_from_threads(declared), coupled=couple(declared))
         self._couple = couple
         self._totals = totals(declared)
-        self.groups = groups_of(declared)
+        self.groups = groups_of(apart_from_threads(declared))
         self.beside_max = beside_max
         #: Tasks that are ready, by what they ask for
         self.waiting: dict[Needs, HeapSet[Any]] = {}
@@ -108,8 +108,7 @@ class WorkerSlots:
         found = (tuple((restrictions or {}).items()), cpu, tuple(affinity))
         needs = self._needs.get(found)
         if needs is None:
-            # A worker that declares CPU as Dask's resource counts it as that.
-            amounts = {name: units for name, units in found[0] if name != CPU}
+            amounts = apart_from_threads(dict(found[0]))
             needs = self._needs[found] = Needs({**amounts, CPU: cpu}, affinity)
         return needs
 
@@ -272,10 +271,11 @@ class WorkerSlots:
         except ConfigError as error:
             logger.warning("Backhaul lends what there was before: %s", error)
         else:
-            self.pools.declare(declared, coupled=self._couple(declared))
+            named = apart_from_threads(declared)
+            self.pools.declare(named, coupled=self._couple(declared))
             self._turns.forget_kept()
             self.declared = declared
-            self.groups = groups_of(declared)
+            self.groups = groups_of(named)
             self._requests.clear()
         self._totals = dict(total)
 

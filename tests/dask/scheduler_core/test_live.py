@@ -457,6 +457,32 @@ async def test_a_programs_own_handler_is_not_passed_over(when: str, eventually: 
 
 
 @gen_test()
+async def test_a_programs_own_handler_of_graphs_hears_what_is_submitted_to_a_core(
+    eventually: Eventually,
+) -> None:
+    async with cluster() as (c, s, core, _):
+        assert await c.submit(inc, 1) == 2
+        heard: list[Any] = []
+        handler = s.stream_handlers["update-graph"]
+
+        async def handle(*, keys: Any, **graph: Any) -> None:
+            heard.extend(keys)
+            await handler(keys=keys, **graph)
+
+        s.stream_handlers["update-graph"] = handle
+        await eventually(lambda: not s.tasks)
+        kept = c.submit(inc, 0, key="deep-0")
+        assert await kept == 1
+        assert core.is_active, core.escapes
+        # Of a group that the core knows
+        for number in range(1, 4):
+            assert await c.submit(inc, number, key=f"deep-{number}") == number + 1
+        assert await c.gather(c.map(inc, range(2), key=["a", "b"])) == [1, 2]
+        assert sorted(heard) == ["a", "b", *(f"deep-{number}" for number in range(4))]
+        assert core.is_active, core.escapes
+
+
+@gen_test()
 async def test_what_others_of_ours_put_among_the_handlers_can_be_taken_back() -> None:
     async with cluster() as (_, s, _core, _workers):
         window = in_flight.installed(s)

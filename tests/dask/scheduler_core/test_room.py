@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from distributed import Client, Scheduler, SchedulerPlugin, Worker, secede, wait
+from distributed import Client, Scheduler, SchedulerPlugin, Status, Worker, secede, wait
 from distributed.utils_test import gen_test, inc
 
 import dask
@@ -280,6 +280,51 @@ async def test_what_may_run_elsewhere_does_so_when_its_worker_goes(
         await closing
         assert core.is_active is has_core
         del asking
+
+
+@pytest.mark.parametrize("has_core", [False, True], ids=["dasks", "core"])
+@gen_test()
+async def test_what_may_run_elsewhere_does_so_when_its_worker_pauses(
+    has_core: bool, eventually: Eventually
+) -> None:
+    async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
+        if not has_core:
+            s.add_plugin(_Listens())
+        with dask.annotate(workers=[workers[0].address]):
+            asking = c.map(gated, range(2), pure=False)
+        await eventually(lambda: len(workers[0].state.tasks) == 2)
+        with dask.annotate(workers=[workers[0].address], allow_other_workers=True):
+            loose = c.submit(exclusive, 1, pure=False)
+        await eventually(
+            lambda: len(s.unrunnable) if not has_core else core.core.has_any("unrunnable")
+        )
+        workers[0].status = Status.paused
+        # Nothing ends meanwhile.
+        assert await loose == 2
+        assert not any(one.done() for one in asking)
+        workers[0].status = Status.running
+        gate.set()
+        assert await c.gather(asking) == [1, 2]
+        assert core.is_active is has_core
+        assert not core.escapes
+
+
+@gen_test()
+async def test_a_core_that_comes_after_an_escape_hears_of_workers_that_pause(
+    eventually: Eventually,
+) -> None:
+    async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
+        assert await c.submit(exclusive, 1) == 2
+        core.escape("to look at it")
+        await eventually(lambda: not len(s.tasks))
+        assert await c.submit(exclusive, 2) == 3
+        assert core.is_active
+        workers[0].status = Status.paused
+        await eventually(lambda: s.workers[workers[0].address].status == Status.paused)
+        assert await c.gather(c.map(exclusive, range(9), of=1)) == list(range(1, 10))
+        assert not core.core.keys_in("has_what", workers[0].address)
+        assert core.is_active
+        assert len(core.escapes) == 1
 
 
 @gen_test()

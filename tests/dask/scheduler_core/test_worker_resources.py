@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from distributed import Client, Scheduler, SchedulerPlugin, Worker, wait
+from distributed import Client, Scheduler, SchedulerPlugin, Worker, get_worker, wait
 from distributed.utils_test import gen_test, inc, slowinc
 
 import dask
+from backhaul.dask import resources
 from backhaul.dask.scheduler_core.live import LiveCore
 from tests.dask.conftest import Eventually
+from tests.dask.scheduler_core.conftest import configured
 from tests.dask.scheduler_core.test_live import add, cluster
+from tests.dask.slotted_cluster import gate
 
 pytestmark = pytest.mark.usefixtures("by_engine")
 
@@ -133,3 +136,111 @@ async def test_resources_that_are_no_numbers_keep_the_state_out() -> None:
         ws.resources["odd"] = "many"
         assert await c.submit(inc, 1) == 2
         assert core.adoptions == 0
+
+
+#: How many calls of `most_at_once` run, and ran at most
+running: list[int] = []
+most: list[int] = []
+
+
+def most_at_once(number: int, *inputs: object) -> str:
+    """Note how many of these run, and say where this one does."""
+    running.append(number)
+    most.append(len(running))
+    assert gate.wait(300)
+    running.remove(number)
+    return str(get_worker().name)
+
+
+@resources(CPU=2)
+def wants_threads(number: int) -> str:
+    return str(get_worker().name)
+
+
+PLACEMENT = "distributed.comm.backhaul.placement.enabled"
+CORE = "distributed.comm.backhaul.hot-path.scheduler-core"
+
+
+@pytest.fixture(
+    params=[{}, {PLACEMENT: True}, {CORE: False}, {CORE: False, PLACEMENT: True}],
+    ids=["core", "core-places", "dasks", "dasks-places"],
+)
+def by_settings(request: pytest.FixtureRequest) -> Iterator[dict[str, bool]]:
+    """Let the core have the state, or Dask, and place by links or not."""
+    gate.set()
+    running.clear()
+    most.clear()
+    with configured(request.param):
+        yield request.param
+    gate.set()
+
+
+@contextlib.asynccontextmanager
+async def plain_cluster() -> AsyncIterator[tuple[Client, Scheduler]]:
+    """Start a scheduler and a worker that declares nothing."""
+    async with (
+        Scheduler(host="backhaul://127.0.0.1", dashboard_address=":0", validate=True) as s,
+        Worker(s.address, nthreads=1, name="plain", validate=True),
+        Client(s.address, asynchronous=True) as c,
+    ):
+        yield c, s
+        gate.set()
+
+
+@pytest.mark.parametrize("joins", [True, False], ids=["joins", "told-later"])
+@gen_test()
+async def test_who_waits_for_cpu_goes_to_the_first_worker_that_has_it(
+    by_settings: dict[str, bool], joins: bool, eventually: Eventually
+) -> None:
+    async with plain_cluster() as (c, s):
+        gate.clear()
+        first = c.submit(most_at_once, 0, pure=False)
+        waiting = c.map(most_at_once, range(1, 4), resources={"CPU": 2}, pure=False)
+        later: Any = c.submit(most_at_once, 4, first, resources={"CPU": 2}, pure=False)
+        threads = c.submit(wants_threads, 5, pure=False)
+        await eventually(lambda: most == [1] and threads.key in s.tasks)
+        given: Any = {"CPU": 2} if joins else {}
+        async with Worker(s.address, nthreads=1, name="late", resources=given) as late:
+            if not joins:
+                await late.set_resources(CPU=2)
+            await eventually(lambda: most == [1, 2])
+            gate.set()
+            assert await c.gather(waiting) == ["late"] * 3
+            assert await first == "plain"
+            assert await later == "late"
+            # That is of threads, which neither has.
+            assert not threads.done()
+            async with Worker(s.address, nthreads=2, name="two"):
+                assert await threads == "two"
+                s.validate_state()
+                for future in (first, *waiting, later, threads):
+                    future.release()
+                await eventually(lambda: not len(s.tasks))
+                again = c.map(most_at_once, range(4), resources={"CPU": 1}, pure=False)
+                assert await c.gather(again) == ["late"] * 4
+
+
+@gen_test()
+async def test_cpu_that_a_worker_has_is_counted_beside_its_threads(
+    by_settings: dict[str, bool], eventually: Eventually
+) -> None:
+    async with (
+        plain_cluster() as (c, s),
+        Worker(s.address, nthreads=4, name="able", resources={"CPU": 2, "GPU": 1}) as able,
+    ):
+        gate.clear()
+        # From here on what is asked for is heeded by us.
+        asking = c.map(most_at_once, range(3), resources={"GPU": 0.5, "CPU": 1}, pure=False)
+        await eventually(lambda: len(most) == 2)
+        of_cpu = c.map(most_at_once, range(3, 6), resources={"CPU": 1}, pure=False)
+        beside = c.submit(inc, 1, workers=["able"])
+        assert await beside == 2
+        await eventually(lambda: all(one.key in s.tasks for one in of_cpu))
+        gate.set()
+        assert await c.gather([*asking, *of_cpu]) == ["able"] * 6
+        assert max(most) == 2
+        await eventually(lambda: s.workers[able.address].used_resources == {"CPU": 0, "GPU": 0})
+        assert able.state.available_resources == {"CPU": 2, "GPU": 1}
+        odd: Any = c.submit(inc, 1, resources={"CPU": -1}, pure=False)
+        with pytest.raises(Exception, match="CPU"):
+            await odd

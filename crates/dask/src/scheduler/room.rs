@@ -365,9 +365,10 @@ impl SchedulerCore {
         let mut declared = BTreeMap::from(threads.clone());
         match room.declared.get(&one.address) {
             Some(pools) => declared.extend(pools.clone()),
-            None => declared.extend(one.resources.iter().map(|&(name, units)| {
-                let name = self.names.text(name).to_string();
-                (name, Declaration::Sum(units))
+            None => declared.extend(one.resources.iter().filter_map(|&(name, units)| {
+                let name = self.names.text(name);
+                // A resource of that name is none of ours: a thread is.
+                (**name != *CPU).then(|| (name.to_string(), Declaration::Sum(units)))
             })),
         }
         if room.places.set_worker(worker.number(), &declared).is_err() {
@@ -382,6 +383,13 @@ impl SchedulerCore {
     pub(super) fn drain_soon(&mut self) {
         if let Some(room) = &mut self.room {
             room.drains = true;
+        }
+    }
+
+    /// Notes that tasks that wait may have room elsewhere than before, if there are any
+    pub(super) fn drain_what_waits(&mut self) {
+        if let Some(room) = &mut self.room {
+            room.drains |= !room.lines.is_empty();
         }
     }
 

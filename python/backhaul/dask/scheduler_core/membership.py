@@ -260,6 +260,9 @@ class Membership:
         if not are_amounts(ws.resources):
             live.escape("resources that are no numbers")
             return
+        if live.room.is_first_with_cpu(ws):
+            live.escape("resources of a worker that are called as threads are")
+            return
         now_s = time()
         stimulus_id = self._stimuli.get(ws.server_id, f"worker-added-{now_s}")
         if live.streams is not None:

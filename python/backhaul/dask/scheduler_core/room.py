@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.reported import described
+from backhaul.dask.requests import CPU
 from backhaul.dask.scheduler_slots import SchedulerSlots, slots_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class Room:
         declared = None if self.slots is None else described(ws)
         if declared is not None:
             self._live.core.declare_worker(ws.address, declared)
+
+    def is_first_with_cpu(self, ws: Any) -> bool:
+        """Tell whether tasks that asked for threads may ask for what this worker brings."""
+        if self.slots is None or CPU not in ws.resources:
+            return False
+        others = self._live.scheduler.resources[CPU].keys() - {ws.address}
+        return not others and self._live.core.room() is not None
 
     def tell_unmet(self) -> None:
         """Say what no worker can ever meet."""

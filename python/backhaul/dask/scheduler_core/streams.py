@@ -26,6 +26,8 @@ from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.compact_submit import FIFO_TIMEOUT
 from backhaul.dask.instance_patches import ENGINE_STREAMS
 from backhaul.dask.kept_specs import keep
+from backhaul.dask.offers import UPDATE_GRAPH
+from backhaul.dask.patching import is_dasks
 from backhaul.dask.private import Pickled, ToPickle
 from backhaul.dask.saturation import Expectation
 from backhaul.dask.scheduler_core.submitted import note_collisions, note_submission
@@ -83,7 +85,10 @@ class EngineStreams:
             self._event_loop = asyncio.get_running_loop()
         except RuntimeError:
             return False
-        if not ENGINE_STREAMS.fits(scheduler):
+        # What clients submit goes to a program's own handler of graphs, where there is one.
+        if not ENGINE_STREAMS.fits(scheduler) or not is_dasks(
+            scheduler.stream_handlers.get(UPDATE_GRAPH)
+        ):
             return False
         workers = {address: scheduler.stream_comms.get(address) for address in scheduler.workers}
         clients = {name: scheduler.client_comms.get(name) for name in scheduler.clients}

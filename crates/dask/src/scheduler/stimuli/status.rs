@@ -39,6 +39,10 @@ impl SchedulerCore {
             self.saturated.remove(worker);
         }
         self.refresh_no_workers_since(now_s);
+        if status == WorkerStatus::Running || before == WorkerStatus::Running {
+            // What may run elsewhere while this worker cannot goes there.
+            self.drain_what_waits();
+        }
         self.drain()
     }
 }

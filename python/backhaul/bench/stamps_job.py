@@ -18,6 +18,7 @@ from typing import Any, Final
 from distributed import Client
 
 from backhaul.bench.jobs import Job
+from backhaul.dask.offers import SUBMIT, UPDATE_GRAPH
 
 __all__ = ["TracedSubmits"]
 
@@ -107,6 +108,9 @@ def _stamp(role: str, place: Any) -> None:
     for dictionary, operations in _HANDLERS[role].items():
         handlers = getattr(place, dictionary)
         for operation in operations:
+            # Who handles graphs by itself is sent them as Dask does.
+            if operation == UPDATE_GRAPH and SUBMIT in handlers:
+                continue
             if operation in handlers:
                 handlers[operation] = _stamped(operation, handlers[operation])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import struct
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def test_placement_is_told_what_was_measured_and_only_that() -> None:
     assert inside[0, 0] == 1e12
     mirror = Placement(beta=3.0, beta_private=2.0)
     for number in range(3):
-        mirror.add_worker(object(), number, number)
+        mirror.add_worker(SimpleNamespace(address=f"w{number}"), number, number)
     for found in told:
         mirror.set_hosts(*found)
 

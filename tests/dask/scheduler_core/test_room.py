@@ -77,7 +77,8 @@ async def with_gpus(
         workers = []
         for each in declared:
             with dask.config.set({"backhaul.resources": each}):
-                worker = Worker(s.address, nthreads=2, validate=True)
+                # With a limit, one that is paused goes on as soon as its memory is looked at.
+                worker = Worker(s.address, nthreads=2, validate=True, memory_limit=0)
                 workers.append(await stack.enter_async_context(worker))
         yield c, s, core, workers
         gate.set()

@@ -7,6 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -88,9 +89,9 @@ def _plan(workers: int, roots: int) -> float:
     Workers are eight to a host, of whose links nothing is known yet, as when a cluster starts.
     """
     mirror = _native.Placement(beta=BETA, beta_private=BETA_PRIVATE)
-    addresses = [f"tcp://{number}" for number in range(workers)]
-    for number, address in enumerate(addresses):
-        mirror.add_worker(address, number // 8, number // 8)
+    states = [SimpleNamespace(address=f"tcp://{number}") for number in range(workers)]
+    for number, state in enumerate(states):
+        mirror.add_worker(state, number // 8, number // 8)
     pairs = roots // 2
     places = [-1] * (2 * pairs) + [-2] * pairs
     needs = [0] * (2 * pairs)

@@ -209,7 +209,7 @@ impl fmt::Debug for Costs {
 impl Inputs {
     /// Adds a result: a number that no other has at the time, its size, and who holds it
     ///
-    /// A size that is not known counts as [`DEFAULT_BYTES`].
+    /// A size that is not known counts as 1,024 bytes.
     pub fn add(&mut self, task: u64, bytes: Option<f64>, holders: impl IntoIterator<Item = u32>) {
         let first = self.holders.len();
         self.holders.extend(holders);

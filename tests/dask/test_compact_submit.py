@@ -469,9 +469,9 @@ class OwnGraphs(Scheduler):
 
     heard: list[Any]
 
-    async def update_graph(self, client: str, expr_ser: Any, keys: Any, **graph: Any) -> None:  # type: ignore[override]
-        self.heard.extend(keys)
-        await super().update_graph(client, expr_ser, keys, **graph)
+    async def update_graph(self, *args: Any, **graph: Any) -> None:
+        self.heard.extend(graph["keys"])
+        await super().update_graph(*args, **graph)
 
 
 def replaced(scheduler: Scheduler, heard: list[Any]) -> None:

@@ -259,6 +259,17 @@ async def test_what_is_bound_to_a_worker_is_in_nobodys_way(
         assert core.is_active is has_core
 
 
+async def full_and_loose(
+    client: Client, worker: Worker, eventually: Eventually
+) -> tuple[list[Any], Any]:
+    """Have a worker take all that it does, then ask it for more that may run elsewhere."""
+    with dask.annotate(workers=[worker.address]):
+        asking: list[Any] = client.map(gated, range(2), pure=False)
+    await eventually(lambda: len(worker.state.tasks) == 2)
+    with dask.annotate(workers=[worker.address], allow_other_workers=True):
+        return asking, client.submit(exclusive, 1, pure=False)
+
+
 @pytest.mark.parametrize("has_core", [False, True], ids=["dasks", "core"])
 @gen_test()
 async def test_what_may_run_elsewhere_does_so_when_its_worker_goes(
@@ -267,11 +278,7 @@ async def test_what_may_run_elsewhere_does_so_when_its_worker_goes(
     async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
         if not has_core:
             s.add_plugin(_Listens())
-        with dask.annotate(workers=[workers[0].address]):
-            asking = c.map(gated, range(2), pure=False)
-        await eventually(lambda: len(workers[0].state.tasks) == 2)
-        with dask.annotate(workers=[workers[0].address], allow_other_workers=True):
-            loose = c.submit(exclusive, 1, pure=False)
+        asking, loose = await full_and_loose(c, workers[0], eventually)
         await eventually(
             lambda: len(s.unrunnable) if not has_core else core.core.has_any("unrunnable")
         )
@@ -291,11 +298,7 @@ async def test_what_may_run_elsewhere_does_so_when_its_worker_pauses(
     async with with_gpus({"GPU": [0]}, {"GPU": [0]}) as (c, s, core, workers):
         if not has_core:
             s.add_plugin(_Listens())
-        with dask.annotate(workers=[workers[0].address]):
-            asking = c.map(gated, range(2), pure=False)
-        await eventually(lambda: len(workers[0].state.tasks) == 2)
-        with dask.annotate(workers=[workers[0].address], allow_other_workers=True):
-            loose = c.submit(exclusive, 1, pure=False)
+        asking, loose = await full_and_loose(c, workers[0], eventually)
         await eventually(
             lambda: len(s.unrunnable) if not has_core else core.core.has_any("unrunnable")
         )

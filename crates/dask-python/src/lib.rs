@@ -14,6 +14,7 @@ mod codec;
 mod order;
 mod placement;
 mod scheduler;
+mod worker;
 
 use pyo3::prelude::*;
 
@@ -30,6 +31,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<scheduler::Core>()?;
     module.add_class::<scheduler::TaskCalls>()?;
     module.add_class::<scheduler::TaskGraph>()?;
+    module.add_class::<worker::Core>()?;
     module.add_function(wrap_pyfunction!(order::order, module)?)?;
     module.add_function(wrap_pyfunction!(order::set_listing, module)?)?;
     module.add_function(wrap_pyfunction!(order::difference_listing, module)?)

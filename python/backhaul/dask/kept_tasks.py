@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from backhaul.dask.private import WorkerStateMachine
 
-__all__ = ["KeptTasks", "TasksBehind", "install", "known_task"]
+__all__ = ["KeptTasks", "TasksBehind", "caught_up_methods", "install", "known_task"]
 
 _tasks_of: Final = WorkerStateMachine.__dict__["tasks"].__get__
 
@@ -55,10 +55,13 @@ class KeptTasks(dict[Any, Any]):
     work_off : callable
         Has the state machine go through what it has yet to go through. Whoever makes it of the
         class `TasksBehind` sets it.
+    owner : object
+        Who has the tasks while Rust has the state (`backhaul.dask.worker_core`), and sets it.
     """
 
-    __slots__ = ("work_off",)
+    __slots__ = ("owner", "work_off")
 
+    owner: Any
     work_off: Callable[[], None]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -83,15 +86,29 @@ class TasksBehind(KeptTasks):
     __hash__ = None  # type: ignore[assignment]
 
 
-def _caught_up(name: str) -> Any:
+def caught_up_methods(kind: type[KeptTasks], catch_up: Callable[[Any], None]) -> None:
+    """Give a class what a dictionary can do, but for what it has itself: it catches up first.
+
+    Parameters
+    ----------
+    kind : type
+        The class.
+    catch_up : callable
+        Is given the dictionary before it is read or changed.
+    """
+    for name in _METHODS:
+        if name not in vars(kind):
+            setattr(kind, name, _caught_up(name, catch_up))
+
+
+def _caught_up(name: str, catch_up: Callable[[Any], None]) -> Any:
     own = getattr(dict, name)
 
-    def method(self: TasksBehind, *args: Any, **kwargs: Any) -> Any:
-        self.work_off()
+    def method(self: KeptTasks, *args: Any, **kwargs: Any) -> Any:
+        catch_up(self)
         return own(self, *args, **kwargs)
 
     return method
 
 
-for _name in _METHODS:
-    setattr(TasksBehind, _name, _caught_up(_name))
+caught_up_methods(TasksBehind, lambda tasks: tasks.work_off())

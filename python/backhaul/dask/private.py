@@ -69,6 +69,7 @@ from distributed.client import Client, Future, FutureState, get_collections_meta
 from distributed.client import _MapExpr as MapExpr
 from distributed.client import _wait as client_wait
 from distributed.collections import HeapSet
+from distributed.comm import get_address_host
 from distributed.comm import utils as comm_utils
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
@@ -289,6 +290,7 @@ __all__ = [
     "error_message",
     "fast_tasks",
     "from_frames",
+    "get_address_host",
     "get_collections_metadata",
     "get_data",
     "get_ip",

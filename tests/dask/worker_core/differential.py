@@ -50,6 +50,7 @@ from backhaul.dask import (
 from backhaul.dask.gone_through import Ending
 from backhaul.dask.patches import PATCHES
 from backhaul.dask.slotted_worker import give_slots
+from backhaul.dask.worker_core import keeper
 from backhaul.dask.worker_slots import WorkerSlots
 
 from .attributes import LOGS, difference, dump
@@ -148,6 +149,8 @@ class Pair:
         #: Tasks that ours went through in one step, and those that it went through late
         self.lived_through = 0
         self.noted = 0
+        #: How often Rust took over the state of ours
+        self.taken_over = 0
         #: What is compared, and whether that is looked at after each step
         self._looks = random.Random(seed)
         self._looks_often = seed % 3 == 0
@@ -330,7 +333,8 @@ def _shown(outcome: Any) -> str:
 class Differential:
     """Runs streams from seeds."""
 
-    def __init__(self) -> None:
+    def __init__(self, pair: Callable[..., Pair] = Pair) -> None:
+        self._pair = pair
         self._patches = Patches()
         self._clock = Clock()
         for module in (
@@ -341,6 +345,7 @@ class Differential:
             task_counts,
             whole_tasks,
             gone_through,
+            keeper,
         ):
             for name in ("time", "monotonic"):
                 if hasattr(module, name):
@@ -367,7 +372,7 @@ class Differential:
     def _run(
         self, seed: int, length: int, every: bool, counted: Counter[str]
     ) -> tuple[Batches, str | None]:
-        pair = Pair(seed, self._patches, self._clock, every)
+        pair = self._pair(seed, self._patches, self._clock, every)
         stream = Stream(seed, wild=seed % 4 == 0)
         batches: Batches = []
         for _ in range(length):
@@ -387,11 +392,12 @@ class Differential:
         counted["transitions"] += pair.theirs.transition_counter
         counted["lived through"] += pair.lived_through
         counted["noted"] += pair.noted
+        counted["taken over"] += pair.taken_over
         return batches, found
 
     def replay(self, seed: int, batches: Batches) -> str | None:
         """Run events that were made before; return what differs."""
-        pair = Pair(seed, self._patches, self._clock)
+        pair = self._pair(seed, self._patches, self._clock)
         for batch in batches:
             found, instructions = pair.apply(batch)
             if found or instructions is None:
@@ -439,11 +445,19 @@ def main(arguments: list[str]) -> int:
         help=f"compare all state after every step, not one in {LOOKS_ONE_IN} and the last",
     )
     parser.add_argument("--break", dest="broken", help="a step of ours that goes wrong")
+    parser.add_argument("--core", action="store_true", help="the state of ours is in Rust")
     options = parser.parse_args(arguments)
     logging.disable()
     if options.broken:
         _break(options.broken)
-    runs = Differential()
+    if options.core:
+        # That imports this.
+        from .core_pair import CorePair, keep_order
+
+        runs = Differential(CorePair)
+        keep_order()
+    else:
+        runs = Differential()
     # Between streams, so that nothing in one of them hangs on when that is.
     gc.collect()
     gc.freeze()

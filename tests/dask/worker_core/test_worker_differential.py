@@ -34,6 +34,15 @@ def test_equal_on_a_few_streams(looks: list[str]) -> None:
     assert int(counted[1]) > 1000, ended.stdout
 
 
+@pytest.mark.parametrize("looks", [[], ["--every"]], ids=["now-and-then", "every"])
+def test_equal_with_the_state_in_rust(looks: list[str]) -> None:
+    ended = differential("--core", "--seeds", "48", *looks)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for what in ("transitions", "lived through", "taken over"):
+        counted = re.search(rf"'{what}': (\d+)", ended.stdout)
+        assert counted and int(counted[1]) > 100, ended.stdout
+
+
 @pytest.mark.parametrize("broken", ["count", "memory-released"])
 def test_what_is_left_out_is_noticed(broken: str) -> None:
     ended = differential("--seeds", "4", "--break", broken)

@@ -3,9 +3,9 @@
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use super::hashing::Map;
 use super::ids::{ClientId, TaskId};
-use super::ordered_set::OrderedSet;
+use crate::hashing::Map;
+use crate::ordered_set::OrderedSet;
 
 /// Who wants results
 #[derive(Debug)]

@@ -7,12 +7,10 @@ use super::client::Clients;
 use super::config::Config;
 use super::error::EventError;
 use super::groups::Groups;
-use super::hashing::Map;
 use super::ids::{ClientId, NameId, PrefixId, TaskId, WorkerId};
 use super::looks::{Noted, Watched};
 use super::messages::{ClientMessage, Message, Transition, WorkerMessage};
 use super::names::Names;
-use super::ordered_set::OrderedSet;
 use super::placing::Placing;
 use super::queue::TaskQueue;
 use super::recent::{PastTransition, RecentTransitions};
@@ -23,6 +21,8 @@ use super::stealing::Stealing;
 use super::task::{ErredTask, Key, TaskState, TaskTable};
 use super::views::GroupView;
 use super::worker::Workers;
+use crate::hashing::Map;
+use crate::ordered_set::OrderedSet;
 
 /// Tasks, workers and clients, and how events change them
 ///

@@ -6,11 +6,11 @@
 //! names.
 
 use super::core::SchedulerCore;
-use super::hashing::Map;
 use super::ids::{TaskId, WorkerId};
-use super::ordered_set::OrderedSet;
 use super::task::TaskState;
 use super::worker::WorkerStatus;
+use crate::hashing::Map;
+use crate::ordered_set::OrderedSet;
 
 /// By what workers are compared for a task; least is best
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]

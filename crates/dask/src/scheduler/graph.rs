@@ -8,11 +8,11 @@ use std::sync::Arc;
 use super::compact::PriorityOrNone;
 use super::core::SchedulerCore;
 use super::error::EventError;
-use super::hashing::Set;
 use super::ids::{GroupId, TaskId};
 use super::messages::ClientMessage;
 use super::recommendations::Recommendations;
 use super::task::{Key, Priority, Requirements, Spec, TaskState};
+use crate::hashing::Set;
 
 /// A graph, with keys named once and then by number
 #[derive(Clone, Debug, Default)]

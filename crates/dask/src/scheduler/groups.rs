@@ -3,11 +3,11 @@
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use super::hashing::Map;
 use super::ids::{GroupId, NameId, PrefixId, WorkerId};
 use super::loads::Loads;
-use super::ordered_set::OrderedSet;
 use super::task::TaskState;
+use crate::hashing::Map;
+use crate::ordered_set::OrderedSet;
 
 /// What groups and prefixes count alike; see upstream's `TaskCollection`
 #[derive(Clone, Debug, Default)]

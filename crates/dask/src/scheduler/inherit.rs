@@ -10,11 +10,11 @@ use super::core::{SchedulerCore, shown};
 use super::error::InheritError;
 use super::groups::{Prefix, Tally};
 use super::ids::{GroupId, Id, PrefixId, TaskId, WorkerId};
-use super::ordered_set::OrderedSet;
 use super::queue::TaskQueue;
 use super::task::{Key, TaskState};
 use super::views::{ClusterView, CollectionView, PrefixView, WorkerView};
 use super::worker::{Worker, WorkerJoins};
+use crate::ordered_set::OrderedSet;
 
 impl SchedulerCore {
     /// A core with the cluster that these views show

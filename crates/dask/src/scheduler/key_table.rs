@@ -6,8 +6,8 @@
 
 use std::hash::Hasher;
 
-use super::hashing::QuickHasher;
 use super::ids::TaskId;
+use crate::hashing::QuickHasher;
 
 /// Tasks by key, with open addressing: a task is in the first place that was free from where its
 /// hash says

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use backhaul_placement::resources::Signature;
 
 use super::compact::PriorityOrNone;
-use super::hashing::{Map, Set};
 use super::ids::TaskId;
 use super::queue::Entry;
+use crate::hashing::{Map, Set};
 
 /// What the tasks of a line have in common: what they ask for, and where they may run
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::core::SchedulerCore;
 use super::error::EventError;
 use super::ids::{TaskId, WorkerId};
-use super::ordered_set::OrderedSet;
 use super::recent::PastTransition;
 use super::stimuli::EndedRun;
 use super::task::{Key, Priority, TaskState};
 use super::views::{GroupView, PrefixView};
+use crate::ordered_set::OrderedSet;
 
 /// Tasks that a worker, a client or the scheduler has in a collection of upstream's
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

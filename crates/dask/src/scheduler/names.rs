@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::hashing::Map;
 use super::ids::NameId;
+use crate::hashing::Map;
 
 /// Names by number and back; none is ever dropped, as there are few
 #[derive(Debug, Default)]

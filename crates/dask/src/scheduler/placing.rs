@@ -13,11 +13,11 @@ use backhaul_placement::cost::{
 use smallvec::SmallVec;
 
 use super::core::SchedulerCore;
-use super::hashing::Map;
 use super::ids::{Id, PrefixId, TaskId, WorkerId};
 use super::roots::Roots;
 use super::task::{Key, Task, TaskTable};
 use super::worker::Workers;
+use crate::hashing::Map;
 
 /// What decides by links
 #[derive(Debug)]

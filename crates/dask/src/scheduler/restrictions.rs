@@ -3,7 +3,7 @@
 use super::core::{SchedulerCore, shown};
 use super::error::EventError;
 use super::ids::{NameId, TaskId, WorkerId};
-use super::ordered_set::OrderedSet;
+use crate::ordered_set::OrderedSet;
 
 impl SchedulerCore {
     /// The running workers that a task may run on; `None` if it may run on any

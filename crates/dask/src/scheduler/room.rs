@@ -11,12 +11,12 @@ use backhaul_placement::resources::{Declaration, Places, Request, RequestError, 
 
 use super::core::SchedulerCore;
 use super::error::EventError;
-use super::hashing::{Map, Set};
 use super::ids::{Id, TaskId, WorkerId};
 use super::lines::Lines;
-use super::ordered_set::OrderedSet;
 use super::task::{Key, Priority, Requirements, TaskState};
 use super::turns::Turns;
+use crate::hashing::{Map, Set};
+use crate::ordered_set::OrderedSet;
 
 /// The resource that a thread is, which every task takes one of unless it says otherwise
 const CPU: &str = "CPU";

@@ -12,10 +12,10 @@ use backhaul_placement::roots::{self, Graph, Kinds, Target};
 
 use super::core::SchedulerCore;
 use super::error::EventError;
-use super::hashing::Map;
 use super::ids::{GroupId, PrefixId, TaskId, WorkerId};
 use super::placing::Placing;
 use super::task::{Key, TaskState, TaskTable};
+use crate::hashing::Map;
 
 /// Roots that wait for a thread, by the worker that is to run them
 #[derive(Debug, Default)]

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use super::core::SchedulerCore;
 use super::error::EventError;
-use super::hashing::Map;
 use super::ids::{PrefixId, TaskId, WorkerId};
 use super::messages::{Message, WorkerMessage};
-use super::ordered_set::OrderedSet;
 use super::task::{Key, TaskState};
+use crate::hashing::Map;
+use crate::ordered_set::OrderedSet;
 
 /// What a transfer takes besides its bytes, in seconds
 const LATENCY_S: f64 = 0.1;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::core::SchedulerCore;
 use super::ids::{TaskId, WorkerId};
-use super::ordered_set::OrderedSet;
 use super::task::Key;
+use crate::ordered_set::OrderedSet;
 
 /// A task that a victim has been asked for, by key and addresses
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,7 @@ use super::compact::{NumberOrNone, PriorityOrNone};
 use super::ids::{ClientId, GroupId, NameId, TaskId, WorkerId};
 use super::key_table::KeyTable;
 use super::messages::TaskError;
-use super::ordered_set::OrderedSet;
+use crate::ordered_set::OrderedSet;
 
 /// A key of Dask's as bytes, whatever it is in Python
 pub type Key = Arc<[u8]>;

@@ -6,9 +6,9 @@ use super::core::SchedulerCore;
 use super::groups::{Group, Prefix, Tally};
 use super::ids::{Id, NameId, TaskId, WorkerId};
 use super::messages::TaskError;
-use super::ordered_set::OrderedSet;
 use super::task::{ErredTask, Key, Payload, Priority, Requirements, Spec, Task, TaskState};
 use super::worker::{Worker, WorkerStatus};
+use crate::ordered_set::OrderedSet;
 
 /// How much of each, by name or address
 pub type Amounts = Vec<(Arc<str>, f64)>;

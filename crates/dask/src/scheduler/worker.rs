@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use super::hashing::Map;
 use super::ids::{NameId, PrefixId, TaskId, WorkerId};
-use super::ordered_set::OrderedSet;
 use super::task::Key;
+use crate::hashing::Map;
+use crate::ordered_set::OrderedSet;
 
 /// Whether a worker takes tasks; other states of Dask's are paused or closed to the scheduler
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

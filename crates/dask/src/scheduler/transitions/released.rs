@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 use super::super::core::SchedulerCore;
 use super::super::error::EventError;
 use super::super::ids::TaskId;
-use super::super::ordered_set::OrderedSet;
 use super::super::recommendations::Recommendations;
 use super::super::task::TaskState;
 use super::erred::NO_BLAME;
+use crate::ordered_set::OrderedSet;
 
 impl SchedulerCore {
     pub(super) fn released_to_waiting(&mut self, task: TaskId, recs: &mut Recommendations) {

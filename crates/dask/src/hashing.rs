@@ -6,11 +6,11 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;
-pub(super) type Set<K> = HashSet<K, BuildHasherDefault<QuickHasher>>;
+pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;
+pub(crate) type Set<K> = HashSet<K, BuildHasherDefault<QuickHasher>>;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct QuickHasher(u64);
+pub(crate) struct QuickHasher(u64);
 
 impl QuickHasher {
     fn mix(&mut self, word: u64) {
@@ -18,7 +18,7 @@ impl QuickHasher {
     }
 
     /// 32 bits, each of which depends on all that was written
-    pub(super) fn finish_mixed(&self) -> u32 {
+    pub(crate) fn finish_mixed(&self) -> u32 {
         (self.finish().wrapping_mul(MULTIPLIER) >> 32) as u32
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::hashing::Map;
-use super::ids::Id;
+use crate::hashing::Map;
+use crate::ids::Id;
 
 /// Members in the order of their addition; one that is removed and added again comes last
 ///
@@ -19,7 +19,7 @@ use super::ids::Id;
 ///
 /// A clone shares the memory of more than three until either changes.
 #[derive(Clone, Debug)]
-pub(super) struct OrderedSet<T>(Members<T>);
+pub(crate) struct OrderedSet<T>(Members<T>);
 
 #[derive(Clone, Debug)]
 enum Members<T> {
@@ -37,7 +37,7 @@ struct Many<T> {
 
 impl<T: Id> OrderedSet<T> {
     /// An empty set
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(Members::Few {
             count: 0,
             members: [T::HOLE; FEW],
@@ -45,7 +45,7 @@ impl<T: Id> OrderedSet<T> {
     }
 
     /// Adds a member at the end, returning whether it was missing
-    pub(super) fn insert(&mut self, member: T) -> bool {
+    pub(crate) fn insert(&mut self, member: T) -> bool {
         let missing = !self.contains(member);
         if missing {
             self.add(member);
@@ -54,7 +54,7 @@ impl<T: Id> OrderedSet<T> {
     }
 
     /// Adds a member that is known to be missing
-    pub(super) fn add(&mut self, member: T) {
+    pub(crate) fn add(&mut self, member: T) {
         match &mut self.0 {
             Members::Few { count, members } => {
                 let listed = usize::from(*count);
@@ -77,7 +77,7 @@ impl<T: Id> OrderedSet<T> {
     }
 
     /// Removes a member, returning whether it was there
-    pub(super) fn remove(&mut self, member: T) -> bool {
+    pub(crate) fn remove(&mut self, member: T) -> bool {
         match &mut self.0 {
             Members::Few { count, members } => {
                 let listed = usize::from(*count);
@@ -103,7 +103,7 @@ impl<T: Id> OrderedSet<T> {
     }
 
     /// Whether this is a member
-    pub(super) fn contains(&self, member: T) -> bool {
+    pub(crate) fn contains(&self, member: T) -> bool {
         match &self.0 {
             Members::Few { count, members } => members[..usize::from(*count)].contains(&member),
             Members::Many(many) => many.contains(member),
@@ -111,7 +111,7 @@ impl<T: Id> OrderedSet<T> {
     }
 
     /// How many members there are
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match &self.0 {
             Members::Few { count, .. } => usize::from(*count),
             Members::Many(many) => many.places.len() - many.holes,
@@ -119,7 +119,7 @@ impl<T: Id> OrderedSet<T> {
     }
 
     /// The member that was added last
-    pub(super) fn last(&self) -> Option<T> {
+    pub(crate) fn last(&self) -> Option<T> {
         match &self.0 {
             Members::Few { count, members } => {
                 let place = usize::from(*count).checked_sub(1)?;
@@ -133,12 +133,12 @@ impl<T: Id> OrderedSet<T> {
     }
 
     /// Whether there are none
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The members in their order
-    pub(super) fn iter(&self) -> impl Iterator<Item = T> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = T> + '_ {
         let places = match &self.0 {
             Members::Few { count, members } => &members[..usize::from(*count)],
             Members::Many(many) => &many.places[..],
@@ -147,7 +147,7 @@ impl<T: Id> OrderedSet<T> {
     }
 
     /// Makes room for so many members in all, as far as it has begun to take memory for them
-    pub(super) fn expect(&mut self, members: usize) {
+    pub(crate) fn expect(&mut self, members: usize) {
         if let Members::Many(many) = &mut self.0
             && many.places.capacity() < members
             && members <= UNINDEXED_MAX
@@ -159,7 +159,7 @@ impl<T: Id> OrderedSet<T> {
 
     /// Shares the memory of another set with the same members in the same order, until either
     /// changes
-    pub(super) fn share(&mut self, other: &Self) {
+    pub(crate) fn share(&mut self, other: &Self) {
         if let (Members::Many(ours), Members::Many(theirs)) = (&mut self.0, &other.0)
             // Whoever changes one copies it: what that takes is to be little.
             && ours.index.is_none()
@@ -172,7 +172,7 @@ impl<T: Id> OrderedSet<T> {
     }
 
     /// The members as they are now, to change the set while they are looked at
-    pub(super) fn listed(&self) -> SmallVec<[T; 4]> {
+    pub(crate) fn listed(&self) -> SmallVec<[T; 4]> {
         let mut listed = SmallVec::with_capacity(self.len());
         listed.extend(self.iter());
         listed
@@ -266,7 +266,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::scheduler::ids::TaskId;
+
+    crate::ids::ids! {
+        /// A task
+        TaskId;
+    }
 
     #[test]
     fn a_set_of_a_task_is_small() {

@@ -1,0 +1,205 @@
+//! What Python may ask of the state without taking it over.
+
+use backhaul_dask::worker::State;
+use pyo3::exceptions::PyAttributeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use super::logs::{Entry, What};
+use super::outside::startstops_of;
+use super::{Core, Inner, listed};
+
+#[pymethods]
+impl Core {
+    #[doc = stub_doc!("WorkerCore.knows")]
+    fn knows(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.inner()?.outside.known(key)?.is_some())
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.inner()?.core.task_count())
+    }
+
+    #[doc = stub_doc!("WorkerCore.number")]
+    fn number(&self, name: &str) -> PyResult<i64> {
+        let inner = self.inner()?;
+        let core = &inner.core;
+        let counters = core.counters();
+        let number = match name {
+            "generation" => counters.generation,
+            "nbytes" => counters.nbytes,
+            "executed_count" => counters.executed,
+            "transition_counter" => counters.transitions,
+            "fetch_count" => counters.fetch,
+            "transfer_incoming_bytes" => counters.incoming_bytes,
+            "transfer_incoming_count_total" => counters.incoming_total,
+            "transfer_incoming_count" => core.transfers() as i64,
+            "in_flight_tasks_count" => core.in_flight_count() as i64,
+            "executing_count" => core.executing_count() as i64,
+            "long_running_count" => core.long_running_count() as i64,
+            "ready_count" => core.ready_count() as i64,
+            "missing_count" => core.missing().len() as i64,
+            "running" => i64::from(core.is_running()),
+            "has_needed" => i64::from(core.has_needed()),
+            _ => return Err(PyAttributeError::new_err(name.to_owned())),
+        };
+        Ok(number)
+    }
+
+    #[doc = stub_doc!("WorkerCore.may_run_at_once")]
+    fn may_run_at_once(&self) -> PyResult<bool> {
+        let inner = self.inner()?;
+        let core = &inner.core;
+        Ok(core.is_running() && core.ready_count() == 0 && !core.has_needed())
+    }
+
+    #[doc = stub_doc!("WorkerCore.first_ready")]
+    fn first_ready<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyList>> {
+        let inner = self.inner()?;
+        let ready = inner.core.first_ready(most);
+        listed(py, ready, |task| {
+            Ok(inner.outside.key(py, task).into_bound(py))
+        })
+    }
+
+    #[doc = stub_doc!("WorkerCore.counts")]
+    #[pyo3(signature = (now_s = None))]
+    fn counts<'py>(
+        &self,
+        py: Python<'py>,
+        now_s: Option<f64>,
+    ) -> PyResult<(Option<f64>, Bound<'py, PyDict>, Bound<'py, PyDict>)> {
+        let mut inner = self.inner()?;
+        let Inner { core, outside } = &mut *inner;
+        let counts = core.counts(now_s);
+        let current = PyDict::new(py);
+        for ((prefix, state), tasks) in counts.current() {
+            let name = (&outside.prefixes[prefix.index()], state.name());
+            current.set_item(name, tasks)?;
+        }
+        let elapsed = PyDict::new(py);
+        for ((prefix, state), seconds) in counts.elapsed() {
+            let name = (&outside.prefixes[prefix.index()], state.name());
+            elapsed.set_item(name, seconds)?;
+        }
+        Ok((counts.previous_s(), current, elapsed))
+    }
+
+    #[doc = stub_doc!("WorkerCore.view_of")]
+    fn view_of<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        make: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = key.py();
+        {
+            let inner = self.inner()?;
+            let Some(task) = inner.outside.known(key)? else {
+                return Ok(None);
+            };
+            if let Some(view) = &inner.outside.extras.of(task).view {
+                return Ok(Some(view.bind(py).clone()));
+            }
+        }
+        // Others may look while Python makes it.
+        let made = make.call1((key,))?;
+        let mut inner = self.inner()?;
+        let Some(task) = inner.outside.known(key)? else {
+            return Ok(None);
+        };
+        let view = &mut inner.outside.extras.of_mut(task).view;
+        let view = view.get_or_insert_with(|| made.unbind());
+        Ok(Some(view.bind(py).clone()))
+    }
+
+    #[doc = stub_doc!("WorkerCore.task_attribute")]
+    fn task_attribute<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        name: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = key.py();
+        let inner = self.inner()?;
+        let Some(task) = inner.outside.known(key)? else {
+            return Err(pyo3::exceptions::PyKeyError::new_err(key.clone().unbind()));
+        };
+        let Inner { core, outside } = &*inner;
+        let view = core.view(task);
+        let extra = outside.extras.of(task);
+        let object = |object: &Option<Py<PyAny>>| match object {
+            Some(object) => object.bind(py).clone(),
+            None => py.None().into_bound(py),
+        };
+        let named = |state: Option<State>| state.map(State::name);
+        Ok(match name {
+            "state" => view.state().name().into_pyobject(py)?.into_any(),
+            "previous" => named(view.previous()).into_pyobject(py)?,
+            "next" => named(view.next()).into_pyobject(py)?,
+            "done" => view.done().into_pyobject(py)?.to_owned().into_any(),
+            "run_id" => view.run_id().into_pyobject(py)?.into_any(),
+            "nbytes" => view.nbytes().into_pyobject(py)?,
+            "prefix" => outside.prefixes[view.prefix().index()].bind(py).clone(),
+            "run_spec" => object(&extra.run_spec),
+            "annotations" => object(&extra.annotations),
+            "span_id" => object(&extra.span_id),
+            "type" => object(&extra.kind),
+            "startstops" => startstops_of(py, &extra.startstops)?.into_any(),
+            "dependency_keys" => {
+                let keys = view.dependencies();
+                listed(py, keys, |task| Ok(outside.key(py, task).into_bound(py)))?.into_any()
+            }
+            "has_dependents" => {
+                let has_any = view.dependents().next().is_some();
+                has_any.into_pyobject(py)?.to_owned().into_any()
+            }
+            "who_has" => listed(py, view.who_has(), |peer| {
+                Ok(outside.peers[peer.index()].bind(py).clone())
+            })?
+            .into_any(),
+            _ => return Err(PyAttributeError::new_err(name.to_owned())),
+        })
+    }
+
+    #[doc = stub_doc!("WorkerCore.add_time")]
+    fn add_time(
+        &self,
+        key: &Bound<'_, PyAny>,
+        action: &str,
+        start_s: f64,
+        stop_s: f64,
+    ) -> PyResult<()> {
+        let mut inner = self.inner()?;
+        let action = self::action(action);
+        if let Some(task) = inner.outside.known(key)? {
+            let times = &mut inner.outside.extras.of_mut(task).startstops;
+            times.push((action, start_s, stop_s));
+        }
+        Ok(())
+    }
+
+    #[doc = stub_doc!("WorkerCore.add_line")]
+    fn add_line(&self, py: Python<'_>, line: Py<PyAny>) -> PyResult<()> {
+        let entry = Entry {
+            what: What::Made(line),
+            stimulus_id: py.None(),
+            time_s: 0.0,
+        };
+        let replaced = {
+            let mut inner = self.inner()?;
+            inner.outside.log.push(entry)
+        };
+        drop(replaced);
+        Ok(())
+    }
+}
+
+/// One of Dask's words for what takes a task's time
+pub(super) fn action(word: &str) -> &'static str {
+    match word {
+        "disk-read" => "disk-read",
+        "disk-write" => "disk-write",
+        "transfer" => "transfer",
+        "deserialize" => "deserialize",
+        _ => "compute",
+    }
+}

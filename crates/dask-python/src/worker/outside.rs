@@ -1,0 +1,505 @@
+//! What the state machine is given and told from outside: Python's data, clock, logs, callables.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use backhaul_dask::worker::{
+    Host, Instruction, Line, PayloadId, PeerId, PrefixId, Stored, TaskId, WorkerCore,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PySet, PyTuple};
+
+use super::extras::Extras;
+use super::logs::{Entry, Ring, Stimulus, What};
+use super::told::Told;
+
+/// Functions of Python's
+pub(super) struct Callables {
+    /// The time of day, and a clock that never goes back, in seconds
+    pub(super) time: Py<PyAny>,
+    pub(super) monotonic: Py<PyAny>,
+    /// The generator with which ties are broken
+    pub(super) random: Py<PyAny>,
+    pub(super) key_split: Py<PyAny>,
+    /// Whether an address is of another host
+    pub(super) is_remote: Py<PyAny>,
+    pub(super) sizeof: Py<PyAny>,
+    /// Makes what a task raised of an exception: exception, traceback, and their texts
+    pub(super) error_of: Py<PyAny>,
+}
+
+impl Callables {
+    pub(super) fn of(given: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let named = |name: &str| -> PyResult<Py<PyAny>> {
+            match given.get_item(name)? {
+                Some(callable) => Ok(callable.unbind()),
+                None => Err(PyValueError::new_err(format!("{name} is missing"))),
+            }
+        };
+        Ok(Self {
+            time: named("time")?,
+            monotonic: named("monotonic")?,
+            random: named("random")?,
+            key_split: named("key_split")?,
+            is_remote: named("is_remote")?,
+            sizeof: named("sizeof")?,
+            error_of: named("error_of")?,
+        })
+    }
+}
+
+/// Whatever of a worker's state is Python's
+pub(super) struct Outside {
+    pub(super) extras: Extras,
+    /// Numbers of tasks by key
+    pub(super) ids: Py<PyDict>,
+    pub(super) address: String,
+    pub(super) peers: Vec<Py<PyAny>>,
+    pub(super) peer_ids: HashMap<String, PeerId>,
+    pub(super) prefixes: Vec<Py<PyAny>>,
+    prefix_ids: HashMap<String, PrefixId>,
+    pub(super) data: Py<PyAny>,
+    pub(super) threads: Py<PyDict>,
+    pub(super) callables: Callables,
+    pub(super) log: Ring<Entry>,
+    pub(super) stimuli: Ring<Stimulus>,
+    pub(super) told: Vec<Told>,
+    /// What is on its way from each peer, as a set of Python's
+    pub(super) flights: HashMap<PeerId, Py<PyAny>>,
+    /// Values and errors of the event that is handled
+    pub(super) payloads: Vec<Py<PyAny>>,
+    /// The id of that event, and when it came
+    pub(super) stimulus_id: Py<PyAny>,
+    pub(super) time_s: f64,
+    /// What Python raised when it was asked for something
+    pub(super) raised: Option<PyErr>,
+    /// What is dropped when the state is unlocked: that may run Python
+    pub(super) dropped: Vec<Py<PyAny>>,
+}
+
+impl Outside {
+    pub(super) fn new(
+        py: Python<'_>,
+        address: String,
+        data: Py<PyAny>,
+        threads: Py<PyDict>,
+        callables: Callables,
+        log_max: Option<usize>,
+        stimuli_max: Option<usize>,
+    ) -> Self {
+        Self {
+            extras: Extras::default(),
+            ids: PyDict::new(py).unbind(),
+            address,
+            peers: Vec::new(),
+            peer_ids: HashMap::new(),
+            prefixes: Vec::new(),
+            prefix_ids: HashMap::new(),
+            data,
+            threads,
+            callables,
+            log: Ring::new(log_max),
+            stimuli: Ring::new(stimuli_max),
+            told: Vec::new(),
+            flights: HashMap::new(),
+            payloads: Vec::new(),
+            stimulus_id: py.None(),
+            time_s: 0.0,
+            raised: None,
+            dropped: Vec::new(),
+        }
+    }
+
+    /// The key of a task
+    pub(super) fn key(&self, py: Python<'_>, task: TaskId) -> Py<PyAny> {
+        match &self.extras.of(task).key {
+            Some(key) => key.clone_ref(py),
+            None => py.None(),
+        }
+    }
+
+    /// The task of a key
+    pub(super) fn known(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<TaskId>> {
+        let found = self.ids.bind(key.py()).get_item(key)?;
+        found
+            .map(|number| Ok(TaskId::at(number.extract()?)))
+            .transpose()
+    }
+
+    /// The task of a key, which is made if there is none
+    pub(super) fn ensure(
+        &mut self,
+        core: &mut WorkerCore,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<TaskId> {
+        if let Some(task) = self.known(key)? {
+            return Ok(task);
+        }
+        let prefix = self.prefix(key)?;
+        let task = core.create(prefix);
+        self.ids.bind(key.py()).set_item(key, task.index())?;
+        self.extras.begin(task, key.clone().unbind());
+        Ok(task)
+    }
+
+    fn prefix(&mut self, key: &Bound<'_, PyAny>) -> PyResult<PrefixId> {
+        let py = key.py();
+        let prefix = self.callables.key_split.bind(py).call1((key,))?;
+        self.prefix_named(&prefix)
+    }
+
+    pub(super) fn prefix_named(&mut self, prefix: &Bound<'_, PyAny>) -> PyResult<PrefixId> {
+        let text: String = prefix.extract()?;
+        if let Some(&known) = self.prefix_ids.get(&text) {
+            return Ok(known);
+        }
+        self.prefixes.push(prefix.clone().unbind());
+        let prefix = PrefixId::at(self.prefixes.len() - 1);
+        self.prefix_ids.insert(text, prefix);
+        Ok(prefix)
+    }
+
+    pub(super) fn peer(
+        &mut self,
+        core: &mut WorkerCore,
+        address: &Bound<'_, PyAny>,
+    ) -> PyResult<PeerId> {
+        let text: String = address.extract()?;
+        if let Some(&known) = self.peer_ids.get(&text) {
+            return Ok(known);
+        }
+        let py = address.py();
+        let is_remote = self.callables.is_remote.bind(py).call1((address,))?;
+        let peer = core.meet(is_remote.is_truthy()?);
+        self.peers.push(address.clone().unbind());
+        self.peer_ids.insert(text, peer);
+        Ok(peer)
+    }
+
+    /// Peers of a collection of addresses, without this worker, as a set of Python's lists them
+    pub(super) fn holders(
+        &mut self,
+        core: &mut WorkerCore,
+        addresses: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<PeerId>> {
+        let mut found = Vec::new();
+        if addresses.len()? == 1 {
+            for address in addresses.try_iter()? {
+                self.add_holder(core, &address?, &mut found)?;
+            }
+            return Ok(found);
+        }
+        let listed: Vec<Bound<'_, PyAny>> = addresses.try_iter()?.collect::<PyResult<_>>()?;
+        for address in PySet::new(addresses.py(), listed)? {
+            self.add_holder(core, &address, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    fn add_holder(
+        &mut self,
+        core: &mut WorkerCore,
+        address: &Bound<'_, PyAny>,
+        found: &mut Vec<PeerId>,
+    ) -> PyResult<()> {
+        let text: &Bound<'_, pyo3::types::PyString> = address.cast()?;
+        if text.to_cow()? != self.address.as_str() {
+            found.push(self.peer(core, address)?);
+        }
+        Ok(())
+    }
+
+    /// Forgets what was on its way from a peer
+    pub(super) fn landed(&mut self, peer: PeerId) {
+        let keys = self.flights.remove(&peer);
+        self.dropped.extend(keys);
+    }
+
+    /// Keeps what an event carries
+    pub(super) fn payload(&mut self, payload: Py<PyAny>) -> PayloadId {
+        self.payloads.push(payload);
+        PayloadId::at(self.payloads.len() - 1)
+    }
+
+    /// Writes a line that a state machine writes of its own
+    pub(super) fn write(&mut self, py: Python<'_>, what: What) {
+        let entry = Entry {
+            what,
+            stimulus_id: self.stimulus_id.clone_ref(py),
+            time_s: self.time_s,
+        };
+        self.log.push(entry);
+    }
+
+    pub(super) fn note(&mut self, stimulus: Stimulus) {
+        self.stimuli.push(stimulus);
+    }
+}
+
+/// The outside as the state machine has it during an event
+pub(super) struct Hosted<'a, 'py> {
+    pub(super) py: Python<'py>,
+    pub(super) outside: &'a mut Outside,
+}
+
+impl Hosted<'_, '_> {
+    fn raised<T>(&mut self, result: PyResult<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.outside.raised.get_or_insert(error);
+                None
+            }
+        }
+    }
+
+    fn key(&self, task: TaskId) -> Py<PyAny> {
+        self.outside.key(self.py, task)
+    }
+
+    fn put(&self, task: TaskId, value: PayloadId) -> PyResult<()> {
+        let value = self.outside.payloads[value.index()].bind(self.py);
+        let data = self.outside.data.bind(self.py);
+        match data.cast_exact::<PyDict>() {
+            Ok(data) => data.set_item(self.key(task), value),
+            Err(_) => data.set_item(self.key(task), value),
+        }
+    }
+
+    fn take_away(&self, task: TaskId) -> PyResult<()> {
+        let key = self.key(task);
+        let key = key.bind(self.py);
+        let data = self.outside.data.bind(self.py);
+        if data.contains(key)? {
+            data.del_item(key)?;
+        }
+        let threads = self.outside.threads.bind(self.py);
+        if threads.contains(key)? {
+            threads.del_item(key)?;
+        }
+        Ok(())
+    }
+}
+
+impl Host for Hosted<'_, '_> {
+    fn monotonic_s(&mut self) -> f64 {
+        let now = self.outside.callables.monotonic.bind(self.py).call0();
+        let now = now.and_then(|now| now.extract());
+        self.raised(now).unwrap_or_default()
+    }
+
+    fn random(&mut self) -> f64 {
+        let number = self.outside.callables.random.bind(self.py).call0();
+        let number = number.and_then(|number| number.extract());
+        self.raised(number).unwrap_or_default()
+    }
+
+    fn store(&mut self, task: TaskId, value: PayloadId) -> Stored {
+        let begun = Instant::now();
+        let extra = self.outside.extras.of_mut(task);
+        extra.is_purged = false;
+        match self.put(task, value) {
+            Ok(()) => {
+                let took = begun.elapsed();
+                let extra = self.outside.extras.of_mut(task);
+                if took > SLOW {
+                    let stop_s = self.outside.time_s;
+                    let start_s = stop_s - took.as_secs_f64();
+                    extra.startstops.push(("disk-write", start_s, stop_s));
+                }
+                let kind = self.outside.payloads[value.index()]
+                    .bind(self.py)
+                    .get_type();
+                extra.kind = Some(kind.into_any().unbind());
+                Stored::Kept
+            }
+            Err(error) => {
+                let made = self.outside.callables.error_of.bind(self.py);
+                let made = made.call1((error.value(self.py),)).map(Bound::unbind);
+                let made = self.raised(made).unwrap_or_else(|| self.py.None());
+                Stored::Refused(self.outside.payload(made))
+            }
+        }
+    }
+
+    fn size_of(&mut self, value: PayloadId) -> i64 {
+        let value = self.outside.payloads[value.index()].bind(self.py);
+        let size = self.outside.callables.sizeof.bind(self.py).call1((value,));
+        let size = size.and_then(|size| size.extract());
+        self.raised(size).unwrap_or_default()
+    }
+
+    fn purge(&mut self, task: TaskId) {
+        let extra = self.outside.extras.of_mut(task);
+        let was_purged = std::mem::replace(&mut extra.is_purged, true);
+        if let Some(error) = extra.error.take() {
+            let text = error.bind(self.py).get_item(EXCEPTION_TEXT);
+            let text = text.and_then(|text| text_alone(self.py, text));
+            let left = self.raised(text);
+            self.outside.extras.of_mut(task).error = left;
+        }
+        if was_purged {
+            return;
+        }
+        let taken = self.take_away(task);
+        self.raised(taken);
+    }
+
+    fn forget(&mut self, task: TaskId) {
+        let key = self.key(task);
+        let forgotten = self.outside.ids.bind(self.py).del_item(key);
+        self.raised(forgotten);
+    }
+
+    fn fail(&mut self, task: TaskId, error: PayloadId) {
+        let error = self.outside.payloads[error.index()].bind(self.py);
+        let error = error.cast::<PyTuple>().map(|error| error.clone().unbind());
+        if let Some(error) = self.raised(error.map_err(PyErr::from)) {
+            self.outside.extras.of_mut(task).error = Some(error);
+        }
+    }
+
+    fn log(&mut self, line: Line<'_>) {
+        let what = match line {
+            Line::ComputeTask(task, state) => What::TaskWas(self.key(task), "compute-task", state),
+            Line::EnsureTaskExists(task, state) => {
+                What::TaskWas(self.key(task), "ensure-task-exists", state)
+            }
+            Line::ReceiveFromScatter(task, state) => {
+                What::TaskWas(self.key(task), "receive-from-scatter", state)
+            }
+            Line::PutInMemory(task) => What::Task(self.key(task), "put-in-memory"),
+            Line::MissingDep(task) => What::Task(self.key(task), "missing-dep"),
+            Line::RemoveReplica(task) => What::Task(self.key(task), "remove-replica"),
+            Line::CancelCompute(task) => What::Task(self.key(task), "cancel-compute"),
+            Line::Transition {
+                task,
+                start,
+                finish,
+                end,
+                found,
+            } => What::Transition {
+                key: self.key(task),
+                start,
+                finish,
+                end,
+                found: found
+                    .iter()
+                    .map(|&(task, state)| (self.key(task), state))
+                    .collect(),
+            },
+        };
+        self.outside.write(self.py, what);
+    }
+
+    fn tell(&mut self, instruction: Instruction<'_>) {
+        let told = match instruction {
+            Instruction::Execute(task) => {
+                let span_id = &self.outside.extras.of(task).span_id;
+                let span_id = span_id.as_ref().map(|span_id| span_id.clone_ref(self.py));
+                Told::Execute(self.key(task), span_id)
+            }
+            Instruction::AddKeys(task) => Told::Key("add-keys", self.key(task)),
+            Instruction::ReleaseWorkerData(task) => {
+                Told::Key("release-worker-data", self.key(task))
+            }
+            Instruction::Reschedule(task) => Told::Key("reschedule", self.key(task)),
+            Instruction::TaskFinished(task, run_id, nbytes) => {
+                let extra = self.outside.extras.of(task);
+                let kind = extra.kind.as_ref().map(|kind| kind.clone_ref(self.py));
+                let times = extra.startstops.clone();
+                Told::Finished(self.key(task), run_id, nbytes, kind, times)
+            }
+            Instruction::TaskErred(task, run_id) => {
+                let extra = self.outside.extras.of(task);
+                let error = match &extra.error {
+                    Some(error) => error.clone_ref(self.py).into_any(),
+                    None => self.py.None(),
+                };
+                Told::Erred(self.key(task), run_id, error, extra.startstops.clone())
+            }
+            Instruction::LongRunning(task, run_id, seconds) => {
+                let seconds = seconds
+                    .map(|seconds| self.outside.payloads[seconds.index()].clone_ref(self.py));
+                Told::LongRunning(self.key(task), run_id, seconds)
+            }
+            Instruction::RetryBusyWorkerLater(peer) => {
+                let peer = self.outside.peers[peer.index()].clone_ref(self.py);
+                Told::Of("retry-busy-worker-later", peer)
+            }
+            Instruction::RequestRefreshWhoHas(tasks) => {
+                let keys = tasks.iter().map(|&task| self.key(task));
+                let keys = PyList::new(self.py, keys.collect::<Vec<_>>());
+                let Some(keys) = self.raised(keys) else {
+                    return;
+                };
+                Told::Of("request-refresh-who-has", keys.into_any().unbind())
+            }
+        };
+        self.outside.told.push(told);
+    }
+
+    fn gather(&mut self, peer: PeerId, tasks: &[TaskId], total_bytes: i64) -> Vec<TaskId> {
+        let gathered = self.gather_in_order(peer, tasks, total_bytes);
+        self.raised(gathered).unwrap_or_else(|| tasks.to_vec())
+    }
+}
+
+impl Hosted<'_, '_> {
+    fn gather_in_order(
+        &mut self,
+        peer: PeerId,
+        tasks: &[TaskId],
+        total_bytes: i64,
+    ) -> PyResult<Vec<TaskId>> {
+        let py = self.py;
+        let keys = PySet::empty(py)?;
+        for &task in tasks {
+            keys.add(self.key(task))?;
+        }
+        let mut in_order = Vec::with_capacity(tasks.len());
+        for key in &keys {
+            if let Some(task) = self.outside.known(&key)? {
+                in_order.push(task);
+            }
+        }
+        let keys = keys.into_any().unbind();
+        self.outside.flights.insert(peer, keys.clone_ref(py));
+        let peer = self.outside.peers[peer.index()].clone_ref(py);
+        let what = What::Gather(peer.clone_ref(py), keys.clone_ref(py));
+        self.outside.write(py, what);
+        self.outside
+            .told
+            .push(Told::Gather(peer, keys, total_bytes));
+        Ok(in_order)
+    }
+}
+
+/// Times of a task as Dask has them
+pub(super) fn startstops_of<'py>(
+    py: Python<'py>,
+    times: &[(&'static str, f64, f64)],
+) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for &(action, start_s, stop_s) in times {
+        let each = PyDict::new(py);
+        each.set_item("action", action)?;
+        each.set_item("start", start_s)?;
+        each.set_item("stop", stop_s)?;
+        list.append(each)?;
+    }
+    Ok(list)
+}
+
+/// What upstream leaves of an error when it purges a task: exception, traceback, and their texts
+fn text_alone(py: Python<'_>, text: Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
+    let left = (py.None(), py.None(), text, "").into_pyobject(py)?;
+    Ok(left.unbind())
+}
+
+/// Where an error has the text of its exception
+const EXCEPTION_TEXT: usize = 2;
+
+/// A value that took longer to store has gone to disk, or has sent others there: upstream's
+const SLOW: Duration = Duration::from_millis(5);

@@ -1,0 +1,213 @@
+"""What is seen of a worker's state machine while Rust has its state.
+
+The class of a state machine then, and of its dictionary of tasks: what can be told without the
+state is, and for anything else Python takes it over first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from backhaul._native import WorkerCore
+from backhaul.dask.kept_tasks import KeptTasks, caught_up_methods
+from backhaul.dask.private import WorkerStateMachine
+from backhaul.dask.worker_core import handing_over
+from backhaul.dask.worker_core.events import Told
+from backhaul.dask.worker_core.wanted import made
+
+__all__ = ["CoreTasks", "Owner", "behind_class"]
+
+#: Attributes for which Python takes over
+_LOOKS: Final = (
+    "waiting",
+    "has_what",
+    "data_needed",
+    "in_flight_workers",
+    "busy_workers",
+    "missing_dep_flight",
+    "ready",
+    "executing",
+    "in_flight_tasks",
+    "long_running",
+    "stimulus_log",
+)
+
+#: Properties of Dask's that are numbers
+_COUNTS: Final = ("executing_count", "in_flight_tasks_count", "transfer_incoming_count")
+
+
+class Owner(Protocol):
+    """Who has the state change hands."""
+
+    core: WorkerCore | None
+    lock: Any
+
+    def handle(self, events: tuple[Any, ...]) -> tuple[Told, int]:
+        """Handle events, as far as they are Rust's."""
+
+    def give_back(self) -> None:
+        """Have Python take over."""
+
+    def task(self, key: Any) -> Any:
+        """Give a task, or a view of it; None if there is none."""
+
+    def knows(self, key: Any) -> bool:
+        """Tell whether there is a task of a key."""
+
+
+def behind_class(kind: type, owner: Owner) -> type:
+    """Make the class of one state machine while Rust has its state.
+
+    Parameters
+    ----------
+    kind : type
+        Its class otherwise.
+    owner : Owner
+        Who has it change hands.
+    """
+
+    def handle_stimulus(self: Any, *stims: Any) -> list[Any]:
+        with owner.lock:
+            told, number = owner.handle(stims)
+            wanted = made(self, told)
+            if number < len(stims):
+                wanted += self.handle_stimulus(*stims[number:])
+            return wanted
+
+    def put(self: Any, name: str, value: Any) -> None:
+        if name != "__class__":
+            owner.give_back()
+        object.__setattr__(self, name, value)
+
+    members: dict[str, Any] = {
+        "__slots__": (),
+        "__module__": kind.__module__,
+        "__setattr__": put,
+        "is_behind": True,
+        "handle_stimulus": handle_stimulus,
+        "log": _log(owner),
+        "running": _told("running", owner, bool),
+        "task_counter": _task_counter(owner),
+    }
+    for name in (*handing_over.NUMBERS, *_COUNTS):
+        members[name] = _told(name, owner, int)
+    for name in _LOOKS:
+        members[name] = _look(name, owner)
+
+    return type(kind.__name__, (kind,), members)
+
+
+def _told(name: str, owner: Owner, form: type) -> property:
+    own = WorkerStateMachine.__dict__[name]
+
+    def get(self: Any) -> Any:
+        with owner.lock:
+            core = owner.core
+            return own.__get__(self) if core is None else form(core.number(name))
+
+    return property(get)
+
+
+def _look(name: str, owner: Owner) -> property:
+    slot = WorkerStateMachine.__dict__[name]
+
+    def get(self: Any) -> Any:
+        owner.give_back()
+        return slot.__get__(self)
+
+    return property(get)
+
+
+def _task_counter(owner: Owner) -> property:
+    slot = WorkerStateMachine.__dict__["task_counter"]
+
+    def get(self: Any) -> Any:
+        with owner.lock:
+            counter = slot.__get__(self)
+            core = owner.core
+            return counter if core is None else handing_over.counted(core, counter)
+
+    return property(get)
+
+
+def _log(owner: Owner) -> property:
+    slot = WorkerStateMachine.__dict__["log"]
+
+    def get(self: Any) -> Any:
+        return _Log(owner, slot.__get__(self))
+
+    return property(get)
+
+
+class _Log:
+    """The log while Rust has the state: lines are added to it; who looks has Python take over."""
+
+    def __init__(self, owner: Owner, log: Any) -> None:
+        self._owner = owner
+        self._log = log
+
+    def append(self, line: Any) -> None:
+        with self._owner.lock:
+            core = self._owner.core
+            if core is None:
+                self._log.append(line)
+            else:
+                core.add_line(line)
+
+    def _looked_at(self) -> Any:
+        self._owner.give_back()
+        return self._log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._looked_at(), name)
+
+    def __iter__(self) -> Any:
+        return iter(self._looked_at())
+
+    def __reversed__(self) -> Any:
+        return reversed(self._looked_at())
+
+    def __len__(self) -> int:
+        return len(self._looked_at())
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._looked_at()[place]
+
+    def __contains__(self, line: Any) -> bool:
+        return line in self._looked_at()
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._looked_at() == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._looked_at())
+
+
+class CoreTasks(KeptTasks):
+    """`KeptTasks` while Rust has the state: single tasks are shown; for all Python takes over."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __contains__(self, key: Any) -> bool:
+        return bool(self.owner.knows(key))
+
+    def __len__(self) -> int:
+        owner = self.owner
+        with owner.lock:
+            return dict.__len__(self) if owner.core is None else len(owner.core)
+
+    def __getitem__(self, key: Any) -> Any:
+        task = self.owner.task(key)
+        if task is None:
+            raise KeyError(key)
+        return task
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        task = self.owner.task(key)
+        return default if task is None else task
+
+
+caught_up_methods(CoreTasks, lambda tasks: tasks.owner.give_back())

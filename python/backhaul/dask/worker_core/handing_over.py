@@ -1,0 +1,240 @@
+"""All that a state machine has, from Rust to Python and back."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, Final
+
+from backhaul._native import WorkerCore
+from backhaul.dask.plain_events import compute_task_event, execute_success_event
+from backhaul.dask.private import (
+    FreeKeysEvent,
+    HeapSet,
+    TaskCounter,
+    WorkerStateMachine,
+    WorkerTaskState,
+)
+
+__all__ = ["NUMBERS", "counted", "give_to_python", "take_from_python"]
+
+#: Attributes that are numbers
+NUMBERS: Final = (
+    "generation",
+    "nbytes",
+    "executed_count",
+    "transition_counter",
+    "fetch_count",
+    "transfer_incoming_bytes",
+    "transfer_incoming_count_total",
+)
+
+_PLAIN: Final = (
+    "run_id",
+    "run_spec",
+    "annotations",
+    "span_id",
+    "type",
+    "state",
+    "previous",
+    "next",
+    "done",
+    "nbytes",
+    "coming_from",
+    "startstops",
+)
+_LINKS: Final = ("dependencies", "dependents", "waiting_for_data", "waiters")
+_ERROR: Final = ("exception", "traceback", "exception_text", "traceback_text")
+_SETS_BY_FLAG: Final = (
+    ("executes", "executing"),
+    ("runs_long", "long_running"),
+    ("in_flight", "in_flight_tasks"),
+    ("waits", "waiting"),
+)
+
+
+def give_to_python(core: WorkerCore, state: WorkerStateMachine) -> None:
+    """Have Python's state machine go on with what one in Rust has.
+
+    Parameters
+    ----------
+    core : WorkerCore
+        Is of no use afterwards.
+    state : distributed.worker_state_machine.WorkerState
+        Of Dask's class. All that belongs to tasks is replaced.
+    """
+    for name in NUMBERS:
+        setattr(state, name, core.number(name))
+    count_into(core, state.task_counter)
+    found = core.take_out()
+    state.running = found["running"]
+    tasks = _tasks(state, found["tasks"])
+    _fill_heap(state.ready, found["ready"], tasks)
+    for peer, heap in found["data_needed"].items():
+        _fill_heap(state.data_needed[peer], heap, tasks)
+    for peer, keys in found["in_flight_workers"].items():
+        state.in_flight_workers[peer] = keys
+    state.busy_workers.update(found["busy_workers"])
+    state.missing_dep_flight.update(tasks[key] for key in found["missing"])
+    state.log.extend(found["log"])
+    state.stimulus_log.extend(map(_event, found["stimulus_log"]))
+
+
+def _tasks(state: WorkerStateMachine, said: list[dict[str, Any]]) -> dict[Any, Any]:
+    tasks = {each["key"]: WorkerTaskState(each["key"]) for each in said}
+    dict.update(state.tasks, tasks)
+    for each in said:
+        ts = tasks[each["key"]]
+        for name in _PLAIN:
+            setattr(ts, name, each[name])
+        if each["priority"] is not None:
+            ts.priority = _whole(each["priority"])
+        ts.who_has.update(each["who_has"])
+        for peer in each["who_has"]:
+            state.has_what[peer].add(ts.key)
+        for name in _LINKS:
+            getattr(ts, name).update(tasks[key] for key in each[name])
+        for flag, name in _SETS_BY_FLAG:
+            if each[flag]:
+                getattr(state, name).add(ts)
+        if each["error"] is not None:
+            for name, value in zip(_ERROR, each["error"], strict=True):
+                setattr(ts, name, value)
+        view = each["view"]
+        if view is not None:
+            ts.start_time, ts.stop_time = view.start_time, view.stop_time
+            view.real = ts
+    return tasks
+
+
+def _whole(numbers: Iterable[float]) -> tuple[Any, ...]:
+    return tuple(int(number) if number.is_integer() else number for number in numbers)
+
+
+def _fill_heap(heap: HeapSet[Any], said: tuple[list[Any], int], tasks: dict[Any, Any]) -> None:
+    places, added = said
+    heap._heap[:] = [
+        (_whole(priority), number, weakref.ref(tasks[key])) for priority, number, key, _ in places
+    ]
+    heap._data.update(tasks[key] for _, _, key, is_member in places if is_member)
+    heap._inc = added
+    heap._sorted = True
+
+
+def _event(said: tuple[str, Any, float | None]) -> Any:
+    kind, what, handled_s = said
+    if kind == "event":
+        return what
+    event: Any
+    if kind == "compute-task":
+        event = compute_task_event(**what)
+    elif kind == "success":
+        key, run_id, start_s, stop_s, nbytes, of_class, stimulus_id = what
+        event = execute_success_event(
+            key, run_id, None, start_s, stop_s, nbytes, of_class, stimulus_id
+        )
+    else:
+        keys, stimulus_id = what
+        event = FreeKeysEvent(keys=keys, stimulus_id=stimulus_id)
+    event.handled = handled_s
+    return event
+
+
+def count_into(core: WorkerCore, counter: TaskCounter) -> None:
+    """Give Python's counter what has been counted in Rust."""
+    current: Any
+    elapsed: Any
+    counter._previous_ts, current, elapsed = core.counts()
+    counter._current_count.clear()
+    counter._current_count.update(current)
+    counter._cumulative_elapsed.clear()
+    counter._cumulative_elapsed.update(elapsed)
+
+
+def counted(core: WorkerCore, counter: TaskCounter) -> TaskCounter:
+    """Give Python's counter, with what has been counted in Rust until now."""
+    count_into(core, counter)
+    return counter
+
+
+def take_from_python(core: WorkerCore, state: WorkerStateMachine) -> None:
+    """Have a state machine in Rust go on with what Python's has, which has no tasks afterwards.
+
+    Parameters
+    ----------
+    core : WorkerCore
+        New.
+    state : distributed.worker_state_machine.WorkerState
+        Of Dask's class. No task of it asks for resources or is an actor's.
+
+    Raises
+    ------
+    ValueError
+        If a task is in a state that there is not in Rust; nothing has changed.
+    """
+    flags = [(flag, getattr(state, name)) for flag, name in _SETS_BY_FLAG]
+    core.put_in(
+        {
+            "tasks": [_said(ts, flags) for ts in dict.values(state.tasks)],
+            "ready": _said_heap(state.ready),
+            "data_needed": {peer: _said_heap(heap) for peer, heap in state.data_needed.items()},
+            "in_flight_workers": dict(state.in_flight_workers),
+            "missing": [ts.key for ts in state.missing_dep_flight],
+            "busy_workers": list(state.busy_workers),
+            "running": state.running,
+            "counters": {name: getattr(state, name) for name in NUMBERS},
+            "counts": _said_counts(state.task_counter),
+            "log": list(state.log),
+            "stimulus_log": list(state.stimulus_log),
+        }
+    )
+    dict.clear(state.tasks)
+    for tasks in (
+        state.ready,
+        state.data_needed,
+        state.in_flight_workers,
+        state.missing_dep_flight,
+        state.busy_workers,
+        state.executing,
+        state.long_running,
+        state.in_flight_tasks,
+        state.waiting,
+        state.has_what,
+        state.log,
+        state.stimulus_log,
+    ):
+        tasks.clear()
+
+
+def _said(ts: Any, flags: list[tuple[str, Any]]) -> dict[str, Any]:
+    said = {name: getattr(ts, name) for name in (*_PLAIN, "key", "prefix", "priority")}
+    said["startstops"] = [(each["action"], each["start"], each["stop"]) for each in ts.startstops]
+    said["who_has"] = list(ts.who_has)
+    for name in _LINKS:
+        said[name] = [each.key for each in getattr(ts, name)]
+    for flag, tasks in flags:
+        said[flag] = ts in tasks
+    error = tuple(getattr(ts, name, "") for name in _ERROR)
+    said["error"] = error if any(error) else None
+    return said
+
+
+def _said_heap(heap: HeapSet[Any]) -> tuple[list[Any], int]:
+    places = [
+        (priority, number, ts.key, ts in heap._data)
+        for priority, number, ref in sorted(heap._heap, key=_place)
+        if (ts := ref()) is not None and ts.state != "forgotten"
+    ]
+    return places, heap._inc
+
+
+def _place(entry: tuple[Any, int, Any]) -> tuple[Any, int]:
+    return entry[0], entry[1]
+
+
+def _said_counts(counter: TaskCounter) -> tuple[Any, list[Any], list[Any]]:
+    return (
+        counter._previous_ts,
+        list(counter._current_count.items()),
+        list(counter._cumulative_elapsed.items()),
+    )

@@ -1,0 +1,268 @@
+"""Who has a worker's state, Rust or Python: Rust while nobody looks, and while it is plain.
+
+While Rust has it, the state machine is of a class of its own, with the slots of Dask's, whose
+attributes have Python take over when somebody looks, but for those that can be told without. Then
+the class is Dask's again, and all is there. Rust takes over when nothing is under way, and nobody
+has looked for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from backhaul._native import WorkerCore
+from backhaul.dask.kept_tasks import KeptTasks, known_task
+from backhaul.dask.plain_events import is_plain, nobody_looks_on
+from backhaul.dask.plain_steps import threads_suffice
+from backhaul.dask.private import (
+    WorkerStateMachine,
+    error_message,
+    get_address_host,
+    instructions,
+    key_split,
+    monotonic,
+    safe_sizeof,
+    time,
+)
+from backhaul.dask.worker_core import handing_over
+from backhaul.dask.worker_core.behind import CoreTasks, behind_class
+from backhaul.dask.worker_core.events import Told, handle, is_odd
+from backhaul.dask.worker_core.views import CoreTask
+
+__all__ = ["Keeper"]
+
+#: How long Python keeps the state once somebody has looked, and at most if that goes on
+_REST_S: Final = 0.25
+_REST_MAX_S: Final = 30.0
+
+#: States of tasks with which Rust may take over: nothing is under way
+_AT_REST: Final = frozenset({"memory", "released", "error"})
+
+
+class Keeper:
+    """Has the state of one worker's state machine change hands.
+
+    Parameters
+    ----------
+    state : distributed.worker_state_machine.WorkerState
+        Of Dask's class, or ours with slots. Its tasks are `KeptTasks`.
+    lock : threading.RLock
+        Held by whoever has the state machine do anything.
+    rests : bool, default True
+        Whether Rust takes over only when nothing is under way and nobody has looked for a while.
+
+    Attributes
+    ----------
+    core : WorkerCore or None
+        The state, while Rust has it.
+    """
+
+    def __init__(self, state: WorkerStateMachine, lock: Any, *, rests: bool = True) -> None:
+        self._state: Any = state
+        self.lock = lock
+        self.core: WorkerCore | None = None
+        self._rests = rests
+        self._kind: Any = type(state)
+        self._behind = behind_class(self._kind, self)
+        tasks: Any = state.tasks
+        tasks.owner = self
+        self._tasks: KeptTasks = tasks
+        self._rest_s = _REST_S
+        self._not_before_s = 0.0
+
+    # Called with the lock
+
+    def take_over(self) -> bool:
+        """Have Rust go on with the state, if that may be; tells whether Rust has it."""
+        if self.core is not None:
+            return True
+        if not self._may_take_over():
+            return False
+        core = WorkerCore(
+            address=self._state.address,
+            data=self._state.data,
+            threads=self._state.threads,
+            callables=self._callables(),
+            limits=self._limits(),
+            places=(self._state.log.maxlen, self._state.stimulus_log.maxlen),
+        )
+        try:
+            handing_over.take_from_python(core, self._state)
+        except (KeyError, ValueError):
+            # Something refers to a task that is not there, which Dask does not mind.
+            self._not_before_s = monotonic() + _REST_MAX_S
+            return False
+        self.core = core
+        self._state.__class__ = self._behind
+        self._tasks.__class__ = CoreTasks
+        return True
+
+    def _may_take_over(self) -> bool:
+        state = self._state
+        if (
+            type(state) is not self._kind
+            or not is_plain(state)
+            or not threads_suffice(state)
+            or state.actors
+            or state.task_counter._new_tasks
+        ):
+            return False
+        tasks = dict.values(state.tasks)
+        if not self._rests:
+            return not any(ts.resource_restrictions or ts.state == "constrained" for ts in tasks)
+        if monotonic() < self._not_before_s:
+            return False
+        if state.executing or state.long_running or state.in_flight_workers or state.ready:
+            return False
+        if all(ts.state in _AT_REST and not ts.resource_restrictions for ts in tasks):
+            return True
+        self._not_before_s = monotonic() + _REST_S
+        return False
+
+    def _callables(self) -> dict[str, Callable[..., Any]]:
+        host = get_address_host(self._state.address)
+
+        def is_remote(address: str) -> bool:
+            return get_address_host(address) != host
+
+        return {
+            "time": time,
+            "monotonic": monotonic,
+            "random": self._state.rng.random,
+            "key_split": key_split,
+            "is_remote": is_remote,
+            "sizeof": safe_sizeof,
+            "error_of": _error_of,
+        }
+
+    def _limits(self) -> dict[str, float]:
+        state = self._state
+        return {
+            "threads": state.nthreads,
+            "transfers": state.transfer_incoming_count_limit,
+            "throttle_bytes": state.transfer_incoming_bytes_throttle_threshold,
+            "incoming_bytes": state.transfer_incoming_bytes_limit,
+            "message_bytes": state.transfer_message_bytes_limit,
+            "default_bytes": instructions._default_data_size(),
+        }
+
+    def handle(self, events: tuple[Any, ...]) -> tuple[Told, int]:
+        """Handle events, as far as they are Rust's.
+
+        Returns
+        -------
+        tuple of list of tuple and int
+            What the worker is to do, and how many events were handled. If those were not all,
+            Python has the state, to handle the rest.
+        """
+        told: Told = []
+        handled_s = time()
+        for number, event in enumerate(events):
+            more = None if self.is_watched() else self._handled(event, handled_s)
+            if more is None:
+                self.give_back()
+                return told, number
+            told += more
+        return told, len(events)
+
+    def live_through(
+        self, message: dict[str, Any], done: tuple[Any, ...]
+    ) -> tuple[bool, Told] | None:
+        """Handle that there is a task, and that it has ended well, of which the scheduler knows.
+
+        Parameters
+        ----------
+        message : dict
+            The scheduler's, without ``op``. It is Rust's from now on.
+        done : tuple
+            Value, bytes, class or None, start and stop in seconds, id of the event.
+
+        Returns
+        -------
+        tuple of bool and list of tuple, or None
+            Whether it has ended, which it has not if it is to wait; and what the worker is to do.
+            None, and nothing was done, if Rust does not have the state, or it is Python's to do.
+        """
+        core = self.core
+        if core is None or self.is_watched() or is_odd(message):
+            return None
+        try:
+            return core.live_through(message, done)
+        except (RuntimeError, AssertionError) as error:
+            raise self._as_theirs(error) from None
+
+    def _handled(self, event: Any, handled_s: float) -> Told | None:
+        core = self.core
+        try:
+            return None if core is None else handle(core, event, handled_s)
+        except KeyError as error:
+            # A run has ended of a task that there is not.
+            self.give_back()
+            raise AssertionError(self._state.story(*error.args)) from None
+        except (RuntimeError, AssertionError) as error:
+            raise self._as_theirs(error) from None
+
+    def _as_theirs(self, error: Exception) -> Exception:
+        """Make Dask's own error of what Rust raises in its place."""
+        self.give_back()
+        if isinstance(error, AssertionError) or not error.args:
+            return error
+        match error.args:
+            case ("invalid-transition", key, start, finish):
+                story = self._state.story(key)
+                return instructions.InvalidTransition(key, start, finish, story)
+            case ("replica-in-use", key, dependent):
+                state = self._state.tasks[dependent].state
+                return RuntimeError(
+                    f"Cannot remove replica of {key!r} while {dependent!r} in state {state!r}."
+                )
+        return error
+
+    def is_watched(self) -> bool:
+        """Tell whether somebody wants to hear of each step, which Python tells."""
+        return not nobody_looks_on(self._state)
+
+    # Called by any thread
+
+    def give_back(self) -> None:
+        """Have Python go on with the state; as good as nothing if it has it."""
+        with self.lock:
+            core, self.core = self.core, None
+            if core is None:
+                return
+            self._state.__class__ = self._kind
+            self._tasks.__class__ = KeptTasks
+            handing_over.give_to_python(core, self._state)
+            if self._rests:
+                now_s = monotonic()
+                # Whoever looks again and again pays for it once.
+                looked_lately = now_s < self._not_before_s + 2 * self._rest_s
+                self._rest_s = min(2 * self._rest_s, _REST_MAX_S) if looked_lately else _REST_S
+                self._not_before_s = now_s + self._rest_s
+
+    def task(self, key: Any) -> Any:
+        """Give a task, or a view of it; None if there is none."""
+        with self.lock:
+            core = self.core
+            if core is None:
+                return known_task(self._state, key)
+            return core.view_of(key, self._view)
+
+    def _view(self, key: Any) -> CoreTask:
+        assert self.core is not None
+        return CoreTask(self.core, key, self.give_back)
+
+    def knows(self, key: Any) -> bool:
+        """Tell whether there is a task of a key."""
+        with self.lock:
+            if self.core is None:
+                return known_task(self._state, key) is not None
+            return self.core.knows(key)
+
+
+def _error_of(error: BaseException) -> tuple[Any, ...]:
+    message = error_message(error)
+    return tuple(
+        message[name] for name in ("exception", "traceback", "exception_text", "traceback_text")
+    )

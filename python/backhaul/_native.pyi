@@ -1795,8 +1795,8 @@ class WorkerCore:
             If there is no such name.
         """
 
-    def add_time(self, key: Any, action: str, start_s: float, stop_s: float, /) -> None:
-        """Note what took a task's time."""
+    def add_time(self, key: Any, times: dict[str, Any], /) -> None:
+        """Note what took a task's time, as in ``TaskState.startstops``."""
 
     def add_line(self, line: tuple[Any, ...], /) -> None:
         """Write a line into the log."""

@@ -50,6 +50,8 @@ from backhaul.dask.slotted_worker import lease_of
 from backhaul.dask.spill_paths import read_all
 from backhaul.dask.task_metrics import publish, recorder, seconds_in
 from backhaul.dask.work_queue import quicken
+from backhaul.dask.worker_core.behind import ready_count
+from backhaul.dask.worker_core.views import inputs_of
 
 __all__ = ["Execution", "direct_start", "start_execution"]
 
@@ -247,7 +249,7 @@ class Execution(asyncio.Future[None]):
         callbacks = context_meter._callbacks
         token = callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
         try:
-            self._data = self._inputs() if self.task_state.dependencies else {}
+            self._data = self._inputs()
             #: A copy of the context that caused the instruction, as a task of asyncio has.
             self._context = contextvars.copy_context()
         except Exception:
@@ -265,8 +267,11 @@ class Execution(asyncio.Future[None]):
 
     def _inputs(self) -> dict[Any, Any]:
         task_state = self.task_state
+        keys = [key for key, _ in inputs_of(task_state)]
+        if not keys:
+            return {}
         start = time()
-        found = self._looked_up([dependency.key for dependency in task_state.dependencies])
+        found = self._looked_up(keys)
         stop = time()
         # Threshold and record of Worker.execute.
         if stop - start > 0.005:
@@ -487,7 +492,7 @@ class Execution(asyncio.Future[None]):
         """Let the report wait for others while the worker has enough to do."""
         stream = self._worker.batched_stream
         if type(stream) is AdaptiveBatchedSend:
-            if len(self._worker.state.ready) > _READY_ENOUGH * self._worker.state.nthreads:
+            if ready_count(self._worker.state) > _READY_ENOUGH * self._worker.state.nthreads:
                 stream.patience_s = _PATIENCE_S
             else:
                 stream.hurry()

@@ -150,7 +150,7 @@ class Foretold(Execution):
 
     def _count_as_read(self, task_state: Any) -> None:
         """Read the inputs, in the context of the task, where that is counted."""
-        if task_state.dependencies and type(self._worker.data) is not dict:
+        if type(self._worker.data) is not dict:
             # One that is not there was when it was read.
             with contextlib.suppress(KeyError):
                 self._inputs()

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from backhaul.dask.private import WorkerStateMachine
 
-__all__ = ["KeptTasks", "TasksBehind", "caught_up_methods", "install", "known_task"]
+__all__ = ["KeptTasks", "TasksBehind", "caught_up_methods", "install", "is_known", "known_task"]
 
 _tasks_of: Final = WorkerStateMachine.__dict__["tasks"].__get__
 
@@ -77,6 +77,15 @@ def install(state: WorkerStateMachine) -> None:
 def known_task(state: WorkerStateMachine, key: Any) -> Any:
     """Give a task, or None, as a state machine has it: nothing is worked off."""
     return dict.get(_tasks_of(state), key)
+
+
+def is_known(state: WorkerStateMachine, key: Any) -> bool:
+    """Tell whether a state machine has a task, Python or Rust: nothing is worked off."""
+    tasks = _tasks_of(state)
+    if dict.__contains__(tasks, key):
+        return True
+    owner = getattr(tasks, "owner", None)
+    return owner is not None and bool(owner.knows(key))
 
 
 class TasksBehind(KeptTasks):

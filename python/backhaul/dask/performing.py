@@ -10,8 +10,11 @@ from typing import Any, Final
 
 from backhaul.dask.private import CommClosedError, Worker, instructions
 from backhaul.dask.told import TOLD
+from backhaul.dask.worker_core.behind import Owner
+from backhaul.dask.worker_core.events import Told
+from backhaul.dask.worker_core.wanted import made
 
-__all__ = ["perform", "send"]
+__all__ = ["perform", "perform_told", "send"]
 
 _Execute: Final = instructions.Execute
 _ReleaseWorkerDataMsg: Final = instructions.ReleaseWorkerDataMsg
@@ -39,7 +42,16 @@ def perform(worker: Any, *stimuli: Any) -> None:
         What the state machine raised, which is an event of the worker if Dask makes it one.
     """
     try:
-        wanted = worker.state.handle_stimulus(*stimuli)
+        state = worker.state
+        owner: Owner | None = getattr(state, "core_owner", None)
+        if owner is not None:
+            with owner.lock:
+                told, number = owner.handle(stimuli)
+            perform_told(worker, told)
+            stimuli = stimuli[number:]
+            if not stimuli:
+                return
+        wanted = state.handle_stimulus(*stimuli)
         if wanted:
             _perform(worker, wanted)
     except Exception as error:
@@ -47,6 +59,54 @@ def perform(worker: Any, *stimuli: Any) -> None:
             topic, message = error.to_event()
             worker.log_event(topic, message)
         raise
+
+
+def perform_told(worker: Any, told: Told) -> None:
+    """Do what a state machine in Rust wants, as `WorkerCore` has told it."""
+    messages: list[dict[str, Any]] = []
+    try:
+        for each in told:
+            kind, stimulus_id = each[0], each[1]
+            if kind == "release-worker-data":
+                messages.append({"key": each[2], "op": kind, "stimulus_id": stimulus_id})
+            elif kind == "execute":
+                key = each[2]
+                worker._start_async_instruction(
+                    f"execute({key!r})",
+                    worker.execute,
+                    key,
+                    span_id=each[3],
+                    stimulus_id=stimulus_id,
+                )
+            elif kind == "gather-dep":
+                _fetch(worker, each[2], each[3], each[4], stimulus_id)
+            elif kind == "retry-busy-worker-later":
+                _retry(worker, each[2])
+            else:
+                (instruction,) = made(worker.state, [each])
+                message = instruction.to_dict()
+                if message is not TOLD:
+                    messages.append(message)
+    finally:
+        if messages:
+            send(worker, messages)
+
+
+def _fetch(worker: Any, peer: str, keys: Any, total_bytes: int, stimulus_id: str) -> None:
+    worker._start_async_instruction(
+        f"gather_dep({peer}, {{{_named(worker, keys)}}})",
+        worker.gather_dep,
+        peer,
+        keys,
+        total_nbytes=total_bytes,
+        stimulus_id=stimulus_id,
+    )
+
+
+def _retry(worker: Any, peer: str) -> None:
+    worker._start_async_instruction(
+        f"retry_busy_worker_later({peer})", worker.retry_busy_worker_later, peer
+    )
 
 
 def _perform(worker: Any, wanted: list[Any]) -> None:
@@ -77,20 +137,9 @@ def _perform(worker: Any, wanted: list[Any]) -> None:
                     messages.append(message)
             elif kind is _GatherDep:
                 assert each.to_gather
-                worker._start_async_instruction(
-                    f"gather_dep({each.worker}, {{{_named(worker, each.to_gather)}}})",
-                    worker.gather_dep,
-                    each.worker,
-                    each.to_gather,
-                    total_nbytes=each.total_nbytes,
-                    stimulus_id=each.stimulus_id,
-                )
+                _fetch(worker, each.worker, each.to_gather, each.total_nbytes, each.stimulus_id)
             elif kind is _RetryBusyWorkerLater:
-                worker._start_async_instruction(
-                    f"retry_busy_worker_later({each.worker})",
-                    worker.retry_busy_worker_later,
-                    each.worker,
-                )
+                _retry(worker, each.worker)
             else:
                 raise TypeError(each)
     finally:

@@ -17,23 +17,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
 from distributed import Status
 
 from backhaul._locks import RLock
-from backhaul.dask.performing import perform
+from backhaul.dask.performing import perform, perform_told
 from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
     ComputeTaskEvent,
     HeapSet,
     Worker,
     WorkerStateMachine,
+    key_split,
     pool_thread_state,
 )
 from backhaul.dask.slotted_worker import SlottedWorkerState, slots_of
+from backhaul.dask.worker_core.views import inputs_of, is_needed, real
 
 __all__ = [
     "ForetoldItem",
@@ -148,6 +150,8 @@ class Line:
         self.prepare: Callable[[Any], Item | None] = lambda _: None
         #: Gives a task that the thread is to run next, of those that have come
         self.next_ahead: Callable[[], Item | None] = _nothing_next
+        #: Who has the state change hands between Python and Rust, if it does
+        self.keeper: Any = None
         #: Notes that a task has come and ended, or that results are freed, if that is all
         self.backlog: Any = None
         #: Has the event loop handle what announces foretold tasks; False if it is at it
@@ -206,7 +210,7 @@ class Line:
                 self._next
                 and not is_last
                 # What needs its result may come before all others.
-                and not item.task_state.dependents
+                and not is_needed(item.task_state)
                 # Another thread wants the place of this one, or all are to end.
                 and not executor._rejoin_list
                 and not executor._shutdown
@@ -298,6 +302,9 @@ class Line:
     def _pass_on(self, *stimuli: Any) -> None:
         """Tell the state machine something; a task that has ended already, all in one step."""
         last = stimuli[-1]
+        if self.keeper is not None and self.keeper.take_over():
+            perform(self._worker, *stimuli)
+            return
         item = self.foretold.get(last.key) if type(last) is ComputeTaskEvent else None
         if item is None or item.run_id != last.run_id or not self.takes_whole:
             perform(self._worker, *stimuli)
@@ -308,6 +315,35 @@ class Line:
             self.forget(last.key)
         else:
             perform(self._worker, last)
+
+    def lives_through(self, item: ForetoldItem, message: dict[str, Any]) -> bool:
+        """Have the state machine go through a task that has ended, if Rust has its state.
+
+        False if it does not, or the task is Python's; nothing was done then.
+        """
+        keeper = self.keeper
+        if keeper is None or self._is_busy:
+            return False
+        with self.lock:
+            ending = item.ending() if keeper.take_over() else None
+            if ending is None:
+                return False
+            worker = self._worker
+            key, inputs = message["key"], message["who_has"]
+            worker.threads[key] = ending.thread
+            answer = keeper.live_through(message, ending[:6])
+            if answer is None:
+                del worker.threads[key]
+                return False
+            lived, told = answer
+            if lived:
+                self.forget(key)
+                item.settle(key_split(key), message["span_id"], inputs)
+            else:
+                # It is named when there is a thread for it.
+                item.is_heard = True
+            perform_told(worker, told)
+            return True
 
     def _hear(self) -> None:
         """Have the state machine hear of what threads have begun, and none begin with more.
@@ -354,7 +390,7 @@ class Line:
                 return None
             if not item.is_claimed:
                 self._next.remove(item)
-            return item if item.task_state is task_state else None
+            return item if real(item.task_state) is real(task_state) else None
 
     def end(self, item: Item) -> None:
         """Have the state machine told that a task has ended."""
@@ -397,26 +433,32 @@ class Line:
         self._free_threads = 0
         if not _is_plain(worker):
             return
-        if not state.ready:
-            self._free_threads = state.nthreads - len(state.executing)
-            return
+        keeper = self.keeper
+        if keeper is not None and keeper.core is not None:
+            ready: Iterable[Any] = keeper.first_ready(AHEAD_MAX)
+        else:
+            ready = _first(state.ready, AHEAD_MAX)
         room_bytes = INPUT_BYTES_MAX
-        for task_state in _first(state.ready, AHEAD_MAX):
+        has_any = False
+        for task_state in ready:
+            has_any = True
             key = task_state.key
             if key in self._items or key in self.foretold:
                 continue
-            if dependencies := task_state.dependencies:
-                room_bytes -= sum(dependency.nbytes or 0 for dependency in dependencies)
-                if room_bytes < 0 or not _in_memory(worker.data, dependencies):
+            if inputs := inputs_of(task_state):
+                room_bytes -= sum(nbytes or 0 for _, nbytes in inputs)
+                if room_bytes < 0 or not _in_memory(worker.data, inputs):
                     break
             known = items.get(key)
-            if known is None or known.task_state is not task_state:
+            if known is None or real(known.task_state) is not real(task_state):
                 known = self.prepare(task_state)
             # Those behind it would go past it.
             if known is None:
                 break
             self._items[key] = known
             self._next.append(known)
+        if not has_any:
+            self._free_threads = state.nthreads - state.executing_count
         if self._next:
             self._is_quiet = False
             if self._timer is None:
@@ -520,14 +562,12 @@ def _is_known(kind: Any) -> bool:
     return kind is WorkerStateMachine or kind is SlottedWorkerState
 
 
-def _in_memory(data: Any, dependencies: Any) -> bool:
+def _in_memory(data: Any, inputs: list[tuple[Any, Any]]) -> bool:
     """Tell whether results are where looking at them reads no disk."""
     if type(data) is dict:
-        return all(dependency.key in data for dependency in dependencies)
+        return all(key in data for key, _ in inputs)
     fast = getattr(data, "fast", None)
-    return not dependencies or (
-        fast is not None and all(dependency.key in fast for dependency in dependencies)
-    )
+    return not inputs or (fast is not None and all(key in fast for key, _ in inputs))
 
 
 def _first(tasks: HeapSet[Any], count: int) -> Iterator[Any]:

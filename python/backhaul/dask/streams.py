@@ -205,6 +205,8 @@ def _notes_end(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> b
     if item is None or item.run_id != message["run_id"] or not item.is_over():
         return False
     _stimulate(worker, stimuli)
+    if line.lives_through(item, message):
+        return True
     with line.lock:
         is_noted: bool = line.backlog.note_end(item, message)
         if is_noted:
@@ -215,7 +217,9 @@ def _notes_end(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> b
 def _notes_free(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
     """Note that results are freed, behind some events; False if that is to be told."""
     line = line_of(worker)
-    if line is None or line.backlog is None or not line.backlog.has_noted():
+    if line is None or line.backlog is None:
+        return False
+    if not line.backlog.has_noted():
         return False
     _stimulate(worker, stimuli)
     return bool(line.backlog.note_free(message))

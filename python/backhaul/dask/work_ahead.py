@@ -29,11 +29,12 @@ from backhaul.dask.backlog import backlog_for
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import switched_on
 from backhaul.dask.foretold import Announced, Foretold
-from backhaul.dask.kept_tasks import known_task
+from backhaul.dask.kept_tasks import is_known
 from backhaul.dask.ordinary_tasks import is_ordinary
 from backhaul.dask.private import Worker
 from backhaul.dask.runs import Line
 from backhaul.dask.shared_stream import SharedBatchedSend
+from backhaul.dask.worker_core.keeper import keeper_for
 
 __all__ = ["WorkAhead", "share_arrivals", "work_ahead_for"]
 
@@ -101,6 +102,7 @@ class WorkAhead:
         line.catch_up = self._catch_up
         line.next_ahead = self._next_ahead
         line.backlog = backlog_for(worker, line)
+        line.keeper = keeper_for(worker, line)
 
     # Called by the queue
 
@@ -307,7 +309,7 @@ class WorkAhead:
             if (
                 not line.may_foretell()
                 or key in line.foretold
-                or known_task(worker.state, key) is not None
+                or is_known(worker.state, key)
                 or message["actor"]
                 or message["resource_restrictions"]
             ):
@@ -460,7 +462,7 @@ class WorkAhead:
             }
             state = self._worker.state
             for key, item in list(foretold.items()):
-                if key not in waiting and known_task(state, key) is None:
+                if key not in waiting and not is_known(state, key):
                     self._line.forget(key)
                     item.disown()
 

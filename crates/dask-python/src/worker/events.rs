@@ -5,6 +5,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
+use super::extras::Times;
 use super::logs::{Stimulus, What};
 use super::outside::{Hosted, Outside};
 use super::told::{Told, leave_out_run, take};
@@ -96,7 +97,9 @@ impl Core {
             let refused = core.failed(task, run_id, error);
             if let Some((start_s, stop_s)) = times {
                 let extra = host.outside.extras.of_mut(task);
-                extra.startstops.push(("compute", start_s, stop_s));
+                extra
+                    .startstops
+                    .push(Times::Spent("compute", start_s, stop_s));
             }
             Ok(refused)
         })
@@ -527,7 +530,9 @@ impl Inner {
         let succeeded = self.core.succeeded(task, run_id, nbytes, value);
         succeeded.map_err(|refused| refusal(py, &self.outside, refused))?;
         let extra = self.outside.extras.of_mut(task);
-        extra.startstops.push(("compute", start_s, stop_s));
+        extra
+            .startstops
+            .push(Times::Spent("compute", start_s, stop_s));
         extra.kind = kind.map(Bound::unbind);
         self.work_off(py)?;
         if !is_told {

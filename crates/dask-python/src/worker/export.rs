@@ -4,8 +4,9 @@ use backhaul_dask::worker::{HeapView, PeerId, State, TaskId};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use super::extras::startstops_of;
 use super::logs::rendered;
-use super::outside::{Outside, startstops_of};
+use super::outside::Outside;
 use super::{Core, Inner, listed};
 
 #[pymethods]
@@ -112,7 +113,7 @@ fn heap<'py>(
     Ok((places, heap.added))
 }
 
-fn keys<'py>(
+pub(super) fn keys<'py>(
     py: Python<'py>,
     outside: &Outside,
     tasks: impl IntoIterator<Item = TaskId>,

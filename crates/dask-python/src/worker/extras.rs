@@ -2,7 +2,7 @@
 
 use backhaul_dask::worker::TaskId;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 /// Python's side of one task
 #[derive(Default)]
@@ -13,14 +13,57 @@ pub(super) struct Extra {
     pub(super) annotations: Option<Py<PyAny>>,
     pub(super) span_id: Option<Py<PyAny>>,
     pub(super) kind: Option<Py<PyAny>>,
-    /// Times of its runs, and of storing what they gave: the action, from when, until when
-    pub(super) startstops: Vec<(&'static str, f64, f64)>,
+    /// What took its time: its runs, storing what they gave
+    pub(super) startstops: Vec<Times>,
     /// Exception, traceback and their texts
     pub(super) error: Option<Py<PyTuple>>,
     /// The view of it that somebody has asked for
     pub(super) view: Option<Py<PyAny>>,
     /// Whether neither data nor thread of it can be there
     pub(super) is_purged: bool,
+}
+
+/// What took a task's time
+pub(super) enum Times {
+    /// The action, from when, until when
+    Spent(&'static str, f64, f64),
+    /// As Python has it
+    Given(Py<PyAny>),
+}
+
+impl Times {
+    fn clone_ref(&self, py: Python<'_>) -> Self {
+        match self {
+            Self::Spent(action, start_s, stop_s) => Self::Spent(action, *start_s, *stop_s),
+            Self::Given(times) => Self::Given(times.clone_ref(py)),
+        }
+    }
+}
+
+impl Extra {
+    /// A copy of what took its time
+    pub(super) fn times(&self, py: Python<'_>) -> Vec<Times> {
+        let times = self.startstops.iter();
+        times.map(|times| times.clone_ref(py)).collect()
+    }
+}
+
+/// Times of a task as Dask has them
+pub(super) fn startstops_of<'py>(py: Python<'py>, times: &[Times]) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for times in times {
+        match times {
+            Times::Spent(action, start_s, stop_s) => {
+                let each = PyDict::new(py);
+                each.set_item("action", action)?;
+                each.set_item("start", start_s)?;
+                each.set_item("stop", stop_s)?;
+                list.append(each)?;
+            }
+            Times::Given(times) => list.append(times)?,
+        }
+    }
+    Ok(list)
 }
 
 /// Python's side of all tasks, by number

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::events::{given, item};
-use super::extras::Extra;
+use super::extras::{Extra, Times};
 use super::outside::Outside;
 use super::{Core, Inner};
 
@@ -104,8 +104,7 @@ impl Inner {
         let error: Option<Bound<'_, PyTuple>> = item(task, "error")?.extract()?;
         let mut startstops = Vec::new();
         for times in item(task, "startstops")?.try_iter()? {
-            let (action, start_s, stop_s): (String, f64, f64) = times?.extract()?;
-            startstops.push((super::looks::action(&action), start_s, stop_s));
+            startstops.push(Times::Given(times?.unbind()));
         }
         let extra = outside.extras.of_mut(number);
         *extra = Extra {

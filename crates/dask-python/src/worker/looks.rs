@@ -5,8 +5,9 @@ use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use super::export::keys;
+use super::extras::{Times, startstops_of};
 use super::logs::{Entry, What};
-use super::outside::startstops_of;
 use super::{Core, Inner, listed};
 
 #[pymethods]
@@ -144,13 +145,20 @@ impl Core {
             "span_id" => object(&extra.span_id),
             "type" => object(&extra.kind),
             "startstops" => startstops_of(py, &extra.startstops)?.into_any(),
-            "dependency_keys" => {
-                let keys = view.dependencies();
-                listed(py, keys, |task| Ok(outside.key(py, task).into_bound(py)))?.into_any()
-            }
-            "has_dependents" => {
-                let has_any = view.dependents().next().is_some();
-                has_any.into_pyobject(py)?.to_owned().into_any()
+            "dependencies" => keys(py, outside, view.dependencies())?.into_any(),
+            "dependents" => keys(py, outside, view.dependents())?.into_any(),
+            "waiting_for_data" => keys(py, outside, view.waiting_for_data())?.into_any(),
+            "waiters" => keys(py, outside, view.waiters())?.into_any(),
+            "inputs" => listed(py, view.dependencies(), |task| {
+                let nbytes = core.view(task).nbytes();
+                Ok((outside.key(py, task), nbytes)
+                    .into_pyobject(py)?
+                    .into_any())
+            })?
+            .into_any(),
+            "is_needed" => {
+                let is_needed = view.dependents().next().is_some();
+                is_needed.into_pyobject(py)?.to_owned().into_any()
             }
             "who_has" => listed(py, view.who_has(), |peer| {
                 Ok(outside.peers[peer.index()].bind(py).clone())
@@ -161,18 +169,11 @@ impl Core {
     }
 
     #[doc = stub_doc!("WorkerCore.add_time")]
-    fn add_time(
-        &self,
-        key: &Bound<'_, PyAny>,
-        action: &str,
-        start_s: f64,
-        stop_s: f64,
-    ) -> PyResult<()> {
+    fn add_time(&self, key: &Bound<'_, PyAny>, times: Py<PyAny>) -> PyResult<()> {
         let mut inner = self.inner()?;
-        let action = self::action(action);
         if let Some(task) = inner.outside.known(key)? {
-            let times = &mut inner.outside.extras.of_mut(task).startstops;
-            times.push((action, start_s, stop_s));
+            let known = &mut inner.outside.extras.of_mut(task).startstops;
+            known.push(Times::Given(times));
         }
         Ok(())
     }
@@ -190,16 +191,5 @@ impl Core {
         };
         drop(replaced);
         Ok(())
-    }
-}
-
-/// One of Dask's words for what takes a task's time
-pub(super) fn action(word: &str) -> &'static str {
-    match word {
-        "disk-read" => "disk-read",
-        "disk-write" => "disk-write",
-        "transfer" => "transfer",
-        "deserialize" => "deserialize",
-        _ => "compute",
     }
 }

@@ -10,7 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet, PyTuple};
 
-use super::extras::Extras;
+use super::extras::{Extras, Times};
 use super::logs::{Entry, Ring, Stimulus, What};
 use super::told::Told;
 
@@ -306,7 +306,8 @@ impl Host for Hosted<'_, '_> {
                 if took > SLOW {
                     let stop_s = self.outside.time_s;
                     let start_s = stop_s - took.as_secs_f64();
-                    extra.startstops.push(("disk-write", start_s, stop_s));
+                    let times = Times::Spent("disk-write", start_s, stop_s);
+                    extra.startstops.push(times);
                 }
                 let kind = self.outside.payloads[value.index()]
                     .bind(self.py)
@@ -408,7 +409,7 @@ impl Host for Hosted<'_, '_> {
             Instruction::TaskFinished(task, run_id, nbytes) => {
                 let extra = self.outside.extras.of(task);
                 let kind = extra.kind.as_ref().map(|kind| kind.clone_ref(self.py));
-                let times = extra.startstops.clone();
+                let times = extra.times(self.py);
                 Told::Finished(self.key(task), run_id, nbytes, kind, times)
             }
             Instruction::TaskErred(task, run_id) => {
@@ -417,7 +418,7 @@ impl Host for Hosted<'_, '_> {
                     Some(error) => error.clone_ref(self.py).into_any(),
                     None => self.py.None(),
                 };
-                Told::Erred(self.key(task), run_id, error, extra.startstops.clone())
+                Told::Erred(self.key(task), run_id, error, extra.times(self.py))
             }
             Instruction::LongRunning(task, run_id, seconds) => {
                 let seconds = seconds
@@ -474,22 +475,6 @@ impl Hosted<'_, '_> {
             .push(Told::Gather(peer, keys, total_bytes));
         Ok(in_order)
     }
-}
-
-/// Times of a task as Dask has them
-pub(super) fn startstops_of<'py>(
-    py: Python<'py>,
-    times: &[(&'static str, f64, f64)],
-) -> PyResult<Bound<'py, PyList>> {
-    let list = PyList::empty(py);
-    for &(action, start_s, stop_s) in times {
-        let each = PyDict::new(py);
-        each.set_item("action", action)?;
-        each.set_item("start", start_s)?;
-        each.set_item("stop", stop_s)?;
-        list.append(each)?;
-    }
-    Ok(list)
 }
 
 /// What upstream leaves of an error when it purges a task: exception, traceback, and their texts

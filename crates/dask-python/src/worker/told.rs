@@ -4,7 +4,8 @@ use backhaul_dask::worker::TaskId;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::outside::{Outside, startstops_of};
+use super::extras::{Times, startstops_of};
+use super::outside::Outside;
 
 /// One instruction; each tuple begins with its name and the id of the event
 pub(super) enum Told {
@@ -13,15 +14,9 @@ pub(super) enum Told {
     /// Something about a key
     Key(&'static str, Py<PyAny>),
     /// Key, run, size, class, times
-    Finished(
-        Py<PyAny>,
-        i64,
-        i64,
-        Option<Py<PyAny>>,
-        Vec<(&'static str, f64, f64)>,
-    ),
+    Finished(Py<PyAny>, i64, i64, Option<Py<PyAny>>, Vec<Times>),
     /// Key, run, error, times
-    Erred(Py<PyAny>, i64, Py<PyAny>, Vec<(&'static str, f64, f64)>),
+    Erred(Py<PyAny>, i64, Py<PyAny>, Vec<Times>),
     /// Key, run, seconds
     LongRunning(Py<PyAny>, i64, Option<Py<PyAny>>),
     /// Who, what, how much

@@ -15,7 +15,7 @@ from backhaul.dask.worker_core import handing_over
 from backhaul.dask.worker_core.events import Told
 from backhaul.dask.worker_core.wanted import made
 
-__all__ = ["CoreTasks", "Owner", "behind_class"]
+__all__ = ["CoreTasks", "Owner", "behind_class", "ready_count"]
 
 #: Attributes for which Python takes over
 _LOOKS: Final = (
@@ -55,6 +55,12 @@ class Owner(Protocol):
         """Tell whether there is a task of a key."""
 
 
+def ready_count(state: WorkerStateMachine) -> int:
+    """Tell how many tasks wait for a thread, whoever has the state."""
+    count: int | None = getattr(state, "ready_count", None)
+    return len(state.ready) if count is None else count
+
+
 def behind_class(kind: type, owner: Owner) -> type:
     """Make the class of one state machine while Rust has its state.
 
@@ -84,6 +90,7 @@ def behind_class(kind: type, owner: Owner) -> type:
         "__module__": kind.__module__,
         "__setattr__": put,
         "is_behind": True,
+        "core_owner": owner,
         "handle_stimulus": handle_stimulus,
         "log": _log(owner),
         "running": _told("running", owner, bool),
@@ -91,6 +98,7 @@ def behind_class(kind: type, owner: Owner) -> type:
     }
     for name in (*handing_over.NUMBERS, *_COUNTS):
         members[name] = _told(name, owner, int)
+    members["ready_count"] = property(lambda _: _counted(owner, "ready_count"))
     for name in _LOOKS:
         members[name] = _look(name, owner)
 
@@ -106,6 +114,11 @@ def _told(name: str, owner: Owner, form: type) -> property:
             return own.__get__(self) if core is None else form(core.number(name))
 
     return property(get)
+
+
+def _counted(owner: Owner, name: str) -> int | None:
+    with owner.lock:
+        return None if owner.core is None else owner.core.number(name)
 
 
 def _look(name: str, owner: Owner) -> property:

@@ -208,7 +208,6 @@ def take_from_python(core: WorkerCore, state: WorkerStateMachine) -> None:
 
 def _said(ts: Any, flags: list[tuple[str, Any]]) -> dict[str, Any]:
     said = {name: getattr(ts, name) for name in (*_PLAIN, "key", "prefix", "priority")}
-    said["startstops"] = [(each["action"], each["start"], each["stop"]) for each in ts.startstops]
     said["who_has"] = list(ts.who_has)
     for name in _LINKS:
         said[name] = [each.key for each in getattr(ts, name)]

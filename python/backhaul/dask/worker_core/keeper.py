@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from backhaul._native import WorkerCore
+from backhaul.dask.config import switched_on
 from backhaul.dask.kept_tasks import KeptTasks, known_task
 from backhaul.dask.plain_events import is_plain, nobody_looks_on
 from backhaul.dask.plain_steps import threads_suffice
 from backhaul.dask.private import (
+    Worker,
     WorkerStateMachine,
     error_message,
     get_address_host,
@@ -25,16 +27,22 @@ from backhaul.dask.private import (
     safe_sizeof,
     time,
 )
+from backhaul.dask.slotted_worker import SlottedWorkerState
 from backhaul.dask.worker_core import handing_over
 from backhaul.dask.worker_core.behind import CoreTasks, behind_class
 from backhaul.dask.worker_core.events import Told, handle, is_odd
 from backhaul.dask.worker_core.views import CoreTask
 
-__all__ = ["Keeper"]
+__all__ = ["Keeper", "keeper_for"]
 
 #: How long Python keeps the state once somebody has looked, and at most if that goes on
 _REST_S: Final = 0.25
 _REST_MAX_S: Final = 30.0
+
+#: Most tasks that Rust has: whoever looks waits for all of them, some 30 us for each; and most of
+#: those that it takes over
+_TASKS_MAX: Final = 10_000
+_TAKEN_MAX: Final = 1_000
 
 #: States of tasks with which Rust may take over: nothing is under way
 _AT_REST: Final = frozenset({"memory", "released", "error"})
@@ -111,7 +119,7 @@ class Keeper:
         tasks = dict.values(state.tasks)
         if not self._rests:
             return not any(ts.resource_restrictions or ts.state == "constrained" for ts in tasks)
-        if monotonic() < self._not_before_s:
+        if monotonic() < self._not_before_s or len(tasks) > _TAKEN_MAX:
             return False
         if state.executing or state.long_running or state.in_flight_workers or state.ready:
             return False
@@ -164,6 +172,7 @@ class Keeper:
                 self.give_back()
                 return told, number
             told += more
+            self._keep_small()
         return told, len(events)
 
     def live_through(
@@ -188,7 +197,9 @@ class Keeper:
         if core is None or self.is_watched() or is_odd(message):
             return None
         try:
-            return core.live_through(message, done)
+            answer = core.live_through(message, done)
+            self._keep_small()
+            return answer
         except (RuntimeError, AssertionError) as error:
             raise self._as_theirs(error) from None
 
@@ -218,6 +229,10 @@ class Keeper:
                     f"Cannot remove replica of {key!r} while {dependent!r} in state {state!r}."
                 )
         return error
+
+    def _keep_small(self) -> None:
+        if self._rests and self.core is not None and len(self.core) > _TASKS_MAX:
+            self.give_back()
 
     def is_watched(self) -> bool:
         """Tell whether somebody wants to hear of each step, which Python tells."""
@@ -249,9 +264,15 @@ class Keeper:
                 return known_task(self._state, key)
             return core.view_of(key, self._view)
 
+    def first_ready(self, most: int) -> list[Any]:
+        """Give views of the tasks that get a thread next, in order; Rust has the state."""
+        with self.lock:
+            core = self.core
+            return [] if core is None else [self.task(key) for key in core.first_ready(most)]
+
     def _view(self, key: Any) -> CoreTask:
         assert self.core is not None
-        return CoreTask(self.core, key, self.give_back)
+        return CoreTask(self.core, self, key)
 
     def knows(self, key: Any) -> bool:
         """Tell whether there is a task of a key."""
@@ -259,6 +280,26 @@ class Keeper:
             if self.core is None:
                 return known_task(self._state, key) is not None
             return self.core.knows(key)
+
+
+def keeper_for(worker: Worker, line: Any) -> Keeper | None:
+    """Make who has a worker's state change hands; None if it stays with Python.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker.
+    line : backhaul.dask.runs.Line
+        Of its default pool.
+    """
+    state = worker.state
+    if (
+        not switched_on("hot-path.worker-core")
+        or line.backlog is None
+        or type(state) not in (WorkerStateMachine, SlottedWorkerState)
+    ):
+        return None
+    return Keeper(state, line.lock)
 
 
 def _error_of(error: BaseException) -> tuple[Any, ...]:

@@ -2,8 +2,9 @@
 
 use backhaul_dask::worker::{Asked, Priority, Refused, TaskId, WorkerCore};
 use pyo3::exceptions::PyKeyError;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::extras::Times;
 use super::logs::{Stimulus, What};
@@ -51,8 +52,8 @@ impl Core {
         let Some(priority) = plain_priority(message)? else {
             return Ok(None);
         };
-        let key = item(message, "key")?;
-        let run_id: i64 = item(message, "run_id")?.extract()?;
+        let key = field(message, intern!(message.py(), "key"))?;
+        let run_id: i64 = field(message, intern!(message.py(), "run_id"))?.extract()?;
         let list = PyList::empty(py);
         let lived = self.at_work(|inner| {
             inner.compute_without_run(py, message, &priority, &list)?;
@@ -432,6 +433,7 @@ impl Inner {
     fn begin(&mut self, py: Python<'_>, stimulus_id: &Bound<'_, PyAny>) -> PyResult<()> {
         self.outside.stimulus_id = stimulus_id.clone().unbind();
         self.outside.time_s = self.outside.callables.time.bind(py).call0()?.extract()?;
+        self.outside.monotonic_s = None;
         Ok(())
     }
 
@@ -467,32 +469,34 @@ impl Inner {
         list: &Bound<'_, PyList>,
     ) -> PyResult<()> {
         debug_assert!(list.is_empty());
-        let run_spec = item(message, "run_spec")?;
-        message.set_item("run_spec", py.None())?;
-        self.begin(py, &item(message, "stimulus_id")?)?;
+        let run_spec = field(message, intern!(message.py(), "run_spec"))?;
+        message.set_item(intern!(py, "run_spec"), py.None())?;
+        self.begin(py, &field(message, intern!(message.py(), "stimulus_id"))?)?;
         let asked = message.clone().into_any().unbind();
         let time_s = self.outside.time_s;
         self.outside.note(Stimulus::Compute(asked, time_s));
         let Self { core, outside } = self;
-        let task = outside.ensure(core, &item(message, "key")?)?;
-        let run_id = item(message, "run_id")?.extract()?;
+        let task = outside.ensure(core, &field(message, intern!(message.py(), "key"))?)?;
+        let run_id = field(message, intern!(message.py(), "run_id"))?.extract()?;
         let answer = core.compute_task(&mut Hosted { py, outside }, task, run_id);
         if let Asked::TakesOn { .. } = answer {
             core.take_on(task, priority);
             let extra = outside.extras.of_mut(task);
             extra.run_spec = Some(run_spec.unbind());
-            extra.annotations = Some(item(message, "annotations")?.unbind());
-            extra.span_id = given(message, "span_id")?;
+            extra.annotations =
+                Some(field(message, intern!(message.py(), "annotations"))?.unbind());
+            let span_id = field(message, intern!(py, "span_id"))?;
+            extra.span_id = (!span_id.is_none()).then(|| span_id.unbind());
             extra.error = None;
             extra.is_purged = false;
-            let nbytes = item(message, "nbytes")?;
+            let nbytes = field(message, intern!(message.py(), "nbytes"))?;
             let nbytes: &Bound<'_, PyDict> = nbytes.cast()?;
             for (key, nbytes) in nbytes.iter() {
                 let input = outside.ensure(core, &key)?;
                 let nbytes = nbytes.extract()?;
                 core.add_input(&mut Hosted { py, outside }, task, input, nbytes);
             }
-            let who_has = item(message, "who_has")?;
+            let who_has = field(message, intern!(message.py(), "who_has"))?;
             let noted = note_holders(core, outside, who_has.cast()?)?;
             noted.map_err(|refused| refusal(py, outside, refused))?;
         }
@@ -520,7 +524,12 @@ impl Inner {
         is_told: bool,
         list: &Bound<'_, PyList>,
     ) -> PyResult<()> {
-        self.begin(py, &stimulus_id)?;
+        if is_told {
+            self.begin(py, &stimulus_id)?;
+        } else {
+            // At the time at which it came
+            self.outside.stimulus_id = stimulus_id.clone().unbind();
+        }
         let logged = (key, run_id, start_s, stop_s, nbytes, &kind, &stimulus_id);
         let logged = logged.into_pyobject(py)?.unbind();
         let time_s = self.outside.time_s;
@@ -563,13 +572,13 @@ fn note_holders(
 
 /// The priority of a task that asks for a thread and no more; None if it is another
 fn plain_priority(message: &Bound<'_, PyDict>) -> PyResult<Option<Priority>> {
-    if item(message, "actor")?.is_truthy()?
-        || item(message, "resource_restrictions")?.is_truthy()?
+    if field(message, intern!(message.py(), "actor"))?.is_truthy()?
+        || field(message, intern!(message.py(), "resource_restrictions"))?.is_truthy()?
     {
         return Ok(None);
     }
     let mut numbers = Vec::with_capacity(4);
-    for number in item(message, "priority")?.try_iter()? {
+    for number in field(message, intern!(message.py(), "priority"))?.try_iter()? {
         match number?.extract::<f64>() {
             Ok(number) if number.abs() <= EXACT_MAX => numbers.push(number),
             _ => return Ok(None),
@@ -581,6 +590,15 @@ fn plain_priority(message: &Bound<'_, PyDict>) -> PyResult<Option<Priority>> {
 pub(super) fn item<'py>(message: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     let found = message.get_item(name)?;
     found.ok_or_else(|| PyKeyError::new_err(name.to_owned()))
+}
+
+/// As [`item`], for a name that is looked up for each task
+fn field<'py>(
+    message: &Bound<'py, PyDict>,
+    name: &Bound<'py, PyString>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let found = message.get_item(name)?;
+    found.ok_or_else(|| PyKeyError::new_err(name.clone().unbind()))
 }
 
 pub(super) fn given(message: &Bound<'_, PyDict>, name: &str) -> PyResult<Option<Py<PyAny>>> {

@@ -72,6 +72,8 @@ pub(super) struct Outside {
     /// The id of that event, and when it came
     pub(super) stimulus_id: Py<PyAny>,
     pub(super) time_s: f64,
+    /// The same by a clock that never goes back, once it was asked for
+    pub(super) monotonic_s: Option<f64>,
     /// What Python raised when it was asked for something
     pub(super) raised: Option<PyErr>,
     /// What is dropped when the state is unlocked: that may run Python
@@ -106,6 +108,7 @@ impl Outside {
             payloads: Vec::new(),
             stimulus_id: py.None(),
             time_s: 0.0,
+            monotonic_s: None,
             raised: None,
             dropped: Vec::new(),
         }
@@ -284,9 +287,14 @@ impl Hosted<'_, '_> {
 
 impl Host for Hosted<'_, '_> {
     fn monotonic_s(&mut self) -> f64 {
+        if let Some(now_s) = self.outside.monotonic_s {
+            return now_s;
+        }
         let now = self.outside.callables.monotonic.bind(self.py).call0();
         let now = now.and_then(|now| now.extract());
-        self.raised(now).unwrap_or_default()
+        let now_s = self.raised(now).unwrap_or_default();
+        self.outside.monotonic_s = Some(now_s);
+        now_s
     }
 
     fn random(&mut self) -> f64 {

@@ -2,6 +2,8 @@
 //!
 //! Left out is what asks for resources, and actors: tasks of those are not taken on.
 
+use smallvec::SmallVec;
+
 use super::core::{Recommendations, WorkerCore};
 use super::error::Refused;
 use super::host::{Host, Instruction, Line, Stored};
@@ -48,7 +50,7 @@ impl WorkerCore {
                     other => other,
                 })?;
         }
-        let states: Vec<(TaskId, State)> = found
+        let states: SmallVec<[(TaskId, State); 4]> = found
             .iter()
             .map(|(task, finish)| (task, finish.state()))
             .collect();

@@ -148,6 +148,8 @@ class Line:
         self.prepare: Callable[[Any], Item | None] = lambda _: None
         #: Gives a task that the thread is to run next, of those that have come
         self.next_ahead: Callable[[], Item | None] = _nothing_next
+        #: Called by the event loop when the state machine has heard of what has ended
+        self.on_heard: Callable[[], None] = _nothing_else
         #: Notes that a task has come and ended, or that results are freed, if that is all
         self.backlog: Any = None
         #: Has the event loop handle what announces foretold tasks; False if it is at it
@@ -249,6 +251,10 @@ class Line:
             and len(self._foretold_running) < self._free_threads
         )
 
+    def is_to_hear(self) -> bool:
+        """Tell whether the event loop hears of what has ended very soon; the lock is held."""
+        return self._is_called or self._is_busy or bool(self._ended)
+
     def foretell(self, key: Any, item: ForetoldItem) -> None:
         """Note that this thread begins with a task by itself; the lock is held."""
         self.foretold[key] = item
@@ -294,6 +300,7 @@ class Line:
             # One of them broke off what was told.
             if self._ended:
                 self.event_loop.call_soon(self._settle)
+            self.on_heard()
 
     def _pass_on(self, *stimuli: Any) -> None:
         """Tell the state machine something; a task that has ended already, all in one step."""
@@ -473,6 +480,10 @@ def hear_of(worker: Worker, key: Any) -> bool:
 
 
 def _nothing_next() -> None:
+    """Stand for nobody who foretells."""
+
+
+def _nothing_else() -> None:
     """Stand for nobody who foretells."""
 
 

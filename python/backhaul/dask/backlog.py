@@ -145,6 +145,23 @@ class Backlog:
         """Tell whether there is anything that the state machine has yet to go through."""
         return bool(self._noted)
 
+    def bytes_of(self, key: Any) -> int:
+        """Say how large a result is that is in the worker's data; nothing is worked off.
+
+        Raises
+        ------
+        KeyError
+            If nobody knows of such a task.
+        """
+        with self._lock:
+            lived = self._lived.get(key)
+            if lived is not None and lived.freed is None:
+                return lived.ending.nbytes or 0
+            task_state = known_task(self._state, key)
+            if task_state is None:
+                raise KeyError(key)
+            return task_state.nbytes or 0
+
     def note_free(self, message: dict[str, Any]) -> bool:
         """Note that the scheduler needs some results no more, if all of them are noted here.
 

@@ -57,13 +57,13 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
     is_dasks = getattr(original, "__func__", None) is _GET_DATA
 
     @functools.wraps(original)
-    async def get_data(*args: Any, **kwargs: Any) -> Any:
-        if line.foretold:
+    async def get_data(comm: Comm, keys: Collection[Any], *args: Any, **kwargs: Any) -> Any:
+        foretold, backlog = line.foretold, line.backlog
+        if foretold and any(key in foretold for key in keys):
             line.handle()
-        backlog = line.backlog
         if is_dasks and backlog is not None and backlog.has_noted() and _has_room(worker):
-            return await _get_data(worker, backlog.bytes_of, *args, **kwargs)
-        return await original(*args, **kwargs)
+            return await _get_data(worker, backlog.bytes_of, comm, keys, *args, **kwargs)
+        return await original(comm, keys, *args, **kwargs)
 
     return GET_DATA.install(worker.handlers, get_data) is not None
 

@@ -28,6 +28,7 @@ from backhaul.dask.performing import perform
 from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
     ComputeTaskEvent,
+    FindMissingEvent,
     HeapSet,
     Worker,
     WorkerStateMachine,
@@ -499,11 +500,24 @@ def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., Non
         line = line_of(self)
         if line is None:
             original(self, *stims)
-        else:
+        elif not (line.foretold and _change_nothing(self.state, stims)):
             # What `original` does, which was read.
             line.handle(*stims)
 
     return handle_stimulus
+
+
+def _change_nothing(state: WorkerStateMachine, stimuli: tuple[Any, ...]) -> bool:
+    """Tell whether a state machine would do nothing, and log nothing, for certain events.
+
+    Each second it is to look for what is missing, and is told of what threads have begun before.
+    """
+    return (
+        all(type(each) is FindMissingEvent for each in stimuli)
+        and not state.missing_dep_flight
+        and not state.data_needed
+        and not state.validate
+    )
 
 
 def _is_plain(worker: Worker) -> bool:

@@ -423,6 +423,9 @@ class WorkAhead:
                     arrivals.rouse(or_next=True)
             came_s = came[0][1] if came else self._unseen_s
             left_s = max(came_s, self._parted_s) + BEHIND_S - now_s
+            if not came and self._is_waiting:
+                # It has been woken, and is to begin with all of it: nobody else could sooner.
+                left_s += LEFT_S - BEHIND_S
             if left_s <= 0 and not count:
                 if ended and came and now_s - came_s < LEFT_S:
                     self._parted_s = now_s

@@ -26,7 +26,8 @@ from distributed import (
     worker_client,
 )
 from distributed.core import Status
-from distributed.worker_state_machine import ComputeTaskEvent
+from distributed.worker import get_data_from_worker
+from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 
 from backhaul.dask import activation
 from backhaul.dask.arrivals import Arrivals
@@ -639,5 +640,47 @@ def test_a_task_waits_until_the_event_loop_has_heard_of_the_one_before(
             ahead._seen -= 1
             ahead._blocked_to = blocked_to
         line.handle()
+
+    run()
+
+
+def test_who_needs_nothing_of_what_has_begun_has_nothing_heard_of(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether anything is missing, and for results that are here."""
+
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        await until_ahead(client, eventually)
+        here = client.submit(inc, 1, pure=False)
+        await here
+        await eventually(lambda: here.key in worker.data)
+        monkeypatch.setattr("backhaul.dask.work_ahead.BEHIND_S", 60)
+        line: Any = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
+        for _ in range(100):
+            gates["first"] = threading.Event()
+            first = client.submit(wait_for, "first", pure=False)
+            await eventually(lambda: "first" in entered)
+            entered.clear()
+            if begun[-1] == first.key:
+                break
+            # The event loop has begun it, as no thread was waiting just then.
+            gates["first"].set()
+            await first
+        else:
+            pytest.fail("no thread began with a task by itself")
+        worker.find_missing()
+        found = await get_data_from_worker(worker.rpc, [here.key], worker.address)
+        assert found == {"status": "OK", "data": {here.key: 2}}
+        assert first.key in line.foretold
+        assert not line.foretold[first.key].is_heard
+        # Anything else has it heard of.
+        worker.handle_stimulus(UnpauseEvent(stimulus_id="test"))
+        assert first.key not in line.foretold
+        assert worker.state.tasks[first.key].state == "executing"
+        gates["first"].set()
+        assert await first == 1
+        worker.state.validate_state()
 
     run()

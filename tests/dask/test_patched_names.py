@@ -36,9 +36,11 @@ OURS = {
     "activation.py": {"_installed"},
     # What is noted, and the class that is made
     "backlog.py": {
+        "closed",
         "dependency",
         "each",
         "freed",
+        "known",
         "lived",
         "members",
         "noted",

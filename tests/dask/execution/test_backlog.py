@@ -167,7 +167,8 @@ def test_much_of_it_is_worked_off_and_what_is_out_of_the_logs_forgotten(
 
     async def run(client: Client, worker: Worker) -> None:
         futures = await noted(client, worker, 20)
-        backlog_of(worker)._logged_max = 20
+        behind = backlog_of(worker)
+        behind._events_max = behind._entries_max = 20
         for _ in range(10):
             futures += await noted(client, worker, 5)
             assert len(backlog_of(worker)._noted) <= 31

@@ -36,9 +36,11 @@ OURS = {
     "activation.py": {"_installed"},
     # What is noted, and the class that is made
     "backlog.py": {
+        "closed",
         "dependency",
         "each",
         "freed",
+        "known",
         "lived",
         "members",
         "noted",
@@ -174,6 +176,13 @@ OURS = {
 
 #: Of Dask's, and state: what stands there is what Dask would have written.
 STATE = {
+    # As Worker.get_data
+    "asked_data.py": {
+        "worker.transfer_outgoing_bytes",
+        "worker.transfer_outgoing_bytes_total",
+        "worker.transfer_outgoing_count",
+        "worker.transfer_outgoing_count_total",
+    },
     # As distributed.threadpoolexecutor.secede
     "beside.py": {"pool_thread_state.proceed"},
     # As Worker.execute, _run_task and GraphNode.is_coro

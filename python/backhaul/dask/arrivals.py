@@ -69,7 +69,8 @@ class Arrivals:
         Called by it, with the lock, with the number of messages that it has taken by now.
     may_take : callable
         Called by it, with the lock: says how many of the messages that there are it may take, all
-        for None, and in how many seconds it is to ask again if it may take none.
+        for None; if none, how many parts of the first, a list or tuple; and if none either, in how
+        many seconds it is to ask again.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Arrivals:
         self.handle: Callable[[Any], None] = _handle_nothing
         self.on_wait: Callable[[], None] = _nothing
         self.on_take: Callable[[int], None] = _take_note_of_nothing
-        self.may_take: Callable[[], tuple[int | None, float]] = _all
+        self.may_take: Callable[[], tuple[int | None, int, float]] = _all
         self._endpoint = endpoint
         self._deserialize = deserialize
         self._loop = asyncio.get_running_loop()
@@ -131,11 +132,13 @@ class Arrivals:
                 self.receive()
                 later_s: float | None = None
                 if self._unhandled:
-                    allowed, later_s = self.may_take()
+                    allowed, parts, later_s = self.may_take()
                     if allowed is None:
                         return self._take(most), None
                     if allowed:
                         return self._take(allowed if most is None else min(allowed, most)), None
+                    if parts:
+                        return [self._take_parts(parts)], None
                 if self._kept is not None:
                     self._go_on()
                     (_, frames), self._kept = self._kept, None
@@ -173,6 +176,13 @@ class Arrivals:
         self.taken += count
         self.on_take(self.taken)
         return messages
+
+    def _take_parts(self, count: int) -> Any:
+        """Take so many parts of the oldest message, which counts as taken with the last of them."""
+        self.is_handling = True
+        first = self._unhandled[0][1]
+        self.replace_first(first[count:])
+        return first[:count]
 
     def readable(self) -> bool:
         """Tell whether the next `take` returns at once, as far as that is known."""
@@ -335,9 +345,9 @@ def _take_note_of_nothing(_: int) -> None:
     """Stand for nobody who wants to know how many."""
 
 
-def _all() -> tuple[None, float]:
+def _all() -> tuple[None, int, float]:
     """Stand for nobody who leaves messages to threads."""
-    return None, 0.0
+    return None, 0, 0.0
 
 
 def _handle_nothing(_: Any) -> None:

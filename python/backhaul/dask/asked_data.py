@@ -1,20 +1,41 @@
-"""What other workers ask a worker for, while its threads read ahead of its event loop.
+"""What a worker is asked for while its threads read ahead and its state machine is behind.
 
 The scheduler knows of a result as soon as the thread has told it, and may send what needs it to
 another worker, which asks for it before the event loop has heard of the task: it would be told that
 there is none, and ask again a second later. So the event loop catches up before it looks.
+
+What the state machine has yet to go through (`backhaul.dask.backlog`) is in the worker's data. All
+that Dask asks its state machine for then is how large results are, and that would have all of it
+worked off, as often as a client gathers. So `Worker.get_data` is written out here, and asks the
+backlog.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
+from collections.abc import Callable, Collection
 from typing import Any
 
+from distributed import Status, Worker
+
 from backhaul.dask.instance_patches import GET_DATA
-from backhaul.dask.private import Worker
+from backhaul.dask.private import (
+    Comm,
+    context_meter,
+    context_meter_to_server_digest,
+    time,
+    to_serialize,
+)
 from backhaul.dask.runs import Line
 
 __all__ = ["catch_up_when_asked"]
+
+#: Dask's own log, for what Dask logs there
+logger = logging.getLogger("distributed.worker")
+
+#: The one whose source was read, whoever replaces it later
+_GET_DATA = Worker.get_data
 
 
 def catch_up_when_asked(worker: Worker, line: Line) -> bool:
@@ -33,11 +54,74 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
         False if that is refused.
     """
     original: Any = worker.handlers["get_data"]
+    is_dasks = getattr(original, "__func__", None) is _GET_DATA
 
     @functools.wraps(original)
-    async def get_data(*args: Any, **kwargs: Any) -> Any:
-        if line.foretold:
+    async def get_data(comm: Comm, keys: Collection[Any], *args: Any, **kwargs: Any) -> Any:
+        foretold, backlog = line.foretold, line.backlog
+        if foretold and any(key in foretold for key in keys):
             line.handle()
-        return await original(*args, **kwargs)
+        if is_dasks and backlog is not None and backlog.has_noted() and _has_room(worker):
+            return await _get_data(worker, backlog.bytes_of, comm, keys, *args, **kwargs)
+        return await original(comm, keys, *args, **kwargs)
 
     return GET_DATA.install(worker.handlers, get_data) is not None
+
+
+def _has_room(worker: Worker) -> bool:
+    """Tell whether one more may ask a worker, and all that it has are results."""
+    most: Any = worker.transfer_outgoing_count_limit
+    return (
+        worker.status is not Status.paused
+        # Of those on its host there may be twice as many: that is Dask's to say.
+        and (most is False or worker.transfer_outgoing_count < most)
+        and not worker.state.actors
+    )
+
+
+@context_meter_to_server_digest("get-data")
+async def _get_data(
+    worker: Worker,
+    bytes_of: Callable[[Any], int],
+    comm: Comm,
+    keys: Collection[Any],
+    who: str | None = None,
+    serializers: list[str] | None = None,
+) -> Status:
+    """Give results away: `Worker.get_data`, where nothing keeps it from that."""
+    worker.transfer_outgoing_count += 1
+    worker.transfer_outgoing_count_total += 1
+    data = {key: worker.data[key] for key in keys if key in worker.data}
+    message = {"status": "OK", "data": {key: to_serialize(data[key]) for key in data}}
+    bytes_by_key = {key: bytes_of(key) for key in data}
+    total_bytes = sum(bytes_by_key.values())
+    worker.transfer_outgoing_bytes += total_bytes
+    worker.transfer_outgoing_bytes_total += total_bytes
+    try:
+        with context_meter.meter("network", func=time) as metered:
+            compressed = await comm.write(message, serializers=serializers)
+            response = await comm.read(deserializers=serializers)
+        assert response == "OK", response
+    except OSError:
+        logger.exception("failed during get data with %s -> %s", worker.address, who)
+        comm.abort()
+        raise
+    finally:
+        worker.transfer_outgoing_bytes -= total_bytes
+        worker.transfer_outgoing_count -= 1
+    # Not the time that the meter has: serializing is in it.
+    seconds = max(0.001, metered.stop - metered.start)
+    worker.transfer_outgoing_log.append(
+        {
+            "start": metered.start + worker.scheduler_delay,
+            "stop": metered.stop + worker.scheduler_delay,
+            "middle": (metered.start + metered.stop) / 2,
+            "duration": seconds,
+            "who": who,
+            "keys": bytes_by_key,
+            "total": total_bytes,
+            "compressed": compressed,
+            "bandwidth": total_bytes / seconds,
+        }
+    )
+    return Status.dont_reply

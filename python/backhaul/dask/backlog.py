@@ -95,10 +95,17 @@ class Backlog:
         self._noted: dict[int, Lived | Freed] = {}
         self._count = 0
         self._lived: dict[Any, Lived] = {}
-        #: What may be forgotten once it is out of the logs, with the number at which it might be
-        self._closed: deque[tuple[int, Freed]] = deque()
-        #: The logs have no place for more
-        self._logged_max = max(_places(state.log), _places(state.stimulus_log))
+        #: Tasks of the state machine that are freed as far as it is known here, and those that some
+        #: that are noted need
+        self._known_freed: set[Any] = set()
+        self._needed: set[Any] = set()
+        #: What may be forgotten once it is out of the logs, and how much was in them when it might
+        self._closed: deque[tuple[int, int, Freed]] = deque()
+        #: How many events were noted, each an entry of one log. The other has one for each that is
+        #: noted, and one for each transition.
+        self._events = 0
+        self._events_max = _places(state.stimulus_log)
+        self._entries_max = _places(state.log)
 
     # Called by the event loop
 
@@ -135,7 +142,11 @@ class Backlog:
             for dependency in dependencies:
                 dependency.dependents += 1
                 dependency.noted_dependents += 1
+            if len(dependencies) < len(message["nbytes"]):
+                self._needed.update(each for each in message["nbytes"] if each not in self._lived)
             self._lived[key] = lived
+            self._events += 2
+            lived.events = self._events
             lived.number = self._add(lived)
             item.settle(lived.prefix, message["span_id"], message["who_has"])
             self._shorten()
@@ -145,8 +156,27 @@ class Backlog:
         """Tell whether there is anything that the state machine has yet to go through."""
         return bool(self._noted)
 
+    def bytes_of(self, key: Any) -> int:
+        """Say how large a result is that is in the worker's data; nothing is worked off.
+
+        Raises
+        ------
+        KeyError
+            If nobody knows of such a task.
+        """
+        with self._lock:
+            lived = self._lived.get(key)
+            if lived is not None and lived.freed is None:
+                return lived.ending.nbytes or 0
+            task_state = known_task(self._state, key)
+            if task_state is None:
+                raise KeyError(key)
+            return task_state.nbytes or 0
+
     def note_free(self, message: dict[str, Any]) -> bool:
-        """Note that the scheduler needs some results no more, if all of them are noted here.
+        """Note that the scheduler needs some results no more, if all that are here are plain.
+
+        Some of them may have been noted, some be the state machine's.
 
         Parameters
         ----------
@@ -163,31 +193,75 @@ class Backlog:
             lived = self._lived
             if not lived or not self._may_note_more():
                 return False
-            found: list[Lived] = []
-            for key in keys:
-                each = lived.get(key)
-                if each is None or each.freed is not None:
-                    return False
-                found.append(each)
             if len(set(keys)) != len(keys):
                 return False
+            found: list[Lived] = []
+            known: dict[Any, Any] = {}
+            for key in keys:
+                each = lived.get(key)
+                if each is not None:
+                    if each.freed is not None:
+                        return False
+                    found.append(each)
+                    continue
+                task_state = known_task(self._state, key)
+                if task_state is not None:
+                    if not self._may_free(task_state):
+                        return False
+                    known[key] = task_state
             stimulus_id = message["stimulus_id"]
-            freed = Freed(keys, stimulus_id, found)
+            freed = Freed(keys, stimulus_id, found, len(known))
             freed.number = self._add(freed)
+            self._events += 1
+            closed = len(self._closed)
             # The last first, as Dask works off what it is recommended.
             changes: list[Change] = []
-            for each in reversed(found):
-                each.freed = freed
-                self._free(each, changes)
-            count_changes(self._state.task_counter, changes)
-            self._tell(
-                [
-                    {"key": each.key, "op": "release-worker-data", "stimulus_id": stimulus_id}
-                    for each in reversed(found)
-                ]
-            )
+            told: list[dict[str, Any]] = []
+            for key in reversed(keys):
+                each = lived.get(key)
+                if each is not None:
+                    each.freed = freed
+                    self._free(each, changes)
+                elif key in known:
+                    self._free_known(known[key], changes)
+                else:
+                    continue
+                told.append({"key": key, "op": "release-worker-data", "stimulus_id": stimulus_id})
+            if changes:
+                count_changes(self._state.task_counter, changes)
+                self._tell(told)
+            self._close_from(closed)
             self._shorten()
             return True
+
+    def _may_free(self, task_state: Any) -> bool:
+        """Tell whether a task of the state machine's goes from memory and is forgotten, no more."""
+        key = task_state.key
+        slots = getattr(self._state.constrained, "slots", None)
+        return (
+            task_state.state == "memory"
+            and key not in self._known_freed
+            and key not in self._needed
+            and not task_state.dependents
+            and not task_state.waiters
+            # Nor is anything else forgotten with it.
+            and all(each.state == "memory" for each in task_state.dependencies)
+            and not task_state.who_has
+            and not task_state.resource_restrictions
+            and (slots is None or key not in slots.made_on)
+        )
+
+    def _free_known(self, task_state: Any, changes: list[Change]) -> None:
+        """Let go of a result of the state machine's, which forgets the task later."""
+        state = self._state
+        key, data = task_state.key, state.data
+        self._known_freed.add(key)
+        if key in data:
+            del data[key]
+        state.threads.pop(key, None)
+        state.nbytes -= task_state.nbytes
+        state.transition_counter += 2
+        changes.append((task_state.prefix, "memory", None))
 
     def _may_note(self, message: dict[str, Any]) -> bool:
         key = message["key"]
@@ -244,6 +318,7 @@ class Backlog:
             if (
                 task_state is None
                 or task_state.state != "memory"
+                or key in self._known_freed
                 or not task_state.priority
                 or {*holders, address} != {*task_state.who_has, address}
             ):
@@ -284,7 +359,8 @@ class Backlog:
         state.transition_counter += 1
         freed.left -= 1
         if not freed.left:
-            self._closed.append((self._count, freed))
+            # What else comes of this message goes in the logs as well.
+            self._closed.append((0, 0, freed))
         for dependency in lived.dependencies:
             dependency.dependents -= 1
             if dependency.freed is not None and not dependency.dependents:
@@ -301,24 +377,72 @@ class Backlog:
     def _shorten(self) -> None:
         """Forget what nobody can see any more; work off what would take long if somebody looked."""
         noted, closed = self._noted, self._closed
-        # Each of them adds more than one entry to one log, and one to the other.
-        while closed and self._count - closed[0][0] > self._logged_max:
-            _, freed = closed.popleft()
+        while closed:
+            events, entries, freed = closed[0]
+            if self._events - events < self._events_max:
+                break
+            if self._entries() - entries < self._entries_max:
+                break
+            closed.popleft()
             if not all(each.number in noted for each in freed.lived):
                 # The state machine has gone through some of it, and has to go through the rest.
                 continue
             if any(each.noted_dependents for each in freed.lived):
-                closed.append((self._count, freed))
+                closed.append((self._events, self._entries(), freed))
                 continue
             del noted[freed.number]
             for each in freed.lived:
-                del noted[each.number], self._lived[each.key]
-                for dependency in each.dependencies:
-                    dependency.noted_dependents -= 1
+                self._leave_out(each)
         if len(noted) > _NOTED_MAX:
             self.work_off(_WORKED_OFF)
         elif not noted:
+            self._forget_all()
             self._become(self._kind, KeptTasks)
+
+    def _leave_out_what_is_over(self) -> None:
+        """Forget tasks that are freed and that the logs have no place for any more.
+
+        That they are freed may be in the log of events still, and is gone through without them.
+        """
+        noted = self._noted
+        events_min = self._events - self._events_max
+        entries_min = self._entries() - self._entries_max
+        found: list[Lived] = []
+        for _, entries, freed in self._closed:
+            if entries <= entries_min:
+                found += (
+                    each
+                    for each in freed.lived
+                    if each.events <= events_min and each.number in noted
+                )
+        # Those that need others first, which came later
+        found.sort(key=_number_of, reverse=True)
+        for each in found:
+            if not each.noted_dependents:
+                self._leave_out(each)
+
+    def _leave_out(self, lived: Lived) -> None:
+        del self._noted[lived.number], self._lived[lived.key]
+        for dependency in lived.dependencies:
+            dependency.noted_dependents -= 1
+
+    def _entries(self) -> int:
+        """Count what the log has, or would have, but for a number that stays."""
+        return self._count + int(self._state.transition_counter)
+
+    def _close_from(self, first: int) -> None:
+        """Note how much is in the logs when the last of what is closed might be forgotten."""
+        closed = self._closed
+        at = self._events, self._entries()
+        for number in range(first, len(closed)):
+            closed[number] = *at, closed[number][2]
+
+    def _forget_all(self) -> None:
+        self._noted.clear()
+        self._lived.clear()
+        self._closed.clear()
+        self._known_freed.clear()
+        self._needed.clear()
 
     def _become(self, kind: Any, of_tasks: type[KeptTasks]) -> None:
         self._state.__class__ = kind
@@ -341,16 +465,19 @@ class Backlog:
             state = self._state
             self._become(self._kind, KeptTasks)
             if most is None:
+                self._leave_out_what_is_over()
                 chosen: Sequence[Any] = tuple(noted.values())
-                noted.clear()
-                self._lived.clear()
-                self._closed.clear()
+                self._forget_all()
             else:
                 numbers = [number for number, _ in zip(noted, range(most), strict=False)]
                 chosen = [noted.pop(number) for number in numbers]
                 for each in chosen:
                     if type(each) is Lived:
                         del self._lived[each.key]
+                        if each.noted_dependents:
+                            self._needed.add(each.key)
+                        if each.freed is not None:
+                            self._known_freed.add(each.key)
             go_through(state, chosen)
             if noted:
                 self._become(self._behind, TasksBehind)
@@ -369,6 +496,10 @@ def backlog_for(worker: Worker, line: Line) -> Backlog | None:
         return worker.status is Status.running
 
     return Backlog(state, line.lock, partial(send, worker), is_running)
+
+
+def _number_of(lived: Lived) -> int:
+    return lived.number
 
 
 def _places(log: deque[Any]) -> float:

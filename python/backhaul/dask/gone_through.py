@@ -54,6 +54,8 @@ class Lived:
     ----------
     number : int
         Its place among what is noted.
+    events : int
+        How many events were noted with it.
     dependents : int
         How many tasks that need it are noted, and known to the state machine.
     noted_dependents : int
@@ -66,6 +68,7 @@ class Lived:
         "dependencies",
         "dependents",
         "ending",
+        "events",
         "freed",
         "generation",
         "handled_s",
@@ -89,7 +92,7 @@ class Lived:
         self.dependencies = dependencies
         self.dependents = self.noted_dependents = 0
         self.freed: Freed | None = None
-        self.number = 0
+        self.number = self.events = 0
         self.handled_s = time()
 
     def go_through(self, state: WorkerStateMachine) -> None:
@@ -122,7 +125,9 @@ class Freed:
     stimulus_id : str
         Of the message.
     lived : list of Lived
-        Their tasks.
+        Their tasks, as far as they are noted.
+    known : int
+        How many are the state machine's.
 
     Attributes
     ----------
@@ -134,11 +139,11 @@ class Freed:
 
     __slots__ = ("handled_s", "keys", "left", "lived", "number", "stimulus_id")
 
-    def __init__(self, keys: Any, stimulus_id: str, lived: list[Lived]) -> None:
+    def __init__(self, keys: Any, stimulus_id: str, lived: list[Lived], known: int) -> None:
         self.keys = keys
         self.stimulus_id = stimulus_id
         self.lived = lived
-        self.left = len(lived)
+        self.left = len(lived) + known
         self.number = 0
         self.handled_s = time()
 

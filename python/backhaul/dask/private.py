@@ -76,7 +76,14 @@ from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
 from distributed.comm.registry import Backend, backends
 from distributed.comm.utils import OFFLOAD_THRESHOLD, from_frames, to_frames
-from distributed.core import ConnectionPool, Server, Status, coerce_to_address, error_message
+from distributed.core import (
+    ConnectionPool,
+    Server,
+    Status,
+    coerce_to_address,
+    context_meter_to_server_digest,
+    error_message,
+)
 from distributed.deploy.utils import nprocesses_nthreads as processes_and_threads
 from distributed.metrics import DelayedMetricsLedger, context_meter, monotonic, time
 from distributed.nanny import Nanny, WorkerProcess
@@ -277,6 +284,7 @@ __all__ = [
     "coerce_to_address",
     "comm_utils",
     "context_meter",
+    "context_meter_to_server_digest",
     "cuda_deserialize",
     "cuda_serialize",
     "cull_graph",

@@ -28,6 +28,7 @@ from backhaul.dask.performing import perform, perform_told
 from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
     ComputeTaskEvent,
+    FindMissingEvent,
     HeapSet,
     Worker,
     WorkerStateMachine,
@@ -152,6 +153,8 @@ class Line:
         self.next_ahead: Callable[[], Item | None] = _nothing_next
         #: Who has the state change hands between Python and Rust, if it does
         self.keeper: Any = None
+        #: Called by the event loop when the state machine has heard of what has ended
+        self.on_heard: Callable[[], None] = _nothing_else
         #: Notes that a task has come and ended, or that results are freed, if that is all
         self.backlog: Any = None
         #: Has the event loop handle what announces foretold tasks; False if it is at it
@@ -253,6 +256,10 @@ class Line:
             and len(self._foretold_running) < self._free_threads
         )
 
+    def is_to_hear(self) -> bool:
+        """Tell whether the event loop hears of what has ended very soon; the lock is held."""
+        return self._is_called or self._is_busy or bool(self._ended)
+
     def foretell(self, key: Any, item: ForetoldItem) -> None:
         """Note that this thread begins with a task by itself; the lock is held."""
         self.foretold[key] = item
@@ -298,6 +305,7 @@ class Line:
             # One of them broke off what was told.
             if self._ended:
                 self.event_loop.call_soon(self._settle)
+            self.on_heard()
 
     def _pass_on(self, *stimuli: Any) -> None:
         """Tell the state machine something; a task that has ended already, all in one step."""
@@ -518,6 +526,10 @@ def _nothing_next() -> None:
     """Stand for nobody who foretells."""
 
 
+def _nothing_else() -> None:
+    """Stand for nobody who foretells."""
+
+
 def _nothing_to_hear() -> bool:
     """Stand for nobody who foretells."""
     return False
@@ -530,11 +542,24 @@ def settling_handle_stimulus(original: Callable[..., None]) -> Callable[..., Non
         line = line_of(self)
         if line is None:
             original(self, *stims)
-        else:
+        elif not (line.foretold and _change_nothing(self.state, stims)):
             # What `original` does, which was read.
             line.handle(*stims)
 
     return handle_stimulus
+
+
+def _change_nothing(state: WorkerStateMachine, stimuli: tuple[Any, ...]) -> bool:
+    """Tell whether a state machine would do nothing, and log nothing, for certain events.
+
+    Each second it is to look for what is missing, and is told of what threads have begun before.
+    """
+    return (
+        all(type(each) is FindMissingEvent for each in stimuli)
+        and not state.missing_dep_flight
+        and not state.data_needed
+        and not state.validate
+    )
 
 
 def _is_plain(worker: Worker) -> bool:

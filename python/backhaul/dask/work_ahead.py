@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 #: How long the event loop may be behind
 BEHIND_S: Final = 0.010
 
+#: How long it may leave tasks that no thread has begun with to threads that get on with others
+LEFT_S: Final = 0.050
+
 #: How long a thread leaves messages alone that are for the event loop
 _REST_S: Final = 0.02
 
@@ -97,9 +100,14 @@ class WorkAhead:
         arrivals.may_take = self._may_take
         #: When a message came that no thread has looked at; 0 if there was none
         self._unseen_s = 0.0
+        #: When the event loop last took a part of a message, and left the rest
+        self._parted_s = 0.0
+        #: Whether a task waits for the event loop to hear of what has ended
+        self._holds = False
         #: Whether a thread has no task left, and is about to look for more
         self._returns = False
         line.catch_up = self._catch_up
+        line.on_heard = self._on_heard
         line.next_ahead = self._next_ahead
         line.backlog = backlog_for(worker, line)
         line.keeper = keeper_for(worker, line)
@@ -250,13 +258,20 @@ class WorkAhead:
 
     def _next(self) -> Foretold | None:
         """Begin with the next task that has come; the line's lock is held."""
-        waiting = self._waiting
+        waiting, line = self._waiting, self._line
         while waiting:
             number, message = waiting[0]
             if message["op"] == "free-keys":
                 self._freed.update(dict.fromkeys(message["keys"], number))
                 waiting.popleft()
                 continue
+            if not line.may_foretell():
+                # First, as the event loop looks at it when it has heard of all
+                self._holds = True
+                if line.is_to_hear():
+                    # Of a task of its own that has just ended, say: then there may be room.
+                    return None
+                self._holds = False
             found = self._begin(message)
             if found is None:
                 self._blocked_to = self._seen
@@ -356,13 +371,21 @@ class WorkAhead:
 
     # Called by the event loop
 
-    def _may_take(self) -> tuple[int | None, float]:
-        """Say how many batches the event loop may take, and when to ask again if it may take none.
+    def _on_heard(self) -> None:
+        """Have threads look again for what has waited for that."""
+        if self._holds:
+            self._holds = False
+            self._arrivals.rouse(or_next=True)
 
-        All for None. The arrivals' lock is held.
+    def _may_take(self) -> tuple[int | None, int, float]:
+        """Say how many batches the event loop may take, or how many messages of the first.
 
-        As long as threads go from task to task it takes those whose tasks have ended, and the rest
-        when the first of it is `BEHIND_S` old.
+        All batches for None; and when to ask again if it may take nothing. The arrivals' lock is
+        held.
+
+        As long as threads go from task to task it takes those whose tasks have ended. When the
+        first of the rest is `BEHIND_S` old it takes what has ended of that, and leaves the others
+        to the threads until `LEFT_S`; all, where nothing has ended since it last did so.
         """
         arrivals, line = self._arrivals, self._line
         with line.lock:
@@ -371,19 +394,20 @@ class WorkAhead:
                 or self._is_blocked()
                 or not arrivals.may_look()
             ):
-                return None, 0.0
+                return None, 0, 0.0
             unseen = arrivals.unhandled_from(max(0, self._seen - arrivals.taken))
             if not all(map(_is_for_threads, unseen)):
-                return None, 0.0
-            count = 0
+                return None, 0, 0.0
+            count = ended = 0
             foretold = line.foretold
             for batch in arrivals.unhandled:
+                ended = 0
                 for message in _messages(batch):
-                    if message.get("op") == "free-keys":
-                        continue
-                    item = foretold.get(message.get("key"))
-                    if item is None or not item.is_over():
-                        break
+                    if message.get("op") != "free-keys":
+                        item = foretold.get(message.get("key"))
+                        if item is None or not item.is_over():
+                            break
+                    ended += 1
                 else:
                     count += 1
                     continue
@@ -393,17 +417,27 @@ class WorkAhead:
             while came and came[0][0] < first:
                 came.popleft()
             if count == len(arrivals.unhandled):
-                return None, 0.0
+                return None, 0, 0.0
             if not came:
                 # Threads have not seen it; one that is about to wait would not.
                 self._unseen_s = self._unseen_s or now_s
                 if self._is_waiting:
                     arrivals.rouse(or_next=True)
-            left_s = (came[0][1] if came else self._unseen_s) + BEHIND_S - now_s
-            if left_s <= 0:
+            came_s = came[0][1] if came else self._unseen_s
+            left_s = max(came_s, self._parted_s) + BEHIND_S - now_s
+            if not came and self._is_waiting:
+                # It has been woken, and is to begin with all of it: nobody else could sooner.
+                left_s += LEFT_S - BEHIND_S
+            if left_s <= 0 and not count:
+                if ended and came and now_s - came_s < LEFT_S:
+                    self._parted_s = now_s
+                    return 0, ended, 0.0
                 self._returns = False
-                return None, 0.0
-        return count, left_s
+                return None, 0, 0.0
+            if self._waiting and self._is_waiting:
+                # It may have looked while the event loop was at work.
+                arrivals.rouse(or_next=True)
+        return count, 0, left_s
 
     def _on_take(self, taken: int) -> None:
         """Leave to the event loop what it takes: so many batches have come before what is left."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from distributed import Client, Scheduler, Status, Worker, WorkerPlugin, get_worker
+from distributed.worker import get_data_from_worker
 
 from backhaul.dask import activation, backlog
 from backhaul.dask.backlog import Backlog
@@ -166,7 +167,8 @@ def test_much_of_it_is_worked_off_and_what_is_out_of_the_logs_forgotten(
 
     async def run(client: Client, worker: Worker) -> None:
         futures = await noted(client, worker, 20)
-        backlog_of(worker)._logged_max = 20
+        behind = backlog_of(worker)
+        behind._events_max = behind._entries_max = 20
         for _ in range(10):
             futures += await noted(client, worker, 5)
             assert len(backlog_of(worker)._noted) <= 31
@@ -181,6 +183,61 @@ def test_much_of_it_is_worked_off_and_what_is_out_of_the_logs_forgotten(
         worker.state.validate_state()
 
     quiet(run)()
+
+
+def test_results_are_given_away_without_a_look() -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        worker.state.validate = False
+        worker.state.transition_counter_max = False
+        futures = await noted(client, worker, 20)
+        keys = [future.key for future in futures]
+        behind = backlog_of(worker)
+        asked = [*keys, "unknown"]
+
+        async def get() -> tuple[Any, dict[str, Any]]:
+            count = len(worker.transfer_outgoing_log)
+            found = await get_data_from_worker(worker.rpc, asked, worker.address, who="me")
+            # It is noted behind the answer.
+            while len(worker.transfer_outgoing_log) == count:
+                await asyncio.sleep(0.001)
+            return found, worker.transfer_outgoing_log[-1]
+
+        sent = worker.transfer_outgoing_count_total
+        was_worked_off = len(worked_off)
+        found, noted_of = await get()
+        assert behind.has_noted()
+        assert len(worked_off) == was_worked_off
+        assert found == {"status": "OK", "data": {key: worker.data[key] for key in keys}}
+        assert worker.transfer_outgoing_count_total == sent + 1
+        assert (worker.transfer_outgoing_count, worker.transfer_outgoing_bytes) == (0, 0)
+        # Dask says the same of it.
+        assert keys[0] in worker.state.tasks
+        assert not behind.has_noted()
+        again, noted_again = await get()
+        assert again == found
+        timed = {"start", "stop", "middle", "duration", "bandwidth"}
+        assert noted_of.keys() == noted_again.keys()
+        for name in noted_of.keys() - timed:
+            assert noted_of[name] == noted_again[name]
+        assert noted_of["bandwidth"] == noted_of["total"] / noted_of["duration"]
+        assert noted_of["keys"] == {key: worker.state.tasks[key].nbytes for key in keys}
+
+    run()
+
+
+def test_dask_says_so_if_a_worker_may_give_nothing_away() -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        worker.state.validate = False
+        worker.state.transition_counter_max = False
+        futures = await noted(client, worker, 20)
+        worker.transfer_outgoing_count = 10**6
+        asked = scheduler.rpc(worker.address).get_data(keys=[futures[0].key])
+        assert await asked == {"status": "busy"}
+        worker.transfer_outgoing_count = 0
+
+    run()
 
 
 def test_a_task_that_looks_sees_those_before_it() -> None:

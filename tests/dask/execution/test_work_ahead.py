@@ -26,8 +26,11 @@ from distributed import (
     worker_client,
 )
 from distributed.core import Status
+from distributed.worker import get_data_from_worker
+from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 
 from backhaul.dask import activation
+from backhaul.dask.arrivals import Arrivals
 from backhaul.dask.backlog import Backlog
 from backhaul.dask.foretold import Foretold
 from backhaul.dask.work_ahead import WorkAhead
@@ -553,5 +556,131 @@ def test_a_message_that_is_odd_is_the_event_loops_to_refuse(eventually: Eventual
         # Dask's worker ends where its stream does.
         await eventually(lambda: a.address not in scheduler.workers)
         assert await chain(client, 10) == 10
+
+    run()
+
+
+def test_what_has_ended_of_a_message_is_handled_and_the_rest_left_to_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A message of many tasks takes longer than the event loop may be behind."""
+    monkeypatch.setattr("backhaul.dask.work_ahead.LEFT_S", 300)
+    parts: list[int] = []
+    take_parts = Arrivals._take_parts
+
+    def noting(self: Arrivals, count: int) -> Any:
+        parts.append(count)
+        return take_parts(self, count)
+
+    monkeypatch.setattr(Arrivals, "_take_parts", noting)
+
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        executed = 0
+        for _ in range(50):
+            parts.clear()
+            futures = client.map(pause, [0.004] * 20, pure=False)
+            assert await client.gather(futures) == [0.004] * 20
+            executed += 20
+            if parts and {each.key for each in futures} <= set(begun):
+                break
+        else:
+            pytest.fail("the event loop has always begun some of the tasks")
+        # Everything once, in order
+        assert worker.state.executed_count == executed
+        came = [each.key for each in worker.state.stimulus_log if type(each) is ComputeTaskEvent]
+        assert came[-20:] == [each.key for each in futures]
+        worker.state.validate_state()
+
+    run()
+
+
+def pause(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def test_a_task_waits_until_the_event_loop_has_heard_of_the_one_before(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that has ended one of the event loop's is free as soon as that hears of it."""
+
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        await until_ahead(client, eventually)
+        await eventually(lambda: not worker.state.tasks)
+        work_queue: Any = worker.executors["default"]._work_queue  # type: ignore[attr-defined]
+        ahead, line = work_queue.ahead, work_queue.line
+        roused: list[bool] = []
+        monkeypatch.setattr(ahead._arrivals, "rouse", lambda or_next: roused.append(or_next))
+        with line.lock:
+            free_threads, line._free_threads = line._free_threads, 0
+            line._is_called = True
+            ahead._waiting.append((ahead._seen, {"op": "compute-task", "key": "next"}))
+            assert ahead._next_or_none() is None
+            assert not ahead._is_blocked()
+            assert len(ahead._waiting) == 1
+            ahead._waiting.clear()
+            line._is_called = False
+        line.handle()
+        assert roused == [True]
+        assert line._free_threads == free_threads == 1
+        line.handle()
+        assert roused == [True]
+        # One that has no thread for other reasons is the event loop's.
+        with line.lock:
+            line._free_threads = 0
+            ahead._waiting.append((ahead._seen, {"op": "compute-task", "key": "next"}))
+            blocked_to = ahead._blocked_to
+            ahead._seen += 1
+            assert ahead._next_or_none() is None
+            assert ahead._is_blocked()
+            ahead._waiting.clear()
+            ahead._seen -= 1
+            ahead._blocked_to = blocked_to
+        line.handle()
+
+    run()
+
+
+def test_who_needs_nothing_of_what_has_begun_has_nothing_heard_of(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether anything is missing, and for results that are here."""
+
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        await until_ahead(client, eventually)
+        here = client.submit(inc, 1, pure=False)
+        await here
+        await eventually(lambda: here.key in worker.data)
+        monkeypatch.setattr("backhaul.dask.work_ahead.BEHIND_S", 60)
+        line: Any = worker.executors["default"]._work_queue.line  # type: ignore[attr-defined]
+        for _ in range(100):
+            gates["first"] = threading.Event()
+            first = client.submit(wait_for, "first", pure=False)
+            await eventually(lambda: "first" in entered)
+            entered.clear()
+            if begun[-1] == first.key:
+                break
+            # The event loop has begun it, as no thread was waiting just then.
+            gates["first"].set()
+            await first
+        else:
+            pytest.fail("no thread began with a task by itself")
+        worker.find_missing()
+        found = await get_data_from_worker(worker.rpc, [here.key], worker.address)
+        assert found == {"status": "OK", "data": {here.key: 2}}
+        assert first.key in line.foretold
+        assert not line.foretold[first.key].is_heard
+        # Anything else has it heard of.
+        worker.handle_stimulus(UnpauseEvent(stimulus_id="test"))
+        assert first.key not in line.foretold
+        assert worker.state.tasks[first.key].state == "executing"
+        gates["first"].set()
+        assert await first == 1
+        worker.state.validate_state()
 
     run()

@@ -103,6 +103,9 @@ class CorePair(Pair):
         kept_tasks.install(self.ours)
         self._keeper = Keeper(self.ours, threading.RLock(), rests=False)
 
+    def counted(self) -> dict[str, int]:
+        return {"taken over": self.taken_over}
+
     def apply(self, batch: list[Event]) -> tuple[str | None, list[Any] | None]:
         self._clock.now_s += 0.25
         had_it = self._keeper.core is not None

@@ -60,6 +60,11 @@ def _copied(value: Any) -> Any:
     return list(value) if type(value) is list else value
 
 
+def is_map(seed: int) -> bool:
+    """Tell whether hardly anything but plain tasks comes, so that much is noted, and forgotten."""
+    return seed % 11 == 5
+
+
 class WholeTask:
     """Stands for a task that has come and ended at once: its fields are those of both events."""
 
@@ -90,11 +95,14 @@ class Stream:
         self.gathering: list[GatherDep] = []
         self.count = 0
         #: Chains, where tasks end before anybody hears of them
-        self.share_of_whole = rng.choice((0.2, 0.2, 0.7))
+        self.share_of_whole = self.share_of_freed = rng.choice((0.2, 0.2, 0.7))
         #: Whether inputs that are here are nowhere else
         self.are_alone = rng.random() < 0.5
         #: Maps, where tasks are plain: their share
         self.plainness = rng.choice((0.1, 0.5, 0.9))
+        self.is_map = is_map(seed)
+        if self.is_map:
+            self.share_of_whole, self.share_of_freed, self.are_alone = 0.6, 0.97, True
 
     def told(self, instructions: list[Any]) -> None:
         """Note what upstream's wants to be done."""
@@ -108,7 +116,7 @@ class Stream:
         """Make events that are handled together."""
         if self.rng.random() < self.share_of_whole:
             return [self._whole(state)]
-        if self.rng.random() < self.share_of_whole:
+        if self.rng.random() < self.share_of_freed:
             return [self._free(state)]
         events: list[Event] = []
         for _ in range(self.rng.choice((1, 1, 1, 2, 5))):
@@ -154,7 +162,7 @@ class Stream:
         rng = self.rng
         key = rng.choice(self.keys)
         dependencies = self.dependencies[key]
-        is_odd = rng.random() < 0.1
+        is_odd = rng.random() < 0.1 and not self.is_map
         return self._event(
             ComputeTaskEvent,
             key=key,
@@ -165,7 +173,7 @@ class Stream:
             run_spec=("spec", key),
             resource_restrictions={"R": rng.randint(1, 2)} if is_odd else {},
             actor=rng.random() < 0.01,
-            annotations={"priority": 3} if rng.random() < 0.1 else {},
+            annotations={"priority": 3} if rng.random() < 0.1 and not self.is_map else {},
             span_id=rng.choice((None, "span")),
         )
 
@@ -246,6 +254,9 @@ class Stream:
         keys = [self.rng.choice(known) for _ in range(count)]
         if self.rng.random() < 0.2:
             keys.append(self.rng.choice(self.keys))
+        if self.is_map:
+            # As of a client that lets go of each once
+            keys = list(dict.fromkeys(keys))
         return self._event(FreeKeysEvent, keys=keys)
 
     def _gathered(self, state: WorkerState) -> Event:

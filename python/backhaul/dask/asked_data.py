@@ -61,8 +61,12 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
         foretold, backlog = line.foretold, line.backlog
         if foretold and any(key in foretold for key in keys):
             line.handle()
-        if is_dasks and backlog is not None and backlog.has_noted() and _has_room(worker):
-            return await _get_data(worker, backlog.bytes_of, comm, keys, *args, **kwargs)
+        keeper = line.keeper
+        if is_dasks and _has_room(worker):
+            if keeper is not None and keeper.core is not None:
+                return await _get_data(worker, keeper.bytes_of, comm, keys, *args, **kwargs)
+            if backlog is not None and backlog.has_noted():
+                return await _get_data(worker, backlog.bytes_of, comm, keys, *args, **kwargs)
         return await original(comm, keys, *args, **kwargs)
 
     return GET_DATA.install(worker.handlers, get_data) is not None

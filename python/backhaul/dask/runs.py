@@ -554,9 +554,12 @@ def _change_nothing(state: WorkerStateMachine, stimuli: tuple[Any, ...]) -> bool
 
     Each second it is to look for what is missing, and is told of what threads have begun before.
     """
+    if not all(type(each) is FindMissingEvent for each in stimuli):
+        return False
+    if hasattr(state, "core_owner"):
+        return not state.core_owner.has_missing()
     return (
-        all(type(each) is FindMissingEvent for each in stimuli)
-        and not state.missing_dep_flight
+        not state.missing_dep_flight
         and not state.data_needed
         and not state.validate
     )

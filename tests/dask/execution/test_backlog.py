@@ -40,6 +40,10 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     activation.install()
 
 
+#: Nothing is noted while Rust has the state
+IN_PYTHON = {"distributed.comm.backhaul.hot-path.worker-core": False}
+
+
 def backlog_of(worker: Worker) -> Backlog:
     line: Any = line_of(worker)
     found: Backlog = line.backlog
@@ -53,7 +57,7 @@ def inc(value: int) -> int:
 def quiet(run: Callable[..., Any]) -> Callable[[], None]:
     """Make a test of a worker whose state machine nobody looks at."""
 
-    @cluster(1, timeout=300)
+    @cluster(1, config=IN_PYTHON, timeout=300)
     async def test(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         worker.state.validate = False
         worker.state.transition_counter_max = False
@@ -186,7 +190,7 @@ def test_much_of_it_is_worked_off_and_what_is_out_of_the_logs_forgotten(
 
 
 def test_results_are_given_away_without_a_look() -> None:
-    @cluster(1, timeout=300)
+    @cluster(1, config=IN_PYTHON, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         worker.state.validate = False
         worker.state.transition_counter_max = False
@@ -227,7 +231,7 @@ def test_results_are_given_away_without_a_look() -> None:
 
 
 def test_dask_says_so_if_a_worker_may_give_nothing_away() -> None:
-    @cluster(1, timeout=300)
+    @cluster(1, config=IN_PYTHON, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         worker.state.validate = False
         worker.state.transition_counter_max = False
@@ -292,7 +296,7 @@ def make(_: Any) -> Data:
 
 def test_tasks_are_noted_whose_inputs_others_have_as_well(eventually: Eventually) -> None:
     # Which gives up copies
-    config = {"distributed.scheduler.active-memory-manager.start": False}
+    config = {"distributed.scheduler.active-memory-manager.start": False, **IN_PYTHON}
 
     @cluster(1, 1, config=config, timeout=300)
     async def run(client: Client, scheduler: Scheduler, worker: Worker, other: Worker) -> None:

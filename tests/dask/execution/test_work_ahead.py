@@ -34,6 +34,7 @@ from backhaul.dask.arrivals import Arrivals
 from backhaul.dask.backlog import Backlog
 from backhaul.dask.foretold import Foretold
 from backhaul.dask.work_ahead import WorkAhead
+from backhaul.dask.worker_core.keeper import Keeper
 from tests.dask.execution.tasks import cluster
 
 if TYPE_CHECKING:
@@ -81,6 +82,15 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             whole.append(message["key"])
         return is_noted
 
+    def noting_lived(self: Keeper, message: dict[str, Any], done: Any) -> Any:
+        key = message["key"]
+        answer = in_rust(self, message, done)
+        if answer is not None and answer[0]:
+            whole.append(key)
+        return answer
+
+    in_rust = Keeper.live_through
+    monkeypatch.setattr(Keeper, "live_through", noting_lived)
     monkeypatch.setattr(WorkAhead, "_begin", noting_begin)
     monkeypatch.setattr(Backlog, "note_end", noting_end)
     monkeypatch.setattr(Foretold, "live_through", noting_live)

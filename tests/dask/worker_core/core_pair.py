@@ -12,6 +12,7 @@ import random
 import threading
 from typing import Any
 
+from distributed.collections import HeapSet
 from distributed.worker_state_machine import (
     ComputeTaskEvent,
     ExecuteSuccessEvent,
@@ -74,7 +75,10 @@ class InOrder(set[Any]):
 
 
 def keep_order() -> None:
-    """Have all tasks that are made from now on list what they depend on in the order it came."""
+    """Have tasks that are made from now on list what they depend on in the order it came.
+
+    And heaps their members as they would be taken: upstream's list those by addresses, too.
+    """
     own = TaskState.__post_init__
 
     def __post_init__(self: TaskState) -> None:
@@ -83,6 +87,13 @@ def keep_order() -> None:
             setattr(self, name, InOrder(getattr(self, name)))
 
     TaskState.__post_init__ = __post_init__  # type: ignore[method-assign]
+    HeapSet.__iter__ = _by_places  # type: ignore[method-assign]
+
+
+def _by_places(heap: HeapSet[Any]) -> Any:
+    """List the members of a heap in the order in which they would be taken."""
+    places = sorted((key, number, ref()) for key, number, ref in heap._heap if ref() in heap._data)
+    return iter(dict.fromkeys(task for _, _, task in places))
 
 
 class CorePair(Pair):

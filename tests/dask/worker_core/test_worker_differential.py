@@ -40,7 +40,8 @@ def test_equal_with_the_state_in_rust(looks: list[str]) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     for what in ("transitions", "lived through", "taken over"):
         counted = re.search(rf"'{what}': (\d+)", ended.stdout)
-        assert counted and int(counted[1]) > 100, ended.stdout
+        assert counted, ended.stdout
+        assert int(counted[1]) > 50, ended.stdout
 
 
 @pytest.mark.parametrize("broken", ["count", "memory-released"])

@@ -29,7 +29,7 @@ impl Core {
         }
         found.set_item("data_needed", needed)?;
         let flights = PyDict::new(py);
-        for (peer, _) in core.in_flight_workers() {
+        for peer in core.in_flight_workers() {
             let keys = outside.flights.get(&peer);
             flights.set_item(address(py, outside, peer), keys)?;
         }

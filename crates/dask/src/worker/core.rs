@@ -50,7 +50,8 @@ pub struct WorkerCore {
     pub(super) needed: Needed,
     /// Whether each peer is on another host
     pub(super) peers: Vec<bool>,
-    pub(super) in_flight_workers: Map<PeerId, Vec<TaskId>>,
+    /// What is on its way from each peer, and which of the tasks with that number it is for
+    pub(super) in_flight_workers: Map<PeerId, Vec<(TaskId, u32)>>,
     pub(super) busy: OrderedSet<PeerId>,
     pub(super) missing: OrderedSet<TaskId>,
     pub(super) executing: usize,
@@ -214,6 +215,12 @@ impl WorkerCore {
         known.life = known.life.wrapping_add(1);
         self.forgotten.push(task);
         host.forget(task);
+    }
+
+    /// Tasks, each with which of those that had its number it is
+    pub(super) fn alive(&self, tasks: Vec<TaskId>) -> Vec<(TaskId, u32)> {
+        let tasks = tasks.into_iter();
+        tasks.map(|task| (task, self.task(task).life)).collect()
     }
 
     pub(super) fn task(&self, task: TaskId) -> &Task {

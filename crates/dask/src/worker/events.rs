@@ -178,8 +178,11 @@ impl WorkerCore {
         let Some(tasks) = self.in_flight_workers.remove(&peer) else {
             return Err(Refused::Assertion("the end of a transfer that was none"));
         };
-        for &task in &tasks {
+        for &(task, life) in &tasks {
             let known = self.task_mut(task);
+            if known.life != life {
+                return Err(Refused::Assertion("has come for a task that is gone"));
+            }
             known.done = true;
             known.coming_from = None;
             if !std::mem::take(&mut known.in_flight) {
@@ -189,7 +192,7 @@ impl WorkerCore {
             }
             self.in_flight -= 1;
         }
-        Ok(tasks)
+        Ok(tasks.into_iter().map(|(task, _)| task).collect())
     }
 
     /// A result has come with a transfer that has ended

@@ -132,6 +132,7 @@ impl WorkerCore {
                 found.set(task, Finish::Flight(peer));
             }
             let in_order = host.gather(peer, &chosen, total_bytes);
+            let in_order = self.alive(in_order);
             self.in_flight_workers.insert(peer, in_order);
             self.counters.incoming_total += 1;
             self.counters.incoming_bytes += total_bytes;

@@ -114,6 +114,7 @@ impl WorkerCore {
 
     /// Takes over what is on its way from a peer
     pub fn inherit_flight(&mut self, peer: PeerId, tasks: Vec<TaskId>) {
+        let tasks = self.alive(tasks);
         self.in_flight_workers.insert(peer, tasks);
     }
 

@@ -159,13 +159,10 @@ impl WorkerCore {
             .collect()
     }
 
-    /// What is on its way from each peer, in the order in which its end is noted
-    pub fn in_flight_workers(&self) -> Vec<(PeerId, Vec<TaskId>)> {
-        let flights = self.in_flight_workers.iter();
-        let mut found: Vec<_> = flights
-            .map(|(&peer, tasks)| (peer, tasks.clone()))
-            .collect();
-        found.sort_unstable_by_key(|&(peer, _)| peer);
+    /// Peers from which something is on its way
+    pub fn in_flight_workers(&self) -> Vec<PeerId> {
+        let mut found: Vec<_> = self.in_flight_workers.keys().copied().collect();
+        found.sort_unstable();
         found
     }
 

@@ -274,6 +274,26 @@ class Keeper:
         assert self.core is not None
         return CoreTask(self.core, self, key)
 
+    def bytes_of(self, key: Any) -> int:
+        """Say how large a result is, in bytes, as Dask says it."""
+        with self.lock:
+            if self.core is None:
+                task: Any = known_task(self._state, key)
+                return 0 if task is None else task.nbytes or 0
+            try:
+                return self.core.task_attribute(key, "nbytes") or 0
+            except KeyError:
+                # Its data is there, and it is gone.
+                return 0
+
+    def has_missing(self) -> bool:
+        """Tell whether results are to be fetched, or are nowhere."""
+        with self.lock:
+            core = self.core
+            if core is None:
+                return bool(self._state.missing_dep_flight or self._state.data_needed)
+            return bool(core.number("missing_count") or core.number("has_needed"))
+
     def knows(self, key: Any) -> bool:
         """Tell whether there is a task of a key."""
         with self.lock:

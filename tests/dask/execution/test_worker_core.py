@@ -1,0 +1,297 @@
+"""A worker whose state is in Rust until somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from distributed import Client, Event, Scheduler, Status, Worker, WorkerPlugin, get_worker
+
+from backhaul.dask import activation
+from backhaul.dask.runs import line_of
+from backhaul.dask.worker_core import keeper as keeper_module
+from backhaul.dask.worker_core.keeper import Keeper
+from tests.dask.execution.tasks import cluster
+
+if TYPE_CHECKING:
+    from tests.dask.conftest import Eventually
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Rust take over soon after somebody has looked."""
+    monkeypatch.setattr(keeper_module, "_REST_S", 0.01)
+    monkeypatch.setattr(keeper_module, "_REST_MAX_S", 0.01)
+    activation.install()
+
+
+def keeper_of(worker: Worker) -> Keeper:
+    line: Any = line_of(worker)
+    found: Keeper = line.keeper
+    return found
+
+
+def inc(value: int) -> int:
+    return value + 1
+
+
+def watch_nothing(worker: Worker) -> None:
+    """Have nobody look at a worker of a test but the test."""
+    worker.state.validate = False
+    worker.state.transition_counter_max = False
+    for name in ("heartbeat", "find-missing", "memory_monitor"):
+        if name in worker.periodic_callbacks:
+            worker.periodic_callbacks[name].stop()
+
+
+async def in_rust(client: Client, *workers: Worker) -> None:
+    """Run tasks until the states of all workers are in Rust."""
+    for _ in range(200):
+        futures = [
+            client.submit(inc, number, pure=False, workers=[worker.address])
+            for worker in workers
+            for number in range(3)
+        ]
+        await client.gather(futures)
+        del futures
+        if all((line_of(worker) and keeper_of(worker).core) is not None for worker in workers):
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("no state has come to Rust")
+
+
+Run = Callable[[Client, Worker, Worker], Awaitable[None]]
+
+
+def quiet(run: Run) -> Callable[[], None]:
+    """Make a test of two workers whose states are in Rust."""
+
+    @cluster(1, 1, timeout=300)
+    async def test(client: Client, scheduler: Scheduler, a: Worker, b: Worker) -> None:
+        for worker in (a, b):
+            watch_nothing(worker)
+        await in_rust(client, a, b)
+        await run(client, a, b)
+        for worker in (a, b):
+            worker.state.validate_state()
+
+    made: Callable[[], None] = test
+    return made
+
+
+def test_what_is_told_without_a_look_leaves_the_state_in_rust() -> None:
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        futures = client.map(inc, range(20), workers=[a.address])
+        await client.gather(futures)
+        state: Any = a.state
+        key = futures[3].key
+        assert state.executing_count == state.in_flight_tasks_count == 0
+        assert state.nbytes == sum(state.tasks[each.key].nbytes for each in futures)
+        assert len(state.tasks) == 20
+        assert state.task_counter.current_count(by_prefix=False) == {"memory": 20}
+        seconds = state.task_counter.cumulative_elapsed(by_prefix=False)
+        assert seconds["executing"] >= 0 < seconds["memory"]
+        assert (state.tasks[key].state, state.tasks[key].type) == ("memory", int)
+        assert repr(state.tasks[key]) == f"<TaskState {key!r} memory>"
+        assert "nobody" not in state.tasks
+        await a.heartbeat()
+        assert await client.gather(futures) == list(range(1, 21))
+        assert keeper_of(a).core is not None
+
+    quiet(run)()
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda state: list(state.tasks),
+        lambda state: state.story("nobody"),
+        lambda state: list(state.log),
+        lambda state: state.stimulus_log,
+        lambda state: state.ready,
+        lambda state: state.has_what,
+        lambda state: state.validate_state(),
+        lambda state: state._to_dict(),
+        lambda state: setattr(state, "nthreads", state.nthreads),
+        lambda state: next(iter(state.tasks.values())).who_has,
+    ],
+)
+def test_who_looks_finds_all_of_it(look: Callable[[Any], Any]) -> None:
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        futures = client.map(inc, range(10), workers=[a.address])
+        total = client.submit(sum, futures, workers=[a.address])
+        assert await total == 55
+        assert keeper_of(a).core is not None
+        view: Any = a.state.tasks[total.key]
+        assert {each.key for each in view.dependencies} == {each.key for each in futures}
+        look(a.state)
+        assert keeper_of(a).core is None
+        task = a.state.tasks[total.key]
+        assert {each.key for each in task.dependencies} == {each.key for each in futures}
+        assert view.real is task
+        assert view.dependencies is task.dependencies
+        assert type(task.priority[0]) is int
+        steps = [each[2] for each in a.state.story(total.key) if each[0] == total.key]
+        assert steps[-3:] == ["executing", "memory", "memory"] or "memory" in steps
+        kinds = [type(each).__name__ for each in a.state.stimulus_story(total.key)]
+        assert kinds[:2] == ["ComputeTaskEvent", "ExecuteSuccessEvent"]
+        assert a.state.stimulus_story(total.key)[0].run_spec is None
+        await in_rust(client, a)
+        assert await client.submit(add, total, 1, workers=[a.address]) == 56
+
+    quiet(run)()
+
+
+def test_results_come_from_the_other_worker() -> None:
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        futures = client.map(inc, range(30), workers=[a.address])
+        totals = [client.submit(sum, futures, workers=[b.address], pure=False) for _ in range(5)]
+        assert await client.gather(totals) == [sum(range(1, 31))] * 5
+        assert keeper_of(a).core is not None
+        assert keeper_of(b).core is not None
+        lines = [each for each in b.state.log if each[0] in ("receive-dep", "gather-dependencies")]
+        assert [each[0] for each in lines][:2] == ["gather-dependencies", "receive-dep"]
+        fetched = b.state.tasks[futures[0].key]
+        assert fetched.who_has == {a.address}
+        assert b.transfer_incoming_log[-1]["who"] == a.address
+
+    quiet(run)()
+
+
+def test_a_task_that_looks_at_its_worker_finds_itself() -> None:
+    def look() -> Any:
+        worker: Any = get_worker()
+        return [(task.key, task.state) for task in worker.state.tasks.values()]
+
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        future = client.submit(look, workers=[a.address])
+        assert (future.key, "executing") in await future
+        assert keeper_of(a).core is None
+
+    quiet(run)()
+
+
+def test_errors_cancellation_and_pause() -> None:
+    def fail(number: int) -> None:
+        raise ValueError(number)
+
+    def wait(name: str) -> int:
+        Event(name).wait()
+        return 1
+
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        for number in range(5):
+            with pytest.raises(ValueError, match=str(number)):
+                await client.submit(fail, number, workers=[a.address])
+        gate = Event("gate")
+        held = client.submit(wait, "gate", workers=[a.address])
+        behind = client.map(inc, range(10), workers=[a.address])
+        while a.state.executing_count == 0:
+            await asyncio.sleep(0.01)
+        kept = behind[5:]
+        await client.cancel(behind[:5])
+        a.status = Status.paused
+        await gate.set()
+        assert await held == 1
+        a.status = Status.running
+        assert await client.gather(kept) == list(range(6, 11))
+        assert keeper_of(a).core is not None
+
+    quiet(run)()
+
+
+def test_a_plugin_hears_of_what_comes_after_it() -> None:
+    class Hears(WorkerPlugin):
+        def __init__(self) -> None:
+            self.heard: set[Any] = set()
+
+        def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+            self.heard.add((key, finish))
+
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        plugin = Hears()
+        await a.plugin_add(plugin=plugin, name="hears")
+        future = client.submit(inc, 1, workers=[a.address])
+        assert await future == 2
+        assert {(future.key, "executing"), (future.key, "memory")} <= plugin.heard
+        assert keeper_of(a).core is None
+
+    quiet(run)()
+
+
+def test_what_asks_for_more_than_a_thread_is_pythons() -> None:
+    class Counts:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def more(self) -> int:
+            self.count += 1
+            return self.count
+
+    @cluster(1, timeout=300, worker_kwargs={"resources": {"R": 1}})
+    async def run(client: Client, scheduler: Scheduler, a: Worker) -> None:
+        watch_nothing(a)
+        await in_rust(client, a)
+        assert await client.submit(inc, 1, resources={"R": 1}) == 2
+        assert keeper_of(a).core is None
+        await in_rust(client, a)
+        counts: Any = await client.submit(Counts, actor=True)
+        assert await counts.more() == 1
+        assert keeper_of(a).core is None
+
+    run()
+
+
+def test_more_tasks_than_rust_keeps_are_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        monkeypatch.setattr(keeper_module, "_TASKS_MAX", 50)
+        futures = client.map(inc, range(80), workers=[a.address])
+        assert await client.gather(futures) == list(range(1, 81))
+        assert keeper_of(a).core is None
+        assert len(a.state.tasks) == 80
+
+    quiet(run)()
+
+
+def test_a_value_that_cannot_be_stored_is_an_error() -> None:
+    class Refuses(dict[str, Any]):
+        def __setitem__(self, key: str, value: Any) -> None:
+            if value == 2:
+                raise TypeError("not this one")
+            super().__setitem__(key, value)
+
+    @cluster(1, timeout=300, worker_kwargs={"data": Refuses})
+    async def run(client: Client, scheduler: Scheduler, a: Worker) -> None:
+        watch_nothing(a)
+        for _ in range(100):
+            assert await client.submit(inc, 7, pure=False) == 8
+            if keeper_of(a).core is not None:
+                break
+        assert keeper_of(a).core is not None
+        for way in range(3):
+            with pytest.raises(TypeError, match="not this one"):
+                await client.submit(inc, 1, key=f"refused-{way}")
+        assert await client.submit(inc, 2) == 3
+
+    run()
+
+
+def test_nothing_is_left_behind(eventually: Eventually) -> None:
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        futures: Any = client.map(inc, range(200))
+        total: Any = client.submit(sum, futures)
+        assert await total == sum(range(1, 201))
+        del futures, total
+        await eventually(lambda: not a.data and not b.data)
+        for worker in (a, b):
+            assert keeper_of(worker).core is not None
+            assert len(worker.state.tasks) == 0
+            assert not worker.state.tasks
+            assert worker.state.nbytes == 0
+            assert worker.state.task_counter.current_count() == {}
+            assert not worker.threads
+
+    quiet(run)()

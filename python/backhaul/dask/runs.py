@@ -16,6 +16,7 @@ it can change whose turn it is.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
@@ -149,6 +150,8 @@ class Line:
         self.prepare: Callable[[Any], Item | None] = lambda _: None
         #: Gives a task that the thread is to run next, of those that have come
         self.next_ahead: Callable[[], Item | None] = _nothing_next
+        #: What a message of the scheduler is handled in
+        self.context = contextvars.copy_context()
         #: Called by the event loop when the state machine has heard of what has ended
         self.on_heard: Callable[[], None] = _nothing_else
         #: Notes that a task has come and ended, or that results are freed, if that is all

@@ -684,3 +684,45 @@ def test_who_needs_nothing_of_what_has_begun_has_nothing_heard_of(
         worker.state.validate_state()
 
     run()
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_task_that_has_been_told_of_holds_no_context(
+    monkeypatch: pytest.MonkeyPatch, validates: bool
+) -> None:
+    """It gets another one where the state machine is to be told of it."""
+    dropped: list[bool] = []
+    made: list[Any] = []
+    is_over_ahead, whole_context = Foretold.is_over_ahead, Foretold._whole_context
+
+    def noting_over(self: Foretold) -> bool:
+        is_ahead = is_over_ahead(self)
+        if is_ahead:
+            dropped.append(self._context is None)
+        return is_ahead
+
+    def noting_made(self: Foretold) -> Any:
+        if self._context is None:
+            made.append(self._key)
+        return whole_context(self)
+
+    monkeypatch.setattr(Foretold, "is_over_ahead", noting_over)
+    monkeypatch.setattr(Foretold, "_whole_context", noting_made)
+
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        if not validates:
+            watch_nothing(worker)
+        for _ in range(50):
+            futures = client.map(inc, range(20), pure=False)
+            assert await client.gather(futures) == list(range(1, 21))
+            if len(dropped) > 20 and (made or not validates):
+                break
+        else:
+            pytest.fail("no thread began with tasks by itself")
+        assert all(dropped)
+        states = [worker.state.tasks[each.key].state for each in futures]
+        assert states == ["memory"] * 20
+        worker.state.validate_state()
+
+    run()

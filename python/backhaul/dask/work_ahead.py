@@ -435,7 +435,8 @@ class WorkAhead:
             if self._waiting and self._is_waiting:
                 # It may have looked while the event loop was at work.
                 arrivals.rouse(or_next=True)
-        return count, 0, left_s
+        # No later than for what a thread takes up meanwhile.
+        return count, 0, min(left_s, BEHIND_S)
 
     def _on_take(self, taken: int) -> None:
         """Leave to the event loop what it takes: so many batches have come before what is left."""

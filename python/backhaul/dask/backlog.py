@@ -293,7 +293,7 @@ class Backlog:
             and not state.actors
         )
 
-    def _dependencies(self, message: dict[str, Any]) -> list[Lived] | None:
+    def _dependencies(self, message: dict[str, Any]) -> Sequence[Lived] | None:
         """Give what of a task's inputs is noted here.
 
         None if one is not in memory here, or other workers have it that the state machine does not
@@ -301,7 +301,7 @@ class Backlog:
         """
         who_has = message["who_has"]
         if not who_has and not message["nbytes"]:
-            return []
+            return ()
         if len(who_has) != len(message["nbytes"]):
             return None
         found: list[Lived] = []
@@ -425,6 +425,8 @@ class Backlog:
         del self._noted[lived.number], self._lived[lived.key]
         for dependency in lived.dependencies:
             dependency.noted_dependents -= 1
+        # Which refers to it: neither is to wait for the garbage collector.
+        lived.freed = None
 
     def _entries(self) -> int:
         """Count what the log has, or would have, but for a number that stays."""

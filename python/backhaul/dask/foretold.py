@@ -22,7 +22,7 @@ from backhaul.dask.plain_values import pickled_if_plain
 from backhaul.dask.private import Worker, time
 from backhaul.dask.runs import Line
 from backhaul.dask.small_results import asked_bytes
-from backhaul.dask.task_metrics import add_up, publish
+from backhaul.dask.task_metrics import add_up, publish, recorder
 from backhaul.dask.told import ToldStimulus
 from backhaul.dask.whole_tasks import live_through
 
@@ -120,7 +120,7 @@ class Foretold(Execution):
         """
         if not self._is_over or self._stimulus_id is None or self.cancelled():
             return False
-        return self._context.run(self._live_through, event)
+        return self._whole_context().run(self._live_through, event)
 
     def _live_through(self, event: Any) -> bool:
         worker, key = self._worker, self._key
@@ -205,7 +205,7 @@ class Foretold(Execution):
         worker = self._worker
         self._is_named = True
         if inputs and type(worker.data) is not dict:
-            self._context.run(self._count_as_looked_up, inputs)
+            self._whole_context().run(self._count_as_looked_up, inputs)
         if worker.digests is not None:
             start_s, stop_s = self._times
             worker.digests["task-duration"].add(max(0, stop_s - start_s))
@@ -224,7 +224,25 @@ class Foretold(Execution):
         if self._is_named:
             return False
         self._is_over = True
+        if not self._data:
+            # Up to ten milliseconds' tasks wait for the event loop, and the garbage collector looks
+            # at all that they hold.
+            self._context = self._measured = None  # type: ignore[assignment]
         return True
+
+    def _whole_context(self) -> contextvars.Context:
+        """Give the context of the task, made anew if it was dropped; called by the event loop."""
+        if self._context is None:
+            assert self._line is not None
+            self._measured = recorder(self._metrics)
+            context = self._line.context.copy()
+            context.run(self.take_given, {}, context)
+        return self._context
+
+    def finish(self) -> None:
+        """Tell the state machine, or do so when it has named it; called by the event loop."""
+        self._whole_context()
+        super().finish()
 
     def name(self, span_id: str | None) -> None:
         # A thread may be about to note that it is over.

@@ -8,7 +8,7 @@ gone, and whatever counts. Entries of the logs get the times at which they would
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from backhaul.dask.plain_events import (
@@ -47,7 +47,7 @@ class Lived:
         How it ended.
     generation : int
         Of the state machine when it came.
-    dependencies : list of Lived
+    dependencies : sequence of Lived
         Those of its inputs that are noted as well.
 
     Attributes
@@ -82,12 +82,16 @@ class Lived:
     prefix: str
 
     def __init__(
-        self, message: dict[str, Any], ending: Ending, generation: int, dependencies: list[Lived]
+        self,
+        message: dict[str, Any],
+        ending: Ending,
+        generation: int,
+        dependencies: Sequence[Lived],
     ) -> None:
         self.key = message["key"]
         self.message = message
         # The worker's data has the value; what is freed is to be gone.
-        self.ending = ending._replace(value=None)
+        self.ending = Ending(None, *ending[1:])
         self.generation = generation
         self.dependencies = dependencies
         self.dependents = self.noted_dependents = 0

@@ -16,6 +16,7 @@ it can change whose turn it is.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
@@ -153,6 +154,8 @@ class Line:
         self.next_ahead: Callable[[], Item | None] = _nothing_next
         #: Who has the state change hands between Python and Rust, if it does
         self.keeper: Any = None
+        #: What a message of the scheduler is handled in
+        self.context = contextvars.copy_context()
         #: Called by the event loop when the state machine has heard of what has ended
         self.on_heard: Callable[[], None] = _nothing_else
         #: Notes that a task has come and ended, or that results are freed, if that is all
@@ -558,11 +561,7 @@ def _change_nothing(state: WorkerStateMachine, stimuli: tuple[Any, ...]) -> bool
         return False
     if hasattr(state, "core_owner"):
         return not state.core_owner.has_missing()
-    return (
-        not state.missing_dep_flight
-        and not state.data_needed
-        and not state.validate
-    )
+    return not state.missing_dep_flight and not state.data_needed and not state.validate
 
 
 def _is_plain(worker: Worker) -> bool:

@@ -118,4 +118,5 @@ def add_up(
     for label, value in named:
         totals[label] += value
         since_heartbeat[label] += value
-        greatest[label] = max(greatest[label], value)
+        if value > greatest[label]:
+            greatest[label] = value

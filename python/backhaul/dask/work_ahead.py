@@ -78,7 +78,7 @@ class WorkAhead:
         self._line = line
         self._arrivals = arrivals
         #: Copied for each task: what a message of the scheduler is handled in
-        self._context = contextvars.copy_context()
+        self._context = line.context = contextvars.copy_context()
         #: Held by the thread that waits for messages
         self._post = threading.Lock()
         #: Of the two below, and of what is put into the queue
@@ -437,7 +437,8 @@ class WorkAhead:
             if self._waiting and self._is_waiting:
                 # It may have looked while the event loop was at work.
                 arrivals.rouse(or_next=True)
-        return count, 0, left_s
+        # No later than for what a thread takes up meanwhile.
+        return count, 0, min(left_s, BEHIND_S)
 
     def _on_take(self, taken: int) -> None:
         """Leave to the event loop what it takes: so many batches have come before what is left."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import weakref
 from collections.abc import Callable
 from operator import add
@@ -14,6 +15,7 @@ from distributed.worker import get_data_from_worker
 
 from backhaul.dask import activation, backlog
 from backhaul.dask.backlog import Backlog
+from backhaul.dask.gone_through import Lived
 from backhaul.dask.runs import line_of
 from tests.dask.execution.tasks import cluster
 
@@ -179,10 +181,18 @@ def test_much_of_it_is_worked_off_and_what_is_out_of_the_logs_forgotten(
         assert worker.state.executed_count >= len(futures)
         del futures
         await eventually(lambda: not worker.data)
-        for _ in range(20):
-            await noted(client, worker, 5)
-            assert len(backlog_of(worker)._noted) <= 31
-        await eventually(lambda: not worker.data)
+        gc.collect()
+        were_alive = count_alive(Lived)
+        gc.disable()
+        try:
+            for _ in range(20):
+                await noted(client, worker, 5)
+                assert len(backlog_of(worker)._noted) <= 31
+            await eventually(lambda: not worker.data)
+            # What is forgotten is gone at once.
+            assert count_alive(Lived) <= were_alive + 31
+        finally:
+            gc.enable()
         assert not worker.state.tasks
         worker.state.validate_state()
 
@@ -242,6 +252,10 @@ def test_dask_says_so_if_a_worker_may_give_nothing_away() -> None:
         worker.transfer_outgoing_count = 0
 
     run()
+
+
+def count_alive(kind: type) -> int:
+    return sum(type(each) is kind for each in gc.get_objects())
 
 
 def test_a_task_that_looks_sees_those_before_it() -> None:

@@ -33,7 +33,7 @@ from backhaul.dask import activation
 from backhaul.dask.arrivals import Arrivals
 from backhaul.dask.backlog import Backlog
 from backhaul.dask.foretold import Foretold
-from backhaul.dask.work_ahead import WorkAhead
+from backhaul.dask.work_ahead import BEHIND_S, LEFT_S, WorkAhead
 from backhaul.dask.worker_core.keeper import Keeper
 from tests.dask.execution.tasks import cluster
 
@@ -692,5 +692,79 @@ def test_who_needs_nothing_of_what_has_begun_has_nothing_heard_of(
         gates["first"].set()
         assert await first == 1
         worker.state.validate_state()
+
+    run()
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_a_task_that_has_been_told_of_holds_no_context(
+    monkeypatch: pytest.MonkeyPatch, validates: bool
+) -> None:
+    """It gets another one where the state machine is to be told of it."""
+    dropped: list[bool] = []
+    made: list[Any] = []
+    is_over_ahead, whole_context = Foretold.is_over_ahead, Foretold._whole_context
+
+    def noting_over(self: Foretold) -> bool:
+        is_ahead = is_over_ahead(self)
+        if is_ahead:
+            dropped.append(self._context is None)
+        return is_ahead
+
+    def noting_made(self: Foretold) -> Any:
+        if self._context is None:
+            made.append(self._key)
+        return whole_context(self)
+
+    monkeypatch.setattr(Foretold, "is_over_ahead", noting_over)
+    monkeypatch.setattr(Foretold, "_whole_context", noting_made)
+
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        if not validates:
+            watch_nothing(worker)
+        for _ in range(50):
+            futures = client.map(inc, range(20), pure=False)
+            assert await client.gather(futures) == list(range(1, 21))
+            if len(dropped) > 20 and (made or not validates):
+                break
+        else:
+            pytest.fail("no thread began with tasks by itself")
+        assert all(dropped)
+        states = [worker.state.tasks[each.key].state for each in futures]
+        assert states == ["memory"] * 20
+        worker.state.validate_state()
+
+    run()
+
+
+def test_the_event_loop_asks_again_in_time_though_nobody_has_looked(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a thread takes up meanwhile is not to wait for longer."""
+
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        await until_ahead(client, eventually)
+        await eventually(lambda: not worker.state.tasks)
+        ahead: Any = worker.executors["default"]._work_queue.ahead  # type: ignore[attr-defined]
+        arrivals = ahead._arrivals
+        with arrivals.lock, ahead._line.lock:
+            monkeypatch.setattr(ahead, "_is_waiting", True)
+            arrivals._unhandled.append((None, {"op": "compute-task", "key": "unseen"}))
+            try:
+                taken, parts, later_s = ahead._may_take()
+                assert (taken, parts) == (0, 0)
+                assert 0 < later_s <= BEHIND_S
+                # As it is another time, until it has been there for long.
+                ahead._unseen_s -= 2 * BEHIND_S
+                taken, parts, later_s = ahead._may_take()
+                assert (taken, parts) == (0, 0)
+                assert 0 < later_s <= BEHIND_S
+                ahead._unseen_s -= LEFT_S
+                assert ahead._may_take()[0] is None
+            finally:
+                arrivals._unhandled.pop()
+                ahead._unseen_s = 0.0
 
     run()

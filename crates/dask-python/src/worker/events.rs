@@ -93,7 +93,7 @@ impl Core {
         times: Option<(f64, f64)>,
     ) -> PyResult<Bound<'py, PyList>> {
         self.event(py, event, &mut |core, host| {
-            let task = required(host.outside, key)?;
+            let task = host.outside.required(key)?;
             let error = host.outside.payload(error.clone().into_any().unbind());
             let refused = core.failed(task, run_id, error);
             if let Some((start_s, stop_s)) = times {
@@ -114,7 +114,7 @@ impl Core {
         key: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         self.event(py, event, &mut |core, host| {
-            let task = required(host.outside, key)?;
+            let task = host.outside.required(key)?;
             Ok(core.rescheduled(task))
         })
     }
@@ -173,11 +173,10 @@ impl Core {
     ) -> PyResult<Bound<'py, PyList>> {
         self.event(py, event, &mut |core, host| {
             let peer = host.outside.peer(core, peer)?;
-            host.outside.landed(peer);
-            let tasks = match core.gathered(peer, total_bytes) {
-                Ok(tasks) => tasks,
-                Err(refused) => return Ok(Err(refused)),
-            };
+            let tasks = host.outside.landed(host.py, peer)?;
+            if let Err(refused) = core.gathered(peer, total_bytes, &tasks) {
+                return Ok(Err(refused));
+            }
             for task in tasks {
                 let key = host.outside.key(host.py, task);
                 if data.contains(&key)? {
@@ -204,11 +203,10 @@ impl Core {
     ) -> PyResult<Bound<'py, PyList>> {
         self.event(py, event, &mut |core, host| {
             let peer = host.outside.peer(core, peer)?;
-            host.outside.landed(peer);
-            let tasks = match core.gathered(peer, total_bytes) {
-                Ok(tasks) => tasks,
-                Err(refused) => return Ok(Err(refused)),
-            };
+            let tasks = host.outside.landed(host.py, peer)?;
+            if let Err(refused) = core.gathered(peer, total_bytes, &tasks) {
+                return Ok(Err(refused));
+            }
             match (why, &error) {
                 ("busy", _) => core.was_busy(host, peer, &tasks),
                 (_, Some(error)) => {
@@ -534,7 +532,7 @@ impl Inner {
         let logged = logged.into_pyobject(py)?.unbind();
         let time_s = self.outside.time_s;
         self.outside.note(Stimulus::Success(logged, time_s));
-        let task = required(&self.outside, key)?;
+        let task = self.outside.required(key)?;
         let value = self.outside.payload(value.unbind());
         let succeeded = self.core.succeeded(task, run_id, nbytes, value);
         succeeded.map_err(|refused| refusal(py, &self.outside, refused))?;
@@ -604,11 +602,6 @@ fn field<'py>(
 pub(super) fn given(message: &Bound<'_, PyDict>, name: &str) -> PyResult<Option<Py<PyAny>>> {
     let found = message.get_item(name)?;
     Ok(found.filter(|found| !found.is_none()).map(Bound::unbind))
-}
-
-fn required(outside: &Outside, key: &Bound<'_, PyAny>) -> PyResult<TaskId> {
-    let found = outside.known(key)?;
-    found.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
 }
 
 /// Integers up to this are told apart as floating-point numbers

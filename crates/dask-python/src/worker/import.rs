@@ -3,7 +3,7 @@
 use backhaul_dask::worker::{
     Counters, InheritedHeap, InheritedTask, PeerId, Priority, State, TaskCounts, TaskId,
 };
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
@@ -36,7 +36,9 @@ impl Core {
         }
         for (peer, keys) in item(state, "in_flight_workers")?.cast::<PyDict>()?.iter() {
             let peer = outside.peer(core, &peer)?;
-            core.inherit_flight(peer, tasks_of(outside, &keys)?);
+            // All of them are to be there.
+            tasks_of(outside, &keys)?;
+            core.inherit_flight(peer);
             outside.flights.insert(peer, keys.unbind());
         }
         let missing = tasks_of(outside, &item(state, "missing")?)?;
@@ -123,7 +125,7 @@ impl Inner {
 
     fn link(&mut self, task: &Bound<'_, PyDict>) -> PyResult<()> {
         let Self { core, outside } = self;
-        let number = numbered(outside, &item(task, "key")?)?;
+        let number = outside.required(&item(task, "key")?)?;
         let named = |name: &str| -> PyResult<Vec<TaskId>> { tasks_of(outside, &item(task, name)?) };
         core.link(
             number,
@@ -145,14 +147,9 @@ fn state(word: &str) -> PyResult<State> {
         .ok_or_else(|| PyValueError::new_err(format!("no such state here: {word:?}")))
 }
 
-fn numbered(outside: &Outside, key: &Bound<'_, PyAny>) -> PyResult<TaskId> {
-    let found = outside.known(key)?;
-    found.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
-}
-
 fn tasks_of(outside: &Outside, keys: &Bound<'_, PyAny>) -> PyResult<Vec<TaskId>> {
     keys.try_iter()?
-        .map(|key| numbered(outside, &key?))
+        .map(|key| outside.required(&key?))
         .collect()
 }
 
@@ -163,7 +160,7 @@ fn heap(outside: &Outside, given: &Bound<'_, PyAny>) -> PyResult<InheritedHeap> 
     for place in listed {
         let (priority, number, key, is_member): (Vec<f64>, u64, Bound<'_, PyAny>, bool) =
             place.extract()?;
-        let task = numbered(outside, &key)?;
+        let task = outside.required(&key)?;
         places.push((Priority::new(&priority), number, task));
         if is_member && !members.contains(&task) {
             members.push(task);

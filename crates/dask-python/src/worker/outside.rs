@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use backhaul_dask::worker::{
     Host, Instruction, Line, PayloadId, PeerId, PrefixId, Stored, TaskId, WorkerCore,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet, PyTuple};
 
@@ -213,10 +213,23 @@ impl Outside {
         Ok(())
     }
 
-    /// Forgets what was on its way from a peer
-    pub(super) fn landed(&mut self, peer: PeerId) {
-        let keys = self.flights.remove(&peer);
-        self.dropped.extend(keys);
+    /// The tasks that were on their way from a peer, as a set of Python's lists them
+    pub(super) fn landed(&mut self, py: Python<'_>, peer: PeerId) -> PyResult<Vec<TaskId>> {
+        let Some(keys) = self.flights.remove(&peer) else {
+            return Ok(Vec::new());
+        };
+        let mut tasks = Vec::new();
+        for key in keys.bind(py).try_iter()? {
+            tasks.push(self.required(&key?)?);
+        }
+        self.dropped.push(keys);
+        Ok(tasks)
+    }
+
+    /// The task of a key; `KeyError` if there is none
+    pub(super) fn required(&self, key: &Bound<'_, PyAny>) -> PyResult<TaskId> {
+        let found = self.known(key)?;
+        found.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
     }
 
     /// Keeps what an event carries
@@ -449,39 +462,27 @@ impl Host for Hosted<'_, '_> {
         self.outside.told.push(told);
     }
 
-    fn gather(&mut self, peer: PeerId, tasks: &[TaskId], total_bytes: i64) -> Vec<TaskId> {
-        let gathered = self.gather_in_order(peer, tasks, total_bytes);
-        self.raised(gathered).unwrap_or_else(|| tasks.to_vec())
+    fn gather(&mut self, peer: PeerId, tasks: &[TaskId], total_bytes: i64) {
+        let gathered = self.gather_keys(peer, tasks, total_bytes);
+        self.raised(gathered);
     }
 }
 
 impl Hosted<'_, '_> {
-    fn gather_in_order(
-        &mut self,
-        peer: PeerId,
-        tasks: &[TaskId],
-        total_bytes: i64,
-    ) -> PyResult<Vec<TaskId>> {
+    fn gather_keys(&mut self, peer: PeerId, tasks: &[TaskId], total_bytes: i64) -> PyResult<()> {
         let py = self.py;
         let keys = PySet::empty(py)?;
         for &task in tasks {
             keys.add(self.key(task))?;
-        }
-        let mut in_order = Vec::with_capacity(tasks.len());
-        for key in &keys {
-            if let Some(task) = self.outside.known(&key)? {
-                in_order.push(task);
-            }
         }
         let keys = keys.into_any().unbind();
         self.outside.flights.insert(peer, keys.clone_ref(py));
         let peer = self.outside.peers[peer.index()].clone_ref(py);
         let what = What::Gather(peer.clone_ref(py), keys.clone_ref(py));
         self.outside.write(py, what);
-        self.outside
-            .told
-            .push(Told::Gather(peer, keys, total_bytes));
-        Ok(in_order)
+        let told = Told::Gather(peer, keys, total_bytes);
+        self.outside.told.push(told);
+        Ok(())
     }
 }
 

@@ -8,7 +8,6 @@ use super::host::Host;
 use super::ids::{PeerId, PrefixId, TaskId};
 use super::state::{Finish, State};
 use super::task::Task;
-use crate::hashing::Map;
 use crate::ordered_set::OrderedSet;
 
 /// What is recommended: where tasks should go
@@ -50,8 +49,8 @@ pub struct WorkerCore {
     pub(super) needed: Needed,
     /// Whether each peer is on another host
     pub(super) peers: Vec<bool>,
-    /// What is on its way from each peer, and which of the tasks with that number it is for
-    pub(super) in_flight_workers: Map<PeerId, Vec<(TaskId, u32)>>,
+    /// Peers from which something is on its way
+    pub(super) in_flight_workers: OrderedSet<PeerId>,
     pub(super) busy: OrderedSet<PeerId>,
     pub(super) missing: OrderedSet<TaskId>,
     pub(super) executing: usize,
@@ -98,7 +97,7 @@ impl WorkerCore {
             ready: Heap::default(),
             needed: Needed::default(),
             peers: Vec::new(),
-            in_flight_workers: Map::default(),
+            in_flight_workers: OrderedSet::new(),
             busy: OrderedSet::new(),
             missing: OrderedSet::new(),
             executing: 0,
@@ -215,12 +214,6 @@ impl WorkerCore {
         known.life = known.life.wrapping_add(1);
         self.forgotten.push(task);
         host.forget(task);
-    }
-
-    /// Tasks, each with which of those that had its number it is
-    pub(super) fn alive(&self, tasks: Vec<TaskId>) -> Vec<(TaskId, u32)> {
-        let tasks = tasks.into_iter();
-        tasks.map(|task| (task, self.task(task).life)).collect()
     }
 
     pub(super) fn task(&self, task: TaskId) -> &Task {

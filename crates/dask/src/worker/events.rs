@@ -168,21 +168,23 @@ impl WorkerCore {
         Ok(())
     }
 
-    /// A transfer has ended, however; gives the tasks that it was for
+    /// A transfer has ended, however, that was for these tasks
     ///
     /// # Errors
     ///
     /// [`Refused`], where upstream raises.
-    pub fn gathered(&mut self, peer: PeerId, total_bytes: i64) -> Result<Vec<TaskId>, Refused> {
+    pub fn gathered(
+        &mut self,
+        peer: PeerId,
+        total_bytes: i64,
+        tasks: &[TaskId],
+    ) -> Result<(), Refused> {
         self.counters.incoming_bytes -= total_bytes;
-        let Some(tasks) = self.in_flight_workers.remove(&peer) else {
+        if !self.in_flight_workers.remove(peer) {
             return Err(Refused::Assertion("the end of a transfer that was none"));
-        };
-        for &(task, life) in &tasks {
+        }
+        for &task in tasks {
             let known = self.task_mut(task);
-            if known.life != life {
-                return Err(Refused::Assertion("has come for a task that is gone"));
-            }
             known.done = true;
             known.coming_from = None;
             if !std::mem::take(&mut known.in_flight) {
@@ -192,7 +194,7 @@ impl WorkerCore {
             }
             self.in_flight -= 1;
         }
-        Ok(tasks.into_iter().map(|(task, _)| task).collect())
+        Ok(())
     }
 
     /// A result has come with a transfer that has ended

@@ -131,9 +131,8 @@ impl WorkerCore {
             for &task in &chosen {
                 found.set(task, Finish::Flight(peer));
             }
-            let in_order = host.gather(peer, &chosen, total_bytes);
-            let in_order = self.alive(in_order);
-            self.in_flight_workers.insert(peer, in_order);
+            host.gather(peer, &chosen, total_bytes);
+            self.in_flight_workers.insert(peer);
             self.counters.incoming_total += 1;
             self.counters.incoming_bytes += total_bytes;
             if self.throttles() {
@@ -165,7 +164,7 @@ impl WorkerCore {
                 self.needed.drop_peer(peer);
                 continue;
             }
-            if self.in_flight_workers.contains_key(&peer) || self.busy.contains(peer) {
+            if self.in_flight_workers.contains(peer) || self.busy.contains(peer) {
                 continue;
             }
             let length = -(heap.len() as i64);

@@ -34,8 +34,8 @@ pub trait Host {
     /// Is told what the worker is to do
     fn tell(&mut self, instruction: Instruction<'_>);
 
-    /// Is told to fetch tasks from a peer; returns them in the order in which their end is noted
-    fn gather(&mut self, peer: PeerId, tasks: &[TaskId], total_bytes: i64) -> Vec<TaskId>;
+    /// Is told to fetch tasks from a peer, which it keeps until that has ended
+    fn gather(&mut self, peer: PeerId, tasks: &[TaskId], total_bytes: i64);
 }
 
 /// What came of storing a value

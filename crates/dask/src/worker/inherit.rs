@@ -112,10 +112,9 @@ impl WorkerCore {
         Heap::inherited(heap.added, places, heap.members.into_iter())
     }
 
-    /// Takes over what is on its way from a peer
-    pub fn inherit_flight(&mut self, peer: PeerId, tasks: Vec<TaskId>) {
-        let tasks = self.alive(tasks);
-        self.in_flight_workers.insert(peer, tasks);
+    /// Takes over that something is on its way from a peer
+    pub fn inherit_flight(&mut self, peer: PeerId) {
+        self.in_flight_workers.insert(peer);
     }
 
     /// Takes over the rest

@@ -161,9 +161,7 @@ impl WorkerCore {
 
     /// Peers from which something is on its way
     pub fn in_flight_workers(&self) -> Vec<PeerId> {
-        let mut found: Vec<_> = self.in_flight_workers.keys().copied().collect();
-        found.sort_unstable();
-        found
+        self.in_flight_workers.iter().collect()
     }
 
     fn heap_view(&self, heap: &Heap) -> HeapView {

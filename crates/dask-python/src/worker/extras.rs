@@ -82,6 +82,19 @@ impl Extras {
         };
     }
 
+    /// Views of tasks, which refer to who has the state
+    pub(super) fn views(&self) -> impl Iterator<Item = &Py<PyAny>> {
+        self.0.iter().filter_map(|extra| extra.view.as_ref())
+    }
+
+    /// Lets go of all views
+    pub(super) fn drop_views(&mut self) -> Vec<Py<PyAny>> {
+        self.0
+            .iter_mut()
+            .filter_map(|extra| extra.view.take())
+            .collect()
+    }
+
     pub(super) fn of(&self, task: TaskId) -> &Extra {
         &self.0[task.index()]
     }

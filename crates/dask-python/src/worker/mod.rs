@@ -9,12 +9,14 @@ mod import;
 mod logs;
 mod looks;
 mod outside;
+mod runs;
 mod told;
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use backhaul_dask::worker::{Limits, Refused, WorkerCore};
 use pyo3::exceptions::{PyAssertionError, PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -50,6 +52,27 @@ impl Core {
             core: WorkerCore::new(limits_of(limits)?),
             outside,
         })))
+    }
+
+    /// What may refer back to this, through whoever has the state change hands
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // An event that is at work on it is reached from a stack, so nothing is garbage.
+        let Ok(inner) = self.0.try_lock() else {
+            return Ok(());
+        };
+        inner
+            .outside
+            .extras
+            .views()
+            .try_for_each(|view| visit.call(view))
+    }
+
+    fn __clear__(&self) {
+        let views = match self.0.try_lock() {
+            Ok(mut inner) => inner.outside.extras.drop_views(),
+            Err(_) => Vec::new(),
+        };
+        drop(views);
     }
 }
 

@@ -17,6 +17,7 @@ mod priority;
 mod state;
 mod task;
 mod transitions;
+mod unwanted;
 mod views;
 
 pub use self::core::{Counters, Limits, WorkerCore};

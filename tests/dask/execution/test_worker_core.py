@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -10,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from distributed import Client, Event, Scheduler, Status, Worker, WorkerPlugin, get_worker
 
-from backhaul.dask import activation
+from backhaul.dask import activation, kept_tasks
+from backhaul.dask.private import ComputeTaskEvent, FreeKeysEvent, WorkerStateMachine
 from backhaul.dask.runs import line_of
 from backhaul.dask.worker_core import keeper as keeper_module
 from backhaul.dask.worker_core.keeper import Keeper
@@ -295,3 +299,48 @@ def test_nothing_is_left_behind(eventually: Eventually) -> None:
             assert not worker.threads
 
     quiet(run)()
+
+
+def test_a_state_that_nobody_has_any_more_is_collected() -> None:
+    state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
+    kept_tasks.install(state)
+    keeper = Keeper(state, threading.RLock())
+    assert keeper.take_over()
+    fields = {"key": "x", "run_id": 1, "who_has": {}, "nbytes": {}, "priority": (0,)}
+    plain = {"resource_restrictions": {}, "actor": False, "annotations": {}, "span_id": None}
+    event = ComputeTaskEvent(**fields, **plain, run_spec=None, stimulus_id="s")
+    assert state.handle_stimulus(event)
+    # It refers to the keeper, and that to what has it.
+    view = state.tasks["x"]
+    assert view.state == "executing"
+    gone = weakref.ref(keeper)
+    del state, keeper, view, event
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_rust_cannot_count_is_pythons() -> None:
+    state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
+    kept_tasks.install(state)
+    keeper = Keeper(state, threading.RLock())
+    plain = {"resource_restrictions": {}, "actor": False, "annotations": {}, "span_id": None}
+    for number, odd in enumerate(
+        ({"priority": (1 << 60,)}, {"priority": (float("nan"),)}, {"run_id": 1 << 70})
+    ):
+        assert keeper.take_over()
+        fields = {"run_id": 1, "who_has": {}, "nbytes": {}, "priority": (0,), **odd}
+        event = ComputeTaskEvent(
+            key=number,
+            **fields,
+            **plain,
+            run_spec="spec",
+            stimulus_id="s",
+        )
+        state.handle_stimulus(event)
+        assert keeper.core is None
+        assert state.tasks[number].run_spec == "spec"
+        state.handle_stimulus(FreeKeysEvent(keys=[number], stimulus_id="f"))
+        state.tasks.clear()
+        for name in ("executing", "long_running"):
+            getattr(state, name).clear()
+        keeper._not_before_s = 0.0

@@ -167,17 +167,19 @@ simulate: ## 100,000 runs of two simulated peers, with faults at every step (SEE
 # Three quarters of a second of processor time for each seed, all eight together; FIRST is the first
 DIFFERENTIAL = --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
 .PHONY: differential
-differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through upstream's scheduler and ours, as many with conversions, as many with tasks that ask for resources, as many with tasks that are placed by links, and as many through a worker's state machine, on both releases (SEEDS=100000)
+differential: build $(NEWEST_VENV)/.installed ## 1,000 streams of events through upstream's scheduler and ours, as many with conversions, as many with tasks that ask for resources, as many with tasks that are placed by links, and as many through a worker's state machine, in Python and in Rust, on both releases (SEEDS=100000)
 	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL)
 	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --convert
 	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --ask
 	$(BIN)/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --place --convert
 	$(BIN)/python -m tests.dask.worker_core $(DIFFERENTIAL)
+	$(BIN)/python -m tests.dask.worker_core $(DIFFERENTIAL) --core
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL)
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --convert
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --ask
 	$(NEWEST_VENV)/bin/python -m tests.dask.scheduler_core $(DIFFERENTIAL) --place --convert
 	$(NEWEST_VENV)/bin/python -m tests.dask.worker_core $(DIFFERENTIAL)
+	$(NEWEST_VENV)/bin/python -m tests.dask.worker_core $(DIFFERENTIAL) --core
 
 .PHONY: soak
 soak: build ## Ten minutes of jobs on workers that are killed at random (ARGS='--seconds 60')

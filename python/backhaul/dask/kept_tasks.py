@@ -1,26 +1,41 @@
-"""``WorkerState.tasks`` as one dictionary that is up to date for whoever kept it.
+"""``WorkerState.tasks`` and its logs as objects that are up to date for whoever kept them.
 
 While there is a backlog (`backhaul.dask.backlog`), Dask's dictionary lacks what is noted. Who asks
 the state machine for its tasks has that worked off; who has kept the dictionary asks nobody. So the
 dictionary itself is of a class that has it worked off, while there is any.
 
-A worker gets it before it joins its scheduler (`install`). The backlog comes with the first task
+So it is with the logs while Rust has the state (`backhaul.dask.worker_core`).
+
+A worker gets them before it joins its scheduler (`install`). The backlog comes with the first task
 that a thread takes: who has kept another dictionary by then would never see what comes later.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from backhaul.dask.private import WorkerStateMachine
 
-__all__ = ["KeptTasks", "TasksBehind", "caught_up_methods", "install", "is_known", "known_task"]
+__all__ = [
+    "LOGS",
+    "KeptLog",
+    "KeptTasks",
+    "TasksBehind",
+    "caught_up_methods",
+    "install",
+    "is_known",
+    "known_task",
+]
+
+#: The logs of a state machine
+LOGS: Final = ("log", "stimulus_log")
 
 _tasks_of: Final = WorkerStateMachine.__dict__["tasks"].__get__
 
-#: All of a dictionary that reads or changes it
-_METHODS: Final = (
+#: All of a dictionary, and of a deque, that reads or changes it
+_OF_A_DICT: Final = (
     "__contains__",
     "__delitem__",
     "__eq__",
@@ -45,6 +60,36 @@ _METHODS: Final = (
     "update",
     "values",
 )
+_OF_A_DEQUE: Final = (
+    "__add__",
+    "__contains__",
+    "__copy__",
+    "__delitem__",
+    "__eq__",
+    "__getitem__",
+    "__iadd__",
+    "__iter__",
+    "__len__",
+    "__mul__",
+    "__ne__",
+    "__repr__",
+    "__reversed__",
+    "__setitem__",
+    "append",
+    "appendleft",
+    "clear",
+    "copy",
+    "count",
+    "extend",
+    "extendleft",
+    "index",
+    "insert",
+    "pop",
+    "popleft",
+    "remove",
+    "reverse",
+    "rotate",
+)
 
 
 class KeptTasks(dict[Any, Any]):
@@ -68,10 +113,34 @@ class KeptTasks(dict[Any, Any]):
         return dict, (dict(self),)
 
 
+class KeptLog(deque[Any]):
+    """A log of a state machine, as Dask has it.
+
+    Attributes
+    ----------
+    owner : object
+        Who has its lines while Rust has the state, and sets it.
+    """
+
+    __slots__ = ("owner",)
+
+    owner: Any
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return deque, (list(self), self.maxlen)
+
+
 def install(state: WorkerStateMachine) -> None:
-    """Give a state machine such tasks, if it has had none yet; again costs nothing."""
+    """Give a state machine such tasks and logs, if it has had no task yet; again costs nothing."""
     if type(state.tasks) is dict and not state.tasks:
         state.tasks = KeptTasks()
+        for name in LOGS:
+            log = getattr(state, name)
+            if type(log) is deque:
+                setattr(state, name, KeptLog(log, log.maxlen))
+
+
+Kept: TypeAlias = KeptTasks | KeptLog
 
 
 def known_task(state: WorkerStateMachine, key: Any) -> Any:
@@ -95,25 +164,24 @@ class TasksBehind(KeptTasks):
     __hash__ = None  # type: ignore[assignment]
 
 
-def caught_up_methods(kind: type[KeptTasks], catch_up: Callable[[Any], None]) -> None:
-    """Give a class what a dictionary can do, but for what it has itself: it catches up first.
+def caught_up_methods(kind: type[Kept], catch_up: Callable[[Any], None]) -> None:
+    """Give a class what a dictionary or a deque can do, but for what it has itself: it catches up.
 
     Parameters
     ----------
     kind : type
-        The class.
+        The class, of tasks or of a log.
     catch_up : callable
-        Is given the dictionary before it is read or changed.
+        Is given the object before it is read or changed.
     """
-    for name in _METHODS:
+    own, names = (dict, _OF_A_DICT) if issubclass(kind, dict) else (deque, _OF_A_DEQUE)
+    for name in names:
         if name not in vars(kind):
-            setattr(kind, name, _caught_up(name, catch_up))
+            setattr(kind, name, _caught_up(getattr(own, name), catch_up))
 
 
-def _caught_up(name: str, catch_up: Callable[[Any], None]) -> Any:
-    own = getattr(dict, name)
-
-    def method(self: KeptTasks, *args: Any, **kwargs: Any) -> Any:
+def _caught_up(own: Any, catch_up: Callable[[Any], None]) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         catch_up(self)
         return own(self, *args, **kwargs)
 

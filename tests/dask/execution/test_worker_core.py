@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import pickle
 import threading
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -114,7 +116,7 @@ def test_what_is_told_without_a_look_leaves_the_state_in_rust() -> None:
         lambda state: list(state.tasks),
         lambda state: state.story("nobody"),
         lambda state: list(state.log),
-        lambda state: state.stimulus_log,
+        lambda state: len(state.stimulus_log),
         lambda state: state.ready,
         lambda state: state.has_what,
         lambda state: state.validate_state(),
@@ -145,6 +147,26 @@ def test_who_looks_finds_all_of_it(look: Callable[[Any], Any]) -> None:
         assert a.state.stimulus_story(total.key)[0].run_spec is None
         await in_rust(client, a)
         assert await client.submit(add, total, 1, workers=[a.address]) == 56
+
+    quiet(run)()
+
+
+def test_who_has_kept_tasks_and_logs_sees_what_comes_later() -> None:
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        tasks, log, stimulus_log = a.state.tasks, a.state.log, a.state.stimulus_log
+        for kept in (tasks, log, stimulus_log):
+            await in_rust(client, a)
+            future = client.submit(inc, 1, pure=False, workers=[a.address])
+            await future
+            assert keeper_of(a).core is not None
+            if kept is stimulus_log:
+                assert future.key in {getattr(each, "key", None) for each in kept}
+            else:
+                assert any(future.key in each for each in [list(kept), *kept])
+            assert keeper_of(a).core is None
+        copied = pickle.loads(pickle.dumps(log))
+        assert type(copied) is deque
+        assert (list(copied), copied.maxlen) == (list(log), log.maxlen)
 
     quiet(run)()
 

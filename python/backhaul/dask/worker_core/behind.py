@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from backhaul._native import WorkerCore
-from backhaul.dask.kept_tasks import KeptTasks, caught_up_methods
+from backhaul.dask.kept_tasks import KeptLog, KeptTasks, caught_up_methods
 from backhaul.dask.private import WorkerStateMachine
 from backhaul.dask.worker_core import handing_over
 from backhaul.dask.worker_core.events import Told
 from backhaul.dask.worker_core.wanted import made
 
-__all__ = ["CoreTasks", "Owner", "behind_class", "ready_count"]
+__all__ = ["CoreTasks", "LinesBehind", "LogBehind", "Owner", "behind_class", "ready_count"]
 
 #: Attributes for which Python takes over
 _LOOKS: Final = (
@@ -29,7 +29,6 @@ _LOOKS: Final = (
     "executing",
     "in_flight_tasks",
     "long_running",
-    "stimulus_log",
 )
 
 #: Properties of Dask's that are numbers
@@ -92,7 +91,6 @@ def behind_class(kind: type, owner: Owner) -> type:
         "is_behind": True,
         "core_owner": owner,
         "handle_stimulus": handle_stimulus,
-        "log": _log(owner),
         "running": _told("running", owner, bool),
         "task_counter": _task_counter(owner),
     }
@@ -143,59 +141,26 @@ def _task_counter(owner: Owner) -> property:
     return property(get)
 
 
-def _log(owner: Owner) -> property:
-    slot = WorkerStateMachine.__dict__["log"]
+class LogBehind(KeptLog):
+    """A log while Rust has the state: who looks has Python take over."""
 
-    def get(self: Any) -> Any:
-        return _Log(owner, slot.__get__(self))
-
-    return property(get)
-
-
-class _Log:
-    """The log while Rust has the state: lines are added to it; who looks has Python take over."""
-
-    def __init__(self, owner: Owner, log: Any) -> None:
-        self._owner = owner
-        self._log = log
-
-    def append(self, line: Any) -> None:
-        with self._owner.lock:
-            core = self._owner.core
-            if core is None:
-                self._log.append(line)
-            else:
-                core.add_line(line)
-
-    def _looked_at(self) -> Any:
-        self._owner.give_back()
-        return self._log
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._looked_at(), name)
-
-    def __iter__(self) -> Any:
-        return iter(self._looked_at())
-
-    def __reversed__(self) -> Any:
-        return reversed(self._looked_at())
-
-    def __len__(self) -> int:
-        return len(self._looked_at())
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._looked_at()[place]
-
-    def __contains__(self, line: Any) -> bool:
-        return line in self._looked_at()
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self._looked_at() == other)
-
+    __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return repr(self._looked_at())
+
+class LinesBehind(LogBehind):
+    """The log of transitions, to which others add lines: Rust adds them."""
+
+    __slots__ = ()
+    __hash__ = None
+
+    def append(self, line: Any) -> None:
+        with self.owner.lock:
+            core = self.owner.core
+            if core is None:
+                super().append(line)
+            else:
+                core.add_line(line)
 
 
 class CoreTasks(KeptTasks):
@@ -223,4 +188,5 @@ class CoreTasks(KeptTasks):
         return default if task is None else task
 
 
-caught_up_methods(CoreTasks, lambda tasks: tasks.owner.give_back())
+for _kind in (CoreTasks, LogBehind):
+    caught_up_methods(_kind, lambda kept: kept.owner.give_back())

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from backhaul._native import WorkerCore
 from backhaul.dask.config import switched_on
-from backhaul.dask.kept_tasks import KeptTasks, known_task
+from backhaul.dask.kept_tasks import KeptLog, KeptTasks, known_task
 from backhaul.dask.plain_events import is_plain, nobody_looks_on
 from backhaul.dask.plain_steps import threads_suffice
 from backhaul.dask.private import (
@@ -29,7 +29,7 @@ from backhaul.dask.private import (
 )
 from backhaul.dask.slotted_worker import SlottedWorkerState
 from backhaul.dask.worker_core import handing_over
-from backhaul.dask.worker_core.behind import CoreTasks, behind_class
+from backhaul.dask.worker_core.behind import CoreTasks, LinesBehind, LogBehind, behind_class
 from backhaul.dask.worker_core.events import Told, handle, is_odd
 from backhaul.dask.worker_core.views import CoreTask
 
@@ -43,6 +43,9 @@ _REST_MAX_S: Final = 30.0
 #: those that it takes over
 _TASKS_MAX: Final = 10_000
 _TAKEN_MAX: Final = 1_000
+
+#: What others may have kept
+_KEPT: Final = ("tasks", "log", "stimulus_log")
 
 #: States of tasks with which Rust may take over: nothing is under way
 _AT_REST: Final = frozenset({"memory", "released", "error"})
@@ -73,9 +76,14 @@ class Keeper:
         self._rests = rests
         self._kind: Any = type(state)
         self._behind = behind_class(self._kind, self)
-        tasks: Any = state.tasks
-        tasks.owner = self
-        self._tasks: KeptTasks = tasks
+        #: What others may have kept, with its class while Rust has the state, and otherwise
+        self._kept: list[tuple[Any, type, type]] = [
+            (state.tasks, CoreTasks, KeptTasks),
+            (state.log, LinesBehind, KeptLog),
+            (state.stimulus_log, LogBehind, KeptLog),
+        ]
+        for kept, _, _ in self._kept:
+            kept.owner = self
         self._rest_s = _REST_S
         self._not_before_s = 0.0
 
@@ -103,13 +111,19 @@ class Keeper:
             return False
         self.core = core
         self._state.__class__ = self._behind
-        self._tasks.__class__ = CoreTasks
+        for kept, behind, _ in self._kept:
+            kept.__class__ = behind
         return True
 
     def _may_take_over(self) -> bool:
         state = self._state
         if (
             type(state) is not self._kind
+            # Somebody has replaced some of it.
+            or any(
+                getattr(state, name) is not kept
+                for name, (kept, _, _) in zip(_KEPT, self._kept, strict=True)
+            )
             or not is_plain(state)
             or not threads_suffice(state)
             or state.actors
@@ -247,7 +261,8 @@ class Keeper:
             if core is None:
                 return
             self._state.__class__ = self._kind
-            self._tasks.__class__ = KeptTasks
+            for kept, _, otherwise in self._kept:
+                kept.__class__ = otherwise
             handing_over.give_to_python(core, self._state)
             if self._rests:
                 now_s = monotonic()
@@ -317,6 +332,8 @@ def keeper_for(worker: Worker, line: Any) -> Keeper | None:
         not switched_on("hot-path.worker-core")
         or line.backlog is None
         or type(state) not in (WorkerStateMachine, SlottedWorkerState)
+        # Others could have kept them.
+        or not all(type(log) is KeptLog for log in (state.log, state.stimulus_log))
     ):
         return None
     return Keeper(state, line.lock)

@@ -1649,7 +1649,8 @@ class WorkerCore:
     threads : dict
         By key, the threads that ran tasks.
     callables : dict of str to callable
-        ``time``, ``monotonic``, ``random``, ``key_split``, ``is_remote``, ``sizeof``, ``error_of``.
+        ``time``, ``monotonic``, ``random``, ``key_split``, ``is_remote``, ``sizeof``, ``error_of``,
+        ``forgotten``.
     limits : dict of str to float
         ``threads``, ``transfers``, ``throttle_bytes``, ``incoming_bytes``, ``message_bytes``,
         ``default_bytes``.
@@ -1683,17 +1684,21 @@ class WorkerCore:
 
     def live_through(
         self, message: dict[str, Any], done: tuple[Any, ...], /
-    ) -> tuple[bool, list[tuple[Any, ...]]] | None:
+    ) -> tuple[bool | None, list[tuple[Any, ...]]] | None:
         """Take on a task that has ended well, and that the scheduler has heard of.
 
-        False if it was not to be run at once, so that its end is still to be told; None as
-        `compute`. ``done`` is as in `succeeded`.
+        False if it was not to be run at once, so that its end is still to be told; None if it runs,
+        and Python has taken over before its end. Nothing at all as `compute`. ``done`` is as in
+        `succeeded`.
         """
 
     def succeeded(
         self, key: Any, run_id: int, done: tuple[Any, ...], /
-    ) -> list[tuple[Any, ...]]:
-        """End a run well: value, bytes, class or None, start and stop in s, id of the event."""
+    ) -> list[tuple[Any, ...]] | None:
+        """End a run well: value, bytes, class or None, start and stop in s, id of the event.
+
+        None, and nothing is done but that the value may be stored, if it is Python's to do.
+        """
 
     def failed(
         self,
@@ -1717,8 +1722,8 @@ class WorkerCore:
 
     def gathered(
         self, event: Any, peer: str, total_bytes: int, data: Any, /
-    ) -> list[tuple[Any, ...]]:
-        """End a transfer that brought results by key, perhaps not all."""
+    ) -> list[tuple[Any, ...]] | None:
+        """End a transfer that brought results by key, perhaps not all; None as `succeeded`."""
 
     def not_gathered(
         self,
@@ -1751,14 +1756,14 @@ class WorkerCore:
 
     def acquire_replicas(
         self, event: Any, nbytes: dict[Any, int], who_has: dict[Any, Any], /
-    ) -> list[tuple[Any, ...]]:
-        """Fetch copies of results."""
+    ) -> list[tuple[Any, ...]] | None:
+        """Fetch copies of results; None, and nothing is done, if it is Python's to do."""
 
     def refresh_who_has(self, event: Any, who_has: dict[Any, Any], /) -> list[tuple[Any, ...]]:
         """Hear who has results."""
 
-    def scattered(self, event: Any, data: Any, /) -> list[tuple[Any, ...]]:
-        """Keep values that a client has sent."""
+    def scattered(self, event: Any, data: Any, /) -> list[tuple[Any, ...]] | None:
+        """Keep values that a client has sent; None as `succeeded`."""
 
     def find_missing(self, stimulus_id: str, /) -> list[tuple[Any, ...]]:
         """Ask who has what is missing."""
@@ -1783,6 +1788,9 @@ class WorkerCore:
 
     def view_of(self, key: Any, make: Callable[[Any], Any], /) -> Any:
         """Give what was made to show a task, made once by ``make(key)``; None without the task."""
+
+    def set_view(self, key: Any, view: Any, /) -> None:
+        """Say what shows a task."""
 
     def task_attribute(self, key: Any, name: str, /) -> Any:
         """Give what a task has under a name.

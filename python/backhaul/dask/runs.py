@@ -26,7 +26,7 @@ from distributed import Status
 
 from backhaul._locks import RLock
 from backhaul.dask.performing import perform, perform_told
-from backhaul.dask.plain_events import no_plugin_hears_of_transitions
+from backhaul.dask.plain_events import execute_success_event, no_plugin_hears_of_transitions
 from backhaul.dask.private import (
     ComputeTaskEvent,
     FindMissingEvent,
@@ -37,7 +37,7 @@ from backhaul.dask.private import (
     pool_thread_state,
 )
 from backhaul.dask.slotted_worker import SlottedWorkerState, slots_of
-from backhaul.dask.worker_core.views import inputs_of, is_needed, real
+from backhaul.dask.worker_core.views import inputs_of, is_needed
 
 __all__ = [
     "ForetoldItem",
@@ -347,13 +347,20 @@ class Line:
                 del worker.threads[key]
                 return False
             lived, told = answer
-            if lived:
+            if lived is not False:
                 self.forget(key)
                 item.settle(key_split(key), message["span_id"], inputs)
             else:
                 # It is named when there is a thread for it.
                 item.is_heard = True
+                worker.threads.pop(key, None)
             perform_told(worker, told)
+            if lived is None:
+                value, nbytes, kind, start_s, stop_s, stimulus_id = ending[:6]
+                done = execute_success_event(
+                    key, message["run_id"], value, start_s, stop_s, nbytes, kind, stimulus_id
+                )
+                perform(worker, done)
             return True
 
     def _hear(self) -> None:
@@ -401,7 +408,7 @@ class Line:
                 return None
             if not item.is_claimed:
                 self._next.remove(item)
-            return item if real(item.task_state) is real(task_state) else None
+            return item if item.task_state is task_state else None
 
     def end(self, item: Item) -> None:
         """Have the state machine told that a task has ended."""
@@ -461,7 +468,7 @@ class Line:
                 if room_bytes < 0 or not _in_memory(worker.data, inputs):
                     break
             known = items.get(key)
-            if known is None or real(known.task_state) is not real(task_state):
+            if known is None or known.task_state is not task_state:
                 known = self.prepare(task_state)
             # Those behind it would go past it.
             if known is None:

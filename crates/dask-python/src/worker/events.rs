@@ -1,12 +1,14 @@
 //! Events of a worker, each of which gives what the worker is to do.
 
+use std::sync::Arc;
+
 use backhaul_dask::worker::{Refused, WorkerCore};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::logs::{Stimulus, What};
-use super::outside::{Hosted, Outside};
+use super::outside::{Hosted, Outside, Payload, put};
 use super::told::{Told, take};
 use super::{Core, Inner, refusal};
 
@@ -24,7 +26,7 @@ impl Core {
         stimulus_id: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
-        self.at_work(|inner| {
+        self.at_work(py, |inner| {
             inner.begin(py, stimulus_id)?;
             let time_s = inner.outside.time_s;
             let stimulus =
@@ -50,8 +52,21 @@ impl Core {
         peer: &Bound<'py, PyAny>,
         total_bytes: i64,
         data: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        self.event(py, event, &mut |core, host| {
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        // As upstream stores them: the last that is noted first
+        let keys = self.inner()?.outside.flight(py, peer)?;
+        let mut values = Vec::new();
+        for key in keys.into_iter().rev() {
+            if data.contains(&key)? {
+                let value = data.get_item(&key)?;
+                values.push((key, value));
+            }
+        }
+        let Some(payloads) = self.stored(py, values, false)? else {
+            return Ok(None);
+        };
+        let mut payloads = payloads.into_iter().rev();
+        let told = self.event(py, event, &mut |core, host| {
             let peer = host.outside.peer(core, peer)?;
             let tasks = host.outside.landed(host.py, peer)?;
             if let Err(refused) = core.gathered(peer, total_bytes, &tasks) {
@@ -59,15 +74,17 @@ impl Core {
             }
             for task in tasks {
                 let key = host.outside.key(host.py, task);
-                if data.contains(&key)? {
-                    let value = host.outside.payload(data.get_item(&key)?.unbind());
-                    core.arrived(task, value);
-                } else {
-                    core.not_arrived(host, task, peer);
+                match data.contains(&key)?.then(|| payloads.next()).flatten() {
+                    Some(payload) => {
+                        let value = host.outside.carried(payload);
+                        core.arrived(task, value);
+                    }
+                    None => core.not_arrived(host, task, peer),
                 }
             }
             Ok(Ok(()))
-        })
+        })?;
+        Ok(Some(told))
     }
 
     #[doc = stub_doc!("WorkerCore.not_gathered")]
@@ -206,14 +223,22 @@ impl Core {
         event: &Bound<'py, PyAny>,
         nbytes: &Bound<'py, PyDict>,
         who_has: &Bound<'py, PyDict>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        self.event(py, event, &mut |core, host| {
-            for (key, nbytes) in nbytes.iter() {
-                let task = host.outside.ensure(core, &key)?;
-                core.acquire_replica(host, task, nbytes.extract()?);
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        let mut sizes = Vec::with_capacity(nbytes.len());
+        for (key, nbytes) in nbytes.iter() {
+            let Ok(nbytes) = nbytes.extract::<i64>() else {
+                return Ok(None);
+            };
+            sizes.push((key, nbytes));
+        }
+        let told = self.event(py, event, &mut |core, host| {
+            for (key, nbytes) in &sizes {
+                let task = host.outside.ensure(core, key)?;
+                core.acquire_replica(host, task, *nbytes);
             }
             note_holders(core, host.outside, who_has)
-        })
+        })?;
+        Ok(Some(told))
     }
 
     #[doc = stub_doc!("WorkerCore.refresh_who_has")]
@@ -242,16 +267,38 @@ impl Core {
         py: Python<'py>,
         event: &Bound<'py, PyAny>,
         data: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        self.event(py, event, &mut |core, host| {
-            for pair in data.call_method0("items")?.try_iter()? {
-                let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
-                let task = host.outside.ensure(core, &key)?;
-                let value = host.outside.payload(value.unbind());
-                core.scattered(host, task, value);
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        let sizeof = self.inner()?.outside.callables.sizeof.clone_ref(py);
+        let mut values = Vec::new();
+        let mut sizes = Vec::new();
+        for pair in data.call_method0("items")?.try_iter()? {
+            let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
+            let Ok(nbytes) = sizeof.call1(py, (&value,))?.extract::<i64>(py) else {
+                return Ok(None);
+            };
+            sizes.push((key.clone(), nbytes));
+            values.push((key, value));
+        }
+        // As upstream stores them: the last first
+        values.reverse();
+        let Some(payloads) = self.stored(py, values, true)? else {
+            return Ok(None);
+        };
+        let mut payloads = payloads.into_iter().rev();
+        let told = self.event(py, event, &mut |core, host| {
+            for (key, nbytes) in &sizes {
+                let task = host.outside.ensure(core, key)?;
+                if let Some(payload) = payloads.next() {
+                    let value = host.outside.carried(Payload {
+                        nbytes: Some(*nbytes),
+                        ..payload
+                    });
+                    core.scattered(host, task, value);
+                }
             }
             Ok(Ok(()))
-        })
+        })?;
+        Ok(Some(told))
     }
 
     #[doc = stub_doc!("WorkerCore.find_missing")]
@@ -261,7 +308,7 @@ impl Core {
         stimulus_id: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
-        self.at_work(|inner| {
+        self.at_work(py, |inner| {
             inner.begin(py, stimulus_id)?;
             let Inner { core, outside } = inner;
             core.find_missing(&mut Hosted { py, outside });
@@ -272,19 +319,80 @@ impl Core {
 }
 
 impl Core {
-    /// Has something done to the state; what that drops is dropped when others may look
-    pub(super) fn at_work<T>(&self, act: impl FnOnce(&mut Inner) -> PyResult<T>) -> PyResult<T> {
+    /// Has something done to the state; what others may see of that is done when it is unlocked
+    pub(super) fn at_work<T>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&mut Inner) -> PyResult<T>,
+    ) -> PyResult<T> {
         let mut inner = self.inner()?;
         let done = act(&mut inner);
-        let payloads = std::mem::take(&mut inner.outside.payloads);
-        let dropped = std::mem::take(&mut inner.outside.dropped);
-        let raised = inner.outside.raised.take();
+        let outside = &mut inner.outside;
+        let payloads = std::mem::take(&mut outside.payloads);
+        let dropped = std::mem::take(&mut outside.dropped);
+        let gone = std::mem::take(&mut outside.gone);
+        let dead = std::mem::take(&mut outside.dead);
+        let raised = outside.raised.take();
+        let data = (!gone.is_empty()).then(|| outside.data.clone_ref(py));
+        let forgotten = (!dead.is_empty()).then(|| outside.callables.forgotten.clone_ref(py));
         drop(inner);
         drop((payloads, dropped));
+        if let Some(data) = data {
+            let data = data.bind(py);
+            for (_, key) in gone {
+                if data.contains(&key)? {
+                    data.del_item(key)?;
+                }
+            }
+        }
+        if let Some(forgotten) = forgotten {
+            for view in dead {
+                forgotten.call1(py, (view,))?;
+            }
+        }
         match raised {
             Some(error) => Err(error),
             None => done,
         }
+    }
+
+    /// Stores values by their keys before the event that brings them is handled, where storing one
+    /// may run anybody's code; None if Python has taken over meanwhile
+    pub(super) fn stored<'py>(
+        &self,
+        py: Python<'py>,
+        values: Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+        may_be_new: bool,
+    ) -> PyResult<Option<Vec<Payload>>> {
+        let (data, callables) = {
+            let inner = self.inner()?;
+            let outside = &inner.outside;
+            if outside.is_plain {
+                let values = values.into_iter().map(|(_, value)| Payload::of(value));
+                return Ok(Some(values.collect()));
+            }
+            (outside.data.clone_ref(py), Arc::clone(&outside.callables))
+        };
+        let data = data.bind(py);
+        let mut payloads = Vec::with_capacity(values.len());
+        for (key, value) in values {
+            let stores = {
+                let inner = self.inner()?;
+                let task = inner.outside.known(&key)?;
+                let stores = task.map_or(may_be_new, |task| inner.core.stores(task));
+                stores && !inner.outside.is_given
+            };
+            let kept = match stores {
+                true => Some(put(data, &callables, &key, &value)?),
+                false => None,
+            };
+            payloads.push(Payload {
+                kept,
+                ..Payload::of(value)
+            });
+        }
+        let is_given = self.inner()?.outside.is_given;
+        Ok((!is_given).then_some(payloads))
     }
 
     /// Handles an event that Python has made for the log
@@ -295,7 +403,7 @@ impl Core {
         act: &mut Act<'_>,
     ) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
-        self.at_work(|inner| {
+        self.at_work(py, |inner| {
             inner.begin(py, &event.getattr("stimulus_id")?)?;
             inner.outside.note(Stimulus::Event(event.clone().unbind()));
             let Inner { core, outside } = inner;

@@ -15,6 +15,7 @@ impl Core {
     fn take_out<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let mut inner = self.inner()?;
         let Inner { core, outside } = &mut *inner;
+        outside.is_given = true;
         let found = PyDict::new(py);
         let order = core.tasks();
         let tasks = listed(py, order, |task| {

@@ -113,6 +113,15 @@ impl Core {
         Ok(Some(view.bind(py).clone()))
     }
 
+    #[doc = stub_doc!("WorkerCore.set_view")]
+    fn set_view(&self, key: &Bound<'_, PyAny>, view: Py<PyAny>) -> PyResult<()> {
+        let mut inner = self.inner()?;
+        if let Some(task) = inner.outside.known(key)? {
+            inner.outside.extras.of_mut(task).view = Some(view);
+        }
+        Ok(())
+    }
+
     #[doc = stub_doc!("WorkerCore.task_attribute")]
     fn task_attribute<'py>(
         &self,

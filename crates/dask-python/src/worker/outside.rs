@@ -1,12 +1,13 @@
 //! What the state machine is given and told from outside: Python's data, clock, logs, callables.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backhaul_dask::worker::{
     Host, Instruction, Line, PayloadId, PeerId, PrefixId, Stored, TaskId, WorkerCore,
 };
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet, PyTuple};
 
@@ -27,6 +28,8 @@ pub(super) struct Callables {
     pub(super) sizeof: Py<PyAny>,
     /// Makes what a task raised of an exception: exception, traceback, and their texts
     pub(super) error_of: Py<PyAny>,
+    /// Is given the view of a task that is not known any more
+    pub(super) forgotten: Py<PyAny>,
 }
 
 impl Callables {
@@ -45,8 +48,37 @@ impl Callables {
             is_remote: named("is_remote")?,
             sizeof: named("sizeof")?,
             error_of: named("error_of")?,
+            forgotten: named("forgotten")?,
         })
     }
+}
+
+/// A value or an error that an event carries
+pub(super) struct Payload {
+    pub(super) what: Py<PyAny>,
+    /// What came of storing it, if it was stored before
+    pub(super) kept: Option<Kept>,
+    /// How large it is, if that was asked before
+    pub(super) nbytes: Option<i64>,
+}
+
+impl Payload {
+    /// One of which nothing is known
+    pub(super) fn of(what: Bound<'_, PyAny>) -> Self {
+        Self {
+            what: what.unbind(),
+            kept: None,
+            nbytes: None,
+        }
+    }
+}
+
+/// What came of storing a value
+pub(super) enum Kept {
+    /// It is there, after so long
+    Stored(Duration),
+    /// It could not be stored: the error of the task
+    Refused(Py<PyAny>),
 }
 
 /// Whatever of a worker's state is Python's
@@ -61,14 +93,21 @@ pub(super) struct Outside {
     prefix_ids: HashMap<String, PrefixId>,
     pub(super) data: Py<PyAny>,
     pub(super) threads: Py<PyDict>,
-    pub(super) callables: Callables,
+    pub(super) callables: Arc<Callables>,
     pub(super) log: Ring<Entry>,
     pub(super) stimuli: Ring<Stimulus>,
     pub(super) told: Vec<Told>,
     /// What is on its way from each peer, as a set of Python's
     pub(super) flights: HashMap<PeerId, Py<PyAny>>,
     /// Values and errors of the event that is handled
-    pub(super) payloads: Vec<Py<PyAny>>,
+    pub(super) payloads: Vec<Payload>,
+    /// Whether results are in a dict of Python's own, so that storing one runs nobody's code
+    pub(super) is_plain: bool,
+    /// Keys whose results are to go, and views of tasks that are gone, when the state is unlocked
+    pub(super) gone: Vec<(TaskId, Py<PyAny>)>,
+    pub(super) dead: Vec<Py<PyAny>>,
+    /// Whether Python has taken over
+    pub(super) is_given: bool,
     /// The id of that event, and when it came
     pub(super) stimulus_id: Py<PyAny>,
     pub(super) time_s: f64,
@@ -90,7 +129,12 @@ impl Outside {
         log_max: Option<usize>,
         stimuli_max: Option<usize>,
     ) -> Self {
+        let is_plain = data.bind(py).is_exact_instance_of::<PyDict>();
         Self {
+            is_plain,
+            gone: Vec::new(),
+            dead: Vec::new(),
+            is_given: false,
             extras: Extras::default(),
             ids: PyDict::new(py).unbind(),
             address,
@@ -100,7 +144,7 @@ impl Outside {
             prefix_ids: HashMap::new(),
             data,
             threads,
-            callables,
+            callables: Arc::new(callables),
             log: Ring::new(log_max),
             stimuli: Ring::new(stimuli_max),
             told: Vec::new(),
@@ -213,6 +257,20 @@ impl Outside {
         Ok(())
     }
 
+    /// Keys that are on their way from an address, as a set of Python's lists them
+    pub(super) fn flight<'py>(
+        &self,
+        py: Python<'py>,
+        address: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let text: String = address.extract()?;
+        let peer = self.peer_ids.get(&text);
+        match peer.and_then(|peer| self.flights.get(peer)) {
+            Some(keys) => keys.bind(py).try_iter()?.collect(),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// The tasks that were on their way from a peer, as a set of Python's lists them
     pub(super) fn landed(&mut self, py: Python<'_>, peer: PeerId) -> PyResult<Vec<TaskId>> {
         let Some(keys) = self.flights.remove(&peer) else {
@@ -226,14 +284,27 @@ impl Outside {
         Ok(tasks)
     }
 
-    /// The task of a key; `KeyError` if there is none
+    /// The task of a key
+    ///
+    /// # Errors
+    ///
+    /// An error that says which key no task has.
     pub(super) fn required(&self, key: &Bound<'_, PyAny>) -> PyResult<TaskId> {
         let found = self.known(key)?;
-        found.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
+        found.ok_or_else(|| PyRuntimeError::new_err(("no-task", key.clone().unbind())))
     }
 
     /// Keeps what an event carries
-    pub(super) fn payload(&mut self, payload: Py<PyAny>) -> PayloadId {
+    pub(super) fn payload(&mut self, what: Py<PyAny>) -> PayloadId {
+        self.carried(Payload {
+            what,
+            kept: None,
+            nbytes: None,
+        })
+    }
+
+    /// Keeps what an event carries, of which something is known
+    pub(super) fn carried(&mut self, payload: Payload) -> PayloadId {
         self.payloads.push(payload);
         PayloadId::at(self.payloads.len() - 1)
     }
@@ -273,28 +344,23 @@ impl Hosted<'_, '_> {
     fn key(&self, task: TaskId) -> Py<PyAny> {
         self.outside.key(self.py, task)
     }
+}
 
-    fn put(&self, task: TaskId, value: PayloadId) -> PyResult<()> {
-        let value = self.outside.payloads[value.index()].bind(self.py);
-        let data = self.outside.data.bind(self.py);
-        match data.cast_exact::<PyDict>() {
-            Ok(data) => data.set_item(self.key(task), value),
-            Err(_) => data.set_item(self.key(task), value),
+/// Stores a value, and says what came of it; nobody has the state locked, but for a dict's own
+pub(super) fn put(
+    data: &Bound<'_, PyAny>,
+    callables: &Callables,
+    key: &Bound<'_, PyAny>,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<Kept> {
+    let begun = Instant::now();
+    match data.set_item(key, value) {
+        Ok(()) => Ok(Kept::Stored(begun.elapsed())),
+        Err(error) => {
+            let py = data.py();
+            let made = callables.error_of.bind(py).call1((error.value(py),))?;
+            Ok(Kept::Refused(made.unbind()))
         }
-    }
-
-    fn take_away(&self, task: TaskId) -> PyResult<()> {
-        let key = self.key(task);
-        let key = key.bind(self.py);
-        let data = self.outside.data.bind(self.py);
-        if data.contains(key)? {
-            data.del_item(key)?;
-        }
-        let threads = self.outside.threads.bind(self.py);
-        if threads.contains(key)? {
-            threads.del_item(key)?;
-        }
-        Ok(())
     }
 }
 
@@ -317,36 +383,41 @@ impl Host for Hosted<'_, '_> {
     }
 
     fn store(&mut self, task: TaskId, value: PayloadId) -> Stored {
-        let begun = Instant::now();
         let extra = self.outside.extras.of_mut(task);
         extra.is_purged = false;
-        match self.put(task, value) {
-            Ok(()) => {
-                let took = begun.elapsed();
+        // What it had before is replaced, not let go of.
+        self.outside.gone.retain(|&(gone, _)| gone != task);
+        let kept = match self.outside.payloads[value.index()].kept.take() {
+            Some(kept) => Ok(kept),
+            None => self.put_now(task, value),
+        };
+        match self.raised(kept) {
+            Some(Kept::Stored(took)) => {
+                let kind = self.outside.payloads[value.index()]
+                    .what
+                    .bind(self.py)
+                    .get_type();
+                let stop_s = self.outside.time_s;
                 let extra = self.outside.extras.of_mut(task);
                 if took > SLOW {
-                    let stop_s = self.outside.time_s;
                     let start_s = stop_s - took.as_secs_f64();
                     let times = Times::Spent("disk-write", start_s, stop_s);
                     extra.startstops.push(times);
                 }
-                let kind = self.outside.payloads[value.index()]
-                    .bind(self.py)
-                    .get_type();
                 extra.kind = Some(kind.into_any().unbind());
                 Stored::Kept
             }
-            Err(error) => {
-                let made = self.outside.callables.error_of.bind(self.py);
-                let made = made.call1((error.value(self.py),)).map(Bound::unbind);
-                let made = self.raised(made).unwrap_or_else(|| self.py.None());
-                Stored::Refused(self.outside.payload(made))
-            }
+            Some(Kept::Refused(error)) => Stored::Refused(self.outside.payload(error)),
+            None => Stored::Kept,
         }
     }
 
     fn size_of(&mut self, value: PayloadId) -> i64 {
-        let value = self.outside.payloads[value.index()].bind(self.py);
+        let payload = &self.outside.payloads[value.index()];
+        if let Some(nbytes) = payload.nbytes {
+            return nbytes;
+        }
+        let value = payload.what.bind(self.py);
         let size = self.outside.callables.sizeof.bind(self.py).call1((value,));
         let size = size.and_then(|size| size.extract());
         self.raised(size).unwrap_or_default()
@@ -364,18 +435,22 @@ impl Host for Hosted<'_, '_> {
         if was_purged {
             return;
         }
-        let taken = self.take_away(task);
+        let key = self.key(task);
+        let taken = self.take_thread(key.bind(self.py));
         self.raised(taken);
+        self.outside.gone.push((task, key));
     }
 
     fn forget(&mut self, task: TaskId) {
         let key = self.key(task);
         let forgotten = self.outside.ids.bind(self.py).del_item(key);
         self.raised(forgotten);
+        let view = self.outside.extras.of_mut(task).view.take();
+        self.outside.dead.extend(view);
     }
 
     fn fail(&mut self, task: TaskId, error: PayloadId) {
-        let error = self.outside.payloads[error.index()].bind(self.py);
+        let error = self.outside.payloads[error.index()].what.bind(self.py);
         let error = error.cast::<PyTuple>().map(|error| error.clone().unbind());
         if let Some(error) = self.raised(error.map_err(PyErr::from)) {
             self.outside.extras.of_mut(task).error = Some(error);
@@ -442,8 +517,11 @@ impl Host for Hosted<'_, '_> {
                 Told::Erred(self.key(task), run_id, error, extra.times(self.py))
             }
             Instruction::LongRunning(task, run_id, seconds) => {
-                let seconds = seconds
-                    .map(|seconds| self.outside.payloads[seconds.index()].clone_ref(self.py));
+                let seconds = seconds.map(|seconds| {
+                    self.outside.payloads[seconds.index()]
+                        .what
+                        .clone_ref(self.py)
+                });
                 Told::LongRunning(self.key(task), run_id, seconds)
             }
             Instruction::RetryBusyWorkerLater(peer) => {
@@ -469,6 +547,22 @@ impl Host for Hosted<'_, '_> {
 }
 
 impl Hosted<'_, '_> {
+    /// Stores a value while the state is locked: in a dict, or where nobody has before
+    fn put_now(&mut self, task: TaskId, value: PayloadId) -> PyResult<Kept> {
+        let key = self.key(task);
+        let data = self.outside.data.bind(self.py);
+        let value = self.outside.payloads[value.index()].what.bind(self.py);
+        put(data, &self.outside.callables, key.bind(self.py), value)
+    }
+
+    fn take_thread(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let threads = self.outside.threads.bind(self.py);
+        if threads.contains(key)? {
+            threads.del_item(key)?;
+        }
+        Ok(())
+    }
+
     fn gather_keys(&mut self, peer: PeerId, tasks: &[TaskId], total_bytes: i64) -> PyResult<()> {
         let py = self.py;
         let keys = PySet::empty(py)?;

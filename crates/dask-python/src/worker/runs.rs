@@ -10,14 +10,14 @@ use smallvec::SmallVec;
 use super::events::note_holders;
 use super::extras::Times;
 use super::logs::Stimulus;
-use super::outside::Hosted;
+use super::outside::{Hosted, Payload};
 use super::told::{Told, leave_out_run, take};
 use super::{Core, Inner, refusal};
 
 /// How a run has ended well: value, bytes, class, start, stop, id of the event
 type Done<'py> = (
     Bound<'py, PyAny>,
-    i64,
+    Bound<'py, PyAny>,
     Option<Bound<'py, PyAny>>,
     f64,
     f64,
@@ -36,7 +36,7 @@ impl Core {
             return Ok(None);
         };
         let list = PyList::empty(py);
-        self.at_work(|inner| inner.compute(py, message, &plain, &list))?;
+        self.at_work(py, |inner| inner.compute(py, message, &plain, &list))?;
         Ok(Some(list))
     }
 
@@ -46,13 +46,14 @@ impl Core {
         py: Python<'py>,
         message: &Bound<'py, PyDict>,
         done: Done<'py>,
-    ) -> PyResult<Option<(bool, Bound<'py, PyList>)>> {
-        let Some(plain) = Plain::of(message)? else {
+    ) -> PyResult<Option<(Option<bool>, Bound<'py, PyList>)>> {
+        let (Some(plain), Ok(nbytes)) = (Plain::of(message)?, done.1.extract::<i64>()) else {
             return Ok(None);
         };
-        let key = field(message, intern!(message.py(), "key"))?;
+        let key = field(message, intern!(py, "key"))?;
         let list = PyList::empty(py);
-        let lived = self.at_work(|inner| {
+        let value = done.0.clone();
+        let lived = self.at_work(py, |inner| {
             inner.compute_without_run(py, message, &plain, &list)?;
             let Some(task) = inner.outside.known(&key)? else {
                 return Ok(false);
@@ -60,10 +61,23 @@ impl Core {
             if !inner.left_out(py, task, &list)? {
                 return Ok(false);
             }
-            inner.succeeded(py, &key, plain.run_id, done, false, &list)?;
+            if inner.outside.is_plain {
+                let payload = Payload::of(value.clone());
+                inner.succeeded(py, &key, plain.run_id, &done, nbytes, payload, false, &list)?;
+            }
             Ok(true)
         })?;
-        Ok(Some((lived, list)))
+        if !lived || self.inner()?.outside.is_plain {
+            return Ok(Some((Some(lived), list)));
+        }
+        let Some(mut payloads) = self.stored(py, vec![(key.clone(), value)], false)? else {
+            return Ok(Some((None, list)));
+        };
+        let payload = payloads.remove(0);
+        self.at_work(py, |inner| {
+            inner.succeeded(py, &key, plain.run_id, &done, nbytes, payload, false, &list)
+        })?;
+        Ok(Some((Some(true), list)))
     }
 
     #[doc = stub_doc!("WorkerCore.succeeded")]
@@ -73,10 +87,20 @@ impl Core {
         key: &Bound<'py, PyAny>,
         run_id: i64,
         done: Done<'py>,
-    ) -> PyResult<Bound<'py, PyList>> {
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        let Ok(nbytes) = done.1.extract::<i64>() else {
+            return Ok(None);
+        };
+        let Some(mut payloads) = self.stored(py, vec![(key.clone(), done.0.clone())], false)?
+        else {
+            return Ok(None);
+        };
+        let payload = payloads.remove(0);
         let list = PyList::empty(py);
-        self.at_work(|inner| inner.succeeded(py, key, run_id, done, true, &list))?;
-        Ok(list)
+        self.at_work(py, |inner| {
+            inner.succeeded(py, key, run_id, &done, nbytes, payload, true, &list)
+        })?;
+        Ok(Some(list))
     }
 
     #[doc = stub_doc!("WorkerCore.failed")]
@@ -196,34 +220,40 @@ impl Inner {
         Ok(was_told)
     }
 
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "what is known of the end of a run"
+    )]
     fn succeeded(
         &mut self,
         py: Python<'_>,
         key: &Bound<'_, PyAny>,
         run_id: i64,
-        (value, nbytes, kind, start_s, stop_s, stimulus_id): Done<'_>,
+        (_, _, kind, start_s, stop_s, stimulus_id): &Done<'_>,
+        nbytes: i64,
+        payload: Payload,
         is_told: bool,
         list: &Bound<'_, PyList>,
     ) -> PyResult<()> {
         if is_told {
-            self.begin(py, &stimulus_id)?;
+            self.begin(py, stimulus_id)?;
         } else {
             // At the time at which it came
             self.outside.stimulus_id = stimulus_id.clone().unbind();
         }
-        let logged = (key, run_id, start_s, stop_s, nbytes, &kind, &stimulus_id);
+        let logged = (key, run_id, start_s, stop_s, nbytes, kind, stimulus_id);
         let logged = logged.into_pyobject(py)?.unbind();
         let time_s = self.outside.time_s;
         self.outside.note(Stimulus::Success(logged, time_s));
         let task = self.outside.required(key)?;
-        let value = self.outside.payload(value.unbind());
+        let value = self.outside.carried(payload);
         let succeeded = self.core.succeeded(task, run_id, nbytes, value);
         succeeded.map_err(|refused| refusal(py, &self.outside, refused))?;
         let extra = self.outside.extras.of_mut(task);
         extra
             .startstops
-            .push(Times::Spent("compute", start_s, stop_s));
-        extra.kind = kind.map(Bound::unbind);
+            .push(Times::Spent("compute", *start_s, *stop_s));
+        extra.kind = kind.clone().map(Bound::unbind);
         self.work_off(py)?;
         if !is_told {
             self.outside

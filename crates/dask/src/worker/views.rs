@@ -120,6 +120,11 @@ impl WorkerCore {
         TaskView(self.task(task))
     }
 
+    /// Whether a value that comes for a task now is stored
+    pub fn stores(&self, task: TaskId) -> bool {
+        !matches!(self.task(task).state, State::Memory | State::Cancelled)
+    }
+
     /// All tasks, in the order in which they were made
     pub fn tasks(&self) -> Vec<TaskId> {
         let known = self.tasks.iter().enumerate();

@@ -100,10 +100,12 @@ def _not_gathered(why: str) -> Callable[[WorkerCore, Any, float], Told | None]:
     return handler
 
 
-def _of(method: Callable[..., Told], *names: str) -> Callable[[WorkerCore, Any, float], Told]:
+def _of(
+    method: Callable[..., Told | None], *names: str
+) -> Callable[[WorkerCore, Any, float], Told | None]:
     """Make a handler that passes on fields of the event, in order."""
 
-    def handler(core: WorkerCore, event: Any, handled_s: float) -> Told:
+    def handler(core: WorkerCore, event: Any, handled_s: float) -> Told | None:
         values = [getattr(event, name) for name in names]
         return method(core, event.to_loggable(handled=handled_s), *values)
 
@@ -118,7 +120,7 @@ def _unpause(core: WorkerCore, event: Any, handled_s: float) -> Told:
     return core.set_running(event.to_loggable(handled=handled_s), True)
 
 
-def _scattered(core: WorkerCore, event: Any, handled_s: float) -> Told:
+def _scattered(core: WorkerCore, event: Any, handled_s: float) -> Told | None:
     # What is logged has no values.
     return core.scattered(event.to_loggable(handled=handled_s), event.data)
 

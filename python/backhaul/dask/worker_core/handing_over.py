@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
 from backhaul._native import WorkerCore
+from backhaul.dask.kept_tasks import LOGS
 from backhaul.dask.plain_events import compute_task_event, execute_success_event
 from backhaul.dask.private import (
     FreeKeysEvent,
@@ -15,8 +17,9 @@ from backhaul.dask.private import (
     WorkerStateMachine,
     WorkerTaskState,
 )
+from backhaul.dask.worker_core.views import Holder, become_task, become_view
 
-__all__ = ["NUMBERS", "counted", "give_to_python", "take_from_python"]
+__all__ = ["NUMBERS", "counted", "give_to_python", "let_go", "own", "take_from_python"]
 
 #: Attributes that are numbers
 NUMBERS: Final = (
@@ -45,6 +48,19 @@ _PLAIN: Final = (
 )
 _LINKS: Final = ("dependencies", "dependents", "waiting_for_data", "waiters")
 _ERROR: Final = ("exception", "traceback", "exception_text", "traceback_text")
+#: What has tasks, or is of them
+_CONTAINERS: Final = (
+    "ready",
+    "data_needed",
+    "in_flight_workers",
+    "missing_dep_flight",
+    "busy_workers",
+    "executing",
+    "long_running",
+    "in_flight_tasks",
+    "waiting",
+    "has_what",
+)
 _SETS_BY_FLAG: Final = (
     ("executes", "executing"),
     ("runs_long", "long_running"),
@@ -56,33 +72,60 @@ _SETS_BY_FLAG: Final = (
 def give_to_python(core: WorkerCore, state: WorkerStateMachine) -> None:
     """Have Python's state machine go on with what one in Rust has.
 
+    Nobody sees it before the caller changes the class of the state machine: what is written here
+    goes by that of Dask's.
+
     Parameters
     ----------
     core : WorkerCore
         Is of no use afterwards.
     state : distributed.worker_state_machine.WorkerState
-        Of Dask's class. All that belongs to tasks is replaced.
+        All that belongs to tasks is empty.
+
+    Raises
+    ------
+    RuntimeError
+        If an event is at work on the core; nothing has changed.
     """
-    for name in NUMBERS:
-        setattr(state, name, core.number(name))
-    count_into(core, state.task_counter)
+    numbers = {name: core.number(name) for name in NUMBERS}
+    counted(core, own(state, "task_counter"))
     found = core.take_out()
-    state.running = found["running"]
+    for name, number in numbers.items():
+        put(state, name, number)
+    put(state, "running", found["running"])
     tasks = _tasks(state, found["tasks"])
-    _fill_heap(state.ready, found["ready"], tasks)
+    _fill_heap(own(state, "ready"), found["ready"], tasks)
+    needed = own(state, "data_needed")
     for peer, heap in found["data_needed"].items():
-        _fill_heap(state.data_needed[peer], heap, tasks)
-    for peer, keys in found["in_flight_workers"].items():
-        state.in_flight_workers[peer] = keys
-    state.busy_workers.update(found["busy_workers"])
-    state.missing_dep_flight.update(tasks[key] for key in found["missing"])
-    state.log.extend(found["log"])
-    state.stimulus_log.extend(map(_event, found["stimulus_log"]))
+        _fill_heap(needed[peer], heap, tasks)
+    own(state, "in_flight_workers").update(found["in_flight_workers"])
+    own(state, "busy_workers").update(found["busy_workers"])
+    own(state, "missing_dep_flight").update(tasks[key] for key in found["missing"])
+    deque.extend(own(state, "log"), found["log"])
+    deque.extend(own(state, "stimulus_log"), map(_event, found["stimulus_log"]))
+
+
+def own(state: WorkerStateMachine, name: str) -> Any:
+    """Give what Dask's state machine has under a name, whatever the class is now."""
+    return WorkerStateMachine.__dict__[name].__get__(state)
+
+
+def put(state: WorkerStateMachine, name: str, value: Any) -> None:
+    """Set what Dask's state machine has under a name, whatever the class is now."""
+    WorkerStateMachine.__dict__[name].__set__(state, value)
 
 
 def _tasks(state: WorkerStateMachine, said: list[dict[str, Any]]) -> dict[Any, Any]:
-    tasks = {each["key"]: WorkerTaskState(each["key"]) for each in said}
-    dict.update(state.tasks, tasks)
+    tasks: dict[Any, Any] = {}
+    for each in said:
+        view = each["view"]
+        if view is None:
+            view = WorkerTaskState(each["key"])
+        else:
+            become_task(view)
+        tasks[each["key"]] = view
+    dict.update(own(state, "tasks"), tasks)
+    has_what = own(state, "has_what")
     for each in said:
         ts = tasks[each["key"]]
         for name in _PLAIN:
@@ -91,19 +134,15 @@ def _tasks(state: WorkerStateMachine, said: list[dict[str, Any]]) -> dict[Any, A
             ts.priority = _whole(each["priority"])
         ts.who_has.update(each["who_has"])
         for peer in each["who_has"]:
-            state.has_what[peer].add(ts.key)
+            has_what[peer].add(ts.key)
         for name in _LINKS:
             getattr(ts, name).update(tasks[key] for key in each[name])
         for flag, name in _SETS_BY_FLAG:
             if each[flag]:
-                getattr(state, name).add(ts)
+                own(state, name).add(ts)
         if each["error"] is not None:
             for name, value in zip(_ERROR, each["error"], strict=True):
                 setattr(ts, name, value)
-        view = each["view"]
-        if view is not None:
-            ts.start_time, ts.stop_time = view.start_time, view.stop_time
-            view.real = ts
     return tasks
 
 
@@ -140,8 +179,8 @@ def _event(said: tuple[str, Any, float | None]) -> Any:
     return event
 
 
-def count_into(core: WorkerCore, counter: TaskCounter) -> None:
-    """Give Python's counter what has been counted in Rust."""
+def counted(core: WorkerCore, counter: TaskCounter) -> TaskCounter:
+    """Give Python's counter, with what has been counted in Rust until now."""
     current: Any
     elapsed: Any
     counter._previous_ts, current, elapsed = core.counts()
@@ -149,16 +188,11 @@ def count_into(core: WorkerCore, counter: TaskCounter) -> None:
     counter._current_count.update(current)
     counter._cumulative_elapsed.clear()
     counter._cumulative_elapsed.update(elapsed)
-
-
-def counted(core: WorkerCore, counter: TaskCounter) -> TaskCounter:
-    """Give Python's counter, with what has been counted in Rust until now."""
-    count_into(core, counter)
     return counter
 
 
 def take_from_python(core: WorkerCore, state: WorkerStateMachine) -> None:
-    """Have a state machine in Rust go on with what Python's has, which has no tasks afterwards.
+    """Have a state machine in Rust know what Python's has, which keeps it until `let_go`.
 
     Parameters
     ----------
@@ -169,8 +203,8 @@ def take_from_python(core: WorkerCore, state: WorkerStateMachine) -> None:
 
     Raises
     ------
-    ValueError
-        If a task is in a state that there is not in Rust; nothing has changed.
+    KeyError, TypeError, ValueError, OverflowError
+        If something is referred to that is not there, or is not as Rust can have it.
     """
     flags = [(flag, getattr(state, name)) for flag, name in _SETS_BY_FLAG]
     core.put_in(
@@ -188,22 +222,29 @@ def take_from_python(core: WorkerCore, state: WorkerStateMachine) -> None:
             "stimulus_log": list(state.stimulus_log),
         }
     )
-    dict.clear(state.tasks)
-    for tasks in (
-        state.ready,
-        state.data_needed,
-        state.in_flight_workers,
-        state.missing_dep_flight,
-        state.busy_workers,
-        state.executing,
-        state.long_running,
-        state.in_flight_tasks,
-        state.waiting,
-        state.has_what,
-        state.log,
-        state.stimulus_log,
-    ):
-        tasks.clear()
+
+
+def let_go(core: WorkerCore, state: WorkerStateMachine, holder: Holder) -> None:
+    """Have Python's state machine forget what one in Rust has, its tasks be views.
+
+    Parameters
+    ----------
+    core : WorkerCore
+        Has it.
+    state : distributed.worker_state_machine.WorkerState
+        Of the class that it has while Rust has its state.
+    holder : Holder
+        Who has it change hands.
+    """
+    tasks = own(state, "tasks")
+    for key, ts in dict.items(tasks):
+        become_view(ts, holder)
+        core.set_view(key, ts)
+    dict.clear(tasks)
+    for log in LOGS:
+        deque.clear(own(state, log))
+    for name in _CONTAINERS:
+        own(state, name).clear()
 
 
 def _said(ts: Any, flags: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from backhaul.dask.slotted_worker import SlottedWorkerState
 from backhaul.dask.worker_core import handing_over
 from backhaul.dask.worker_core.behind import CoreTasks, LinesBehind, LogBehind, behind_class
 from backhaul.dask.worker_core.events import Told, handle, is_odd
-from backhaul.dask.worker_core.views import CoreTask
+from backhaul.dask.worker_core.views import forgotten, new_view
 
 __all__ = ["Keeper", "keeper_for"]
 
@@ -86,6 +86,7 @@ class Keeper:
             kept.owner = self
         self._rest_s = _REST_S
         self._not_before_s = 0.0
+        self._is_giving = False
 
     # Called with the lock
 
@@ -105,14 +106,17 @@ class Keeper:
         )
         try:
             handing_over.take_from_python(core, self._state)
-        except (KeyError, ValueError):
-            # Something refers to a task that is not there, which Dask does not mind.
+        except (LookupError, OverflowError, RuntimeError, TypeError, ValueError):
+            # Something is referred to that is not there, or a size is no whole number, which Dask
+            # does not mind.
             self._not_before_s = monotonic() + _REST_MAX_S
             return False
+        # From here on who looks waits for the lock.
         self.core = core
         self._state.__class__ = self._behind
         for kept, behind, _ in self._kept:
             kept.__class__ = behind
+        handing_over.let_go(core, self._state, self)
         return True
 
     def _may_take_over(self) -> bool:
@@ -156,6 +160,7 @@ class Keeper:
             "is_remote": is_remote,
             "sizeof": safe_sizeof,
             "error_of": _error_of,
+            "forgotten": forgotten,
         }
 
     def _limits(self) -> dict[str, float]:
@@ -191,7 +196,7 @@ class Keeper:
 
     def live_through(
         self, message: dict[str, Any], done: tuple[Any, ...]
-    ) -> tuple[bool, Told] | None:
+    ) -> tuple[bool | None, Told] | None:
         """Handle that there is a task, and that it has ended well, of which the scheduler knows.
 
         Parameters
@@ -203,9 +208,10 @@ class Keeper:
 
         Returns
         -------
-        tuple of bool and list of tuple, or None
-            Whether it has ended, which it has not if it is to wait; and what the worker is to do.
-            None, and nothing was done, if Rust does not have the state, or it is Python's to do.
+        tuple of bool or None and list of tuple, or None
+            Whether it has ended, which it has not if it is to wait; None if it runs, and Python has
+            the state since its value was stored, to be told of the end. And what the worker is to
+            do. None, and nothing was done, if Rust does not have the state, or it is Python's.
         """
         core = self.core
         if core is None or self.is_watched() or is_odd(message):
@@ -221,10 +227,6 @@ class Keeper:
         core = self.core
         try:
             return None if core is None else handle(core, event, handled_s)
-        except KeyError as error:
-            # A run has ended of a task that there is not.
-            self.give_back()
-            raise AssertionError(self._state.story(*error.args)) from None
         except (RuntimeError, AssertionError) as error:
             raise self._as_theirs(error) from None
 
@@ -237,6 +239,9 @@ class Keeper:
             case ("invalid-transition", key, start, finish):
                 story = self._state.story(key)
                 return instructions.InvalidTransition(key, start, finish, story)
+            case ("no-task", key):
+                # A run has ended of a task that there is not.
+                return AssertionError(self._state.story(key))
             case ("replica-in-use", key, dependent):
                 state = self._state.tasks[dependent].state
                 return RuntimeError(
@@ -255,15 +260,27 @@ class Keeper:
     # Called by any thread
 
     def give_back(self) -> None:
-        """Have Python go on with the state; as good as nothing if it has it."""
+        """Have Python go on with the state; as good as nothing if it has it.
+
+        Raises
+        ------
+        RuntimeError
+            If an event is at work on the state, and what it runs looks at it; nothing has changed.
+        """
         with self.lock:
-            core, self.core = self.core, None
-            if core is None:
+            core = self.core
+            if core is None or self._is_giving:
                 return
-            self._state.__class__ = self._kind
-            for kept, _, otherwise in self._kept:
-                kept.__class__ = otherwise
-            handing_over.give_to_python(core, self._state)
+            self._is_giving = True
+            try:
+                handing_over.give_to_python(core, self._state)
+                # Whoever has looked meanwhile waits for the lock, and finds all of it.
+                self._state.__class__ = self._kind
+                for kept, _, otherwise in self._kept:
+                    kept.__class__ = otherwise
+                self.core = None
+            finally:
+                self._is_giving = False
             if self._rests:
                 now_s = monotonic()
                 # Whoever looks again and again pays for it once.
@@ -285,9 +302,8 @@ class Keeper:
             core = self.core
             return [] if core is None else [self.task(key) for key in core.first_ready(most)]
 
-    def _view(self, key: Any) -> CoreTask:
-        assert self.core is not None
-        return CoreTask(self.core, self, key)
+    def _view(self, key: Any) -> Any:
+        return new_view(self, key)
 
     def bytes_of(self, key: Any) -> int:
         """Say how large a result is, in bytes, as Dask says it."""

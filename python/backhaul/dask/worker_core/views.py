@@ -1,18 +1,29 @@
 """A task of a state machine in Rust, as Dask's `TaskState` for whoever looks at one.
 
-Attributes are looked up when they are asked for. Once the state machine is Python's, the view is
-that of the task there; what is set on it before has Python take it over first.
+A view is a `TaskState` whose class is `CoreTask` for as long as Rust has the state: its attributes
+are then looked up when they are asked for. When Python takes over its class is Dask's again, and it
+is the task there; when Rust takes over, Python's tasks become views. So a task is one object all
+the time, wherever somebody has kept it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, Final, Protocol
 
 from backhaul._native import WorkerCore
 from backhaul.dask.private import WorkerTaskState
 
-__all__ = ["CoreTask", "Holder", "inputs_of", "is_needed", "real"]
+__all__ = [
+    "CoreTask",
+    "Holder",
+    "become_task",
+    "become_view",
+    "forgotten",
+    "inputs_of",
+    "is_needed",
+    "new_view",
+]
 
 #: Attributes that Rust has
 _OF_RUST: Final = (
@@ -45,16 +56,11 @@ _OF_PYTHON: Final = (
     "who_has",
 )
 
-#: What a task has that is not known any more
-_OF_THE_FORGOTTEN: Final[dict[str, Any]] = {
-    "state": "forgotten",
-    "done": False,
-    "run_id": -1,
-    "startstops": (),
-    "inputs": (),
-    "is_needed": False,
-    **dict.fromkeys(_LINKS, ()),
-}
+#: Slots of a view that hold something else meanwhile: who has the state
+_HOLDER: Final = WorkerTaskState.__dict__["run_spec"]
+
+#: All slots but that, the key and the times, which are a view's own
+_OTHERS: Final = (*_OF_RUST, *_LINKS, *_OF_PYTHON, "startstops")
 
 
 class Holder(Protocol):
@@ -71,91 +77,37 @@ class Holder(Protocol):
 
 
 class CoreTask(WorkerTaskState):
-    """One task; made by who has the state change hands, once for each.
+    """One task while Rust has the state; its key and times of its run are its own."""
 
-    Attributes
-    ----------
-    real : distributed.worker_state_machine.TaskState or None
-        The task in Python's state machine, once it is there.
-    started : tuple of float or None
-        When it began and ended, which Rust does not know.
-    """
-
-    __slots__ = ("_core", "_holder", "real", "started")
-
-    def __init__(self, core: WorkerCore, holder: Holder, key: Any) -> None:
-        self._core = core
-        self._holder = holder
-        self.key = key
-        self.real: Any = None
-        self.started: list[Any] = [None, None]
+    __slots__ = ()
 
     __hash__ = WorkerTaskState.__hash__
 
-    def told(self, name: str) -> Any:
-        """Give what Rust has under a name, while it has the state."""
-        with self._holder.lock:
-            if self._holder.core is self._core:
-                try:
-                    return self._core.task_attribute(self.key, name)
-                except KeyError:
-                    pass
-            return _OF_THE_FORGOTTEN.get(name)
-
-    def taken_over(self) -> Any:
-        """Have Python take over, and give the task there; one that is nowhere as a new one."""
-        if self.real is None:
-            self._holder.give_back()
-            if self.real is None:
-                self.real = WorkerTaskState(self.key, run_id=-1, state="forgotten")
-        return self.real
-
-    def times_of(self) -> Any:
-        """Give the list of its times, to which more may be added."""
-        return _Times(self)
-
-    def linked(self, name: str) -> Any:
-        """Give tasks that it is linked to."""
-        return _Links(self, name)
-
-    def task_of(self, key: Any) -> Any:
-        """Give another task of the same state machine."""
-        return self._holder.task(key)
-
-    def add_time(self, times: dict[str, Any]) -> None:
-        """Note what took its time."""
-        with self._holder.lock:
-            if self.real is not None:
-                self.real.startstops.append(times)
-            elif self._holder.core is self._core:
-                self._core.add_time(self.key, times)
-
-
-class _Times(list[Any]):
-    """Times of a task, to which more may be added."""
-
-    def __init__(self, view: CoreTask) -> None:
-        super().__init__(view.told("startstops"))
-        self._view = view
-
-    def append(self, times: dict[str, Any]) -> None:
-        super().append(times)
-        self._view.add_time(times)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return taken_over(self).__reduce_ex__(protocol)
 
 
 class _Links(Set[Any]):
     """Tasks that a task is linked to; for who changes it Python takes over."""
 
-    def __init__(self, view: CoreTask, name: str) -> None:
+    def __init__(self, view: Any, name: str) -> None:
         self._view = view
         self._name = name
 
+    @classmethod
+    def _from_iterable(cls, it: Iterable[Any]) -> Any:
+        return set(it)
+
     def __len__(self) -> int:
-        return len(self._view.told(self._name))
+        return len(_told(self._view, self._name))
 
     def __iter__(self) -> Iterator[Any]:
-        for key in self._view.told(self._name):
-            task = self._view.task_of(key)
+        holder = _holder_of(self._view)
+        if holder is None:
+            yield from getattr(self._view, self._name)
+            return
+        for key in _told(self._view, self._name):
+            task = holder.task(key)
             if task is not None:
                 yield task
 
@@ -163,77 +115,138 @@ class _Links(Set[Any]):
         return any(task is each for each in self)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(getattr(self._view.taken_over(), self._name), name)
+        return getattr(getattr(taken_over(self._view), self._name), name)
 
 
-def real(task: Any) -> Any:
-    """Give the task in Python's state machine, if it is there, for a view of it."""
-    return task.real if type(task) is CoreTask and task.real is not None else task
+class _Times(list[Any]):
+    """Times of a task, to which more may be added."""
+
+    def __init__(self, view: Any) -> None:
+        super().__init__(_told(view, "startstops"))
+        self._view = view
+
+    def append(self, times: dict[str, Any]) -> None:
+        super().append(times)
+        view, holder = self._view, _holder_of(self._view)
+        if holder is None:
+            view.startstops.append(times)
+            return
+        with holder.lock:
+            if type(view) is CoreTask and holder.core is not None:
+                holder.core.add_time(view.key, times)
+            else:
+                view.startstops.append(times)
+
+
+def new_view(holder: Holder, key: Any) -> Any:
+    """Make the view of a task that nobody has asked for yet."""
+    view: Any = object.__new__(CoreTask)
+    view.key = key
+    view.start_time = view.stop_time = None
+    _HOLDER.__set__(view, holder)
+    return view
+
+
+def become_view(task: Any, holder: Holder) -> None:
+    """Make a view of one of Python's tasks, which Rust has now."""
+    for slot in _SLOTS:
+        slot.__set__(task, None)
+    _HOLDER.__set__(task, holder)
+    task.__class__ = CoreTask
+
+
+def become_task(view: Any) -> None:
+    """Make one of Python's tasks of a view; its attributes are those of a new one then."""
+    started = view.start_time, view.stop_time
+    view.__class__ = WorkerTaskState
+    view.__init__(view.key)
+    view.start_time, view.stop_time = started
+
+
+def forgotten(view: Any) -> None:
+    """Have a view stand for a task that is not known any more, as one of Python's does."""
+    become_task(view)
+    view.state = "forgotten"
+
+
+def taken_over(view: Any) -> Any:
+    """Have Python take over, and give the task there."""
+    holder = _holder_of(view)
+    if holder is not None:
+        holder.give_back()
+        if type(view) is CoreTask:
+            # It has been left by a state that is gone.
+            forgotten(view)
+    return view
+
+
+def _holder_of(view: Any) -> Any:
+    return _HOLDER.__get__(view) if type(view) is CoreTask else None
+
+
+def _told(view: Any, name: str) -> Any:
+    """Give what Rust has under a name, or what the task has once it is Python's."""
+    holder = _holder_of(view)
+    if holder is None:
+        return getattr(view, name)
+    with holder.lock:
+        if type(view) is CoreTask:
+            core = holder.core
+            if core is not None:
+                return core.task_attribute(view.key, name)
+            forgotten(view)
+    return getattr(view, name)
 
 
 def inputs_of(task: Any) -> list[tuple[Any, int | None]]:
     """Give keys and bytes of what a task depends on, of a view as of a `TaskState`."""
-    if type(task) is CoreTask and task.real is None:
-        inputs: list[tuple[Any, int | None]] = task.told("inputs")
-        return inputs
+    if type(task) is CoreTask:
+        holder = _holder_of(task)
+        with holder.lock:
+            if type(task) is CoreTask and holder.core is not None:
+                inputs: list[tuple[Any, int | None]] = holder.core.task_attribute(
+                    task.key, "inputs"
+                )
+                return inputs
     return [(dependency.key, dependency.nbytes) for dependency in task.dependencies]
 
 
 def is_needed(task: Any) -> bool:
     """Tell whether other tasks depend on a task, a view or a `TaskState`."""
-    if type(task) is CoreTask and task.real is None:
-        return bool(task.told("is_needed"))
     return bool(task.dependents)
 
 
 def _of_rust(name: str) -> property:
     def get(self: CoreTask) -> Any:
-        return self.told(name) if self.real is None else getattr(self.real, name)
+        return _told(self, name)
 
     return property(get, _put(name))
 
 
 def _link(name: str) -> property:
     def get(self: CoreTask) -> Any:
-        return self.linked(name) if self.real is None else getattr(self.real, name)
+        return _Links(self, name)
 
     return property(get, _put(name))
 
 
 def _of_python(name: str) -> property:
     def get(self: CoreTask) -> Any:
-        return getattr(self.taken_over(), name)
+        return getattr(taken_over(self), name)
 
     return property(get, _put(name))
 
 
 def _put(name: str) -> Callable[[CoreTask, Any], None]:
     def put(self: CoreTask, value: Any) -> None:
-        setattr(self.taken_over(), name, value)
+        setattr(taken_over(self), name, value)
 
     return put
 
 
-def _moment(name: str, place: int) -> property:
-    def get(self: CoreTask) -> Any:
-        return self.started[place] if self.real is None else getattr(self.real, name)
-
-    def put(self: CoreTask, value: Any) -> None:
-        if self.real is None:
-            self.started[place] = value
-        else:
-            setattr(self.real, name, value)
-
-    return property(get, put)
-
-
-def _startstops(self: CoreTask) -> Any:
-    return self.times_of() if self.real is None else self.real.startstops
-
+_SLOTS: Final = tuple(WorkerTaskState.__dict__[name] for name in _OTHERS)
 
 for _names, _made in ((_OF_RUST, _of_rust), (_LINKS, _link), (_OF_PYTHON, _of_python)):
     for _name in _names:
         setattr(CoreTask, _name, _made(_name))
-setattr(CoreTask, "startstops", property(_startstops, _put("startstops")))  # noqa: B010
-setattr(CoreTask, "start_time", _moment("start_time", 0))  # noqa: B010
-setattr(CoreTask, "stop_time", _moment("stop_time", 1))  # noqa: B010
+setattr(CoreTask, "startstops", property(_Times, _put("startstops")))  # noqa: B010

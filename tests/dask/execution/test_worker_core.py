@@ -13,6 +13,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from dask.sizeof import sizeof
 from distributed import Client, Event, Scheduler, Status, Worker, WorkerPlugin, get_worker
 
 from backhaul.dask import activation, kept_tasks
@@ -300,6 +301,134 @@ def test_a_value_that_cannot_be_stored_is_an_error() -> None:
             with pytest.raises(TypeError, match="not this one"):
                 await client.submit(inc, 1, key=f"refused-{way}")
         assert await client.submit(inc, 2) == 3
+
+    run()
+
+
+class Looks:
+    """A result that looks at the worker when it is dropped."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self.workers = workers
+
+    def __del__(self) -> None:
+        for worker in self.workers:
+            seen.append(len(worker.state.log))
+
+
+#: What looks have seen
+seen: list[int] = []
+
+
+def test_a_result_that_looks_when_it_is_dropped_sees_all() -> None:
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        seen.clear()
+        future: Any = client.submit(inc, 1, workers=[a.address], key="looks")
+        await future
+        a.data["looks"] = Looks([a])
+        kept = client.map(inc, range(5), workers=[a.address])
+        await client.gather(kept)
+        future.release()
+        while "looks" in a.data or not seen:
+            await asyncio.sleep(0.01)
+        assert seen[0] > 20
+        assert len(a.state.tasks) == 5
+        assert await client.gather(kept) == list(range(1, 6))
+
+    quiet(run)()
+
+
+def test_another_thread_may_look_at_any_time() -> None:
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        ends = threading.Event()
+        failed: list[BaseException] = []
+
+        def look() -> None:
+            while not ends.wait(0.003):
+                try:
+                    for worker in (a, b):
+                        len(worker.state.log)
+                        worker.state.ready  # noqa: B018
+                except BaseException as error:
+                    failed.append(error)
+                    raise
+
+        kept = client.map(inc, range(300), workers=[b.address])
+        await client.gather(kept)
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            for number in range(60):
+                inputs = client.map(inc, range(number, number + 8), workers=[a.address])
+                totals = [client.submit(sum, inputs, pure=False, workers=[b.address])] * 3
+                expected = sum(range(number + 1, number + 9))
+                found = await asyncio.wait_for(client.gather(totals), 60)
+                assert found == [expected] * 3
+        finally:
+            ends.set()
+            await asyncio.to_thread(thread.join)
+        assert not failed
+
+    quiet(run)()
+
+
+def test_a_view_is_the_task() -> None:
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        gate = Event("view-gate")
+        held = client.submit(waiting, "view-gate", workers=[a.address])
+        while a.state.executing_count == 0:
+            await asyncio.sleep(0.01)
+        state: Any = a.state
+        assert keeper_of(a).core is not None
+        view = state.tasks[held.key]
+        assert view.dependencies | {1} == {1}
+        assert view in state.executing
+        assert keeper_of(a).core is None
+        assert state.tasks[held.key] is view
+        await gate.set()
+        assert await held == 1
+        await in_rust(client, a)
+        assert state.tasks[held.key] is view
+        assert view.state == "memory"
+        assert pickle.loads(pickle.dumps(view)).key == held.key
+        held.release()
+        while held.key in state.tasks:
+            await asyncio.sleep(0.01)
+        assert view.state == "forgotten"
+
+    quiet(run)()
+
+
+def waiting(name: str) -> int:
+    Event(name).wait()
+    return 1
+
+
+class Odd:
+    """A result whose size is no integer."""
+
+    def __sizeof__(self) -> int:
+        return 10
+
+
+@sizeof.register(Odd)
+def _size_of_odd(_: Odd) -> float:
+    return 100.5
+
+
+def test_a_size_that_is_no_integer_is_pythons() -> None:
+    # Of the scheduler's state, the same: tests/dask/scheduler_core
+    config = {"distributed.comm.backhaul.hot-path.scheduler-core": False}
+
+    @cluster(1, config=config, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, a: Worker) -> None:
+        watch_nothing(a)
+        await in_rust(client, a)
+        odd = client.submit(Odd, pure=False)
+        await asyncio.wait_for(odd, 60)
+        assert a.state.tasks[odd.key].nbytes == 100.5
+        assert await asyncio.wait_for(client.submit(inc, 1), 60) == 2
+        assert keeper_of(a).core is None
 
     run()
 

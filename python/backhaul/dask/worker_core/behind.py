@@ -6,6 +6,7 @@ state is, and for anything else Python takes it over first.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final, Protocol
 
 from backhaul._native import WorkerCore
@@ -158,7 +159,8 @@ class LinesBehind(LogBehind):
         with self.owner.lock:
             core = self.owner.core
             if core is None:
-                super().append(line)
+                # The class may be Dask's by now.
+                deque.append(self, line)
             else:
                 core.add_line(line)
 

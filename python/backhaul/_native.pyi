@@ -1690,9 +1690,7 @@ class WorkerCore:
         `compute`. ``done`` is as in `succeeded`.
         """
 
-    def succeeded(
-        self, key: Any, run_id: int, done: tuple[Any, ...], /
-    ) -> list[tuple[Any, ...]]:
+    def succeeded(self, key: Any, run_id: int, done: tuple[Any, ...], /) -> list[tuple[Any, ...]]:
         """End a run well: value, bytes, class or None, start and stop in s, id of the event."""
 
     def failed(
@@ -2074,7 +2072,15 @@ class SchedulerCore:
         startstops: list[tuple[str, float, float]],
         thread: int | None = None,
     ) -> None:
-        """Take a task that ended well."""
+        """Take a task that ended well.
+
+        Parameters
+        ----------
+        run_id : int
+            The run; a number that no run has, such as -1, is that of none, here and elsewhere.
+        nbytes : int
+            Size of the result, in bytes; at most 2⁴⁸.
+        """
 
     def handle_task_erred(
         self,

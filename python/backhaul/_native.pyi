@@ -2082,7 +2082,15 @@ class SchedulerCore:
         startstops: list[tuple[str, float, float]],
         thread: int | None = None,
     ) -> None:
-        """Take a task that ended well."""
+        """Take a task that ended well.
+
+        Parameters
+        ----------
+        run_id : int
+            The run; a number that no run has, such as -1, is that of none, here and elsewhere.
+        nbytes : int
+            Size of the result, in bytes; at most 2⁴⁸.
+        """
 
     def handle_task_erred(
         self,

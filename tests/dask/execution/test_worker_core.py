@@ -13,6 +13,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from dask._task_spec import Task
 from dask.sizeof import sizeof
 from distributed import Client, Event, Scheduler, Status, Worker, WorkerPlugin, get_worker
 
@@ -144,7 +145,8 @@ def test_who_looks_finds_all_of_it(look: Callable[[Any], Any]) -> None:
         assert steps[-3:] == ["executing", "memory", "memory"] or "memory" in steps
         kinds = [type(each).__name__ for each in a.state.stimulus_story(total.key)]
         assert kinds[:2] == ["ComputeTaskEvent", "ExecuteSuccessEvent"]
-        assert a.state.stimulus_story(total.key)[0].run_spec is None
+        asked: Any = a.state.stimulus_story(total.key)[0]
+        assert asked.run_spec is None
         await in_rust(client, a)
         assert await client.submit(add, total, 1, workers=[a.address]) == 56
 
@@ -411,7 +413,7 @@ class Odd:
         return 10
 
 
-@sizeof.register(Odd)
+@sizeof.register(Odd)  # type: ignore[untyped-decorator]
 def _size_of_odd(_: Odd) -> float:
     return 100.5
 
@@ -451,13 +453,37 @@ def test_nothing_is_left_behind(eventually: Eventually) -> None:
     quiet(run)()
 
 
+#: What the scheduler says of a task that asks for a thread and no more
+PLAIN: dict[str, Any] = {
+    "run_id": 1,
+    "who_has": {},
+    "nbytes": {},
+    "priority": (0,),
+    "resource_restrictions": {},
+    "actor": False,
+    "annotations": {},
+    "span_id": None,
+}
+
+
 def test_a_state_that_nobody_has_any_more_is_collected() -> None:
     state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
     kept_tasks.install(state)
     keeper = Keeper(state, threading.RLock())
     assert keeper.take_over()
-    fields = {"key": "x", "run_id": 1, "who_has": {}, "nbytes": {}, "priority": (0,)}
-    plain = {"resource_restrictions": {}, "actor": False, "annotations": {}, "span_id": None}
+    fields: dict[str, Any] = {
+        "key": "x",
+        "run_id": 1,
+        "who_has": {},
+        "nbytes": {},
+        "priority": (0,),
+    }
+    plain: dict[str, Any] = {
+        "resource_restrictions": {},
+        "actor": False,
+        "annotations": {},
+        "span_id": None,
+    }
     event = ComputeTaskEvent(**fields, **plain, run_spec=None, stimulus_id="s")
     assert state.handle_stimulus(event)
     # It refers to the keeper, and that to what has it.
@@ -473,22 +499,29 @@ def test_what_rust_cannot_count_is_pythons() -> None:
     state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
     kept_tasks.install(state)
     keeper = Keeper(state, threading.RLock())
-    plain = {"resource_restrictions": {}, "actor": False, "annotations": {}, "span_id": None}
-    for number, odd in enumerate(
-        ({"priority": (1 << 60,)}, {"priority": (float("nan"),)}, {"run_id": 1 << 70})
-    ):
+    plain: dict[str, Any] = {
+        "resource_restrictions": {},
+        "actor": False,
+        "annotations": {},
+        "span_id": None,
+    }
+    odds: list[dict[str, Any]] = [
+        {"priority": (1 << 60,)},
+        {"priority": (float("nan"),)},
+        {"run_id": 1 << 70},
+    ]
+    for number, odd in enumerate(odds):
         assert keeper.take_over()
-        fields = {"run_id": 1, "who_has": {}, "nbytes": {}, "priority": (0,), **odd}
+        fields = {**PLAIN, **odd}
         event = ComputeTaskEvent(
             key=number,
             **fields,
-            **plain,
-            run_spec="spec",
+            run_spec=Task(None, inc, 1),
             stimulus_id="s",
         )
         state.handle_stimulus(event)
         assert keeper.core is None
-        assert state.tasks[number].run_spec == "spec"
+        assert state.tasks[number].run_spec is event.run_spec
         state.handle_stimulus(FreeKeysEvent(keys=[number], stimulus_id="f"))
         state.tasks.clear()
         for name in ("executing", "long_running"):

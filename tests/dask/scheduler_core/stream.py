@@ -128,7 +128,9 @@ class Stream:
             if key is None or address is None:
                 return None
             run_id = state.tasks[key].run_id
-            return key, address, rnd.choice([0, run_id if run_id is not None else 1])
+            # The latter is what a worker says that was never sent the task.
+            no_run = 0 if lie < 0.06 else -1
+            return key, address, rnd.choice([no_run, run_id if run_id is not None else 1])
         if key is None:
             return None
         ts = state.tasks[key]

@@ -165,7 +165,7 @@ class CorePair(Pair):
                 return theirs, _one_by_one(self.ours, compute, done)
             lived, told = answer
             ours = made(self.ours, told)
-        self.lived_through += lived
+        self.lived_through += bool(lived)
         return (_without(theirs, fields["key"]) if lived else theirs), ours
 
     def _numbers(self) -> str | None:

@@ -12,7 +12,7 @@ use pyo3::types::{PyDict, PyList};
 
 use super::graph::{amounts, graph};
 use super::messages::message;
-use super::{Core, config, inherit, key, keys, refusal, texts_of, views};
+use super::{Core, RunId, config, inherit, key, keys, refusal, texts_of, views};
 
 /// Key, group, prefix, bytes and addresses of a result
 type Placed = (String, String, String, Option<u64>, Vec<String>);
@@ -128,7 +128,7 @@ impl Core {
         now_s: f64,
         key: &str,
         worker: &str,
-        run_id: u64,
+        run_id: RunId,
         nbytes: u64,
         r#type: &[u8],
         typename: &str,
@@ -139,7 +139,7 @@ impl Core {
         let finished = TaskFinished {
             key: super::key(key),
             worker: Arc::from(worker),
-            run_id,
+            run_id: run_id.0,
             nbytes,
             type_: Payload::from(r#type),
             type_name: Arc::from(typename),
@@ -163,7 +163,7 @@ impl Core {
         now_s: f64,
         key: &str,
         worker: &str,
-        run_id: u64,
+        run_id: RunId,
         exception: &[u8],
         traceback: Option<&[u8]>,
         exception_text: &str,
@@ -172,7 +172,7 @@ impl Core {
         let erred = TaskErred {
             key: super::key(key),
             worker: Arc::from(worker),
-            run_id,
+            run_id: run_id.0,
             exception: Payload::from(exception),
             traceback: traceback.map(Payload::from),
             exception_text: Arc::from(exception_text),
@@ -205,12 +205,19 @@ impl Core {
         now_s: f64,
         key: &str,
         worker: &str,
-        run_id: u64,
+        run_id: RunId,
         compute_s: Option<f64>,
     ) -> PyResult<()> {
         let stimulus = Arc::from(stimulus);
         self.core()
-            .handle_long_running(key.as_bytes(), worker, run_id, compute_s, &stimulus, now_s)
+            .handle_long_running(
+                key.as_bytes(),
+                worker,
+                run_id.0,
+                compute_s,
+                &stimulus,
+                now_s,
+            )
             .map_err(refusal)
     }
 

@@ -9,7 +9,7 @@ use pyo3::types::PyList;
 
 use super::messages::texts;
 use super::views::collection;
-use super::{Core, refusal, text_of, texts_of};
+use super::{Core, RunId, refusal, text_of, texts_of};
 
 /// Group, prefix and clients that want the result
 type Running = (String, String, Vec<String>);
@@ -108,8 +108,10 @@ impl Core {
     }
 
     #[doc = stub_doc!("SchedulerCore.running_task")]
-    fn running_task(&self, key: &str, address: &str, run_id: u64) -> Option<Running> {
-        let running = self.core().running_task(key.as_bytes(), address, run_id)?;
+    fn running_task(&self, key: &str, address: &str, run_id: RunId) -> Option<Running> {
+        let running = self
+            .core()
+            .running_task(key.as_bytes(), address, run_id.0)?;
         let clients = texts(&running.wanted_by).into_iter();
         Some((
             running.group.to_string(),

@@ -23,7 +23,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backhaul_dask::hot::HotCore;
-use backhaul_dask::scheduler::{Config, EventError, Key, Message, SchedulerCore};
+use backhaul_dask::scheduler::{Config, EventError, Key, Message, NO_RUN, SchedulerCore};
 use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -69,6 +69,17 @@ impl Deref for CoreGuard<'_> {
 impl DerefMut for CoreGuard<'_> {
     fn deref_mut(&mut self) -> &mut SchedulerCore {
         &mut self.0.core
+    }
+}
+
+/// The number of a run as a worker names it; what no run can have is that of none
+struct RunId(u64);
+
+impl FromPyObject<'_, '_> for RunId {
+    type Error = std::convert::Infallible;
+
+    fn extract(named: Borrowed<'_, '_, PyAny>) -> Result<Self, Self::Error> {
+        Ok(Self(named.extract().unwrap_or(NO_RUN)))
     }
 }
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{PeerKind, keys};
 use crate::msgpack::{Reader, Token};
-use crate::scheduler::SchedulerCore;
+use crate::scheduler::{NBYTES_MAX, SchedulerCore};
 
 /// A key as the core has it
 type KeyBytes<'a> = Cow<'a, [u8]>;
@@ -250,7 +250,8 @@ fn field_of_task<'a>(fields: &mut Fields<'a>, name: &[u8], reader: &mut Reader<'
         b"nbytes" => {
             fields.nbytes = match reader.token().ok()? {
                 Token::Nil => 0,
-                token => unsigned(token)?,
+                // What counts more is for Dask.
+                token => unsigned(token).filter(|&nbytes| nbytes <= NBYTES_MAX)?,
             }
         }
         b"type" => {
@@ -522,6 +523,23 @@ mod tests {
             |writer: &mut Writer| {
                 writer.str("unheard-of").unwrap();
                 writer.nil();
+                1 + type_field(writer)
+            },
+            // Sizes that the core cannot count
+            |writer: &mut Writer| {
+                writer.str("nbytes").unwrap();
+                writer.float(28.5);
+                1 + type_field(writer)
+            },
+            |writer: &mut Writer| {
+                writer.str("nbytes").unwrap();
+                writer.uint(NBYTES_MAX + 1);
+                1 + type_field(writer)
+            },
+            // A run that nobody was given
+            |writer: &mut Writer| {
+                writer.str("run_id").unwrap();
+                writer.extend(&[0xff]);
                 1 + type_field(writer)
             },
             // No type at all

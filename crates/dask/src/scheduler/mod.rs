@@ -56,7 +56,9 @@ pub use self::recent::PastTransition;
 pub use self::room::{Passed, RoomView, Unmet};
 pub use self::stealing::{StealAnswered, StealRequested};
 pub use self::stealing_view::{MoveView, StealingView};
-pub use self::stimuli::{Cancelled, EndedRun, PlacedResult, TaskErred, TaskFinished, TimedOut};
+pub use self::stimuli::{
+    Cancelled, EndedRun, NBYTES_MAX, NO_RUN, PlacedResult, TaskErred, TaskFinished, TimedOut,
+};
 pub use self::task::{ErredTask, Key, Payload, Priority, Requirements, Spec, TaskState};
 pub use self::views::{
     Amounts, ClusterView, CollectionView, GroupView, PrefixView, TaskView, WorkerView,

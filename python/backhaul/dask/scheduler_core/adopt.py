@@ -8,7 +8,8 @@ So the core decides as upstream would have.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 from backhaul._native import SchedulerCore
@@ -16,7 +17,13 @@ from backhaul.dask.private import TaskState
 from backhaul.dask.scheduler_core.escape import Said, status_name
 from backhaul.errors import EscapeError
 
-__all__ = ["adopt", "are_amounts", "holds_no_tasks", "name_text"]
+__all__ = ["adopt", "are_amounts", "holds_no_tasks", "is_size", "name_text"]
+
+#: Largest result that a core takes, in bytes: as in the core
+_NBYTES_MAX = 2**48
+
+#: What sums of sizes are below, in bytes, for a core to go on with them
+_BYTES_END = 2**62
 
 
 def holds_no_tasks(scheduler: Any) -> bool:
@@ -78,6 +85,11 @@ def are_amounts(resources: Mapping[Any, Any]) -> bool:
     )
 
 
+def is_size(nbytes: object) -> bool:
+    """Tell whether the size of a result is a number of bytes that a core can count."""
+    return isinstance(nbytes, Integral) and 0 <= int(nbytes) <= _NBYTES_MAX
+
+
 def _in_the_way(scheduler: Any) -> str | None:
     for name in ("tasks", "task_groups", "queued", "unrunnable", "replicated_tasks"):
         if len(getattr(scheduler, name)):
@@ -89,7 +101,21 @@ def _in_the_way(scheduler: Any) -> str | None:
     for client in scheduler.clients.values():
         if client.wants_what:
             return f"client {client.client_key} wants something"
+    for nbytes in _sums(scheduler):
+        # No number is not below it, either.
+        if not abs(nbytes) < _BYTES_END:
+            return f"results took {nbytes} bytes"
     return None
+
+
+def _sums(scheduler: Any) -> Iterator[float]:
+    """Give what sizes of results have added up to, in bytes; all of it is about 0 without them."""
+    yield scheduler._network_occ_global
+    for ws in scheduler.workers.values():
+        yield ws.nbytes
+        yield ws._network_occ
+    for tp in scheduler.task_prefixes.values():
+        yield tp.nbytes_total
 
 
 def _say(
@@ -130,7 +156,7 @@ def _say(
             if info.get("addresses")
         },
         "task_prefix_count": list(scheduler._task_prefix_count_global.items()),
-        "network_occ": scheduler._network_occ_global,
+        "network_occ": round(scheduler._network_occ_global),
         "total_nthreads": scheduler.total_nthreads,
         "bandwidth": scheduler.bandwidth,
         "n_tasks": scheduler.n_tasks,
@@ -149,14 +175,15 @@ def _worker(ws: Any, key_text: Callable[[Any], str]) -> Said:
         "status": status_name(ws.status),
         "nthreads": ws.nthreads,
         "memory_limit": ws.memory_limit,
-        "nbytes": ws.nbytes,
+        # Of results whose sizes were no whole numbers a part of a byte may be left, here and below.
+        "nbytes": round(ws.nbytes),
         "has_what": [],
         "processing": [],
         "long_running": [],
         "actors": [key_text(ts.key) for ts in ws.actors],
         "task_prefix_count": list(ws.task_prefix_count.items()),
         "needs_what": {key_text(ts.key): count for ts, count in ws.needs_what.items()},
-        "network_occ": ws._network_occ,
+        "network_occ": round(ws._network_occ),
         "executing": {key_text(ts.key): took for ts, took in ws.executing.items()},
         "resources": dict(ws.resources),
         "used_resources": dict(ws.used_resources),
@@ -167,7 +194,7 @@ def _prefix(tp: Any) -> Said:
     return {
         "states": dict(tp.states),
         "len": len(tp),
-        "nbytes_total": tp.nbytes_total,
+        "nbytes_total": round(tp.nbytes_total),
         "duration_us": tp._duration_us,
         "all_durations_us": dict(tp._all_durations_us),
         "types": dict(tp._types),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import parse_timedelta
 
 from backhaul.dask.private import iscoroutinefunction, time
+from backhaul.dask.scheduler_core.adopt import is_size
 from backhaul.dask.scheduler_core.answers import Answers
 from backhaul.dask.scheduler_core.graphs import Annotations, NotPlainError, parts_of
 from backhaul.dask.scheduler_core.programs import REQUESTS_TAKEN, STREAMS_TAKEN
@@ -360,8 +361,9 @@ class Handlers:
             metadata: dict[str, Any] | None = None,
             **message: Any,
         ) -> None:
-            if metadata:
-                live.escape("metadata of a task")
+            is_countable = nbytes is None or is_size(nbytes)
+            if metadata or not is_countable:
+                live.escape("metadata of a task" if metadata else "the size of a result")
                 message.update(run_id=run_id, nbytes=nbytes, startstops=startstops, type=type)
                 message.update(typename=typename, metadata=metadata, thread=thread)
                 if value is not None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from backhaul.dask.private import key_split, key_split_group, time
+from backhaul.dask.scheduler_core.adopt import is_size
 
 if TYPE_CHECKING:
     from backhaul.dask.scheduler_core.guards import Guards
@@ -111,6 +112,9 @@ class Wishes:
                 live.escape("results on a worker that the core does not know")
                 return False
             size = nbytes.get(key, -1)
+            if not is_size(size) and not (isinstance(size, int) and size < 0):
+                live.escape("results of a size that the core cannot count")
+                return False
             placed.append(
                 (
                     text,

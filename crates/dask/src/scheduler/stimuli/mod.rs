@@ -9,5 +9,5 @@ mod workers;
 
 pub use self::clients::Cancelled;
 pub use self::replicas::PlacedResult;
-pub use self::runs::{EndedRun, TaskErred, TaskFinished};
+pub use self::runs::{EndedRun, NBYTES_MAX, NO_RUN, TaskErred, TaskFinished};
 pub use self::timeouts::TimedOut;

@@ -10,6 +10,12 @@ use super::super::recommendations::Recommendations;
 use super::super::task::{Key, Payload, TaskState};
 use super::super::transitions::{Cause, ErredBy};
 
+/// The number of no run: a worker may tell of a task that it was never sent
+pub const NO_RUN: u64 = u64::MAX;
+
+/// More bytes than a host has; what tens of thousands of results add up to still fits an `i64`
+pub const NBYTES_MAX: u64 = 1 << 48;
+
 /// A task that ended well
 #[derive(Clone, Debug)]
 pub struct TaskFinished {
@@ -17,9 +23,9 @@ pub struct TaskFinished {
     pub key: Key,
     /// Address of the worker
     pub worker: Arc<str>,
-    /// Which run, as the worker was told
+    /// Which run, as the worker was told, or [`NO_RUN`]
     pub run_id: u64,
-    /// Size of the result, in bytes
+    /// Size of the result, in bytes; at most [`NBYTES_MAX`]
     pub nbytes: u64,
     /// Type of the result, pickled
     pub type_: Payload,
@@ -47,7 +53,7 @@ pub struct TaskErred {
     pub key: Key,
     /// Address of the worker
     pub worker: Arc<str>,
-    /// Which run, as the worker was told
+    /// Which run, as the worker was told, or [`NO_RUN`]
     pub run_id: u64,
     /// What it raised
     pub exception: Payload,

@@ -499,12 +499,6 @@ def test_what_rust_cannot_count_is_pythons() -> None:
     state = WorkerStateMachine(address="tcp://10.0.0.1:1", validate=False)
     kept_tasks.install(state)
     keeper = Keeper(state, threading.RLock())
-    plain: dict[str, Any] = {
-        "resource_restrictions": {},
-        "actor": False,
-        "annotations": {},
-        "span_id": None,
-    }
     odds: list[dict[str, Any]] = [
         {"priority": (1 << 60,)},
         {"priority": (float("nan"),)},

@@ -29,6 +29,8 @@ WRITES_STATE = {
     "scheduler_core/task_views.py",
     "scheduler_core/views.py",
     "scheduler_core/watchers.py",
+    "worker_core/handing_over.py",
+    "worker_core/views.py",
 }
 
 #: Ours, or an object of a library that we made: the name that the target begins with.
@@ -72,7 +74,7 @@ OURS = {
     "held_results.py": {"_classes", "ours"},
     # A task of a class of ours, and tables of tasks
     # A class of ours, whose methods are alike
-    "kept_tasks.py": {"TasksBehind"},
+    "kept_tasks.py": {"kind"},
     "kept_specs.py": {"order", "self", "spec", "task", "tasks"},
     # A message and an event that we made
     "foretold.py": {"_running", "event", "message", "stimulus_id"},
@@ -170,6 +172,11 @@ OURS = {
     "work_queue.py": {"work_queue"},
     # An instruction for one worker, which nobody else has
     "told.py": {"message"},
+    # A class that is made, what the log has of a message, what we made, and what is of our classes
+    "worker_core/behind.py": {"members"},
+    "worker_core/events.py": {"message"},
+    "worker_core/keeper.py": {"kept"},
+    "worker_core/wanted.py": {"ended"},
     # A lease
     "worker_slots.py": {"amounts", "inputs", "lease", "recs"},
 }
@@ -210,8 +217,8 @@ STATE = {
     },
     # As Scheduler._task_to_msg: an executor, as a user may name one
     "holding.py": {"task_state.annotations"},
-    # As _worker of distributed.threadpoolexecutor: true in another way
-    "runs.py": {"pool_thread_state.proceed"},
+    # As _worker of distributed.threadpoolexecutor: true in another way; and as Worker.execute
+    "runs.py": {"pool_thread_state.proceed", "worker.threads[key]"},
     # As WorkerState._select_workers_for_gather
     "sources.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have
@@ -306,8 +313,12 @@ STATE = {
         "state.threads[lived.key]",
         "state.transition_counter",
     },
-    # Its tasks, before there are any
-    "kept_tasks.py": {"state.tasks"},
+    # Its tasks and logs, before there are any
+    "kept_tasks.py": {"state", "state.tasks"},
+    # Who sets an attribute while Rust has the state sets it when Python has
+    "worker_core/behind.py": {"object"},
+    # Its class while Rust has the state
+    "worker_core/keeper.py": {"self._state.__class__"},
     # And what is put aside while it does
     "gone_through.py": {
         "event.handled",

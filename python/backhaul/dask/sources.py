@@ -26,6 +26,7 @@ __all__ = [
     "forget_links",
     "hears_of_links",
     "install",
+    "knows_links",
     "nearest_first",
     "set_links",
 ]
@@ -60,6 +61,11 @@ def set_links(address: str, seconds_per_byte: SecondsPerByte) -> None:
 def forget_links(address: str) -> None:
     """Have a worker fetch as Dask does again."""
     _links.pop(address, None)
+
+
+def knows_links(address: str) -> bool:
+    """Tell whether a worker of this process fetches from where data comes fastest."""
+    return address in _links
 
 
 def install(worker: Worker) -> None:

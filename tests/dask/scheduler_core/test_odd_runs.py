@@ -117,7 +117,7 @@ async def test_a_run_that_nobody_was_given_does_not_count(
 ) -> None:
     async with cluster(settings={KEY: in_core}) as (c, s, core, workers):
         assert await c.gather(c.map(inc, range(50))) == list(range(1, 51))
-        slow = c.submit(slowinc, 1, delay=0.5, key="slow")
+        slow = c.submit(slowinc, 1, delay=1.5, key="slow")
         holder, stranger = await holder_of("slow", workers)
         run = holder.state.tasks["slow"].run_id
         stranger.batched_send(said_of(op, "slow", run_id))

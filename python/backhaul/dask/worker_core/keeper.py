@@ -28,6 +28,7 @@ from backhaul.dask.private import (
     time,
 )
 from backhaul.dask.slotted_worker import SlottedWorkerState
+from backhaul.dask.sources import knows_links
 from backhaul.dask.worker_core import handing_over
 from backhaul.dask.worker_core.behind import CoreTasks, LinesBehind, LogBehind, behind_class
 from backhaul.dask.worker_core.events import Told, handle, is_odd
@@ -129,6 +130,7 @@ class Keeper:
                 for name, (kept, _, _) in zip(_KEPT, self._kept, strict=True)
             )
             or not is_plain(state)
+            or self.is_watched()
             or not threads_suffice(state)
             or state.actors
             or state.task_counter._new_tasks
@@ -254,8 +256,11 @@ class Keeper:
             self.give_back()
 
     def is_watched(self) -> bool:
-        """Tell whether somebody wants to hear of each step, which Python tells."""
-        return not nobody_looks_on(self._state)
+        """Tell whether somebody takes part in steps, which are Python's then.
+
+        Who validates them or hears of them, or says by how fast links are whom to ask for data.
+        """
+        return not nobody_looks_on(self._state) or knows_links(self._state.address)
 
     # Called by any thread
 

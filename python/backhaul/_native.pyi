@@ -38,6 +38,7 @@ __all__ = [
     "TaskCalls",
     "TaskGraph",
     "Tls",
+    "WorkerCore",
     "__version__",
     "arena_of_numpy_handler",
     "borrowed_bytes",
@@ -1676,14 +1677,14 @@ class WorkerCore:
         limits: dict[str, float],
         places: tuple[int | None, int | None],
     ) -> WorkerCore: ...
-    def compute(self, message: dict[str, Any], /) -> list[tuple[Any, ...]] | None:
+    def compute(self, message: dict[str, Any]) -> list[tuple[Any, ...]] | None:
         """Take on a task, as ``ComputeTaskEvent`` has it; what is to be run is taken out of it.
 
         None, and nothing is done, if it asks for more than a thread.
         """
 
     def live_through(
-        self, message: dict[str, Any], done: tuple[Any, ...], /
+        self, message: dict[str, Any], done: tuple[Any, ...]
     ) -> tuple[bool | None, list[tuple[Any, ...]]] | None:
         """Take on a task that has ended well, and that the scheduler has heard of.
 
@@ -1693,7 +1694,7 @@ class WorkerCore:
         """
 
     def succeeded(
-        self, key: Any, run_id: int, done: tuple[Any, ...], /
+        self, key: Any, run_id: int, done: tuple[Any, ...]
     ) -> list[tuple[Any, ...]] | None:
         """End a run well: value, bytes, class or None, start and stop in s, id of the event.
 
@@ -1707,21 +1708,20 @@ class WorkerCore:
         run_id: int,
         error: tuple[Any, ...],
         times: tuple[float, float] | None,
-        /,
     ) -> list[tuple[Any, ...]]:
         """End a run with an error: exception, traceback, and their texts."""
 
-    def rescheduled(self, event: Any, key: Any, /) -> list[tuple[Any, ...]]:
+    def rescheduled(self, event: Any, key: Any) -> list[tuple[Any, ...]]:
         """End a run that wants to be run elsewhere."""
 
-    def seceded(self, event: Any, key: Any, seconds: Any, /) -> list[tuple[Any, ...]]:
+    def seceded(self, event: Any, key: Any, seconds: Any) -> list[tuple[Any, ...]]:
         """Note that a run has left the thread pool."""
 
-    def free(self, keys: Any, stimulus_id: str, /) -> list[tuple[Any, ...]]:
+    def free(self, keys: Any, stimulus_id: str) -> list[tuple[Any, ...]]:
         """Let go of what the scheduler needs no more."""
 
     def gathered(
-        self, event: Any, peer: str, total_bytes: int, data: Any, /
+        self, event: Any, peer: str, total_bytes: int, data: Any
     ) -> list[tuple[Any, ...]] | None:
         """End a transfer that brought results by key, perhaps not all; None as `succeeded`."""
 
@@ -1732,67 +1732,66 @@ class WorkerCore:
         total_bytes: int,
         why: str,
         error: tuple[Any, ...] | None = None,
-        /,
     ) -> list[tuple[Any, ...]]:
         """End a transfer that brought nothing: ``busy``, ``gone``, or with an error."""
 
-    def peer_left(self, event: Any, peer: str, /) -> list[tuple[Any, ...]]:
+    def peer_left(self, event: Any, peer: str) -> list[tuple[Any, ...]]:
         """Forget what a worker has."""
 
-    def retry(self, event: Any, peer: str, /) -> list[tuple[Any, ...]]:
+    def retry(self, event: Any, peer: str) -> list[tuple[Any, ...]]:
         """Ask a worker again that was busy."""
 
-    def steal(self, event: Any, key: Any, /) -> list[tuple[Any, ...]]:
+    def steal(self, event: Any, key: Any) -> list[tuple[Any, ...]]:
         """Give up a task that has not begun."""
 
-    def cancel(self, event: Any, key: Any, /) -> list[tuple[Any, ...]]:
+    def cancel(self, event: Any, key: Any) -> list[tuple[Any, ...]]:
         """Give up a task that has not begun, and say nothing."""
 
-    def set_running(self, event: Any, running: bool, /) -> list[tuple[Any, ...]]:
+    def set_running(self, event: Any, running: bool) -> list[tuple[Any, ...]]:
         """Begin tasks, or begin none."""
 
-    def remove_replicas(self, event: Any, keys: Any, /) -> list[tuple[Any, ...]]:
+    def remove_replicas(self, event: Any, keys: Any) -> list[tuple[Any, ...]]:
         """Let go of copies of results."""
 
     def acquire_replicas(
-        self, event: Any, nbytes: dict[Any, int], who_has: dict[Any, Any], /
+        self, event: Any, nbytes: dict[Any, int], who_has: dict[Any, Any]
     ) -> list[tuple[Any, ...]] | None:
         """Fetch copies of results; None, and nothing is done, if it is Python's to do."""
 
-    def refresh_who_has(self, event: Any, who_has: dict[Any, Any], /) -> list[tuple[Any, ...]]:
+    def refresh_who_has(self, event: Any, who_has: dict[Any, Any]) -> list[tuple[Any, ...]]:
         """Hear who has results."""
 
-    def scattered(self, event: Any, data: Any, /) -> list[tuple[Any, ...]] | None:
+    def scattered(self, event: Any, data: Any) -> list[tuple[Any, ...]] | None:
         """Keep values that a client has sent; None as `succeeded`."""
 
-    def find_missing(self, stimulus_id: str, /) -> list[tuple[Any, ...]]:
+    def find_missing(self, stimulus_id: str) -> list[tuple[Any, ...]]:
         """Ask who has what is missing."""
 
-    def knows(self, key: Any, /) -> bool:
+    def knows(self, key: Any) -> bool:
         """Tell whether there is a task of a key."""
 
     def __len__(self) -> int: ...
-    def number(self, name: str, /) -> int:
+    def number(self, name: str) -> int:
         """Give a number that Dask's state machine has under a name."""
 
     def may_run_at_once(self) -> bool:
         """Tell whether a task that came now would not wait behind others."""
 
-    def first_ready(self, most: int, /) -> list[Any]:
+    def first_ready(self, most: int) -> list[Any]:
         """Give the keys of the tasks that get a thread next, in order."""
 
     def counts(
-        self, now_s: float | None = None, /
+        self, now_s: float | None = None
     ) -> tuple[float | None, dict[tuple[str, str], int], dict[tuple[str, str], float]]:
         """Give when tasks were counted, how many are in each state, and for how many seconds."""
 
-    def view_of(self, key: Any, make: Callable[[Any], Any], /) -> Any:
+    def view_of(self, key: Any, make: Callable[[Any], Any]) -> Any:
         """Give what was made to show a task, made once by ``make(key)``; None without the task."""
 
-    def set_view(self, key: Any, view: Any, /) -> None:
+    def set_view(self, key: Any, view: Any) -> None:
         """Say what shows a task."""
 
-    def task_attribute(self, key: Any, name: str, /) -> Any:
+    def task_attribute(self, key: Any, name: str) -> Any:
         """Give what a task has under a name.
 
         Raises
@@ -1803,16 +1802,16 @@ class WorkerCore:
             If there is no such name.
         """
 
-    def add_time(self, key: Any, times: dict[str, Any], /) -> None:
+    def add_time(self, key: Any, times: dict[str, Any]) -> None:
         """Note what took a task's time, as in ``TaskState.startstops``."""
 
-    def add_line(self, line: tuple[Any, ...], /) -> None:
+    def add_line(self, line: tuple[Any, ...]) -> None:
         """Write a line into the log."""
 
     def take_out(self) -> dict[str, Any]:
         """Give all that there is, for another state machine to go on with, and empty the logs."""
 
-    def put_in(self, state: dict[str, Any], /) -> None:
+    def put_in(self, state: dict[str, Any]) -> None:
         """Go on with what another state machine had; there is nothing here yet.
 
         Raises

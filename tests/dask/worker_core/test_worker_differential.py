@@ -44,6 +44,13 @@ def test_equal_with_the_state_in_rust(looks: list[str]) -> None:
         assert int(counted[1]) > 50, ended.stdout
 
 
+@pytest.mark.parametrize("seed", [84022455, 84027360, 85004590])
+def test_streams_that_differed(seed: int) -> None:
+    # What was stored for an event that then had another use for its task stayed.
+    ended = differential("--core", "--seeds", "1", "--first", str(seed))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 @pytest.mark.parametrize("broken", ["count", "memory-released"])
 def test_what_is_left_out_is_noticed(broken: str) -> None:
     ended = differential("--seeds", "4", "--break", broken)

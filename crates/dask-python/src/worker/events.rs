@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::logs::{Stimulus, What};
-use super::outside::{Hosted, Outside, Payload, put};
+use super::outside::{Hosted, Kept, Outside, Payload, put};
 use super::told::{Told, take};
 use super::{Core, Inner, refusal};
 
@@ -327,19 +327,21 @@ impl Core {
     ) -> PyResult<T> {
         let mut inner = self.inner()?;
         let done = act(&mut inner);
+        let unwanted = inner.unwanted(py)?;
         let outside = &mut inner.outside;
         let payloads = std::mem::take(&mut outside.payloads);
         let dropped = std::mem::take(&mut outside.dropped);
         let gone = std::mem::take(&mut outside.gone);
         let dead = std::mem::take(&mut outside.dead);
         let raised = outside.raised.take();
+        let gone: Vec<_> = gone.into_iter().map(|(_, key)| key).chain(unwanted).collect();
         let data = (!gone.is_empty()).then(|| outside.data.clone_ref(py));
         let forgotten = (!dead.is_empty()).then(|| outside.callables.forgotten.clone_ref(py));
         drop(inner);
         drop((payloads, dropped));
         if let Some(data) = data {
             let data = data.bind(py);
-            for (_, key) in gone {
+            for key in gone {
                 if data.contains(&key)? {
                     data.del_item(key)?;
                 }
@@ -386,6 +388,9 @@ impl Core {
                 true => Some(put(data, &callables, &key, &value)?),
                 false => None,
             };
+            if let Some(Kept::Stored(_)) = kept {
+                self.inner()?.outside.stored.push(key.unbind());
+            }
             payloads.push(Payload {
                 kept,
                 ..Payload::of(value)
@@ -421,6 +426,19 @@ impl Inner {
         self.outside.time_s = self.outside.callables.time.bind(py).call0()?.extract()?;
         self.outside.monotonic_s = None;
         Ok(())
+    }
+
+    /// Keys whose values were stored for an event that has not taken them: it was refused, or the
+    /// task went another way by what came of an earlier one
+    fn unwanted(&mut self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
+        let mut unwanted = Vec::new();
+        for key in std::mem::take(&mut self.outside.stored) {
+            let task = self.outside.known(key.bind(py))?;
+            if !task.is_some_and(|task| self.core.has_value(task)) {
+                unwanted.push(key);
+            }
+        }
+        Ok(unwanted)
     }
 
     /// Works off what the event recommends, and adds what the worker is to do

@@ -101,6 +101,8 @@ pub(super) struct Outside {
     pub(super) flights: HashMap<PeerId, Py<PyAny>>,
     /// Values and errors of the event that is handled
     pub(super) payloads: Vec<Payload>,
+    /// Keys whose values were stored before the event that brings them
+    pub(super) stored: Vec<Py<PyAny>>,
     /// Whether results are in a dict of Python's own, so that storing one runs nobody's code
     pub(super) is_plain: bool,
     /// Keys whose results are to go, and views of tasks that are gone, when the state is unlocked
@@ -150,6 +152,7 @@ impl Outside {
             told: Vec::new(),
             flights: HashMap::new(),
             payloads: Vec::new(),
+            stored: Vec::new(),
             stimulus_id: py.None(),
             time_s: 0.0,
             monotonic_s: None,

@@ -125,6 +125,11 @@ impl WorkerCore {
         !matches!(self.task(task).state, State::Memory | State::Cancelled)
     }
 
+    /// Whether a task's value is here
+    pub fn has_value(&self, task: TaskId) -> bool {
+        self.task(task).state == State::Memory
+    }
+
     /// All tasks, in the order in which they were made
     pub fn tasks(&self) -> Vec<TaskId> {
         let known = self.tasks.iter().enumerate();

@@ -157,6 +157,10 @@ OURS = {
     "sync.py": {"declared", "lease"},
     # A pandas frame
     "transfer_table.py": {"frame"},
+    # Sums of ours
+    "task_metrics.py": {"found"},
+    # What arrives, and a task of ours
+    "thread_events.py": {"item", "message"},
     # What arrives, of a class of ours, and our attribute of a client
     "thread_reports.py": {"arguments", "arrivals", "attributes"},
     # The argument of dask.config.set
@@ -218,7 +222,9 @@ STATE = {
     # As Scheduler._task_to_msg: an executor, as a user may name one
     "holding.py": {"task_state.annotations"},
     # As _worker of distributed.threadpoolexecutor: true in another way; and as Worker.execute
-    "runs.py": {"pool_thread_state.proceed", "worker.threads[key]"},
+    "runs.py": {"pool_thread_state.proceed"},
+    # As Worker.execute
+    "thread_events.py": {"threads[key]"},
     # As WorkerState._select_workers_for_gather
     "sources.py": {"needed[address]"},
     # A name of ours in the attributes of a client, that Dask does not have
@@ -333,7 +339,14 @@ STATE = {
         "uncounted._current_count",
     },
     # As Server.digest_metric
-    "task_metrics.py": {"greatest[label]", "since_heartbeat[label]", "totals[label]"},
+    "task_metrics.py": {
+        "counts['memory-read', 'bytes']",
+        "counts['memory-read', 'count']",
+        "greatest[label]",
+        "maxima[label]",
+        "since_heartbeat[label]",
+        "totals[label]",
+    },
     # As SchedulerState.acquire_resources
     "scheduler_slots.py": {"ws.used_resources[name]"},
     # As Worker.set_resources and WorkerState._handle_compute_task

@@ -275,7 +275,7 @@ impl FrameStream for PeerStream {
         let mut core = lock(&self.streams.core);
         guarded(&mut core, false, |core| {
             self.streams.send_ready(core);
-            core.ended_the_last()
+            core.expects_more()
         })
     }
 }

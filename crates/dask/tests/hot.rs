@@ -158,20 +158,20 @@ fn it_says_once_that_the_last_task_has_finished() {
     let worker = hot.add_peer(PeerKind::Worker, WORKER);
     let client = hot.add_peer(PeerKind::Client, CLIENT);
     hot.collect(2.0);
-    assert!(!hot.ended_the_last(), "nothing has finished");
+    assert!(!hot.expects_more(), "nothing has finished");
 
     assert!(hot.handle(worker, &finished("one", 0), 2.5));
     assert!(hot.core.has_work());
-    assert!(!hot.ended_the_last(), "what needed it is under way");
+    assert!(!hot.expects_more(), "what needed it is under way");
     assert!(hot.handle(worker, &finished("two", 1), 3.0));
     assert!(!hot.core.has_work());
-    assert!(hot.ended_the_last());
-    assert!(!hot.ended_the_last(), "that is known");
+    assert!(hot.expects_more());
+    assert!(!hot.expects_more(), "that is known");
 
     // To let go of a result is no end of a task.
     assert!(hot.handle(client, &released("two"), 3.5));
     assert_eq!(hot.core.task_count(), 0);
-    assert!(!hot.ended_the_last());
+    assert!(!hot.expects_more());
     hot.end();
-    assert!(!hot.ended_the_last(), "no streams are handled");
+    assert!(!hot.expects_more(), "no streams are handled");
 }

@@ -216,6 +216,10 @@ class Arrivals:
         """
         return self.taken + len(self._unhandled) > number or self._request.done()
 
+    def has_unhandled(self, count: int) -> bool:
+        """Tell whether so many that the event loop has not taken are known of, without a lock."""
+        return len(self._unhandled) >= count
+
     def receive(self) -> None:
         """Take in what has arrived; the lock is held.
 
@@ -262,11 +266,14 @@ class Arrivals:
             return None
         return self._unhandled[0][1]
 
-    def drop_first(self) -> None:
-        """Count the oldest message as taken and handled."""
+    def drop_first(self, count: int = 1) -> None:
+        """Count the oldest message, or so many, as taken and handled."""
+        if not count:
+            return
         self._go_on()
-        self._unhandled.popleft()
-        self.taken += 1
+        for _ in range(count):
+            self._unhandled.popleft()
+        self.taken += count
         self.on_take(self.taken)
         if not self._unhandled:
             self._unhandled_bytes = 0
@@ -274,6 +281,12 @@ class Arrivals:
     def replace_first(self, message: Any) -> None:
         """Leave something else in the place of the oldest message: what of it is not handled."""
         self._unhandled[0] = self._unhandled[0][0], message
+
+    def fail(self, error: Exception) -> None:
+        """Have the event loop raise what a handler has raised, which ends the stream."""
+        self._unhandled.clear()
+        self._failure = error
+        self.call()
 
     def _go_on(self) -> None:
         """Post the next receive, if what the last one got is among the messages."""

@@ -64,9 +64,12 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
         keeper = line.keeper
         if is_dasks and _has_room(worker):
             if keeper is not None and keeper.core is not None:
-                return await _get_data(worker, keeper.bytes_of, comm, keys, *args, **kwargs)
+                return await _get_data(worker, line, keeper.bytes_of, comm, keys, *args, **kwargs)
             if backlog is not None and backlog.has_noted():
-                return await _get_data(worker, backlog.bytes_of, comm, keys, *args, **kwargs)
+                return await _get_data(worker, line, backlog.bytes_of, comm, keys, *args, **kwargs)
+        if keeper is not None:
+            # No thread is to free any of it while Dask looks it up.
+            keeper.give_back()
         return await original(comm, keys, *args, **kwargs)
 
     return GET_DATA.install(worker.handlers, get_data) is not None
@@ -86,6 +89,7 @@ def _has_room(worker: Worker) -> bool:
 @context_meter_to_server_digest("get-data")
 async def _get_data(
     worker: Worker,
+    line: Line,
     bytes_of: Callable[[Any], int],
     comm: Comm,
     keys: Collection[Any],
@@ -95,9 +99,11 @@ async def _get_data(
     """Give results away: `Worker.get_data`, where nothing keeps it from that."""
     worker.transfer_outgoing_count += 1
     worker.transfer_outgoing_count_total += 1
-    data = {key: worker.data[key] for key in keys if key in worker.data}
+    # Threads free results with this lock.
+    with line.lock:
+        data = {key: worker.data[key] for key in keys if key in worker.data}
+        bytes_by_key = {key: bytes_of(key) for key in data}
     message = {"status": "OK", "data": {key: to_serialize(data[key]) for key in data}}
-    bytes_by_key = {key: bytes_of(key) for key in data}
     total_bytes = sum(bytes_by_key.values())
     worker.transfer_outgoing_bytes += total_bytes
     worker.transfer_outgoing_bytes_total += total_bytes

@@ -22,7 +22,7 @@ from backhaul.dask.plain_values import pickled_if_plain
 from backhaul.dask.private import Worker, time
 from backhaul.dask.runs import Line
 from backhaul.dask.small_results import asked_bytes
-from backhaul.dask.task_metrics import add_up, publish, recorder
+from backhaul.dask.task_metrics import Sums, add_up, publish, recorder, seconds_in
 from backhaul.dask.told import ToldStimulus
 from backhaul.dask.whole_tasks import live_through
 
@@ -214,6 +214,30 @@ class Foretold(Execution):
         self._drop()
         add_up(worker, prefix, span_id, None, self._metrics, self._started_s)
 
+    def settle_in(self, sums: Sums, prefix: str, span_id: str | None, inputs: Any) -> None:
+        """Be done with it, as `settle`; called by any thread.
+
+        Parameters
+        ----------
+        sums : Sums
+            Have what was measured, until the event loop adds it to the worker's metrics.
+        prefix : str
+            Of its key.
+        span_id : str or None
+            Span that its metrics belong to.
+        inputs : iterable of key
+            What it has read.
+        """
+        self._is_named = True
+        metrics = self._metrics
+        if inputs:
+            sums.count_reads(self._worker.data, inputs, metrics)
+        # That it waited since it ended is nobody's time.
+        ended_s = self._ended_s
+        measured_s = seconds_in(metrics, self._metrics_before)
+        executor_s = max(0.0, ended_s - self._submitted_s - measured_s)
+        sums.add(prefix, span_id, metrics, executor_s, ended_s - self._started_s)
+
     def _count_as_looked_up(self, inputs: Any) -> None:
         # One that is not there was when it was read.
         with contextlib.suppress(KeyError):
@@ -254,11 +278,16 @@ class Foretold(Execution):
     def run(self) -> None:
         """Run the task, and those that come next; called by a thread of the pool."""
         execution: Any = self
+        assert self._line is not None
+        between = self._line.between
         try:
             while execution is not None:
                 # Some of those that come next may be the event loop's.
                 _running.task = execution if type(execution) is Foretold else None
                 execution = execution._run_and_report()
+                _running.task = None
+                if execution is not None:
+                    between()
         finally:
             _running.task = None
 

@@ -20,28 +20,26 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from distributed import Status
 
 from backhaul._locks import RLock
+from backhaul.dask.items import ForetoldItem, Item
 from backhaul.dask.performing import perform, perform_told
-from backhaul.dask.plain_events import execute_success_event, no_plugin_hears_of_transitions
+from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
     ComputeTaskEvent,
     FindMissingEvent,
     HeapSet,
     Worker,
     WorkerStateMachine,
-    key_split,
     pool_thread_state,
 )
 from backhaul.dask.slotted_worker import SlottedWorkerState, slots_of
 from backhaul.dask.worker_core.views import inputs_of, is_needed
 
 __all__ = [
-    "ForetoldItem",
-    "Item",
     "Line",
     "event_loop_of",
     "hear_of",
@@ -62,64 +60,6 @@ REPORT_S: Final = 0.001
 _STAYS: Final = object()
 
 
-class Item(Protocol):
-    """A task that is laid out, or that runs."""
-
-    task_state: Any
-    #: Whether a thread has taken it before the state machine named it
-    is_claimed: bool
-    #: Whether the thread that ended it went on at once, or has told the scheduler, so that the
-    #: report may wait
-    is_deferred: bool
-
-    def claim(self) -> None:
-        """Note that a thread has taken it; called by that thread."""
-
-    def tell_ahead(self, *, is_last: bool) -> bool:
-        """Tell the scheduler that it has ended, if that may be; called by its thread.
-
-        What is not the last the thread has to tell for now may wait for others.
-        """
-
-    def is_over_ahead(self) -> bool:
-        """Note that it has ended, which the event loop sees when it hears of it.
-
-        False if it has heard of it; the lock of the line is held.
-        """
-
-    def finish(self) -> None:
-        """Tell the state machine how it ended; called by the event loop."""
-
-
-class ForetoldItem(Item, Protocol):
-    """A task that a thread has begun before the event loop heard of it."""
-
-    run_id: int
-    #: Whether the state machine has heard that there is such a task
-    is_heard: bool
-
-    def adopt(self, task_state: Any) -> None:
-        """Belong to what the state machine has made of it; called by the event loop."""
-
-    def live_through(self, event: Any) -> bool:
-        """Have the state machine go through all of it, if it has ended; called by the loop."""
-
-    def is_over(self) -> bool:
-        """Tell whether it has ended and the scheduler knows."""
-
-    def ending(self) -> Any:
-        """Say how it ended; None if it is under way, or has not ended well."""
-
-    def settle(self, prefix: str, span_id: str | None, inputs: Any) -> None:
-        """Be done with it: the state machine goes through it later; called by the event loop."""
-
-    def disown(self) -> None:
-        """Belong to nothing: the event loop has heard of it, and wants none."""
-
-    def value(self) -> tuple[Any, ...]:
-        """Give what it came to, alone; nothing while it runs, or if it raised."""
-
-
 class Line:
     """The tasks of a worker that its threads may take next, and those that they have ended.
 
@@ -132,6 +72,8 @@ class Line:
 
     Attributes
     ----------
+    worker : distributed.Worker
+        The same.
     prepare : callable
         Makes an `Item` of a task that is ready, with its inputs; None if it is no task for a run.
     lock : threading.RLock
@@ -147,9 +89,11 @@ class Line:
     """
 
     def __init__(self, worker: Worker, executor: Any) -> None:
-        self._worker = worker
+        self.worker = worker
         self.executor = executor
         self.prepare: Callable[[Any], Item | None] = lambda _: None
+        #: Called by a thread that goes from one task to the next
+        self.between: Callable[[], None] = _nothing_else
         #: Gives a task that the thread is to run next, of those that have come
         self.next_ahead: Callable[[], Item | None] = _nothing_next
         #: Who has the state change hands between Python and Rust, if it does
@@ -263,6 +207,18 @@ class Line:
         """Tell whether the event loop hears of what has ended very soon; the lock is held."""
         return self._is_called or self._is_busy or bool(self._ended)
 
+    def is_busy(self) -> bool:
+        """Tell whether the event loop has the state machine do something."""
+        return self._is_busy
+
+    def may_be_told(self) -> bool:
+        """Tell whether a thread may tell the state machine something now; the lock is held."""
+        return not self._is_busy and not self._is_called and not self._ended
+
+    def leave_threads(self) -> None:
+        """Begin with nothing ahead until the event loop has looked; the lock is held."""
+        self._free_threads = 0
+
     def foretell(self, key: Any, item: ForetoldItem) -> None:
         """Note that this thread begins with a task by itself; the lock is held."""
         self.foretold[key] = item
@@ -291,7 +247,7 @@ class Line:
         """
         if self._is_busy:
             # What it is told leads to this.
-            perform(self._worker, *stimuli)
+            perform(self.worker, *stimuli)
             return
         try:
             self._hear()
@@ -314,54 +270,23 @@ class Line:
         """Tell the state machine something; a task that has ended already, all in one step."""
         last = stimuli[-1]
         if self.keeper is not None and self.keeper.take_over():
-            perform(self._worker, *stimuli)
+            perform(self.worker, *stimuli)
             return
         item = self.foretold.get(last.key) if type(last) is ComputeTaskEvent else None
         if item is None or item.run_id != last.run_id or not self.takes_whole:
-            perform(self._worker, *stimuli)
+            perform(self.worker, *stimuli)
             return
         if len(stimuli) > 1:
-            perform(self._worker, *stimuli[:-1])
+            perform(self.worker, *stimuli[:-1])
         if item.live_through(last):
             self.forget(last.key)
         else:
-            perform(self._worker, last)
+            perform(self.worker, last)
 
-    def lives_through(self, item: ForetoldItem, message: dict[str, Any]) -> bool:
-        """Have the state machine go through a task that has ended, if Rust has its state.
-
-        False if it does not, or the task is Python's; nothing was done then.
-        """
-        keeper = self.keeper
-        if keeper is None or self._is_busy:
-            return False
-        with self.lock:
-            ending = item.ending() if keeper.take_over() else None
-            if ending is None:
-                return False
-            worker = self._worker
-            key, inputs = message["key"], message["who_has"]
-            worker.threads[key] = ending.thread
-            answer = keeper.live_through(message, ending[:6])
-            if answer is None:
-                del worker.threads[key]
-                return False
-            lived, told = answer
-            if lived is not False:
-                self.forget(key)
-                item.settle(key_split(key), message["span_id"], inputs)
-            else:
-                # It is named when there is a thread for it.
-                item.is_heard = True
-                worker.threads.pop(key, None)
-            perform_told(worker, told)
-            if lived is None:
-                value, nbytes, kind, start_s, stop_s, stimulus_id = ending[:6]
-                done = execute_success_event(
-                    key, message["run_id"], value, start_s, stop_s, nbytes, kind, stimulus_id
-                )
-                perform(worker, done)
-            return True
+    def perform(self, told: Any) -> None:
+        """Do what the state machine wants, which a thread has told something."""
+        perform_told(self.worker, told)
+        self.handle()
 
     def _hear(self) -> None:
         """Have the state machine hear of what threads have begun, and none begin with more.
@@ -446,7 +371,7 @@ class Line:
         for key, item in items.items():
             if item.is_claimed and item.task_state.state == "ready":
                 self._items[key] = item
-        worker = self._worker
+        worker = self.worker
         state = worker.state
         self._free_threads = 0
         if not _is_plain(worker):

@@ -98,6 +98,35 @@ class SharedBatchedSend(AdaptiveBatchedSend):
                 self._left_at = _LONG_AGO
         return True
 
+    def ride_in_thread(self, messages: list[dict[str, Any]]) -> bool:
+        """Queue messages that leave with the next one, in a thread without an event loop.
+
+        Who calls this sees to it that they leave soon: by `flush_in_thread`, or `see_to_it`.
+
+        Parameters
+        ----------
+        messages : list of dict
+            They come behind all that was queued before.
+
+        Returns
+        -------
+        bool
+            False if they are for the event loop to queue; nothing was done.
+        """
+        if self._sender == threading.get_ident() or self._pid != os.getpid():
+            return False
+        with self._lock:
+            if (
+                not self._may_ride
+                or self.please_stop
+                or self._comm.closed()
+                or type(self._comm).write is not BackhaulComm.write
+            ):
+                return False
+            self.message_count += len(messages)
+            self.buffer.extend(messages)
+        return True
+
     def flush_in_thread(self) -> bool:
         """Send what is queued, as this thread is about to wait.
 
@@ -153,7 +182,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             due_at = self._left_at + self._batch_pause_s
             if due_at > now:
                 # If nobody comes who is due.
-                self._leave_to_loop(self._see_to_it)
+                self._leave_to_loop(self.see_to_it)
             self._batch_due_at = due_at
         if now >= due_at:
             self._send_in(me)
@@ -176,12 +205,12 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             self.batch_count += 1
             self._log(payload, message_bytes)
             if self._comm.congested():
-                self._leave_to_loop(self._see_to_it)
+                self._leave_to_loop(self.see_to_it)
         except Exception:
-            self._leave_to_loop(self._see_to_it)
+            self._leave_to_loop(self.see_to_it)
         except BaseException:
             # Ctrl-C: what has not left goes soon.
-            self._leave_to_loop(self._see_to_it)
+            self._leave_to_loop(self.see_to_it)
             raise
         finally:
             self._sender = 0
@@ -191,8 +220,8 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         with contextlib.suppress(RuntimeError):
             self._event_loop.call_soon_threadsafe(what)
 
-    def _see_to_it(self) -> None:
-        """Do in the event loop what a thread has left to it."""
+    def see_to_it(self) -> None:
+        """Do what a thread has left to the event loop, which calls this."""
         with self._lock:
             if self.please_stop or self._draining is not None:
                 return

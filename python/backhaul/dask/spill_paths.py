@@ -16,7 +16,16 @@ from zict import LRU, Cache
 
 from backhaul.dask.private import SpillBuffer, context_meter
 
-__all__ = ["quick_contains", "quick_delitem", "quick_getitem", "quick_setitem", "read_all"]
+__all__ = [
+    "all_in_memory",
+    "has_room",
+    "quick_contains",
+    "quick_delitem",
+    "quick_getitem",
+    "quick_setitem",
+    "read_all",
+    "touch",
+]
 
 
 def quick_getitem(original: Callable[[SpillBuffer, Any], object]) -> Callable[..., object]:
@@ -56,17 +65,62 @@ def read_all(data: Any, keys: Collection[Any]) -> dict[Any, Any]:
         with fast.lock:
             values = fast.d
             if all(key in values for key in keys):
-                order, weights = fast.order._d, fast.weights
                 found = {key: values[key] for key in keys}
-                for key in found:
-                    # The last is the one that was used last.
-                    del order[key]
-                    order[key] = None
-                    nbytes += weights[key]
+                nbytes = _touched(fast, found)
         if found is not None:
             _count_reads(data, len(found), nbytes)
             return found
     return {key: data[key] for key in keys}
+
+
+def touch(data: Any, keys: Collection[Any]) -> float | None:
+    """Have results be those that were used last, in this order.
+
+    Returns
+    -------
+    float or None
+        Bytes of all; None, and nothing was done, if one is not in memory, or the store is not
+        Dask's.
+    """
+    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
+        return None
+    with fast.lock:
+        if not all(key in fast.d for key in keys):
+            return None
+        return _touched(fast, keys)
+
+
+def _touched(fast: LRU[Any, Any], keys: Collection[Any]) -> float:
+    """Have results be those that were used last, and give their bytes; the lock is held."""
+    order, weights = fast.order._d, fast.weights
+    nbytes = 0.0
+    for key in keys:
+        del order[key]
+        order[key] = None
+        nbytes += weights[key]
+    return nbytes
+
+
+def has_room(data: Any, nbytes: float) -> bool:
+    """Tell whether a result of so many bytes goes to memory, by what is known of a worker's store.
+
+    Not for a store that is neither a dict nor Dask's, which may do anything.
+    """
+    if type(data) is dict:
+        return True
+    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
+        return False
+    has_it: bool = nbytes <= fast.n and fast.total_weight + nbytes + fast.offset <= fast.n
+    return has_it
+
+
+def all_in_memory(data: Any, keys: Collection[Any]) -> bool:
+    """Tell whether results, all that there are, are where letting go of them touches no disk."""
+    if type(data) is dict:
+        return True
+    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
+        return False
+    return all(key in fast.d for key in keys)
 
 
 def _count_reads(data: SpillBuffer, count: int, nbytes: float) -> None:

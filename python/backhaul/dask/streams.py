@@ -26,6 +26,7 @@ from backhaul.dask.private import (
 )
 from backhaul.dask.runs import hear_of, line_of
 from backhaul.dask.small_results import tell_scheduler
+from backhaul.dask.thread_events import lives_through
 from backhaul.dask.work_ahead import share_arrivals
 
 __all__ = ["draining_handle_stream", "handle_stream"]
@@ -205,7 +206,7 @@ def _notes_end(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> b
     if item is None or item.run_id != message["run_id"] or not item.is_over():
         return False
     _stimulate(worker, stimuli)
-    if line.lives_through(item, message):
+    if lives_through(line, item, message):
         return True
     with line.lock:
         is_noted: bool = line.backlog.note_end(item, message)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import math
+import threading
+from collections.abc import Callable, Collection, Hashable
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from backhaul.dask.private import ExecuteFailureEvent, ExecuteSuccessEvent, Worker
+from backhaul.dask.spill_paths import touch
 
-__all__ = ["Metrics", "add_up", "publish", "recorder", "seconds_in"]
+__all__ = ["Metrics", "Sums", "add_up", "may_be_summed", "publish", "recorder", "seconds_in"]
 
 #: Label, value and unit of each
 Metrics: TypeAlias = list[tuple[Any, float, str]]
@@ -98,16 +101,8 @@ def add_up(
     started_s : float
         When the instruction began, on the clock of ``time.perf_counter``.
     """
-    spent_s = perf_counter() - started_s
-    named: list[tuple[Hashable, float]] = []
-    for label, value, unit in metrics:
-        if coarse is None or unit != "seconds":
-            named.append((("execute", span_id, prefix, label, unit), value))
-        if coarse is None and unit == "seconds":
-            spent_s -= value
-    name = "execute", span_id, prefix, coarse or "other", "seconds"
-    named.append((name, max(0.0, spent_s)))
-    if worker.digests is not None or type(worker).digest_metric is not _DIGEST_METRIC:
+    named = _named(prefix, span_id, coarse, metrics, perf_counter() - started_s)
+    if not may_be_summed(worker):
         for label, value in named:
             worker.digest_metric(label, value)
         return
@@ -120,3 +115,105 @@ def add_up(
         since_heartbeat[label] += value
         if value > greatest[label]:
             greatest[label] = value
+
+
+def _named(
+    prefix: str, span_id: str | None, coarse: str | None, metrics: Metrics, spent_s: float
+) -> list[tuple[Hashable, float]]:
+    """Name what was measured of a task as a worker's metrics are, with the rest of its time."""
+    named: list[tuple[Hashable, float]] = []
+    for label, value, unit in metrics:
+        if coarse is None or unit != "seconds":
+            named.append((("execute", span_id, prefix, label, unit), value))
+        if coarse is None and unit == "seconds":
+            spent_s -= value
+    name = "execute", span_id, prefix, coarse or "other", "seconds"
+    named.append((name, max(0.0, spent_s)))
+    return named
+
+
+def may_be_summed(worker: Worker) -> bool:
+    """Tell whether nobody sees each value of a worker's metrics."""
+    return worker.digests is None and type(worker).digest_metric is _DIGEST_METRIC
+
+
+class Sums:
+    """What was measured of tasks that ended well, until the event loop adds it to the worker's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: Sum and greatest by label
+        self._found: dict[Hashable, tuple[float, float]] = {}
+        self._reads = 0
+        self._read_bytes = 0.0
+
+    # Called by any thread
+
+    def add(
+        self,
+        prefix: str,
+        span_id: str | None,
+        metrics: Metrics,
+        executor_s: float,
+        spent_s: float,
+    ) -> None:
+        """Add what was measured of a task that has ended well; see `add_up`.
+
+        Parameters
+        ----------
+        prefix : str
+            Of its key.
+        span_id : str or None
+            Span that the metrics belong to.
+        metrics : list of tuple of hashable, float and str
+            What was measured.
+        executor_s : float
+            How long the thread pool took around it, in seconds.
+        spent_s : float
+            How long all of it took.
+        """
+        named = _named(prefix, span_id, None, metrics, spent_s - executor_s)
+        named.append((("execute", span_id, prefix, "executor", "seconds"), executor_s))
+        with self._lock:
+            found = self._found
+            for label, value in named:
+                total, greatest = found.get(label, _NOTHING)
+                found[label] = total + value, value if value > greatest else greatest
+
+    def count_reads(self, data: Any, keys: Collection[Any], metrics: Metrics) -> None:
+        """Count inputs of a task as read from a worker's store, if that is counted."""
+        nbytes = None if type(data) is dict else touch(data, keys)
+        if nbytes is None:
+            return
+        metrics.append(("memory-read", len(keys), "count"))
+        metrics.append(("memory-read", nbytes, "bytes"))
+        with self._lock:
+            self._reads += len(keys)
+            self._read_bytes += nbytes
+
+    # Called by the event loop
+
+    def publish(self, worker: Worker) -> None:
+        """Add all of it to the metrics of a worker that `may_be_summed`."""
+        if not self._found:
+            return
+        with self._lock:
+            found, self._found = self._found, {}
+            reads, self._reads = self._reads, 0
+            read_bytes, self._read_bytes = self._read_bytes, 0.0
+        totals = worker.digests_total
+        since_heartbeat = worker.digests_total_since_heartbeat
+        maxima = worker.digests_max
+        for label, (total, greatest) in found.items():
+            totals[label] += total
+            since_heartbeat[label] += total
+            if greatest > maxima[label]:
+                maxima[label] = greatest
+        if reads:
+            counts = worker.data.cumulative_metrics  # type: ignore[attr-defined]
+            counts["memory-read", "count"] += reads
+            counts["memory-read", "bytes"] += read_bytes
+
+
+#: Sum and greatest of what has not been measured
+_NOTHING: Final = (0.0, -math.inf)

@@ -34,6 +34,7 @@ from backhaul.dask.ordinary_tasks import is_ordinary
 from backhaul.dask.private import Worker
 from backhaul.dask.runs import Line
 from backhaul.dask.shared_stream import SharedBatchedSend
+from backhaul.dask.thread_events import ThreadEvents
 from backhaul.dask.worker_core.keeper import keeper_for
 
 __all__ = ["WorkAhead", "share_arrivals", "work_ahead_for"]
@@ -48,6 +49,12 @@ LEFT_S: Final = 0.050
 
 #: How long a thread leaves messages alone that are for the event loop
 _REST_S: Final = 0.02
+
+#: How long what only gives something up waits for a message to ride with, as in `batching`
+_RIDE_S: Final = 0.002
+
+#: After how many tasks a thread that has more of them tells of those that have ended
+_TOLD_EACH: Final = 16
 
 #: Messages that threads may act on
 _FOR_THREADS: Final = frozenset({"compute-task", "free-keys"})
@@ -109,8 +116,14 @@ class WorkAhead:
         line.catch_up = self._catch_up
         line.on_heard = self._on_heard
         line.next_ahead = self._next_ahead
+        line.between = self._between
+        self._events = ThreadEvents(worker, line, arrivals)
+        #: Tasks that threads have gone on to since one has told of what has ended
+        self._untold = 0
         line.backlog = backlog_for(worker, line)
         line.keeper = keeper_for(worker, line)
+        if line.keeper is not None:
+            line.keeper.hear = self._tell
 
     # Called by the queue
 
@@ -186,7 +199,13 @@ class WorkAhead:
                 return found, 0.0
             if is_blind:
                 return None, min(left_s, _REST_S)
-            arrivals.wait(left_s)
+            # What has ended is told to the state machine while there is nothing else to do.
+            if arrivals.has_unhandled(_TOLD_EACH):
+                self._tell()
+            if not self._events.has_riders:
+                arrivals.wait(left_s)
+            elif not arrivals.wait(min(left_s, _RIDE_S)):
+                self._events.flush()
 
     def _look(self) -> tuple[Foretold | None, bool]:
         """Look at what has arrived: a task to run, and whether this thread can see no more."""
@@ -304,6 +323,20 @@ class WorkAhead:
         self._returns = found is None
         return found
 
+    def _between(self) -> None:
+        """Tell the state machine of what has ended, now and then; called by a thread."""
+        # One more or less, if two count at once, is nobody's loss.
+        self._untold += 1
+        if self._untold >= _TOLD_EACH:
+            self._untold = 0
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell the state machine of what has ended, if that is a thread's to do now."""
+        if self._events.handle():
+            # For what it has measured
+            self._arrivals.call(BEHIND_S)
+
     def _share(self) -> None:
         """Give tasks that have come to threads that do nothing; the line's lock is held."""
         executor = self._line.executor
@@ -395,6 +428,14 @@ class WorkAhead:
                 or not arrivals.may_look()
             ):
                 return None, 0, 0.0
+            came = self._came
+            while came and came[0][0] < arrivals.taken:
+                came.popleft()
+            if came and self._events.are_handled_here():
+                # A thread tells the state machine of it by itself, with others.
+                left_s = came[0][1] + BEHIND_S - monotonic()
+                if left_s > 0:
+                    return 0, 0, left_s
             unseen = arrivals.unhandled_from(max(0, self._seen - arrivals.taken))
             if not all(map(_is_for_threads, unseen)):
                 return None, 0, 0.0
@@ -412,7 +453,7 @@ class WorkAhead:
                     count += 1
                     continue
                 break
-            came, now_s = self._came, monotonic()
+            now_s = monotonic()
             first = arrivals.taken + count
             while came and came[0][0] < first:
                 came.popleft()
@@ -485,6 +526,7 @@ class WorkAhead:
 
     def _on_rest(self) -> None:
         """Let go of tasks that the event loop has heard of and not named: they were taken back."""
+        self._events.publish()
         foretold = self._line.foretold
         if not foretold or not self._arrivals.is_handling:
             return

@@ -70,12 +70,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def check(line: Line) -> None:
     """See that what is laid out comes first, and the state machine knows what threads do."""
-    state = line._worker.state
+    state = line.worker.state
     ready: list[Any] = sorted(state.ready, key=attrgetter("priority"))
     laid_out = [item.task_state for item in line._next]
     assert laid_out == ready[: len(laid_out)]
     assert len(state.executing) <= state.nthreads
-    for key in list(line._worker.active_threads.values()):
+    for key in list(line.worker.active_threads.values()):
         # Its message is still to be handled, or the worker has been paused since.
         if key in line.foretold:
             continue

@@ -82,9 +82,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             whole.append(message["key"])
         return is_noted
 
-    def noting_lived(self: Keeper, message: dict[str, Any], done: Any) -> Any:
+    def noting_lived(self: Keeper, message: dict[str, Any], done: Any, **looks: bool) -> Any:
         key = message["key"]
-        answer = in_rust(self, message, done)
+        answer = in_rust(self, message, done, **looks)
         if answer is not None and answer[0]:
             whole.append(key)
         return answer

@@ -19,9 +19,9 @@ from distributed import Client, Event, Scheduler, Status, Worker, WorkerPlugin, 
 
 from backhaul.dask import activation, kept_tasks
 from backhaul.dask.private import ComputeTaskEvent, FreeKeysEvent, WorkerStateMachine
-from backhaul.dask.runs import line_of
 from backhaul.dask.worker_core import keeper as keeper_module
 from backhaul.dask.worker_core.keeper import Keeper
+from tests.dask.execution.in_rust import in_rust, keeper_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 
 if TYPE_CHECKING:
@@ -36,39 +36,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     activation.install()
 
 
-def keeper_of(worker: Worker) -> Keeper:
-    line: Any = line_of(worker)
-    found: Keeper = line.keeper
-    return found
-
-
 def inc(value: int) -> int:
     return value + 1
-
-
-def watch_nothing(worker: Worker) -> None:
-    """Have nobody look at a worker of a test but the test."""
-    worker.state.validate = False
-    worker.state.transition_counter_max = False
-    for name in ("heartbeat", "find-missing", "memory_monitor"):
-        if name in worker.periodic_callbacks:
-            worker.periodic_callbacks[name].stop()
-
-
-async def in_rust(client: Client, *workers: Worker) -> None:
-    """Run tasks until the states of all workers are in Rust."""
-    for _ in range(200):
-        futures = [
-            client.submit(inc, number, pure=False, workers=[worker.address])
-            for worker in workers
-            for number in range(3)
-        ]
-        await client.gather(futures)
-        del futures
-        if all((line_of(worker) and keeper_of(worker).core) is not None for worker in workers):
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail("no state has come to Rust")
 
 
 Run = Callable[[Client, Worker, Worker], Awaitable[None]]

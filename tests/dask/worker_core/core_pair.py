@@ -125,10 +125,11 @@ class CorePair(Pair):
                 self.taken_over += 1
         if batch[0].kind is WholeTask:
             theirs, ours = self._whole(batch[0])
+            theirs_seen, ours_seen = _seen(theirs), _seen(ours)
         else:
-            theirs = _handled(self.theirs.handle_stimulus, batch)
+            theirs, theirs_seen = _each(self.theirs.handle_stimulus, batch)
             with self._patches.installed():
-                ours = _handled(self.ours.handle_stimulus, batch)
+                ours, ours_seen = _each(self.ours.handle_stimulus, batch)
         if isinstance(theirs, Exception) or isinstance(ours, Exception):
             if isinstance(theirs, (AssertionError, KeyError)) and isinstance(ours, AssertionError):
                 # Theirs does not say what is wrong.
@@ -137,7 +138,7 @@ class CorePair(Pair):
             # What either has then is what it had in the midst of the event.
             self._is_over = True
             return difference(_shown(theirs), _shown(ours), "refused"), None
-        found = difference(_loose(dump(theirs)), _loose(dump(ours)), "instructions")
+        found = difference(theirs_seen, ours_seen, "instructions")
         found = found or self._numbers()
         if self.every or self._glances.randrange(LOOKS_ONE_IN) == 0:
             found = found or self.finish()
@@ -203,6 +204,26 @@ class CorePair(Pair):
     def compare_state(self) -> str | None:
         self.looks += 1
         return difference(_loose(dump(self.theirs)), _loose(dump(self.ours)))
+
+
+def _each(handle: Any, batch: list[Event]) -> tuple[Any, Any]:
+    """Handle events; gives instructions and what they say, at once, or what was raised.
+
+    What upstream tells has the lists of its tasks in it, which later events of a batch change.
+    """
+    told: list[Any] = []
+    seen: list[Any] = []
+    for event in batch:
+        more = _handled(handle, [event])
+        if isinstance(more, Exception):
+            return more, None
+        told += more
+        seen.append(_seen(more))
+    return told, seen
+
+
+def _seen(told: Any) -> Any:
+    return None if isinstance(told, Exception) else _loose(dump(told))
 
 
 def _loose(dumped: Any) -> Any:

@@ -334,7 +334,11 @@ impl Core {
         let gone = std::mem::take(&mut outside.gone);
         let dead = std::mem::take(&mut outside.dead);
         let raised = outside.raised.take();
-        let gone: Vec<_> = gone.into_iter().map(|(_, key)| key).chain(unwanted).collect();
+        let gone: Vec<_> = gone
+            .into_iter()
+            .map(|(_, key)| key)
+            .chain(unwanted)
+            .collect();
         let data = (!gone.is_empty()).then(|| outside.data.clone_ref(py));
         let forgotten = (!dead.is_empty()).then(|| outside.callables.forgotten.clone_ref(py));
         drop(inner);
@@ -388,7 +392,7 @@ impl Core {
                 true => Some(put(data, &callables, &key, &value)?),
                 false => None,
             };
-            if let Some(Kept::Stored(_)) = kept {
+            if let Some(Kept::Stored(..)) = kept {
                 self.inner()?.outside.stored.push(key.unbind());
             }
             payloads.push(Payload {

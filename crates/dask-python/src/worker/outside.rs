@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use backhaul_dask::worker::{
     Host, Instruction, Line, PayloadId, PeerId, PrefixId, Stored, TaskId, WorkerCore,
@@ -75,8 +74,8 @@ impl Payload {
 
 /// What came of storing a value
 pub(super) enum Kept {
-    /// It is there, after so long
-    Stored(Duration),
+    /// It is there: when that began and ended
+    Stored(f64, f64),
     /// It could not be stored: the error of the task
     Refused(Py<PyAny>),
 }
@@ -356,11 +355,12 @@ pub(super) fn put(
     key: &Bound<'_, PyAny>,
     value: &Bound<'_, PyAny>,
 ) -> PyResult<Kept> {
-    let begun = Instant::now();
+    let py = data.py();
+    let now_s = || -> PyResult<f64> { callables.time.bind(py).call0()?.extract() };
+    let start_s = now_s()?;
     match data.set_item(key, value) {
-        Ok(()) => Ok(Kept::Stored(begun.elapsed())),
+        Ok(()) => Ok(Kept::Stored(start_s, now_s()?)),
         Err(error) => {
-            let py = data.py();
             let made = callables.error_of.bind(py).call1((error.value(py),))?;
             Ok(Kept::Refused(made.unbind()))
         }
@@ -395,15 +395,13 @@ impl Host for Hosted<'_, '_> {
             None => self.put_now(task, value),
         };
         match self.raised(kept) {
-            Some(Kept::Stored(took)) => {
+            Some(Kept::Stored(start_s, stop_s)) => {
                 let kind = self.outside.payloads[value.index()]
                     .what
                     .bind(self.py)
                     .get_type();
-                let stop_s = self.outside.time_s;
                 let extra = self.outside.extras.of_mut(task);
-                if took > SLOW {
-                    let start_s = stop_s - took.as_secs_f64();
+                if stop_s - start_s > SLOW_S {
                     let times = Times::Spent("disk-write", start_s, stop_s);
                     extra.startstops.push(times);
                 }
@@ -593,4 +591,4 @@ fn text_alone(py: Python<'_>, text: Bound<'_, PyAny>) -> PyResult<Py<PyTuple>> {
 const EXCEPTION_TEXT: usize = 2;
 
 /// A value that took longer to store has gone to disk, or has sent others there: upstream's
-const SLOW: Duration = Duration::from_millis(5);
+const SLOW_S: f64 = 0.005;

@@ -220,17 +220,22 @@ impl HotCore {
         notes
     }
 
-    /// Whether tasks have finished since this was asked last, and none is left to be waited for
+    /// Whether the next message is likely to come very soon
     ///
-    /// A client that has waited for the last of them may have the next one soon.
-    pub fn ended_the_last(&mut self) -> bool {
+    /// Either tasks have finished since this was asked last, and none is left to be waited for: a
+    /// client that has waited for the last of them may have the next one. Or there is one task
+    /// alone, and it is a short one, as in a chain.
+    pub fn expects_more(&mut self) -> bool {
         let Some(streams) = &mut self.streams else {
             return false;
         };
         let finished = streams.counts.finished;
         let has_finished = streams.known_finished != finished;
         streams.known_finished = finished;
-        has_finished && !self.core.has_work()
+        match self.core.has_work() {
+            true => self.core.has_one_shorter_than(SHORT_S),
+            false => has_finished,
+        }
     }
 
     /// How much was handled
@@ -481,6 +486,10 @@ impl From<TooLong> for Unsayable {
         Self
     }
 }
+
+/// How short a task is, in seconds, during which the scheduler stays awake: by far less than it
+/// would take to fall asleep and be woken
+const SHORT_S: f64 = 200e-6;
 
 /// Groups whose spans are known; when there are more, all are forgotten
 const SPANS_MAX: usize = 10_000;

@@ -101,6 +101,17 @@ impl SchedulerCore {
         !self.processing_prefixes.is_empty() || !self.queue.is_empty()
     }
 
+    /// Whether one task is processing that takes less than that, as far as is known, and no other
+    pub fn has_one_shorter_than(&self, seconds: f64) -> bool {
+        let mut prefixes = self.processing_prefixes.iter();
+        let (Some(prefix), None, true) = (prefixes.next(), prefixes.next(), self.queue.is_empty())
+        else {
+            return false;
+        };
+        let average_s = self.groups[prefix].duration_average_s;
+        self.groups.loads.processing(prefix) == 1 && (0.0..seconds).contains(&average_s)
+    }
+
     /// How many transitions there have been
     pub fn transition_count(&self) -> u64 {
         self.transition_count

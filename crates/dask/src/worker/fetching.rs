@@ -73,7 +73,7 @@ impl Needed {
 }
 
 /// A peer that may be asked; the least is asked first
-type Candidate = Reverse<(Priority, bool, i64, Tie, PeerId)>;
+type Candidate = Reverse<(Option<Priority>, bool, i64, Tie, PeerId)>;
 
 /// A random number, to tell apart what is equal otherwise
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,9 +112,9 @@ impl WorkerCore {
                 continue;
             }
             if -length != heap.len() as i64 {
-                if let Some((_, priority)) = heap.peek(|task| tasks[task.index()].life) {
-                    let priority = priority.clone();
+                if let Some((task, _)) = heap.peek(|task| tasks[task.index()].life) {
                     let length = -(heap.len() as i64);
+                    let priority = self.task(task).priority.clone();
                     candidates.push(Reverse((priority, is_remote, length, tie, peer)));
                 }
                 continue;
@@ -168,12 +168,14 @@ impl WorkerCore {
                 continue;
             }
             let length = -(heap.len() as i64);
-            let Some((_, priority)) = heap.peek(|task| tasks[task.index()].life) else {
+            let Some((task, _)) = heap.peek(|task| tasks[task.index()].life) else {
                 continue;
             };
+            // Which may be another by now than the one for which the heap has its place
+            let priority = self.task(task).priority.clone();
             let is_remote = self.peers[peer.index()];
             let tie = Tie(host.random());
-            candidates.push(Reverse((priority.clone(), is_remote, length, tie, peer)));
+            candidates.push(Reverse((priority, is_remote, length, tie, peer)));
         }
         candidates.into()
     }

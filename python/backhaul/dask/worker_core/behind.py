@@ -48,6 +48,12 @@ class Owner(Protocol):
     def give_back(self) -> None:
         """Have Python take over."""
 
+    def catch_up(self) -> None:
+        """Have the state hear of what has ended, for somebody who is about to look."""
+
+    def give_up(self) -> None:
+        """Do both, for somebody who looks at what Rust does not tell."""
+
     def task(self, key: Any) -> Any:
         """Give a task, or a view of it; None if there is none."""
 
@@ -82,7 +88,7 @@ def behind_class(kind: type, owner: Owner) -> type:
 
     def put(self: Any, name: str, value: Any) -> None:
         if name != "__class__":
-            owner.give_back()
+            owner.give_up()
         object.__setattr__(self, name, value)
 
     members: dict[str, Any] = {
@@ -108,6 +114,7 @@ def _told(name: str, owner: Owner, form: type) -> property:
     own = WorkerStateMachine.__dict__[name]
 
     def get(self: Any) -> Any:
+        owner.catch_up()
         with owner.lock:
             core = owner.core
             return own.__get__(self) if core is None else form(core.number(name))
@@ -124,7 +131,7 @@ def _look(name: str, owner: Owner) -> property:
     slot = WorkerStateMachine.__dict__[name]
 
     def get(self: Any) -> Any:
-        owner.give_back()
+        owner.give_up()
         return slot.__get__(self)
 
     return property(get)
@@ -134,6 +141,7 @@ def _task_counter(owner: Owner) -> property:
     slot = WorkerStateMachine.__dict__["task_counter"]
 
     def get(self: Any) -> Any:
+        owner.catch_up()
         with owner.lock:
             counter = slot.__get__(self)
             core = owner.core
@@ -172,23 +180,27 @@ class CoreTasks(KeptTasks):
     __hash__ = None  # type: ignore[assignment]
 
     def __contains__(self, key: Any) -> bool:
+        self.owner.catch_up()
         return bool(self.owner.knows(key))
 
     def __len__(self) -> int:
         owner = self.owner
+        owner.catch_up()
         with owner.lock:
             return dict.__len__(self) if owner.core is None else len(owner.core)
 
     def __getitem__(self, key: Any) -> Any:
+        self.owner.catch_up()
         task = self.owner.task(key)
         if task is None:
             raise KeyError(key)
         return task
 
     def get(self, key: Any, default: Any = None) -> Any:
+        self.owner.catch_up()
         task = self.owner.task(key)
         return default if task is None else task
 
 
 for _kind in (CoreTasks, LogBehind):
-    caught_up_methods(_kind, lambda kept: kept.owner.give_back())
+    caught_up_methods(_kind, lambda kept: kept.owner.give_up())

@@ -88,6 +88,8 @@ class Keeper:
         self._rest_s = _REST_S
         self._not_before_s = 0.0
         self._is_giving = False
+        #: Tells the state of what has ended, as far as any thread may
+        self.hear: Callable[[], object] = _nothing
 
     # Called with the lock
 
@@ -197,7 +199,7 @@ class Keeper:
         return told, len(events)
 
     def live_through(
-        self, message: dict[str, Any], done: tuple[Any, ...]
+        self, message: dict[str, Any], done: tuple[Any, ...], *, is_unwatched: bool = False
     ) -> tuple[bool | None, Told] | None:
         """Handle that there is a task, and that it has ended well, of which the scheduler knows.
 
@@ -207,6 +209,8 @@ class Keeper:
             The scheduler's, without ``op``. It is Rust's from now on.
         done : tuple
             Value, bytes, class or None, start and stop in seconds, id of the event.
+        is_unwatched : bool, default False
+            Whether it is known that nobody takes part in steps: see `is_watched`.
 
         Returns
         -------
@@ -216,12 +220,22 @@ class Keeper:
             do. None, and nothing was done, if Rust does not have the state, or it is Python's.
         """
         core = self.core
-        if core is None or self.is_watched() or is_odd(message):
+        if core is None or (not is_unwatched and self.is_watched()) or is_odd(message):
             return None
         try:
             answer = core.live_through(message, done)
             self._keep_small()
             return answer
+        except (RuntimeError, AssertionError) as error:
+            raise self._as_theirs(error) from None
+
+    def free(self, keys: Any, stimulus_id: str, *, is_unwatched: bool = False) -> Told | None:
+        """Handle that the scheduler frees results; None, and nothing was done, as above."""
+        core = self.core
+        if core is None or (not is_unwatched and self.is_watched()):
+            return None
+        try:
+            return core.free(keys, stimulus_id)
         except (RuntimeError, AssertionError) as error:
             raise self._as_theirs(error) from None
 
@@ -263,6 +277,18 @@ class Keeper:
         return not nobody_looks_on(self._state) or knows_links(self._state.address)
 
     # Called by any thread
+
+    def catch_up(self) -> None:
+        """Have the state hear of what threads have ended, for somebody who is about to look.
+
+        Not if that is being done, or the event loop is at work on what comes before.
+        """
+        self.hear()
+
+    def give_up(self) -> None:
+        """Catch up, and have Python go on with the state: somebody looks."""
+        self.hear()
+        self.give_back()
 
     def give_back(self) -> None:
         """Have Python go on with the state; as good as nothing if it has it.
@@ -365,3 +391,7 @@ def _error_of(error: BaseException) -> tuple[Any, ...]:
     return tuple(
         message[name] for name in ("exception", "traceback", "exception_text", "traceback_text")
     )
+
+
+def _nothing() -> None:
+    """Stand for nobody who has anything to tell."""

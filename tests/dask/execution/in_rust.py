@@ -1,0 +1,49 @@
+"""Workers of tests whose states are in Rust."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from distributed import Client, Worker
+
+from backhaul.dask.runs import line_of
+from backhaul.dask.worker_core.keeper import Keeper
+
+__all__ = ["in_rust", "inc", "keeper_of", "watch_nothing"]
+
+
+def inc(value: int) -> int:
+    return value + 1
+
+
+def keeper_of(worker: Worker) -> Keeper:
+    line: Any = line_of(worker)
+    found: Keeper = line.keeper
+    return found
+
+
+def watch_nothing(worker: Worker) -> None:
+    """Have nobody look at a worker of a test but the test."""
+    worker.state.validate = False
+    worker.state.transition_counter_max = False
+    for name in ("heartbeat", "find-missing", "memory_monitor"):
+        if name in worker.periodic_callbacks:
+            worker.periodic_callbacks[name].stop()
+
+
+async def in_rust(client: Client, *workers: Worker) -> None:
+    """Run tasks until the states of all workers are in Rust."""
+    for _ in range(200):
+        futures = [
+            client.submit(inc, number, pure=False, workers=[worker.address])
+            for worker in workers
+            for number in range(3)
+        ]
+        await client.gather(futures)
+        del futures
+        if all((line_of(worker) and keeper_of(worker).core) is not None for worker in workers):
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("no state has come to Rust")

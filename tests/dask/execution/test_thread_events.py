@@ -1,0 +1,195 @@
+"""Threads that tell a worker's state in Rust of what they have run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from distributed import Client, Scheduler, Status, Worker, wait
+
+from backhaul.dask import activation
+from backhaul.dask.thread_events import ThreadEvents
+from backhaul.dask.worker_core import keeper as keeper_module
+from backhaul.dask.worker_core.keeper import Keeper
+from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
+from tests.dask.execution.tasks import cluster
+
+if TYPE_CHECKING:
+    from tests.dask.conftest import Eventually
+
+#: Names of the threads that have told of a task, and how often
+tellers: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Rust take over soon after somebody has looked, and note who tells it of tasks."""
+    monkeypatch.setattr(keeper_module, "_REST_S", 0.01)
+    monkeypatch.setattr(keeper_module, "_REST_MAX_S", 0.01)
+    tellers.clear()
+    own = ThreadEvents._ended
+
+    def noting(self: ThreadEvents, message: dict[str, Any], told: Any) -> bool:
+        is_done = own(self, message, told)
+        tellers[threading.current_thread().name] += is_done
+        return is_done
+
+    monkeypatch.setattr(ThreadEvents, "_ended", noting)
+    activation.install()
+
+
+def of_pool() -> int:
+    """Count what threads of pools have told."""
+    return sum(count for name, count in tellers.items() if "Dask-Default-Threads" in name)
+
+
+def chain(client: Client, count: int) -> Any:
+    """Submit tasks, each of which waits for the one before it."""
+    future: Any = client.submit(inc, 0, pure=False)
+    for _ in range(count - 1):
+        future = client.submit(inc, future, pure=False)
+    return future
+
+
+async def until_told(client: Client, count: int = 100) -> None:
+    """Run chains until threads of a pool have told of so many tasks."""
+    for _ in range(100):
+        assert await chain(client, 60) == 60
+        if of_pool() >= count:
+            return
+    pytest.fail(f"threads have told of {of_pool()} tasks")
+
+
+def executed(worker: Worker) -> dict[str, float]:
+    """Add up the metrics of a worker's executed tasks, by what was measured."""
+    found: dict[str, float] = {}
+    totals: dict[Any, float] = dict(worker.digests_total)
+    for (context, *rest), value in totals.items():
+        if context == "execute":
+            found[rest[2]] = found.get(rest[2], 0.0) + value
+    return found
+
+
+@pytest.mark.parametrize("memory_limit", [0, "10 GB"], ids=["dict", "may-spill"])
+def test_all_is_as_if_the_event_loop_had_told(memory_limit: Any, eventually: Eventually) -> None:
+    @cluster(1, timeout=300, worker_kwargs={"memory_limit": memory_limit})
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        await in_rust(client, worker)
+        await until_told(client)
+        await eventually(lambda: not worker.data)
+        # Nobody is told twice, and nobody is left out.
+        await eventually(lambda: not scheduler.tasks)
+        before, count = executed(worker), worker.state.executed_count
+        reads = _reads(worker)
+        assert await chain(client, 200) == 200
+        assert worker.state.executed_count == count + 200
+        await asyncio.sleep(0.05)
+        after = executed(worker)
+        assert {"thread-cpu", "thread-noncpu", "executor", "other"} <= after.keys()
+        for name, seconds in after.items():
+            assert seconds >= before[name]
+        if memory_limit:
+            assert _reads(worker) == reads + 199
+            assert after["memory-read"] > before["memory-read"]
+        await eventually(lambda: not worker.data)
+        assert not worker.active_keys
+        worker.state.validate_state()
+
+    run()
+
+
+def _reads(worker: Worker) -> float:
+    counts: Any = getattr(worker.data, "cumulative_metrics", {})
+    return float(counts.get(("memory-read", "count"), 0.0))
+
+
+def test_whoever_looks_finds_what_has_ended() -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        await in_rust(client, worker)
+        for number in range(200):
+            future = client.submit(inc, number, pure=False)
+            assert await future == number + 1
+            assert keeper_of(worker).core is not None
+            # At once, and nothing was told to the event loop for it.
+            assert worker.state.tasks[future.key].state == "memory"
+            assert future.key in worker.state.tasks
+        assert of_pool() + tellers["MainThread"] > 100
+
+    run()
+
+
+class Looks:
+    """Looks at a worker when it goes."""
+
+    #: The worker, and how many tasks it had each time
+    worker: Any = None
+    seen: ClassVar[list[int]] = []
+
+    def __sizeof__(self) -> int:
+        return 100
+
+    def __del__(self) -> None:
+        if self.worker is not None:
+            self.seen.append(len(self.worker.state.tasks))
+
+
+def make(_: Any) -> Looks:
+    return Looks()
+
+
+def test_results_that_are_let_go_of_look_at_the_worker(
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        await in_rust(client, worker)
+        await until_told(client, 20)
+        monkeypatch.setattr(Looks, "worker", worker)
+        for _ in range(20):
+            future: Any = client.submit(make, 0, pure=False)
+            for _ in range(19):
+                future = client.submit(make, future, pure=False)
+            await wait(future)
+            del future
+        await eventually(lambda: len(Looks.seen) >= 400)
+        await eventually(lambda: not worker.data)
+        monkeypatch.setattr(Looks, "worker", None)
+        worker.state.validate_state()
+
+    run()
+
+
+def test_what_the_state_machine_refuses_ends_the_stream(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, eventually: Eventually
+) -> None:
+    fails = threading.Event()
+    own = Keeper.free
+
+    def free(self: Keeper, *args: Any, **kwargs: Any) -> Any:
+        if fails.is_set() and "Dask-Default-Threads" in threading.current_thread().name:
+            raise RuntimeError("refused by this test")
+        return own(self, *args, **kwargs)
+
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        await in_rust(client, worker)
+        await until_told(client)
+        fails.set()
+        futures = [chain(client, 60) for _ in range(20)]
+        # As where a handler of Dask's raises
+        await eventually(lambda: worker.status in (Status.closed, Status.failed))
+        assert futures
+
+    monkeypatch.setattr(Keeper, "free", free)
+    with caplog.at_level(logging.ERROR, logger="distributed.worker"):
+        run()
+    assert "refused by this test" in caplog.text

@@ -101,7 +101,8 @@ class SlottedState:
     def running(self) -> list[str]:
         """List the tasks that may end, whatever became of them meanwhile."""
         tasks = (*self.state.executing, *self.state.long_running)
-        return sorted(ts.key for ts in tasks if ts.key not in self.slots._returning)
+        waiting = self.slots._asking.keys() | self.slots._returning.keys()
+        return sorted(ts.key for ts in tasks if ts.key not in waiting)
 
     def secede(self, key: str) -> None:
         if key in self.slots.held:
@@ -167,6 +168,7 @@ def random_life(seed: int, steps: int) -> None:
     assert not state.ready
     assert not state.constrained
     assert not worker.slots.held
+    assert not worker.slots._asking
     assert not worker.slots._returning
     assert worker.slots.pools.leases == 0
     assert all(total == free for total, free in worker.slots.pools.amounts().values())

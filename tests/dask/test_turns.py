@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -16,7 +17,14 @@ from distributed import get_client, rejoin, secede
 from distributed.worker_state_machine import WorkerState
 
 import dask
-from backhaul.dask import get_resources, resource_id, resources, scheduler_slots, turns
+from backhaul.dask import (
+    get_resources,
+    rejoining,
+    resource_id,
+    resources,
+    scheduler_slots,
+    turns,
+)
 from backhaul.dask.declared import checked
 from backhaul.dask.gate import Gate
 from backhaul.dask.requests import Needs
@@ -186,6 +194,62 @@ async def test_who_cannot_hold_it_again_is_told(eventually: Eventually) -> None:
         gate.set()
         with pytest.raises(ResourceError, match=r"cannot rejoin: worker .* has less by now"):
             await leaves
+
+
+@resources(GPU=1)
+def comes_back_to_a_thread() -> Any:
+    secede()
+    begun.append("left")
+    assert gate.wait(300)
+    rejoin()
+    return resource_id("GPU")
+
+
+def stays() -> None:
+    gates["stays"].set()
+    assert gates["is to end"].wait(300)
+
+
+def leaves() -> None:
+    gates["leaves"].set()
+    assert gates["is to leave"].wait(300)
+    secede()
+
+
+@pytest.mark.asyncio
+async def test_who_rejoins_takes_no_thread_that_went_on_by_itself(
+    eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+    loop = asyncio.get_running_loop()
+    call = loop.call_soon_threadsafe
+
+    def noting(function: Any, *args: Any, **options: Any) -> asyncio.Handle:
+        handle = call(function, *args, **options)
+        if function is rejoining._ask:
+            asked.set()
+        return handle
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", noting)
+    async with cluster({"GPU": 1}, nthreads=1) as (client, _, (worker,)):
+        returns = client.submit(comes_back_to_a_thread)
+        await eventually(lambda: worker.state.long_running)
+        first = client.submit(stays)
+        await eventually(gates["stays"].is_set)
+        second = client.submit(leaves)
+        await eventually(lambda: worker.state.ready)
+        # The event loop stands still, and hears of all this afterwards.
+        gate.set()
+        assert asked.wait(300)
+        gates["is to end"].set()
+        assert gates["leaves"].wait(300)
+        await first
+        state = worker.state.tasks[second.key].state
+        gates["is to leave"].set()
+        assert state == "executing"
+        assert await client.gather([returns, second]) == [0, None]
+        await eventually(lambda: all_is_free(worker))
+        check_slots(worker.state)
 
 
 class Steps(Executor):

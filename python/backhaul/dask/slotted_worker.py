@@ -283,6 +283,8 @@ class SlottedWorkerState(WorkerStateMachine):
             if ts is not None and ts.state == "long-running" and ts.key in slots.held:
                 slots.give_back(ts)
                 return self._ensure_computing()
+        elif type(ev) is UnpauseEvent:
+            self.constrained.slots.hear_who_asks()
         return super()._handle_event(ev)
 
     def _give_back_early(self, ts: Any) -> None:

@@ -78,6 +78,8 @@ class WorkerSlots:
         self._returning: dict[Any, tuple[Any, Lease, Callable[[], object]]] = {}
         #: Those of them that have it; to Dask they are not executing
         self._returned: set[Any] = set()
+        #: Tasks that ask for a lease again, of which the state machine has not heard
+        self._asking: dict[Any, tuple[Any, Lease, Callable[[], object]]] = {}
         #: Tasks that execute and take less than a thread
         self.beside = 0
         #: Threads that tasks with leases take; a plain one takes one
@@ -198,7 +200,7 @@ class WorkerSlots:
     def take_again(self, ts: Any, lease: Lease, tell: Callable[[], object]) -> None:
         """Lend again to a task that has seceded, as soon as what it asks for is free.
 
-        Such a task runs already, so it comes before those that wait.
+        Such a task runs already, so it comes before those that wait, from `hear_who_asks` on.
 
         Parameters
         ----------
@@ -209,10 +211,19 @@ class WorkerSlots:
         tell : callable
             Called when it holds it again, or never will: the lease says so.
         """
-        if ts is None or ts.key in self._returning or not lease.is_over:
+        if ts is None or not lease.is_over or ts.key in self._returning or ts.key in self._asking:
             tell()
         else:
-            self._returning[ts.key] = ts, lease, tell
+            self._asking[ts.key] = ts, lease, tell
+
+    def hear_who_asks(self) -> None:
+        """Let those go first that have asked to; called by the state machine, for an event.
+
+        It has been told by then which tasks threads have ended, and so which ones they went on
+        with: none of these is to lose its thread to who comes back.
+        """
+        self._returning.update(self._asking)
+        self._asking.clear()
 
     def could_hold(self, needs: Needs) -> bool:
         """Tell whether the resources of a request are free, without taking them."""

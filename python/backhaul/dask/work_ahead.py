@@ -35,6 +35,7 @@ from backhaul.dask.private import Worker
 from backhaul.dask.runs import Line
 from backhaul.dask.shared_stream import SharedBatchedSend
 from backhaul.dask.thread_events import ThreadEvents
+from backhaul.dask.worker_core.events import is_odd
 from backhaul.dask.worker_core.keeper import keeper_for
 
 __all__ = ["WorkAhead", "share_arrivals", "work_ahead_for"]
@@ -360,6 +361,7 @@ class WorkAhead:
                 or is_known(worker.state, key)
                 or message["actor"]
                 or message["resource_restrictions"]
+                or is_odd(message)
             ):
                 return None
             announced = Announced(message)

@@ -29,7 +29,7 @@ from distributed.core import Status
 from distributed.worker import get_data_from_worker
 from distributed.worker_state_machine import ComputeTaskEvent, UnpauseEvent
 
-from backhaul.dask import activation
+from backhaul.dask import activation, resources
 from backhaul.dask.arrivals import Arrivals
 from backhaul.dask.backlog import Backlog
 from backhaul.dask.foretold import Foretold
@@ -46,6 +46,8 @@ begun: list[Any] = []
 told: list[Any] = []
 whole: list[Any] = []
 gates: dict[str, threading.Event] = {}
+#: How often a task ran
+counted: Counter[Any] = Counter()
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     told.clear()
     whole.clear()
     gates.clear()
+    counted.clear()
     begin, tell, live = WorkAhead._begin, Foretold.tell_ahead, Foretold.live_through
     note_end = Backlog.note_end
 
@@ -283,6 +286,26 @@ def test_tasks_that_leave_the_pool_ask_or_fail(eventually: Eventually) -> None:
         names = {str(key).split("-")[0] for key in begun}
         assert {"leave", "ask", "fail", "inc"} <= names
         assert not {key for key in told if str(key).startswith(("fail", "leave", "ask"))}
+
+    run()
+
+
+@resources(CPU=0)
+def waits_for_others(ran: Any) -> str:
+    counted[ran] += 1
+    return threading.current_thread().name
+
+
+def test_a_task_that_asks_for_no_thread_is_run_beside_the_others_once(
+    eventually: Eventually,
+) -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        await until_ahead(client, eventually)
+        for number in range(20):
+            assert "Beside" in await client.submit(waits_for_others, number)
+            await chain(client, 3)
+        assert counted == dict.fromkeys(range(20), 1)
 
     run()
 

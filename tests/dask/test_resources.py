@@ -16,6 +16,7 @@ from distributed import Worker, get_worker, secede, wait
 import dask
 from backhaul.dask import get_resources, resource_id, resources, scheduler_slots, slotted_worker
 from backhaul.dask.beside import BesideThreadPoolExecutor
+from backhaul.dask.leases import current_lease
 from backhaul.dask.private import threads_lock
 from backhaul.errors import ConfigError, ResourceError
 from tests.dask.conftest import Eventually
@@ -412,6 +413,36 @@ async def test_spans_and_coroutines_hold_what_they_ask_for(eventually: Eventuall
         assert (await found)[0] == 0
         gate.set()
         await wait(full)
+
+
+def has_lease() -> bool:
+    return current_lease.get() is not None
+
+
+async def has_lease_while_it_waits() -> bool:
+    await asyncio.sleep(0)
+    return current_lease.get() is not None
+
+
+@resources(GPU=1)
+async def gated_gpu_in_the_event_loop(_: int) -> None:
+    while not gate.is_set():
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("first", [gated_gpu_and_thread, gated_gpu_in_the_event_loop])
+async def test_what_follows_a_task_holds_nothing_of_it(first: Any, eventually: Eventually) -> None:
+    async with cluster({"GPU": 1}, nthreads=1) as (client, _, (worker,)):
+        before = client.submit(first, 1)
+        await eventually(lambda: worker.state.executing)
+        behind = [client.submit(each) for each in (has_lease, has_lease_while_it_waits)]
+        await eventually(lambda: len(worker.state.ready) == len(behind))
+        gate.set()
+        await before
+        assert await client.gather(behind) == [False, False]
+        # Threads begin with some of these by themselves.
+        assert not any([await client.submit(has_lease, pure=False) for _ in range(20)])
 
 
 @pytest.mark.asyncio

@@ -24,8 +24,8 @@ from typing import Any, NoReturn, TypeVar
 
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.beside import BesideThreadPoolExecutor
-from backhaul.dask.holding import holding, send_beside
-from backhaul.dask.leases import current_lease, lay_down, take_up
+from backhaul.dask.holding import holding, holding_nothing, send_beside
+from backhaul.dask.leases import context_without_lease, current_lease, lay_down, take_up
 from backhaul.dask.memory import allocate_in_arena
 from backhaul.dask.ordinary_tasks import is_ordinary
 from backhaul.dask.plain_events import execute_success_event
@@ -161,7 +161,8 @@ def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
                     send_beside(self, args[0], executor_name)
                     original(self, task_name, func, *args, span_id=span_id, **kwargs)
         elif not start_execution(self, *args, span_id=span_id, **kwargs):
-            original(self, task_name, func, *args, span_id=span_id, **kwargs)
+            with holding_nothing():
+                original(self, task_name, func, *args, span_id=span_id, **kwargs)
 
     return _start_async_instruction
 
@@ -250,8 +251,13 @@ class Execution(asyncio.Future[None]):
         token = callbacks.set({**callbacks.get(), _METRICS_KEY: self._measured})
         try:
             self._data = self._inputs()
-            #: A copy of the context that caused the instruction, as a task of asyncio has.
-            self._context = contextvars.copy_context()
+            #: A copy of the context that caused the instruction, as a task of asyncio has, but
+            #: for the lease of a task whose end that was.
+            self._context = (
+                context_without_lease()
+                if current_lease.get() and lease_of(self._worker.state, self._key) is None
+                else contextvars.copy_context()
+            )
         except Exception:
             # Dask's own code meets the same error again, and reports it.
             return False

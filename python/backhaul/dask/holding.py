@@ -11,7 +11,7 @@ from distributed import Worker
 from backhaul.dask.beside import BESIDE
 from backhaul.dask.leases import Lease, current_lease
 
-__all__ = ["holding", "holding_execute", "send_beside"]
+__all__ = ["holding", "holding_execute", "holding_nothing", "send_beside"]
 
 _DEFAULT = "default"
 
@@ -38,6 +38,16 @@ def holding(worker: Worker, key: Any, lease: Lease) -> Iterator[str]:
     token = current_lease.set(lease)
     try:
         yield BESIDE if lease.needs.cpu < 1 and "executor" not in annotations else _DEFAULT
+    finally:
+        current_lease.reset(token)
+
+
+@contextlib.contextmanager
+def holding_nothing() -> Iterator[None]:
+    """Show no lease to what is started meanwhile, though a task that had one has led to it."""
+    token = current_lease.set(None)
+    try:
+        yield
     finally:
         current_lease.reset(token)
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
 from backhaul.dask.requests import CPU, Needs
@@ -21,6 +21,7 @@ __all__ = [
     "GPU",
     "NIC",
     "Lease",
+    "context_without_lease",
     "current_lease",
     "device_of",
     "get_resources",
@@ -85,6 +86,13 @@ class Lease:
 
 #: The lease of the task that runs in this context
 current_lease: ContextVar[Lease | None] = ContextVar("backhaul-lease", default=None)
+
+
+def context_without_lease() -> Context:
+    """Copy the context for what holds nothing, whatever led to it."""
+    context = copy_context()
+    context.run(current_lease.set, None)
+    return context
 
 
 def resource_id(name: str) -> int | tuple[int, ...]:

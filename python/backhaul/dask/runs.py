@@ -16,7 +16,6 @@ it can change whose turn it is.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
@@ -26,6 +25,7 @@ from distributed import Status
 
 from backhaul._locks import RLock
 from backhaul.dask.items import ForetoldItem, Item
+from backhaul.dask.leases import context_without_lease
 from backhaul.dask.performing import perform, perform_told
 from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.private import (
@@ -99,7 +99,7 @@ class Line:
         #: Who has the state change hands between Python and Rust, if it does
         self.keeper: Any = None
         #: What a message of the scheduler is handled in
-        self.context = contextvars.copy_context()
+        self.context = context_without_lease()
         #: Called by the event loop when the state machine has heard of what has ended
         self.on_heard: Callable[[], None] = _nothing_else
         #: Notes that a task has come and ended, or that results are freed, if that is all

@@ -12,7 +12,6 @@ nobody sees a difference.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import logging
 import queue
 import threading
@@ -86,7 +85,7 @@ class WorkAhead:
         self._line = line
         self._arrivals = arrivals
         #: Copied for each task: what a message of the scheduler is handled in
-        self._context = line.context = contextvars.copy_context()
+        self._context = line.context
         #: Held by the thread that waits for messages
         self._post = threading.Lock()
         #: Of the two below, and of what is put into the queue

@@ -104,7 +104,8 @@ def nobody_looks_on(state: WorkerStateMachine) -> bool:
 
 def no_plugin_hears_of_transitions(state: WorkerStateMachine) -> bool:
     """Tell whether there is no plugin with a method `transition` of its own."""
-    for plugin in state.plugins.values():
+    # At once, as threads look, too, while the event loop may be given one
+    for plugin in tuple(state.plugins.values()):
         # On a plugin that is no `WorkerPlugin` too, or put on the object
         method = getattr(plugin, "transition", None)
         if getattr(method, "__func__", method) not in (None, WorkerPlugin.transition):

@@ -9,9 +9,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from distributed import Client, Scheduler, Status, Worker, wait
+from distributed import Client, Scheduler, Status, Worker, WorkerPlugin, wait
 
 from backhaul.dask import activation
+from backhaul.dask.plain_events import no_plugin_hears_of_transitions
 from backhaul.dask.thread_events import ThreadEvents
 from backhaul.dask.worker_core import keeper as keeper_module
 from backhaul.dask.worker_core.keeper import Keeper
@@ -163,6 +164,29 @@ def test_results_that_are_let_go_of_look_at_the_worker(
         await eventually(lambda: not worker.data)
         monkeypatch.setattr(Looks, "worker", None)
         worker.state.validate_state()
+
+    run()
+
+
+class Adds(WorkerPlugin):
+    """Another plugin comes while somebody looks at this one."""
+
+    plugins: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def transition(self) -> Any:
+        self.plugins[f"plugin-{len(self.plugins)}"] = WorkerPlugin()
+        return None
+
+
+def test_a_plugin_comes_while_a_thread_looks_at_those_there_are() -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        Adds.plugins = worker.plugins
+        worker.plugins["adds"] = Adds()
+        count = len(worker.plugins)
+        assert no_plugin_hears_of_transitions(worker.state)
+        assert len(worker.plugins) == count + 1
 
     run()
 

@@ -17,8 +17,8 @@ from zict import LRU, Cache
 from backhaul.dask.private import SpillBuffer, context_meter
 
 __all__ = [
-    "all_in_memory",
     "has_room",
+    "in_memory",
     "quick_contains",
     "quick_delitem",
     "quick_getitem",
@@ -114,13 +114,22 @@ def has_room(data: Any, nbytes: float) -> bool:
     return has_it
 
 
-def all_in_memory(data: Any, keys: Collection[Any]) -> bool:
-    """Tell whether results, all that there are, are where letting go of them touches no disk."""
+def in_memory(data: Any, keys: Collection[Any]) -> list[Any] | None:
+    """Look up results that are about to be let go of, where that touches no disk.
+
+    Returns
+    -------
+    list or None
+        Those that there are, and None for others; None for all if one may be on disk, or the store
+        is neither a dict nor Dask's.
+    """
     if type(data) is dict:
-        return True
+        return [data.get(key) for key in keys]
     if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
-        return False
-    return all(key in fast.d for key in keys)
+        return None
+    values = fast.d
+    # One may be on its way to the disk.
+    return [values.get(key) for key in keys] if all(key in values for key in keys) else None
 
 
 def _count_reads(data: SpillBuffer, count: int, nbytes: float) -> None:

@@ -25,7 +25,7 @@ from backhaul.dask.plain_events import execute_success_event
 from backhaul.dask.private import Worker, key_split
 from backhaul.dask.runs import Line
 from backhaul.dask.shared_stream import SharedBatchedSend
-from backhaul.dask.spill_paths import all_in_memory, has_room
+from backhaul.dask.spill_paths import has_room, in_memory
 from backhaul.dask.task_metrics import Sums, may_be_summed
 from backhaul.dask.worker_core.events import Told
 
@@ -71,6 +71,9 @@ class ThreadEvents:
         arrivals = self._arrivals
         if not arrivals.has_unhandled(1) or not arrivals.lock.acquire(blocking=False):
             return False
+        # What is let go of goes when this returns, and the locks are free: somebody's finalizer may
+        # wait for the event loop, which waits for them.
+        gone: list[Any] = []
         try:
             # What it runs may look, too.
             if arrivals.is_handling or self._is_at_work:
@@ -80,7 +83,7 @@ class ThreadEvents:
                 with self._line.lock:
                     # What the event loop has to tell comes first.
                     may = self._line.may_be_told() and self.are_handled_here()
-                    return may and self._handle_all()
+                    return may and self._handle_all(gone)
             finally:
                 self._is_at_work = False
         except Exception as error:
@@ -111,15 +114,18 @@ class ThreadEvents:
             and may_be_summed(worker)
         )
 
-    def _handle_all(self) -> bool:
-        """Handle messages up to the first that is the event loop's, and do what comes of it."""
+    def _handle_all(self, gone: list[Any]) -> bool:
+        """Handle messages up to the first that is the event loop's, and do what comes of it.
+
+        `gone` keeps what is let go of.
+        """
         told: Told = []
         try:
-            return self._handle_messages(told)
+            return self._handle_messages(told, gone)
         finally:
             self._tell(told)
 
-    def _handle_messages(self, told: Told) -> bool:
+    def _handle_messages(self, told: Told, gone: list[Any]) -> bool:
         arrivals = self._arrivals
         batches = arrivals.unhandled
         handled = 0
@@ -127,7 +133,7 @@ class ThreadEvents:
             messages = batch if isinstance(batch, (list, tuple)) else (batch,)
             handled = 0
             for message in messages:
-                if not self._handle(message, told):
+                if not self._handle(message, told, gone):
                     break
                 handled += 1
             if handled < len(messages):
@@ -138,23 +144,25 @@ class ThreadEvents:
         arrivals.drop_first(len(batches))
         return bool(batches)
 
-    def _handle(self, message: Any, told: Told) -> bool:
+    def _handle(self, message: Any, told: Told, gone: list[Any]) -> bool:
         """Handle one message; False, and nothing was done, if it is the event loop's."""
         if type(message) is not dict:
             return False
         operation = message.get("op")
         if operation == "free-keys":
             keys = message["keys"]
-            if not all_in_memory(self._worker.data, keys):
+            values = in_memory(self._worker.data, keys)
+            if values is None:
                 return False
+            gone += values
             more = self._line.keeper.free(keys, message["stimulus_id"], is_unwatched=True)
             if more is None:
                 return False
             told += more
             return True
-        return operation == "compute-task" and self._ended(message, told)
+        return operation == "compute-task" and self._ended(message, told, gone)
 
-    def _ended(self, message: dict[str, Any], told: Told) -> bool:
+    def _ended(self, message: dict[str, Any], told: Told, gone: list[Any]) -> bool:
         """Have the state machine go through a task; False, and nothing was done, if it may not."""
         line, worker = self._line, self._worker
         key, inputs = message["key"], message["who_has"]
@@ -170,6 +178,8 @@ class ThreadEvents:
             message["op"] = "compute-task"
             return False
         lived, more = answer
+        # Its inputs may be freed already.
+        gone.append(item)
         if lived is not False:
             item.settle_in(self._sums, key_split(key), message["span_id"], inputs)
         if more:

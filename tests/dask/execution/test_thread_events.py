@@ -34,8 +34,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     tellers.clear()
     own = ThreadEvents._ended
 
-    def noting(self: ThreadEvents, message: dict[str, Any], told: Any) -> bool:
-        is_done = own(self, message, told)
+    def noting(self: ThreadEvents, message: dict[str, Any], told: Any, gone: Any) -> bool:
+        is_done = own(self, message, told, gone)
         tellers[threading.current_thread().name] += is_done
         return is_done
 
@@ -141,8 +141,9 @@ class Looks:
             self.seen.append(len(self.worker.state.tasks))
 
 
-def make(_: Any) -> Looks:
-    return Looks()
+def make(_: Any) -> list[Looks]:
+    # Of a class that threads can tell of
+    return [Looks()]
 
 
 def test_results_that_are_let_go_of_look_at_the_worker(
@@ -165,6 +166,55 @@ def test_results_that_are_let_go_of_look_at_the_worker(
         monkeypatch.setattr(Looks, "worker", None)
         worker.state.validate_state()
 
+    run()
+
+
+class Waits:
+    """Waits for an event loop when it goes, in a thread of a pool."""
+
+    event_loop: asyncio.AbstractEventLoop | None = None
+    #: Whether the event loop did something meanwhile
+    seen: ClassVar[list[bool]] = []
+
+    def __sizeof__(self) -> int:
+        return 100
+
+    def __del__(self) -> None:
+        event_loop = self.event_loop
+        if event_loop is not None and "Dask-Default-Threads" in threading.current_thread().name:
+            is_called = threading.Event()
+            event_loop.call_soon_threadsafe(is_called.set)
+            self.seen.append(is_called.wait(10))
+            if not self.seen[-1]:
+                type(self).event_loop = None
+
+
+def make_waiting(_: Any) -> list[Waits]:
+    return [Waits()]
+
+
+def test_results_that_are_let_go_of_may_wait_for_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        await in_rust(client, worker)
+        monkeypatch.setattr(Waits, "event_loop", asyncio.get_running_loop())
+        for _ in range(100):
+            future: Any = client.submit(make_waiting, 0, pure=False)
+            for _ in range(59):
+                future = client.submit(make_waiting, future, pure=False)
+            await wait(future)
+            del future
+            if len(Waits.seen) >= 100 or not all(Waits.seen):
+                break
+        await eventually(lambda: not worker.data)
+        monkeypatch.setattr(Waits, "event_loop", None)
+        assert len(Waits.seen) >= 100
+        assert all(Waits.seen)
+
+    Waits.seen.clear()
     run()
 
 

@@ -502,8 +502,11 @@ class WorkAhead:
         arrivals = self._arrivals
         while True:
             with arrivals.lock:
-                if arrivals.is_handling or not self._announces_foretold(arrivals.unhandled):
+                if arrivals.is_handling:
                     return False
+                if not self._announces_foretold(arrivals.unhandled):
+                    # Where threads have told of them, they may begin with others from here on.
+                    return self._are_heard()
                 # What a thread has acted on has no handler that is awaited.
                 batch = arrivals.first()
                 arrivals.drop_first()
@@ -512,8 +515,12 @@ class WorkAhead:
                 arrivals.handle(batch)
             finally:
                 arrivals.is_handling = False
-            if all(item.is_heard for item in tuple(self._line.foretold.values())):
+            if self._are_heard():
                 return True
+
+    def _are_heard(self) -> bool:
+        """Tell whether the state machine has heard of all tasks that threads have begun."""
+        return all(item.is_heard for item in tuple(self._line.foretold.values()))
 
     def _announces_foretold(self, batches: list[Any]) -> bool:
         foretold = self._line.foretold

@@ -13,6 +13,7 @@ from distributed import Client, Scheduler, Status, Worker, WorkerPlugin, wait
 
 from backhaul.dask import activation
 from backhaul.dask.plain_events import no_plugin_hears_of_transitions
+from backhaul.dask.runs import line_of
 from backhaul.dask.thread_events import ThreadEvents
 from backhaul.dask.worker_core import keeper as keeper_module
 from backhaul.dask.worker_core.keeper import Keeper
@@ -237,6 +238,41 @@ def test_a_plugin_comes_while_a_thread_looks_at_those_there_are() -> None:
         count = len(worker.plugins)
         assert no_plugin_hears_of_transitions(worker.state)
         assert len(worker.plugins) == count + 1
+
+    run()
+
+
+class Begun:
+    """A task that a thread has begun."""
+
+    is_heard = False
+
+
+def test_what_begins_while_a_thread_tells_of_the_others_is_heard_of_first() -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        await in_rust(client, worker)
+        line: Any = line_of(worker)
+        line.handle()
+        catch_up, found = line.catch_up, []
+
+        def meanwhile() -> bool:
+            # What a thread does before the event loop looks, and behind that
+            line.forget("told")
+            is_done: bool = catch_up()
+            found.append(is_done)
+            if len(found) == 1:
+                line.foretell("begun", Begun())
+            return is_done
+
+        line.foretell("told", Begun())
+        line.catch_up = meanwhile
+        line.handle()
+        line.catch_up = catch_up
+        line.forget("begun")
+        # The second time nothing announces it, as no message has.
+        assert found == [True, False]
 
     run()
 

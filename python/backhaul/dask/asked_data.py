@@ -8,6 +8,9 @@ What the state machine has yet to go through (`backhaul.dask.backlog`) is in the
 that Dask asks its state machine for then is how large results are, and that would have all of it
 worked off, as often as a client gathers. So `Worker.get_data` is written out here, and asks the
 backlog.
+
+What a client has run on a worker (`distributed.Client.run`) may go through its data, which only the
+event loop changes in Dask, and threads where Rust has the state: Python takes it over first.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Any
 
 from distributed import Status, Worker
 
-from backhaul.dask.instance_patches import GET_DATA
+from backhaul.dask.instance_patches import GET_DATA, RUN
 from backhaul.dask.private import (
     Comm,
     context_meter,
@@ -72,7 +75,18 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
             keeper.give_back()
         return await original(comm, keys, *args, **kwargs)
 
-    return GET_DATA.install(worker.handlers, get_data) is not None
+    original_run: Any = worker.handlers["run"]
+
+    @functools.wraps(original_run)
+    async def run(comm: Comm, *args: Any, **kwargs: Any) -> Any:
+        if line.keeper is not None:
+            line.keeper.give_up()
+        return await original_run(comm, *args, **kwargs)
+
+    return (
+        RUN.install(worker.handlers, run) is not None
+        and GET_DATA.install(worker.handlers, get_data) is not None
+    )
 
 
 def _has_room(worker: Worker) -> bool:

@@ -50,6 +50,7 @@ from backhaul.dask.private import (
     WorkerStateMachine,
     add_worker,
     get_data,
+    run_function,
     log_errors,
     remove_worker,
     retire_workers,
@@ -80,6 +81,7 @@ __all__ = [
     "RESULTS_FINISHED",
     "RESULT_REQUESTS",
     "ROOTISH",
+    "RUN",
     "SCHEDULER_HEARTBEAT",
     "SHARED_STREAM",
     "SMALL_RESULTS_TELLERS",
@@ -188,6 +190,14 @@ GET_DATA: Final = InstancePatch(
     without="threads do not read ahead",
     item="get_data",
     read={get_data: "71e40397bd12", Server._handle_comm: "919c1291fbed"},
+)
+
+#: What clients have run on a worker, which may look at its data: `backhaul.dask.asked_data`
+RUN: Final = InstancePatch(
+    shown="Worker.handlers['run']",
+    without="threads do not read ahead",
+    item="run",
+    read={Worker.run: "7a86e719812e", run_function: "70393e08681c", Server._handle_comm: "919c1291fbed"},
 )
 
 #: What a client hears of its keys, by operation: `backhaul.dask.held_results` keeps their results
@@ -543,6 +553,7 @@ INSTANCE_PATCHES: Final = (
     SMALL_RESULTS_TELLERS,
     RESULT_REQUESTS,
     GET_DATA,
+    RUN,
     SUBMISSIONS,
     MAPPED_CALLS,
     SUBMITTED_GRAPHS,

@@ -160,6 +160,7 @@ from distributed.worker import _run_actor as run_actor
 from distributed.worker import _run_task as run_task
 from distributed.worker import _run_task_simple as run_task_simple
 from distributed.worker import _worker_cvar as worker_variable
+from distributed.worker import run as run_function
 from distributed.worker_memory import NannyMemoryManager, WorkerMemoryManager, parse_memory_limit
 from distributed.worker_state_machine import (
     AcquireReplicasEvent,
@@ -334,6 +335,7 @@ __all__ = [
     "remove_worker",
     "retire_workers",
     "run_actor",
+    "run_function",
     "run_task",
     "run_task_simple",
     "safe_sizeof",

@@ -277,6 +277,21 @@ def test_what_begins_while_a_thread_tells_of_the_others_is_heard_of_first() -> N
     run()
 
 
+def is_in_rust(dask_worker: Worker) -> bool:
+    return keeper_of(dask_worker).core is not None
+
+
+def test_threads_leave_data_alone_while_a_client_runs_a_function() -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        await in_rust(client, worker)
+        # Threads change data only where Rust has the state.
+        assert await client.run(is_in_rust) == {worker.address: False}
+
+    run()
+
+
 def test_what_the_state_machine_refuses_ends_the_stream(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:

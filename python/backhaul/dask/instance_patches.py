@@ -50,10 +50,10 @@ from backhaul.dask.private import (
     WorkerStateMachine,
     add_worker,
     get_data,
-    run_function,
     log_errors,
     remove_worker,
     retire_workers,
+    run_function,
     task_slots_available,
     update_data,
     update_graph,
@@ -197,7 +197,11 @@ RUN: Final = InstancePatch(
     shown="Worker.handlers['run']",
     without="threads do not read ahead",
     item="run",
-    read={Worker.run: "7a86e719812e", run_function: "70393e08681c", Server._handle_comm: "919c1291fbed"},
+    read={
+        Worker.run: "7a86e719812e",
+        run_function: "70393e08681c",
+        Server._handle_comm: "919c1291fbed",
+    },
 )
 
 #: What a client hears of its keys, by operation: `backhaul.dask.held_results` keeps their results

@@ -64,8 +64,6 @@ _FREED_MAX: Final = 256
 
 _MISSING: Final = object()
 
-#: Whatever the state machine has yet to go through
-
 
 class WorkAhead:
     """What idle threads of one worker do: they wait for tasks, from the queue or the scheduler.
@@ -553,7 +551,6 @@ class WorkAhead:
 
 
 def _is_for_threads(batch: Any) -> bool:
-    """Tell whether threads may act on all messages of a batch."""
     return all(message.get("op") in _FOR_THREADS for message in _messages(batch))
 
 

@@ -27,7 +27,7 @@ from backhaul.dask import codec, device_frames
 from backhaul.dask.lending import nbytes_of
 from backhaul.dask.private import comm_utils
 
-__all__ = ["Arrivals"]
+__all__ = ["Arrivals", "messages_of"]
 
 #: Most messages, and bytes of them, that are received and not handled, so that a sender that never
 #: stops is held up by a reader that is slow
@@ -285,6 +285,7 @@ class Arrivals:
     def fail(self, error: Exception) -> None:
         """Have the event loop raise what a handler has raised, which ends the stream."""
         self._unhandled.clear()
+        self._kept = None
         self._failure = error
         self.call()
 
@@ -365,3 +366,9 @@ def _all() -> tuple[None, int, float]:
 
 def _handle_nothing(_: Any) -> None:
     """Stand for nobody who handles."""
+
+
+def messages_of(batch: Any) -> list[dict[str, Any]]:
+    """Give the messages of a batch; one that is no dictionary as an empty one."""
+    messages = batch if isinstance(batch, (list, tuple)) else (batch,)
+    return [message if type(message) is dict else {} for message in messages]

@@ -113,18 +113,20 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         bool
             False if they are for the event loop to queue; nothing was done.
         """
-        if self._sender == threading.get_ident() or self._pid != os.getpid():
+        me = threading.get_ident()
+        if self._sender == me or self._pid != os.getpid():
             return False
         with self._lock:
             if (
-                not self._may_ride
-                or self.please_stop
+                self.please_stop
                 or self._comm.closed()
                 or type(self._comm).write is not BackhaulComm.write
             ):
                 return False
             self.message_count += len(messages)
             self.buffer.extend(messages)
+            if not self._may_ride and self._draining is None:
+                self._send_if_due(me)
         return True
 
     def flush_in_thread(self) -> bool:

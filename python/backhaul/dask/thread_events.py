@@ -63,13 +63,17 @@ class ThreadEvents:
 
     # Called by threads of the pool between their tasks, and by whoever looks at the state
 
-    def handle(self) -> bool:
+    def handle(self, patience_s: float = 0.0) -> bool:
         """Handle what has come first, as far as a thread may; tells whether anything was.
 
-        It does not wait for whoever is at work on the same.
+        Parameters
+        ----------
+        patience_s : float, default 0
+            How long to wait for whoever is at work on the same, in seconds. Never for ever: that
+            one may wait for a lock that this one has.
         """
         arrivals = self._arrivals
-        if not arrivals.has_unhandled(1) or not arrivals.lock.acquire(blocking=False):
+        if not arrivals.has_unhandled(1) or not arrivals.lock.acquire(timeout=patience_s):
             return False
         # What is let go of goes when this returns, and the locks are free: somebody's finalizer may
         # wait for the event loop, which waits for them.
@@ -185,7 +189,7 @@ class ThreadEvents:
         if more:
             told += more
         if lived is None:
-            self._call(perform, worker, _done(message, ending))
+            self._call(line.handle, _done(message, ending))
         return True
 
     def _tell(self, told: Told) -> None:

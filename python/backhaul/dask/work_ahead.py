@@ -17,12 +17,13 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
 from zict import LRU
 
-from backhaul.dask.arrivals import Arrivals
+from backhaul.dask.arrivals import Arrivals, messages_of
 from backhaul.dask.asked_data import catch_up_when_asked
 from backhaul.dask.backlog import backlog_for
 from backhaul.dask.comm import BackhaulComm
@@ -55,6 +56,9 @@ _RIDE_S: Final = 0.002
 
 #: After how many tasks a thread that has more of them tells of those that have ended
 _TOLD_EACH: Final = 16
+
+#: How long whoever looks at the state waits for a thread that looks at what has come
+_LOOK_S: Final = 0.010
 
 #: Messages that threads may act on
 _FOR_THREADS: Final = frozenset({"compute-task", "free-keys"})
@@ -121,7 +125,7 @@ class WorkAhead:
         line.backlog = backlog_for(worker, line)
         line.keeper = keeper_for(worker, line)
         if line.keeper is not None:
-            line.keeper.hear = self._tell
+            line.keeper.hear = partial(self._tell, _LOOK_S)
 
     # Called by the queue
 
@@ -329,9 +333,9 @@ class WorkAhead:
             self._untold = 0
             self._tell()
 
-    def _tell(self) -> None:
+    def _tell(self, patience_s: float = 0.0) -> None:
         """Tell the state machine of what has ended, if that is a thread's to do now."""
-        if self._events.handle():
+        if self._events.handle(patience_s):
             # For what it has measured
             self._arrivals.call(BEHIND_S)
 
@@ -427,6 +431,9 @@ class WorkAhead:
                 or not arrivals.may_look()
             ):
                 return None, 0, 0.0
+            unseen = arrivals.unhandled_from(max(0, self._seen - arrivals.taken))
+            if not all(map(_is_for_threads, unseen)):
+                return None, 0, 0.0
             came = self._came
             while came and came[0][0] < arrivals.taken:
                 came.popleft()
@@ -435,14 +442,11 @@ class WorkAhead:
                 left_s = came[0][1] + BEHIND_S - monotonic()
                 if left_s > 0:
                     return 0, 0, left_s
-            unseen = arrivals.unhandled_from(max(0, self._seen - arrivals.taken))
-            if not all(map(_is_for_threads, unseen)):
-                return None, 0, 0.0
             count = ended = 0
             foretold = line.foretold
             for batch in arrivals.unhandled:
                 ended = 0
-                for message in _messages(batch):
+                for message in messages_of(batch):
                     if message.get("op") != "free-keys":
                         item = foretold.get(message.get("key"))
                         if item is None or not item.is_over():
@@ -527,7 +531,7 @@ class WorkAhead:
             and (item := foretold.get(message["key"])) is not None
             and not item.is_heard
             for batch in batches
-            for message in _messages(batch)
+            for message in messages_of(batch)
         )
 
     def _on_rest(self) -> None:
@@ -540,7 +544,7 @@ class WorkAhead:
             waiting = {
                 message["key"]
                 for batch in self._arrivals.unhandled
-                for message in _messages(batch)
+                for message in messages_of(batch)
                 if message.get("op") == "compute-task"
             }
             state = self._worker.state
@@ -551,13 +555,7 @@ class WorkAhead:
 
 
 def _is_for_threads(batch: Any) -> bool:
-    return all(message.get("op") in _FOR_THREADS for message in _messages(batch))
-
-
-def _messages(batch: Any) -> list[dict[str, Any]]:
-    """Give the messages of a batch; one that is no dictionary as an empty one."""
-    messages = batch if isinstance(batch, (list, tuple)) else (batch,)
-    return [message if type(message) is dict else {} for message in messages]
+    return all(message.get("op") in _FOR_THREADS for message in messages_of(batch))
 
 
 def share_arrivals(worker: Worker, comm: BackhaulComm) -> Arrivals | None:

@@ -10,7 +10,7 @@ worked off, as often as a client gathers. So `Worker.get_data` is written out he
 backlog.
 
 What a client has run on a worker (`distributed.Client.run`) may go through its data, which only the
-event loop changes in Dask, and threads where Rust has the state: Python takes it over first.
+event loop changes in Dask: meanwhile threads tell the state of nothing, and it hears as ever.
 """
 
 from __future__ import annotations
@@ -79,9 +79,13 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
 
     @functools.wraps(original_run)
     async def run(comm: Comm, *args: Any, **kwargs: Any) -> Any:
-        if line.keeper is not None:
-            line.keeper.give_up()
-        return await original_run(comm, *args, **kwargs)
+        # Not in the midst of what a thread tells
+        with line.lock:
+            line.holds += 1
+        try:
+            return await original_run(comm, *args, **kwargs)
+        finally:
+            line.holds -= 1
 
     return (
         RUN.install(worker.handlers, run) is not None

@@ -96,6 +96,8 @@ class Line:
         self.between: Callable[[], None] = _nothing_else
         #: Gives a task that the thread is to run next, of those that have come
         self.next_ahead: Callable[[], Item | None] = _nothing_next
+        #: How many functions of clients are run, which may go through the worker's data
+        self.holds = 0
         #: Who has the state change hands between Python and Rust, if it does
         self.keeper: Any = None
         #: What a message of the scheduler is handled in

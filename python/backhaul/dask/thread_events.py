@@ -63,17 +63,20 @@ class ThreadEvents:
 
     # Called by threads of the pool between their tasks, and by whoever looks at the state
 
-    def handle(self, patience_s: float = 0.0) -> bool:
+    def handle(self) -> bool:
         """Handle what has come first, as far as a thread may; tells whether anything was.
 
-        Parameters
-        ----------
-        patience_s : float, default 0
-            How long to wait for whoever is at work on the same, in seconds. Never for ever: that
-            one may wait for a lock that this one has.
+        It does not wait for whoever is at work on the same: the event loop looks often, and whoever
+        has the one lock may wait for the other.
         """
         arrivals = self._arrivals
-        if not arrivals.has_unhandled(1) or not arrivals.lock.acquire(timeout=patience_s):
+        # Nor where the event loop is at it, which looks at the state itself, with the line's lock.
+        if (
+            not arrivals.has_unhandled(1)
+            or arrivals.is_handling
+            or self._line.is_busy()
+            or not arrivals.lock.acquire(blocking=False)
+        ):
             return False
         # What is let go of goes when this returns, and the locks are free: somebody's finalizer may
         # wait for the event loop, which waits for them.
@@ -112,6 +115,7 @@ class ThreadEvents:
         return (
             keeper is not None
             and keeper.core is not None
+            and not self._line.holds
             and not keeper.is_watched()
             and worker.status is Status.running
             and type(worker).batched_send is _BATCHED_SEND

@@ -17,7 +17,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -56,9 +55,6 @@ _RIDE_S: Final = 0.002
 
 #: After how many tasks a thread that has more of them tells of those that have ended
 _TOLD_EACH: Final = 16
-
-#: How long whoever looks at the state waits for a thread that looks at what has come
-_LOOK_S: Final = 0.010
 
 #: Messages that threads may act on
 _FOR_THREADS: Final = frozenset({"compute-task", "free-keys"})
@@ -125,7 +121,7 @@ class WorkAhead:
         line.backlog = backlog_for(worker, line)
         line.keeper = keeper_for(worker, line)
         if line.keeper is not None:
-            line.keeper.hear = partial(self._tell, _LOOK_S)
+            line.keeper.hear = self._tell
 
     # Called by the queue
 
@@ -333,9 +329,9 @@ class WorkAhead:
             self._untold = 0
             self._tell()
 
-    def _tell(self, patience_s: float = 0.0) -> None:
+    def _tell(self) -> None:
         """Tell the state machine of what has ended, if that is a thread's to do now."""
-        if self._events.handle(patience_s):
+        if self._events.handle():
             # For what it has measured
             self._arrivals.call(BEHIND_S)
 

@@ -247,8 +247,10 @@ def test_more_tasks_than_rust_keeps_are_pythons(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(keeper_module, "_TASKS_MAX", 50)
         futures = client.map(inc, range(80), workers=[a.address])
         assert await client.gather(futures) == list(range(1, 81))
-        assert keeper_of(a).core is None
+        # Who looks has the rest told; a thread may be at it.
+        await asyncio.sleep(0.05)
         assert len(a.state.tasks) == 80
+        assert keeper_of(a).core is None
 
     quiet(run)()
 

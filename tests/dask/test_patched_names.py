@@ -223,7 +223,7 @@ STATE = {
     },
     # As Scheduler._task_to_msg: an executor, as a user may name one
     "holding.py": {"task_state.annotations"},
-    # As _worker of distributed.threadpoolexecutor: true in another way; and as Worker.execute
+    # As _worker of distributed.threadpoolexecutor: true in another way
     "runs.py": {"pool_thread_state.proceed"},
     # As Worker.execute
     "thread_events.py": {"threads[key]"},

@@ -81,11 +81,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             # A finalizer that submits, in the midst of this; or a forked child without the loop.
             return False
         with self._lock:
-            if (
-                self.please_stop
-                or self._comm.closed()
-                or type(self._comm).write is not BackhaulComm.write
-            ):
+            if not self._is_ours():
                 return False
             self.message_count += 1
             self.buffer.append(message)
@@ -117,17 +113,21 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         if self._sender == me or self._pid != os.getpid():
             return False
         with self._lock:
-            if (
-                self.please_stop
-                or self._comm.closed()
-                or type(self._comm).write is not BackhaulComm.write
-            ):
+            if not self._is_ours():
                 return False
             self.message_count += len(messages)
             self.buffer.extend(messages)
             if not self._may_ride and self._draining is None:
                 self._send_if_due(me)
         return True
+
+    def _is_ours(self) -> bool:
+        """Tell whether threads may send by it: it is open, and its comm is ours."""
+        return not (
+            self.please_stop
+            or self._comm.closed()
+            or type(self._comm).write is not BackhaulComm.write
+        )
 
     def flush_in_thread(self) -> bool:
         """Send what is queued, as this thread is about to wait.

@@ -487,8 +487,8 @@ impl From<TooLong> for Unsayable {
     }
 }
 
-/// How short a task is, in seconds, during which the scheduler stays awake: by far less than it
-/// would take to fall asleep and be woken
+/// How short a task is, in seconds, during which the scheduler stays awake: less than its engine
+/// polls for before it sleeps, with what the message takes both ways
 const SHORT_S: f64 = 200e-6;
 
 /// Groups whose spans are known; when there are more, all are forgotten

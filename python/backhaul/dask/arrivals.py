@@ -34,6 +34,8 @@ __all__ = ["Arrivals", "messages_of"]
 _UNHANDLED_MAX: Final = 128
 _UNHANDLED_BYTES_MAX: Final = 1 << 20
 
+_decode: Final = codec.codec.decode
+
 
 class Arrivals:
     """Messages that have arrived on one endpoint.
@@ -92,7 +94,7 @@ class Arrivals:
         self.on_take: Callable[[int], None] = _take_note_of_nothing
         self.may_take: Callable[[], tuple[int | None, int, float]] = _all
         self._endpoint = endpoint
-        self._deserialize = deserialize
+        self._options = deserialize, None
         self._loop = asyncio.get_running_loop()
         self._lookout = Lookout(bridge_of(self._loop))
         self._unhandled_bytes = 0
@@ -216,6 +218,20 @@ class Arrivals:
         """
         return self.taken + len(self._unhandled) > number or self._request.done()
 
+    def is_still(self, seen: int = 0) -> bool:
+        """Tell whether a look would find nothing new, and nobody at work, without a lock.
+
+        Parameters
+        ----------
+        seen : int, default 0
+            So many messages, with those that the event loop has taken, are not new.
+        """
+        return (
+            not self.is_handling
+            and not self.has_more_than(max(seen, self.taken))
+            and self.may_look()
+        )
+
     def has_unhandled(self, count: int) -> bool:
         """Tell whether so many that the event loop has not taken are known of, without a lock."""
         return len(self._unhandled) >= count
@@ -226,9 +242,12 @@ class Arrivals:
         Ctrl-C may break it off after any step, in the thread that it interrupts: the next call goes
         on from there.
         """
+        unhandled = self._unhandled
         while self.may_look():
-            self._go_on()
             request = self._request
+            if unhandled and unhandled[-1][0] is request:
+                self._go_on()
+                request = self._request
             if self._failure is not None or not request.done():
                 return
             try:
@@ -238,24 +257,26 @@ class Arrivals:
                 # What ended the connection; the event loop raises it.
                 self._failure = error
                 return
-            frames_bytes = sum(map(nbytes_of, frames))
+            # Mostly a header alone, which is the host's
+            is_one = len(frames) == 1
+            frames_bytes = frames[0].nbytes if is_one else sum(map(nbytes_of, frames))
             if (
                 frames_bytes > _UNHANDLED_BYTES_MAX
                 # Which another thread decodes for the event loop
                 or 0 < comm_utils.OFFLOAD_THRESHOLD < frames_bytes
-                or device_frames.is_described(frames)
+                or (not is_one and device_frames.is_described(frames))
             ):
                 self._kept = request, frames
                 return
             try:
-                message = codec.loads(frames, deserialize=self._deserialize)
+                message = _decode(frames, self._options)
             except Exception:
-                # The event loop decodes it again, and raises.
+                # The event loop decodes it again, and says so.
                 self._kept = request, frames
                 return
             self._unhandled_bytes += frames_bytes
             # From here on it is received.
-            self._unhandled.append((request, message))
+            unhandled.append((request, message))
 
     def first(self) -> Any:
         """Give the oldest message, for this thread to handle; None if it may not, or there is none.

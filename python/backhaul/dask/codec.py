@@ -38,7 +38,17 @@ from backhaul.dask.private import (
     serialize_and_split,
 )
 
-__all__ = ["WITH_CUDA", "Frame", "Message", "codec", "dumps", "encode", "loads"]
+__all__ = [
+    "WITH_CUDA",
+    "EncodeOptions",
+    "Frame",
+    "Message",
+    "codec",
+    "dumps",
+    "encode",
+    "encode_here",
+    "loads",
+]
 
 #: Where Dask's own codec logs; who listens there shall hear of ours.
 logger = logging.getLogger("distributed.protocol.core")
@@ -46,12 +56,12 @@ logger = logging.getLogger("distributed.protocol.core")
 Frame: TypeAlias = bytes | bytearray | memoryview
 
 #: What `encode` passes on to the serializers: serializers, on_error, context, frame_split_size.
-_EncodeOptions: TypeAlias = tuple[Any, str, dict[str, Any] | None, int | None]
+EncodeOptions: TypeAlias = tuple[Any, str, dict[str, Any] | None, int | None]
 
 #: What `loads` passes on: deserialize, deserializers.
 _DecodeOptions: TypeAlias = tuple[bool, Any]
 
-_DEFAULTS: Final[_EncodeOptions] = (None, "message", None, None)
+_DEFAULTS: Final[EncodeOptions] = (None, "message", None, None)
 
 #: Families that serialize where memory of GPUs travels, unless a writer names others.
 WITH_CUDA: Final = ("cuda", "dask", "pickle", "error")
@@ -149,7 +159,34 @@ def encode(
     TypeError, OverflowError, ValueError
         As from `dumps`.
     """
-    options = (serializers, on_error, context, frame_split_size)
+    frames, size = encode_here(
+        msg, (serializers, on_error, context, frame_split_size), inline_bytes_max
+    )
+    return Message(frames, size) if size >= 0 else None
+
+
+def encode_here(
+    msg: Any, options: EncodeOptions, inline_bytes_max: int | None
+) -> tuple[list[Frame], int]:
+    """Serialize a message as `encode` does, for those who send many.
+
+    Parameters
+    ----------
+    msg, inline_bytes_max
+        As those of `encode`.
+    options : tuple
+        ``serializers``, ``on_error``, ``context`` and ``frame_split_size``.
+
+    Returns
+    -------
+    tuple of list of bytes-like and int
+        The frames, and their size in bytes; below 0 if it was given up.
+
+    Raises
+    ------
+    TypeError, OverflowError, ValueError
+        As from `dumps`.
+    """
     frames: list[Frame] = [b""]
     try:
         try:
@@ -160,7 +197,7 @@ def encode(
     except Exception:
         logger.critical("Failed to Serialize", exc_info=True)
         raise
-    return Message(frames, size) if size >= 0 else None
+    return frames, size
 
 
 def _error_frames(error: TypeError) -> list[Frame]:
@@ -201,7 +238,7 @@ def loads(frames: Sequence[Frame], deserialize: bool = True, deserializers: Any 
         raise
 
 
-def _default(obj: Any, frames: list[Frame], options: _EncodeOptions) -> Any:
+def _default(obj: Any, frames: list[Frame], options: EncodeOptions) -> Any:
     """Give what to write for an object, putting what it is serialized to into `frames`."""
     if isinstance(obj, (Serialize, Serialized)):
         offset = len(frames)
@@ -214,7 +251,7 @@ def _default(obj: Any, frames: list[Frame], options: _EncodeOptions) -> Any:
     return msgpack_encode_default(obj)
 
 
-def _default_or_pickle(obj: Any, frames: list[Frame], options: _EncodeOptions) -> Any:
+def _default_or_pickle(obj: Any, frames: list[Frame], options: EncodeOptions) -> Any:
     """Do as `_default` does, and pickle what is left."""
     encoded = _default(obj, frames, options)
     if encoded is not obj or is_msgpack_serializable(obj):
@@ -222,7 +259,7 @@ def _default_or_pickle(obj: Any, frames: list[Frame], options: _EncodeOptions) -
     return _default(ToPickle(obj), frames, options)
 
 
-def _serialized(obj: Any, options: _EncodeOptions) -> list[Frame]:
+def _serialized(obj: Any, options: EncodeOptions) -> list[Frame]:
     serializers, on_error, context, frame_split_size = options
     if isinstance(obj, Serialized):
         header, frames = obj.header, obj.frames
@@ -239,7 +276,7 @@ def _serialized(obj: Any, options: _EncodeOptions) -> list[Frame]:
     return [codec.pack(header), *frames]
 
 
-def _pickled(obj: Any, options: _EncodeOptions) -> list[Frame]:
+def _pickled(obj: Any, options: EncodeOptions) -> list[Frame]:
     if isinstance(obj, Pickled):
         header, frames = obj.header, obj.frames
     else:
@@ -306,7 +343,7 @@ def _scalar_header() -> bytes:
     return bytes(msgpack.dumps(header, use_bin_type=True))
 
 
-def _scalar_protocol(options: _EncodeOptions) -> int | None:
+def _scalar_protocol(options: EncodeOptions) -> int | None:
     """Tell the protocol by which Dask would pickle scalars; None if it would do something else."""
     serializers, _, context, frame_split_size = options
     if (

@@ -88,6 +88,9 @@ class BackhaulComm(ReadingComm):
         self._wants_device_frames = settings.device_frames
         #: Whether memory of our GPUs can be sent to the peer; None before the handshake.
         self._by_device: bool | None = None
+        #: What serializers are given, and the options that are in it
+        self._agreed: dict[str, Any] | None = None
+        self._agreed_options: dict[str, Any] | None = None
         #: What the server that listens for this comm understands, see `backhaul.dask.offers`.
         self.offered: list[str] = []
         #: Tag of the next frame that goes by itself.
@@ -225,21 +228,18 @@ class BackhaulComm(ReadingComm):
         CommClosedError
             If the comm is closed on either side.
         """
-        message = self._encoded_here(msg, serializers, on_error)
-        if message is None:
+        frames, message_bytes = self._encoded_here(msg, serializers, on_error)
+        if message_bytes < 0:
             return None
         try:
             self._forget_finished()
-            request = self._endpoint.send_frames(
-                [in_order(frame) for frame in message.frames], shared=self._may_lend(msg)
-            )
-            self._keep(request)
+            self._keep(self._endpoint.send_frames(frames, shared=self._may_lend(msg)))
         except (ConnectionFailed, TimedOut) as error:
             self._end(error)
         except BaseException:
             self.abort()
             raise
-        return message.message_bytes
+        return message_bytes
 
     def write_in_thread(
         self, msg: object, taken: Callable[[], object], serializers: list[str] | None = None
@@ -266,14 +266,14 @@ class BackhaulComm(ReadingComm):
         CommClosedError
             If the comm is closed on either side.
         """
-        message = self._encoded_here(msg, serializers, "raise")
-        if message is None:
+        frames, message_bytes = self._encoded_here(msg, serializers, "raise")
+        if message_bytes < 0:
             return None
-        frames = [in_order(frame) for frame in message.frames]
         send = partial(self._endpoint.send_frames, frames, shared=self._may_lend(msg))
         both: tuple[Callable[[], Any], ...] = (send, taken)
         try:
-            self._forget_finished()
+            if self._unfinished:
+                self._forget_finished()
             # Python runs no handler of a signal while C calls C.
             request, _ = tuple(map(call, both))
             self._keep(request)
@@ -282,7 +282,7 @@ class BackhaulComm(ReadingComm):
         except Exception:
             self.abort()
             raise
-        return message.message_bytes
+        return message_bytes
 
     def congested(self) -> bool:
         """Tell whether the peer has yet to take something that was written."""
@@ -345,11 +345,17 @@ class BackhaulComm(ReadingComm):
 
     def _context(self) -> dict[str, Any]:
         """Give the serializers what both sides agreed on."""
-        return {
-            "sender": self.local_info,
-            "recipient": self.remote_info,
-            **self.handshake_options,
-        }
+        context, options = self._agreed, self.handshake_options
+        if (
+            context is None
+            or self._agreed_options is not options
+            or context["sender"] is not self.local_info
+            or context["recipient"] is not self.remote_info
+        ):
+            # The handshake puts other dictionaries there, and nobody does after it.
+            context = {"sender": self.local_info, "recipient": self.remote_info, **options}
+            self._agreed, self._agreed_options = context, options
+        return context
 
     def _inline_bytes_max(self) -> int | None:
         """Size above which a message is serialized in another thread; None if it never is."""
@@ -357,19 +363,24 @@ class BackhaulComm(ReadingComm):
 
     def _encoded_here(
         self, msg: object, serializers: list[str] | None, on_error: str
-    ) -> codec.Message | None:
-        """Serialize a message in this thread; None if it is too large, or partly on a GPU."""
+    ) -> tuple[list[Any], int]:
+        """Serialize a message in this thread, to frames of so many bytes.
+
+        Fewer than none if it is for another thread, as it is too large, or partly on a GPU.
+        """
         if self._closed:
             self._refuse()
-        message = codec.encode(
-            msg,
-            self._families(serializers),
-            on_error,
-            self._context(),
-            self.max_shard_size,
-            inline_bytes_max=self._inline_bytes_max(),
-        )
-        return None if message is None or device_frames.places(message.frames) else message
+        families: Sequence[str] | None = serializers
+        if serializers is not None or self._by_device is not False:
+            families = self._families(serializers)
+        options = (families, on_error, self._context(), self.max_shard_size)
+        frames, message_bytes = codec.encode_here(msg, options, self._inline_bytes_max())
+        if len(frames) == 1:
+            # The header alone, which is bytes.
+            return frames, message_bytes
+        if message_bytes >= 0 and device_frames.places(frames):
+            return frames, -1
+        return list(map(in_order, frames)), message_bytes
 
     async def _encoded(
         self, msg: object, serializers: list[str] | None, on_error: str

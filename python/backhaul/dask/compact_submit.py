@@ -164,7 +164,7 @@ def _submitted(
             if key in client.futures:
                 return Future(key, client), key
     named: dict[str, Any] = {name: parse_input(value) for name, value in kwargs.items()}
-    task = Task(key, func, *(parse_input(arg) for arg in args), **named)
+    task = Task(key, func, *map(parse_input, args), **named)
     # What a function asks for, the scheduler reads in the function.
     kept = None if anyone_asks() and needs_of(task) is not None else codec.encode_task(task)
     if kept is None:

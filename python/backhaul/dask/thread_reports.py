@@ -151,7 +151,7 @@ class ThreadReports:
             False if the event loop has to handle something first.
         """
         while not thread.is_over:
-            if not self._handle_arrived():
+            if not (self._arrivals.is_still() or self._handle_arrived()):
                 return False
             left_s = until - monotonic()
             if thread.is_over or left_s <= 0:
@@ -211,7 +211,11 @@ class ThreadReports:
         if handler is None or client._stream_handlers.get(operation) != handler:
             return False
         state: Any = client.futures.get(message.get("key"))
-        if state is not None and type(state._get_event()) is not StateEvent:
+        if (
+            state is not None
+            and type(state._event) is not StateEvent
+            and type(state._get_event()) is not StateEvent
+        ):
             return False
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("Client %s receives message %s", client.id, message)

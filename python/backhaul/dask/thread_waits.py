@@ -57,7 +57,7 @@ def wait_in_thread(
     """
     pending = []
     for state in states:
-        event: Any = state._get_event()
+        event: Any = state._event or state._get_event()
         if type(event) is not StateEvent:
             return True
         if not event.is_set():
@@ -191,8 +191,10 @@ class _Waiting:
                 until = min(until, monotonic() + _NESTED_LOOK_S)
             self._sleep(until)
         finally:
-            with contextlib.suppress(ValueError):
+            try:  # noqa: SIM105 - for each result
                 reports.threads.remove(self)
+            except ValueError:
+                pass
 
     def _sleep(self, until: float) -> None:
         self._lock.acquire(timeout=max(0.0, until - monotonic()))

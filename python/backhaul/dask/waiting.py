@@ -119,8 +119,10 @@ class StateEvent:
 
     def discard(self, waiter: Waiter) -> None:
         """Leave somebody alone from now on."""
-        with contextlib.suppress(ValueError):
+        try:  # noqa: SIM105 - for each result that a thread waits for
             self._waiters.remove(waiter)
+        except ValueError:
+            pass
 
     def park(self, step: _Step) -> Generator[None]:
         """Leave the coroutine of a step here until it is woken."""

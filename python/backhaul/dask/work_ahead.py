@@ -190,7 +190,9 @@ class WorkAhead:
         while True:
             if self._handed is not None or not work_queue.empty():
                 return None, 0.0
-            found, is_blind = self._look()
+            found, is_blind = None, False
+            if self._waiting or not arrivals.is_still(self._seen):
+                found, is_blind = self._look()
             self._returns = False
             left_s = deadline_s - monotonic()
             if found is not None or left_s <= 0:
@@ -218,7 +220,7 @@ class WorkAhead:
                 return None, not arrivals.may_look()
             with self._line.lock:
                 found = None if self._is_blocked() else self._next_or_none()
-                if found is not None:
+                if found is not None and self._waiting:
                     self._share()
             # What is to be handled now may have come with the task.
             arrivals.call(0.0 if self._is_blocked() else BEHIND_S)

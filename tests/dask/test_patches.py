@@ -135,6 +135,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "WorkerState.handle_stimulus",
         "Server.handle_stream",
         "Worker._start_async_instruction",
+        "Worker.data",
         "Worker.handle_stimulus",
         "Client._gather_remote",
         "Client._graph_to_futures",

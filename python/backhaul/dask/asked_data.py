@@ -10,7 +10,8 @@ worked off, as often as a client gathers. So `Worker.get_data` is written out he
 backlog.
 
 What a client has run on a worker (`distributed.Client.run`) may go through its data, which only the
-event loop changes in Dask: meanwhile threads tell the state of nothing, and it hears as ever.
+event loop changes in Dask: meanwhile threads tell the state of nothing, and it hears as ever. So it
+is for whoever asks a worker for its data on the event loop, until that comes round.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from distributed import Status, Worker
 
 from backhaul.dask.instance_patches import GET_DATA, RUN
+from backhaul.dask.kept_tasks import data_of
 from backhaul.dask.private import (
     Comm,
     context_meter,
@@ -30,9 +32,9 @@ from backhaul.dask.private import (
     time,
     to_serialize,
 )
-from backhaul.dask.runs import Line
+from backhaul.dask.runs import Line, line_of
 
-__all__ = ["catch_up_when_asked"]
+__all__ = ["catch_up_when_asked", "heard_data"]
 
 #: Dask's own log, for what Dask logs there
 logger = logging.getLogger("distributed.worker")
@@ -93,6 +95,20 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
     )
 
 
+def heard_data(original: Any) -> property:
+    """Make a `Worker.data` that has what its threads have come to."""
+    get: Any = original.fget
+
+    def data(self: Worker) -> Any:
+        # There is none yet while it is made.
+        line = line_of(self) if hasattr(self, "executors") else None
+        if line is not None:
+            line.show()
+        return get(self)
+
+    return property(data)
+
+
 def _has_room(worker: Worker) -> bool:
     """Tell whether one more may ask a worker, and all that it has are results."""
     most: Any = worker.transfer_outgoing_count_limit
@@ -119,7 +135,8 @@ async def _get_data(
     worker.transfer_outgoing_count_total += 1
     # Threads free results with this lock.
     with line.lock:
-        data = {key: worker.data[key] for key in keys if key in worker.data}
+        there = data_of(worker)
+        data = {key: there[key] for key in keys if key in there}
         bytes_by_key = {key: bytes_of(key) for key in data}
     message = {"status": "OK", "data": {key: to_serialize(data[key]) for key in data}}
     total_bytes = sum(bytes_by_key.values())

@@ -25,6 +25,7 @@ from typing import Any, NoReturn, TypeVar
 from backhaul.dask.batching import AdaptiveBatchedSend
 from backhaul.dask.beside import BesideThreadPoolExecutor
 from backhaul.dask.holding import holding, holding_nothing, send_beside
+from backhaul.dask.kept_tasks import data_of
 from backhaul.dask.leases import context_without_lease, current_lease, lay_down, take_up
 from backhaul.dask.memory import allocate_in_arena
 from backhaul.dask.ordinary_tasks import is_ordinary
@@ -288,9 +289,10 @@ class Execution(asyncio.Future[None]):
         """Read results of the worker, which are counted."""
         worker = self._worker
         if worker.digests is None:
-            return read_all(worker.data, keys)
+            return read_all(data_of(worker), keys)
         # Whoever reads digests sees each of them.
-        return {key: worker.data[key] for key in keys}
+        data = data_of(worker)
+        return {key: data[key] for key in keys}
 
     def claim(self) -> None:
         """Have a thread begin with it, which the event loop hears of later."""

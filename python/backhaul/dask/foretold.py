@@ -17,6 +17,7 @@ from distributed import Status
 from backhaul.dask.execution import Execution
 from backhaul.dask.fast_paths import described_class
 from backhaul.dask.gone_through import Ending
+from backhaul.dask.kept_tasks import data_of
 from backhaul.dask.plain_events import execute_success_event
 from backhaul.dask.plain_values import pickled_if_plain
 from backhaul.dask.private import Worker, time
@@ -150,7 +151,7 @@ class Foretold(Execution):
 
     def _count_as_read(self, task_state: Any) -> None:
         """Read the inputs, in the context of the task, where that is counted."""
-        if type(self._worker.data) is not dict:
+        if type(data_of(self._worker)) is not dict:
             # One that is not there was when it was read.
             with contextlib.suppress(KeyError):
                 self._inputs()
@@ -204,7 +205,7 @@ class Foretold(Execution):
         """
         worker = self._worker
         self._is_named = True
-        if inputs and type(worker.data) is not dict:
+        if inputs and type(data_of(worker)) is not dict:
             self._whole_context().run(self._count_as_looked_up, inputs)
         if worker.digests is not None:
             start_s, stop_s = self._times
@@ -231,7 +232,7 @@ class Foretold(Execution):
         self._is_named = True
         metrics = self._metrics
         if inputs:
-            sums.count_reads(self._worker.data, inputs, metrics)
+            sums.count_reads(data_of(self._worker), inputs, metrics)
         # That it waited since it ended is nobody's time.
         ended_s = self._ended_s
         measured_s = seconds_in(metrics, self._metrics_before)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from backhaul.dask.private import WorkerStateMachine
+from backhaul.dask.private import Worker, WorkerStateMachine
 
 __all__ = [
     "LOGS",
@@ -24,6 +24,7 @@ __all__ = [
     "KeptTasks",
     "TasksBehind",
     "caught_up_methods",
+    "data_of",
     "install",
     "is_known",
     "known_task",
@@ -33,6 +34,7 @@ __all__ = [
 LOGS: Final = ("log", "stimulus_log")
 
 _tasks_of: Final = WorkerStateMachine.__dict__["tasks"].__get__
+_data_of: Final = WorkerStateMachine.__dict__["data"].__get__
 
 #: All of a dictionary, and of a deque, that reads or changes it
 _OF_A_DICT: Final = (
@@ -141,6 +143,11 @@ def install(state: WorkerStateMachine) -> None:
 
 
 Kept: TypeAlias = KeptTasks | KeptLog
+
+
+def data_of(worker: Worker) -> Any:
+    """Give the results of a worker as they are: its state is told nothing first."""
+    return _data_of(worker.state)
 
 
 def known_task(state: WorkerStateMachine, key: Any) -> Any:

@@ -25,6 +25,7 @@ from distributed import Status
 
 from backhaul._locks import RLock
 from backhaul.dask.items import ForetoldItem, Item
+from backhaul.dask.kept_tasks import data_of
 from backhaul.dask.leases import context_without_lease
 from backhaul.dask.performing import perform, perform_told
 from backhaul.dask.plain_events import no_plugin_hears_of_transitions
@@ -96,8 +97,10 @@ class Line:
         self.between: Callable[[], None] = _nothing_else
         #: Gives a task that the thread is to run next, of those that have come
         self.next_ahead: Callable[[], Item | None] = _nothing_next
-        #: How many functions of clients are run, which may go through the worker's data
+        #: How many are at work, such as functions of clients, who may go through the worker's data
         self.holds = 0
+        #: Whether it is held until the event loop comes round
+        self._is_held = False
         #: Who has the state change hands between Python and Rust, if it does
         self.keeper: Any = None
         #: What a message of the scheduler is handled in
@@ -238,6 +241,31 @@ class Line:
         return item
 
     # Called by the event loop
+
+    def show(self) -> None:
+        """Have the state machine hear of what threads have done, for who looks at the results.
+
+        They stay as they are until the event loop comes round: in Dask nothing changes between two
+        awaits. Another thread than the event loop's finds what has been heard of.
+        """
+        event_loop = self.event_loop
+        if asyncio._get_running_loop() is not event_loop:
+            if self.keeper is not None:
+                self.keeper.catch_up()
+            return
+        if self._is_held or self._is_busy:
+            return
+        if self.foretold or self._ended:
+            self.handle()
+        # Not in the midst of what a thread tells
+        with self.lock:
+            self._is_held = True
+            self.holds += 1
+        event_loop.call_soon(self._let_go)
+
+    def _let_go(self) -> None:
+        self._is_held = False
+        self.holds -= 1
 
     def handle(self, *stimuli: Any) -> None:
         """Tell the state machine what threads have done, and then something else.
@@ -392,7 +420,7 @@ class Line:
                 continue
             if inputs := inputs_of(task_state):
                 room_bytes -= sum(nbytes or 0 for _, nbytes in inputs)
-                if room_bytes < 0 or not _in_memory(worker.data, inputs):
+                if room_bytes < 0 or not _in_memory(data_of(worker), inputs):
                     break
             known = items.get(key)
             if known is None or known.task_state is not task_state:

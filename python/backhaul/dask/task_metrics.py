@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Hashable
 from time import perf_counter
 from typing import Any, Final, TypeAlias
 
+from backhaul.dask.kept_tasks import data_of
 from backhaul.dask.private import ExecuteFailureEvent, ExecuteSuccessEvent, Worker
 from backhaul.dask.spill_paths import touch
 
@@ -210,7 +211,7 @@ class Sums:
             if greatest > maxima[label]:
                 maxima[label] = greatest
         if reads:
-            counts = worker.data.cumulative_metrics  # type: ignore[attr-defined]
+            counts = data_of(worker).cumulative_metrics
             counts["memory-read", "count"] += reads
             counts["memory-read", "bytes"] += read_bytes
 

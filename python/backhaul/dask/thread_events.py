@@ -20,6 +20,7 @@ from distributed import Status
 
 from backhaul.dask.arrivals import Arrivals
 from backhaul.dask.items import ForetoldItem
+from backhaul.dask.kept_tasks import data_of
 from backhaul.dask.performing import perform, perform_told
 from backhaul.dask.plain_events import execute_success_event
 from backhaul.dask.private import Worker, key_split
@@ -159,7 +160,7 @@ class ThreadEvents:
         operation = message.get("op")
         if operation == "free-keys":
             keys = message["keys"]
-            values = in_memory(self._worker.data, keys)
+            values = in_memory(data_of(self._worker), keys)
             if values is None:
                 return False
             gone += values
@@ -178,7 +179,7 @@ class ThreadEvents:
         if item is None or item.run_id != message["run_id"]:
             return False
         ending = item.ending()
-        if ending is None or not has_room(worker.data, ending.nbytes):
+        if ending is None or not has_room(data_of(worker), ending.nbytes):
             return False
         del message["op"]
         answer = _gone_through(line, item, message, ending, is_unwatched=True)

@@ -28,7 +28,7 @@ from backhaul.dask.backlog import backlog_for
 from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import switched_on
 from backhaul.dask.foretold import Announced, Foretold
-from backhaul.dask.kept_tasks import is_known
+from backhaul.dask.kept_tasks import data_of, is_known
 from backhaul.dask.ordinary_tasks import is_ordinary
 from backhaul.dask.private import Worker
 from backhaul.dask.runs import Line
@@ -379,7 +379,7 @@ class WorkAhead:
     def _data_of(self, who_has: Mapping[Any, Any]) -> dict[Any, Any] | None:
         """Look up inputs of a task; None if one is not here, or not for sure."""
         found: dict[Any, Any] = {}
-        data: Any = self._worker.data
+        data = data_of(self._worker)
         # What is on disk is for the event loop to read.
         memory: Any = data if type(data) is dict else getattr(data, "fast", None)
         if memory is None:

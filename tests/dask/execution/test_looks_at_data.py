@@ -1,0 +1,75 @@
+"""What somebody finds who asks a worker for its results while its threads read ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, Worker, wait
+
+from backhaul.dask import activation
+from backhaul.dask.kept_tasks import data_of
+from backhaul.dask.runs import line_of
+from backhaul.dask.worker_core import keeper as keeper_module
+from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
+from tests.dask.execution.tasks import cluster
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Rust take over soon after somebody has looked."""
+    monkeypatch.setattr(keeper_module, "_REST_S", 0.01)
+    monkeypatch.setattr(keeper_module, "_REST_MAX_S", 0.01)
+    activation.install()
+
+
+@pytest.mark.parametrize("has_rust", [False, True], ids=["python", "rust"])
+def test_whoever_asks_finds_what_the_client_has_heard_of(has_rust: bool) -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        if has_rust:
+            await in_rust(client, worker)
+        behind = 0
+        for _ in range(100):
+            futures = [client.submit(inc, number, pure=False) for number in range(10)]
+            await wait(futures)
+            keys = {future.key for future in futures}
+            behind += not keys <= data_of(worker).keys()
+            assert keys <= worker.data.keys()
+            if has_rust:
+                assert keeper_of(worker).core is not None
+        # Else there was nothing to hear of.
+        assert behind > 10
+
+    run()
+
+
+def test_results_stay_as_they_are_between_two_awaits() -> None:
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        await in_rust(client, worker)
+        line: Any = line_of(worker)
+        changed = 0
+        for _ in range(15):
+            last: Any = client.submit(inc, 0, pure=False)
+            for _ in range(40):
+                last = client.submit(inc, last, pure=False)
+            while not last.done():
+                await asyncio.sleep(0)
+                before = set(worker.data)
+                assert line.holds == 1
+                # Meanwhile threads go on.
+                time.sleep(0.002)
+                assert set(data_of(worker)) == before
+                assert set(worker.data) == before
+                await asyncio.sleep(0)
+                changed += set(data_of(worker)) != before
+            assert await last == 41
+        assert not line.holds
+        assert changed > 3
+
+    run()

@@ -116,6 +116,11 @@ fn a_worker_at_the_address_of_one_that_left_has_a_stream_of_its_own() {
 
 /// A batch by which a worker says that a task has finished
 fn finished(key: &str, run_id: u64) -> Vec<u8> {
+    finished_in(key, run_id, None)
+}
+
+/// The same of a task that took so many seconds
+fn finished_in(key: &str, run_id: u64, seconds: Option<f64>) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.array(1).unwrap();
     writer.map(7).unwrap();
@@ -133,7 +138,16 @@ fn finished(key: &str, run_id: u64) -> Vec<u8> {
     writer.str("type").unwrap();
     writer.bin(b"int").unwrap();
     writer.str("startstops").unwrap();
-    writer.array(0).unwrap();
+    writer.array(usize::from(seconds.is_some())).unwrap();
+    if let Some(seconds) = seconds {
+        writer.map(3).unwrap();
+        writer.str("action").unwrap();
+        writer.str("compute").unwrap();
+        writer.str("start").unwrap();
+        writer.float(2.0);
+        writer.str("stop").unwrap();
+        writer.float(2.0 + seconds);
+    }
     writer.into_bytes()
 }
 
@@ -174,4 +188,35 @@ fn it_says_once_that_the_last_task_has_finished() {
     assert!(!hot.expects_more());
     hot.end();
     assert!(!hot.expects_more(), "no streams are handled");
+}
+
+#[test]
+fn it_expects_more_while_one_short_task_alone_is_under_way() {
+    let keys: &[&[u8]] = &[b"one", b"two", b"three", b"four"];
+    let mut hot = hot(keys, WorkerStatus::Running);
+    let worker = hot.add_peer(PeerKind::Worker, WORKER);
+    let _client = hot.add_peer(PeerKind::Client, CLIENT);
+    hot.collect(2.0);
+    assert!(!hot.expects_more(), "nobody knows how long it takes");
+    assert!(hot.handle(worker, &finished_in("one", 0, Some(1e-4)), 2.5));
+    assert!(hot.expects_more());
+    assert!(hot.expects_more(), "as long as it is under way");
+
+    let graph = Graph {
+        keys: vec![Key::from(&b"beside"[..])],
+        tasks: vec![task(0, Vec::new())],
+        wanted: vec![0],
+        client: Arc::from(CLIENT),
+        ..Graph::default()
+    };
+    hot.core
+        .handle_graph(&graph, &Arc::from("graph"), 2.6)
+        .unwrap();
+    assert!(!hot.expects_more(), "another one is under way");
+    assert!(hot.handle(worker, &finished_in("beside", 2, Some(1e-4)), 2.7));
+    assert!(hot.expects_more());
+
+    assert!(hot.handle(worker, &finished_in("two", 1, Some(1.0)), 4.0));
+    assert!(hot.core.has_work());
+    assert!(!hot.expects_more(), "they take long");
 }

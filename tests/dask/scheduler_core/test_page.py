@@ -1,7 +1,11 @@
-"""A page of the dashboard that a browser shows while tasks run takes nothing out of the core."""
+"""Pages of the dashboard that a browser shows while tasks run."""
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import os
+import time
 from collections.abc import Iterator
 from operator import neg
 from pathlib import Path
@@ -19,7 +23,7 @@ HAS = """Bokeh.documents.some((page) => Array.from(page._all_models.values()).so
     model.data && model.data.%s && Array.from(model.data.%s).%s))"""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_stealing() -> Iterator[None]:
     """Leave a worker without work that is so on a busy machine: to steal for it is an escape."""
     with dask.config.set({"distributed.scheduler.work-stealing": False}):
@@ -34,6 +38,7 @@ _STRANGERS: Final = frozenset({"tasks to take back"})
 @pytest.mark.parametrize(
     "tasks", [10_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.once])]
 )
+@pytest.mark.usefixtures("no_stealing")
 @pytest.mark.asyncio
 async def test_an_open_page_shows_what_runs_and_escapes_nothing(tmp_path: Path, tasks: int) -> None:
     pytest.importorskip("bokeh")
@@ -66,3 +71,63 @@ async def test_an_open_page_shows_what_runs_and_escapes_nothing(tmp_path: Path, 
         await browser.screenshot(tmp_path / "page.png")
         assert not browser.complaints
         assert core.escapes.keys() <= _STRANGERS, core.escapes
+
+
+def opposite(number: int) -> int:
+    # Long enough for the pages to be looked at while there are some left
+    time.sleep(0.001)
+    return -number
+
+
+#: Pages that show what tasks do, each in its way
+MAIN: Final = ("/status", "/workers", "/tasks", "/graph", "/groups", "/profile", "/stealing")
+
+
+@pytest.mark.parametrize(("tasks", "pages"), [(10_000, MAIN), (100_000, None)], ids=["some", "all"])
+@pytest.mark.asyncio
+async def test_pages_work_while_tasks_run(
+    tmp_path: Path, tasks: int, pages: tuple[str, ...] | None
+) -> None:
+    pytest.importorskip("bokeh")
+    program = chromium()
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
+    if pages is None:
+        if os.environ.get("PAGES") != "all":
+            pytest.skip("takes two minutes: PAGES=all has all pages shown")
+        pages = tuple(importlib.import_module("distributed.dashboard.scheduler").applications)
+    shown: list[str] = []
+    rounds = 0
+    async with (
+        LocalCluster(
+            protocol="backhaul",
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            asynchronous=True,
+        ) as cluster,
+        Client(cluster, asynchronous=True) as client,
+        Browser(program, tmp_path / "profile") as browser,
+    ):
+        home = client.dashboard_link.removesuffix("/status")
+
+        async def show() -> None:
+            for page in pages:
+                await browser.open(f"{home}{page}")
+                # Not of the page before
+                await browser.until(f"location.pathname == '{page}' && Bokeh.documents.length > 0")
+                # For what it asks for every now and then
+                await asyncio.sleep(0.5)
+                assert not browser.complaints, page
+                shown.append(page)
+
+        async with asyncio.TaskGroup() as group:
+            showing = group.create_task(show())
+            while not showing.done() or not rounds:
+                futures = client.map(opposite, range(rounds, rounds + tasks))
+                await wait(futures)
+                total = sum(await client.gather(futures))
+                assert total == -sum(range(rounds, rounds + tasks))
+                rounds += 1
+                del futures
+    assert shown == list(pages)

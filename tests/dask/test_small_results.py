@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import operator
 import pickle
+import weakref
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -470,6 +472,26 @@ async def test_once_nobody_holds_them_workers_send_no_more(
         async with Client(scheduler.address, asynchronous=True) as plain:
             held = held_results.held_by(plain)
             assert held is None
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)] * 2, **CLUSTER)
+async def test_streams_of_those_who_have_gone_are_let_go_of(
+    client: Client, scheduler: Scheduler, a: Worker, b: Worker
+) -> None:
+    async with Client(scheduler.address, asynchronous=True) as other:
+        assert await other.gather(other.map(inc, range(9))) == list(range(1, 10))
+        gone = [
+            weakref.ref(scheduler.stream_comms[a.address]),
+            weakref.ref(scheduler.client_comms[other.id]),
+        ]
+    await a.close()
+    assert await client.submit(inc, 1) == 2
+    for _ in range(100):
+        gc.collect()
+        if not any(one() for one in gone):
+            break
+        await asyncio.sleep(0.05)
+    assert [one() for one in gone] == [None, None]
 
 
 @gen_test()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from distributed import Scheduler, Worker
 
@@ -274,10 +275,12 @@ class ResultCarrier:
     def __init__(self, scheduler: Scheduler, bytes_max: int) -> None:
         self.scheduler = scheduler
         self.bytes_max = bytes_max
+        # As long as they are there: each has a log of messages that it has sent, with what is in
+        # them.
         #: Streams of the clients that keep results, by their ids
-        self._holders: dict[str, BatchedSend] = {}
+        self._holders: WeakValueDictionary[str, BatchedSend] = WeakValueDictionary()
         #: Streams of the workers that send results if asked to, by their addresses
-        self._carriers: dict[str, BatchedSend] = {}
+        self._carriers: WeakValueDictionary[str, BatchedSend] = WeakValueDictionary()
         self._upstream_finished: Any = scheduler.handle_task_finished
         self._replaced: list[Replacement] = []
 
@@ -296,16 +299,11 @@ class ResultCarrier:
         scheduler = self.scheduler
         if client is not None and client in scheduler.client_comms:
             self._holders[client] = scheduler.client_comms[client]
-            self._carriers = {
-                address: stream
-                for address, stream in self._carriers.items()
-                if scheduler.stream_comms.get(address) is stream
-            }
-            for address in self._carriers:
+            for address in list(self._carriers):
                 self._ask(address, self.bytes_max)
         if worker is not None and worker in scheduler.stream_comms:
             self._carriers[worker] = scheduler.stream_comms[worker]
-            if self._holders:
+            if self.keepers():
                 self._ask(worker, self.bytes_max)
 
     def handle_task_finished(
@@ -335,16 +333,12 @@ class ResultCarrier:
     def keepers(self) -> list[str]:
         """List the clients that keep results."""
         comms = self.scheduler.client_comms
-        return [client for client, one in self._holders.items() if comms.get(client) is one]
+        holders = self._holders.copy()
+        return [client for client, one in holders.items() if comms.get(client) is one]
 
     def not_wanted(self, worker: str) -> None:
         """Tell a worker that sends results that nobody keeps them, if that is so."""
-        self._holders = {
-            client: stream
-            for client, stream in self._holders.items()
-            if self.scheduler.client_comms.get(client) is stream
-        }
-        if not self._holders:
+        if not self.keepers():
             self._ask(worker, 0)
 
     def hand_to(self, clients: Iterable[str], key: Any, value: Any) -> bool:
@@ -360,7 +354,7 @@ class ResultCarrier:
                 stream.send({"op": RESULT, "key": key, "value": value})
             except CommClosedError:
                 # Dask meets this too, with what it sends next, and says so.
-                del self._holders[client]
+                self._holders.pop(client, None)
             else:
                 sent = True
         return sent

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from operator import neg
 from pathlib import Path
 from typing import Any, Final
@@ -30,17 +31,9 @@ def no_stealing() -> Iterator[None]:
         yield
 
 
-#: No page's: where strangers have the CPU, tasks that took long are taken back from their worker
-_STRANGERS: Final = frozenset({"tasks to take back"})
-
-
-# The longer one is about how much there is to show; what a release of Dask shows, the other one has
-@pytest.mark.parametrize(
-    "tasks", [10_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.once])]
-)
-@pytest.mark.usefixtures("no_stealing")
-@pytest.mark.asyncio
-async def test_an_open_page_shows_what_runs_and_escapes_nothing(tmp_path: Path, tasks: int) -> None:
+@contextlib.asynccontextmanager
+async def watched(folder: Path) -> AsyncIterator[tuple[Any, Client, Browser]]:
+    """Make a cluster with a dashboard, a client, and a browser; skips without one."""
     pytest.importorskip("bokeh")
     program = chromium()
     if program is None:
@@ -54,8 +47,23 @@ async def test_an_open_page_shows_what_runs_and_escapes_nothing(tmp_path: Path, 
             asynchronous=True,
         ) as cluster,
         Client(cluster, asynchronous=True) as client,
-        Browser(program, tmp_path / "profile") as browser,
+        Browser(program, folder / "profile") as browser,
     ):
+        yield cluster, client, browser
+
+
+#: No page's: where strangers have the CPU, tasks that took long are taken back from their worker
+_STRANGERS: Final = frozenset({"tasks to take back"})
+
+
+# The longer one is about how much there is to show; what a release of Dask shows, the other one has
+@pytest.mark.parametrize(
+    "tasks", [10_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.once])]
+)
+@pytest.mark.usefixtures("no_stealing")
+@pytest.mark.asyncio
+async def test_an_open_page_shows_what_runs_and_escapes_nothing(tmp_path: Path, tasks: int) -> None:
+    async with watched(tmp_path) as (cluster, client, browser):
         await browser.open(client.dashboard_link)
         await browser.until("Bokeh.documents.length > 0")
         core: Any = live.installed(cluster.scheduler)
@@ -88,27 +96,13 @@ MAIN: Final = ("/status", "/workers", "/tasks", "/graph", "/groups", "/profile",
 async def test_pages_work_while_tasks_run(
     tmp_path: Path, tasks: int, pages: tuple[str, ...] | None
 ) -> None:
-    pytest.importorskip("bokeh")
-    program = chromium()
-    if program is None:
-        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
     if pages is None:
         if os.environ.get("PAGES") != "all":
             pytest.skip("takes two minutes: PAGES=all has all pages shown")
         pages = tuple(importlib.import_module("distributed.dashboard.scheduler").applications)
     shown: list[str] = []
     rounds = 0
-    async with (
-        LocalCluster(
-            protocol="backhaul",
-            n_workers=2,
-            threads_per_worker=1,
-            dashboard_address="127.0.0.1:0",
-            asynchronous=True,
-        ) as cluster,
-        Client(cluster, asynchronous=True) as client,
-        Browser(program, tmp_path / "profile") as browser,
-    ):
+    async with watched(tmp_path) as (_, client, browser):
         home = client.dashboard_link.removesuffix("/status")
 
         async def show() -> None:

@@ -57,6 +57,9 @@ INPUT_BYTES_MAX: Final = 32 << 20
 RESULTS_MAX: Final = 32
 REPORT_S: Final = 0.001
 
+#: How long who looks at the results waits for a thread that looks at what has come
+_SHOWN_S: Final = 0.001
+
 #: What stands for True while a task runs; a task that leaves the pool, or comes back, overwrites it
 _STAYS: Final = object()
 
@@ -101,6 +104,9 @@ class Line:
         self.holds = 0
         #: Whether it is held until the event loop comes round
         self._is_held = False
+        #: Held by whoever tells of what has come, if threads do; and what ends the stream
+        self.telling: Any = None
+        self.fail: Callable[[Exception], None] = _fail_nothing
         #: Who has the state change hands between Python and Rust, if it does
         self.keeper: Any = None
         #: What a message of the scheduler is handled in
@@ -245,23 +251,38 @@ class Line:
     def show(self) -> None:
         """Have the state machine hear of what threads have done, for who looks at the results.
 
-        They stay as they are until the event loop comes round: in Dask nothing changes between two
-        awaits. Another thread than the event loop's finds what has been heard of.
+        They stay as they are until the event loop comes round, as in Dask between two awaits.
+        Another thread finds what has been heard of; so does who looks in the midst of something.
         """
-        event_loop = self.event_loop
+        keeper, event_loop, lock = self.keeper, self.event_loop, self.telling
         if asyncio._get_running_loop() is not event_loop:
-            if self.keeper is not None:
-                self.keeper.catch_up()
+            if keeper is not None:
+                keeper.catch_up()
             return
-        if self._is_held or self._is_busy:
+        if (
+            lock is None
+            or self._is_held
+            or self._is_busy
+            or lock._is_owned()
+            or self.lock._is_owned()  # type: ignore[attr-defined]
+        ):
             return
-        if self.foretold or self._ended:
-            self.handle()
-        # Not in the midst of what a thread tells
-        with self.lock:
-            self._is_held = True
-            self.holds += 1
         event_loop.call_soon(self._let_go)
+        self._is_held = True
+        self.holds += 1
+        # Who has them may wait for a lock that whoever looks has, of the data or of a stream.
+        if (self.foretold or self._ended) and lock.acquire(timeout=_SHOWN_S):
+            try:
+                if self.lock.acquire(timeout=_SHOWN_S):
+                    try:
+                        self.handle()
+                    finally:
+                        self.lock.release()
+            except Exception as error:
+                # As from a handler of the stream, which ends; no matter of whoever looks.
+                self.fail(error)
+            finally:
+                lock.release()
 
     def _let_go(self) -> None:
         self._is_held = False
@@ -489,6 +510,10 @@ def hear_of(worker: Worker, key: Any) -> bool:
 
 def _nothing_next() -> None:
     """Stand for nobody who foretells."""
+
+
+def _fail_nothing(error: Exception) -> None:
+    raise error
 
 
 def _nothing_else() -> None:

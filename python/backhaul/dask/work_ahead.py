@@ -115,6 +115,7 @@ class WorkAhead:
         line.on_heard = self._on_heard
         line.next_ahead = self._next_ahead
         line.between = self._between
+        line.telling, line.fail = arrivals.lock, arrivals.fail
         self._events = ThreadEvents(worker, line, arrivals)
         #: Tasks that threads have gone on to since one has told of what has ended
         self._untold = 0

@@ -270,7 +270,11 @@ def stealing_of(upstream: Any) -> dict[str, Any]:
             if tasks and address in here
         ],
         "key_stealable": {
-            ts.key: place for ts, place in stealing.key_stealable.items() if place[0] in here
+            ts.key: (address, level)
+            for ts, (address, level) in stealing.key_stealable.items()
+            # Where an event was refused in the middle there may be the place of one that is in none,
+            # and another worker at that address since: upstream takes it for nowhere, too.
+            if address in here and ts in stealing.stealable[address][level]
         },
         "in_flight": [
             (

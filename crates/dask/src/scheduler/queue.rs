@@ -12,7 +12,10 @@ use super::compact::PriorityOrNone;
 use super::ids::{Id, TaskId};
 use super::task::{Priority, TaskTable};
 
-/// A set of tasks that gives the one of least priority; one without any comes before all others
+/// A set of tasks that gives the one of least priority
+///
+/// All that are in it have a priority, or none has: [`TaskQueue::add`] tells of one that has not
+/// what the others have, as upstream cannot compare them either.
 #[derive(Debug, Default)]
 pub(super) struct TaskQueue {
     places: Places,
@@ -42,14 +45,25 @@ impl Entry {
 }
 
 impl TaskQueue {
-    pub(super) fn add(&mut self, tasks: &mut TaskTable, task: TaskId) {
-        if self.places.add(tasks, task) {
-            let one = &tasks[task];
-            let order = self.added;
-            self.added += 1;
-            let entry = Entry::new(one.priority, order, task, one.serial);
-            self.heap.push(Reverse(entry));
+    /// Adds a task, returning whether it could be compared with those that are there
+    ///
+    /// One that cannot leaves an entry in the heap, and is not in the queue.
+    #[must_use]
+    pub(super) fn add(&mut self, tasks: &mut TaskTable, task: TaskId) -> bool {
+        let one = &tasks[task];
+        if one.queue_place.is_some() {
+            return true;
         }
+        let entry = Entry::new(one.priority, self.added, task, one.serial);
+        let is_like_others = self.heap.peek().is_none_or(|Reverse(first)| {
+            first.priority.get().is_some() == entry.priority.get().is_some()
+        });
+        self.heap.push(Reverse(entry));
+        if is_like_others {
+            self.places.add(tasks, task);
+            self.added += 1;
+        }
+        is_like_others
     }
 
     pub(super) fn remove(&mut self, tasks: &mut TaskTable, task: TaskId) {
@@ -125,11 +139,8 @@ struct Places {
 }
 
 impl Places {
-    /// Adds a task at the end, returning whether it was missing
-    fn add(&mut self, tasks: &mut TaskTable, task: TaskId) -> bool {
-        if tasks[task].queue_place.is_some() {
-            return false;
-        }
+    /// Adds a task that is not there at the end
+    fn add(&mut self, tasks: &mut TaskTable, task: TaskId) {
         let length = self.tasks.len();
         if length > PACKED_MIN && length > 2 * self.len || self.place(length).is_none() {
             self.pack(tasks);
@@ -137,7 +148,6 @@ impl Places {
         tasks[task].queue_place = self.place(self.tasks.len());
         self.tasks.push_back(task);
         self.len += 1;
-        true
     }
 
     fn remove(&mut self, tasks: &mut TaskTable, task: TaskId) {
@@ -243,6 +253,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn one_alone_without_a_priority_is_not_taken() {
+        for has_priority in [true, false] {
+            let mut tasks = TaskTable::default();
+            for number in 0..3_u8 {
+                let (key, group) = (Arc::from(&[number][..]), GroupId::at(0));
+                let task = tasks.add(key, group, TaskState::Queued);
+                if has_priority == (number < 2) {
+                    tasks[task].priority = PriorityOrNone::some(Priority([0.0; 3]));
+                }
+            }
+            let mut queue = TaskQueue::default();
+            assert!(queue.add(&mut tasks, TaskId::at(0)));
+            assert!(queue.add(&mut tasks, TaskId::at(1)));
+            assert!(!queue.add(&mut tasks, TaskId::at(2)));
+            assert_eq!((queue.len(), queue.added()), (2, 2));
+            // Its entry stays, as in upstream's heap.
+            assert_eq!(queue.entries().len(), 3);
+            // Nothing is left of the others once they have gone.
+            queue.remove(&mut tasks, TaskId::at(0));
+            queue.remove(&mut tasks, TaskId::at(1));
+            assert!(queue.add(&mut tasks, TaskId::at(2)));
+            assert_eq!(queue.first(&tasks), Some(TaskId::at(2)));
+        }
+    }
+
     proptest! {
         #[test]
         fn a_queue_is_a_heap_set(
@@ -260,7 +296,7 @@ mod tests {
                 let task = TaskId::at(number);
                 match step {
                     0..=3 => {
-                        queue.add(&mut tasks, task);
+                        prop_assert!(queue.add(&mut tasks, task));
                         naive.add(task, number as u32 % 7);
                     }
                     4..=5 => {

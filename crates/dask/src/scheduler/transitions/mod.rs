@@ -142,7 +142,7 @@ impl SchedulerCore {
             (Waiting, Released) => self.waiting_to_released(task, recs),
             (Waiting, Processing) => self.waiting_to_processing(task, recs)?,
             (Waiting, NoWorker) => self.waiting_to_no_worker(task),
-            (Waiting, Queued) => self.waiting_to_queued(task),
+            (Waiting, Queued) => self.waiting_to_queued(task)?,
             // A replica that nobody waits for any more; its worker will hear that it is not needed.
             (Waiting, Memory) => {}
             (Queued, Released) => self.queued_to_released(task, recs),

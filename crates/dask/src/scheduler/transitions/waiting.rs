@@ -41,9 +41,16 @@ impl SchedulerCore {
         self.unrunnable_since_s.insert(task, self.now_s);
     }
 
-    pub(super) fn waiting_to_queued(&mut self, task: TaskId) {
+    pub(super) fn waiting_to_queued(&mut self, task: TaskId) -> Result<(), EventError> {
         self.set_state(task, TaskState::Queued);
-        self.queue.add(&mut self.tasks, task);
+        if self.queue.add(&mut self.tasks, task) {
+            Ok(())
+        } else {
+            Err(self.lacks(
+                task,
+                "place in the queue: it alone has a priority, or has none",
+            ))
+        }
     }
 
     pub(super) fn waiting_to_released(&mut self, task: TaskId, recs: &mut Recommendations) {

@@ -272,8 +272,8 @@ def stealing_of(upstream: Any) -> dict[str, Any]:
         "key_stealable": {
             ts.key: (address, level)
             for ts, (address, level) in stealing.key_stealable.items()
-            # Where an event was refused in the middle there may be the place of one that is in none,
-            # and another worker at that address since: upstream takes it for nowhere, too.
+            # Where an event was refused in the middle, the place of a task may be left whose set is
+            # gone. Upstream looks into the set as well, another worker's at that address since.
             if address in here and ts in stealing.stealable[address][level]
         },
         "in_flight": [

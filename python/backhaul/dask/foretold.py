@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from distributed import Status
 
+from backhaul.dask.amid import YIELD_S
 from backhaul.dask.execution import Execution
 from backhaul.dask.fast_paths import described_class
 from backhaul.dask.gone_through import Ending
@@ -301,10 +302,17 @@ class Foretold(Execution):
             return False
         worker = self._worker
         stream: Any = worker.batched_stream
-        if not stream.send_in_thread(message, is_last=is_last):
-            # Behind what it has to do: the comm is being closed, or somebody has replaced it.
-            self.get_loop().call_soon_threadsafe(_send, worker, message)
-            stream.flush_in_thread()
+        # Whoever has the stream may look at the state, and wait for this thread.
+        has_stream = stream.lock.acquire(timeout=YIELD_S)
+        try:
+            if not has_stream or not stream.send_in_thread(message, is_last=is_last):
+                # Behind what it has to do: the comm is being closed, or somebody has replaced it.
+                self.get_loop().call_soon_threadsafe(_send, worker, message)
+                if has_stream:
+                    stream.flush_in_thread()
+        finally:
+            if has_stream:
+                stream.lock.release()
         return True
 
     def catch_up(self) -> None:

@@ -48,7 +48,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
     def start(self, comm: BackhaulComm) -> None:
         """Begin to send what was and will be given to `send`."""
         # Again by the same thread, as a finalizer may run in the midst of anything.
-        self._lock = RLock()
+        self.lock = RLock()
         #: The thread that is sending by itself; 0 for none.
         self._sender = 0
         self._pid = os.getpid()
@@ -80,7 +80,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         if self._sender == me or self._pid != os.getpid():
             # A finalizer that submits, in the midst of this; or a forked child without the loop.
             return False
-        with self._lock:
+        with self.lock:
             if not self._is_ours():
                 return False
             self.message_count += 1
@@ -112,7 +112,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         me = threading.get_ident()
         if self._sender == me or self._pid != os.getpid():
             return False
-        with self._lock:
+        with self.lock:
             if not self._is_ours():
                 return False
             self.message_count += len(messages)
@@ -140,7 +140,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         me = threading.get_ident()
         if self._sender == me or self._pid != os.getpid():
             return False
-        with self._lock:
+        with self.lock:
             if self.buffer and self._draining is None and not self.please_stop:
                 self._send_in(me)
             self._left_at = _LONG_AGO
@@ -151,24 +151,24 @@ class SharedBatchedSend(AdaptiveBatchedSend):
         """Queue messages; they leave soon, in order; see `AdaptiveBatchedSend.send`."""
         if len(msgs) == 1 and msgs[0] is TOLD:
             return
-        with self._lock:
+        with self.lock:
             # The lock is free of threads; one that was interrupted may not have said so.
             self._sender = 0
             super().send(*msgs)
 
     def close(self, timeout: Any = None) -> asyncio.Future[None]:
         """Send what is queued, then close the comm; `TimeoutError` after `timeout`."""
-        with self._lock:
+        with self.lock:
             return super().close(timeout)
 
     def abort(self) -> None:
         """Close the comm at once, dropping what is queued."""
-        with self._lock:
+        with self.lock:
             super().abort()
 
     def hurry(self) -> None:
         """Send what is queued at the end of this turn, whatever the pause."""
-        with self._lock:
+        with self.lock:
             super().hurry()
 
     def _send_if_due(self, me: int) -> None:
@@ -224,7 +224,7 @@ class SharedBatchedSend(AdaptiveBatchedSend):
 
     def see_to_it(self) -> None:
         """Do what a thread has left to the event loop, which calls this."""
-        with self._lock:
+        with self.lock:
             if self.please_stop or self._draining is not None:
                 return
             if self._comm.closed():
@@ -246,12 +246,12 @@ class SharedBatchedSend(AdaptiveBatchedSend):
             self._due = self._event_loop.call_at(self._due_at, self._flush)
 
     def _flush(self) -> None:
-        with self._lock:
+        with self.lock:
             if self.buffer:
                 self._left_at = monotonic()
                 self._batch_due_at = None
             super()._flush()
 
     def _go_on(self) -> None:
-        with self._lock:
+        with self.lock:
             super()._go_on()

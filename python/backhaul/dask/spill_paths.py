@@ -117,19 +117,27 @@ def has_room(data: Any, nbytes: float) -> bool:
 def in_memory(data: Any, keys: Collection[Any]) -> list[Any] | None:
     """Look up results that are about to be let go of, where that touches no disk.
 
+    Called by a thread that has the lock of what is in memory until they have gone.
+
     Returns
     -------
     list or None
-        Those that there are, and None for others; None for all if one may be on disk, or the store
-        is neither a dict nor Dask's.
+        Those that there are, and None for others; None for all if one may be on disk, or any is on
+        its way there, or the store is neither a dict nor Dask's.
+
+    Notes
+    -----
+    `zict.LRU.evict` (3.0) raises `KeyError` if what it has written goes right after, while it waits
+    for its lock again.
     """
     if type(data) is dict:
         return [data.get(key) for key in keys]
     if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
         return None
     values = fast.d
-    # One may be on its way to the disk.
-    return [values.get(key) for key in keys] if all(key in values for key in keys) else None
+    if fast._cancel_evict or not all(key in values for key in keys):
+        return None
+    return [values.get(key) for key in keys]
 
 
 def _count_reads(data: SpillBuffer, count: int, nbytes: float) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from distributed import Status
 
+from backhaul.dask.amid import YIELD_S, store_lock
 from backhaul.dask.arrivals import Arrivals
 from backhaul.dask.items import ForetoldItem
 from backhaul.dask.kept_tasks import data_of
@@ -71,11 +72,14 @@ class ThreadEvents:
         has the one lock may wait for the other.
         """
         arrivals = self._arrivals
-        # Nor where the event loop is at it, which looks at the state itself, with the line's lock.
+        # Nor where the event loop is at it, which looks at the state itself, with the line's lock;
+        # nor in the midst of what this thread does with a lock, where a finalizer may look.
         if (
             not arrivals.has_unhandled(1)
             or arrivals.is_handling
             or self._line.is_busy()
+            or arrivals.lock._is_owned()  # type: ignore[attr-defined]
+            or self._line.lock._is_owned()  # type: ignore[attr-defined]
             or not arrivals.lock.acquire(blocking=False)
         ):
             return False
@@ -88,10 +92,7 @@ class ThreadEvents:
                 return False
             self._is_at_work = True
             try:
-                with self._line.lock:
-                    # What the event loop has to tell comes first.
-                    may = self._line.may_be_told() and self.are_handled_here()
-                    return may and self._handle_all(gone)
+                return self._handle_with_locks(gone)
             finally:
                 self._is_at_work = False
         except Exception as error:
@@ -122,6 +123,24 @@ class ThreadEvents:
             and type(worker).batched_send is _BATCHED_SEND
             and may_be_summed(worker)
         )
+
+    def _handle_with_locks(self, gone: list[Any]) -> bool:
+        """Handle messages, unless somebody has one of the locks who may wait for another."""
+        line = self._line
+        lock = store_lock(data_of(self._worker))
+        if not line.lock.acquire(timeout=YIELD_S):
+            return False
+        try:
+            if lock is not None and not lock.acquire(timeout=YIELD_S):
+                return False
+            try:
+                # What the event loop has to tell comes first.
+                return line.may_be_told() and self.are_handled_here() and self._handle_all(gone)
+            finally:
+                if lock is not None:
+                    lock.release()
+        finally:
+            line.lock.release()
 
     def _handle_all(self, gone: list[Any]) -> bool:
         """Handle messages up to the first that is the event loop's, and do what comes of it.
@@ -207,9 +226,13 @@ class ThreadEvents:
         stream = self._worker.batched_stream
         if all(each[0] == "release-worker-data" for each in told):
             messages = [{"op": each[0], "key": each[2], "stimulus_id": each[1]} for each in told]
-            if isinstance(stream, SharedBatchedSend) and stream.ride_in_thread(messages):
-                self.has_riders = True
-                return
+            if isinstance(stream, SharedBatchedSend) and stream.lock.acquire(timeout=YIELD_S):
+                try:
+                    self.has_riders |= (rides := stream.ride_in_thread(messages))
+                finally:
+                    stream.lock.release()
+                if rides:
+                    return
         else:
             # Some of it may want a thread.
             self._line.leave_threads()

@@ -40,7 +40,10 @@ class Owner(Protocol):
     """Who has the state change hands."""
 
     core: WorkerCore | None
-    lock: Any
+
+    @property
+    def lock(self) -> Any:
+        """What whoever has the state do anything holds."""
 
     def handle(self, events: tuple[Any, ...]) -> tuple[Told, int]:
         """Handle events, as far as they are Rust's."""

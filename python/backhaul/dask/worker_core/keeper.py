@@ -9,9 +9,11 @@ has looked for a while.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from backhaul._native import WorkerCore
+from backhaul.dask.amid import ShortOfTime, is_amid
 from backhaul.dask.config import switched_on
 from backhaul.dask.kept_tasks import KeptLog, KeptTasks, known_task
 from backhaul.dask.plain_events import is_plain, nobody_looks_on
@@ -63,6 +65,8 @@ class Keeper:
         Held by whoever has the state machine do anything.
     rests : bool, default True
         Whether Rust takes over only when nothing is under way and nobody has looked for a while.
+    is_amid : callable, optional
+        Tells whether this thread has a lock that one may wait for which has the other.
 
     Attributes
     ----------
@@ -70,9 +74,16 @@ class Keeper:
         The state, while Rust has it.
     """
 
-    def __init__(self, state: WorkerStateMachine, lock: Any, *, rests: bool = True) -> None:
+    def __init__(
+        self,
+        state: WorkerStateMachine,
+        lock: Any,
+        *,
+        rests: bool = True,
+        is_amid: Callable[[], bool] | None = None,
+    ) -> None:
         self._state: Any = state
-        self.lock = lock
+        self._lock = lock
         self.core: WorkerCore | None = None
         self._rests = rests
         self._kind: Any = type(state)
@@ -90,6 +101,15 @@ class Keeper:
         self._is_giving = False
         #: Tells the state of what has ended, as far as any thread may
         self.hear: Callable[[], object] = _nothing
+        self._is_amid = is_amid
+
+    @property
+    def lock(self) -> Any:
+        """The lock, to be taken by `with`, which raises `RuntimeError` where it would not end."""
+        lock, is_amid = self._lock, self._is_amid
+        if is_amid is None or lock._is_owned() or not is_amid():
+            return lock
+        return ShortOfTime(lock)
 
     # Called with the lock
 
@@ -383,7 +403,7 @@ def keeper_for(worker: Worker, line: Any) -> Keeper | None:
         or not all(type(log) is KeptLog for log in (state.log, state.stimulus_log))
     ):
         return None
-    return Keeper(state, line.lock)
+    return Keeper(state, line.lock, is_amid=partial(is_amid, worker))
 
 
 def _error_of(error: BaseException) -> tuple[Any, ...]:

@@ -67,7 +67,10 @@ class Holder(Protocol):
     """Who has the state change hands."""
 
     core: WorkerCore | None
-    lock: Any
+
+    @property
+    def lock(self) -> Any:
+        """What whoever has the state do anything holds."""
 
     def give_back(self) -> None:
         """Have Python take over."""

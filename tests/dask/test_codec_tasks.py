@@ -167,6 +167,25 @@ def test_a_function_is_pickled_once() -> None:
     assert native.statistics()["loaded_functions"] == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [(Alias("other"),), ([1, 2],), ({"a": 1},), (slice(1), List(Alias("a"), Alias("b")))],
+    ids=["future", "list", "dict", "futures"],
+)
+def test_a_function_by_value_travels_with_what_can_change(arguments: tuple[Any, ...]) -> None:
+    function = in_main("def f(*args): return args")
+    task = Task("k", function, *arguments, named=[3])
+    pickled = native.encode_task(task)
+    assert pickled is not None
+    found = pickle.loads(pickled)
+    assert found.args == arguments
+    assert found.kwargs == {"named": [3]}
+    assert found.dependencies == task.dependencies
+    # One of a task within it could be the same as another there, which the pickler alone knows.
+    assert native.encode_task(Task("k", abs, Task(None, function, *arguments))) is None
+    assert native.encode_task(Task("k", abs, function)) is None
+
+
 def result(function: Callable[..., Any], *arguments: Any) -> Any:
     return codec.loads(codec.dumps([ToPickle(Task("k", function, *arguments))]))[0]()
 

@@ -145,11 +145,12 @@ impl<'a> SpecWriter<'a> {
             .position(|class| is_class_of(class, object))
         {
             self.see(object)?;
+            let is_outermost = inner + 1 == NESTING_MAX;
             self.tagged(tag::TASK, 1 + names.slots.len())?;
             self.payload.uint(class as u64);
             for slot in &names.slots {
                 let slot = slot.bind(py).cast::<PyString>().map_err(PyErr::from)?;
-                self.may_be_by_value = self.seen.len() == 1 && *slot == "func";
+                self.may_be_by_value = is_outermost && *slot == "func";
                 self.attribute(object, slot, inner)?;
                 self.may_be_by_value = false;
             }

@@ -41,10 +41,10 @@ from backhaul.dask.private import (
     ToPickle,
     cull_graph,
     materialize_graph,
-    pickle,
     validate_key,
 )
 from backhaul.dask.requests import anyone_asks, needs_of
+from backhaul.dask.whole_specs import pickle_whole
 
 __all__ = ["compact_graph"]
 
@@ -53,13 +53,9 @@ logger = logging.getLogger(__name__)
 #: What has a graph of layers
 _LAYERED: Final = frozenset({HLGExpr, HLGExprGroup, HLGFinalizeCompute})
 
-#: Most bytes of the pickle of a task that the codec does not write, and of all of them: objects
-#: that tasks share are pickled with each
-_PICKLE_BYTES_MAX: Final = 64 << 10
+#: Most bytes of the pickles of all tasks that the codec does not write: objects that tasks share
+#: are pickled with each
 _PICKLES_BYTES_MAX: Final = 1 << 20
-
-#: Where a pickle says that it has a future, which is bound where it is loaded
-_FUTURES: Final = b"distributed.client"
 
 
 def compact_graph(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,8 +171,6 @@ class _Pickles:
 
     def __call__(self, task: Any) -> bytes | None:
         """Pickle a task; None if it is large, or not to be."""
-        pickled: bytes = pickle.dumps(task)
-        self._bytes_left -= len(pickled)
-        if len(pickled) > _PICKLE_BYTES_MAX or self._bytes_left < 0 or _FUTURES in pickled:
-            return None
-        return pickled
+        pickled = pickle_whole(task)
+        self._bytes_left -= 0 if pickled is None else len(pickled)
+        return None if self._bytes_left < 0 else pickled

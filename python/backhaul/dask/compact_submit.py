@@ -4,9 +4,10 @@ Dask's client makes an expression of the one task, pickles that with all that an
 its scheduler undoes each step. Here a task that the native codec can write goes as that: a key, a
 pickle that nobody opens before the worker (`backhaul.dask.kept_specs`), the keys that it depends
 on, and of all options those that somebody has set. Keys, futures and options are made as Dask makes
-them. Whatever the codec does not write by itself, large arguments, objects of classes that are not
-Dask's or the interpreter's, goes Dask's way, as does all that is sent to a scheduler that has not
-said that it understands (`backhaul.dask.submissions`).
+them. What the codec does not write by itself, arrays and objects of classes that are not Dask's or
+the interpreter's, is pickled whole (`backhaul.dask.whole_specs`). What is large goes Dask's way, as
+does all that is sent to a scheduler that has not said that it understands
+(`backhaul.dask.submissions`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from backhaul.dask.private import (
 )
 from backhaul.dask.quick_tokens import function_token
 from backhaul.dask.requests import anyone_asks, needs_of
+from backhaul.dask.whole_specs import pickle_whole
 
 __all__ = [
     "FIFO_TIMEOUT",
@@ -166,7 +168,9 @@ def _submitted(
     named: dict[str, Any] = {name: parse_input(value) for name, value in kwargs.items()}
     task = Task(key, func, *map(parse_input, args), **named)
     # What a function asks for, the scheduler reads in the function.
-    kept = None if anyone_asks() and needs_of(task) is not None else codec.encode_task(task)
+    if anyone_asks() and needs_of(task) is not None:
+        return None, key
+    kept = codec.encode_task(task) or pickle_whole(task)
     if kept is None:
         return None, key
     message: dict[str, Any] = {"op": SUBMIT, "key": key, "spec": kept}

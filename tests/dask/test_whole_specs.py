@@ -1,0 +1,145 @@
+"""Tasks that are pickled whole: which are, and what becomes of those that cannot be loaded."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from dask._task_spec import Alias, Task
+from distributed import Client, Scheduler, Worker
+from distributed.utils_test import gen_cluster, inc
+
+import dask
+from backhaul.dask.codec import codec
+from backhaul.dask.whole_specs import PICKLE_BYTES_MAX, pickle_whole
+
+CLUSTER: dict[str, Any] = {
+    "client": True,
+    "scheduler_kwargs": {"protocol": "backhaul"},
+    "worker_kwargs": {"protocol": "backhaul"},
+}
+
+
+class Adder:
+    """An object with a method."""
+
+    def __init__(self, number: int, more: Any = None) -> None:
+        self.number = number
+        self.more = more
+
+    def add(self, other: int) -> int:
+        return self.number + other
+
+
+def refuse() -> None:
+    raise ValueError("cannot be loaded")
+
+
+class Unloaded:
+    """An object that no process can load."""
+
+    def __reduce__(self) -> Any:
+        return refuse, ()
+
+
+def local(number: int) -> Any:
+    def add(adder: Adder) -> int:
+        return adder.add(number)
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("task", "result"),
+    [
+        (Task("k", Adder(1).add, 2), 3),
+        (Task("k", local(4), Adder(3)), 7),
+        (Task(("k", 1), len, {1, 2}), 2),
+        (Task("k", np.sum, np.arange(4)), 6),
+        (Task("k", np.sum, np.asfortranarray(np.ones((2, 3)))[:, ::2]), 4.0),
+        (Task("k", abs, np.float32(-2)), 2.0),
+    ],
+    ids=["method", "closure", "set", "array", "strides", "scalar"],
+)
+def test_what_the_codec_leaves_is_pickled(task: Task, result: Any) -> None:
+    assert codec.encode_task(task) is None
+    pickled = pickle_whole(task)
+    assert pickled is not None
+    found = pickle.loads(pickled)
+    assert found.key == task.key
+    assert found() == result
+
+
+def test_arrays_may_be_written_to_as_ever() -> None:
+    pickled = pickle_whole(Task("k", np.asarray, np.zeros(3)))
+    assert pickled is not None
+    array = pickle.loads(pickled)()
+    array[0] = 1.0
+    assert list(array) == [1.0, 0.0, 0.0]
+
+
+def test_what_a_task_depends_on_is_kept() -> None:
+    task = Task("k", Adder(1).add, Alias("other"))
+    pickled = pickle_whole(task)
+    assert pickled is not None
+    found = pickle.loads(pickled)
+    assert found.dependencies == frozenset({"other"})
+    assert found({"other": 5}) == 6
+
+
+class Counted:
+    """An object that takes so many parts to pickle, and counts them."""
+
+    counted = 0
+
+    def __reduce__(self) -> Any:
+        Counted.counted += 1
+        return bytes, (bytes([Counted.counted % 256]) * 1000,)
+
+
+def test_nothing_is_pickled_beyond_what_may_be() -> None:
+    assert pickle_whole(Task("k", np.sum, np.zeros(PICKLE_BYTES_MAX // 8))) is None
+    assert pickle_whole(Task("k", len, bytes(PICKLE_BYTES_MAX))) is None
+    parts = [Counted() for _ in range(1000)]
+    assert pickle_whole(Task("k", len, parts)) is None
+    # It ends with the frame that is too long.
+    assert PICKLE_BYTES_MAX // 1000 <= Counted.counted < 200
+    parts = [Counted() for _ in range(50)]
+    assert pickle_whole(Task("k", len, parts)) is not None
+
+
+def test_what_cannot_be_pickled_is_left_to_dask() -> None:
+    assert pickle_whole(Task("k", str, Adder(1, threading.Lock()))) is None
+
+
+@gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
+async def test_objects_with_futures_go_dask_s_way(
+    client: Client, scheduler: Scheduler, worker: Worker
+) -> None:
+    future = client.submit(inc, 1)
+    task = Task("k", str, Adder(1, future))
+    assert pickle_whole(task) is None
+    assert await client.submit(type, Adder(1, future)) is Adder
+
+
+@pytest.mark.parametrize("by", ["submit", "compute"])
+def test_what_no_worker_can_load_fails_alone(by: str) -> None:
+    @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        held = client.submit(inc, 1)
+        assert await held == 2
+        if by == "submit":
+            future = client.submit(type, Unloaded())
+        else:
+            future = client.compute(dask.delayed(type)(Unloaded()))
+        with pytest.raises(RuntimeError, match="Error during deserialization of the task graph"):
+            await future
+        # The worker goes on, with all that it has.
+        assert await client.submit(inc, held) == 3
+        assert list(scheduler.workers) == [worker.address]
+        assert worker.status.name == "running"
+
+    run()

@@ -34,7 +34,7 @@ __all__ = ["COMMANDS"]
 
 _APIS = ("async", "blocking")
 _LANES = ("auto", "shm", "ucx", "tcp", "inproc")
-_CASES = ("map", "chain", "tree", "all-to-all", "submit")
+_CASES = ("map", "chain", "tree", "all-to-all", "submit", "submit-chain")
 _ARCHITECTURES = ("core", "threads", "workers", "gpu", "gpus")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
 _MACHINES = ("dgx-1", "4-hosts", "slow-nic", "racks", "flat")
@@ -177,7 +177,7 @@ def _check_gpus(chosen: dict[str, Any]) -> None:
 @click.option(
     "--tasks",
     type=click.IntRange(1),
-    help="Tasks of every case [default: 5000, 300, 1023, 100, 200].",
+    help="Tasks of every case [default: 5000, 300, 1023, 100, 200, 300].",
 )
 @click.option(
     "--function",

@@ -141,6 +141,19 @@ class _Submit(_TinyTasks):
         self.result = [client.submit(self.increment, value).result() for value in self.inputs]
 
 
+class _SubmitChain(_TinyTasks):
+    """Submit each task on the future of the one before it, and wait for the last one's result."""
+
+    def prepare(self, client: Client) -> None:
+        self.expected = self.first + self.wanted
+
+    def run(self, client: Client) -> None:
+        task: Any = self.first
+        for _ in range(self.wanted):
+            task = client.submit(self.increment, task)
+        self.result = task.result()
+
+
 class _Graph(_TinyTasks):
     """Delayed objects that are computed as they stand, without fusing tasks."""
 
@@ -204,6 +217,7 @@ _TINY_TASKS: dict[str, type[_TinyTasks]] = {
     "tree": _Tree,
     "all-to-all": _AllToAll,
     "submit": _Submit,
+    "submit-chain": _SubmitChain,
 }
 
 #: Module and class of jobs that load what others do without

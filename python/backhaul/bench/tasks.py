@@ -20,7 +20,14 @@ from backhaul.bench.summary import Spread, spread
 __all__ = ["DEFAULT_TASKS", "Options", "Row", "run", "task_rows"]
 
 #: Cases, and how many tasks each has unless something else is asked for
-DEFAULT_TASKS = {"map": 5000, "chain": 300, "tree": 1023, "all-to-all": 100, "submit": 200}
+DEFAULT_TASKS = {
+    "map": 5000,
+    "chain": 300,
+    "tree": 1023,
+    "all-to-all": 100,
+    "submit": 200,
+    "submit-chain": 300,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,10 @@ def test_saturations_and_functions_pickled_by_value_reach_the_cluster(tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--case", "map,fold"], "'fold' is not one of: map, chain, tree, all-to-all, submit, submit-chain"),
+        (
+            ["--case", "map,fold"],
+            "'fold' is not one of: map, chain, tree, all-to-all, submit, submit-chain",
+        ),
         (["--case", ","], "name at least one"),
         (["--tasks", "0"], "0 is not in the range"),
         (["--protocol", "carrier-pigeon"], "Dask knows no protocol 'carrier-pigeon'"),

@@ -81,6 +81,8 @@ def catch_up_when_asked(worker: Worker, line: Line) -> bool:
 
     @functools.wraps(original_run)
     async def run(comm: Comm, *args: Any, **kwargs: Any) -> Any:
+        if line.foretold:
+            line.handle()
         # Not in the midst of what a thread tells
         with line.lock:
             line.holds += 1

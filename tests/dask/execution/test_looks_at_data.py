@@ -10,7 +10,7 @@ import pytest
 from distributed import Client, Scheduler, Worker, wait
 
 from backhaul.dask import activation
-from backhaul.dask.kept_tasks import data_of
+from backhaul.dask.kept_tasks import data_of, is_known
 from backhaul.dask.runs import line_of
 from backhaul.dask.worker_core import keeper as keeper_module
 from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
@@ -71,5 +71,33 @@ def test_results_stay_as_they_are_between_two_awaits() -> None:
             assert await last == 41
         assert not line.holds
         assert changed > 3
+
+    run()
+
+
+@pytest.mark.parametrize("has_rust", [False, True], ids=["python", "rust"])
+def test_what_a_client_runs_finds_the_tasks_that_it_has_heard_of(
+    has_rust: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_rust:
+        monkeypatch.setattr(keeper_module, "_TAKEN_MAX", -1)
+
+    @cluster(1, timeout=300)
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+
+        def tasks(dask_worker: Worker) -> set[Any]:
+            return set(dask_worker.state.tasks)
+
+        behind = 0
+        for number in range(50):
+            futures = [client.submit(inc, number, pure=False) for _ in range(10)]
+            await wait(futures)
+            behind += not all(is_known(worker.state, future.key) for future in futures)
+            found = await client.run(tasks)
+            assert {future.key for future in futures} <= found[worker.address]
+            if not has_rust:
+                assert keeper_of(worker).core is None
+        assert behind > 10
 
     run()

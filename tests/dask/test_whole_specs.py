@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 import threading
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from dask._task_spec import Alias, Task
 from distributed import Client, Scheduler, Worker
+from distributed.protocol import dask_deserialize, dask_serialize
 from distributed.utils_test import gen_cluster, inc
 
 import dask
@@ -41,8 +43,33 @@ def refuse() -> None:
 class Unloaded:
     """An object that no process can load."""
 
+    def __init__(self, refuses: Any = refuse) -> None:
+        self.refuses = refuses
+
     def __reduce__(self) -> Any:
-        return refuse, ()
+        return self.refuses, ()
+
+
+class Ending(BaseException):
+    """An error that ends a process, as that of a panic of a Rust extension is none of Python's."""
+
+
+def end() -> None:
+    raise Ending("at once")
+
+
+class Locked(Exception):
+    """An error that cannot be pickled, nor say what it is."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def lock() -> None:
+    raise Locked
 
 
 def local(number: int) -> Any:
@@ -125,16 +152,55 @@ async def test_objects_with_futures_go_dask_s_way(
     assert await client.submit(type, Adder(1, future)) is Adder
 
 
+@pytest.mark.parametrize("refuses", [refuse, end, lock])
+def test_a_task_that_cannot_be_loaded_stands_for_itself_wherever_it_goes(refuses: Any) -> None:
+    pickled = pickle_whole(Task(("k", 2), max, Unloaded(refuses), Alias("other")))
+    assert pickled is not None
+    found = pickle.loads(pickled)
+    # A scheduler that has looked at it sends it on, over tcp:// too.
+    for task in (found, pickle.loads(pickle.dumps(found))):
+        assert task.key == ("k", 2)
+        assert task.dependencies == frozenset({"other"})
+        with pytest.raises(RuntimeError, match="Error during deserialization") as raised:
+            task({"other": 1})
+        assert raised.value.__cause__ is not None
+
+
+class Registered:
+    """An object that is Dask's to serialize: pickle cannot, cloudpickle would."""
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+        self.unnamed = lambda: None
+
+
+@dask_serialize.register(Registered)  # type: ignore[untyped-decorator]
+def _serialize_registered(_: Registered) -> Any:
+    return {}, []
+
+
+@dask_deserialize.register(Registered)  # type: ignore[untyped-decorator]
+def _deserialize_registered(_header: Any, _frames: Any) -> Registered:
+    return Registered("dask")
+
+
+def test_what_is_dask_s_to_serialize_is() -> None:
+    pickled = pickle_whole(Task("k", operator.attrgetter("by"), Registered("pickle")))
+    assert pickled is not None
+    assert pickle.loads(pickled)() == "dask"
+
+
+@pytest.mark.parametrize("refuses", [refuse, end, lock])
 @pytest.mark.parametrize("by", ["submit", "compute"])
-def test_what_no_worker_can_load_fails_alone(by: str) -> None:
+def test_what_no_worker_can_load_fails_alone(by: str, refuses: Any) -> None:
     @gen_cluster(nthreads=[("127.0.0.1", 1)], **CLUSTER)
     async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
         held = client.submit(inc, 1)
         assert await held == 2
         if by == "submit":
-            future = client.submit(type, Unloaded())
+            future = client.submit(type, Unloaded(refuses), pure=False)
         else:
-            future = client.compute(dask.delayed(type)(Unloaded()))
+            future = client.compute(dask.delayed(type)(Unloaded(refuses)))
         with pytest.raises(RuntimeError, match="Error during deserialization of the task graph"):
             await future
         # The worker goes on, with all that it has.

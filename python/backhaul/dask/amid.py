@@ -9,10 +9,13 @@ nowhere all the same is refused, as the other thread cannot be told.
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Final
 
+from zict import LRU
+
 from backhaul.dask.kept_tasks import data_of
-from backhaul.dask.private import Worker
+from backhaul.dask.private import SpillBuffer, Worker
 
 __all__ = ["YIELD_S", "ShortOfTime", "is_amid", "store_lock"]
 
@@ -22,19 +25,25 @@ YIELD_S: Final = 0.02
 #: How long a look waits in the midst of something: for some of those threads
 _LOOK_S: Final = 0.25
 
+_RLOCK: Final[Any] = type(threading.RLock())
+
 
 def is_amid(worker: Worker) -> bool:
     """Tell whether this thread has a lock that one may wait for which changes a worker's state."""
     data = data_of(worker)
-    stores = data, getattr(data, "fast", None), getattr(data, "slow", None)
-    locks = [getattr(worker.batched_stream, "lock", None)]
-    locks += (getattr(store, "lock", None) for store in stores)
-    return any(lock is not None and lock._is_owned() for lock in locks)
+    holders: list[Any] = [worker.batched_stream]
+    # Others may have locks of any kind.
+    if isinstance(data, SpillBuffer):
+        holders += (data, data.fast, data.slow)
+    locks = [getattr(holder, "lock", None) for holder in holders]
+    return any(isinstance(lock, _RLOCK) and lock._is_owned() for lock in locks)
 
 
 def store_lock(data: Any) -> Any:
-    """Give the lock of what a worker has in memory; None if that has none."""
-    return getattr(getattr(data, "fast", None), "lock", None)
+    """Give the lock of what a worker has in memory; None if it is not Dask's store."""
+    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
+        return None
+    return fast.lock
 
 
 class ShortOfTime:

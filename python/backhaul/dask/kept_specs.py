@@ -13,6 +13,8 @@ import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import cloudpickle
+
 from backhaul._native import TaskGraph
 from backhaul.dask.private import Task
 
@@ -147,16 +149,24 @@ def tasks_of(
 
 
 class Unloadable:
-    """Stands for a function that could not be loaded here, and says so when it is called.
+    """Stands for what could not be loaded here, a function, say, and says so when it is called.
 
     Parameters
     ----------
-    error : Exception
+    error : BaseException
         Why it could not.
+
+    Notes
+    -----
+    It has to be pickled, as what a task raises is: the error itself if it survives that, else one
+    with what it says.
     """
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
+
+    def __reduce__(self) -> Any:
+        return Unloadable, (_portable(self.error),)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Raise.
@@ -166,6 +176,21 @@ class Unloadable:
         RuntimeError
             Always.
         """
-        raise RuntimeError(
-            f"{_UNLOADABLE}{type(self.error).__name__}: {self.error}"
-        ) from self.error
+        raise RuntimeError(f"{_UNLOADABLE}{_said(self.error)}") from _portable(self.error)
+
+
+def _portable(error: BaseException) -> BaseException:
+    """Give an error that can be pickled, the same if it can."""
+    try:
+        survives = isinstance(pickle.loads(cloudpickle.dumps(error)), Exception)
+    except Exception:
+        survives = False
+    return error if survives else RuntimeError(_said(error))
+
+
+def _said(error: BaseException) -> str:
+    """Say what an error says, if it can say it."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__

@@ -92,6 +92,7 @@ from distributed.protocol import pickle
 from distributed.protocol.compression import decompress, maybe_compress
 from distributed.protocol.core import dumps, loads
 from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
+from distributed.protocol.pickle import _DaskPickler as DaskPickler
 from distributed.protocol.serialize import (
     Pickled,
     Serialize,
@@ -208,6 +209,7 @@ __all__ = [
     "ConnectionPool",
     "Connector",
     "DaskListener",
+    "DaskPickler",
     "DataNode",
     "DelayedMetricsLedger",
     "Dict",

@@ -18,7 +18,7 @@ from typing import Any, Final
 import cloudpickle
 
 from backhaul.dask.kept_specs import Unloadable
-from backhaul.dask.private import Task
+from backhaul.dask.private import DaskPickler, Task, TaskRef
 from backhaul.dask.private import pickle as dask_pickle
 
 __all__ = ["PICKLE_BYTES_MAX", "load_whole", "pickle_whole"]
@@ -57,17 +57,18 @@ class _Sink:
 class _Whole:
     """What is pickled as a call of `load_whole`."""
 
-    __slots__ = ("_key", "_pickled")
+    __slots__ = ("_pickled", "_task")
 
-    def __init__(self, key: Any, pickled: bytes) -> None:
-        self._key = key
+    def __init__(self, task: Any, pickled: bytes) -> None:
+        self._task = task
         self._pickled = pickled
 
     def __reduce__(self) -> Any:
-        return load_whole, (self._key, self._pickled)
+        task = self._task
+        return load_whole, (task.key, self._pickled, tuple(task.dependencies))
 
 
-def load_whole(key: Any, pickled: bytes) -> Any:
+def load_whole(key: Any, pickled: bytes, dependencies: tuple[Any, ...]) -> Any:
     """Make a task of its pickle.
 
     Parameters
@@ -76,6 +77,8 @@ def load_whole(key: Any, pickled: bytes) -> Any:
         Of the task.
     pickled : bytes
         Its pickle, as `pickle_whole` made it.
+    dependencies : tuple of key
+        What it depends on.
 
     Returns
     -------
@@ -84,8 +87,9 @@ def load_whole(key: Any, pickled: bytes) -> Any:
     """
     try:
         return dask_pickle.loads(pickled)
-    except Exception as error:
-        return Task(key, Unloadable(error))
+    except BaseException as error:
+        # Whatever it is, it would end this worker, and the next one to get the task.
+        return Task(key, Unloadable(error), *map(TaskRef, dependencies))
 
 
 def pickle_whole(task: Any) -> bytes | None:
@@ -103,21 +107,21 @@ def pickle_whole(task: Any) -> bytes | None:
         loaded, or cannot be pickled, which is Dask's to say.
     """
     try:
-        pickled = _pickled(pickle.Pickler, task)
+        pickled = _pickled(pickle.Pickler, task) or _pickled(DaskPickler, task)
         if pickled is None or b"__main__" in pickled:
             pickled = _pickled(cloudpickle.Pickler, task)
     except _TooLong:
         return None
     if pickled is None or _FUTURES in pickled:
         return None
-    return pickle.dumps(_Whole(task.key, pickled), dask_pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps(_Whole(task, pickled), dask_pickle.HIGHEST_PROTOCOL)
 
 
 def _pickled(kind: Any, task: Any) -> bytes | None:
     """Pickle a task; None if that pickler cannot."""
     sink = _Sink()
     try:
-        kind(sink, dask_pickle.HIGHEST_PROTOCOL, buffer_callback=sink.take).dump(task)
+        kind(sink, protocol=dask_pickle.HIGHEST_PROTOCOL, buffer_callback=sink.take).dump(task)
     except _TooLong:
         raise
     except Exception:

@@ -18,7 +18,7 @@ from backhaul.dask import activation
 from backhaul.dask.private import SpillBuffer
 from backhaul.dask.runs import line_of
 from backhaul.dask.spill_paths import in_memory
-from tests.dask.execution.in_rust import in_rust, keeper_of, watch_nothing
+from tests.dask.execution.in_rust import in_rust, inc, keeper_of, watch_nothing
 from tests.dask.execution.tasks import cluster
 
 ROOT = Path(__file__).parents[3]
@@ -93,6 +93,30 @@ def test_a_look_that_would_wait_for_itself_is_refused() -> None:
             threading.Timer(0.5, over.set).start()
             assert worker.state.tasks.values() is not None
         assert keeper_of(worker).core is None
+
+    run()
+
+
+class OwnStore(dict[Any, Any]):
+    """A store of a program's own, with a lock of another kind than Dask's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_a_store_may_have_a_lock_of_any_kind() -> None:
+    activation.install()
+
+    @cluster(1, timeout=300, worker_kwargs={"data": OwnStore})
+    async def run(client: Client, scheduler: Scheduler, worker: Worker) -> None:
+        watch_nothing(worker)
+        assert isinstance(worker.data, OwnStore)
+        for _ in range(20):
+            futures = client.map(inc, range(5), pure=False)
+            assert await client.gather(futures) == [1, 2, 3, 4, 5]
+            assert {future.key for future in futures} <= set(worker.state.tasks)
+        assert list(scheduler.workers) == [worker.address]
 
     run()
 

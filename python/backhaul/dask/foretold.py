@@ -306,7 +306,7 @@ class Foretold(Execution):
         has_stream = stream.lock.acquire(timeout=YIELD_S)
         try:
             if not has_stream or not stream.send_in_thread(message, is_last=is_last):
-                # Behind what it has to do: the comm is being closed, or somebody has replaced it.
+                # Behind what it has to do: it has the stream, which may be closing or replaced.
                 self.get_loop().call_soon_threadsafe(_send, worker, message)
                 if has_stream:
                     stream.flush_in_thread()

@@ -306,6 +306,9 @@ def run(
                 found, _ = pair.apply(event)
                 if found:
                     return events, found
+            if pair.upstream.half_done and pair.upstream.has_broken_queue():
+                counted["ended by a broken queue"] += 1
+                break
             event = stream.next(pair.upstream.state)
             events.append(event)
             found, half_done = pair.apply(event)

@@ -249,6 +249,13 @@ class Upstream:
             raise EndlessError(event.name)
         return self.refusal is not None
 
+    def has_broken_queue(self) -> bool:
+        """Tell whether the queue's heap has entries that cannot be compared.
+
+        What it does from then on hangs on where they lie in it.
+        """
+        return len({key is None for key, _, _ in self.state.queued._heap}) > 1
+
     def take_messages(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
         """Messages by kind and name of their receiver, in the order in which they were sent."""
         taken: dict[tuple[str, str], list[dict[str, Any]]] = {}

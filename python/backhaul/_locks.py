@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 
-__all__ = ["RLock"]
+__all__ = ["RLock", "is_owned"]
 
 if sys.version_info >= (3, 14):
     import _thread
@@ -29,3 +30,10 @@ if sys.version_info >= (3, 14):
 
 else:
     RLock = threading.RLock
+
+
+def is_owned(lock: Any) -> bool:
+    """Tell whether this thread has a lock, an `RLock` or one of `threading`'s."""
+    # As `threading.Condition` asks.
+    owned: bool = lock._is_owned()
+    return owned

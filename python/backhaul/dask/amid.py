@@ -12,12 +12,11 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
-from zict import LRU
-
+from backhaul._locks import is_owned
 from backhaul.dask.kept_tasks import data_of
 from backhaul.dask.private import SpillBuffer, Worker
 
-__all__ = ["YIELD_S", "ShortOfTime", "is_amid", "store_lock"]
+__all__ = ["YIELD_S", "ShortOfTime", "is_amid"]
 
 #: How long a thread that has the state of a worker waits for a lock that a look may be behind
 YIELD_S: Final = 0.02
@@ -36,14 +35,7 @@ def is_amid(worker: Worker) -> bool:
     if isinstance(data, SpillBuffer):
         holders += (data, data.fast, data.slow)
     locks = [getattr(holder, "lock", None) for holder in holders]
-    return any(isinstance(lock, _RLOCK) and lock._is_owned() for lock in locks)
-
-
-def store_lock(data: Any) -> Any:
-    """Give the lock of what a worker has in memory; None if it is not Dask's store."""
-    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
-        return None
-    return fast.lock
+    return any(isinstance(lock, _RLOCK) and is_owned(lock) for lock in locks)
 
 
 class ShortOfTime:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from distributed import Status
 
-from backhaul._locks import RLock
+from backhaul._locks import RLock, is_owned
 from backhaul.dask.items import ForetoldItem, Item
 from backhaul.dask.kept_tasks import data_of
 from backhaul.dask.leases import context_without_lease
@@ -259,13 +259,7 @@ class Line:
             if keeper is not None:
                 keeper.catch_up()
             return
-        if (
-            lock is None
-            or self._is_held
-            or self._is_busy
-            or lock._is_owned()
-            or self.lock._is_owned()  # type: ignore[attr-defined]
-        ):
+        if lock is None or self._is_held or self._is_busy or is_owned(lock) or is_owned(self.lock):
             return
         event_loop.call_soon(self._let_go)
         self._is_held = True

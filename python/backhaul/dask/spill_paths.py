@@ -24,6 +24,7 @@ __all__ = [
     "quick_getitem",
     "quick_setitem",
     "read_all",
+    "store_lock",
     "touch",
 ]
 
@@ -138,6 +139,13 @@ def in_memory(data: Any, keys: Collection[Any]) -> list[Any] | None:
     if fast._cancel_evict or not all(key in values for key in keys):
         return None
     return [values.get(key) for key in keys]
+
+
+def store_lock(data: Any) -> Any:
+    """Give the lock of what a worker has in memory; None if it is not Dask's store."""
+    if type(data) is not SpillBuffer or type(fast := data.fast) is not LRU:
+        return None
+    return fast.lock
 
 
 def _count_reads(data: SpillBuffer, count: int, nbytes: float) -> None:

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from distributed import Status
 
-from backhaul.dask.amid import YIELD_S, store_lock
+from backhaul._locks import is_owned
+from backhaul.dask.amid import YIELD_S
 from backhaul.dask.arrivals import Arrivals
 from backhaul.dask.items import ForetoldItem
 from backhaul.dask.kept_tasks import data_of
@@ -27,7 +28,7 @@ from backhaul.dask.plain_events import execute_success_event
 from backhaul.dask.private import Worker, key_split
 from backhaul.dask.runs import Line
 from backhaul.dask.shared_stream import SharedBatchedSend
-from backhaul.dask.spill_paths import has_room, in_memory
+from backhaul.dask.spill_paths import has_room, in_memory, store_lock
 from backhaul.dask.task_metrics import Sums, may_be_summed
 from backhaul.dask.worker_core.events import Told
 
@@ -78,8 +79,8 @@ class ThreadEvents:
             not arrivals.has_unhandled(1)
             or arrivals.is_handling
             or self._line.is_busy()
-            or arrivals.lock._is_owned()  # type: ignore[attr-defined]
-            or self._line.lock._is_owned()  # type: ignore[attr-defined]
+            or is_owned(arrivals.lock)
+            or is_owned(self._line.lock)
             or not arrivals.lock.acquire(blocking=False)
         ):
             return False

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from backhaul._locks import is_owned
 from backhaul._native import WorkerCore
 from backhaul.dask.amid import ShortOfTime, is_amid
 from backhaul.dask.config import switched_on
@@ -107,7 +108,7 @@ class Keeper:
     def lock(self) -> Any:
         """The lock, to be taken by `with`, which raises `RuntimeError` where it would not end."""
         lock, is_amid = self._lock, self._is_amid
-        if is_amid is None or lock._is_owned() or not is_amid():
+        if is_amid is None or is_owned(lock) or not is_amid():
             return lock
         return ShortOfTime(lock)
 

@@ -68,6 +68,7 @@ OURS = {
     "asked.py": {"restrictions"},
     "declared.py": {"counted", "found", "parts"},
     "encryption.py": {"_made", "_wanted"},
+    "exposure.py": {"_reported"},
     "execution.py": {"_current", "line", "ours", "stream"},
     "fast_paths.py": {"_described", "_slots_of", "copied", "handlers", "message"},
     # A lease, and a queue of the gate

@@ -17,6 +17,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
+import distributed.core
+
 from backhaul import (
     BackhaulError,
     ConnectFailed,
@@ -40,6 +42,7 @@ from backhaul.dask.comm import BackhaulComm
 from backhaul.dask.config import Settings
 from backhaul.dask.context import shared_context
 from backhaul.dask.encryption import remember, tls_for
+from backhaul.dask.exposure import warn_of_listeners
 from backhaul.dask.nvtx_ranges import comm_class_for
 from backhaul.dask.offers import offered_by
 from backhaul.dask.private import (
@@ -49,6 +52,7 @@ from backhaul.dask.private import (
     Connector,
     FatalCommClosedError,
 )
+from backhaul_default_scheme import heed_secret
 
 __all__ = ["BackhaulBackend", "BackhaulConnector", "BackhaulListener", "BackhaulTlsBackend"]
 
@@ -247,6 +251,9 @@ class BackhaulListener(BaseListener):
             self._bound.port,
         )
         self._accepting = [self._spawn(self._accept(native)) for native in self._natives]
+        if settings.secret is not None:
+            heed_secret(distributed.core)
+            warn_of_listeners(self._server)
 
     def stop(self) -> None:
         """Accept no more peers. Comms that were handed over go on; later calls do nothing."""

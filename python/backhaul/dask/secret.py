@@ -14,7 +14,7 @@ from typing import Any
 
 import dask
 
-__all__ = ["Secret", "read_secret"]
+__all__ = ["Secret", "is_configured", "read_secret"]
 
 _KEY = "distributed.comm.backhaul.secret"
 _FILE_KEY = "distributed.comm.backhaul.secret-file"
@@ -34,6 +34,11 @@ class Secret:
     """
 
     value: bytes = field(repr=False)
+
+
+def is_configured() -> bool:
+    """Tells whether the configuration names a secret; does not read the file."""
+    return any(dask.config.get(key, default=None) is not None for key in (_KEY, _FILE_KEY))
 
 
 def read_secret() -> Secret | None:

@@ -15,8 +15,9 @@ from distributed import Scheduler, SchedulerPlugin, rpc
 from distributed.security import Security
 
 from backhaul.dask.addresses import Location, parse_location
+from backhaul.dask.secret import is_configured
 
-__all__ = ["Announcement", "addresses_of", "dask_setup", "plain_protocol", "preferred_address"]
+__all__ = ["Announcement", "addresses_of", "dask_setup", "preferred_address", "scheduler_protocols"]
 
 _METADATA: list[Key] = ["backhaul-addresses"]
 
@@ -40,12 +41,27 @@ async def dask_setup(scheduler: Scheduler) -> None:
     scheduler.add_plugin(Announcement())
 
 
-def plain_protocol(security: Security) -> str:
-    """Say over what a scheduler speaks to peers without Backhaul: nobody is to read that either."""
+def scheduler_protocols(security: Security) -> list[str]:
+    """Return the protocols that a scheduler listens on unless the user names others.
+
+    Parameters
+    ----------
+    security : Security
+        Of the scheduler.
+
+    Returns
+    -------
+    list of str
+        ``backhaul`` is the last one. Before it comes the protocol for peers without Backhaul:
+        ``tls`` where the cluster has certificates, ``tcp`` where it has neither certificates nor a
+        secret. With a secret alone there is none, because ``tcp://`` asks its peers for nothing.
+    """
     is_encrypted = security.require_encryption or (
         security.get_tls_config_for_role("scheduler")["ca_file"] is not None
     )
-    return "tls" if is_encrypted else "tcp"
+    if is_encrypted:
+        return ["tls", "backhaul"]
+    return ["backhaul"] if is_configured() else ["tcp", "backhaul"]
 
 
 def addresses_of(scheduler: Any) -> list[str]:

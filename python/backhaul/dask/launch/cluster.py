@@ -179,7 +179,8 @@ class LocalCluster(PlannedCluster):
 
     Workers are processes that start on their CPUs, with memory from their NUMA nodes; they exchange
     data over ``backhaul://``, which on one machine is shared memory. The scheduler listens on
-    ``tcp://`` too, for clients without Backhaul.
+    ``tcp://`` too, for clients without Backhaul; with certificates on ``tls://`` instead, with a
+    secret and no certificates on ``backhaul://`` alone.
 
     Parameters
     ----------

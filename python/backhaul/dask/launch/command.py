@@ -10,7 +10,7 @@ from distributed.security import Security
 
 import dask
 from backhaul._brief import BriefGroup
-from backhaul.dask.launch.announce import plain_protocol
+from backhaul.dask.launch.announce import scheduler_protocols
 from backhaul.dask.launch.checks import checked
 from backhaul.dask.launch.worker import (
     PLAN_OPTIONS,
@@ -20,6 +20,7 @@ from backhaul.dask.launch.worker import (
     worker,
 )
 from backhaul.dask.private_commands import scheduler_command
+from backhaul.dask.secret import is_configured
 from backhaul.errors import ConfigError
 from backhaul.topology import Policy
 
@@ -27,6 +28,7 @@ __all__ = ["main"]
 
 #: ``tcp`` first: its address is what clients without Backhaul use, and what scheduler files have.
 _PROTOCOLS, _PORTS = "tcp,backhaul", "8786,8785"
+_BACKHAUL_PORT = _PORTS.rpartition(",")[2]
 _PRELOAD = "backhaul.dask.launch.announce"
 
 
@@ -44,20 +46,30 @@ def _scheduler(*, protocol: str | None, port: str | None, preload: Any, **option
     """Start a scheduler for workers and clients with Backhaul, and for clients without.
 
     It listens on tcp:// (port 8786) and on backhaul:// (port 8785), with certificates on tls://
-    instead of tcp://. Workers and clients may be given either address. All else is as in `dask
-    scheduler`.
+    instead of tcp://, with a secret and no certificates on backhaul:// alone. Workers and clients
+    may be given any of these addresses. All else is as in `dask scheduler`.
     """
     if protocol is None:
         ca_file = options["tls_ca_file"]
-        security = Security(tls_ca_file=ca_file) if ca_file else Security()
-        protocol = f"{plain_protocol(security)},backhaul"
-        port = f"{port},0" if port and "," not in port else port or _PORTS
+        protocols = scheduler_protocols(Security(tls_ca_file=ca_file) if ca_file else Security())
+        protocol = ",".join(protocols)
+        port = _ports(port, len(protocols))
     if port is not None and port.count(",") != protocol.count(","):
-        raise ConfigError(f"--port {port} and --protocol {protocol} are not equally many")
+        raise ConfigError(
+            f"--port {port} and --protocol {protocol} are not equally many"
+            + ("; with a secret and no certificates there is no tcp://" if is_configured() else "")
+        )
     preload = preload or dask.config.get("distributed.scheduler.preload")
     given = [preload] if isinstance(preload, str) else list(preload)
     assert scheduler_command.callback is not None
     scheduler_command.callback(protocol=protocol, port=port, preload=(*given, _PRELOAD), **options)
+
+
+def _ports(given: str | None, count: int) -> str:
+    """Return the ports of `count` protocols, of which the last one is ``backhaul``."""
+    if given is None or given == "":
+        return _PORTS if count == 2 else _BACKHAUL_PORT
+    return f"{given},0" if count == 2 and "," not in given else given
 
 
 def _scheduler_parameters() -> list[click.Parameter]:

@@ -10,7 +10,7 @@ import psutil
 from distributed import Nanny, Worker
 from distributed.security import Security
 
-from backhaul.dask.launch.announce import Announcement, plain_protocol
+from backhaul.dask.launch.announce import Announcement, scheduler_protocols
 from backhaul.dask.launch.worker_specs import WorkerOptions
 from backhaul.errors import ConfigError
 from backhaul.topology import Plan
@@ -86,7 +86,7 @@ def sort_options(options: dict[str, Any]) -> ClusterSettings:
         host = host or "127.0.0.1"
     listening: dict[str, Any] = {"host": host, "interface": None if planned else interface}
     silence_logs = _level(take("silence_logs", logging.WARNING))
-    protocols = [protocol, plain_protocol(security)] if protocol == "backhaul" else [protocol]
+    protocols = scheduler_protocols(security)[::-1] if protocol == "backhaul" else [protocol]
     dashboard_address = take("dashboard_address", ":8787")
     further = dict(take("scheduler_kwargs", None) or {})
     scheduler = {
@@ -178,7 +178,8 @@ def _ports(port: Any, count: int) -> list[int]:
     ports = list(port) if isinstance(port, list | tuple) else [port]
     if len(ports) > count:
         raise ConfigError(
-            f"scheduler_port={port!r} names {len(ports)} ports, but there are {count} protocols"
+            f"scheduler_port={port!r} names {len(ports)} ports, but the scheduler listens on "
+            f"{count} protocols; with a secret and no certificates there is no tcp://"
         )
     return [int(each or 0) for each in ports] + [0] * (count - len(ports))
 

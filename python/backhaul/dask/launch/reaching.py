@@ -12,6 +12,7 @@ from distributed.security import Security
 
 from backhaul.dask.launch.announce import preferred_address
 from backhaul.dask.private_commands import wait_for_signals
+from backhaul.dask.secret import is_configured
 from backhaul.errors import ConfigError, ConnectFailed
 
 __all__ = ["reach_scheduler", "root_cause"]
@@ -118,12 +119,20 @@ async def _reach(
         now = time.monotonic()
         if now - started >= timeout_s:
             raise ConnectFailed(
-                f"the scheduler at {address} was not reached within {timeout_s:g} s: {reason}"
+                f"the scheduler at {address} was not reached within {timeout_s:g} s: "
+                f"{reason}{_hint(address)}"
             )
         if now - said >= _SAY_EACH_S:
             said = now
             say(f"the scheduler at {address} is not reached yet: {reason}")
         await asyncio.sleep(max(0.0, min(_PAUSE_S, left_s)))
+
+
+def _hint(address: str) -> str:
+    """Return where to look instead, if there is a secret and no ``tcp://`` with it."""
+    if not (is_configured() and address.startswith("tcp://")):
+        return ""
+    return "; a scheduler with a secret listens on backhaul:// (port 8785), and not on tcp://"
 
 
 async def _workers_of(address: str, security: Security, timeout_s: float) -> dict[str, Any]:

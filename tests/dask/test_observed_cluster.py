@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from distributed import Client
 
 import backhaul
-from backhaul.cli import main
 from backhaul.dask import LocalCluster, transfers
 from backhaul.doctor import State, cluster, examine
+
+
+def doctor(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "backhaul.cli", "doctor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -29,21 +36,33 @@ def planned() -> Iterator[LocalCluster]:
 def test_the_doctor_tells_versions_protocols_and_lanes_of_a_cluster(planned: LocalCluster) -> None:
     address = planned.tcp_address
     assert address is not None
-    done = CliRunner().invoke(main, ["doctor", address])
-    assert done.exit_code == 0, done.output
-    text = " ".join(done.output.split())
+    # A process of its own, in which nothing has used Backhaul in Dask yet
+    done = doctor(address)
+    assert done.returncode == 0, done.stdout
+    text = " ".join(done.stdout.split())
     assert f"{address}: works, 2 workers, 2 threads" in text
     assert f"backhaul: works, {backhaul.__version__} in 4 processes" in text
     assert "workers speak: works, backhaul:// 2" in text
     assert "lane shm: works, 2 ways between workers: " in text
 
 
-def test_a_scheduler_that_is_not_there_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scheme", ["tcp", "backhaul"])
+def test_a_scheduler_that_is_not_there_is_one_finding(scheme: str) -> None:
+    done = doctor(f"{scheme}://127.0.0.1:1", "--json")
+    assert done.returncode == 1, done.stdout
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["state"] == "broken"
+    assert finding["subject"] == f"{scheme}://127.0.0.1:1"
+    assert finding["detail"].startswith("not reached (time limit 10 s): ")
+    assert "Connection refused" in finding["detail"]
+
+
+def test_a_port_that_says_nothing_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_TIMEOUT_S", 1)
-    (finding,) = examine(["tcp://127.0.0.1:1"])
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (finding,) = examine([f"tcp://127.0.0.1:{silent.getsockname()[1]}"])
     assert finding.state is State.BROKEN
-    assert finding.subject == "tcp://127.0.0.1:1"
-    assert finding.detail.startswith("not reached: ")
+    assert finding.detail == "not reached (time limit 1 s): no scheduler answers there"
 
 
 def test_versions_list_backhaul_in_every_process(planned: LocalCluster) -> None:

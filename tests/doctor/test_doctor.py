@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import backhaul
+from backhaul.doctor.dask import _EXTRAS
 
 COMMAND = [sys.executable, "-m", "backhaul.cli", "doctor"]
 
@@ -161,3 +164,20 @@ def test_modules_are_those_of_the_program_that_asks(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_accelerations_that_are_off_by_default_are_not_counted() -> None:
+    detail = findings(run("dask", "--json"))["dask", "accelerations"]["detail"]
+    fit, of = re.match(r"(\d+) of (\d+) accelerations", detail).groups()  # type: ignore[union-attr]
+    assert int(fit) == int(of) > 20
+
+
+def test_the_extra_that_is_advised_brings_what_is_missing() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    brought = {re.split(r"[\[<>=]", each)[0] for each in extras["complete"]}
+    # What comes with `dask[array,dataframe]`, of which the extra `dask` is
+    assert "backhaul" in brought
+    assert extras["dask"][0].startswith("dask[array,dataframe]")
+    brought |= {"numpy", "pandas"}
+    assert {name.replace("_", "-") for name in _EXTRAS} <= brought

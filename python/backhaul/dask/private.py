@@ -74,7 +74,7 @@ from distributed.comm import utils as comm_utils
 from distributed.comm.core import BaseListener, Comm, CommClosedError, Connector
 from distributed.comm.core import FatalCommClosedError as FatalCommClosedError
 from distributed.comm.core import Listener as DaskListener
-from distributed.comm.registry import Backend, backends
+from distributed.comm.registry import Backend, backends, get_backend
 from distributed.comm.utils import OFFLOAD_THRESHOLD, from_frames, to_frames
 from distributed.core import (
     ConnectionPool,
@@ -302,6 +302,7 @@ __all__ = [
     "fast_tasks",
     "from_frames",
     "get_address_host",
+    "get_backend",
     "get_collections_metadata",
     "get_data",
     "get_ip",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from backhaul.doctor.findings import Finding, State
 
 __all__ = ["examine"]
 
+#: Longest time for a scheduler to answer, in seconds
 _TIMEOUT_S = 10
 #: Lanes are asked for between so many workers at most: it opens a connection for each pair
 _WORKERS_MAX = 16
@@ -31,24 +33,54 @@ def examine(address: str) -> Iterator[Finding]:
         return
     from distributed import Client
 
-    try:
-        client = Client(address, timeout=_TIMEOUT_S, set_as_default=False)
-    except (OSError, ValueError, RuntimeError) as error:
-        said = f"not reached: {_innermost(error)}"
+    refusal = _refusal(address)
+    if refusal is not None:
+        said = f"not reached (time limit {_TIMEOUT_S} s): {refusal}"
         advice = "is it that of a scheduler, and does this host reach it?"
         yield Finding(_TOPIC, address, State.BROKEN, said, advice)
         return
-    with client:
+    with Client(address, timeout=_TIMEOUT_S, set_as_default=False) as client:
         # Not `scheduler_info`: another answer, without workers, may take its place meanwhile.
         workers: dict[str, int] = client.nthreads()
         threads = sum(workers.values())
         noun = "worker" if len(workers) == 1 else "workers"
         said = f"{len(workers)} {noun}, {threads} threads"
         yield Finding(_TOPIC, address, State.WORKS if workers else State.LIMITED, said)
-        versions: Any = client.get_versions()
+        versions: Any = client.get_versions(packages=["backhaul"])
         yield from _versions(versions)
         yield _protocols(workers)
         yield from _lanes(client, list(workers)[:_WORKERS_MAX], len(workers))
+
+
+def _refusal(address: str) -> str | None:
+    """Return why no scheduler answers at an address; None if one does."""
+    try:
+        asyncio.run(_identify(address))
+    except TimeoutError:
+        return "no scheduler answers there"
+    except (OSError, ValueError, RuntimeError) as error:
+        return _innermost(error)
+    return None
+
+
+async def _identify(address: str) -> None:
+    """Ask a scheduler who it is, in `_TIMEOUT_S` at most.
+
+    `distributed.Client` has no time limit for a peer that accepts the connection and is silent.
+    """
+    from distributed import rpc
+    from distributed.security import Security
+
+    from backhaul.dask.private import get_backend
+
+    scheme, _, location = address.partition("://")
+    arguments = Security().get_connection_args("client")
+    async with asyncio.timeout(_TIMEOUT_S):
+        # A single attempt: `rpc` repeats one that is refused until the time limit.
+        comm = await get_backend(scheme).get_connector().connect(location, **arguments)
+        comm.abort()
+        async with rpc(address, connection_args=arguments) as scheduler:
+            await scheduler.identity()
 
 
 def _versions(versions: Mapping[str, Any]) -> Iterator[Finding]:

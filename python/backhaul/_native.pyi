@@ -262,6 +262,8 @@ class Arena:
     def copy_to_lend(self, buffer: Any, /) -> memoryview | None:
         """Copy a buffer into the arena, to be sent as shared and dropped.
 
+        Do not write to the copy: receivers would see that.
+
         Returns
         -------
         memoryview or None
@@ -296,10 +298,11 @@ class Arena:
             Bytes of blocks in use (``live_bytes``), of those that peers borrow (``leased_bytes``),
             of those freed here but still borrowed (``orphaned_bytes``), of those that are used no
             more, since a peer may have them for ever (``abandoned_bytes``), of those kept for reuse
-            (``cached_bytes``), of all pages that there are (``resident_bytes``), of all segments
-            (``mapped_bytes``), the most there were in use (``peak_bytes``), and how many requests
-            were served from kept blocks, from new ones, and not at all (``hits``, ``misses``,
-            ``refused``).
+            (``cached_bytes``), of those that are copy-on-write, since they were lent or this
+            process has forked (``copy_on_write_bytes``), of all pages that there are
+            (``resident_bytes``), of all segments (``mapped_bytes``), the most there were in use
+            (``peak_bytes``), and how many requests were served from kept blocks, from new ones, and
+            not at all (``hits``, ``misses``, ``refused``).
         """
 
 def borrowed_bytes() -> int:

@@ -125,6 +125,7 @@ impl Arena {
         dict.set_item("orphaned_bytes", found.orphaned_bytes)?;
         dict.set_item("abandoned_bytes", found.abandoned_bytes)?;
         dict.set_item("cached_bytes", found.cached_bytes)?;
+        dict.set_item("copy_on_write_bytes", found.copy_on_write_bytes)?;
         dict.set_item("resident_bytes", resident_bytes)?;
         dict.set_item("mapped_bytes", found.mapped_bytes)?;
         dict.set_item("peak_bytes", found.peak_bytes)?;

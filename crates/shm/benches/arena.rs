@@ -16,7 +16,15 @@ use backhaul_shm::completion::{CompletionTable, table_in_process};
 use backhaul_shm::leased::{Leased, read_leased};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-criterion_group!(benches, allocate_and_free, fill, grow, deliver, overwrite);
+criterion_group!(
+    benches,
+    allocate_and_free,
+    fill,
+    grow,
+    deliver,
+    overwrite,
+    copy_on_write
+);
 criterion_main!(benches);
 
 const SIZES: [usize; 6] = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20];
@@ -141,6 +149,34 @@ fn overwrite(criterion: &mut Criterion) {
                 black_box(target)
             });
         });
+    }
+    group.finish();
+}
+
+/// The life of a block that its owner fills, and reads after it was leased; with and without a lease
+fn copy_on_write(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("copy_on_write");
+    let arena = arena(usize::MAX);
+    for bytes in SIZES {
+        group.throughput(Throughput::Bytes(bytes as u64));
+        for (name, is_leased, is_read) in [
+            ("take, fill, free", false, false),
+            ("take, fill, lease, free", true, false),
+            ("take, fill, touch, free", false, true),
+            ("take, fill, lease, touch, free", true, true),
+        ] {
+            group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
+                bencher.iter(|| {
+                    let mut block = arena.take(bytes).unwrap();
+                    block.fill(1);
+                    let lease = is_leased.then(|| block.lease().unwrap());
+                    if is_read {
+                        touch(&block);
+                    }
+                    drop(lease);
+                });
+            });
+        }
     }
     group.finish();
 }

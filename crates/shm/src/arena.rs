@@ -6,20 +6,23 @@
 //! goes when none of its blocks has pages left.
 //!
 //! A *lease* pins a block: whatever its owner does, it is not handed out again until the lease is
-//! back. That its content stays is up to the owner as long as it has not freed the block.
+//! back. The block is copy-on-write from the first lease on (`arena/copy_on_write.rs`), so a later
+//! write of the owner stays private to the owner's process.
 //!
 //! # Forks
 //!
 //! A child gets no block and no lease from an inherited arena, and frees nothing there: otherwise
 //! both processes would hand out the same block. Yet it has objects in it, and shares their pages
-//! with the parent. So whoever forks calls [`Arena::before_fork`], or [`Arena::watch_forks`] once: then the child has a private
-//! copy, and the parent does not recycle what the child may look at. Where nobody calls it (a fork
-//! in a C library), the parent sees what the child writes, and the child what the parent writes or
+//! with the parent. [`Arena::before_fork`], or [`Arena::watch_forks`] once, makes the live blocks
+//! copy-on-write and keeps the parent from recycling them: either process then sees the bytes of
+//! the moment of the fork and its own later writes. Where neither is called (a fork without libc's
+//! handlers), the parent sees what the child writes, and the child what the parent writes or
 //! recycles. (To take the mapping from the child instead, by `MADV_DONTFORK`, would turn every
 //! access to an inherited object into a crash.) Dask starts its workers by spawning, and a program
 //! that is started anew has no mapping of ours.
 
 mod blocks;
+mod copy_on_write;
 mod fork;
 mod lease;
 mod memory;
@@ -44,7 +47,7 @@ pub use self::fork::ForkGuard;
 pub use self::lease::Lease;
 use self::memory::Memory;
 use crate::fork::Origin;
-use crate::mapping::{HUGE_PAGE_BYTES, populate};
+use crate::mapping::{HUGE_PAGE_BYTES, is_as_in_file, populate};
 use crate::size_class::SizeClass;
 
 /// Bounds of an arena
@@ -147,7 +150,7 @@ impl Arena {
         })
     }
 
-    /// Copies bytes into a block, to be exported and then freed at once
+    /// Copies bytes into a block, to be exported and then freed; the caller must not write to it
     ///
     /// None as for [`allocate`](Self::allocate), and while peers have more freed blocks of this arena
     /// than it would cache itself ([`ArenaConfig::cached_bytes_max`]): only peers need such copies,
@@ -158,26 +161,41 @@ impl Arena {
         if out_bytes + bytes.len() > self.shared.config.cached_bytes_max {
             return None;
         }
+        self.take_copy(bytes)
+    }
+
+    /// Copies bytes into a block that the caller must not write to; None as for
+    /// [`allocate`](Self::allocate)
+    pub fn take_copy(&self, bytes: &[u8]) -> Option<ArenaBuf> {
         let mut copy = self.take(bytes.len())?;
         copy.copy_from_slice(bytes);
+        // Spares the change to copy-on-write, and back.
+        self.shared.lock()?.set_constant(copy.as_ptr().addr());
         Some(copy)
     }
 
     /// Whether bytes lie in a live block
     pub fn holds(&self, bytes: &[u8]) -> bool {
-        // Pinned for a moment.
-        self.lease(bytes.as_ptr(), bytes.len()).is_some()
+        let blocks = self.shared.lock().filter(|_| self.shared.origin.is_here());
+        blocks.is_some_and(|blocks| blocks.holds(bytes.as_ptr().addr(), bytes.len()))
     }
 
     /// Pins the live block that holds `bytes` bytes from `start`, for a peer to map them
     ///
-    /// None if they do not lie in one, or there are none.
+    /// The peer sees the bytes of this moment: the block becomes copy-on-write. `None` if they do
+    /// not lie in one, if there are none, if the owner has written to them since an earlier lease
+    /// or fork, or if the system has no room for the mapping. To find out whether the owner has
+    /// written takes about 10 ns per page.
     pub fn lease(&self, start: *const u8, bytes: usize) -> Option<Lease> {
         if !self.shared.origin.is_here() {
             return None;
         }
         let pin = self.shared.lock()?.lease(start.addr(), bytes)?;
-        Some(Lease::new(Arc::clone(&self.shared), pin, bytes))
+        let may_differ = pin.may_differ;
+        // Pinned from here on, and unpinned if the lease is dropped.
+        let lease = Lease::new(Arc::clone(&self.shared), pin, bytes);
+        let is_same = !may_differ || is_as_in_file(start, bytes).unwrap_or(false);
+        is_same.then_some(lease)
     }
 
     /// Gives pages of free blocks back to the system, those freed longest ago first, until at most
@@ -336,6 +354,9 @@ pub struct ArenaStatistics {
     pub abandoned_bytes: usize,
     /// Bytes of the free blocks that keep their pages
     pub cached_bytes: usize,
+    /// Bytes of the blocks that are copy-on-write, whatever their use: each of their pages may be
+    /// mapped twice in this process, and so count twice in its resident size
+    pub copy_on_write_bytes: usize,
     /// Bytes of all segments, with the blocks that have no pages
     pub mapped_bytes: usize,
     /// Largest `live_bytes` there has been

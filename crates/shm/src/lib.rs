@@ -10,7 +10,8 @@
 //! - [`completion`]: which leases have been returned, without a system call.
 //! - [`doorbell`]: wakes a sleeping peer.
 //!
-//! Nothing here waits, wakes or spawns: [`ring::Producer::arm`] and
+//! Nothing here waits, wakes or spawns, but for a thread that `children.rs` needs while a forked
+//! child has imported memory: [`ring::Producer::arm`] and
 //! [`ring::Consumer::take_peer_waiting`] say when to sleep and when to notify a [`doorbell`], which
 //! belongs to the driver.
 
@@ -21,6 +22,8 @@
 pub mod arena;
 #[cfg(not(loom))]
 pub mod channel;
+#[cfg(not(loom))]
+mod children;
 pub mod completion;
 #[cfg(not(loom))]
 pub mod doorbell;

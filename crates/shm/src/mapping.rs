@@ -109,18 +109,27 @@ impl Mapping {
         (self.address, self.bytes) = (start, bytes);
     }
 
-    /// Replaces a mapping of a file, from its start, by a private one at the same place
+    /// Replaces a part of a mapping of a file by a private mapping at the same place
+    ///
+    /// # Panics
+    ///
+    /// If the part is not within the mapping.
     ///
     /// # Safety
     ///
-    /// - `file` is the file that is mapped.
+    /// - `file` is the file that is mapped, from its start.
     /// - Nobody relies on others seeing what is written here from now on.
-    pub(crate) unsafe fn make_private(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) unsafe fn make_private(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: usize,
+        bytes: usize,
+    ) -> io::Result<()> {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        let address = self.address.as_ptr().cast();
+        let start = self.part(offset, bytes);
         let readable = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the range is ours (`own`), and its content stays, as the caller promises.
-        unsafe { mmap(address, self.bytes, readable, flags, file, 0) }?;
+        unsafe { mmap(start, bytes, readable, flags, file, offset as u64) }?;
         Ok(())
     }
 
@@ -184,6 +193,17 @@ impl Mapping {
         }
     }
 
+    /// Address of a part, for the kernel
+    ///
+    /// # Panics
+    ///
+    /// If the part is not within the mapping.
+    pub(crate) fn part(&self, offset: usize, bytes: usize) -> *mut std::ffi::c_void {
+        let start = self.at(offset);
+        assert!(bytes <= self.bytes - offset);
+        start.as_ptr().cast()
+    }
+
     /// Makes a mapping of its address and length
     ///
     /// # Safety
@@ -232,10 +252,10 @@ impl Drop for Mapping {
 /// Whether what is read from private mappings of files is what is in the files: nothing was written
 ///
 /// Of memory that is not mapped from a file it says so only if nothing was written, either.
-pub(crate) fn is_as_in_file(memory: &[u8]) -> io::Result<bool> {
+pub(crate) fn is_as_in_file(start: *const u8, bytes: usize) -> io::Result<bool> {
     let pagemap = std::fs::File::open("/proc/self/pagemap")?;
-    let first = memory.as_ptr().addr() / page_size();
-    let end = (memory.as_ptr().addr() + memory.len()).div_ceil(page_size());
+    let first = start.addr() / page_size();
+    let end = (start.addr() + bytes).div_ceil(page_size());
     let mut entries = Vec::new();
     entries.try_reserve_exact(PAGEMAP_STEP_BYTES)?;
     entries.resize(PAGEMAP_STEP_BYTES, 0);

@@ -22,6 +22,14 @@ pub(crate) fn create(
     bytes: u64,
     fill: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<OwnedFd, Errno> {
+    let file = create_unsealed(name, bytes)?;
+    fill(file.as_fd())?;
+    fcntl_add_seals(&file, SEALS)?;
+    Ok(file)
+}
+
+/// Creates a file of zeroes without a name, which may be sealed later; otherwise as [`create`]
+pub(crate) fn create_unsealed(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     // Beyond this limit `ftruncate` does not only fail, it sends a signal that ends the process.
     if getrlimit(Resource::Fsize)
         .current
@@ -36,8 +44,6 @@ pub(crate) fn create(
         made => made,
     }?;
     ftruncate(&file, bytes)?;
-    fill(file.as_fd())?;
-    fcntl_add_seals(&file, SEALS)?;
     Ok(file)
 }
 

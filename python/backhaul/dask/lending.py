@@ -1,13 +1,14 @@
 """What a comm lends instead of copying it: the decisions, in one place.
 
-A buffer that is lent stays where it is, and the peer maps the memory of this process. That is right
-only where all of these hold:
+A buffer that is lent stays where it is, and the peer maps the memory of this process. The memory is
+copy-on-write from then on, so neither process sees what the other writes later. A buffer is lent
+where all of these hold:
 
 1. *The lane can lend.* Both ends must be able to map the same memory, which the lanes of one host
    can; TCP and UCX copy: `arena_for_lane`.
-2. *Nobody writes to it any more.* Dask does not say so of a message. It holds for results of tasks,
-   which Dask forbids to change, and these travel in the answer of ``Worker.get_data`` alone. That
-   answer is known by its shape: `holds_results`. ``arena.share-results`` switches it off.
+2. *Writes to it are rare*, since each page that is written to costs a copy. That holds for results
+   of tasks, which travel in the answer of ``Worker.get_data`` alone. That answer is known by its
+   shape: `holds_results`. ``arena.share-results`` switches it off.
 3. *It lies in the arena.* Large buffers of such a message that lie elsewhere are copied there:
    `move_to_arena`.
 """

@@ -210,8 +210,10 @@ def process_memory_bytes(arena: Arena) -> int:
     used = found["live_bytes"] + found["orphaned_bytes"] + found["abandoned_bytes"]
     # A block has its whole size here, though it may have fewer pages.
     ours = min(found["resident_bytes"], used)
-    # Not all that is borrowed has been looked at, so this errs on the side of too much.
-    others = max(0, shared - found["resident_bytes"] - _native.borrowed_bytes())
+    # A page of a copy-on-write block may be mapped twice. Not all pages that are borrowed or
+    # mapped twice have been touched, so this may be too little by shared memory of other libraries.
+    twice = found["copy_on_write_bytes"]
+    others = max(0, shared - found["resident_bytes"] - twice - _native.borrowed_bytes())
     return resident - shared + ours + others
 
 

@@ -1,8 +1,9 @@
 //! Which blocks there are, and who uses each
 //!
-//! Only bookkeeping: it maps, unmaps and gives back nothing, but says in [`DeferredWork`] what is to be
-//! done once the lock is released.
+//! Only bookkeeping: it unmaps and gives back nothing, but says in [`DeferredWork`] what is to be
+//! done once the lock is released. The exception is in `copy_on_write.rs`.
 
+mod copy_on_write;
 #[cfg(test)]
 mod invariants;
 
@@ -120,25 +121,36 @@ impl Blocks {
         true
     }
 
-    /// Pins the live block that holds a range
+    /// Returns true if a range lies in a live block
+    pub(super) fn holds(&self, address: usize, bytes: usize) -> bool {
+        self.find_live(address, bytes).is_some()
+    }
+
+    /// Promises that the owner of the live block at `address` writes to it no more
+    pub(super) fn set_constant(&mut self, address: usize) {
+        if let Some(block) = self.live_block_at(address) {
+            self.entry(block).is_constant = true;
+        }
+    }
+
+    /// Pins the live block that holds a range, and makes it copy-on-write unless it is constant
     pub(super) fn lease(&mut self, address: usize, bytes: usize) -> Option<Pin> {
-        let (block, offset) = self.find(address)?;
-        let block_bytes = self.bytes(block);
-        if bytes == 0 || bytes > block_bytes.saturating_sub(offset) {
-            return None;
+        let (block, offset) = self.find_live(address, bytes)?;
+        let entry = self.entry(block);
+        let may_differ = entry.is_copy_on_write;
+        if !entry.is_constant {
+            self.make_copy_on_write(block).ok()?;
         }
         let entry = self.entry(block);
-        if entry.usage != Usage::Live {
-            return None;
-        }
         entry.leases = entry.leases.checked_add(1)?;
         if entry.leases == 1 {
-            self.statistics.leased_bytes += block_bytes;
+            self.statistics.leased_bytes += self.bytes(block);
         }
         Some(Pin {
             block,
             memory: Arc::clone(&self.segments[&block.base].memory),
-            offset: (address - block.base) as u64,
+            offset: (block.index * self.bytes(block) + offset) as u64,
+            may_differ,
         })
     }
 
@@ -158,24 +170,6 @@ impl Blocks {
         if leases == 0 && usage == Usage::Freed {
             self.statistics.orphaned_bytes -= bytes;
             self.settle(block, deferred);
-        }
-    }
-
-    /// Marks every live block so that it is never used again once it is freed
-    pub(super) fn abandon_live(&mut self, deferred: &mut DeferredWork) {
-        let mut bases = Vec::new();
-        for (base, segment) in &mut self.segments {
-            let live = segment
-                .blocks
-                .iter_mut()
-                .filter(|block| block.usage == Usage::Live);
-            let count = live.map(|block| block.abandoned = true).count();
-            if count > 0 {
-                bases.push(*base);
-            }
-        }
-        for base in bases {
-            self.drain(base, deferred);
         }
     }
 
@@ -294,6 +288,10 @@ impl Blocks {
 
     /// Decides what becomes of a block that nobody uses any more
     fn settle(&mut self, block: BlockId, deferred: &mut DeferredWork) {
+        if !self.entry(block).abandoned && !self.make_shared(block) {
+            self.entry(block).abandoned = true;
+            self.drain(block.base, deferred);
+        }
         let segment = self.segment(block.base);
         let (class, draining) = (segment.class, segment.draining);
         if segment.entry(block.index).abandoned {
@@ -404,12 +402,14 @@ impl Blocks {
         let segment = self.segments.remove(&base).expect("indexed above");
         let bytes = segment.memory.mapping().bytes();
         let retired = segment.retired() * segment.class.bytes();
+        let private = segment.copy_on_write() * segment.class.bytes();
         let class = &mut self.classes[segment.class.index()];
         class.cold.remove(&base);
         class.mapped_bytes -= bytes;
         class.resident_bytes -= retired;
         self.statistics.mapped_bytes -= bytes;
         self.statistics.abandoned_bytes -= retired;
+        self.statistics.copy_on_write_bytes -= private;
         deferred.emptied.push(segment.memory);
     }
 
@@ -436,6 +436,14 @@ impl Blocks {
         let index = (address - base) / bytes;
         (index < segment.blocks.len())
             .then_some((BlockId { base: *base, index }, (address - base) % bytes))
+    }
+
+    /// Live block that holds a range of at least one byte, and where in it
+    fn find_live(&self, address: usize, bytes: usize) -> Option<(BlockId, usize)> {
+        let (block, offset) = self.find(address)?;
+        let left = self.bytes(block).saturating_sub(offset);
+        let usage = self.segments[&block.base].blocks[block.index].usage;
+        (usage == Usage::Live && (1..=left).contains(&bytes)).then_some((block, offset))
     }
 
     fn bytes(&self, block: BlockId) -> usize {
@@ -519,6 +527,9 @@ pub(super) struct Pin {
     pub(super) memory: Arc<Memory>,
     /// Of the first leased byte, in the segment
     pub(super) offset: u64,
+    /// True if the block was copy-on-write before: the owner may have written to it, so that the
+    /// file has other bytes
+    pub(super) may_differ: bool,
 }
 
 /// Names a block for as long as its segment is there

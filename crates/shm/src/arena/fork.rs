@@ -11,7 +11,8 @@ use super::blocks::{Blocks, DeferredWork};
 use super::{Arena, Shared};
 
 impl Arena {
-    /// Makes ready for a fork: what is live now stays as it is for as long as the child looks at it
+    /// Makes the live blocks copy-on-write for a fork: the child sees their bytes of that moment,
+    /// and neither process sees a later write of the other
     ///
     /// Hold the guard across the fork; then drop it in the parent, and call [`ForkGuard::in_child`]
     /// in the child. The arena waits meanwhile: this thread must not use it.
@@ -121,23 +122,19 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// Gives the child its own copy of every block, as it was when the process forked
+    /// Maps the blocks privately in the child that the parent found no room to make copy-on-write
     ///
-    /// What it writes there is its own, and it keeps what the parent frees. What the parent writes
-    /// into a block that it has not freed may still show.
+    /// A later write of the parent to such a block may still show in the child.
     ///
     /// # Errors
     ///
-    /// The system has no room for the mappings: what the child writes into inherited blocks, the
-    /// parent may see.
+    /// The system has no room for the mappings in the child either: what the child writes into such
+    /// blocks, the parent may see.
     pub fn in_child(self) -> io::Result<()> {
-        let Some(blocks) = &*self.blocks else {
-            return Ok(());
-        };
-        blocks.memories().try_for_each(|memory| {
-            // SAFETY: that nobody sees what the child writes is what is wanted.
-            unsafe { memory.make_private() }
-        })
+        match &*self.blocks {
+            Some(blocks) => blocks.make_private_in_child(),
+            None => Ok(()),
+        }
     }
 }
 

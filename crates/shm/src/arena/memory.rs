@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, fchmod, fstat, open};
 use rustix::io::Errno;
 
+use super::copy_on_write;
 use crate::mapping::Mapping;
 use crate::memfd;
 
@@ -16,6 +17,8 @@ use crate::memfd;
 #[derive(Debug)]
 pub(super) struct Memory {
     mapping: Mapping,
+    /// Maps the file once more, to keep the page tables of copy-on-write blocks
+    table: Mapping,
     file: OwnedFd,
 }
 
@@ -23,13 +26,20 @@ impl Memory {
     /// Makes a segment of zeroes
     pub(super) fn create(bytes: usize, huge: bool) -> Result<Self, Errno> {
         let file = memfd::create("backhaul-arena", bytes as u64, |_| Ok(()))?;
-        let mapping = Mapping::shared(file.as_fd(), bytes)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))?;
+        let map = || {
+            Mapping::shared(file.as_fd(), bytes)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))
+        };
+        let (mapping, table) = (map()?, map()?);
         if huge {
             mapping.advise_huge(false);
         }
         let file = read_only(&file).unwrap_or(file);
-        Ok(Self { mapping, file })
+        Ok(Self {
+            mapping,
+            table,
+            file,
+        })
     }
 
     /// Address of the first byte
@@ -41,14 +51,42 @@ impl Memory {
         &self.mapping
     }
 
-    /// Maps it anew, at the same place, so that what is written there is this process's own
+    /// Makes a part copy-on-write: the file keeps its bytes, later writes here stay private
+    ///
+    /// # Errors
+    ///
+    /// The system has no room for another mapping. The part is shared as before.
+    pub(super) fn make_copy_on_write(&self, offset: usize, bytes: usize) -> Result<(), Errno> {
+        let Self {
+            mapping,
+            table,
+            file,
+        } = self;
+        copy_on_write::make_copy_on_write(mapping, table, file.as_fd(), offset, bytes)
+    }
+
+    /// Maps a part that is copy-on-write from the file again, dropping what was written to it
+    ///
+    /// # Errors
+    ///
+    /// The system has no room for another mapping: the part must not be used any more.
     ///
     /// # Safety
     ///
-    /// - Nobody relies on others seeing what is written here.
-    pub(super) unsafe fn make_private(&self) -> io::Result<()> {
+    /// - The part is copy-on-write, and its bytes are not used any more.
+    pub(super) unsafe fn make_shared(&self, offset: usize, bytes: usize) -> Result<(), Errno> {
+        // SAFETY: the caller's.
+        unsafe { copy_on_write::make_shared(&self.mapping, &self.table, offset, bytes) }
+    }
+
+    /// Maps a part privately in a forked child
+    ///
+    /// # Safety
+    ///
+    /// - No other process relies on what is written there.
+    pub(super) unsafe fn make_private(&self, offset: usize, bytes: usize) -> io::Result<()> {
         // SAFETY: the file is what is mapped there; the rest is the caller's.
-        unsafe { self.mapping.make_private(self.file.as_fd()) }
+        unsafe { self.mapping.make_private(self.file.as_fd(), offset, bytes) }
     }
 
     /// Bytes of the pages that there are

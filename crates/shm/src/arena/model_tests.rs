@@ -52,9 +52,13 @@ struct Model {
 struct Block {
     address: usize,
     bytes: usize,
-    /// What the owner wrote
+    /// Mark that the owner wrote last
     mark: u64,
     live: bool,
+    /// Set by the first lease
+    was_leased: bool,
+    /// Set by a write of the owner after the first lease
+    is_private: bool,
 }
 
 /// A lease, and what the peer has of it
@@ -128,11 +132,17 @@ impl Model {
                 }
             }
             Step::Lease { at, in_table } => {
+                let live = (0..self.blocks.len()).filter(|at| self.blocks[*at].live);
+                let live: Vec<_> = live.collect();
+                if !live.is_empty() {
+                    self.lease(*at.get(&live), in_table);
+                }
+            }
+            Step::Write(at) => {
                 let live: Vec<_> = self.blocks.iter().filter(|block| block.live).collect();
                 if !live.is_empty() {
-                    let block = at.get(&live);
-                    let (address, bytes, mark) = (block.address, block.bytes, block.mark);
-                    self.lease(address, bytes, mark, in_table);
+                    let address = at.get(&live).address;
+                    self.write(address, mark);
                 }
             }
             Step::Return(at) => {
@@ -207,16 +217,27 @@ impl Model {
             let content = unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) };
             assert!(content.iter().all(|byte| *byte == 0));
         }
-        for place in places(class) {
-            // SAFETY: within the block, which is ours alone, and aligned as the place is.
-            unsafe { start.add(place).cast::<u64>().write(mark) };
-        }
         self.blocks.push(Block {
             address,
             bytes: class,
             mark,
             live: true,
+            was_leased: false,
+            is_private: false,
         });
+        self.write(address, mark);
+    }
+
+    fn write(&mut self, address: usize, mark: u64) {
+        let start = self.start(address);
+        let mut live = self.blocks.iter_mut().filter(|block| block.live);
+        let block = live.find(|block| block.address == address).unwrap();
+        for place in places(block.bytes) {
+            // SAFETY: within the block, which is ours alone, and aligned as the place is.
+            unsafe { start.add(place).cast::<u64>().write(mark) };
+        }
+        block.mark = mark;
+        block.is_private = block.was_leased;
     }
 
     fn free(&mut self, at: usize) {
@@ -228,10 +249,17 @@ impl Model {
         self.forget();
     }
 
-    fn lease(&mut self, address: usize, bytes: usize, mark: u64, in_table: bool) {
+    fn lease(&mut self, at: usize, in_table: bool) {
+        let block = &self.blocks[at];
+        let (address, bytes, mark) = (block.address, block.bytes, block.mark);
         let start = self.start(address).as_ptr();
         assert!(self.arena.lease(start, bytes + 1).is_none());
         assert!(self.arena.lease(start, 0).is_none());
+        if block.is_private {
+            assert!(self.arena.lease(start, bytes).is_none());
+            return;
+        }
+        self.blocks[at].was_leased = true;
         let lease = self.arena.lease(start, bytes).unwrap();
         let fd = lease.descriptor().try_clone_to_owned().unwrap();
         let offset = lease.offset();
@@ -280,6 +308,13 @@ impl Model {
             for place in places(leased.len()) {
                 let seen = leased[place..place + 8].try_into().unwrap();
                 assert_eq!(u64::from_ne_bytes(seen), mark, "leased bytes changed");
+            }
+        }
+        for block in self.blocks.iter().filter(|block| block.live) {
+            for place in places(block.bytes) {
+                // SAFETY: within a live block, and aligned as the place is.
+                let seen = unsafe { self.start(block.address).add(place).cast::<u64>().read() };
+                assert_eq!(seen, block.mark, "the owner's bytes changed");
             }
         }
         let sum = |wanted: &dyn Fn(&&Block) -> bool| {
@@ -333,6 +368,7 @@ fn places(bytes: usize) -> [usize; 3] {
 enum Step {
     Allocate { bytes: usize, zeroed: bool },
     Free(Index),
+    Write(Index),
     Lease { at: Index, in_table: bool },
     Return(Index),
     Abandon(Index),
@@ -349,6 +385,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (bytes, any::<bool>()).prop_map(|(bytes, zeroed)| Step::Allocate { bytes, zeroed }),
         4 => any::<Index>().prop_map(Step::Free),
+        3 => any::<Index>().prop_map(Step::Write),
         4 => (any::<Index>(), any::<bool>()).prop_map(|(at, in_table)| Step::Lease { at, in_table }),
         3 => any::<Index>().prop_map(Step::Return),
         1 => any::<Index>().prop_map(Step::Abandon),

@@ -48,6 +48,8 @@ impl Segment {
             usage: Usage::Cold,
             leases: 0,
             abandoned: false,
+            is_copy_on_write: false,
+            is_constant: false,
         });
         self.blocks.len() - 1
     }
@@ -55,6 +57,11 @@ impl Segment {
     pub(super) fn retired(&self) -> usize {
         let retired = |block: &&Block| block.usage == Usage::Retired;
         self.blocks.iter().filter(retired).count()
+    }
+
+    pub(super) fn copy_on_write(&self) -> usize {
+        let private = |block: &&Block| block.is_copy_on_write;
+        self.blocks.iter().filter(private).count()
     }
 
     pub(super) fn entry(&mut self, index: usize) -> &mut Block {
@@ -68,6 +75,10 @@ pub(super) struct Block {
     pub(super) leases: u32,
     /// Whether a peer may map it for ever
     pub(super) abandoned: bool,
+    /// Set while the owner's writes stay private to this process
+    pub(super) is_copy_on_write: bool,
+    /// Set where the owner has promised not to write any more
+    pub(super) is_constant: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

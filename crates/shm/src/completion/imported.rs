@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::words::Words;
 use super::{CLOSED, SLOTS, Ticket};
-use crate::fork::Origin;
+use crate::fork::{Forks, Origin, watch_forks};
 #[cfg(not(loom))]
 use crate::leased::ReexportHandle;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -30,6 +30,7 @@ pub struct ImportedLeases(Arc<Imported>);
 
 impl ImportedLeases {
     pub(super) fn new(words: Words) -> Result<Self, TryReserveError> {
+        watch_forks();
         let mut held = Vec::new();
         held.try_reserve_exact(SLOTS)?;
         held.resize_with(SLOTS, || AtomicU32::new(0));
@@ -57,7 +58,7 @@ impl ImportedLeases {
             return Err(bad);
         }
         // Relaxed: it decides which receipt has the slot, and orders nothing else. An honest exporter
-        // reuses the slot only after `Receipt::drop`: that is ordered by the slot's word and by the
+        // reuses the slot only after `Imported::give_back`: that is ordered by the slot's word and by the
         // message that brings the ticket.
         held.compare_exchange(0, generation, Ordering::Relaxed, Ordering::Relaxed)
             .map_err(|_| bad)?;
@@ -65,6 +66,7 @@ impl ImportedLeases {
             imported: Arc::clone(&self.0),
             ticket,
             keep,
+            forks: Forks::so_far(),
         })
     }
 }
@@ -85,11 +87,11 @@ impl ImportedLeases {
             return;
         }
         closed.store(1, Ordering::Relaxed);
-        // Pairs with the fence in `Receipt::drop`: either the slot is seen free here, or closed
+        // Pairs with the fence in `Imported::give_back`: either the slot is seen free here, or closed
         // there. In both cases `CLOSED` comes after the generation.
         fence(Ordering::SeqCst);
         for (slot, held) in held.iter().enumerate() {
-            // Acquire pairs with the store in `Receipt::drop`, and Release with the load in
+            // Acquire pairs with the store in `Imported::give_back`, and Release with the load in
             // `Exported::take_returned`: its last access comes before the exporter's use.
             if held.load(Ordering::Acquire) == 0 {
                 words.word(slot).store(CLOSED, Ordering::Release);
@@ -109,13 +111,15 @@ impl fmt::Debug for ImportedLeases {
 
 /// Returns a lease when it is dropped
 ///
-/// In a forked child it does not: the parent still has the lease.
+/// In a forked child it does not: the parent still has the lease. In the parent of a child that was
+/// forked meanwhile the lease is returned when that child has ended.
 #[must_use = "dropping it returns the lease"]
 pub struct Receipt {
     imported: Arc<Imported>,
     ticket: Ticket,
-    /// Dropped after `drop` has run
+    /// Dropped after the lease is returned
     keep: Arc<dyn Keep>,
+    forks: Forks,
 }
 
 impl Receipt {
@@ -130,18 +134,12 @@ impl Drop for Receipt {
         if !self.imported.origin.is_here() {
             return;
         }
-        let Ticket { slot, generation } = self.ticket;
-        // Our own entry first: once the peer sees the word, it may send the slot again.
-        // Release pairs with the load in `ImportedLeases::close`.
-        self.imported.held[slot as usize].store(0, Ordering::Release);
-        // Release pairs with the load in `Exported::take_returned`.
-        let word = self.imported.words.word(slot as usize);
-        word.store(generation, Ordering::Release);
-        // Pairs with the fence in `ImportedLeases::close`.
-        fence(Ordering::SeqCst);
-        if self.imported.closed.load(Ordering::Relaxed) != 0 {
-            word.store(CLOSED, Ordering::Release);
-        }
+        let (imported, ticket) = (Arc::clone(&self.imported), self.ticket);
+        let keep = Arc::clone(&self.keep);
+        self.forks.when_ended(move || {
+            imported.give_back(ticket);
+            drop(keep);
+        });
     }
 }
 
@@ -170,4 +168,21 @@ struct Imported {
     /// Not 0: no more leases are imported
     closed: AtomicU32,
     origin: Origin,
+}
+
+impl Imported {
+    fn give_back(&self, ticket: Ticket) {
+        let Ticket { slot, generation } = ticket;
+        // Our own entry first: once the peer sees the word, it may send the slot again.
+        // Release pairs with the load in `ImportedLeases::close`.
+        self.held[slot as usize].store(0, Ordering::Release);
+        // Release pairs with the load in `Exported::take_returned`.
+        let word = self.words.word(slot as usize);
+        word.store(generation, Ordering::Release);
+        // Pairs with the fence in `ImportedLeases::close`.
+        fence(Ordering::SeqCst);
+        if self.closed.load(Ordering::Relaxed) != 0 {
+            word.store(CLOSED, Ordering::Release);
+        }
+    }
 }

@@ -56,7 +56,7 @@ impl fmt::Debug for Reexport {
 /// 10 ns per page.
 pub fn reexport(memory: &[u8]) -> Option<Reexport> {
     let part = find(memory)?;
-    mapping::is_as_in_file(memory)
+    mapping::is_as_in_file(memory.as_ptr(), memory.len())
         .unwrap_or(false)
         .then_some(part)
 }

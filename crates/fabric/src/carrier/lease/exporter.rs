@@ -84,8 +84,7 @@ impl Exporter {
     /// Exports a copy of memory
     pub(super) fn give_copy(&self, memory: &[u8]) -> Option<u64> {
         let arena = self.arena.as_ref()?;
-        let mut copy = arena.take(memory.len())?;
-        copy.copy_from_slice(memory);
+        let copy = arena.take_copy(memory)?;
         // The lease keeps the block, whatever becomes of `copy`.
         self.export(Export::from(arena.lease(copy.as_ptr(), copy.len())?))
     }

@@ -21,6 +21,9 @@ impl Blocks {
                 if block.leases > 0 {
                     expected.leased_bytes += bytes;
                 }
+                if block.is_copy_on_write {
+                    expected.copy_on_write_bytes += bytes;
+                }
                 let listed = class
                     .cached
                     .iter()
@@ -37,6 +40,7 @@ impl Blocks {
                     Usage::Cached => {
                         expected.cached_bytes += bytes;
                         assert!(!block.abandoned && !segment.draining);
+                        assert!(!block.is_copy_on_write && !block.is_constant);
                     }
                     Usage::Trimming => {}
                     Usage::Live => expected.live_bytes += bytes,

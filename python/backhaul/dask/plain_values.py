@@ -1,7 +1,11 @@
-"""Which results are plain: numbers, text, bytes, small arrays, and few of them in containers.
+"""Immutable plain values: numbers, text, bytes, and tuples and frozen sets of few of them.
 
-Pickling them runs no code but the interpreter's and NumPy's, takes microseconds, and gives the same
-value again. Nothing is known of anything else, nor of what is derived from these types.
+A result that a client keeps must stay true. A task, `Client.run` or an actor may change a list or
+an array on its worker after the result has been sent, and a program over ``tcp://`` then fetches
+the changed value. So a result travels unasked only if no program can change the value.
+
+The interpreter and NumPy alone pickle these types, in microseconds, and each pickle gives the same
+value again. A subclass may do anything, and is not plain.
 """
 
 from __future__ import annotations
@@ -16,16 +20,16 @@ __all__ = ["ITEMS_MAX", "pickled_if_plain"]
 ITEMS_MAX: Final = 256
 
 _SCALARS: Final = frozenset({int, float, complex, bool, type(None)})
-_TEXTS: Final = frozenset({str, bytes, bytearray})
-_CONTAINERS: Final = frozenset({list, tuple, set, frozenset})
-#: Kinds of NumPy's types that hold nothing but bytes
+_TEXTS: Final = frozenset({str, bytes})
+_CONTAINERS: Final = frozenset({tuple, frozenset})
+#: Kinds of NumPy's scalars that no program can change
 _KINDS: Final = frozenset("biufcSUmM")
 #: The pickle protocol of every Python that is supported
 _PROTOCOL: Final = 5
 
 
 def pickled_if_plain(value: object, bytes_max: int) -> bytes | None:
-    """Pickle a value if it is plain and small.
+    """Returns the pickle of a value that is immutable, plain and small.
 
     Parameters
     ----------
@@ -37,13 +41,13 @@ def pickled_if_plain(value: object, bytes_max: int) -> bytes | None:
     Returns
     -------
     bytes or None
-        The pickle; None if the value is not plain, or too large.
+        The pickle; None if the value is mutable, not plain, or too large.
 
     Examples
     --------
-    >>> pickle.loads(pickled_if_plain({"mean": 1.5}, 100))
-    {'mean': 1.5}
-    >>> pickled_if_plain(object(), 100), pickled_if_plain("much" * 100, 100)
+    >>> pickle.loads(pickled_if_plain(("mean", 1.5), 100))
+    ('mean', 1.5)
+    >>> pickled_if_plain([1.5], 100), pickled_if_plain("much" * 100, 100)
     (None, None)
     """
     if type(value) not in _SCALARS and _Budget(bytes_max).left_after(value) < 0:
@@ -53,7 +57,7 @@ def pickled_if_plain(value: object, bytes_max: int) -> bytes | None:
 
 
 class _Budget:
-    """Bytes and items that a value may still have, so that no time is spent on a large one."""
+    """Budget of bytes and items; it stops the look at a large value early."""
 
     __slots__ = ("_bytes", "_items")
 
@@ -62,7 +66,7 @@ class _Budget:
         self._items = ITEMS_MAX
 
     def left_after(self, value: Any) -> int:
-        """Count a value; bytes that are left, below 0 if it is not plain or too much."""
+        """Counts a value and returns the bytes left, below 0 if the value is refused."""
         kind = type(value)
         self._items -= 1
         if self._items < 0:
@@ -71,30 +75,23 @@ class _Budget:
             self._bytes -= 1
         elif kind in _TEXTS:
             self._bytes -= len(value)
-        elif kind in _CONTAINERS or kind is dict:
+        elif kind in _CONTAINERS:
             self._count_all(value)
-            if kind is dict:
-                self._count_all(value.values())
         else:
-            nbytes = _array_bytes(kind, value)
+            nbytes = _scalar_bytes(kind, value)
             self._bytes = -1 if nbytes is None else self._bytes - nbytes
         return self._bytes
 
     def _count_all(self, values: Any) -> None:
-        # The budget of items also ends what contains itself.
         for each in values:
             if self.left_after(each) < 0:
                 self._bytes = -1
                 return
 
 
-def _array_bytes(kind: type, value: Any) -> int | None:
-    """Give the size of one of NumPy's arrays or scalars; None of anything else."""
+def _scalar_bytes(kind: type, value: Any) -> int | None:
+    """Returns the size of one of NumPy's scalars; None of anything else."""
     numpy: Any = sys.modules.get("numpy")
-    if kind.__module__ != "numpy" or numpy is None:
+    if kind.__module__ != "numpy" or numpy is None or not issubclass(kind, numpy.generic):
         return None
-    if kind is not numpy.ndarray and not issubclass(kind, numpy.generic):
-        return None
-    if value.dtype.kind not in _KINDS:
-        return None
-    return int(value.nbytes)
+    return int(value.nbytes) if value.dtype.kind in _KINDS else None

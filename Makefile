@@ -198,6 +198,13 @@ idle: build ## Two minutes of short tasks on a busy machine, looking for workers
 chaos: build $(VENV)/.dev ## 20 jobs while processes die and the network breaks; needs root (ARGS='--seeds 200')
 	$(BIN)/python -m tests.chaos.run $(ARGS)
 
+# A minute after `make build`. Of the glibc of this machine, so not for others: those come of `make wheels`
+.PHONY: wheel
+wheel: build ## One wheel for this machine into dist/, for pip: a minute
+	rm -f dist/backhaul-*-linux_*.whl
+	$(BIN)/maturin build --quiet --release --compatibility linux --out dist $(call free_threaded,$(BIN)/python)
+	@echo "pip install '$$(ls dist/backhaul-*-linux_*.whl)[complete]'"
+
 # Two wheels for each processor, ten minutes for the first and some for the second on two CPUs, and
 # two for each Python that is found
 .PHONY: wheels

@@ -12,6 +12,7 @@ import warnings
 
 from backhaul._api import Server, connect, default_context, listen
 from backhaul._buffers import Received
+from backhaul._logs import add_fallback_handler
 from backhaul._native import (
     DEBUG_BUILD,
     Arena,
@@ -101,6 +102,8 @@ __all__ = [
     "default_context",
     "listen",
 ]
+
+add_fallback_handler()
 
 if DEBUG_BUILD:
     warnings.warn(

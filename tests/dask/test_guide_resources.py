@@ -1,24 +1,38 @@
-"""The code of ``docs/guides/gpus-as-resources.md`` runs as it stands."""
+"""The guide to resources runs as it stands, its blocks one after another as one program."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/gpus-as-resources.md"
 
 
-def test_the_guide_to_resources_runs_as_it_stands() -> None:
+@pytest.mark.timeout(360)
+def test_the_guide_to_resources_runs_as_it_stands(tmp_path: Path) -> None:
     pytest.importorskip("dask.array")
     text = GUIDE.read_text(encoding="utf-8")
     blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
     assert len(blocks) >= 6
-    names: dict[str, Any] = {"__name__": "guide_to_resources"}
+    program = ""
     for block in blocks:
-        line = text[: block.start(1)].count("\n")
         # Errors show the line of the guide.
-        code = compile("\n" * line + block[1], str(GUIDE), "exec")
-        exec(code, names)
+        program += "\n" * (text[: block.start(1)].count("\n") - program.count("\n")) + block[1]
+    # A file, which the processes of workers import, too
+    file = tmp_path / "guide.py"
+    file.write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import backhaul.dask
+
 LISTED = """
 import json, sys
 import distributed
@@ -59,3 +61,10 @@ def test_a_worker_does_without_what_only_a_scheduler_needs() -> None:
     found = imported_by("from backhaul.dask import activation, memory, reports")
     assert not {"backhaul.dask.ledger", "backhaul.dask.dashboard"} & found
     assert not tops(found) & {"bokeh", "pandas", "rich"}
+
+
+def test_dir_lists_the_public_names_and_no_internals() -> None:
+    found = {name for name in dir(backhaul.dask) if not name.startswith("__")}
+    assert found == set(backhaul.dask.__all__)
+    for name in found:
+        assert getattr(backhaul.dask, name) is not None

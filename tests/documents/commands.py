@@ -15,8 +15,9 @@ HEAD = """# Commands
 
 What each command says with `--help`; made of the commands themselves, which `tests/documents`
 compares with this page. `backhaul` comes with the package, `dask backhaul` where Dask is installed
-(`pip install 'backhaul[dask]'`). All of them exit with status 2 where an argument is wrong, and say
-so in at most three lines. The shell completes them once it is
+(`pip install 'backhaul[dask]'`, until a release with the wheel of
+[`make wheel`](../first-ten-minutes.md#install)). All of them exit with status 2 where an argument
+is wrong, and say so in at most three lines. The shell completes them once it is
 [told to](../guides/switching.md#several-hosts-from-the-command-line).
 
 | command | what it does |

@@ -19,7 +19,7 @@ ELSEWHERE = {
     "{warning}": "… is open to everybody who reaches it",
     "text": "Failed to serialize (…); falling back to pickle. Be aware that this may be slow.",
     "refusal": "the refusal of a worker's place",
-    "… left_out=…": "cannot speak Backhaul with …",
+    "……": "cannot speak Backhaul with …",
     "…: …": "the settings follow",
 }
 

@@ -1,4 +1,4 @@
-"""The site in a browser, at the width of a phone and of a desk: six pages that fit.
+"""The site in a browser: six pages that fit a phone and a desk, and a search without a server.
 
 A table of figures may be wider than a phone, and scrolls there. One of words begins each of its
 columns within the window.
@@ -69,11 +69,17 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def site() -> Iterator[str]:
-    if chromium() is None:
+def program() -> str:
+    found = chromium()
+    if found is None:
         pytest.skip(f"none of {', '.join(NAMES)} is on the path")
     if not (SITE / "index.html").exists():
         pytest.skip("the site is not built: make site")
+    return found
+
+
+@pytest.fixture
+def site(program: str) -> Iterator[str]:
     handler = functools.partial(_Quiet, directory=str(SITE))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -87,10 +93,8 @@ def site() -> Iterator[str]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("width", WIDTHS)
 async def test_pages_fit_their_window_and_load_nothing_from_elsewhere(
-    site: str, width: int, tmp_path: Path
+    site: str, program: str, width: int, tmp_path: Path
 ) -> None:
-    program = chromium()
-    assert program is not None
     async with Browser(program, tmp_path, width=width, height=940) as browser:
         for page in PAGES:
             await browser.open(f"{site}/{page}")
@@ -109,4 +113,39 @@ async def test_pages_fit_their_window_and_load_nothing_from_elsewhere(
                 "performance.getEntriesByType('resource').map(each => each.name)"
             )
             assert [each for each in loaded if not each.startswith(site)] == [], page
+        assert not browser.complaints
+
+
+#: Opens the search of a page and types a word
+SEARCH = """
+(() => {
+  document.querySelector('[data-md-toggle=search]').click();
+  const input = document.querySelector('[data-md-component=search-query]');
+  input.value = %r;
+  for (const type of ['keydown', 'input', 'keyup'])
+    input.dispatchEvent(new Event(type, {bubbles: true}));
+})()
+"""
+
+FOUND = "[...document.querySelectorAll('.md-search-result__link')].map(each => each.href)"
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("page", ["index.html", "guides/slurm.html"])
+async def test_pages_opened_as_files_can_be_searched(
+    program: str, page: str, tmp_path: Path
+) -> None:
+    async with Browser(program, tmp_path) as browser:
+        await browser.open((SITE / page).as_uri())
+        await browser.until(
+            f"document.readyState == 'complete' && location.href.endsWith('{page}')"
+        )
+        await browser.evaluate(SEARCH % "troubleshooting")
+        found: Any = await browser.until(f"({FOUND}).length ? {FOUND} : null")
+        assert any("guides/troubleshooting.html" in each for each in found)
+        loaded: Any = await browser.evaluate(
+            "performance.getEntriesByType('resource').map(each => each.name)"
+        )
+        assert [each for each in loaded if not each.startswith("file:")] == []
         assert not browser.complaints

@@ -93,6 +93,10 @@ _LAZY = {
 _MODULES = frozenset({"processes", "sync", "threaded"})
 
 
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
+
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"backhaul.dask.{name}")

@@ -81,7 +81,7 @@ class _RepeatedWarning:
         if self._written_at is not None and now - self._written_at < _WARNING_INTERVAL_S:
             self._left_out += 1
             return
-        logger.warning("%s left_out=%d", text, self._left_out)
+        logger.warning("%s%s", text, f" left_out={self._left_out}" if self._left_out else "")
         self._written_at = now
         self._left_out = 0
 

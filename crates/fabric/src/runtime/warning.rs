@@ -1,5 +1,6 @@
 //! Warnings that could come a thousand times a second: one is written now and then.
 
+use std::num::NonZeroU64;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,10 @@ struct Count {
 }
 
 impl RepeatedWarning {
-    /// Whether to write a warning now; if so, returns how many were left out before it
-    pub(crate) fn admit(&self, now: Instant) -> Option<u64> {
+    /// Returns whether to write a warning now, and how many were left out before it
+    ///
+    /// The count is `None` where it is zero, so that `tracing` writes no field of it.
+    pub(crate) fn admit(&self, now: Instant) -> Option<Option<NonZeroU64>> {
         let mut count = lock(&self.0);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < INTERVAL;
         if count.written_at.is_some_and(is_recent) {
@@ -25,7 +28,7 @@ impl RepeatedWarning {
             return None;
         }
         count.written_at = Some(now);
-        Some(std::mem::take(&mut count.left_out))
+        Some(NonZeroU64::new(std::mem::take(&mut count.left_out)))
     }
 }
 
@@ -40,11 +43,11 @@ mod tests {
     fn one_warning_in_ten_seconds_is_written_and_the_others_are_counted() {
         let warning = RepeatedWarning::default();
         let now = Instant::now();
-        assert_eq!(warning.admit(now), Some(0));
+        assert_eq!(warning.admit(now), Some(None));
         for _ in 0..1000 {
             assert_eq!(warning.admit(now + INTERVAL / 2), None);
         }
-        assert_eq!(warning.admit(now + INTERVAL), Some(1000));
+        assert_eq!(warning.admit(now + INTERVAL), Some(NonZeroU64::new(1000)));
         assert_eq!(warning.admit(now + INTERVAL), None);
     }
 }

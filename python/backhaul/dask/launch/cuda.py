@@ -78,8 +78,8 @@ class CUDACluster(PlannedCluster):
 
     Notes
     -----
-    ``docs/guides/from-dask-cuda.md`` compares it with ``LocalCUDACluster``. Nothing that needs a
-    GPU has been run on one yet.
+    ``docs/guides/from-dask-cuda.md`` compares it with ``LocalCUDACluster``, and says what has been
+    run on a GPU.
     """
 
     def __init__(

@@ -70,6 +70,7 @@ OURS = {
     "encryption.py": {"_made", "_wanted"},
     "exposure.py": {"_reported"},
     "execution.py": {"_current", "line", "ours", "stream"},
+    "fire_and_forget.py": {"client_desires_keys"},
     "fast_paths.py": {"_described", "_slots_of", "copied", "handlers", "message"},
     # A lease, and a queue of the gate
     "gate.py": {"by_type", "declared", "found", "inputs", "lease", "needs", "queue"},
@@ -322,6 +323,8 @@ STATE = {
         "state.threads[lived.key]",
         "state.transition_counter",
     },
+    # As FutureState.retry, of which it is a part
+    "request_order.py": {"state.status"},
     # Its tasks and logs, before there are any
     "kept_tasks.py": {"state", "state.tasks"},
     # Who sets an attribute while Rust has the state sets it when Python has

@@ -82,7 +82,14 @@ def install_for(server: Any) -> None:
     """
     # Each imports what it needs: a worker does without the scheduler's part.
     if isinstance(server, Scheduler):
-        from backhaul.dask import account, in_flight, scheduler_slots, small_results, submissions
+        from backhaul.dask import (
+            account,
+            fire_and_forget,
+            in_flight,
+            scheduler_slots,
+            small_results,
+            submissions,
+        )
 
         keeps_core = switched_on("hot-path.scheduler-core")
         if keeps_core:
@@ -94,6 +101,7 @@ def install_for(server: Any) -> None:
         small_results.install_for_scheduler(server)
         in_flight.install(server)
         submissions.install_for_scheduler(server)
+        fire_and_forget.install_for_scheduler(server)
         account.install(server)
         scheduler_slots.install(server)
         if switched_on("placement.enabled"):

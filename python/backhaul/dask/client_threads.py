@@ -64,4 +64,6 @@ def _is_thread_of(client: Client) -> bool:
         not client._asynchronous
         and asyncio._get_running_loop() is None
         and client.status == "running"
+        # Messages that waited for the connection go first.
+        and not client._pending_msg_buffer
     )

@@ -65,6 +65,7 @@ __all__ = [
     "CLIENT_RESULTS",
     "COMM_COST",
     "DASHBOARD_PAGES",
+    "DESIRED_KEYS",
     "ENGINE_STREAMS",
     "EXECUTOR_QUEUE",
     "GET_DATA",
@@ -174,6 +175,17 @@ SUBMITTED_GRAPHS: Final = InstancePatch(
     without="each graph is submitted as an expression",
     item=GRAPH,
     read=SUBMISSIONS.read,
+)
+
+#: Wishes for tasks that have ended: `backhaul.dask.fire_and_forget` drops those of its client
+DESIRED_KEYS: Final = InstancePatch(
+    shown="Scheduler.stream_handlers['client-desires-keys']",
+    without="results of `fire_and_forget` may stay",
+    item="client-desires-keys",
+    read={
+        Scheduler.client_desires_keys: "754aedc8e1ad",
+        Scheduler.client_releases_keys: "a6fce90e9b42",
+    },
 )
 
 #: What a worker is asked for by its scheduler: one operation more
@@ -561,6 +573,7 @@ INSTANCE_PATCHES: Final = (
     SUBMISSIONS,
     MAPPED_CALLS,
     SUBMITTED_GRAPHS,
+    DESIRED_KEYS,
     *CLIENT_RESULTS.values(),
     QUEUED_TASK_DECISION,
     TASK_DECISION,

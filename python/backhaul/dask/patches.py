@@ -22,7 +22,7 @@ import zict
 from dask.base import collections_to_expr
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
-from distributed import as_completed, get_worker, secede
+from distributed import Scheduler, as_completed, get_worker, secede
 from distributed.security import Security
 
 from backhaul.dask.patching import Patch
@@ -484,6 +484,40 @@ PATCHES: tuple[Patch, ...] = (
             client_wait: "d8f4a995d247",
             Future._result: "f096ab6c742d",
         },
+    ),
+    # News of a stream may come ahead of the answer to a request that causes it
+    Patch(
+        switch="hot-path.batching",
+        owner=Client,
+        name="_retry",
+        replace="request_order.ordered_retry",
+        read={
+            Client._retry: "e75d55c36029",
+            FutureState: "a3cf7ecc4e8d",
+            Scheduler.stimulus_retry: "088af7602a87",
+        },
+        without="so that the result of a short task that is retried may never arrive",
+    ),
+    Patch(
+        switch="hot-path.batching",
+        owner=Client,
+        name="_get_dataset",
+        replace="request_order.confirmed_get_dataset",
+        read={
+            Client._get_dataset: "3177968be939",
+            Client._inform_scheduler_of_futures: "02a8e7646549",
+            "distributed.publish": "d917d751a482",
+        },
+        without="so that a dataset that is removed next may lose its results",
+    ),
+    # The thread of a task sends its result without the event loop, and its events likewise
+    Patch(
+        switch="hot-path.worker-threads",
+        owner=Worker,
+        name="log_event",
+        replace="worker_events.ordered_log_event",
+        read={Worker.log_event: "41f0d5ea2a78", Worker.batched_send: "1572e111945b"},
+        without="so that events of a task may come after its result",
     ),
     # What users ask each process for
     Patch(

@@ -108,6 +108,7 @@ from distributed.protocol.serialize import (
     serialize_and_split,
     to_serialize,
 )
+from distributed.protocol.serialize import _is_dumpable as is_dumpable
 from distributed.protocol.serialize import _is_msgpack_serializable as is_msgpack_serializable
 from distributed.protocol.utils import msgpack_opts
 from distributed.scheduler import (
@@ -311,6 +312,7 @@ __all__ = [
     "import_term",
     "initialize_worker_process",
     "instructions",
+    "is_dumpable",
     "is_msgpack_serializable",
     "iscoroutinefunction",
     "key_split",

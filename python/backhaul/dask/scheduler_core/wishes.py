@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from backhaul.dask.fire_and_forget import ENDED, FIRE_AND_FORGET
 from backhaul.dask.private import key_split, key_split_group, time
 from backhaul.dask.scheduler_core.adopt import is_size
 
@@ -169,9 +170,19 @@ class Wishes:
             now_s = time()
             handle = live.core.handle_client_desires_keys
             live.call(handle, f"client-desires-keys-{now_s}", now_s, texts, client)
+            if client == FIRE_AND_FORGET:
+                self._drop_ended(texts, now_s)
             live.send()
 
         return method
+
+    def _drop_ended(self, texts: list[str], now_s: float) -> None:
+        """Drop wishes of `fire_and_forget` for tasks that have ended; others drop themselves."""
+        live = self._live
+        ended = [text for text in texts if live.core.state_of(text) in ENDED]
+        if ended:
+            handle = live.core.handle_client_releases_keys
+            live.call(handle, f"client-releases-keys-{now_s}", now_s, ended, FIRE_AND_FORGET)
 
     def _release(self, upstream: Any) -> Any:
         live = self._live

@@ -26,7 +26,7 @@ ENDED: Final = frozenset({"memory", "erred"})
 
 
 def install_for_scheduler(scheduler: Scheduler) -> None:
-    """Makes a scheduler drop wishes for tasks that have ended; a second call changes nothing."""
+    """Install the handler that drops such wishes; a second call changes nothing."""
     handlers = scheduler.stream_handlers
     handler = handlers.get(DESIRED_KEYS.item)
     if handler is not None and not getattr(handler, "_drops_ended", False):

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from distributed.utils_test import gen_cluster, gen_test
 from tornado.ioloop import IOLoop
 
 from backhaul.dask import activation
+from backhaul.dask.offers import RELEASE_EACH
 from backhaul.dask.outbox import Outbox, outbox_of
 
 if TYPE_CHECKING:
@@ -73,33 +75,56 @@ def test_calls_are_made_in_order_in_one_callback(loop: Loop, outbox: Outbox) -> 
     assert loop.turn() == 0
 
 
+class Sender:
+    """A client whose scheduler offers some operations, and what it has sent."""
+
+    def __init__(self, *offered: str) -> None:
+        self.sent: list[Any] = []
+        comm = SimpleNamespace(remote_info={"backhaul": {"offers": list(offered)}})
+        self.scheduler_comm = SimpleNamespace(comm=comm)
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
 def release(*keys: str) -> dict[str, Any]:
     return {"op": "client-releases-keys", "keys": list(keys), "client": "me"}
 
 
 def test_releases_that_follow_each_other_are_one_message(loop: Loop, outbox: Outbox) -> None:
-    sent: list[Any] = []
-    elsewhere: list[Any] = []
+    ours, elsewhere = Sender(RELEASE_EACH), Sender(RELEASE_EACH)
     graph = {"op": "update-graph", "keys": ["f"]}
     messages = [release("a"), release("b"), graph, release("f"), release("c", "d"), release("e")]
     for message in messages:
-        outbox.add(sent.append, message)
-    outbox.add(elsewhere.append, release("g"))
+        outbox.add(ours.send, message)
+    outbox.add(elsewhere.send, release("g"))
     assert loop.turn() == 1
-    assert sent == [release("a", "b"), graph, release("f"), release("c", "d"), release("e")]
-    assert elsewhere == [release("g")]
+    assert ours.sent == [release("a", "b"), graph, release("f"), release("c", "d"), release("e")]
+    assert elsewhere.sent == [release("g")]
     # No message of the sender's was changed.
     assert messages[0] == release("a")
     assert loop.turn() == 0
 
 
 def test_so_many_releases_are_no_more_than_a_message_may_have(loop: Loop, outbox: Outbox) -> None:
-    sent: list[Any] = []
+    ours = Sender(RELEASE_EACH)
     for number in range(1000):
-        outbox.add(sent.append, release(str(number)))
+        outbox.add(ours.send, release(str(number)))
     assert loop.turn() == 1
-    assert [len(message["keys"]) for message in sent] == [256, 256, 256, 232]
-    assert [key for message in sent for key in message["keys"]] == [str(n) for n in range(1000)]
+    assert [len(message["keys"]) for message in ours.sent] == [256, 256, 256, 232]
+    assert [key for message in ours.sent for key in message["keys"]] == [
+        str(n) for n in range(1000)
+    ]
+
+
+def test_releases_are_not_joined_for_a_scheduler_that_does_not_offer_to_part_them(
+    loop: Loop, outbox: Outbox
+) -> None:
+    dasks = Sender()
+    for key in "abc":
+        outbox.add(dasks.send, release(key))
+    assert loop.turn() == 1
+    assert dasks.sent == [release("a"), release("b"), release("c")]
 
 
 def test_what_a_call_adds_comes_after_the_others(loop: Loop, outbox: Outbox) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "FIELD",
     "GRAPH",
     "MAP",
+    "RELEASE_EACH",
     "SMALL_RESULTS",
     "SUBMIT",
     "UPDATE_GRAPH",
@@ -31,6 +32,9 @@ MAP: Final = "backhaul-map"
 #: Operation by which a client submits a graph of tasks, likewise
 GRAPH: Final = "backhaul-graph"
 
+#: Offered by a scheduler that releases the keys of one ``client-releases-keys`` one after the other
+RELEASE_EACH: Final = "backhaul-release-each"
+
 #: Dask's own operation, in the place of which these three are
 UPDATE_GRAPH: Final = "update-graph"
 
@@ -39,6 +43,10 @@ FIELD: Final = "offers"
 
 #: Operations that a server may have a handler for
 _OPERATIONS: Final = (SMALL_RESULTS, SUBMIT, MAP, GRAPH)
+
+#: Dask's operation by which a client releases keys, and this package's module that handles streams
+_RELEASES: Final = "client-releases-keys"
+_STREAMS: Final = "backhaul.dask.streams"
 
 #: Those of them that are graphs
 _GRAPHS: Final = frozenset({SUBMIT, MAP, GRAPH})
@@ -57,6 +65,9 @@ def offered_by(server: object) -> list[str]:
 
         if not is_dasks(handlers.get(UPDATE_GRAPH)):
             offered = [operation for operation in offered if operation not in _GRAPHS]
+    handles = getattr(type(server), "handle_stream", None)
+    if _RELEASES in handlers and getattr(handles, "__module__", None) == _STREAMS:
+        offered.append(RELEASE_EACH)
     return offered
 
 

@@ -8,8 +8,8 @@ Against other callbacks of the same loop nothing comes later than in Dask, and s
 earlier; among themselves messages and releases keep their order, so what a graph needs is not
 released before the graph has been sent. Only where threads send by themselves
 (`backhaul.dask.client_threads`) releases wait, up to 4 ms, and later messages pass them. Releases
-that follow each other go as one message, which Dask's scheduler takes as well: a client that drops
-a list had it handle one for each future.
+that follow each other go as one message, if the scheduler releases its keys one after the other, as
+if each had come alone (`backhaul.dask.streams`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,22 @@ from typing import Any
 from tornado.ioloop import IOLoop
 from tornado.log import app_log
 
+from backhaul.dask.offers import RELEASE_EACH, offers
 from backhaul.dask.private import Client, Future
 
-__all__ = ["Outbox", "collected_release", "collected_send", "outbox_of", "sends_by_outbox"]
+__all__ = [
+    "RELEASES",
+    "Outbox",
+    "collected_release",
+    "collected_send",
+    "outbox_of",
+    "sends_by_outbox",
+]
 
 _ATTRIBUTE = "_backhaul_outbox"
 
 #: What a client sends when its last future of a key is gone
-_RELEASES = "client-releases-keys"
+RELEASES = "client-releases-keys"
 #: Most keys of one such message: some milliseconds of a scheduler's
 _RELEASED_MAX = 256
 
@@ -136,7 +144,7 @@ class Outbox:
             call, argument, is_urgent = self._calls.popleft()
             left -= 1
             made = 1
-            if _releases_one(argument):
+            if _releases_one(argument) and _takes_joined(call):
                 argument = self._with_releases_after(call, argument, left)
                 made = len(argument["keys"])
                 left -= made - 1
@@ -168,11 +176,17 @@ def _releases_one(argument: Any) -> bool:
     """Tell whether an argument is the message by which a client releases one key."""
     return (
         type(argument) is dict
-        and argument.get("op") == _RELEASES
+        and argument.get("op") == RELEASES
         and len(argument) == 3
         and "client" in argument
         and len(argument["keys"]) == 1
     )
+
+
+def _takes_joined(call: Any) -> bool:
+    """Tell whether a client sends to a scheduler that releases each key of a message alone."""
+    stream = getattr(getattr(call, "__self__", None), "scheduler_comm", None)
+    return offers(getattr(stream, "comm", None), RELEASE_EACH)
 
 
 def collected_send(original: Callable[..., Any]) -> Callable[..., None]:

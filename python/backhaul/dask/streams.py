@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import CodeType
 from typing import Any
 
 from backhaul.dask.comm import BackhaulComm
+from backhaul.dask.outbox import RELEASES
 from backhaul.dask.plain_events import compute_task_event
 from backhaul.dask.private import (
     CommClosedError,
@@ -138,13 +139,25 @@ class _Stream:
                 if worker is not None:
                     _stimulate(worker, stimuli)
                     worker = None
-                result = handler(**message)
-                if known.is_awaited:
-                    await result
+                for part in _events_in(message) if op == RELEASES else (message,):
+                    result = handler(**part)
+                    if known.is_awaited:
+                        await result
         finally:
             if worker is not None:
                 _stimulate(worker, stimuli)
         return True
+
+
+def _events_in(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a message for each key of a message by which a client releases keys.
+
+    The client joins the messages that Dask sends for single keys (`backhaul.dask.outbox`). The
+    scheduler handles each as an event, because keys that are released together go through other
+    transitions, which plugins count.
+    """
+    for key in message["keys"]:
+        yield {**message, "keys": [key]}
 
 
 def _stimulate(worker: Worker, stimuli: list[Any]) -> None:

@@ -528,6 +528,7 @@ async def test_tasks_that_submit_and_wait() -> None:
         assert core.adoptions >= 1
 
 
+@pytest.mark.parametrize("by_engine", [True], indirect=True)
 @gen_test()
 async def test_keys_that_are_let_go_of_together_are_one_message() -> None:
     async with cluster(workers=1) as (c, s, core, (worker,)):

@@ -275,8 +275,12 @@ impl Streams {
                     Some(stimulus) => Arc::from(stimulus),
                     None => Arc::from(format!("client-releases-keys-{now_s}")),
                 };
-                let keys: Vec<Key> = keys.iter().map(|key| Key::from(&**key)).collect();
-                core.handle_client_releases_keys(&keys, name, &stimulus, now_s)
+                // A client joins releases of single keys into one message, but each of them is an
+                // event: plugins count the transitions, which differ if keys are released together.
+                keys.iter().try_for_each(|key| {
+                    let key = [Key::from(&**key)];
+                    core.handle_client_releases_keys(&key, name, &stimulus, now_s)
+                })
             }
             Incoming::AddKeys { keys, stimulus } => {
                 self.counts.added_keys += 1;

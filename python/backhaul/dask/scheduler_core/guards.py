@@ -26,6 +26,7 @@ from backhaul.dask.private import (
     WorkerState,
 )
 from backhaul.dask.scheduler_core.lazy_sets import TasksIn
+from backhaul.dask.scheduler_core.programs import replaces_method
 from backhaul.dask.scheduler_core.refusals import may_stay
 from backhaul.dask.scheduler_core.task_views import ATTRIBUTES, TasksOfCore, TaskViews, tasks_of
 from backhaul.dask.scheduler_core.views import Views, raw_reader
@@ -157,6 +158,7 @@ class Guards:
         for name in ("get_task_stream", "get_task_stream_index"):
             setattr(guarded, name, self._after_what_happened(name))
         guarded.transitions = self._transitions()
+        guarded.__setattr__ = self._set_attribute()
         for part in (live.membership, live.wishes, live.timeouts):
             for name, make in part.methods().items():
                 upstream = getattr(self._scheduler_class, name)
@@ -230,6 +232,18 @@ class Guards:
         made.__module__ = own.__module__
         made.__qualname__ = own.__qualname__
         return made
+
+    def _set_attribute(self) -> Any:
+        """Make a `__setattr__` that escapes before a program replaces a method."""
+        live = self._live
+
+        def set_attribute(scheduler: Any, name: str, value: Any) -> None:
+            if replaces_method(name, value):
+                live.written(Scheduler, name, value)
+            else:
+                object.__setattr__(scheduler, name, value)
+
+        return set_attribute
 
     def _replicated_tasks(self, touched: property) -> property:
         live = self._live

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from distributed import Scheduler
 
@@ -30,7 +30,7 @@ from backhaul.dask.instance_patches import (
     PLACED_RESULTS,
 )
 from backhaul.dask.placement import LinkPlacement
-from backhaul.dask.private import ToPickle, monotonic, time
+from backhaul.dask.private import ToPickle, key_split_group, monotonic, time
 from backhaul.dask.scheduler_core.adopt import adopt
 from backhaul.dask.scheduler_core.escape import offer_to_thieves, write_into
 from backhaul.dask.scheduler_core.failures import Raised, found_failure
@@ -58,6 +58,9 @@ from backhaul.dask.scheduler_core.wishes import Wishes
 __all__ = ["LiveCore", "install", "installed"]
 
 logger = logging.getLogger(__name__)
+
+#: Keys of which Dask finds no group
+EMPTY_KEYS: Final = ("", ())
 
 #: How many transitions are logged with a defect
 _TRANSITIONS_TOLD = 20
@@ -340,6 +343,10 @@ class LiveCore:
         if not is_plain(dsk, more):
             self.escape("a graph that is not plain")
         elif self.is_active or self.adopt():
+            for key in EMPTY_KEYS:
+                if key in dsk:
+                    # Raises, as Dask would for its group; no state is touched before.
+                    key_split_group(key)
             taken = self._handlers.graph(dsk, keys, client, start, more)
             if taken is not None:
                 return taken

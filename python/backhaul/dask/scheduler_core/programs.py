@@ -1,21 +1,33 @@
-"""Handlers that a program has put in the place of a scheduler's own: nobody passes them over.
+"""Detects handlers and methods of a scheduler that a program has replaced, so that they are called.
 
-While the core has the state, handlers of its own are in the place of Dask's, and the engine takes
-hot messages before any handler hears of them. So a scheduler of which one of these is a program's
-keeps its state; and whoever writes to the handlers of streams while the core has it is an escape.
+While the core has the state, handlers of its own are in the place of Dask's, the engine takes hot
+messages before any handler, and no transition calls a method of the scheduler. So a scheduler keeps
+its state if a handler or a method of it, of its class or of a subclass is a program's. To replace a
+handler of streams, or a method of the scheduler object, while the core has the state is an escape.
+A method that is replaced in the class meanwhile is called after the next escape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Final
 
 from distributed import Scheduler
 
 from backhaul.dask.instance_patches import WATCHED_HANDLERS
 from backhaul.dask.patching import is_dasks
+from backhaul.dask.private import SchedulerState
 
-__all__ = ["REQUESTS_TAKEN", "STREAMS_TAKEN", "StreamHandlers", "program_handler", "watch"]
+__all__ = [
+    "REQUESTS_TAKEN",
+    "STREAMS_TAKEN",
+    "StreamHandlers",
+    "program_handler",
+    "program_method",
+    "replaces_method",
+    "watch",
+]
 
 #: Operations of streams whose handlers the core takes the place of
 STREAMS_TAKEN: Final = frozenset(
@@ -53,6 +65,38 @@ REQUESTS_TAKEN: Final = frozenset(
         "who_has",
     }
 )
+
+
+#: Methods of a scheduler, by class and name, as they are before a program can have replaced one
+_METHODS: Final = {
+    kind: {
+        name: value
+        for name, value in vars(kind).items()
+        if isinstance(value, FunctionType) and not name.startswith("__")
+    }
+    for kind in (Scheduler, SchedulerState)
+}
+_NAMES: Final = frozenset(name for methods in _METHODS.values() for name in methods)
+
+
+def program_method(scheduler: Any) -> str | None:
+    """Name a method of a scheduler that a program has replaced; None if there is none."""
+    for name, value in vars(scheduler).items():
+        if replaces_method(name, value):
+            return name
+    for kind in type(scheduler).__mro__:
+        if not issubclass(kind, SchedulerState):
+            continue
+        methods = _METHODS.get(kind, {})
+        for name, value in vars(kind).items():
+            if value is not methods.get(name) and replaces_method(name, value):
+                return name
+    return None
+
+
+def replaces_method(name: str, value: object) -> bool:
+    """Tell whether a value under this name replaces a method of Dask's scheduler."""
+    return name in _NAMES and not is_dasks(value)
 
 
 def program_handler(scheduler: Any) -> str | None:

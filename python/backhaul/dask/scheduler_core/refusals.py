@@ -13,7 +13,7 @@ import dask
 from backhaul.dask.placement import LinkPlacement
 from backhaul.dask.private import DEFAULT_DATA_SIZE, ShuffleSchedulerPlugin, WorkStealing
 from backhaul.dask.scheduler_core.adopt import are_amounts, holds_no_tasks
-from backhaul.dask.scheduler_core.programs import program_handler
+from backhaul.dask.scheduler_core.programs import program_handler, program_method
 from backhaul.dask.scheduler_slots import slots_of
 
 __all__ = ["WATCHERS", "WATCHERS_OF_ENDS", "may_stay", "refusal", "settings_of"]
@@ -51,6 +51,9 @@ def refusal(scheduler: Any) -> str | None:
     operation = program_handler(scheduler)
     if operation is not None:
         return f"a program handles {operation} by itself"
+    method = program_method(scheduler)
+    if method is not None:
+        return f"a program has replaced the method {method}"
     return None
 
 

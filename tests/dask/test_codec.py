@@ -11,6 +11,7 @@ import msgpack
 import numpy as np
 import pytest
 from dask._task_spec import Task
+from dask.sizeof import sizeof
 from distributed.core import Status
 from distributed.protocol import core
 from distributed.protocol.serialize import (
@@ -204,6 +205,27 @@ def test_no_form_of_a_large_message_is_serialized_inline(large: Any) -> None:
     for message in (large, [large], [{"op": large}]):
         assert codec.encode(message, inline_bytes_max=50_000) is None
         assert codec.encode(message, inline_bytes_max=500_000) is not None
+
+
+class Sized:
+    """An object of any size that a program says."""
+
+    def __init__(self, nbytes: Any) -> None:
+        self.nbytes = nbytes
+
+
+@sizeof.register(Sized)  # type: ignore[untyped-decorator]
+def _sizeof(one: Sized) -> Any:
+    return one.nbytes
+
+
+@pytest.mark.parametrize("nbytes", [2**63, 2**64, 2.0**70, -(2**70), float("inf"), float("nan")])
+def test_an_object_may_have_a_size_that_no_integer_of_64_bits_holds(nbytes: Any) -> None:
+    message = {"data": Serialize(Sized(nbytes))}
+    assert codec.encode(message, inline_bytes_max=500_000) is None
+    full = codec.encode(message)
+    assert full is not None
+    assert repr(codec.loads(plain(full.frames))["data"].nbytes) == repr(nbytes)
 
 
 def test_strings_that_are_keys_are_made_once() -> None:

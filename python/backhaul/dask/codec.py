@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import pickle as stdlib_pickle
+import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -332,7 +333,13 @@ def _weigh(obj: Any) -> int:
     if isinstance(obj, (Serialized, Pickled)):
         # Its frames are passed on as they are.
         return 0
-    return int(safe_sizeof(obj, default_size=-1))
+    size = safe_sizeof(obj, default_size=-1)
+    try:
+        # The native codec counts with 64 bits, but a program's `sizeof` may return any number.
+        return max(-1, min(int(size), sys.maxsize))
+    except (OverflowError, ValueError):
+        # An infinite number, or none
+        return -1
 
 
 def _scalar_header() -> bytes:

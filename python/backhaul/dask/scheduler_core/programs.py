@@ -81,7 +81,8 @@ _NAMES: Final = frozenset(name for methods in _METHODS.values() for name in meth
 
 def program_method(scheduler: Any) -> str | None:
     """Name a method of a scheduler that a program has replaced; None if there is none."""
-    for name, value in vars(scheduler).items():
+    own: dict[str, Any] = vars(scheduler)
+    for name, value in own.items():
         if replaces_method(name, value):
             return name
     for kind in type(scheduler).__mro__:

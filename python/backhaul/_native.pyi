@@ -1783,10 +1783,19 @@ class WorkerCore:
     def first_ready(self, most: int) -> list[Any]:
         """Give the keys of the tasks that get a thread next, in order."""
 
-    def counts(
-        self, now_s: float | None = None
-    ) -> tuple[float | None, dict[tuple[str, str], int], dict[tuple[str, str], float]]:
-        """Give when tasks were counted, how many are in each state, and for how many seconds."""
+    def write_counts(
+        self, current: dict[tuple[str, str], int], elapsed: dict[tuple[str, str], float], /
+    ) -> float | None:
+        """Write how many tasks are in each state, and for how many seconds; returns the time.
+
+        Parameters
+        ----------
+        current : dict of tuple of str and str to int
+            Tasks by prefix and state; everything in it is replaced.
+        elapsed : dict of tuple of str and str to float
+            Seconds by prefix and state, which has those that were counted before Rust had the
+            state. Only groups that have changed since the last call are written.
+        """
 
     def view_of(self, key: Any, make: Callable[[Any], Any]) -> Any:
         """Give what was made to show a task, made once by ``make(key)``; None without the task."""

@@ -248,7 +248,6 @@ STATE = {
         "counter._previous_ts",
         "cumulative[name]",
         "current[name]",
-        "current[ts.prefix, ts.state]",
     },
     # As WorkerState.handle_stimulus and the functions that handle three events
     "plain_events.py": {

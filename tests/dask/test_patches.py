@@ -126,6 +126,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "SpillBuffer.__getitem__",
         "SpillBuffer.__setitem__",
         "StateMachineEvent.__copy__",
+        "TaskCounter.transitions",
         "WorkerState._dec_needs_replica",
         "WorkerState._get_task_finished_msg",
         "WorkerState._handle_event",

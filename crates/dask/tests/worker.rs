@@ -137,7 +137,7 @@ fn what_is_freed_is_forgotten_and_its_number_used_again() {
     );
     assert_eq!(core.task_count(), 0);
     assert_eq!(core.counters().nbytes, 0);
-    assert!(core.counts(None).current().is_empty());
+    assert!(core.counts().current().is_empty());
     assert!(core.create(PrefixId::at(0)).index() < 2);
 }
 

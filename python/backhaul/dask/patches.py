@@ -213,6 +213,13 @@ PATCHES: tuple[Patch, ...] = (
         },
     ),
     Patch(
+        switch="hot-path.transitions",
+        owner=TaskCounter,
+        name="transitions",
+        replace="task_counts.quick_transitions",
+        read={TaskCounter: "9f88d3ca6578"},
+    ),
+    Patch(
         switch="hot-path.execution",
         owner=WorkerStateMachine,
         name="_get_task_finished_msg",

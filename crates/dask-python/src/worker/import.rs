@@ -12,8 +12,8 @@ use super::extras::{Extra, Times};
 use super::outside::Outside;
 use super::{Core, Inner};
 
-/// Tasks or seconds of a prefix and a state
-type Counted<'py, T> = Vec<((Bound<'py, PyAny>, String), T)>;
+/// A prefix and a state, the tasks of both, and their seconds, if there are any
+type Counted<'py> = ((Bound<'py, PyAny>, String), i64, Option<f64>);
 
 #[pymethods]
 impl Core {
@@ -188,17 +188,16 @@ fn counters(given: &Bound<'_, PyAny>) -> PyResult<Counters> {
 }
 
 fn counts(outside: &mut Outside, given: &Bound<'_, PyAny>) -> PyResult<TaskCounts> {
-    let (previous_s, current, elapsed): (Option<f64>, Counted<'_, i64>, Counted<'_, f64>) =
-        given.extract()?;
-    let mut tasks = Vec::new();
-    for ((prefix, word), count) in current {
-        tasks.push(((outside.prefix_named(&prefix)?, state(&word)?), count));
+    let (previous_s, groups): (Option<f64>, Vec<Counted<'_>>) = given.extract()?;
+    let mut found = Vec::with_capacity(groups.len());
+    for ((prefix, word), tasks, seconds) in groups {
+        found.push((
+            (outside.prefix_named(&prefix)?, state(&word)?),
+            tasks,
+            seconds,
+        ));
     }
-    let mut seconds = Vec::new();
-    for ((prefix, word), spent_s) in elapsed {
-        seconds.push(((outside.prefix_named(&prefix)?, state(&word)?), spent_s));
-    }
-    Ok(TaskCounts::resumed(previous_s, tasks, seconds))
+    Ok(TaskCounts::resumed(previous_s, found))
 }
 
 const STATES: [State; 15] = [

@@ -1,6 +1,6 @@
 //! What Python may ask of the state without taking it over.
 
-use backhaul_dask::worker::State;
+use backhaul_dask::worker::{Group, State};
 use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -63,27 +63,27 @@ impl Core {
         })
     }
 
-    #[doc = stub_doc!("WorkerCore.counts")]
-    #[pyo3(signature = (now_s = None))]
-    fn counts<'py>(
+    #[doc = stub_doc!("WorkerCore.write_counts")]
+    fn write_counts(
         &self,
-        py: Python<'py>,
-        now_s: Option<f64>,
-    ) -> PyResult<(Option<f64>, Bound<'py, PyDict>, Bound<'py, PyDict>)> {
+        py: Python<'_>,
+        current: &Bound<'_, PyDict>,
+        elapsed: &Bound<'_, PyDict>,
+    ) -> PyResult<Option<f64>> {
         let mut inner = self.inner()?;
         let Inner { core, outside } = &mut *inner;
-        let counts = core.counts(now_s);
-        let current = PyDict::new(py);
-        for ((prefix, state), tasks) in counts.current() {
-            let name = (&outside.prefixes[prefix.index()], state.name());
-            current.set_item(name, tasks)?;
+        let name =
+            |(prefix, state): Group| (outside.prefixes[prefix.index()].clone_ref(py), state.name());
+        let counts = core.counts();
+        current.clear();
+        for (group, tasks) in counts.current() {
+            current.set_item(name(group), tasks)?;
         }
-        let elapsed = PyDict::new(py);
-        for ((prefix, state), seconds) in counts.elapsed() {
-            let name = (&outside.prefixes[prefix.index()], state.name());
-            elapsed.set_item(name, seconds)?;
+        let earlier = |group| elapsed.get_item(name(group)).ok()??.extract().ok();
+        for (group, seconds) in counts.read_changed(earlier) {
+            elapsed.set_item(name(group), seconds)?;
         }
-        Ok((counts.previous_s(), current, elapsed))
+        Ok(counts.previous_s())
     }
 
     #[doc = stub_doc!("WorkerCore.view_of")]

@@ -231,13 +231,8 @@ impl WorkerCore {
         &self.counters
     }
 
-    /// Tasks and seconds by prefix and state, up to now where the caller says what that is
-    pub fn counts(&mut self, now_s: Option<f64>) -> &TaskCounts {
-        if let Some(now_s) = now_s
-            && !self.counts.current().is_empty()
-        {
-            self.counts.count_time(now_s);
-        }
-        &self.counts
+    /// Tasks and seconds by prefix and state
+    pub const fn counts(&mut self) -> &mut TaskCounts {
+        &mut self.counts
     }
 }

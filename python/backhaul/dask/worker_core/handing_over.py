@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from backhaul._native import WorkerCore
 from backhaul.dask.kept_tasks import LOGS
@@ -180,14 +180,13 @@ def _event(said: tuple[str, Any, float | None]) -> Any:
 
 
 def counted(core: WorkerCore, counter: TaskCounter) -> TaskCounter:
-    """Give Python's counter, with what has been counted in Rust until now."""
-    current: Any
-    elapsed: Any
-    counter._previous_ts, current, elapsed = core.counts()
-    counter._current_count.clear()
-    counter._current_count.update(current)
-    counter._cumulative_elapsed.clear()
-    counter._cumulative_elapsed.update(elapsed)
+    """Return Python's counter with the counts of Rust, which has the state.
+
+    Costs as much as there are tasks and changes, however many prefixes there have been.
+    """
+    counter._previous_ts = core.write_counts(
+        cast(Any, counter._current_count), cast(Any, counter._cumulative_elapsed)
+    )
     return counter
 
 
@@ -272,9 +271,7 @@ def _place(entry: tuple[Any, int, Any]) -> tuple[Any, int]:
     return entry[0], entry[1]
 
 
-def _said_counts(counter: TaskCounter) -> tuple[Any, list[Any], list[Any]]:
-    return (
-        counter._previous_ts,
-        list(counter._current_count.items()),
-        list(counter._cumulative_elapsed.items()),
-    )
+def _said_counts(counter: TaskCounter) -> tuple[Any, list[Any]]:
+    seconds = counter._cumulative_elapsed.get
+    groups = [(name, tasks, seconds(name)) for name, tasks in counter._current_count.items()]
+    return counter._previous_ts, groups

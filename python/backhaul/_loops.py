@@ -30,13 +30,13 @@ def bridge_of(loop: asyncio.AbstractEventLoop) -> LoopBridge:
     Returns
     -------
     LoopBridge
-        The bridge; it lives until the loop is closed.
+        The bridge. Its descriptors are closed with the loop.
     """
     known = _bridges.get(loop)
     bridge = None if known is None else known()
     if bridge is None:
         bridge = LoopBridge()
-        loop.add_reader(bridge.fileno(), bridge.drain)
+        loop.add_reader(bridge.fileno(), bridge.reader())
         _bridges[loop] = weakref.ref(bridge)
     return bridge
 

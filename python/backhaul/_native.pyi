@@ -26,6 +26,7 @@ __all__ = [
     "Listener",
     "Lookout",
     "LoopBridge",
+    "LoopReader",
     "Machine",
     "Placement",
     "Plan",
@@ -1283,9 +1284,29 @@ class LoopBridge:
 
     def __new__(cls) -> LoopBridge: ...
     def fileno(self) -> int:
-        """Give the descriptor that the loop watches for reading."""
+        """Returns the descriptor that the loop watches for reading.
+
+        Raises
+        ------
+        ValueError
+            If the loop is closed.
+        """
+
+    def reader(self) -> LoopReader:
+        """Returns the callback of the descriptor, which closes the descriptor when it is freed."""
 
     def drain(self) -> None:
+        """Settle what is due, on the loop, when the descriptor is readable."""
+
+@final
+class LoopReader:
+    """Calls `LoopBridge.drain`, and closes the bridge's descriptors when it is freed; internal.
+
+    An event loop that is closed drops its callbacks. Other references to the bridge may live on:
+    Dask keeps workers and schedulers that are closed.
+    """
+
+    def __call__(self) -> None:
         """Settle what is due, on the loop, when the descriptor is readable."""
 
 @final

@@ -102,6 +102,9 @@ if __name__ == "__main__":
         Client(cluster) as client,
     ):
         assert client.submit(add, 1, 1, pure=False).result() == 2
+        # The scheduler fetches a large result, and a small one that a busy machine delays, over a
+        # connection that stays.
+        assert len(client.submit(bytes, 100_000, pure=False).result()) == 100_000
         # A new worker's first heartbeat, after half a second, opens a connection that stays.
         (worker,) = cluster.workers.values()
         while not worker.rpc.open:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import os
 import random
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +19,8 @@ import pytest
 
 import backhaul
 from backhaul import Cancelled, Context, Endpoint, EndpointClosed, PeerGone, Request
+from backhaul._loops import bridge_of
+from backhaul._native import Lookout
 
 if TYPE_CHECKING:
     from tests.native.conftest import Connected
@@ -374,6 +379,51 @@ def test_a_loop_dropped_without_closing_is_freed(connected: Connected) -> None:
         with pytest.warns(ResourceWarning, match="unclosed event loop"):
             gc.collect()
         assert [ref() for ref in known] == [None, None]
+
+
+def test_a_loop_that_is_closed_has_no_descriptors(run: Run, connected: Connected) -> None:
+    kept: list[Any] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        bridge = bridge_of(loop)
+        with connected("shm") as (a, b):
+            await a.send_frames([b"x"])
+            assert [bytes(frame) for frame in await b.recv_frames()] == [b"x"]
+            lookout = Lookout(bridge)
+            request = b.recv_frames()
+            lookout.watch(request)
+            # An alarm has a timer.
+            assert lookout.expect(request, lambda: None)
+            lookout.call(30.0)
+            lookout.close()
+        # Dask keeps a worker that is closed, which leads to these.
+        kept.extend((loop, bridge, lookout))
+
+    for _ in range(2):
+        run(main())
+    before = descriptors()
+    for _ in range(10):
+        run(main())
+    # The engine closes connections a moment later.
+    until = time.monotonic() + 60
+    while len(left := descriptors()) > len(before) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(left) <= len(before), (left, before)
+    with pytest.raises(ValueError, match="the event loop is closed"):
+        kept[1].fileno()
+    # Later calls have no effect.
+    kept[2].call()
+    kept[2].call(0.01)
+
+
+def descriptors() -> list[str]:
+    """List the kinds of open descriptors."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{name}").split("[")[0])
+    return sorted(found)
 
 
 def test_completions_after_the_loop_has_closed_harm_nobody(lane: str, connected: Connected) -> None:

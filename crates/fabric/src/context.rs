@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use backhaul_cuda::Driver;
 use backhaul_proto::{CarrierKind, Hello, LaneKind, Role};
@@ -13,7 +13,7 @@ use backhaul_ucx::UcxError;
 use backhaul_ucx::library::{self, has_rdma};
 
 use crate::address::Address;
-use crate::bootstrap::{Settings, UnixSocket};
+use crate::bootstrap::{OpenUnixSocket, Settings, UnixSocket};
 use crate::carrier::cuda::CudaAllocator;
 use crate::config::{Config, check_encryption, check_lanes};
 use crate::connecting::{Connecting, Start};
@@ -48,8 +48,8 @@ pub(crate) struct Core {
     /// Started when it is first wanted
     ucx: Mutex<Option<Arc<Hub>>>,
     pub(crate) peer_processes: PeerProcesses,
-    /// Opened with a listener; `None` before, and while that fails
-    unix_socket: Mutex<Option<Arc<UnixSocket>>>,
+    /// Kept open by the listeners; dangling where there is none, and while opening fails
+    unix_socket: Mutex<Weak<OpenUnixSocket>>,
     /// It has been said that everybody can connect
     warned: AtomicBool,
     closed: AtomicBool,
@@ -270,18 +270,25 @@ impl Core {
         lock(&self.ucx).as_ref().is_some_and(|hub| hub.takes_cuda())
     }
 
-    /// Opens the bootstrap socket unless it is open, or shared memory is off
+    /// Returns the bootstrap socket, opened unless it is open; `None` if shared memory is off
     ///
-    /// Peers do without shared memory if that fails; the next listener tries again.
-    pub(crate) fn open_unix_socket(&self) {
-        let mut unix_socket = lock(&self.unix_socket);
-        if unix_socket.is_none() && self.config.lanes.contains(&LaneKind::Shm) {
-            *unix_socket = UnixSocket::open(self.engine(), self.config.shared_memory_uids.clone())
-                .inspect_err(
-                    |error| tracing::warn!(%error, "no shared memory: no bootstrap socket"),
-                )
-                .ok();
+    /// The socket is closed with the last of those returned. Peers do without shared memory if it
+    /// cannot be opened; the next listener tries again.
+    pub(crate) fn open_unix_socket(&self) -> Option<Arc<OpenUnixSocket>> {
+        if !self.config.lanes.contains(&LaneKind::Shm) {
+            return None;
         }
+        let mut known = lock(&self.unix_socket);
+        if let Some(open) = known.upgrade() {
+            return Some(open);
+        }
+        let uids = self.config.shared_memory_uids.clone();
+        let open = UnixSocket::open(self.engine(), uids)
+            .inspect_err(|error| tracing::warn!(%error, "no shared memory: no bootstrap socket"))
+            .ok()?;
+        let open = Arc::new(open);
+        *known = Arc::downgrade(&open);
+        Some(open)
     }
 
     /// What a handshake goes by
@@ -304,7 +311,8 @@ impl Core {
 
     /// The bootstrap socket, if it is open
     pub(crate) fn unix_socket(&self) -> Option<Arc<UnixSocket>> {
-        lock(&self.unix_socket).clone()
+        let open = lock(&self.unix_socket).upgrade()?;
+        Some(Arc::clone(open.socket()))
     }
 
     /// What this side says of itself on a new connection

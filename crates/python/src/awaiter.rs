@@ -218,7 +218,7 @@ impl Sleeping {
             .import(py, "backhaul._loops", "settle")?
             .call1((&future,))?;
         let (waker, ticket) = bridge.get().waker(settle.unbind());
-        request.join_loop(bridge.get().watch());
+        bridge.get().join(request);
         if !request.add_waker(waker) {
             bridge.get().forget(ticket);
             return Ok(None);

@@ -56,6 +56,8 @@ mod _native {
     #[pymodule_export]
     use crate::loops::LoopBridge;
     #[pymodule_export]
+    use crate::loops::LoopReader;
+    #[pymodule_export]
     use crate::memory_policy::{memory_policy, set_memory_policy};
     #[pymodule_export]
     use crate::numpy_memory::{

@@ -153,7 +153,7 @@ impl Lookout {
         let former = self.post.ticket.swap(ticket, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         bridge.forget(former);
-        request.join_loop(bridge.watch());
+        bridge.join(request);
         if request.is_done() {
             self.disregard();
             return Ok(false);

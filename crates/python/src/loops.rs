@@ -12,21 +12,23 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use backhaul::LoopWatch;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::deferred;
+use crate::request::Request;
 
 /// Completions that an event loop has not seen, and what calls it
 pub(crate) struct Completions {
-    watch: Arc<LoopWatch>,
     due: Mutex<Due>,
 }
 
-#[derive(Default)]
 struct Due {
+    /// `None` once the event loop is closed: futures and workers of a closed loop may stay for long,
+    /// descriptors must not
+    watch: Option<Arc<LoopWatch>>,
     tickets: Vec<u64>,
     /// The loop was called, or is here
     is_called: bool,
@@ -43,15 +45,18 @@ impl Completions {
     pub(crate) fn push(&self, ticket: Option<u64>) {
         let mut due = self.lock();
         due.tickets.extend(ticket);
-        if !std::mem::replace(&mut due.is_called, true) {
-            self.watch.notify();
+        if !std::mem::replace(&mut due.is_called, true)
+            && let Some(watch) = &due.watch
+        {
+            watch.notify();
         }
     }
 
     /// Has a ticket settled when the loop comes by, which is within `delay`
     pub(crate) fn push_within(&self, ticket: u64, delay: Duration) {
         self.lock().late.push(ticket);
-        if let Err(error) = self.watch.notify_within(delay) {
+        let Some(watch) = self.watch() else { return };
+        if let Err(error) = watch.notify_within(delay) {
             tracing::debug!(%error, "no alarm for an event loop");
             self.call();
         }
@@ -61,12 +66,25 @@ impl Completions {
     fn progress(&self) -> Vec<u64> {
         // What completes meanwhile need not call the loop.
         self.lock().is_called = true;
-        self.watch.progress();
+        if let Some(watch) = self.watch() {
+            watch.progress();
+        }
         let mut due = self.lock();
         due.is_called = false;
         let late = std::mem::take(&mut due.late);
         due.tickets.extend(late);
         std::mem::take(&mut due.tickets)
+    }
+
+    fn watch(&self) -> Option<Arc<LoopWatch>> {
+        self.lock().watch.clone()
+    }
+
+    /// Closes the descriptors, as the event loop is closed
+    fn close(&self) {
+        let watch = self.lock().watch.take();
+        // Outside the lock: connections go back to the engine.
+        drop(watch);
     }
 
     fn lock(&self) -> MutexGuard<'_, Due> {
@@ -156,9 +174,11 @@ impl LoopBridge {
         self.completions.push(Some(number));
     }
 
-    /// What the loop watches
-    pub(crate) fn watch(&self) -> &Arc<LoopWatch> {
-        &self.completions.watch
+    /// Has the loop, which is about to wait for a request, watch its connection itself
+    pub(crate) fn join(&self, request: &Request) {
+        if let Some(watch) = self.completions.watch() {
+            request.join_loop(&watch);
+        }
     }
 
     /// Forgets what [`LoopBridge::waker`] began
@@ -178,8 +198,12 @@ impl LoopBridge {
     #[new]
     fn new() -> PyResult<Self> {
         let completions = Arc::new(Completions {
-            watch: LoopWatch::new()?,
-            due: Mutex::default(),
+            due: Mutex::new(Due {
+                watch: Some(LoopWatch::new()?),
+                tickets: Vec::new(),
+                is_called: false,
+                late: Vec::new(),
+            }),
         });
         deferred::add_loop(Arc::downgrade(&completions));
         Ok(Self {
@@ -189,8 +213,16 @@ impl LoopBridge {
     }
 
     #[doc = stub_doc!("LoopBridge.fileno")]
-    fn fileno(&self) -> i32 {
-        self.completions.watch.as_fd().as_raw_fd()
+    fn fileno(&self) -> PyResult<i32> {
+        match self.completions.watch() {
+            Some(watch) => Ok(watch.as_fd().as_raw_fd()),
+            None => Err(PyValueError::new_err("the event loop is closed")),
+        }
+    }
+
+    #[doc = stub_doc!("LoopBridge.reader")]
+    fn reader(slf: Py<Self>) -> LoopReader {
+        LoopReader { bridge: slf }
     }
 
     #[doc = stub_doc!("LoopBridge.drain")]
@@ -223,6 +255,30 @@ impl LoopBridge {
         let callbacks = std::mem::take(&mut self.lock().callbacks);
         // Outside the lock: it may run destructors.
         drop(callbacks);
+    }
+}
+
+/// Callback of the event loop, which drops the callback when the loop is closed
+#[doc = stub_doc!("LoopReader")]
+#[pyclass(frozen, weakref, module = "backhaul._native")]
+pub(crate) struct LoopReader {
+    bridge: Py<LoopBridge>,
+}
+
+#[pymethods]
+impl LoopReader {
+    fn __call__(&self, py: Python<'_>) -> PyResult<()> {
+        self.bridge.get().drain(py)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.bridge)
+    }
+}
+
+impl Drop for LoopReader {
+    fn drop(&mut self) {
+        self.bridge.get().completions.close();
     }
 }
 

@@ -36,8 +36,8 @@ pub(crate) use handshake::Handshaking;
 pub(crate) use selection::in_words;
 pub(crate) use stream::{PlainStream, Stream};
 pub(crate) use tls_stream::TlsStream;
-pub(crate) use unix_socket::UnixSocket;
 pub use unix_socket::take_offer;
+pub(crate) use unix_socket::{OpenUnixSocket, UnixSocket};
 
 /// What a handshake goes by
 pub(crate) struct Settings {

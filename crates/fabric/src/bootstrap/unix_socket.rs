@@ -80,6 +80,26 @@ pub(crate) struct UnixSocket {
     bad_offers: RepeatedWarning,
 }
 
+/// Keeps the bootstrap socket open; dropping it closes the socket, after the handshakes under way
+pub(crate) struct OpenUnixSocket(Arc<UnixSocket>);
+
+impl OpenUnixSocket {
+    /// The socket
+    pub(crate) const fn socket(&self) -> &Arc<UnixSocket> {
+        &self.0
+    }
+}
+
+impl Drop for OpenUnixSocket {
+    fn drop(&mut self) {
+        if let (Some(engine), Some(id)) = (self.0.engine.upgrade(), self.0.id.get()) {
+            // A forked child may hold a copy, which would go on listening and calling us.
+            engine.unwatch(&self.0.socket);
+            engine.deregister(*id);
+        }
+    }
+}
+
 struct Resting {
     until: Instant,
     error: Errno,
@@ -94,7 +114,7 @@ impl UnixSocket {
     /// Opens the socket under a random name and has the engine watch it
     ///
     /// Offers are taken from processes of this user, and of those named.
-    pub(crate) fn open(engine: &Arc<Engine>, uids: Vec<u32>) -> io::Result<Arc<Self>> {
+    pub(crate) fn open(engine: &Arc<Engine>, uids: Vec<u32>) -> io::Result<OpenUnixSocket> {
         let name: String = random()?.iter().map(|byte| format!("{byte:02x}")).collect();
         let name = format!("backhaul-{name}");
         let socket = unix_socket()?;
@@ -120,7 +140,7 @@ impl UnixSocket {
             engine.deregister(id);
             return Err(error);
         }
-        Ok(bootstrap)
+        Ok(OpenUnixSocket(bootstrap))
     }
 
     /// Name of the socket, as a Hello carries it

@@ -16,7 +16,9 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
 use crate::address::{Address, canonical};
-use crate::bootstrap::{Established, Failure, Handshaking, PlainStream, Stream, TlsStream};
+use crate::bootstrap::{
+    Established, Failure, Handshaking, OpenUnixSocket, PlainStream, Stream, TlsStream,
+};
 use crate::config::{ConfigError, check_encryption};
 use crate::context::Core;
 use crate::endpoint::Endpoint;
@@ -63,6 +65,8 @@ pub(crate) struct ListenerShared {
     tls: Option<Tls>,
     /// `None` once closed
     socket: Mutex<Option<Uninherited<TcpListener>>>,
+    /// Where its peers hand memory over; `None` once closed
+    unix_socket: Mutex<Option<Arc<OpenUnixSocket>>>,
     queue: Mutex<Queue>,
     /// The socket is not watched, because enough is under way
     paused: AtomicBool,
@@ -104,7 +108,7 @@ impl Listener {
         let socket = bind(found[0], core.config.backlog).map_err(io_error)?;
         let local = socket.local_addr().map_err(io_error)?;
         // Before the first peer comes, so that its Hello can name it.
-        core.open_unix_socket();
+        let unix_socket = core.open_unix_socket();
         let engine = core.engine();
         let shared = Arc::new(ListenerShared {
             core: Arc::downgrade(core),
@@ -113,6 +117,7 @@ impl Listener {
             local,
             tls: tls.cloned(),
             socket: Mutex::new(Some(Uninherited::new(socket))),
+            unix_socket: Mutex::new(unix_socket),
             queue: Mutex::default(),
             paused: AtomicBool::new(false),
             resume_at: Mutex::default(),
@@ -397,6 +402,7 @@ impl ListenerShared {
             let _ = rustix::net::shutdown(&socket, Shutdown::Both);
             engine.deregister(*id);
         }
+        drop(lock(&self.unix_socket).take());
         drop(ready);
         for (_, waiter) in waiters {
             finish(waiter, Err(AcceptError::Closed));

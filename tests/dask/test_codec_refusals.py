@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from distributed.comm.utils import to_frames
 from distributed.protocol import core
 from distributed.protocol.serialize import Serialize, ToPickle
+from distributed.utils_test import captured_logger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +86,21 @@ def test_writing_ends_as_in_dask(message: Any) -> None:
         lambda: [bytes(frame) for frame in codec.dumps(message)],
         lambda: [bytes(frame) for frame in core.dumps(message)],
     )
+
+
+def test_a_message_that_a_comm_cannot_write_is_logged_as_in_dask() -> None:
+    async def theirs(message: Any) -> None:
+        await to_frames(message, allow_offload=False)
+
+    def logged(write: Callable[[Any], Any]) -> list[str]:
+        with captured_logger("distributed", logging.ERROR) as log, pytest.raises(TypeError):
+            write({"a": threading.Lock()})
+        return [line for line in log.getvalue().splitlines() if not line.startswith(" ")]
+
+    found, expected = logged(codec.encode), logged(lambda each: asyncio.run(theirs(each)))
+    assert found[-1] == expected[-1]
+    assert found.count("cannot pickle '_thread.lock' object") == 1
+    assert expected.count("cannot pickle '_thread.lock' object") == 1
 
 
 def test_a_message_that_holds_itself_is_refused() -> None:

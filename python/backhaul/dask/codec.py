@@ -51,8 +51,9 @@ __all__ = [
     "loads",
 ]
 
-#: Where Dask's own codec logs; who listens there shall hear of ours.
+#: Loggers of Dask's own codec and of what calls it for a comm: programs listen there.
 logger = logging.getLogger("distributed.protocol.core")
+comm_logger = logging.getLogger("distributed.comm.utils")
 
 Frame: TypeAlias = bytes | bytearray | memoryview
 
@@ -195,8 +196,10 @@ def encode_here(
         except TypeError as error:
             frames = _error_frames(error)
             size = _encode(msg, frames, options, True, inline_bytes_max)
-    except Exception:
+    except Exception as error:
         logger.critical("Failed to Serialize", exc_info=True)
+        comm_logger.info("Unserializable Message: %s", msg)
+        comm_logger.exception(error)
         raise
     return frames, size
 

@@ -149,7 +149,7 @@ def tasks_of(
 
 
 class Unloadable:
-    """Stands for what could not be loaded here, a function, say, and says so when it is called.
+    """Function that could not be loaded; a call raises the error that Dask's scheduler raises.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class Unloadable:
         RuntimeError
             Always.
         """
-        raise RuntimeError(f"{_UNLOADABLE}{_said(self.error)}") from _portable(self.error)
+        raise RuntimeError(_UNLOADABLE) from _portable(self.error)
 
 
 def _portable(error: BaseException) -> BaseException:

@@ -6,7 +6,8 @@
     .venv/bin/python tests/soak/soak.py --seconds 60 --workers 3
 
 A cluster with nannies, over ``backhaul://``. One thread kills a random worker by SIGKILL every few
-seconds; jobs go on meanwhile: array sums that move every chunk, p2p shuffles, rechunks, broadcasts.
+seconds; jobs go on meanwhile: array sums that move every chunk, p2p shuffles, rechunks, broadcasts,
+tasks that change their inputs in place, tasks that fork.
 Each result is compared with what NumPy or pandas says. Between rounds the cluster rests, and the
 PSS of all its processes is taken. The exit status is 1 if a result was wrong, if a job failed for
 another reason than a lost worker, or if memory grew: the median PSS of the last third of the rounds
@@ -26,6 +27,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import dask.array as da
 import dask.dataframe as dd
@@ -208,12 +210,63 @@ def broadcast(client: Client, seed: int) -> bool:
     return all(np.isclose(total, array.sum()) for total in totals)
 
 
+def written_in_place(client: Client, seed: int) -> bool:
+    """Changes an array in place on its workers after a client has received the array."""
+    level = float(seed % 1000)
+    value = client.submit(np.full, 1 << 19, level, pure=False)
+    received = [value.result() for _ in range(2)]
+    levels = [client.submit(write_in_place, value, number, pure=False) for number in range(6)]
+    # A writer sees whole writes of others, or none.
+    whole = all(client.gather(levels))
+    return whole and all(bool((each == level).all()) for each in received)
+
+
+def write_in_place(value: np.ndarray[Any, Any], number: int) -> bool:
+    """Adds to an array in place; tells whether all its elements were and are the same."""
+    before = bool((value == value[0]).all())
+    value += number
+    return before and bool((value == value[0]).all())
+
+
+def forks(client: Client, seed: int) -> bool:
+    """Forks in tasks whose inputs the parents change while the children look."""
+    level = float(seed % 1000)
+    values = [client.submit(np.full, 1 << 18, level + number, pure=False) for number in range(4)]
+    received = client.gather(values)
+    seen = [client.submit(fork_and_write, value, pure=False) for value in values * 2]
+    kept = all(client.gather(seen))
+    return kept and all(bool((each == level + n).all()) for n, each in enumerate(received))
+
+
+def fork_and_write(value: np.ndarray[Any, Any]) -> bool:
+    """Forks, writes in the parent, then asks the child what it sees: what was there at the fork."""
+    before = float(value.sum())
+    gate, opened = os.pipe()
+    answers, answer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.read(gate, 1)
+            os.write(answer, repr(float(value.sum())).encode())
+        finally:
+            os._exit(0)
+    value += 1
+    os.write(opened, b"x")
+    seen = os.read(answers, 100).decode()
+    os.waitpid(pid, 0)
+    for descriptor in (gate, opened, answers, answer):
+        os.close(descriptor)
+    return seen == repr(before)
+
+
 JOBS: dict[str, Callable[[Client, int], bool]] = {
     "transpose-sum": transpose_sum,
     "lent inputs": lent_inputs,
     "rechunk": rechunk,
     "shuffle": shuffle,
     "broadcast": broadcast,
+    "written in place": written_in_place,
+    "forks": forks,
 }
 
 

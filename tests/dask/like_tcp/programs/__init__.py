@@ -1,0 +1,1 @@
+"""Programs of the suite, by subject."""

@@ -1,0 +1,26 @@
+"""Differential suite: a program observes over ``backhaul://`` what it observes over ``tcp://``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.dask.like_tcp.conftest import Side
+from tests.dask.like_tcp.runner import load_programs
+
+
+def lines(observed: dict[str, Any]) -> list[str]:
+    return json.dumps(
+        {name: value for name, value in observed.items() if name != "seconds"}, indent=1
+    ).splitlines()
+
+
+@pytest.mark.parametrize("name", load_programs())
+def test_program_observes_the_same_over_both_protocols(name: str, sides: tuple[Side, Side]) -> None:
+    for side in sides:
+        side.begin(name)
+    expected, found = [side.result() for side in sides]
+    assert "error" not in expected, expected["error"]
+    assert lines(found) == lines(expected)

@@ -211,7 +211,7 @@ def broadcast(client: Client, seed: int) -> bool:
 
 
 def written_in_place(client: Client, seed: int) -> bool:
-    """Changes an array in place on its workers after a client has received the array."""
+    """Change an array in place on its workers after a client has received the array."""
     level = float(seed % 1000)
     value = client.submit(np.full, 1 << 19, level, pure=False)
     received = [value.result() for _ in range(2)]
@@ -222,7 +222,7 @@ def written_in_place(client: Client, seed: int) -> bool:
 
 
 def write_in_place(value: np.ndarray[Any, Any], number: int) -> bool:
-    """Adds to an array in place; tells whether all its elements were and are the same."""
+    """Add to an array in place; tell whether all its elements were and are the same."""
     before = bool((value == value[0]).all())
     value += number
     return before and bool((value == value[0]).all())

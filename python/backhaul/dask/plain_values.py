@@ -29,7 +29,7 @@ _PROTOCOL: Final = 5
 
 
 def pickled_if_plain(value: object, bytes_max: int) -> bytes | None:
-    """Returns the pickle of a value that is immutable, plain and small.
+    """Return the pickle of a value that is immutable, plain and small.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class _Budget:
         self._items = ITEMS_MAX
 
     def left_after(self, value: Any) -> int:
-        """Counts a value and returns the bytes left, below 0 if the value is refused."""
+        """Count a value and return the bytes left, below 0 if the value is refused."""
         kind = type(value)
         self._items -= 1
         if self._items < 0:
@@ -90,7 +90,7 @@ class _Budget:
 
 
 def _scalar_bytes(kind: type, value: Any) -> int | None:
-    """Returns the size of one of NumPy's scalars; None of anything else."""
+    """Return the size of one of NumPy's scalars; None of anything else."""
     numpy: Any = sys.modules.get("numpy")
     if kind.__module__ != "numpy" or numpy is None or not issubclass(kind, numpy.generic):
         return None

@@ -124,7 +124,7 @@ def main() -> int:
     # Each program ends with a collection, which looks at nothing that was imported.
     gc.collect()
     gc.freeze()
-    # What programs and workers print is not mixed with the answers.
+    # Programs and workers print elsewhere; answers stay apart.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     session = Session(protocol)

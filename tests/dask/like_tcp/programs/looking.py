@@ -95,7 +95,7 @@ def stories(run: Run) -> Observation:
 
 @program()
 def state_of_the_scheduler(run: Run) -> Observation:
-    """What `run_on_scheduler` reads of tasks, groups, prefixes, clients and workers."""
+    """Attributes that `run_on_scheduler` reads of tasks, groups, prefixes, clients and workers."""
     client = run.client
     held = made_of(run)
     with dask.annotate(priority=5, retries=2, mark="x"):

@@ -306,6 +306,56 @@ class Arena:
             not at all (``hits``, ``misses``, ``refused``).
         """
 
+@final
+class MemoryWatch:
+    """Watches the memory of this process and shrinks its arena where memory is short.
+
+    A thread without Python looks at an interval, until the object is dropped. The thread bounds the
+    arena by what the rest of the process leaves of the limit, gives idle freed blocks back, and
+    writes the result into a file in memory, ``backhaul-memory`` among the descriptors of the
+    process: the time of the look (`time.monotonic_ns`), the resident bytes, and how many of these
+    do not count, as three integers of 64 bits.
+
+    Parameters
+    ----------
+    arena : Arena
+        The arena of the process.
+    kept_bytes : int
+        Freed blocks beyond this go back to the system once they have been free for `idle_s`, the
+        others once they have been free for ten times as long.
+    idle_s, interval_s : float
+        Times in seconds, the latter between two looks.
+    limit_bytes : int, optional
+        Bound on the memory of the process, with freed blocks, in bytes.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
+    OSError
+        If the system gives no thread or no descriptor.
+    """
+
+    def __new__(
+        cls,
+        arena: Arena,
+        *,
+        kept_bytes: int,
+        idle_s: float,
+        interval_s: float,
+        limit_bytes: int | None = None,
+    ) -> MemoryWatch: ...
+    def look(self) -> tuple[int, int]:
+        """Look now, as the thread does.
+
+        Returns
+        -------
+        tuple of int
+            The memory that the process uses, and its resident memory, in bytes. The former has no
+            freed blocks, no borrowed memory that its owner uses, and no freed memory that peers
+            borrow; borrowed memory that its owner has freed counts.
+        """
+
 def borrowed_bytes() -> int:
     """Bytes of peers' arenas that are mapped in this process."""
 

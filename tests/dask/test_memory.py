@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from distributed import Client, LocalCluster, Nanny, Scheduler, Worker, wait
 from distributed.utils_test import gen_cluster
 
 import dask
-from backhaul import Arena, numpy_memory
+from backhaul import Arena, _native, numpy_memory
 from backhaul.dask import activation, memory
 from backhaul.dask.context import shared_arena
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 HOST = "backhaul://127.0.0.1"
 MIB = 1 << 20
+DEADLINE_S = 300
 
 cluster = functools.partial(gen_cluster, client=True, scheduler=HOST, nthreads=[(HOST, 2)])
 
@@ -122,10 +124,13 @@ import types
 import numpy as np
 import psutil
 from backhaul import Arena, Context, numpy_memory
+from backhaul._native import MemoryWatch
 from backhaul.dask import activation, memory
 
 MIB = 1 << 20
+DEADLINE_S = 300
 arena = Arena()
+watch = MemoryWatch(arena, kept_bytes=1 << 40, idle_s=3600, interval_s=3600)
 ours, theirs = Context(lanes=["shm"], arena=arena), Context(lanes=["shm"])
 with theirs.listen("127.0.0.1:0") as listener:
     connecting = ours.connect(listener.address)
@@ -143,7 +148,7 @@ def seems():
     return psutil.Process().memory_info().rss
 
 def found():
-    return memory.process_memory_bytes(arena)
+    return memory.process_memory_bytes(watch)
 
 def is_about(found_bytes, expected_bytes):
     assert abs(found_bytes - expected_bytes) < 3 * MIB, (found_bytes, expected_bytes)
@@ -151,14 +156,20 @@ def is_about(found_bytes, expected_bytes):
 """
 
 BORROWED = """
-is_about(found(), seems() - 32 * MIB)
+# Mapped by the owner twice, as the block is copy-on-write, and by the borrower.
+is_about(found(), seems() - 64 * MIB)
 before = found()
 # A page that is written to is a copy.
 view[: 8 * MIB] = 2
 is_about(found(), before + 8 * MIB)
-# Freed here, it is still lent.
+# Freed here and still borrowed, so that it counts at the borrower: here as well.
 del array
+assert arena.statistics()["orphaned_bytes"] >= 32 * MIB
 is_about(found(), before + 8 * MIB)
+del view, received
+assert arena.statistics()["orphaned_bytes"] == 0
+arena.trim(0)
+is_about(found(), before - 32 * MIB)
 """
 
 FREE = """
@@ -193,15 +204,26 @@ nanny = types.SimpleNamespace(
 )
 memory.install_for_nanny(nanny)
 memory.install_for_nanny(nanny)
+found()
 monitor.callback()
 assert terminated == []
 # It holds as much by itself.
-manager.memory_limit -= 64 * MIB
+manager.memory_limit -= 128 * MIB
 monitor.callback()
 assert terminated == [1]
 manager.memory_limit += 1 << 30
 monitor.callback()
 assert terminated == [1, 1]
+# Free blocks do not count, as the worker itself says.
+with numpy_memory.arrays_in(arena):
+    np.ones(64 * MIB, np.uint8)
+manager.memory_limit = 2 * (seems() - 72 * MIB)
+monitor.callback()
+assert terminated == [1, 1, 1]
+counted = found()
+is_about(seems() - memory.uncounted_bytes(os.getpid()), counted)
+monitor.callback()
+assert terminated == [1, 1, 1]
 """
 
 
@@ -223,14 +245,12 @@ def test_what_counts_as_the_memory_of_a_process(start: Start, checks: str) -> No
 async def test_a_worker_reports_it_and_is_prepared_once(
     client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
 ) -> None:
-    monitor = worker.periodic_callbacks["memory_monitor"].callback
-    assert isinstance(monitor, memory.MemoryMonitor)
+    measure = worker.monitor.get_process_memory
     activation.install_for(worker)
-    assert worker.periodic_callbacks["memory_monitor"].callback is monitor
-    arena = shared_arena(distributed_settings())
-    assert arena is not None
-    found = worker.monitor.get_process_memory()
-    assert abs(found - memory.process_memory_bytes(arena)) < 3 * MIB
+    assert worker.monitor.get_process_memory is measure
+    # Nothing is borrowed or free here, in a process that may have run other tests.
+    (resident,) = memory._status_bytes("self", b"VmRSS:")
+    assert abs(resident - memory.uncounted_bytes(os.getpid()) - measure()) < 3 * MIB
     worker.monitor.get_process_memory = lambda: 123  # type: ignore[method-assign]
     worker.monitor.update()
     await worker.heartbeat()
@@ -243,63 +263,70 @@ def distributed_settings() -> Any:
     return Settings.current()
 
 
-@cluster(
-    worker_kwargs={"memory_limit": "1 GiB"},
-    config={
-        "distributed.worker.memory.monitor-interval": "10ms",
-        "distributed.worker.memory.spill": 0.7,
-    },
-)
-async def test_free_blocks_go_when_memory_is_short_and_before_anything_is_spilled(
-    client: Client, scheduler: Scheduler, worker: Worker, eventually: Eventually
-) -> None:
-    arena = shared_arena(distributed_settings())
-    assert arena is not None
-    # Not what this process takes, with all that ran in it before.
-    worker.monitor.get_process_memory = lambda: 0  # type: ignore[method-assign]
-    future = client.submit(np.ones, 4 * MIB)
-    await future
-    with numpy_memory.arrays_in(arena):
-        for nbytes in (8 * MIB, 16 * MIB):
-            np.ones(nbytes, np.uint8)
-    assert arena.statistics()["cached_bytes"] >= 24 * MIB
-    short = (1 << 30) * 7 // 10 - 8 * MIB
-    worker.monitor.get_process_memory = lambda: short  # type: ignore[method-assign]
-    await eventually(lambda: arena.statistics()["cached_bytes"] <= 8 * MIB)
-    assert future.key in worker.data.memory  # type: ignore[attr-defined]
-    assert not worker.data.disk  # type: ignore[attr-defined]
-    # Past it Dask spills as ever, and pauses.
-    paused = (1 << 30) * 9 // 10
-    worker.monitor.get_process_memory = lambda: paused  # type: ignore[method-assign]
-    await eventually(lambda: worker.status == distributed.Status.paused)
-    await eventually(lambda: worker.data.disk)  # type: ignore[attr-defined]
-    await eventually(lambda: arena.statistics()["cached_bytes"] == 0)
-    worker.monitor.get_process_memory = lambda: 0  # type: ignore[method-assign]
-    await eventually(lambda: worker.status == distributed.Status.running)
-    assert (await future).sum() == 4 * MIB
+#: In a process of its own: a limit of 100 MiB more than it has, of which it uses 16 MiB.
+SHORTAGE = """
+import numpy as np
+from backhaul import Arena, numpy_memory
+from backhaul._native import MemoryWatch
+
+MIB = 1 << 20
+DEADLINE_S = 300
+arena = Arena()
+
+def watch_with(**limit):
+    return MemoryWatch(arena, kept_bytes=1 << 40, idle_s=3600, interval_s=3600, **limit)
+
+watch = watch_with(limit_bytes=watch_with().look()[0] + 100 * MIB)
+with numpy_memory.arrays_in(arena):
+    used = np.ones(16 * MIB, np.uint8)
+    np.ones(32 * MIB, np.uint8)
+counted, resident = watch.look()
+assert arena.statistics()["cached_bytes"] >= 32 * MIB
+assert abs(resident - counted - 32 * MIB) < 3 * MIB, (resident, counted)
+# Room for what is used, and for a part of what is free.
+private = np.ones(74 * MIB, np.uint8)
+counted, resident = watch.look()
+assert arena.statistics()["cached_bytes"] < 12 * MIB
+assert resident < counted + 13 * MIB
+assert resident < watch.look()[1] + 3 * MIB
+assert used.all() and private.all()
+# Past the limit, arrays are private.
+with numpy_memory.arrays_in(arena):
+    more = np.ones(32 * MIB, np.uint8)
+assert arena.statistics()["live_bytes"] == 16 * MIB
+del private, more
+watch.look()
+with numpy_memory.arrays_in(arena):
+    more = np.ones(32 * MIB, np.uint8)
+assert arena.statistics()["live_bytes"] == 48 * MIB
+"""
 
 
-def test_free_blocks_that_nobody_needs_go_after_a_while() -> None:
+def test_free_blocks_give_way_to_private_memory(start: Start) -> None:
+    program = start("-c", SHORTAGE)
+    assert program.wait() == 0, program.output
+
+
+def test_idle_free_blocks_are_given_back() -> None:
     arena = Arena()
-    worker: Any = None
-    monitor = memory.MemoryMonitor(worker, arena, lambda: None)
-    start_s = time.monotonic()
-
-    def cached_bytes_after(seconds: float) -> int:
-        monitor.trim(1 << 40, start_s + seconds)
-        return arena.statistics()["cached_bytes"]
-
-    held = [arena.take(nbytes) for nbytes in (2 * MIB, 4 * MIB, 8 * MIB)]
-    assert cached_bytes_after(1) == 0
+    held = [arena.take(nbytes) for nbytes in (8 * MIB, 16 * MIB, 32 * MIB)]
     held.clear()
-    # Not free for long enough: there was none at first.
-    assert cached_bytes_after(11) == 14 * MIB
-    held.append(arena.take(8 * MIB))
-    assert cached_bytes_after(15) == 6 * MIB
-    held.clear()
-    # What was not free all the time is needed.
-    assert cached_bytes_after(22) == 8 * MIB
-    assert cached_bytes_after(33) == 0
+
+    def wait_for_cached_bytes(least: int, most: int, idle_s: float) -> None:
+        watch = _native.MemoryWatch(arena, kept_bytes=8 * MIB, interval_s=0.01, idle_s=idle_s)
+        give_up_at = time.monotonic() + DEADLINE_S
+        while arena.statistics()["cached_bytes"] > most:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.01)
+        assert arena.statistics()["cached_bytes"] >= least
+        del watch
+
+    wait_for_cached_bytes(56 * MIB, 56 * MIB, 3600)
+    # The one freed last is kept for ten times as long as the others.
+    wait_for_cached_bytes(1, 8 * MIB, 2)
+    held.append(arena.take(MIB))
+    wait_for_cached_bytes(0, 0, 0.02)
+    assert arena.statistics()["live_bytes"] == MIB
 
 
 @gen_cluster(client=True, scheduler=HOST, nthreads=[(HOST, 1)], Worker=Nanny)

@@ -47,6 +47,7 @@ mod lane;
 mod link;
 mod listener;
 mod memory;
+mod memory_watch;
 mod request;
 mod runtime;
 mod statistics;
@@ -83,6 +84,7 @@ pub use memory::{
     DeviceAllocator, DeviceError, DeviceMemory, Message, PoolBuf, Received, RecvBuffer, RecvMemory,
     Segment, Segments,
 };
+pub use memory_watch::{MemoryLook, MemoryWatch, MemoryWatchConfig};
 pub use request::Request;
 pub use runtime::LoopWatch;
 pub use statistics::EndpointStatistics;

@@ -12,8 +12,7 @@ use crate::buffer::{self, ReceivedBuffer};
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct Arena {
     pub(crate) arena: backhaul::Arena,
-    /// As they were asked for, for errors
-    bytes_max: usize,
+    /// As it was asked for, for errors
     block_bytes_min: usize,
 }
 
@@ -31,10 +30,9 @@ impl Arena {
         if let Some(error) = self.arena.unavailable() {
             return format!("the arena has no block of {nbytes} bytes: {error}");
         }
-        let bound = if self.bytes_max == usize::MAX {
-            "it has no bound, so the system gave none".to_owned()
-        } else {
-            format!("its bound, bytes_max, is {}", self.bytes_max)
+        let bound = match self.arena.bytes_max() {
+            usize::MAX => "it has no bound, so the system gave none".to_owned(),
+            bytes_max => format!("its bound, bytes_max, is {bytes_max}"),
         };
         format!(
             "the arena has no block of {nbytes} bytes: {} are in use here and {} by peers; {bound}",
@@ -65,14 +63,12 @@ impl Arena {
             "block_bytes_min",
             block_bytes_min,
         )?;
-        let bytes_max = config.bytes_max;
         // As the arena itself has it.
         let block_bytes_min = config.block_bytes_min.max(4 * rustix::param::page_size());
         let arena = backhaul::Arena::new(config);
         arena.watch_forks();
         Ok(Self {
             arena,
-            bytes_max,
             block_bytes_min,
         })
     }

@@ -25,6 +25,7 @@ mod logs;
 mod lookout;
 mod loops;
 mod memory_policy;
+mod memory_watch;
 mod numpy_memory;
 mod operation;
 mod owned;
@@ -59,6 +60,8 @@ mod _native {
     use crate::loops::LoopReader;
     #[pymodule_export]
     use crate::memory_policy::{memory_policy, set_memory_policy};
+    #[pymodule_export]
+    use crate::memory_watch::MemoryWatch;
     #[pymodule_export]
     use crate::numpy_memory::{
         arena_of_numpy_handler, current_numpy_handler, numpy_handler, set_default_numpy_handler,

@@ -38,6 +38,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::param::page_size;
@@ -54,6 +55,8 @@ use crate::size_class::SizeClass;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ArenaConfig {
     /// Most bytes of blocks that have pages: handed out, leased, abandoned or cached
+    ///
+    /// [`Arena::set_bytes_max`] changes the bound later.
     pub bytes_max: usize,
     /// Most bytes of free blocks that keep their pages
     pub cached_bytes_max: usize,
@@ -201,7 +204,37 @@ impl Arena {
     /// Gives pages of free blocks back to the system, those freed longest ago first, until at most
     /// `cached_bytes` are left
     pub fn trim(&self, cached_bytes: usize) {
-        self.shared.trim(cached_bytes);
+        self.trim_idle(cached_bytes, Duration::ZERO);
+    }
+
+    /// As [`trim`](Self::trim), but only blocks that have been free for `idle` or longer
+    pub fn trim_idle(&self, cached_bytes: usize, idle: Duration) {
+        // Before the clock of the system started, no block was free.
+        if let Some(since) = Instant::now().checked_sub(idle) {
+            self.shared
+                .defer(|blocks, deferred| blocks.shrink_idle(cached_bytes, since, deferred));
+        }
+    }
+
+    /// The bounds that the arena was made with
+    pub fn config(&self) -> ArenaConfig {
+        self.shared.config
+    }
+
+    /// The bound in force: [`ArenaConfig::bytes_max`], or the one set last
+    pub fn bytes_max(&self) -> usize {
+        let blocks = self.shared.lock();
+        blocks.map_or(0, |blocks| blocks.bytes_max)
+    }
+
+    /// Changes the bound [`ArenaConfig::bytes_max`]
+    ///
+    /// Cached blocks that exceed the new bound give their pages back before this method returns.
+    /// Blocks in use stay, even above the bound; no block is cached or newly handed out until they
+    /// are below the bound again.
+    pub fn set_bytes_max(&self, bytes_max: usize) {
+        self.shared
+            .defer(|blocks, deferred| blocks.set_bytes_max(bytes_max, deferred));
     }
 
     /// Registers an exporter of leases, to be asked for returned ones
@@ -372,6 +405,7 @@ pub struct ArenaStatistics {
 /// What the clones of an arena, its buffers and its leases share
 #[derive(Debug)]
 struct Shared {
+    /// As given; the bounds in force are in `blocks`
     config: ArenaConfig,
     blocks: Mutex<Blocks>,
     /// Up to here, pages are made before they are asked for
@@ -472,25 +506,19 @@ impl Shared {
         freed
     }
 
-    fn trim(&self, cached_bytes: usize) {
-        if !self.origin.is_here() {
-            return;
-        }
-        let mut deferred = DeferredWork::default();
-        if let Some(mut blocks) = self.lock() {
-            blocks.shrink(cached_bytes, &mut deferred);
-        }
-        self.finish(deferred);
-    }
-
     /// Ends a lease
     fn unpin(&self, block: blocks::BlockId, abandon: bool) {
+        self.defer(|blocks, deferred| blocks.unpin(block, abandon, deferred));
+    }
+
+    /// Changes the blocks under the lock, then does the work that was deferred; nothing in a child
+    fn defer(&self, change: impl FnOnce(&mut Blocks, &mut DeferredWork)) {
         if !self.origin.is_here() {
             return;
         }
         let mut deferred = DeferredWork::default();
         if let Some(mut blocks) = self.lock() {
-            blocks.unpin(block, abandon, &mut deferred);
+            change(&mut blocks, &mut deferred);
         }
         self.finish(deferred);
     }

@@ -6,6 +6,10 @@
 //! reads the words when it wants memory back. This takes no message and no system call, and neither
 //! side waits for the other.
 //!
+//! Beside the words it has two arrays of marks, with which the exporter says that it has freed the
+//! block of a lease, so that the importer alone uses the memory from then on. The marks serve the
+//! accounting of memory only: nothing waits for them.
+//!
 //! A side that will import no more leases stores `CLOSED` into the word of every slot that it holds
 //! no lease of, and into the others when their leases are returned. So leases that were sent and
 //! will never be imported are returned too.

@@ -29,7 +29,7 @@ use thiserror::Error;
 
 pub use self::handle::ReexportHandle;
 use self::reexport::Entry;
-pub use self::reexport::{Reexport, is_leased, reexport};
+pub use self::reexport::{Reexport, is_leased, orphaned_bytes, reexport};
 use crate::completion::Receipt;
 use crate::mapping::{HUGE_PAGE_BYTES, Mapping};
 use crate::memfd;

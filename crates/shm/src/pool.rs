@@ -32,8 +32,6 @@ pub const ALIGNMENT_BYTES: usize = size_class::ALIGNMENT_BYTES;
 #[derive(Clone, Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
-    /// Where large buffers come from, as long as it has some
-    arena: Option<Arena>,
 }
 
 impl Pool {
@@ -43,11 +41,13 @@ impl Pool {
     }
 
     /// As [`new`](Self::new), with blocks of the arena where it has some, so that they can be exported
+    ///
+    /// A buffer that the arena refuses because it has reached its bound is private, and is not kept
+    /// for reuse: memory is short.
     pub fn with_arena(cached_bytes_max: usize, arena: Option<Arena>) -> Self {
         let cache = Mutex::new(Cache::new(cached_bytes_max));
         Self {
-            shared: Arc::new(Shared { cache }),
-            arena,
+            shared: Arc::new(Shared { cache, arena }),
         }
     }
 
@@ -59,7 +59,12 @@ impl Pool {
     ///
     /// [`OutOfMemory`]; nothing has changed.
     pub fn take(&self, bytes: usize) -> Result<PoolBuf, OutOfMemory> {
-        if let Some(block) = self.arena.as_ref().and_then(|arena| arena.take(bytes)) {
+        if let Some(block) = self
+            .shared
+            .arena
+            .as_ref()
+            .and_then(|arena| arena.take(bytes))
+        {
             return Ok(block.into());
         }
         self.take_private(bytes)
@@ -230,7 +235,8 @@ impl Drop for PoolBuf {
                 // another now. The buffer is not used any more.
                 let block = unsafe { Block::from_parts(self.address, class) };
                 if let Some(shared) = pool.upgrade() {
-                    let surplus = shared.lock().put(block);
+                    let keep = shared.keeps(class);
+                    let surplus = shared.lock().put(block, keep);
                     // Unmapping takes long: not under the lock.
                     drop(surplus);
                 }
@@ -327,9 +333,19 @@ pub struct OutOfMemory {
 #[derive(Debug)]
 struct Shared {
     cache: Mutex<Cache>,
+    /// Where large buffers come from, as long as it has some
+    arena: Option<Arena>,
 }
 
 impl Shared {
+    /// Returns whether a private block of a class is kept for reuse: not if only the bound of the
+    /// arena made it private
+    fn keeps(&self, class: SizeClass) -> bool {
+        self.arena.as_ref().is_none_or(|arena| {
+            class.bytes() < arena.config().block_bytes_min || arena.unavailable().is_some()
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Cache> {
         // A panic under the lock is a failed assertion of ours, before anything changed.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)

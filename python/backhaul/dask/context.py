@@ -9,15 +9,19 @@ there.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from backhaul import Arena, Context
 from backhaul._locks import RLock
+from backhaul._native import MemoryWatch
 from backhaul.dask.config import Settings
 
-__all__ = ["contexts", "shared_arena", "shared_context"]
+__all__ = ["contexts", "memory_watch", "shared_arena", "shared_context"]
+
+logger = logging.getLogger(__name__)
 
 _NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
 
@@ -26,8 +30,16 @@ _NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
 #: for all libraries whenever one is loaded: `import pandas` takes 8 instead of 0.4 s.
 _HOOKS = {"UCX_MEM_MMAP_HOOK_MODE": "bistro"}
 
+#: Free blocks beyond so many bytes go back to the system after `_IDLE_S`, the others after ten
+#: times as long. To make pages anew takes some 0.1 s per GiB.
+_KEPT_BYTES = 64 << 20
+_IDLE_S = 1.0
+_INTERVAL_S = 0.5
+
 _lock = RLock()
 _arena: Arena | None = None
+#: Gives idle blocks of the arena back in every process: a client, a scheduler, a worker.
+_watch: MemoryWatch | None = None
 _contexts: dict[tuple[object, ...], Context] = {}
 #: Contexts of a parent process. Never dropped: closing one here would reach for threads that the
 #: fork did not copy, and for sockets that the parent still uses.
@@ -74,13 +86,43 @@ def shared_arena(settings: Settings, bounds: Mapping[str, int] = _NO_BOUNDS) -> 
     bounds : mapping of str to int, optional
         Arguments of `backhaul.Arena` where the configuration has none.
     """
-    global _arena
+    global _arena, _watch
     if settings.arena is None:
         return None
     with _lock:
         if _arena is None:
             _arena = Arena(**{**bounds, **dict(settings.arena)})
+            _watch = memory_watch(_arena, settings, _INTERVAL_S)
         return _arena
+
+
+def memory_watch(
+    arena: Arena, settings: Settings, interval_s: float, limit_bytes: int | None = None
+) -> MemoryWatch | None:
+    """Start a watch over the memory of this process; None if the system gives no thread.
+
+    Parameters
+    ----------
+    arena : Arena
+        The arena of this process.
+    settings : Settings
+        The configuration.
+    interval_s : float
+        Time between two looks, in seconds.
+    limit_bytes : int, optional
+        Memory of the process above which the arena keeps no free blocks.
+    """
+    try:
+        return MemoryWatch(
+            arena,
+            kept_bytes=dict(settings.arena or ()).get("cached_bytes_max", _KEPT_BYTES),
+            idle_s=_IDLE_S,
+            interval_s=interval_s,
+            limit_bytes=limit_bytes,
+        )
+    except OSError as error:
+        logger.warning("Freed blocks of the arena are not given back when they are idle: %s", error)
+        return None
 
 
 def contexts() -> list[Context]:
@@ -105,13 +147,13 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def _start_anew_after_fork() -> None:
-    global _arena, _lock
+    global _arena, _lock, _watch
     # Another thread of the parent may have held the lock.
     _lock = RLock()
     _inherited.extend(_contexts.values())
     _contexts.clear()
     _inherited_arenas.append(_arena)
-    _arena = None
+    _arena = _watch = None
 
 
 os.register_at_fork(after_in_child=_start_anew_after_fork)

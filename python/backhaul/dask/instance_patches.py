@@ -44,7 +44,6 @@ from backhaul.dask.private import (
     TaskState,
     ThreadPoolExecutor,
     Worker,
-    WorkerMemoryManager,
     WorkerProcess,
     WorkerState,
     WorkerStateMachine,
@@ -94,7 +93,6 @@ __all__ = [
     "TASK_FINISHED",
     "WATCHED_HANDLERS",
     "WORKER_MEMORY",
-    "WORKER_MEMORY_MONITOR",
     "WORKER_METRIC",
     "WORKER_OBJECTIVE",
     "WORKER_PROCESS_CLASS",
@@ -472,26 +470,18 @@ LINK_NEWS: Final = InstancePatch(
     read={Worker.handle_scheduler: "de01a9fc9cf6"},
 )
 
-#: How much memory a worker has: without what it borrows, see `backhaul.dask.memory`
+#: The process memory of a worker, see `backhaul.dask.memory`
 WORKER_MEMORY: Final = InstancePatch(
     shown="SystemMonitor.get_process_memory",
-    without="memory that is borrowed counts at the worker that borrows it, too",
+    without="memory that is borrowed or free counts, too",
     attribute="get_process_memory",
     read={SystemMonitor.get_process_memory: "26814941647b"},
 )
 
-#: What a worker does from time to time about its memory: it gives free blocks back before
-WORKER_MEMORY_MONITOR: Final = InstancePatch(
-    shown="Worker.periodic_callbacks['memory_monitor'].callback",
-    without="free blocks are not given back when memory is short",
-    attribute="callback",
-    read={WorkerMemoryManager.__init__: "83a0e60114d5", log_errors: "3e2526feca6f"},
-)
-
-#: The same of a nanny: it counts what its worker borrows before it ends it
+#: The memory monitor of a nanny: it goes by the memory that the worker counts
 NANNY_MEMORY_MONITOR: Final = InstancePatch(
     shown="Nanny.periodic_callbacks['memory_monitor'].callback",
-    without="a nanny ends its worker for memory that it borrows, too",
+    without="a nanny ends its worker for memory that is borrowed or free, too",
     attribute="callback",
     read={NannyMemoryManager: "51361236b37f"},
 )
@@ -586,7 +576,6 @@ INSTANCE_PATCHES: Final = (
     WORKER_METRIC,
     LINK_NEWS,
     WORKER_MEMORY,
-    WORKER_MEMORY_MONITOR,
     NANNY_MEMORY_MONITOR,
     STREAM_CLASS,
     SHARED_STREAM,

@@ -1,51 +1,51 @@
-"""A worker's memory: its arrays lie in the arena, and what it holds is counted once.
+"""Memory accounting of workers: NumPy arrays in the arena, process memory, and the nanny's limit.
 
-Whatever a task makes with NumPy may be asked for by another worker: in the arena it is lent, not
-copied, and its memory is recycled without page faults when it is freed. NumPy's allocator is a
-matter of the context (`backhaul.numpy_memory`). It is chosen in the one that starts the worker,
-from which those of its event loop and of its tasks are copied, and once more for each task that
-runs our way, whatever the context that caused it. A thread that a task starts is its own.
+Another worker may request any array that a task makes with NumPy: the arena lends an array without
+a copy, and reuses its memory without page faults once the array is freed. NumPy's allocator belongs
+to the context (`backhaul.numpy_memory`). `install` chooses it in the context that starts the
+worker, from which Dask and asyncio copy the contexts of the event loop and of tasks; a task on our
+own path chooses it again. A thread that a task starts has NumPy's own allocator.
 
-Dask spills, pauses and terminates by the resident memory of a process. With an arena that says too
-much: pages that are borrowed belong to the worker that lends them, and free blocks are given back
-when memory is short. The memory of a worker is here
+Dask spills, pauses and terminates by the resident memory of a process. With an arena that is too
+much: the worker that made a borrowed array has the pages, too, and free blocks can be given back.
+The process memory of a worker is here
 
-- what is private to it, and the files it has mapped;
-- the blocks of its arena that it uses, or has freed but lent;
-- other shared memory that it has mapped.
+- private memory and mapped files;
+- the blocks of its arena that are in use;
+- borrowed memory that its owner has freed;
+- other shared memory.
 
-What is borrowed counts where it was made. Free blocks count nowhere, and are given back as soon as
-they and the memory of the worker exceed the first threshold at which Dask would act, or when they
-have been free for a while.
+So a borrowed array counts at its maker as long as the maker has it, and at the borrowers from then
+on. Free blocks count nowhere: `backhaul._native.MemoryWatch` gives them back as soon as the process
+would exceed the first threshold at which Dask acts, whatever the event loop and the tasks do. The
+nanny reads the number that the watch reports.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable
-from time import monotonic
+import os
+import struct
+from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 from distributed import Nanny, Worker
 
 from backhaul import Arena, _native
 from backhaul.dask.config import Settings
-from backhaul.dask.context import shared_arena
-from backhaul.dask.instance_patches import (
-    NANNY_MEMORY_MONITOR,
-    WORKER_MEMORY,
-    WORKER_MEMORY_MONITOR,
-)
+from backhaul.dask.context import memory_watch, shared_arena
+from backhaul.dask.instance_patches import NANNY_MEMORY_MONITOR, WORKER_MEMORY
 
 __all__ = [
-    "MemoryMonitor",
     "NannyMonitor",
     "allocate_in_arena",
     "arena_actor",
     "install",
     "install_for_nanny",
     "process_memory_bytes",
+    "uncounted_bytes",
 ]
 
 logger = logging.getLogger(__name__)
@@ -53,101 +53,54 @@ logger = logging.getLogger(__name__)
 #: NumPy's handler of this process's workers.
 _handler: object = None
 
-#: Free blocks that nobody needed for so long are given back. To make pages anew takes some 0.1 s
-#: per GiB, which is nothing in that time.
-_IDLE_S = 10.0
+#: Time between two looks of a worker's watch; Dask's own default for its memory monitor.
+_INTERVAL_S = 0.1
 
-#: What the kernel calls the memory of an arena, see ``crates/shm/src/arena/memory.rs``.
+#: The kernel's names of the memory of an arena (``crates/shm/src/arena/memory.rs``) and of the
+#: report of a watch (``crates/fabric/src/memory_watch.rs``).
 _MAPPING = b"/memfd:backhaul-arena"
+_REPORT = "/memfd:backhaul-memory"
+
+#: Time of the look in nanoseconds, resident bytes, and how many of these do not count.
+_REPORT_FORMAT = struct.Struct("@3Q")
+
+#: The nanny ignores an older report, because free blocks may have come into use since.
+_REPORT_AGE_MAX_NS = 2_000_000_000
 
 
 def install(worker: Worker) -> None:
-    """Do what a worker needs; again costs little.
+    """Prepare the memory of a worker; again costs little.
 
-    To be called in the context that starts the worker. Where somebody has chosen an allocator of
-    NumPy's there, it stays.
+    Must be called in the context that starts the worker. An allocator of NumPy's that a program has
+    chosen there stays.
     """
     settings = Settings.current()
     arena = shared_arena(settings, _bounds(worker))
     if arena is None:
         return
     if "get_process_memory" not in vars(worker.monitor):
-        WORKER_MEMORY.install(worker.monitor, functools.partial(process_memory_bytes, arena))
-    monitor = worker.periodic_callbacks.get("memory_monitor")
-    if monitor is not None and not isinstance(monitor.callback, MemoryMonitor):
-        ours = MemoryMonitor(worker, arena, monitor.callback)
-        WORKER_MEMORY_MONITOR.install(monitor, ours)
+        watch = memory_watch(arena, settings, _INTERVAL_S, _spill_bytes(worker))
+        if watch is not None:
+            WORKER_MEMORY.install(worker.monitor, functools.partial(process_memory_bytes, watch))
     _choose_handler(arena if settings.allocate else None)
 
 
 def install_for_nanny(nanny: Nanny) -> None:
-    """Have a nanny terminate its worker for what the worker holds only; again costs nothing."""
+    """Make a nanny terminate its worker for counted memory only; again costs nothing."""
     monitor = nanny.periodic_callbacks.get("memory_monitor")
     if monitor is not None and not isinstance(monitor.callback, NannyMonitor):
         NANNY_MEMORY_MONITOR.install(monitor, NannyMonitor(nanny, monitor.callback))
 
 
-class MemoryMonitor:
-    """What a worker does from time to time, with a look at the free blocks before it.
-
-    Parameters
-    ----------
-    worker : distributed.Worker
-        The worker.
-    arena : Arena
-        The arena of its process.
-    original : callable
-        What it does by itself; its result is awaited if it can be.
-    """
-
-    def __init__(
-        self, worker: Worker, arena: Arena, original: Callable[[], Awaitable[object] | None]
-    ) -> None:
-        self._worker = worker
-        self._arena = arena
-        self._original = original
-        #: The least that was free since then: it was not needed all that time.
-        self._idle_bytes = 0
-        self._since_s = monotonic()
-
-    async def __call__(self) -> None:
-        """Give free blocks back where memory is short, or they are idle; then do what Dask does."""
-        spill_bytes = _spill_bytes(self._worker)
-        if spill_bytes is not None:
-            self.trim(spill_bytes - self._worker.monitor.get_process_memory(), monotonic())
-        monitored = self._original()
-        if monitored is not None:
-            await monitored
-
-    def trim(self, spare_bytes: int, now_s: float) -> None:
-        """Give free blocks back.
-
-        Parameters
-        ----------
-        spare_bytes : int
-            Memory that may be kept for reuse, if positive.
-        now_s : float
-            Time on a clock that does not go back, in seconds.
-        """
-        cached_bytes = self._arena.statistics()["cached_bytes"]
-        self._idle_bytes = min(self._idle_bytes, cached_bytes)
-        keep_bytes = max(0, spare_bytes)
-        if now_s - self._since_s >= _IDLE_S:
-            keep_bytes = min(keep_bytes, cached_bytes - self._idle_bytes)
-            self._since_s, self._idle_bytes = now_s, keep_bytes
-        if cached_bytes > keep_bytes:
-            self._arena.trim(keep_bytes)
-
-
 class NannyMonitor:
-    """What a nanny does from time to time, unless its worker holds less than it seems.
+    """Memory monitor of a nanny, which goes by the memory that the worker counts.
 
     Parameters
     ----------
     nanny : distributed.Nanny
         The nanny.
     original : callable
-        What it does by itself.
+        Dask's memory monitor.
     """
 
     def __init__(self, nanny: Nanny, original: Callable[[], object]) -> None:
@@ -155,14 +108,14 @@ class NannyMonitor:
         self._original = original
 
     def __call__(self) -> None:
-        """Do what Dask does, which is to end the worker if it has too much memory."""
+        """Call Dask's monitor, unless only memory that does not count exceeds the limit."""
         manager, pid = self._nanny.memory_manager, self._nanny.pid
         if manager is not None and manager.memory_limit and pid is not None:
             most = manager.memory_limit * manager.memory_terminate_fraction
             try:
                 (resident,) = _status_bytes(pid, b"VmRSS:")
-                # Counting what is borrowed takes long: only where it decides.
-                if resident > most >= resident - _borrowed_bytes(pid):
+                # The number takes long to find: only where it decides.
+                if resident > most >= resident - uncounted_bytes(pid):
                     return
             except OSError:
                 # The process has ended meanwhile.
@@ -197,24 +150,35 @@ def arena_actor(original: Callable[..., Any]) -> Callable[..., Any]:
     return _run_actor
 
 
-def process_memory_bytes(arena: Arena) -> int:
-    """Measure the memory of this process, without what it borrows or keeps for reuse.
+def process_memory_bytes(watch: _native.MemoryWatch) -> int:
+    """Measure the memory of this process, and give free blocks back where memory is short.
 
     Parameters
     ----------
-    arena : Arena
-        The arena of the process.
+    watch : MemoryWatch
+        The watch of the process.
     """
-    resident, shared = _status_bytes("self", b"VmRSS:", b"RssShmem:")
-    found = arena.statistics()
-    used = found["live_bytes"] + found["orphaned_bytes"] + found["abandoned_bytes"]
-    # A block has its whole size here, though it may have fewer pages.
-    ours = min(found["resident_bytes"], used)
-    # A page of a copy-on-write block may be mapped twice. Not all pages that are borrowed or
-    # mapped twice have been touched, so this may be too little by shared memory of other libraries.
-    twice = found["copy_on_write_bytes"]
-    others = max(0, shared - found["resident_bytes"] - twice - _native.borrowed_bytes())
-    return resident - shared + ours + others
+    counted_bytes, _ = watch.look()
+    return counted_bytes
+
+
+def uncounted_bytes(pid: int) -> int:
+    """Read how much of the resident memory of a worker process does not count.
+
+    Parameters
+    ----------
+    pid : int
+        The process.
+
+    Raises
+    ------
+    OSError
+        If there is no such process.
+    """
+    looked_ns, _, uncounted = max(_reports(pid), default=(0, 0, 0))
+    if monotonic_ns() - looked_ns < _REPORT_AGE_MAX_NS:
+        return uncounted
+    return _borrowed_bytes(pid)
 
 
 def _choose_handler(arena: Arena | None) -> None:
@@ -232,15 +196,13 @@ def _choose_handler(arena: Arena | None) -> None:
 
 
 def _bounds(worker: Worker) -> dict[str, int]:
-    """Choose bounds of the arena, where there are none in the configuration."""
+    """Choose bounds of the arena, for where the configuration has none."""
     spill_bytes = _spill_bytes(worker)
     if spill_bytes is None:
         return {}
     return {
-        # Free blocks give way within it, even while the worker is too busy to look.
         "bytes_max": spill_bytes,
-        # Enough for the arrays of some tasks to come and go. More would be taken from what others
-        # on the host may need.
+        # A burst of tasks may free and take so much. The watch gives most of it back soon after.
         "cached_bytes_max": (worker.memory_manager.memory_limit or 0) // 4,
     }
 
@@ -262,6 +224,22 @@ def _status_bytes(pid: int | str, *names: bytes) -> list[int]:
     return [1024 * int(words[words.index(name) + 1]) if name in words else 0 for name in names]
 
 
+def _reports(pid: int) -> list[tuple[int, int, int]]:
+    """Read the reports of the watches of a process."""
+    reports = []
+    folder = f"/proc/{pid}/fd"
+    for name in os.listdir(folder):
+        try:
+            if not os.readlink(f"{folder}/{name}").startswith(_REPORT):
+                continue
+            with open(f"{folder}/{name}", "rb") as report:
+                reports.append(_REPORT_FORMAT.unpack(report.read(_REPORT_FORMAT.size)))
+        except (OSError, struct.error):
+            # Closed since it was listed, or not written yet.
+            continue
+    return reports
+
+
 def _borrowed_bytes(pid: int) -> int:
     """Count the pages of others' arenas that a process has mapped, and not made its own."""
     pages = 0
@@ -270,7 +248,8 @@ def _borrowed_bytes(pid: int) -> int:
         for line in mappings:
             words = line.split()
             if not words[0].endswith(b":"):
-                # Where, permissions, offset, device, inode, name: its own arena is mapped shared.
+                # Where, permissions, offset, device, inode, name. Its own arena is mapped shared;
+                # copy-on-write blocks of it are mapped privately once more.
                 is_borrowed = words[1].endswith(b"p") and words[-2] == _MAPPING
             elif is_borrowed and words[0] == b"Rss:":
                 pages += int(words[1])

@@ -23,7 +23,7 @@ Besides the names below we depend on some facts that no import shows:
 - ``/metrics`` shows what is registered with ``prometheus_client.REGISTRY``;
 - a worker asks ``monitor.get_process_memory()`` how much it holds, for its memory monitor and for
   the scheduler;
-- ``periodic_callbacks["memory_monitor"]`` of a worker, and of a nanny, is where it is looked at;
+- ``periodic_callbacks["memory_monitor"]`` of a nanny compares its worker's memory with the limit;
 - a nanny has its ``WorkerProcess`` in ``process``, and that its ``AsyncProcess`` in ``process``,
   each set before it is started; ``AsyncProcess._process.start`` is called on a thread of its own,
   and ``WorkerProcess._init_msg_interval`` says how often the worker's first message is looked for.
@@ -163,7 +163,7 @@ from distributed.worker import _run_task as run_task
 from distributed.worker import _run_task_simple as run_task_simple
 from distributed.worker import _worker_cvar as worker_variable
 from distributed.worker import run as run_function
-from distributed.worker_memory import NannyMemoryManager, WorkerMemoryManager, parse_memory_limit
+from distributed.worker_memory import NannyMemoryManager, parse_memory_limit
 from distributed.worker_state_machine import (
     AcquireReplicasEvent,
     BaseWorker,
@@ -275,7 +275,6 @@ __all__ = [
     "UnpauseEvent",
     "WorkStealing",
     "Worker",
-    "WorkerMemoryManager",
     "WorkerProcess",
     "WorkerState",
     "WorkerStateMachine",

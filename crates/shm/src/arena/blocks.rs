@@ -3,6 +3,7 @@
 //! Only bookkeeping: it unmaps and gives back nothing, but says in [`DeferredWork`] what is to be
 //! done once the lock is released. The exception is in `copy_on_write.rs`.
 
+mod bounds;
 mod copy_on_write;
 #[cfg(test)]
 mod invariants;
@@ -10,6 +11,7 @@ mod invariants;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::memory::Memory;
 use super::segment::{Block, Segment, Usage};
@@ -27,11 +29,14 @@ use crate::size_class::SizeClass;
 ///
 /// An abandoned block is retired instead of cached, and stays so until its segment goes.
 ///
-/// Invariant: `live + orphaned + abandoned + cached` bytes are at most `bytes_max`, and `cached`
-/// bytes at most `cached_bytes_max`. A segment whose blocks are all cold or retired is not here.
+/// Invariant: `live + orphaned + abandoned + cached` bytes are at most `bytes_max`, or `cached` bytes
+/// are 0, after the bound was lowered; `cached` bytes are at most `cached_bytes_max`. A segment whose
+/// blocks are all cold or retired is not here.
 #[derive(Debug)]
 pub(super) struct Blocks {
     config: ArenaConfig,
+    /// Bound in force; `config` has the first one, from which the sizes of segments follow
+    pub(super) bytes_max: usize,
     /// By address
     segments: BTreeMap<usize, Segment>,
     classes: Box<[Class]>,
@@ -44,6 +49,7 @@ impl Blocks {
     pub(super) fn new(config: ArenaConfig) -> Self {
         Self {
             config,
+            bytes_max: config.bytes_max,
             segments: BTreeMap::new(),
             classes: (0..SizeClass::COUNT).map(|_| Class::default()).collect(),
             frees: 0,
@@ -154,6 +160,12 @@ impl Blocks {
         })
     }
 
+    /// Returns whether the owner of a pinned block has freed the block
+    pub(super) fn is_freed(&self, block: BlockId) -> bool {
+        let segment = self.segments.get(&block.base);
+        segment.is_some_and(|segment| segment.blocks[block.index].usage == Usage::Freed)
+    }
+
     /// Ends a lease; for good if `abandon`, so that the block is never used again
     pub(super) fn unpin(&mut self, block: BlockId, abandon: bool, deferred: &mut DeferredWork) {
         let bytes = self.bytes(block);
@@ -206,13 +218,6 @@ impl Blocks {
         self.statistics.live_bytes -= self.bytes(block);
         self.statistics.refused += 1;
         self.trim(block, deferred);
-    }
-
-    /// Gives up the blocks cached for longest, until at most `cached_bytes` are left
-    pub(super) fn shrink(&mut self, cached_bytes: usize, deferred: &mut DeferredWork) {
-        while self.statistics.cached_bytes > cached_bytes {
-            self.evict(deferred);
-        }
     }
 
     /// Size of the live block that starts at `address`
@@ -269,12 +274,6 @@ impl Blocks {
         }
     }
 
-    /// Bytes that could be cached beside another live block of a class, and nothing evicted
-    fn spare_bytes(&self, class: SizeClass) -> usize {
-        let bounded = self.config.bytes_max - self.committed_bytes() - class.bytes();
-        bounded.min(self.config.cached_bytes_max - self.statistics.cached_bytes)
-    }
-
     /// Hands a block out
     fn make_live(&mut self, block: BlockId) -> NonNull<u8> {
         let bytes = self.bytes(block);
@@ -299,13 +298,14 @@ impl Blocks {
             segment.idle += 1;
             self.statistics.abandoned_bytes += class.bytes();
             self.remove_if_idle(block.base, deferred);
-        } else if draining || class.bytes() > self.config.cached_bytes_max {
+        } else if draining || class.bytes() > self.cached_bytes_max() {
             // One above the bound gives way itself, rather than displace all the others.
             self.trim(block, deferred);
         } else {
+            let cached_bytes_max = self.cached_bytes_max();
             self.statistics.cached_bytes += class.bytes();
             self.cache(block);
-            self.shrink(self.config.cached_bytes_max, deferred);
+            self.shrink(cached_bytes_max, deferred);
         }
     }
 
@@ -317,7 +317,11 @@ impl Blocks {
         segment.entry(block.index).usage = Usage::Cached;
         let class = segment.class.index();
         let cached = &mut self.classes[class].cached;
-        cached.push_back(Cached { freed, block });
+        cached.push_back(Cached {
+            freed,
+            since: Instant::now(),
+            block,
+        });
     }
 
     /// Bytes of the blocks that may have pages
@@ -330,34 +334,6 @@ impl Blocks {
             ..
         } = self.statistics;
         live_bytes + orphaned_bytes + abandoned_bytes + cached_bytes
-    }
-
-    /// Evicts cached blocks until one of `bytes` bytes keeps within the bound, returning whether it
-    /// does
-    fn make_room(&mut self, bytes: usize, deferred: &mut DeferredWork) -> bool {
-        let kept_bytes = self.committed_bytes() - self.statistics.cached_bytes;
-        if bytes > self.config.bytes_max.saturating_sub(kept_bytes) {
-            return false;
-        }
-        while self.committed_bytes() > self.config.bytes_max - bytes {
-            self.evict(deferred);
-        }
-        true
-    }
-
-    /// Gives up the block that has been cached for longest
-    fn evict(&mut self, deferred: &mut DeferredWork) {
-        // The fronts are the oldest of each class. Linear in the classes, and followed by a system
-        // call, which takes longer.
-        let oldest = self
-            .classes
-            .iter_mut()
-            .filter(|class| !class.cached.is_empty())
-            .min_by_key(|class| class.cached.front().map(|cached| cached.freed))
-            .and_then(|class| class.cached.pop_front())
-            .expect("cached bytes are those of the cached blocks");
-        self.statistics.cached_bytes -= self.bytes(oldest.block);
-        self.trim(oldest.block, deferred);
     }
 
     /// Starts to give a block's pages back to the system; it is not handed out meanwhile
@@ -556,6 +532,8 @@ struct Class {
 struct Cached {
     /// `Blocks::frees` when it was cached
     freed: u64,
+    /// When it was cached
+    since: Instant,
     block: BlockId,
 }
 

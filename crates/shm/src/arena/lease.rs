@@ -44,6 +44,12 @@ impl Lease {
         self.bytes
     }
 
+    /// Returns whether the owner has freed the block
+    pub fn is_freed(&self) -> bool {
+        let blocks = self.arena.lock();
+        blocks.is_some_and(|blocks| blocks.is_freed(self.pin.block))
+    }
+
     /// Gives the block up: the peer may map it for ever, and nobody will tell
     ///
     /// The owner keeps it, but the arena hands it out no more. Its segment goes when all other

@@ -172,6 +172,7 @@ impl Model {
                 let statistics = self.arena.shared.lock().unwrap().statistics();
                 assert!(statistics.cached_bytes <= cached_bytes);
             }
+            Step::SetBytesMax(bytes_max) => self.arena.set_bytes_max(bytes_max),
             Step::Sweep => {
                 self.exporter.sweep();
                 self.leases.retain(|exported| exported.leased.is_some());
@@ -202,7 +203,7 @@ impl Model {
                 + statistics.orphaned_bytes
                 + statistics.abandoned_bytes
                 + class;
-            assert!(needed > self.arena.shared.config.bytes_max);
+            assert!(needed > self.arena.shared.lock().unwrap().bytes_max);
             return;
         };
         let address = start.as_ptr().addr();
@@ -374,6 +375,7 @@ enum Step {
     Abandon(Index),
     Sweep,
     Trim(usize),
+    SetBytesMax(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -391,5 +393,6 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<Index>().prop_map(Step::Abandon),
         1 => Just(Step::Sweep),
         1 => (0..4 * MIB).prop_map(Step::Trim),
+        1 => (0..32 * MIB).prop_map(Step::SetBytesMax),
     ]
 }

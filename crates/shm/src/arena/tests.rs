@@ -142,6 +142,58 @@ fn pages_of_evicted_blocks_go_back_to_the_system() {
 }
 
 #[test]
+fn idle_blocks_are_trimmed_and_those_freed_lately_are_kept() {
+    let arena = arena(usize::MAX, usize::MAX);
+    let (first, second) = (arena.take(8 * MIB).unwrap(), arena.take(16 * MIB).unwrap());
+    let shrink = |cached_bytes, since| {
+        let shared = &arena.shared;
+        shared.defer(|blocks, deferred| blocks.shrink_idle(cached_bytes, since, deferred));
+        arena.statistics().cached_bytes
+    };
+    let before = Instant::now();
+    drop(first);
+    let between = Instant::now();
+    std::thread::sleep(Duration::from_millis(1));
+    drop(second);
+    assert_eq!(shrink(0, before), 24 * MIB);
+    assert_eq!(shrink(24 * MIB, between), 24 * MIB);
+    assert_eq!(shrink(0, between), 16 * MIB);
+    arena.trim_idle(0, Duration::from_secs(3600));
+    arena.trim_idle(16 * MIB, Duration::ZERO);
+    assert_eq!(arena.statistics().cached_bytes, 16 * MIB);
+    arena.trim_idle(0, Duration::ZERO);
+    assert_eq!(arena.statistics().cached_bytes, 0);
+}
+
+#[test]
+fn lowered_bound_evicts_cached_blocks_and_keeps_used_ones() {
+    let arena = arena(64 * MIB, usize::MAX);
+    let mut buffers: Vec<_> = (0..6).map(|_| arena.take(8 * MIB).unwrap()).collect();
+    buffers.iter_mut().for_each(|buffer| buffer.fill(1));
+    buffers.truncate(3);
+    assert!(arena.statistics().cached_bytes >= 24 * MIB);
+    arena.set_bytes_max(32 * MIB);
+    assert_eq!(arena.statistics().cached_bytes, 8 * MIB);
+    // Below what is in use: the blocks stay, no other is handed out, and a freed one is not cached.
+    arena.set_bytes_max(16 * MIB);
+    assert_eq!(arena.statistics().cached_bytes, 0);
+    assert!(arena.resident_bytes() < 24 * MIB + 2 * HUGE_PAGE_BYTES);
+    assert!(arena.take(8 * MIB).is_none());
+    buffers.pop();
+    assert_eq!(arena.statistics().cached_bytes, 0);
+    assert_eq!(arena.statistics().live_bytes, 16 * MIB);
+    assert!(
+        buffers
+            .iter()
+            .all(|buffer| buffer.iter().all(|byte| *byte == 1))
+    );
+    arena.set_bytes_max(usize::MAX);
+    buffers.push(arena.take(8 * MIB).unwrap());
+    buffers.clear();
+    assert!(arena.statistics().cached_bytes >= 24 * MIB);
+}
+
+#[test]
 fn segment_goes_with_its_last_page() {
     let arena = arena(usize::MAX, usize::MAX);
     let buffers: Vec<_> = (0..5).map(|_| arena.take(40 * MIB).unwrap()).collect();

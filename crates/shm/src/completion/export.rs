@@ -22,6 +22,14 @@ impl Export {
         }
     }
 
+    /// Returns whether the owner has freed the memory
+    pub(super) fn is_freed(&self) -> bool {
+        match self {
+            Self::Own(lease) => lease.is_freed(),
+            Self::Reexport(part) => part.receipt().is_freed(),
+        }
+    }
+
     /// Leaves the memory exported for good: the peer may still use it, and cannot say when it is done
     pub(super) fn abandon(self) {
         match self {

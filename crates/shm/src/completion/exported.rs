@@ -47,6 +47,11 @@ impl ExportedLeases {
         self.0.take_returned()
     }
 
+    /// Marks the leases whose memory the owner has freed, so that the peer can count it as its own
+    pub fn mark_freed(&self) {
+        self.0.mark(Export::is_freed);
+    }
+
     /// Counts the leases that the peer holds, as of the last sweep
     pub fn outstanding(&self) -> usize {
         self.0.outstanding.len()
@@ -146,6 +151,8 @@ impl<L> Exported<L> {
             next => next,
         };
         entry.lease = Some(lease);
+        // Relaxed: the message that brings the ticket orders it.
+        self.words.mark(slot as usize).store(0, Ordering::Relaxed);
         self.outstanding.push(slot);
         Ok(Ticket {
             slot,
@@ -174,6 +181,18 @@ impl<L> Exported<L> {
             false
         });
         returned
+    }
+
+    /// Marks the leases that are outstanding and `is_marked`, which they stay until they are returned
+    fn mark(&self, is_marked: impl Fn(&L) -> bool) {
+        for slot in &self.outstanding {
+            let mark = self.words.mark(*slot as usize);
+            let lease = self.slots[*slot as usize].lease.as_ref();
+            // Relaxed: a statistic; nothing is ordered by it.
+            if mark.load(Ordering::Relaxed) == 0 && lease.is_some_and(&is_marked) {
+                mark.store(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Drops every lease and frees its slot

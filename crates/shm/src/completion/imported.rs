@@ -123,6 +123,13 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// Returns whether the exporter says that the owner has freed the memory
+    pub fn is_freed(&self) -> bool {
+        let mark = self.imported.words.mark(self.ticket.slot as usize);
+        // Relaxed: a statistic; nothing is ordered by it.
+        mark.load(Ordering::Relaxed) != 0
+    }
+
     /// The value passed as `keep`
     pub fn keep(&self) -> &dyn Keep {
         &*self.keep

@@ -2,12 +2,15 @@
 //!
 //! ```text
 //! 0     header                              16 bytes
+//! 1024  marks of the creator's leases       1 byte for each slot
+//! 2048  marks of the attacher's leases      1 byte for each slot
 //! 4096  words of the creator's leases       4 bytes for each slot
 //! 8192  words of the attacher's leases      4 bytes for each slot
 //! ```
 //!
 //! Integers are in the byte order of the host, which both sides share. A word of zero
-//! says that no lease of its slot has been returned yet.
+//! says that no lease of its slot has been returned yet. A mark that is not zero says that the exporter
+//! has freed the block; an exporter that writes no marks leaves them zero.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -63,8 +66,9 @@ pub(super) fn map(file: BorrowedFd<'_>) -> Result<Arc<Mapping>, TableError> {
 pub(super) fn end(mapping: &Arc<Mapping>, creator: bool) -> Result<CompletionTable, TableError> {
     // SAFETY: the layout of this module gives each array a place of its own, and nothing in this
     // process uses a completion table as anything else.
-    let words = |offset| unsafe { Words::new(Arc::clone(mapping), offset) };
-    let (ours, theirs) = (words(CREATOR_OFFSET), words(ATTACHER_OFFSET));
+    let words = |offset, marks| unsafe { Words::new(Arc::clone(mapping), offset, marks) };
+    let ours = words(CREATOR_OFFSET, CREATOR_MARKS_OFFSET);
+    let theirs = words(ATTACHER_OFFSET, ATTACHER_MARKS_OFFSET);
     let (exported, imported) = if creator {
         (ours, theirs)
     } else {
@@ -117,8 +121,12 @@ fn header() -> [u8; HEADER_BYTES] {
 /// Counts every change of the layout
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 16;
+const CREATOR_MARKS_OFFSET: usize = 1024;
+const ATTACHER_MARKS_OFFSET: usize = 2048;
 const CREATOR_OFFSET: usize = 4096;
 const ATTACHER_OFFSET: usize = CREATOR_OFFSET + SLOTS * size_of::<u32>();
 pub(super) const BYTES: usize = ATTACHER_OFFSET + SLOTS * size_of::<u32>();
 
 const _: () = assert!(BYTES == 3 * 4096);
+const _: () = assert!(CREATOR_MARKS_OFFSET + SLOTS <= ATTACHER_MARKS_OFFSET);
+const _: () = assert!(ATTACHER_MARKS_OFFSET + SLOTS <= CREATOR_OFFSET);

@@ -50,6 +50,31 @@ fn mapped_lease_shows_the_bytes_and_keeps_its_own_changes() {
 }
 
 #[test]
+fn importer_learns_that_the_owner_has_freed_the_block() {
+    let (mut exporter, fd) = create_table().unwrap();
+    let importer = attach_table(fd).unwrap();
+    let (kept, freed) = (buffer(), buffer());
+    let mut import = |buffer: &ArenaBuf| {
+        let ticket = exporter.exported.issue(buffer.lease().unwrap()).unwrap();
+        importer.imported.receipt(ticket, Arc::new(())).unwrap()
+    };
+    let (of_kept, of_freed) = (import(&kept), import(&freed));
+    drop(freed);
+    assert!(!of_freed.is_freed());
+    exporter.exported.mark_freed();
+    assert!(of_freed.is_freed() && !of_kept.is_freed());
+    // The next lease of the slot is another.
+    drop(of_freed);
+    assert_eq!(exporter.exported.sweep(), 1);
+    let ticket = exporter.exported.issue(kept.lease().unwrap()).unwrap();
+    let again = importer.imported.receipt(ticket, Arc::new(())).unwrap();
+    exporter.exported.mark_freed();
+    assert!(!again.is_freed() && !of_kept.is_freed());
+    drop((again, of_kept));
+    exporter.exported.return_all();
+}
+
+#[test]
 fn ticket_that_is_out_or_does_not_exist_is_refused() {
     let (mut exporter, importer) = table_in_process().unwrap();
     let buffer = buffer();

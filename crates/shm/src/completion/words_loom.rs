@@ -1,5 +1,7 @@
 //! The words of one side under loom: on the heap
 
+use std::sync::atomic::AtomicU8;
+
 use loom::sync::Arc;
 
 use super::SLOTS;
@@ -9,6 +11,8 @@ use crate::sync::AtomicU32;
 #[derive(Clone, Debug)]
 pub(super) struct Words {
     words: Arc<[AtomicU32; SLOTS]>,
+    /// Not explored: no access depends on them
+    marks: Arc<[AtomicU8; SLOTS]>,
 }
 
 impl Words {
@@ -16,11 +20,17 @@ impl Words {
     pub(super) fn new() -> Self {
         Self {
             words: Arc::new(std::array::from_fn(|_| AtomicU32::new(0))),
+            marks: Arc::new(std::array::from_fn(|_| AtomicU8::new(0))),
         }
     }
 
     /// Word of a slot
     pub(super) fn word(&self, slot: usize) -> &AtomicU32 {
         &self.words[slot]
+    }
+
+    /// Mark of a slot
+    pub(super) fn mark(&self, slot: usize) -> &AtomicU8 {
+        &self.marks[slot]
     }
 }

@@ -66,6 +66,19 @@ pub fn is_leased(memory: &[u8]) -> bool {
     find(memory).is_some()
 }
 
+/// Bytes of the mapped leases of this process whose owners have freed the memory
+///
+/// Other borrowers of the same memory count these bytes, too.
+pub fn orphaned_bytes() -> usize {
+    let entries = entries();
+    let orphaned = entries.values().filter(|lease| {
+        // Not the last reference: a lease leaves the map before it drops its receipt.
+        let receipt = lease.receipt.upgrade();
+        receipt.is_some_and(|receipt| receipt.is_freed())
+    });
+    orphaned.map(|lease| lease.bytes).sum()
+}
+
 fn find(memory: &[u8]) -> Option<Reexport> {
     let address = memory.as_ptr().addr();
     let entries = entries();

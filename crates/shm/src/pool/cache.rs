@@ -55,18 +55,19 @@ impl Cache {
         self.statistics.live_bytes -= class.bytes();
     }
 
-    /// Keeps a block that is no longer used, returning those to free for it
+    /// Keeps a block that is no longer used if `keep`, returning those to free for it
     ///
     /// A block without memory, or one above the bound, is returned itself, since to keep it would
     /// displace all the others; so is one that there is no memory to list.
     #[must_use = "dropping blocks takes long: release the lock first"]
-    pub(super) fn put(&mut self, block: Block) -> Surplus {
+    pub(super) fn put(&mut self, block: Block, keep: bool) -> Surplus {
         let bytes = block.class().bytes();
         self.statistics.live_bytes -= bytes;
         let mut surplus = Surplus::default();
         let class = &mut self.classes[block.class().index()];
         let kept_bytes = kept_bytes(block.class());
-        if bytes == 0 || kept_bytes > self.cached_bytes_max || class.try_reserve(1).is_err() {
+        let is_kept = keep && bytes > 0 && kept_bytes <= self.cached_bytes_max;
+        if !is_kept || class.try_reserve(1).is_err() {
             surplus.first = Some(block);
             return surplus;
         }

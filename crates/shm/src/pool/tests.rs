@@ -85,6 +85,21 @@ fn large_and_empty_ones_of_many_share_no_block() {
 }
 
 #[test]
+fn private_block_is_not_kept_where_the_arena_has_reached_its_bound() {
+    let config = crate::arena::ArenaConfig {
+        bytes_max: 1 << 20,
+        ..Default::default()
+    };
+    let pool = Pool::with_arena(usize::MAX, Some(Arena::new(config)));
+    drop(pool.take(2 << 20).unwrap());
+    assert_eq!(pool.statistics().cached_bytes, 0);
+    assert_eq!(pool.statistics().live_bytes, 0);
+    // Too small for the arena, whatever its bound.
+    drop(pool.take(1000).unwrap());
+    assert!(pool.statistics().cached_bytes >= 1000);
+}
+
+#[test]
 fn refusal_of_one_of_many_gives_the_others_back() {
     let pool = Pool::new(1 << 20);
     for bytes in [u64::MAX, 1 << 60] {

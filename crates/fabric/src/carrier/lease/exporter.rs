@@ -166,7 +166,10 @@ impl Exporter {
 
 impl Sweep for Exporter {
     fn sweep(&self) {
-        let returned = lock(&self.exported).leases.take_returned();
+        let mut exported = lock(&self.exported);
+        let returned = exported.leases.take_returned();
+        exported.leases.mark_freed();
+        drop(exported);
         // Not under the lock: pages may go back to the system.
         drop(returned);
     }

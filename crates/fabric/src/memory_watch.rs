@@ -1,0 +1,253 @@
+//! Watch over the memory of this process, which shrinks its arena where memory is short
+//!
+//! A thread looks at the resident memory at an interval, whatever the other threads of the process
+//! do. Each look
+//!
+//! - bounds the arena by the limit less the memory outside the arena, so that free blocks give way
+//!   before the process exceeds the limit;
+//! - gives back free blocks that nothing has taken for a while;
+//! - writes the result into a file in memory, from which a supervisor of the process can read it
+//!   ([`REPORT_NAME`]).
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use backhaul_shm::arena::Arena;
+use backhaul_shm::leased::{borrowed_bytes, orphaned_bytes};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::pwrite;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Name of the memfd of the report
+///
+/// Three numbers of 64 bits in the byte order of the host: the time of the last look on the
+/// monotonic clock in nanoseconds, the resident bytes, and how many of these do not count.
+const REPORT_NAME: &str = "backhaul-memory";
+
+/// Bounds and times of a [`MemoryWatch`]
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryWatchConfig {
+    /// Bound on the counted and the cached memory of the process; `usize::MAX` for none
+    pub limit_bytes: usize,
+    /// Free blocks beyond this go once they have been free for `idle`, the others once they have
+    /// been free for ten times as long
+    pub kept_bytes: usize,
+    /// See `kept_bytes`
+    pub idle: Duration,
+    /// Time between two looks
+    pub interval: Duration,
+}
+
+/// Memory of this process at one moment
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct MemoryLook {
+    /// Resident memory as the system counts it
+    pub resident_bytes: usize,
+    /// Memory that this process uses
+    ///
+    /// Private memory and mapped files; blocks of its arena that are in use; borrowed memory that
+    /// its owner has freed; other shared memory. Free blocks do not count, nor does borrowed memory
+    /// that its owner uses, nor freed blocks that peers borrow.
+    pub counted_bytes: usize,
+}
+
+/// Watches the memory of this process until it is dropped
+#[derive(Debug)]
+pub struct MemoryWatch {
+    watched: Arc<Watched>,
+}
+
+impl MemoryWatch {
+    /// Starts the thread
+    ///
+    /// # Errors
+    ///
+    /// The error of the system, when it has no descriptor, memory or thread left.
+    pub fn start(arena: &Arena, config: MemoryWatchConfig) -> io::Result<Self> {
+        let watched = Arc::new(Watched {
+            arena: arena.clone(),
+            config,
+            report: memfd_create(REPORT_NAME, MemfdFlags::CLOEXEC)?,
+            process: process::id(),
+        });
+        let weak = Arc::downgrade(&watched);
+        thread::Builder::new()
+            .name("backhaul-memory".to_owned())
+            .spawn(move || watch(&weak, config.interval))?;
+        Ok(Self { watched })
+    }
+
+    /// Looks now, as the thread does
+    ///
+    /// # Errors
+    ///
+    /// The error of the system where `/proc` cannot be read.
+    pub fn look(&self) -> io::Result<MemoryLook> {
+        self.watched.look()
+    }
+}
+
+#[derive(Debug)]
+struct Watched {
+    arena: Arena,
+    config: MemoryWatchConfig,
+    report: OwnedFd,
+    /// The process that is watched; a forked child is another
+    process: u32,
+}
+
+impl Watched {
+    fn look(&self) -> io::Result<MemoryLook> {
+        let config = &self.config;
+        let mut found = self.measure()?;
+        if process::id() != self.process {
+            return Ok(found.look);
+        }
+        if config.limit_bytes < usize::MAX {
+            let left_bytes = config.limit_bytes.saturating_sub(found.outside_bytes);
+            self.arena
+                .set_bytes_max(left_bytes.min(self.arena.config().bytes_max));
+        }
+        self.arena.trim_idle(config.kept_bytes, config.idle);
+        self.arena.trim_idle(0, config.idle.saturating_mul(10));
+        if self.arena.statistics().cached_bytes < found.cached_bytes {
+            found = self.measure()?;
+        }
+        self.write_report(found.look)?;
+        Ok(found.look)
+    }
+
+    fn measure(&self) -> io::Result<Measured> {
+        let status = fs::read_to_string("/proc/self/status")?;
+        let resident_bytes = status_bytes(&status, "VmRSS:");
+        let shared_bytes = status_bytes(&status, "RssShmem:");
+        let arena_bytes = self.arena.resident_bytes();
+        let statistics = self.arena.statistics();
+        // A block counts whole, though it may have fewer pages.
+        let used_bytes = arena_bytes.min(statistics.live_bytes + statistics.abandoned_bytes);
+        // A page of a copy-on-write block may be mapped twice. Not all pages that are borrowed or
+        // mapped twice have been touched, so this may be too little by shared memory of others.
+        let mapped_bytes = arena_bytes + statistics.copy_on_write_bytes + borrowed_bytes();
+        let other_bytes = shared_bytes.saturating_sub(mapped_bytes);
+        let outside_bytes =
+            resident_bytes.saturating_sub(shared_bytes) + other_bytes + orphaned_bytes();
+        Ok(Measured {
+            look: MemoryLook {
+                resident_bytes,
+                counted_bytes: outside_bytes + used_bytes,
+            },
+            outside_bytes,
+            cached_bytes: statistics.cached_bytes,
+        })
+    }
+
+    fn write_report(&self, look: MemoryLook) -> io::Result<()> {
+        let now = clock_gettime(ClockId::Monotonic);
+        let words = [
+            now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
+            look.resident_bytes as u64,
+            look.resident_bytes.saturating_sub(look.counted_bytes) as u64,
+        ];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        pwrite(&self.report, &bytes, 0)?;
+        Ok(())
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.arena.set_bytes_max(self.arena.config().bytes_max);
+    }
+}
+
+/// A look, and what it is made of
+struct Measured {
+    look: MemoryLook,
+    /// Counted memory outside the arena
+    outside_bytes: usize,
+    /// Free blocks of the arena
+    cached_bytes: usize,
+}
+
+fn watch(watched: &Weak<Watched>, interval: Duration) {
+    while let Some(watched) = watched.upgrade() {
+        // Where `/proc` is not mounted, the next look fails as well, and nothing is bounded.
+        let _ = watched.look();
+        drop(watched);
+        thread::sleep(interval);
+    }
+}
+
+/// Value of a line of `/proc/PID/status`, which is in KiB
+fn status_bytes(status: &str, name: &str) -> usize {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    number.map_or(0, |kib: usize| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+    use backhaul_shm::arena::ArenaConfig;
+    use rustix::io::pread;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn free_blocks_give_way_to_memory_outside_the_arena() {
+        let arena = Arena::new(ArenaConfig::default());
+        let outside_bytes = {
+            let watch = MemoryWatch::start(&arena, config(usize::MAX)).unwrap();
+            watch.watched.measure().unwrap().outside_bytes
+        };
+        let limit_bytes = outside_bytes + 100 * MIB;
+        let watch = MemoryWatch::start(&arena, config(limit_bytes)).unwrap();
+        let mut used = arena.take(16 * MIB).unwrap();
+        used.fill(1);
+        let mut freed = arena.take(32 * MIB).unwrap();
+        freed.fill(1);
+        drop(freed);
+        let look = watch.look().unwrap();
+        assert!(
+            look.resident_bytes >= look.counted_bytes + 30 * MIB,
+            "{look:?}"
+        );
+        assert_eq!(arena.statistics().cached_bytes, 32 * MIB);
+        // So much that what is used has room, and what is free has not.
+        let private = vec![1_u8; 70 * MIB];
+        let look = watch.look().unwrap();
+        assert_eq!(arena.statistics().cached_bytes, 0);
+        assert_eq!(arena.statistics().live_bytes, 16 * MIB);
+        assert!(
+            look.resident_bytes < look.counted_bytes + 8 * MIB,
+            "{look:?}"
+        );
+        let mut report = [0; 24];
+        assert_eq!(pread(&watch.watched.report, &mut report, 0).unwrap(), 24);
+        let uncounted = u64::from_ne_bytes(report[16..].try_into().unwrap()) as usize;
+        assert!(uncounted < 8 * MIB, "{uncounted}");
+        assert!(used.iter().chain(&private).all(|byte| *byte == 1));
+        drop(private);
+        assert!(arena.take(16 * MIB).is_none());
+        watch.look().unwrap();
+        assert!(arena.take(16 * MIB).is_some());
+    }
+
+    fn config(limit_bytes: usize) -> MemoryWatchConfig {
+        MemoryWatchConfig {
+            limit_bytes,
+            kept_bytes: usize::MAX,
+            idle: Duration::from_secs(3600),
+            // Only looks of the tests count.
+            interval: Duration::from_secs(3600),
+        }
+    }
+}

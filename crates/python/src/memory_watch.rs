@@ -1,0 +1,44 @@
+//! `MemoryWatch`: watches the memory of this process and shrinks its arena.
+
+use std::time::Duration;
+
+use backhaul::MemoryWatchConfig;
+use pyo3::prelude::*;
+
+use crate::arena::Arena;
+use crate::arguments;
+
+#[doc = stub_doc!("MemoryWatch")]
+#[pyclass(frozen, weakref, module = "backhaul._native")]
+pub(crate) struct MemoryWatch {
+    watch: backhaul::MemoryWatch,
+}
+
+#[pymethods]
+impl MemoryWatch {
+    #[new]
+    #[pyo3(signature = (arena, *, kept_bytes, idle_s, interval_s, limit_bytes = None))]
+    fn new(
+        arena: &Arena,
+        kept_bytes: &Bound<'_, PyAny>,
+        idle_s: f64,
+        interval_s: f64,
+        limit_bytes: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let mut config = MemoryWatchConfig {
+            limit_bytes: usize::MAX,
+            kept_bytes: arguments::count("kept_bytes", kept_bytes)?,
+            idle: Duration::try_from_secs_f64(idle_s).unwrap_or(Duration::MAX),
+            interval: Duration::try_from_secs_f64(interval_s).unwrap_or(Duration::MAX),
+        };
+        arguments::set(&mut config.limit_bytes, "limit_bytes", limit_bytes)?;
+        let watch = backhaul::MemoryWatch::start(&arena.arena, config)?;
+        Ok(Self { watch })
+    }
+
+    #[doc = stub_doc!("MemoryWatch.look")]
+    fn look(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        let look = py.detach(|| self.watch.look())?;
+        Ok((look.counted_bytes, look.resident_bytes))
+    }
+}

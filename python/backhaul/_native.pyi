@@ -1629,9 +1629,6 @@ class SchedulerStreams:
     def failure(self) -> str | None:
         """Say what failed, upon which nothing is handled any more; None if nothing did."""
 
-    def panic_next(self) -> None:
-        """Panic in the place of handling the next message: for tests of what follows."""
-
     def counts(self) -> dict[str, int]:
         """Count the messages that were handled, by operation, and the batches that were not."""
 

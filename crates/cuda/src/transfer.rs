@@ -197,12 +197,12 @@ impl Transfer {
         }
     }
 
-    /// Whether the device has finished
+    /// Asks whether the device has finished, unless that is known
     ///
     /// # Errors
     ///
     /// The device has failed, now or before: what it should have done is not done.
-    pub fn is_over(&self) -> Result<bool, CudaError> {
+    pub fn ask_over(&self) -> Result<bool, CudaError> {
         if self.is_known() {
             return Ok(true);
         }

@@ -8,7 +8,6 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -23,8 +22,6 @@ pub struct Streams {
     core: Arc<Mutex<HotCore>>,
     /// None for those that have been removed
     ends: Mutex<Vec<Option<End>>>,
-    /// A defect is to be had with the next message
-    is_to_panic: AtomicBool,
 }
 
 /// Our end of the stream of a peer
@@ -62,7 +59,6 @@ impl Streams {
         Arc::new(Self {
             core,
             ends: Mutex::default(),
-            is_to_panic: AtomicBool::new(false),
         })
     }
 
@@ -145,11 +141,6 @@ impl Streams {
         core.has_notes()
     }
 
-    /// Panics with the next message that comes in, where the core would: for tests of what follows
-    pub fn panic_next(&self) {
-        self.is_to_panic.store(true, Ordering::Relaxed);
-    }
-
     /// The core, for a moment
     pub fn core(&self) -> MutexGuard<'_, HotCore> {
         lock(&self.core)
@@ -210,7 +201,7 @@ impl Streams {
         let mut from = 0;
         while let Some(peer) = core.next_outgoing(from) {
             from = peer.0 + 1;
-            if self.is_slow(peer) {
+            if self.settle_sends(peer) >= UNFINISHED_MAX {
                 // It gathers, and leaves with what comes next, or when somebody looks.
                 continue;
             }
@@ -219,17 +210,17 @@ impl Streams {
         }
     }
 
-    /// Whether a peer has yet to take much of what was sent
-    fn is_slow(&self, peer: PeerId) -> bool {
+    /// Forgets the sends to a peer that are over, returning how many are not
+    fn settle_sends(&self, peer: PeerId) -> usize {
         let mut ends = lock(&self.ends);
         let Some(end) = &mut ends[peer.0] else {
-            return false;
+            return 0;
         };
         let unfinished = &mut end.unfinished;
         while unfinished.front().is_some_and(Request::is_done) {
             unfinished.pop_front();
         }
-        unfinished.len() >= UNFINISHED_MAX
+        unfinished.len()
     }
 
     fn send(&self, peer: PeerId, batches: Vec<hot::Frames>) {
@@ -265,8 +256,6 @@ impl FrameStream for PeerStream {
         };
         let mut core = lock(&self.streams.core);
         guarded(&mut core, false, |core| {
-            let panics = self.streams.is_to_panic.swap(false, Ordering::Relaxed);
-            assert!(!panics, "a defect was asked for");
             core.handle(self.peer, header, now_s())
         })
     }
@@ -314,3 +303,6 @@ fn now_s() -> f64 {
 
 /// Messages that a peer has yet to take, from which on more gather
 const UNFINISHED_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! One operation in flight: a future for any executor, or something to block on.
 //!
 //! The engine completes a [`Completer`]; the caller holds the [`Request`]. Before it sleeps, a
-//! caller moves its own link along for a bounded time (see `spin`), because a poll costs a
-//! fraction of a wake-up.
+//! caller that blocks moves its own link along for a bounded time (see `spin`), because a poll
+//! costs a fraction of a wake-up. A future moves it along once each time it is polled.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -309,7 +309,8 @@ impl<T, E> Future for Request<T, E> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let request = self.get_mut();
-        if !request.poll_inline() && request.set_waker(cx.waker()) {
+        // Once, without waiting: the thread is the executor's, which has other tasks.
+        if !request.step() && request.set_waker(cx.waker()) {
             return Poll::Pending;
         }
         request.take().map_or(Poll::Pending, Poll::Ready)
@@ -554,44 +555,7 @@ pub(crate) fn finish<T, E>(completer: Completer<T, E>, result: Result<T, E>) {
     }
 }
 
+// Named, as models include this file from elsewhere
 #[cfg(all(test, not(loom)))]
-#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-
-    #[derive(Debug)]
-    struct Nobody;
-
-    impl Progress for Nobody {
-        fn cancel(&self, _operation: u64) {}
-    }
-
-    #[test]
-    fn a_thread_that_waits_for_what_is_given_up_returns() {
-        let driver = Arc::new(Nobody);
-        let (request, _completer) = Request::<u32, ()>::pending(Operation { driver, id: 0 });
-        let request = Arc::new(request);
-        let (said, heard) = mpsc::channel();
-        let waits = {
-            let request = Arc::clone(&request);
-            move || said.send(request.wait(None))
-        };
-        let waiter = std::thread::spawn(waits);
-        let is_slept_on = || match &request.state {
-            Held::Slot(slot) => {
-                let state = slot.lock();
-                matches!(&*state, State::Pending { is_slept_on, .. } if *is_slept_on)
-            }
-            Held::Here(_) => false,
-        };
-        while !is_slept_on() {
-            std::thread::yield_now();
-        }
-        assert!(request.withdraw());
-        let heard = heard.recv_timeout(Duration::from_secs(20));
-        assert_eq!(heard.expect("it returns"), None);
-        waiter.join().unwrap().unwrap();
-    }
-}
+#[path = "request/tests.rs"]
+mod tests;

@@ -27,6 +27,7 @@ mod limits;
 mod liveness;
 mod matching;
 mod memory;
+mod queue;
 mod secret;
 
 pub use carrier::{CarrierKind, ParseCarrierError};

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use crate::ids::{Tag, TagMask};
+use crate::queue::{Queue, Ticket};
 
 /// The two queues of one matching space
 ///
@@ -17,7 +18,7 @@ use crate::ids::{Tag, TagMask};
 #[derive(Debug)]
 pub(crate) struct Matcher<R, M> {
     /// Receives that wait, oldest first
-    posted: VecDeque<Posted<R>>,
+    posted: Queue<Posted<R>>,
     /// Messages that wait, oldest first
     unexpected: VecDeque<Unexpected<M>>,
 }
@@ -43,8 +44,7 @@ impl<R, M> Matcher<R, M> {
     /// `order` is its place in the order of sending: that of a new message is the largest, that of
     /// one whose receive was withdrawn is where it was.
     pub(crate) fn arrive(&mut self, tag: Tag, order: u64, message: M) -> Option<R> {
-        let wants = |posted: &Posted<R>| tag.matches(posted.tag, posted.mask);
-        let found = self.posted.iter().position(wants);
+        let found = self.find_posted(tag).map(|(index, _)| index);
         if found.is_none() {
             // From the back: most are new.
             let later = self.unexpected.iter().rev();
@@ -57,20 +57,19 @@ impl<R, M> Matcher<R, M> {
             };
             self.unexpected.insert(at, unexpected);
         }
-        let posted = self.posted.remove(found?)?;
-        Some(posted.recv)
+        self.take_posted(found?)
     }
 
     /// Finds the receive that a message would take on arrival
     pub(crate) fn find_posted(&self, tag: Tag) -> Option<(usize, &R)> {
         let wants = |posted: &Posted<R>| tag.matches(posted.tag, posted.mask);
-        let index = self.posted.iter().position(wants)?;
-        Some((index, &self.posted[index].recv))
+        let (index, posted) = self.posted.find(wants)?;
+        Some((index, &posted.recv))
     }
 
     /// Takes the receive that [`find_posted`](Self::find_posted) found
     pub(crate) fn take_posted(&mut self, index: usize) -> Option<R> {
-        self.posted.remove(index).map(|posted| posted.recv)
+        self.posted.take_at(index).map(|posted| posted.recv)
     }
 
     /// Takes the message for a receive
@@ -89,24 +88,23 @@ impl<R, M> Matcher<R, M> {
         Some((found.tag, &found.message))
     }
 
-    /// Keeps a receive that no unexpected message matches
-    pub(crate) fn push_posted(&mut self, tag: Tag, mask: TagMask, recv: R) {
+    /// Keeps a receive that no unexpected message matches, returning what takes it back
+    pub(crate) fn push_posted(&mut self, tag: Tag, mask: TagMask, recv: R) -> Ticket {
         debug_assert!(
             !self.unexpected.iter().any(|u| u.tag.matches(tag, mask)),
             "take_unexpected comes first"
         );
-        self.posted.push_back(Posted { tag, mask, recv });
+        self.posted.push_back(Posted { tag, mask, recv })
     }
 
-    /// Takes back a receive that waits; linear in their number
-    pub(crate) fn cancel(&mut self, is_it: impl Fn(&R) -> bool) -> Option<R> {
-        let index = self.posted.iter().position(|posted| is_it(&posted.recv))?;
-        Some(self.posted.remove(index)?.recv)
+    /// Takes back a receive, if it still waits
+    pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<R> {
+        self.posted.take(ticket).map(|posted| posted.recv)
     }
 
     /// Takes back all receives that wait, oldest first
     pub(crate) fn drain_posted(&mut self) -> impl Iterator<Item = R> + '_ {
-        self.posted.drain(..).map(|posted| posted.recv)
+        self.posted.drain().map(|posted| posted.recv)
     }
 
     /// How many receives wait
@@ -123,7 +121,7 @@ impl<R, M> Matcher<R, M> {
 impl<R, M> Default for Matcher<R, M> {
     fn default() -> Self {
         Self {
-            posted: VecDeque::new(),
+            posted: Queue::default(),
             unexpected: VecDeque::new(),
         }
     }
@@ -179,10 +177,10 @@ mod tests {
     #[test]
     fn a_cancelled_receive_takes_no_message() {
         let mut matcher = Matcher::<u32, u32>::default();
-        matcher.push_posted(Tag(0), TagMask::ANY, 1);
+        let first = matcher.push_posted(Tag(0), TagMask::ANY, 1);
         matcher.push_posted(Tag(0), TagMask::ANY, 2);
-        assert_eq!(matcher.cancel(|recv| *recv == 1), Some(1));
-        assert_eq!(matcher.cancel(|recv| *recv == 1), None);
+        assert_eq!(matcher.cancel(first), Some(1));
+        assert_eq!(matcher.cancel(first), None);
         assert_eq!(matcher.arrive(Tag(7), 0, 0), Some(2));
         assert_eq!(matcher.arrive(Tag(7), 1, 0), None);
     }
@@ -301,6 +299,7 @@ mod tests {
         ) {
             let mut matcher = Matcher::<usize, usize>::default();
             let mut model = Model::default();
+            let mut tickets = std::collections::HashMap::new();
             for (id, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Arrive(tag) => {
@@ -310,13 +309,14 @@ mod tests {
                     Step::Post(tag, mask) => {
                         let taken = matcher.take_unexpected(tag, mask);
                         if taken.is_none() {
-                            matcher.push_posted(tag, mask, id);
+                            tickets.insert(id, matcher.push_posted(tag, mask, id));
                         }
                         prop_assert_eq!(taken, model.post(tag, mask, id));
                     }
                     Step::Cancel(recv) => {
-                        let cancelled = matcher.cancel(|posted| *posted == recv);
-                        prop_assert_eq!(cancelled.is_some(), model.cancel(recv));
+                        let ticket = tickets.get(&recv);
+                        let cancelled = ticket.and_then(|ticket| matcher.cancel(*ticket));
+                        prop_assert_eq!(cancelled, model.cancel(recv).then_some(recv));
                     }
                 }
                 prop_assert_eq!(matcher.posted_len(), model.posted());

@@ -74,7 +74,7 @@ trait Pending: Send + Sync {
     fn operation(&self) -> Option<Operation>;
     /// Refuses to go on in a process forked from the one that began
     fn check(&self, py: Python<'_>) -> PyResult<()>;
-    fn is_done(&self) -> bool;
+    fn check_done(&self) -> bool;
     fn step(&self) -> bool;
     fn poll_briefly(&self) -> bool;
     fn poll_inline(&self) -> bool;
@@ -119,7 +119,7 @@ where
         self.request.check(py).map(drop)
     }
 
-    fn is_done(&self) -> bool {
+    fn check_done(&self) -> bool {
         // It orders nothing: whoever drops the request has it alone.
         self.is_waited_for.store(true, Ordering::Relaxed);
         self.request.is_done()
@@ -267,7 +267,7 @@ impl Request {
         }
         // Also when it is done: its result belongs to the process that asked.
         self.pending.check(py)?;
-        if !self.pending.is_done() {
+        if !self.pending.check_done() {
             return Err(errors::not_done(py));
         }
         let outcome = self.outcome.get_or_init_py_attached(py, || {
@@ -301,7 +301,7 @@ impl Request {
 
     /// Whether the result is there
     pub(crate) fn is_done(&self) -> bool {
-        self.pending.is_done()
+        self.pending.check_done()
     }
 
     /// Sleeps until it is done or `kick` is notified; the interpreter is given away by the caller
@@ -316,7 +316,7 @@ impl Request {
 
     /// Moves the operation along: at once with the interpreter held, then polling without it
     pub(crate) fn poll(&self, py: Python<'_>) -> PyResult<bool> {
-        if self.pending.is_done() {
+        if self.pending.check_done() {
             return Ok(true);
         }
         self.pending.check(py)?;
@@ -362,7 +362,7 @@ impl Drop for Request {
 impl Request {
     #[doc = stub_doc!("Request.done")]
     fn done(&self) -> bool {
-        self.pending.is_done()
+        self.pending.check_done()
     }
 
     #[doc = stub_doc!("Request.result")]
@@ -381,11 +381,11 @@ impl Request {
         let timeout = timeout.map(|timeout| arguments::number("timeout", "seconds", timeout));
         let timeout = timeout.transpose()?;
         let patience = timeout.map(patience).transpose()?;
-        if self.pending.is_done() || self.poll_attached(py)? {
+        if self.pending.check_done() || self.poll_attached(py)? {
             return self.repeat_outcome(py);
         }
         let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
-        while !self.pending.is_done() {
+        while !self.pending.check_done() {
             self.pending.check(py)?;
             let left = deadline.map_or(SIGNALS_EACH, |deadline| {
                 deadline
@@ -411,7 +411,7 @@ impl Request {
 
     #[doc = stub_doc!("Request.cancel")]
     fn cancel(&self, py: Python<'_>) -> bool {
-        let possible = !self.pending.is_done() && self.pending.check(py).is_ok();
+        let possible = !self.pending.check_done() && self.pending.check(py).is_ok();
         if possible {
             deferred::call(py, || self.pending.cancel());
         }
@@ -462,7 +462,7 @@ impl Request {
         let state = match self.outcome.get() {
             Some(Outcome::Returned(_)) => "returned",
             Some(Outcome::Raised(_)) => "raised",
-            None if self.pending.is_done() => "done",
+            None if self.pending.check_done() => "done",
             None => "pending",
         };
         let operation = self.pending.operation();
@@ -510,7 +510,7 @@ impl Pending for Ready {
         Ok(())
     }
 
-    fn is_done(&self) -> bool {
+    fn check_done(&self) -> bool {
         true
     }
 

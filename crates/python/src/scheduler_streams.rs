@@ -155,7 +155,7 @@ impl SchedulerStreams {
     fn has_too_many(&self, prefix: &str) -> bool {
         let mut core = self.0.core();
         let window = core.window();
-        window.is_some_and(|(mut window, core)| window.has_too_many(core, prefix))
+        window.is_some_and(|(mut window, core)| window.check_excess(core, prefix))
     }
 
     #[doc = stub_doc!("SchedulerStreams.notes")]
@@ -167,11 +167,6 @@ impl SchedulerStreams {
     #[doc = stub_doc!("SchedulerStreams.failure")]
     fn failure(&self) -> Option<String> {
         self.0.core().failure().map(str::to_owned)
-    }
-
-    #[doc = stub_doc!("SchedulerStreams.panic_next")]
-    fn panic_next(&self) {
-        self.0.panic_next();
     }
 
     #[doc = stub_doc!("SchedulerStreams.counts")]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -305,30 +305,35 @@ async def test_two_clients_want_the_same() -> None:
         s.validate_state()
 
 
+async def report_run_of_another(key: str, workers: Sequence[Worker]) -> None:
+    """Wait until a worker runs a task, then have another worker report it as finished."""
+    while not any(key in worker.state.tasks for worker in workers):
+        await asyncio.sleep(0.01)
+    holder = next(worker for worker in workers if key in worker.state.tasks)
+    stranger = next(worker for worker in workers if worker is not holder)
+    stranger.batched_send(
+        {
+            "op": "task-finished",
+            "status": "OK",
+            "key": key,
+            "run_id": holder.state.tasks[key].run_id,
+            "nbytes": 28,
+            "type": b"int",
+            "typename": "int",
+            "metadata": {},
+            "thread": 1,
+            "startstops": [{"action": "compute", "start": 1.0, "stop": 2.0}],
+            "stimulus_id": "forged",
+        }
+    )
+
+
 @gen_test()
 async def test_a_run_that_another_worker_was_given_is_refused_and_the_job_goes_on() -> None:
     async with cluster() as (c, s, core, workers):
         assert await c.gather(c.map(inc, range(50))) == list(range(1, 51))
         slow = c.submit(slowinc, 1, delay=0.5, workers=None, key="slow")
-        while not any("slow" in worker.state.tasks for worker in workers):
-            await asyncio.sleep(0.01)
-        holder = next(worker for worker in workers if "slow" in worker.state.tasks)
-        stranger = next(worker for worker in workers if worker is not holder)
-        stranger.batched_send(
-            {
-                "op": "task-finished",
-                "status": "OK",
-                "key": "slow",
-                "run_id": holder.state.tasks["slow"].run_id,
-                "nbytes": 28,
-                "type": b"int",
-                "typename": "int",
-                "metadata": {},
-                "thread": 1,
-                "startstops": [{"action": "compute", "start": 1.0, "stop": 2.0}],
-                "stimulus_id": "forged",
-            }
-        )
+        await report_run_of_another("slow", workers)
         while core.is_active:
             await asyncio.sleep(0.01)
         assert core.escapes == {"an error in the core": 1}
@@ -353,22 +358,25 @@ async def test_a_stream_of_dasks_own_keeps_the_engine_out() -> None:
 
 
 @gen_test()
-async def test_a_panic_on_the_engines_thread_ends_no_scheduler(
+async def test_an_error_on_the_engines_thread_ends_no_scheduler(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with cluster() as (c, s, core, _):
+    async with cluster() as (c, s, core, workers):
         futures = c.map(slowinc, range(200), delay=0.002, pure=False)
         await wait(futures[:20])
         assert core.streams is not None
-        core.streams._native.panic_next()
+        slow = c.submit(slowinc, 1, delay=2, key="slow", priority=1)
+        await report_run_of_another("slow", workers)
         assert await c.gather(futures) == list(range(1, 201))
         # The client may have all results before the event loop hears of it.
         while not core.escapes:
             await asyncio.sleep(0.01)
         assert core.escapes == {"an error in the core": 1}
-        assert "Dask's own state: a defect was asked for; the last transitions: '" in caplog.text
+        assert "Dask's own state: slow was finished by " in caplog.text
+        assert "; the last transitions: '" in caplog.text
         assert " processing -> memory (task-finished" in caplog.text
-        del futures
+        assert await slow == 2
+        del futures, slow
         while s.tasks:
             await asyncio.sleep(0.01)
         assert await c.gather(c.map(inc, range(100), pure=False)) == list(range(1, 101))

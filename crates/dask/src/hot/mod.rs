@@ -427,7 +427,7 @@ impl Streams {
             window.refill(core, worker, &stimulus, now_s)?;
         }
         if let Some(prefix) = surprise
-            && window.has_too_many(core, &prefix)
+            && window.check_excess(core, &prefix)
             && !self.notes.give_back.contains(&prefix)
         {
             self.notes.give_back.push(prefix);

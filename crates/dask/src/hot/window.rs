@@ -151,10 +151,10 @@ impl WindowState<'_> {
         self.0.refill(core, &Arc::from(worker), stimulus, now_s)
     }
 
-    /// Whether workers have so many tasks of a kind more than they should that it is worth taking
-    /// them back
-    pub fn has_too_many(&mut self, core: &SchedulerCore, prefix: &str) -> bool {
-        self.0.has_too_many(core, &Arc::from(prefix))
+    /// Looks whether workers have so many tasks of a kind more than they should that it is worth
+    /// taking them back
+    pub fn check_excess(&mut self, core: &SchedulerCore, prefix: &str) -> bool {
+        self.0.check_excess(core, &Arc::from(prefix))
     }
 }
 
@@ -258,8 +258,8 @@ impl Window {
         Ok(())
     }
 
-    /// Whether some worker has enough more tasks of a kind than it should, now that it is known
-    pub(super) fn has_too_many(&mut self, core: &SchedulerCore, prefix: &Arc<str>) -> bool {
+    /// Looks whether some worker has enough more tasks of a kind than it should, now that it is known
+    pub(super) fn check_excess(&mut self, core: &SchedulerCore, prefix: &Arc<str>) -> bool {
         let Some(expectation) = self.expectations.get_mut(prefix) else {
             return false;
         };

@@ -113,8 +113,8 @@ impl Roots {
         own.planned.push_back(planned);
     }
 
-    /// Whether roots were planned for a worker that may still come into the queue
-    fn has_own(&mut self, worker: WorkerId, tasks: &TaskTable) -> bool {
+    /// Looks whether roots were planned for a worker that may still come into the queue
+    fn check_own(&mut self, worker: WorkerId, tasks: &TaskTable) -> bool {
         let Some(own) = self.own.get_mut(&worker) else {
             return false;
         };
@@ -338,7 +338,7 @@ impl SchedulerCore {
         let placing = self.placing.as_mut()?;
         // Nobody waits for a busy worker while one has nothing of its own to do.
         let mut free = self.slots.in_order();
-        free.find(|&worker| !placing.roots.has_own(worker, &self.tasks))
+        free.find(|&worker| !placing.roots.check_own(worker, &self.tasks))
     }
 
     /// Notes that a task is sent to somebody, or is no more

@@ -91,7 +91,7 @@ impl SchedulerCore {
             };
             let request = key.request;
             if key.is_restricted() {
-                if !self.may_go(number) {
+                if !self.check_first(number) {
                     continue;
                 }
             } else {
@@ -114,8 +114,8 @@ impl SchedulerCore {
         Ok(())
     }
 
-    /// Whether the first of a line that is restricted may find room: cheaper than to look for it
-    fn may_go(&mut self, number: u64) -> bool {
+    /// Looks whether the first of a line that is restricted may find room: cheaper than to look for it
+    fn check_first(&mut self, number: u64) -> bool {
         let room = self.room.as_deref_mut();
         let Some((task, ..)) = room.and_then(|room| room.lines.first(number)) else {
             return false;

@@ -1,6 +1,6 @@
 //! Whether messages are announced that could go eagerly, learned from how often they come either way.
 //!
-//! A message of up to [`EAGER_BYTES_MAX`] bytes goes eagerly, through the lane, or is announced and
+//! A message of up to `eager_bytes_max` bytes goes eagerly, through the lane, or is announced and
 //! fetched by one copy. Which of them is better depends on more than the copies. Where one message
 //! waits for another, what counts is how long one takes; in a stream it is what the busier of the two
 //! sides does for each, and the sender does nothing for one that is fetched. So it is not the copies
@@ -13,7 +13,9 @@
 
 use std::time::Duration;
 
-use super::ways::{Samples, TRIAL, TRIALS, TRY_AGAIN_EVERY, UNCOUNTED, bytes_min_of, class_of};
+use super::ways::{
+    CLASSES, Samples, TRIAL, TRIALS, TRY_AGAIN_EVERY, UNCOUNTED, bytes_min_of, class_of,
+};
 
 /// What the receiver knows of messages that may be announced or not
 #[derive(Debug, Default)]
@@ -38,15 +40,15 @@ pub(crate) struct InPlace {
 }
 
 impl Advice {
-    /// Notes what a message cost
-    pub(crate) fn record(&mut self, message: &InPlace) {
+    /// Notes what a message cost, if it is one that its sender may send eagerly
+    pub(crate) fn record(&mut self, message: &InPlace, eager_bytes_max: u64) {
         let &InPlace {
             bytes,
             is_announced,
             took,
             since_last,
         } = message;
-        if !(CHOICE_BYTES_MIN..=EAGER_BYTES_MAX).contains(&bytes) {
+        if !(CHOICE_BYTES_MIN..=eager_bytes_max).contains(&bytes) {
             self.run = None;
             return;
         }
@@ -97,10 +99,15 @@ impl Announcing {
     /// Chooses, with what the receiver advises
     pub(crate) fn choose(&mut self, bytes: u64, advice_bytes: Option<u64>) -> bool {
         let chosen = self.peek(bytes, advice_bytes);
+        self.count(bytes);
+        chosen
+    }
+
+    /// Counts a choice that was made before, with [`peek`](Self::peek)
+    pub(crate) fn count(&mut self, bytes: u64) {
         if bytes >= CHOICE_BYTES_MIN {
             self.choices = self.choices.wrapping_add(1);
         }
-        chosen
     }
 
     /// What the next choice will be
@@ -119,12 +126,6 @@ impl Announcing {
 /// Shorter messages always go eagerly
 pub(crate) const CHOICE_BYTES_MIN: u64 = bytes_min_of(0);
 
-/// Longer messages are always announced: largest class that advice is given for
-pub(crate) const EAGER_BYTES_MAX: u64 = 64 << 10;
-
-/// Classes of messages for which there is a choice
-const CLASSES: usize = class_of(EAGER_BYTES_MAX) + 1;
-
 /// A pause before a message counts as so many times what it took, at most: one that waits for the
 /// answer to another, which takes as long, is seen whole
 const TOOK_TIMES_MAX: u32 = 3;
@@ -136,19 +137,21 @@ const ANNOUNCING: Duration = Duration::from_nanos(500);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::carrier::ways::{Way, Ways};
 
-    const LONGEST: u64 = EAGER_BYTES_MAX;
+    const LONGEST: u64 = 64 << 10;
 
     /// Has `count` messages of a size come in a row, each taking so many nanoseconds, and as many from
     /// one to the next
     fn come(advice: &mut Advice, count: u32, bytes: u64, is_announced: bool, nanos: (u64, u64)) {
         for _ in 0..count {
-            advice.record(&InPlace {
+            let message = InPlace {
                 bytes,
                 is_announced,
                 took: Duration::from_nanos(nanos.0),
                 since_last: Some(Duration::from_nanos(nanos.1)),
-            });
+            };
+            advice.record(&message, LONGEST);
         }
     }
 
@@ -198,6 +201,53 @@ mod tests {
             come(&mut advice, UNCOUNTED, LONGEST, true, (1, 1));
         }
         assert_eq!(advice.bytes(), None);
+    }
+
+    #[test]
+    fn messages_of_any_size_that_may_go_eagerly_settle_on_what_is_faster() {
+        for (eager_bytes_max, bytes) in [(64 << 10, 40 << 10), (1 << 20, 300 << 10)] {
+            for is_announced_faster in [false, true] {
+                let mut ways = Ways::new(eager_bytes_max);
+                let mut announcing = Announcing::default();
+                let mut announced = Vec::new();
+                for _ in 0..400 {
+                    let is_announced = announcing.choose(bytes, ways.advice_bytes());
+                    announced.push(is_announced);
+                    let way = if is_announced { Way::Fetch } else { Way::Lane };
+                    let is_fast = is_announced == is_announced_faster;
+                    let took = Duration::from_micros(if is_fast { 30 } else { 90 });
+                    let message = InPlace {
+                        bytes,
+                        is_announced,
+                        took,
+                        since_last: Some(took),
+                    };
+                    ways.handle_in_place(way, &message);
+                }
+                let last = &announced[100..];
+                let fast = last.iter().filter(|one| **one == is_announced_faster);
+                assert!(fast.count() > 280, "{bytes} of {eager_bytes_max} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_peer_that_sends_longer_messages_eagerly_is_advised_too() {
+        let mut ways = Ways::new(64 << 10);
+        for is_announced in [false, true] {
+            for _ in 0..TRIAL {
+                let took = Duration::from_micros(if is_announced { 30 } else { 90 });
+                let message = InPlace {
+                    bytes: 300 << 10,
+                    is_announced,
+                    took,
+                    since_last: Some(took),
+                };
+                let way = if is_announced { Way::Fetch } else { Way::Lane };
+                ways.handle_in_place(way, &message);
+            }
+        }
+        assert_eq!(ways.advice_bytes(), Some(256 << 10));
     }
 
     #[test]

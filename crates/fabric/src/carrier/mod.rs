@@ -84,20 +84,20 @@ pub trait Carrier: Send {
 
 /// Payload that the peer has offered or given
 pub trait Payload: Send {
-    /// Whether it can be adopted or read; `false` while it is under way by itself
+    /// Looks whether it can be adopted or read; `false` while it is under way by itself
     ///
     /// Then the lane's doorbell is rung when it has come.
     ///
     /// # Errors
     ///
     /// [`TakeError`].
-    fn is_here(&mut self) -> Result<bool, TakeError> {
+    fn check_here(&mut self) -> Result<bool, TakeError> {
         Ok(true)
     }
 
     /// The memory itself, to become that of the message; `None` if it is to be copied
     ///
-    /// Called once, when it [is here](Self::is_here), before the first [`read`](Self::read).
+    /// Called once, when it [is here](Self::check_here), before the first [`read`](Self::read).
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use super::announcing::{Advice, EAGER_BYTES_MAX, InPlace};
+use super::announcing::{Advice, InPlace};
 
 /// A way for a long private message
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -28,13 +28,15 @@ pub enum Way {
 }
 
 /// What is known of the ways from one peer
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ways {
     classes: [Class; CLASSES],
     /// Of those that need not be announced
     advice: Advice,
     /// Reading the sender's memory does not work
     is_fetch_forbidden: bool,
+    /// Longest message that the peer sends eagerly: as long as ours, unless it has sent a longer one
+    eager_bytes_max: u64,
 }
 
 /// What is known of one size
@@ -100,13 +102,26 @@ impl Way {
 }
 
 impl Ways {
+    /// Begins with nothing known; `eager_bytes_max` is the longest message that this side sends
+    /// eagerly
+    #[must_use]
+    pub fn new(eager_bytes_max: u64) -> Self {
+        Self {
+            classes: Default::default(),
+            advice: Advice::default(),
+            is_fetch_forbidden: false,
+            eager_bytes_max,
+        }
+    }
+
     /// Chooses a way for a message of so many bytes that was announced; `may_lend`: it may be lent
     pub fn choose(&mut self, bytes: u64, may_lend: bool) -> Way {
         let is_fetch_forbidden = self.is_fetch_forbidden;
+        let eager_bytes_max = self.eager_bytes_max;
         let class = &mut self.classes[class_of(bytes)];
         let is_possible = |way: &Way| match way {
             // It could have come through the lane without being announced.
-            Way::Lane => bytes > EAGER_BYTES_MAX || is_fetch_forbidden,
+            Way::Lane => bytes > eager_bytes_max || is_fetch_forbidden,
             Way::Fetch => !is_fetch_forbidden,
             Way::CopyAndLend => may_lend,
         };
@@ -140,7 +155,7 @@ impl Ways {
     #[must_use]
     pub fn advice_bytes(&self) -> Option<u64> {
         if self.is_fetch_forbidden {
-            return Some(2 * EAGER_BYTES_MAX);
+            return Some(self.eager_bytes_max.saturating_add(1));
         }
         self.advice.bytes()
     }
@@ -148,7 +163,10 @@ impl Ways {
     /// Notes that a message is in its place, and how it came
     pub(crate) fn handle_in_place(&mut self, way: Way, message: &InPlace) {
         self.record(way, message.bytes, message.took);
-        self.advice.record(message);
+        if !message.is_announced {
+            self.eager_bytes_max = self.eager_bytes_max.max(message.bytes);
+        }
+        self.advice.record(message, self.eager_bytes_max);
     }
 
     /// Notes how long a message took
@@ -171,7 +189,7 @@ impl Ways {
     fn best_of(&self, index: usize, tried: &[Way]) -> Way {
         let bytes_min = bytes_min_of(index);
         let class = &self.classes[index];
-        if bytes_min > EAGER_BYTES_MAX {
+        if bytes_min > self.eager_bytes_max {
             return class.best(tried.iter().copied());
         }
         let is_announced = self
@@ -270,7 +288,7 @@ pub(super) const fn bytes_min_of(class: usize) -> u64 {
 }
 
 const CLASS_BITS_MIN: u32 = 14;
-const CLASSES: usize = 14;
+pub(super) const CLASSES: usize = 14;
 
 /// Times kept of each way and size: a few, so that a change shows soon
 const KEPT: usize = 5;
@@ -295,6 +313,7 @@ mod tests {
     use super::*;
 
     const BYTES: u64 = 1 << 20;
+    const EAGER_BYTES_MAX: u64 = 64 << 10;
 
     /// Uses the ways `times` times, each taking what `cost` says, and counts those chosen
     fn used(ways: &mut Ways, times: u32, cost: impl Fn(Way) -> u64) -> [u32; 3] {
@@ -310,7 +329,7 @@ mod tests {
     #[test]
     fn the_fastest_way_is_found_and_kept_to() {
         for fastest in Way::ALL {
-            let mut ways = Ways::default();
+            let mut ways = Ways::new(EAGER_BYTES_MAX);
             let cost = |way| if way == fastest { 50 } else { 80 };
             used(&mut ways, 3 * TRIAL, cost);
             let counts = used(&mut ways, 1024, cost);
@@ -320,7 +339,7 @@ mod tests {
 
     #[test]
     fn what_a_way_leaves_in_the_caches_does_not_count_against_the_next() {
-        let mut ways = Ways::default();
+        let mut ways = Ways::new(EAGER_BYTES_MAX);
         let mut last = None;
         let mut counts = [0; 3];
         for _ in 0..2000 {
@@ -335,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_way_that_is_far_slower_is_tried_rarely() {
-        let mut ways = Ways::default();
+        let mut ways = Ways::new(EAGER_BYTES_MAX);
         let counts = used(&mut ways, 100_000, |way| [50, 200, 200][way.index()]);
         let others = counts[Way::Fetch.index()] + counts[Way::CopyAndLend.index()];
         assert!((50..250).contains(&others), "{counts:?}");
@@ -343,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_way_that_becomes_faster_is_noticed() {
-        let mut ways = Ways::default();
+        let mut ways = Ways::new(EAGER_BYTES_MAX);
         used(&mut ways, 100, |way| [50, 60, 65][way.index()]);
         used(&mut ways, 1000, |way| [50, 20, 65][way.index()]);
         let counts = used(&mut ways, 100, |way| [50, 20, 65][way.index()]);
@@ -352,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_way_that_does_not_work_is_not_tried() {
-        let mut ways = Ways::default();
+        let mut ways = Ways::new(EAGER_BYTES_MAX);
         ways.forbid_fetch();
         for _ in 0..200 {
             let way = ways.choose(BYTES, false);

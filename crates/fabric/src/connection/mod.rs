@@ -60,6 +60,8 @@ pub(crate) struct Conn {
     id: SourceId,
     interest: Arc<Interest>,
     traits: LaneTraits,
+    /// Longest message that goes on the inline path
+    eager_bytes_max: u64,
     inbox: Mutex<Vec<Command>>,
     /// The inbox may hold something
     dirty: AtomicBool,
@@ -159,6 +161,7 @@ impl Conn {
             id,
             interest,
             traits,
+            eager_bytes_max: config.limits.eager_bytes_max,
             inbox: Mutex::default(),
             dirty: AtomicBool::new(false),
             port: Mutex::new(port),
@@ -309,7 +312,7 @@ impl Conn {
         // holder sees `dirty` after it has let go. And it is the look at `dirty` after our own
         // hold.
         fence(Ordering::SeqCst);
-        let more = self.dirty.load(Ordering::SeqCst) && self.has_work_left(Work::SUBMIT);
+        let more = self.dirty.load(Ordering::SeqCst) && self.work_again(Work::SUBMIT);
         if more || self.is_left_to_engine(outcome) {
             self.call_engine();
         }
@@ -329,7 +332,7 @@ impl Conn {
     }
 
     /// Works on the link, returning whether the engine is to go on
-    fn has_work_left(&self, work: Work) -> bool {
+    fn work_again(&self, work: Work) -> bool {
         let outcome = self.progress(work);
         self.is_left_to_engine(outcome)
     }
@@ -425,7 +428,7 @@ impl Conn {
     fn take_over(&self) {
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
-        if self.dirty.load(Ordering::SeqCst) && self.has_work_left(Work::SUBMIT) {
+        if self.dirty.load(Ordering::SeqCst) && self.work_again(Work::SUBMIT) {
             self.call_engine();
         }
         self.settle_tap();

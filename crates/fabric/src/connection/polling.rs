@@ -25,7 +25,7 @@ impl Conn {
         for _ in 1..LOOKS_PER_HOLD {
             if port.is_stalled {
                 std::hint::spin_loop();
-            } else if !port.is_at_rest() {
+            } else if !port.look_is_in_vain() {
                 break;
             }
             // The inbox is looked at, too, by whoever works on the link.
@@ -33,7 +33,7 @@ impl Conn {
                 break;
             }
         }
-        let moved_else = port.has_moved_else();
+        let moved_else = port.take_moved_else();
         let outcome = self.work_on(port, None, Work::POLL);
         // Pairs with the fence in `settle`.
         fence(Ordering::SeqCst);
@@ -167,7 +167,7 @@ impl Progress for Conn {
             return done.load(Ordering::Acquire);
         }
         self.step();
-        if done.load(Ordering::Acquire) || self.closed.get().is_some() || !self.spin.allows() {
+        if done.load(Ordering::Acquire) || self.closed.get().is_some() || !self.spin.take_turn() {
             return done.load(Ordering::Acquire);
         }
         let (found, last) = self.poll_masked(&self.spin, || done.load(Ordering::Acquire));
@@ -186,7 +186,7 @@ impl Progress for Conn {
         self.step();
         if done.load(Ordering::Acquire)
             || self.closed.get().is_some()
-            || !self.patient_spin.allows()
+            || !self.patient_spin.take_turn()
         {
             return done.load(Ordering::Acquire);
         }

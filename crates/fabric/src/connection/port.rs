@@ -219,7 +219,7 @@ impl Port {
         let is_on_device = || segments.iter().any(|segment| segment.kind().is_device());
         if self.carriers.is_empty()
             || segments.len() > OFFERS_MAX
-            || !(self.link.wants_offers(segments.bytes()) || is_on_device())
+            || !(self.link.choose_offers(segments.bytes()) || is_on_device())
         {
             return Ok(sources);
         }
@@ -272,7 +272,7 @@ impl Port {
         let Some(frame_bytes) = self.link.inline_frame_bytes(sizes.len(), payload_bytes) else {
             return false;
         };
-        if !lane.has_room(frame_bytes) {
+        if !lane.check_room(frame_bytes) {
             return false;
         }
         let Some(header) = self.link.send_inline(kind, sizes) else {
@@ -325,10 +325,10 @@ impl Port {
         outcome
     }
 
-    /// Whether nothing can be moved until the peer has done something
+    /// Looks for something that can be moved, returning whether there is nothing until the peer acts
     #[inline]
-    pub(super) fn is_at_rest(&self) -> bool {
-        self.link.is_at_rest() && self.lane.as_ref().is_some_and(|lane| !lane.may_have_news())
+    pub(super) fn look_is_in_vain(&self) -> bool {
+        self.link.is_at_rest() && self.lane.as_ref().is_some_and(|lane| !lane.look_for_news())
     }
 
     /// What can be moved now, as far as the lane knows
@@ -336,7 +336,7 @@ impl Port {
         let has_output = self.link.is_blocked();
         let lane = self.lane.as_mut().filter(|_| self.link.is_open());
         let (has_news, has_room) = lane.map_or((false, false), |lane| {
-            (lane.has_unread(), has_output && lane.has_room(1))
+            (lane.has_unread(), has_output && lane.check_room(1))
         });
         Waiting {
             reads: has_news.then_some(self.reads),
@@ -344,10 +344,10 @@ impl Port {
         }
     }
 
-    /// Whether the looks of [`is_at_rest`](Self::is_at_rest) have moved something that the lane is not for
-    pub(super) fn has_moved_else(&self) -> bool {
+    /// Takes the note that looks have moved something that the lane is not for
+    pub(super) fn take_moved_else(&self) -> bool {
         let lane = self.lane.as_ref();
-        lane.is_some_and(|lane| lane.has_moved_else())
+        lane.is_some_and(|lane| lane.take_moved_else())
     }
 
     /// Handles that the connection to the peer has ended beside the lane

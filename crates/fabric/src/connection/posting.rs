@@ -53,8 +53,7 @@ impl Conn {
         let Some(parts) = parts else {
             return false;
         };
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        bytes <= INLINE_BYTES_MAX && self.send_parts(kind, &parts)
+        segments.bytes() <= self.eager_bytes_max && self.send_parts(kind, &parts)
     }
 
     fn send_parts(&self, kind: MessageKind, parts: &[&[u8]]) -> bool {
@@ -83,7 +82,7 @@ impl Conn {
     ) -> Request<(), SendError> {
         let bytes = segments.bytes();
         let mut send = Send {
-            operation: 0,
+            operation: None,
             kind,
             segments,
             token: SendToken {
@@ -92,8 +91,9 @@ impl Conn {
             },
         };
         let Some(mut port) = self.try_port() else {
-            send.operation = self.next_operation();
-            let (request, completer) = Request::pending(self.operation(send.operation));
+            let operation = self.next_operation();
+            send.operation = Some(operation);
+            let (request, completer) = Request::pending(self.operation(operation));
             send.token.completer = Some(completer);
             self.counters.posted_bytes.add(bytes);
             self.leave(Command::Send(send));
@@ -110,8 +110,7 @@ impl Conn {
                 let id = id.expect("a send that is refused is over");
                 let operation = self.next_operation();
                 let (request, completer) = Request::pending(self.operation(operation));
-                *port.link.send_token_mut(id).0 = operation;
-                port.link.send_token_mut(id).1.completer = Some(completer);
+                port.link.name_send(id, operation).completer = Some(completer);
                 request
             },
             Request::over,
@@ -224,8 +223,5 @@ const TIMED_BYTES_MIN: u64 = 4096;
 
 /// A message of more segments does not take the inline path
 const INLINE_SEGMENTS_MAX: usize = 16;
-
-/// Nor a longer one: to copy it under the lock keeps others waiting
-const INLINE_BYTES_MAX: usize = 64 << 10;
 
 const _: () = assert!(size_of::<Segment>() <= 64);

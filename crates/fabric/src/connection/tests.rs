@@ -71,7 +71,7 @@ fn a_send_that_a_receive_finds_in_the_inbox_goes_out() {
         // As a caller leaves it whose attempt at the port comes while the other holds it.
         let (send, completer) = Request::pending(conn.operation(conn.next_operation()));
         lock(&conn.inbox).push(Command::Send(crate::link::Send {
-            operation: conn.next_operation(),
+            operation: Some(conn.next_operation()),
             kind: MessageKind::Tagged(Tag(1)),
             segments: Segments::from_iter([&b"left"[..]]),
             token: SendToken {

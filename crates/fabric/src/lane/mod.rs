@@ -45,21 +45,21 @@ pub trait Lane: Send {
     /// [`LaneError`]: nothing more can be sent, though there may be something to read.
     fn write(&mut self, buffers: &[IoSlice<'_>]) -> Result<Moved, LaneError>;
 
-    /// Whether a write of that many bytes would take them all; `false` if that is not known
-    fn has_room(&mut self, bytes: usize) -> bool;
+    /// Looks whether a write of that many bytes would take them all; `false` if that is not known
+    fn check_room(&mut self, bytes: usize) -> bool;
 
     /// How many bytes it can do something with at once, where that is more than usual
     fn write_bytes(&self) -> usize {
         0
     }
 
-    /// Whether a read may find something, as far as that is known without asking the system
-    fn may_have_news(&self) -> bool;
+    /// Looks whether a read may find something, as far as that is known without asking the system
+    fn look_for_news(&self) -> bool;
 
-    /// Whether looks have moved something since this was last asked, be it for a carrier
+    /// Takes the note that looks have moved something, be it for a carrier
     ///
     /// A caller that waits stays awake for it, as the peer is at work.
-    fn has_moved_else(&self) -> bool {
+    fn take_moved_else(&self) -> bool {
         false
     }
 

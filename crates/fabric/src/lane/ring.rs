@@ -74,12 +74,12 @@ impl Lane for RingLane {
         Ok(Moved::Bytes(written))
     }
 
-    fn has_room(&mut self, bytes: usize) -> bool {
-        self.rings.producer.has_room(bytes)
+    fn check_room(&mut self, bytes: usize) -> bool {
+        self.rings.producer.check_room(bytes)
     }
 
     #[inline]
-    fn may_have_news(&self) -> bool {
+    fn look_for_news(&self) -> bool {
         self.rings.consumer.has_news()
     }
 

@@ -55,7 +55,7 @@ impl Lane for TlsLane {
         }
     }
 
-    fn has_room(&mut self, _bytes: usize) -> bool {
+    fn check_room(&mut self, _bytes: usize) -> bool {
         false
     }
 
@@ -63,7 +63,7 @@ impl Lane for TlsLane {
         self.session.write_bytes()
     }
 
-    fn may_have_news(&self) -> bool {
+    fn look_for_news(&self) -> bool {
         true
     }
 

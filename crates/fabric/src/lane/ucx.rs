@@ -230,7 +230,7 @@ impl Lane for UcxLane {
             }
             total += bytes;
         }
-        // A failure is told by the next call: what was promised by `has_room` is taken.
+        // The next call reports a failure: bytes that `check_room` has promised are taken.
         Ok(if total == 0 {
             Moved::Blocked
         } else {
@@ -239,7 +239,7 @@ impl Lane for UcxLane {
         })
     }
 
-    fn has_room(&mut self, bytes: usize) -> bool {
+    fn check_room(&mut self, bytes: usize) -> bool {
         self.is_promised = self.is_connected
             && self.uncounted_bytes == 0
             && !self.is_waiting()
@@ -249,14 +249,14 @@ impl Lane for UcxLane {
     }
 
     #[inline]
-    fn may_have_news(&self) -> bool {
+    fn look_for_news(&self) -> bool {
         self.end.inbox.has_news() || {
             self.progress();
             self.end.inbox.has_news()
         }
     }
 
-    fn has_moved_else(&self) -> bool {
+    fn take_moved_else(&self) -> bool {
         self.has_moved.take()
     }
 

@@ -201,6 +201,7 @@ impl<S, R> Link<S, R> {
         self.arrivals.drop_incomplete();
         self.meter.stop();
         let sends: Vec<_> = self.sends.drain().collect();
+        self.operations.clear();
         for mut send in sends {
             self.overtaken.push(std::mem::take(&mut send.segments));
             self.finish_send(send, Err(reason.clone().into()));

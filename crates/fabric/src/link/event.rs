@@ -14,8 +14,8 @@ use crate::memory::{DeviceMemory, Message, Received, RecvBuffer, Segments};
 /// `S` is what the holder of the link wants back when the send is over.
 #[derive(Debug)]
 pub struct Send<S> {
-    /// What the holder calls it, to cancel it
-    pub operation: u64,
+    /// Number by which its holder cancels it; `None` until [`super::Link::name_send`]
+    pub operation: Option<u64>,
     /// Tagged or not
     pub kind: MessageKind,
     /// Its memory

@@ -36,7 +36,7 @@ use smallvec::SmallVec;
 use self::arrival::{Arrival, Cursor, Memory, Missing, Timed, copy_to_buffer};
 use self::carried::Takes;
 use self::inbound::{Arrivals, Inbound, Place};
-use self::operations::{RecvOperation, SendOperation};
+use self::operations::{Operations, RecvOperation, SendOperation};
 use self::outbound::Outbound;
 use crate::carrier::{Announcing, CHOICE_BYTES_MIN, InPlace, Way, Ways};
 use crate::error::CloseReason;
@@ -66,6 +66,8 @@ pub struct Link<S, R> {
     /// Bytes of the sends that the peer may be fetching
     offered_bytes: u64,
     recvs: Slab<RecvOperation<R>>,
+    /// Sends and receives that may be cancelled, by number
+    operations: Operations,
     memory: LinkMemory,
     ways: Ways,
     /// When the last message whose way is timed was in its place
@@ -209,7 +211,8 @@ impl<S, R> Link<S, R> {
             sends: Slab::new(),
             offered_bytes: 0,
             recvs: Slab::new(),
-            ways: Ways::default(),
+            operations: Operations::default(),
+            ways: Ways::new(parts.limits.eager_bytes_max),
             last_in_place: None,
             announcing: Announcing::default(),
             memory: parts.memory,
@@ -261,8 +264,8 @@ impl<S, R> Link<S, R> {
         self.offered_bytes
     }
 
-    /// Whether a message is to be announced with offers of its memory, if there are any to be had
-    pub fn wants_offers(&mut self, bytes: u64) -> bool {
+    /// Chooses whether a message is announced with offers of its memory, if a carrier makes any
+    pub fn choose_offers(&mut self, bytes: u64) -> bool {
         if !self.memory.may_fetch() {
             return false;
         }
@@ -283,8 +286,8 @@ impl<S, R> Link<S, R> {
     /// Handles that a message of so many bytes went on the inline path
     #[inline]
     pub fn handle_not_offered(&mut self, bytes: u64) {
-        if bytes >= CHOICE_BYTES_MIN {
-            self.wants_offers(bytes);
+        if self.memory.may_fetch() {
+            self.announcing.count(bytes);
         }
     }
 

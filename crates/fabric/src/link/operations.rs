@@ -1,5 +1,8 @@
 //! Sends and receives: how they are posted, withdrawn and what becomes of them.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
 use backhaul_proto::{
     Capacity, Long, MemoryKind, MessageKind, Posted, RecvId, RecvRefused, SegmentSource, Selector,
     SendId, SendRefused, Sources, Span, Withdrawn,
@@ -16,7 +19,7 @@ use crate::memory::{RecvBuffer, Segments};
 /// A send that is not over
 #[derive(Debug)]
 pub(super) struct SendOperation<S> {
-    operation: u64,
+    operation: Option<u64>,
     pub(super) segments: Segments,
     bytes: u64,
     /// Part of `bytes` that the peer may fetch by itself
@@ -34,6 +37,37 @@ pub(super) struct RecvOperation<R> {
     kind: MemoryKind,
     is_untagged: bool,
     token: R,
+}
+
+/// An operation that is not over and may be cancelled, by its place
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operation {
+    Send(usize),
+    Recv(usize),
+}
+
+/// Operations by the numbers that their holder gave them, each to one
+pub(super) type Operations = HashMap<u64, Operation, BuildHasherDefault<NumberHasher>>;
+
+/// Hashes numbers that are counted up, and that no peer chooses
+#[derive(Debug, Default)]
+pub(super) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        // The map looks at the lowest bits and at the highest: the product is good at the top alone.
+        self.0.rotate_left(32)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(GOLDEN_RATIO);
+    }
 }
 
 impl<S, R> Link<S, R> {
@@ -75,9 +109,14 @@ impl<S, R> Link<S, R> {
             send.offered_bytes = bytes;
             self.offered_bytes += bytes;
         }
+        let operation = send.operation;
         let id = self.sends.insert(send);
         match self.core.send_long(SendId(id), kind, &sizes, &long) {
-            Ok(()) => Some(id),
+            Ok(()) => {
+                self.operations
+                    .extend(operation.map(|operation| (operation, Operation::Send(id))));
+                Some(id)
+            }
             Err(refused) => {
                 let send = self.sends.remove(id);
                 self.finish_send(send, Err(refused.into()));
@@ -101,14 +140,16 @@ impl<S, R> Link<S, R> {
         self.finish_send(send, Err(refused.into()));
     }
 
-    /// What is given back with a send that is not over
+    /// Gives a send that is not over the name to cancel it with, returning what comes back with it
     ///
     /// # Panics
     ///
     /// If it is over.
-    pub fn send_token_mut(&mut self, id: usize) -> (&mut u64, &mut S) {
+    pub fn name_send(&mut self, id: usize, operation: u64) -> &mut S {
         let send = &mut self.sends[id];
-        (&mut send.operation, &mut send.token)
+        send.operation = Some(operation);
+        self.operations.insert(operation, Operation::Send(id));
+        &mut send.token
     }
 
     /// Posts a receive, returning whether it waits and nothing else has changed
@@ -146,12 +187,20 @@ impl<S, R> Link<S, R> {
                 self.fail_recv(id, reason.into());
             }
             Err(refused) => self.fail_recv(id, refused.into()),
-            Ok(Posted::Waits) if self.is_open() => return true,
+            Ok(Posted::Waits) if self.is_open() => {
+                self.operations.insert(operation, Operation::Recv(id));
+                return true;
+            }
             Ok(_) => self.handle_events(now),
         }
-        // After the end, only what arrived before it can be received.
         let is_it = |recv: &RecvOperation<R>| recv.operation == operation;
-        if !self.is_open() && self.recvs.get(id).is_some_and(is_it) {
+        if !self.recvs.get(id).is_some_and(is_it) {
+            return false;
+        }
+        if self.is_open() {
+            self.operations.insert(operation, Operation::Recv(id));
+        } else {
+            // After the end, only what arrived before it can be received.
             self.core.withdraw_recv(RecvId(id));
             let reason = self.close_reason();
             self.fail_recv(id, reason.into());
@@ -163,29 +212,56 @@ impl<S, R> Link<S, R> {
     ///
     /// A message that the receive has met stays for other receives, in its place in the order.
     pub fn cancel(&mut self, now: &Now, operation: u64) {
-        let mut sends = self.sends.iter();
-        if let Some((id, _)) = sends.find(|(_, send)| send.operation == operation) {
-            if self.core.cancel_send(SendId(id)) {
-                let send = self.sends.remove(id);
-                self.finish_send(send, Err(SendError::Cancelled));
-            }
-            return;
+        match self.operations.get(&operation) {
+            None => {}
+            Some(&Operation::Send(id)) => self.cancel_send(id),
+            Some(&Operation::Recv(id)) => self.cancel_recv(now, id),
         }
-        let mut recvs = self.recvs.iter();
-        if let Some((id, _)) = recvs.find(|(_, recv)| recv.operation == operation) {
-            match self.core.withdraw_recv(RecvId(id)) {
-                Withdrawn::No => return,
-                Withdrawn::Waiting => {}
-                Withdrawn::Met(arrival) => {
-                    if let Some(arrival) = self.arrivals.get_mut(arrival) {
-                        arrival.move_out(&mut self.recvs, &self.memory.pool);
-                    }
-                }
-            }
+    }
+
+    fn cancel_send(&mut self, id: usize) {
+        if self.core.cancel_send(SendId(id)) {
+            let send = self.take_send(id);
+            self.finish_send(send, Err(SendError::Cancelled));
+        }
+    }
+
+    fn cancel_recv(&mut self, now: &Now, id: usize) {
+        if self.withdraw_recv(id) {
             self.fail_recv(id, RecvError::Cancelled);
             // Another receive may have got the message.
             self.handle_events(now);
         }
+    }
+
+    /// Withdraws a receive from the protocol, with a message that it has met; `false`: it is over
+    fn withdraw_recv(&mut self, id: usize) -> bool {
+        match self.core.withdraw_recv(RecvId(id)) {
+            Withdrawn::No => return false,
+            Withdrawn::Waiting => {}
+            Withdrawn::Met(arrival) => {
+                if let Some(arrival) = self.arrivals.get_mut(arrival) {
+                    arrival.move_out(&mut self.recvs, &self.memory.pool);
+                }
+            }
+        }
+        true
+    }
+
+    /// Forgets a send that is over
+    fn take_send(&mut self, id: usize) -> SendOperation<S> {
+        let send = self.sends.remove(id);
+        if let Some(operation) = send.operation {
+            self.operations.remove(&operation);
+        }
+        send
+    }
+
+    /// Forgets a receive that is over
+    fn take_recv(&mut self, id: usize) -> RecvOperation<R> {
+        let recv = self.recvs.remove(id);
+        self.operations.remove(&recv.operation);
+        recv
     }
 
     /// Takes back the receives of untagged messages, with the names of their operations, in order
@@ -198,16 +274,9 @@ impl<S, R> Link<S, R> {
         ids.sort_unstable();
         let mut withdrawn = Vec::new();
         for (operation, id) in ids {
-            match self.core.withdraw_recv(RecvId(id)) {
-                Withdrawn::No => continue,
-                Withdrawn::Waiting => {}
-                Withdrawn::Met(arrival) => {
-                    if let Some(arrival) = self.arrivals.get_mut(arrival) {
-                        arrival.move_out(&mut self.recvs, &self.memory.pool);
-                    }
-                }
+            if self.withdraw_recv(id) {
+                withdrawn.push((operation, self.take_recv(id).token));
             }
-            withdrawn.push((operation, self.recvs.remove(id).token));
         }
         self.handle_events(now);
         withdrawn
@@ -277,7 +346,7 @@ impl<S, R> Link<S, R> {
         bytes: u64,
         memory: Option<MessageMemory>,
     ) {
-        let recv = self.recvs.remove(recv.0);
+        let recv = self.take_recv(recv.0);
         let content = match (recv.buffer, memory) {
             (None, memory) => Content::Segments(memory.unwrap_or_default()),
             (Some(buffer), None) => Content::Into(buffer),
@@ -313,7 +382,7 @@ impl<S, R> Link<S, R> {
     }
 
     pub(super) fn fail_recv(&mut self, id: usize, error: RecvError) {
-        let recv = self.recvs.remove(id);
+        let recv = self.take_recv(id);
         // Before the event: its receiver may use the memory again.
         drop(recv.buffer);
         self.events.push_back(LinkEvent::Received {
@@ -324,7 +393,7 @@ impl<S, R> Link<S, R> {
 
     /// Completes a send whose last byte has left
     pub(super) fn complete_send(&mut self, send: SendId) {
-        let send = self.sends.remove(send.0);
+        let send = self.take_send(send.0);
         self.counters.sent_messages.bump(1);
         self.counters.sent_bytes.bump(send.bytes);
         let device_bytes = send.segments.device_bytes();
@@ -386,6 +455,9 @@ impl<S, R> Link<S, R> {
         Ok(sources)
     }
 }
+
+/// 2⁶⁴ divided by the golden ratio: multiples of it are spread evenly
+const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Missing {
     fn into_error(self, message_bytes: u64) -> RecvError {

@@ -264,7 +264,7 @@ impl Engine {
     ///
     /// None that the system documents for a valid descriptor and buffer.
     fn wait(&self, events: &mut Vec<epoll::Event>, inspection_at: Instant) -> io::Result<()> {
-        if self.expects.swap(false, Ordering::Relaxed) && self.spin.allows() {
+        if self.expects.swap(false, Ordering::Relaxed) && self.spin.take_turn() {
             let mut failure = None;
             let is_over = self.spin.until(|| {
                 let looked = self.take_events(events, Some(&Timespec::default()));

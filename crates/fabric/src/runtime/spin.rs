@@ -53,8 +53,8 @@ impl SpinPolicy {
         }
     }
 
-    /// Whether to poll for this wait
-    pub(crate) fn allows(&self) -> bool {
+    /// Counts a wait, returning whether it is one that polls
+    pub(crate) fn take_turn(&self) -> bool {
         if self.budget.is_zero() {
             return false;
         }
@@ -74,8 +74,8 @@ impl SpinPolicy {
         }
     }
 
-    /// A poll gave way for so long: tells whether that is too long, and others poll no more
-    fn is_held_up(&self, gave_way: Duration) -> bool {
+    /// Notes how long a poll gave way, returning whether that is too long: others poll no more
+    fn note_held_up(&self, gave_way: Duration) -> bool {
         let is_held_up = gave_way >= self.held_up_max;
         if is_held_up {
             let held_up = HELD_UP_MOST.min(self.held_up.load(Ordering::Relaxed) + HELD_UP);
@@ -109,7 +109,7 @@ impl SpinPolicy {
             if now - *idle_since >= YIELD_AFTER {
                 // The peer may have been woken on this very CPU, and wait for us to leave it.
                 std::thread::yield_now();
-                if self.is_held_up(now.elapsed()) {
+                if self.note_held_up(now.elapsed()) {
                     return step().0;
                 }
             }
@@ -164,7 +164,7 @@ mod tests {
 
     /// Waits until one polls again
     fn waits_until_one_polls(policy: &SpinPolicy) -> u32 {
-        (0..).find(|_| policy.allows()).expect("some wait polls")
+        (0..).find(|_| policy.take_turn()).expect("some wait polls")
     }
 
     #[test]
@@ -184,19 +184,19 @@ mod tests {
     #[test]
     fn patient_polls_that_are_kept_from_the_cpu_become_rare_until_some_pay() {
         let policy = SpinPolicy::patient(Duration::from_micros(100));
-        assert!(!policy.is_held_up(HELD_UP_MAX / 2));
+        assert!(!policy.note_held_up(HELD_UP_MAX / 2));
         assert_eq!(waits_until_one_polls(&policy), 0);
         for waits in [4, 16, 64, 256, 1024, 1024] {
-            assert!(policy.is_held_up(HELD_UP_MAX));
+            assert!(policy.note_held_up(HELD_UP_MAX));
             assert_eq!(waits_until_one_polls(&policy), waits);
         }
         for _ in 0..HELD_UP_MOST {
             assert!(policy.until(|| (true, Look::default())));
         }
-        assert!(policy.is_held_up(HELD_UP_MAX));
+        assert!(policy.note_held_up(HELD_UP_MAX));
         assert_eq!(waits_until_one_polls(&policy), 4);
         // Others wait for a peer that may be copying on this very CPU.
         let policy = SpinPolicy::new(Duration::from_micros(100));
-        assert!(!policy.is_held_up(Duration::from_secs(1)));
+        assert!(!policy.note_held_up(Duration::from_secs(1)));
     }
 }

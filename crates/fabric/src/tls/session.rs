@@ -122,11 +122,11 @@ impl Session {
             };
             match step {
                 Step::Taken => continue,
-                Step::Ready if !self.state().is_handshaking() => return self.is_flushed(socket),
+                Step::Ready if !self.state().is_handshaking() => return self.flush(socket),
                 Step::Ready | Step::Starved => {}
                 Step::Ended => return Err(TlsFailure::Ended.into()),
             }
-            if !self.is_flushed(socket)? {
+            if !self.flush(socket)? {
                 return Ok(false);
             }
             match self.receive(socket) {
@@ -195,7 +195,7 @@ impl Session {
         }
         // What finds no room goes out with the next write, which meets the error again if there is one.
         if self.uncounted == 0 && self.sealed_bytes() == 0 {
-            let _ = self.is_flushed(socket);
+            let _ = self.flush(socket);
         }
         Ok(match targets.filled {
             0 if self.is_ended => {
@@ -225,7 +225,7 @@ impl Session {
             }
             self.uncounted = self.seal(socket, parts, 0)?;
         }
-        if !self.is_flushed(socket)? {
+        if !self.flush(socket)? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let written = std::mem::take(&mut self.uncounted);
@@ -307,7 +307,7 @@ impl Session {
         if self.is_broken || self.failed.is_some() {
             return;
         }
-        if self.is_flushed(socket).is_ok_and(|is_flushed| is_flushed) {
+        if self.flush(socket).is_ok_and(|is_flushed| is_flushed) {
             let incoming = &mut self.incoming;
             let outgoing = &mut self.outgoing;
             match &mut self.side {
@@ -315,7 +315,7 @@ impl Session {
                 Side::Server(server) => queue_end(&mut **server, incoming, outgoing),
             }
             // An error means that the peer is gone.
-            let _ = self.is_flushed(socket);
+            let _ = self.flush(socket);
         }
     }
 
@@ -420,7 +420,7 @@ impl Session {
     }
 
     /// Sends what lies in `outgoing`, returning whether all of it is out
-    fn is_flushed(&mut self, socket: &TcpStream) -> io::Result<bool> {
+    fn flush(&mut self, socket: &TcpStream) -> io::Result<bool> {
         let flushed = match &mut self.sharing {
             Some(sharing) => sharing.flush().map(drop),
             None => Ok(()),
@@ -439,7 +439,7 @@ impl Session {
             // An alert, which one step hands over. `rustls` must not be asked for more: it panics on a
             // second record that it has to answer with an alert.
             let _ = self.step(&mut |_| {}, None);
-            let _ = self.is_flushed(socket);
+            let _ = self.flush(socket);
         }
         self.is_ended = true;
         failure.into()

@@ -273,7 +273,7 @@ impl Driver {
         let operation = self.operation();
         self.sends.insert(operation);
         let send = Send {
-            operation,
+            operation: Some(operation),
             kind,
             segments,
             token: operation,

@@ -315,7 +315,7 @@ impl LinkTable {
         pair.lanes.push((lane.to_owned(), said.clone()));
 
         let hosts = (self.host_of(sender), self.host_of(receiver));
-        if !self.has_room_for(hosts) {
+        if !self.make_room_for(hosts) {
             return Ok(());
         }
         let host_pair = self.host_pairs.entry(hosts).or_default();

@@ -1,5 +1,6 @@
 //! The receiving half: messages arrive, meet their receives, and long ones are asked for.
 
+mod answers;
 mod withdraw;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,6 +18,9 @@ use crate::ids::{ArrivalId, Capacity, MessageKind, RecvId, Selector, Tag, TagMas
 use crate::limits::Limits;
 use crate::matching::Matcher;
 use crate::memory::SourceTable;
+use crate::queue::Notes;
+
+use withdraw::Whereabouts;
 
 /// Messages on their way from the peer, and the receives for them
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub(super) struct RecvHalf {
     tagged: Matcher<Posted, ArrivalId>,
     /// All with tag 0, so both queues are plain ones
     untagged: Matcher<Posted, ArrivalId>,
+    /// Where each receive was last: it may be over
+    whereabouts: Notes<Whereabouts>,
     /// Requested messages that frames may come for, by message number
     unfinished: BTreeMap<u64, ArrivalId>,
     early: EarlyAccepts,
@@ -94,6 +100,7 @@ impl RecvHalf {
             arrivals: Slab::new(),
             tagged: Matcher::default(),
             untagged: Matcher::default(),
+            whereabouts: Notes::default(),
             unfinished: BTreeMap::new(),
             early: EarlyAccepts::new(limits.early_accept_bytes_max),
             unexpected_bytes: 0,
@@ -130,7 +137,12 @@ impl RecvHalf {
                 max: self.recvs_max,
             });
         }
-        matcher.push_posted(tag, mask, posted);
+        let ticket = matcher.push_posted(tag, mask, posted);
+        let place = match selector {
+            Selector::Tagged { .. } => Whereabouts::Tagged(ticket),
+            Selector::Untagged => Whereabouts::Untagged(ticket),
+        };
+        self.whereabouts.put(recv.0, place);
         if self.credit.has_grant(true) {
             return Ok(Outcome::Grants);
         }
@@ -271,72 +283,6 @@ impl RecvHalf {
             "{bytes} bytes of {arrival:?} were not announced"
         );
         state.missing_bytes -= bytes;
-        self.finish_if_over(arrival, events);
-    }
-
-    /// The driver wants the bytes of a message in frames
-    pub(super) fn accept(&mut self, arrival: ArrivalId, carrier: u8, advice_bytes: u64) {
-        let state = &mut self.arrivals[arrival.0];
-        assert!(
-            matches!(state.stage, Stage::Asked | Stage::Fetching),
-            "a message is accepted once, when it is asked for"
-        );
-        state.stage = Stage::Accepted;
-        self.answers.push_back(FrameHeader {
-            carrier,
-            tag: advice_bytes,
-            ..FrameHeader::bare(FrameKind::Accept, state.message)
-        });
-    }
-
-    /// The driver has no place for the bytes of a message: its receive ends without them
-    pub(super) fn skip(&mut self, arrival: ArrivalId, events: &mut VecDeque<Event>) {
-        let state = &mut self.arrivals[arrival.0];
-        assert!(
-            matches!(state.stage, Stage::Asked),
-            "a message is skipped when it is asked for"
-        );
-        state.stage = Stage::Accepted;
-        state.unannounced_bytes = 0;
-        state.missing_bytes = 0;
-        let message = state.message;
-        self.unfinished.remove(&message);
-        self.answers
-            .push_back(FrameHeader::bare(FrameKind::Skip, message));
-        self.finish_if_over(arrival, events);
-    }
-
-    /// The driver fetches the bytes of a message by itself
-    pub(super) fn fetch(&mut self, arrival: ArrivalId) {
-        let state = &mut self.arrivals[arrival.0];
-        assert!(
-            matches!(state.stage, Stage::Asked),
-            "a message is fetched once, when it is asked for"
-        );
-        state.stage = Stage::Fetching;
-    }
-
-    /// The driver has fetched all bytes of a message
-    pub(super) fn handle_fetched(
-        &mut self,
-        arrival: ArrivalId,
-        advice_bytes: u64,
-        events: &mut VecDeque<Event>,
-    ) {
-        let state = &mut self.arrivals[arrival.0];
-        assert!(
-            matches!(state.stage, Stage::Fetching),
-            "a message is fetched after it was asked for"
-        );
-        state.stage = Stage::Accepted;
-        state.unannounced_bytes = 0;
-        state.missing_bytes = 0;
-        let message = state.message;
-        self.unfinished.remove(&message);
-        self.answers.push_back(FrameHeader {
-            tag: advice_bytes,
-            ..FrameHeader::bare(FrameKind::Fetched, message)
-        });
         self.finish_if_over(arrival, events);
     }
 
@@ -497,7 +443,8 @@ impl RecvHalf {
             claim,
             is_discarded: false,
         });
-        if claim.is_some() {
+        if let Some(posted) = claim {
+            self.note_met(posted, arrival);
             self.credit.release(cost);
         }
         arrival
@@ -510,6 +457,7 @@ impl RecvHalf {
         posted: Posted,
         events: &mut VecDeque<Event>,
     ) {
+        self.note_met(posted, arrival);
         let state = &mut self.arrivals[arrival.0];
         state.claim = Some(posted);
         self.credit.release(state.cost);

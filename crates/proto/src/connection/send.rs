@@ -12,6 +12,7 @@ use crate::frame::{FrameHeader, FrameKind, HEADER_BYTES};
 use crate::ids::{MessageKind, SendId};
 use crate::limits::{Limits, PeerLimits};
 use crate::memory::{SOURCE_ENTRY_BYTES, SegmentSource, Sources};
+use crate::queue::{Notes, Queue, Ticket};
 
 /// What may be done with a message that does not go eagerly
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,7 +33,9 @@ pub struct Long<'a> {
 pub(super) struct SendHalf {
     credit: SendCredit,
     /// Sends of which the peer knows nothing, oldest first; they start strictly in this order
-    queued: VecDeque<Queued>,
+    queued: Queue<Queued>,
+    /// Where each send was put in `queued`, which may be over
+    tickets: Notes<Ticket>,
     /// Sends that wait for the peer to accept or skip them, by message number
     requested: BTreeMap<u64, Requested>,
     /// Sends that the peer has accepted; they take turns, the front is next
@@ -109,7 +112,8 @@ impl SendHalf {
         let chunk_bytes_max = limits.data_chunk_bytes.min(peer.data_chunk_bytes).max(1);
         Self {
             credit: SendCredit::new(peer.credit_messages, peer.credit_bytes),
-            queued: VecDeque::new(),
+            queued: Queue::default(),
+            tickets: Notes::default(),
             requested: BTreeMap::new(),
             streaming: VecDeque::new(),
             is_giving: false,
@@ -156,7 +160,7 @@ impl SendHalf {
                 max: self.sends_max,
             });
         }
-        self.queued.push_back(Queued {
+        let ticket = self.queued.push_back(Queued {
             send,
             kind,
             segment_bytes: SmallVec::from_slice(segment_bytes),
@@ -165,13 +169,14 @@ impl SendHalf {
             sources: SmallVec::from_slice(long.sources),
             announce: long.announce,
         });
+        self.tickets.put(send.0, ticket);
         Ok(())
     }
 
-    /// Takes back a send of which the peer knows nothing; linear in the number of those
+    /// Takes back a send of which the peer knows nothing
     pub(super) fn cancel(&mut self, send: SendId) -> bool {
-        let index = self.queued.iter().position(|queued| queued.send == send);
-        index.and_then(|index| self.queued.remove(index)).is_some()
+        let ticket = self.tickets.get(send.0);
+        ticket.is_some_and(|ticket| self.queued.take(ticket).is_some())
     }
 
     pub(super) fn close(&mut self) {

@@ -85,10 +85,10 @@ impl Producer {
         Ok(self.free() as usize)
     }
 
-    /// Whether a write of `bytes` bytes would take them all
+    /// Looks whether a write of `bytes` bytes would take them all
     ///
     /// False too if the consumer is not honest, which the write then says.
-    pub fn has_room(&mut self, bytes: usize) -> bool {
+    pub fn check_room(&mut self, bytes: usize) -> bool {
         let bytes = bytes as u64;
         self.free() >= bytes || (self.refresh().is_ok() && self.free() >= bytes)
     }

@@ -88,7 +88,8 @@ impl Node {
     pub(super) fn offers(&mut self, segments: &backhaul::Segments) -> Sources {
         let mut sources = Sources::new();
         let is_on_device = segments.iter().any(|segment| segment.kind().is_device());
-        if self.carriers.is_empty() || !(self.link.wants_offers(segments.bytes()) || is_on_device) {
+        if self.carriers.is_empty() || !(self.link.choose_offers(segments.bytes()) || is_on_device)
+        {
             return sources;
         }
         for segment in segments.iter() {

@@ -152,16 +152,16 @@ impl Lane for ToyLane {
         Ok(Moved::Bytes(written))
     }
 
-    fn has_room(&mut self, bytes: usize) -> bool {
+    fn check_room(&mut self, bytes: usize) -> bool {
         lock(&self.outgoing).room() >= bytes
     }
 
-    fn may_have_news(&self) -> bool {
+    fn look_for_news(&self) -> bool {
         !lock(&self.incoming).bytes.is_empty()
     }
 
     fn is_drained(&self) -> bool {
-        !self.may_have_news()
+        !self.look_for_news()
     }
 
     fn arm_read(&mut self) -> Result<bool, LaneError> {

@@ -327,7 +327,7 @@ impl Exchange {
             let Some(transfer) = held.transfer.as_ref().filter(|_| !held.is_settled) else {
                 continue;
             };
-            match transfer.is_over() {
+            match transfer.ask_over() {
                 Ok(is_over) => held.is_settled = is_over,
                 Err(error) => {
                     held.is_settled = true;

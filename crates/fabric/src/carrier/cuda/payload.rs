@@ -175,11 +175,11 @@ impl CudaPayload {
 }
 
 impl Moving {
-    /// Whether the device has finished
+    /// Looks whether the device has finished
     ///
     /// Asking takes the driver 0.2 us or more, and of several copies the first ends first: it is asked for
     /// the others now and then.
-    fn is_over(&mut self, exchange: &Exchange) -> Result<bool, TakeError> {
+    fn check_over(&mut self, exchange: &Exchange) -> Result<bool, TakeError> {
         if self.transfer.is_known() {
             return Ok(true);
         }
@@ -188,7 +188,7 @@ impl Moving {
             return Ok(false);
         }
         self.asked_at = Instant::now();
-        self.transfer.is_over().map_err(out_of_reach)
+        self.transfer.ask_over().map_err(out_of_reach)
     }
 
     /// Remembers how long it took, if somebody has looked all the while
@@ -216,7 +216,7 @@ impl Moving {
 }
 
 impl Payload for CudaPayload {
-    fn is_here(&mut self) -> Result<bool, TakeError> {
+    fn check_here(&mut self) -> Result<bool, TakeError> {
         if let State::Awaited = self.state {
             match self.exchange.take(self.ticket, self.bytes) {
                 None => return Ok(false),
@@ -284,7 +284,7 @@ impl Payload for CudaPayload {
         let State::Moving(moving) = &mut self.state else {
             return Ok(0);
         };
-        if !moving.is_over(&self.exchange)? {
+        if !moving.check_over(&self.exchange)? {
             return Ok(0);
         }
         moving.learn(&self.exchange, self.bytes);

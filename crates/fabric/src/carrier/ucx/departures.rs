@@ -195,7 +195,7 @@ impl Departures {
 
     /// Offers a segment whose device has got so far, or has failed
     fn settle(&self, ticket: u64, held: Held) {
-        match held.transfer.is_over() {
+        match held.transfer.ask_over() {
             Err(error) => self.refuse(ticket, &error.to_string()),
             Ok(_) => self.offer(ticket, held.departure),
         }
@@ -206,7 +206,7 @@ impl Departures {
         let mut state = lock(&self.state);
         let mut failed = Vec::new();
         for (ticket, held) in &state.held {
-            if let Err(error) = held.transfer.is_over() {
+            if let Err(error) = held.transfer.ask_over() {
                 failed.push((*ticket, error));
             }
         }

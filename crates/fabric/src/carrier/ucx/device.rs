@@ -222,7 +222,7 @@ impl UcxCudaPayload {
 }
 
 impl Payload for UcxCudaPayload {
-    fn is_here(&mut self) -> Result<bool, TakeError> {
+    fn check_here(&mut self) -> Result<bool, TakeError> {
         if let State::Awaited = self.state {
             let inbox = &self.end.inbox;
             if let Some(detail) = inbox.take_failed(self.ticket) {
@@ -269,7 +269,7 @@ impl Payload for UcxCudaPayload {
     fn read_to_device(&mut self, target: &DeviceMemory) -> Result<usize, TakeError> {
         match std::mem::replace(&mut self.state, State::Gone) {
             State::Offered(offer) => self.begin(offer, target)?,
-            State::Landing(offer, transfer, place) => match transfer.is_over() {
+            State::Landing(offer, transfer, place) => match transfer.ask_over() {
                 Ok(false) => {
                     self.state = State::Landing(offer, transfer, place);
                     return Ok(0);

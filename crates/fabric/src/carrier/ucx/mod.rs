@@ -154,7 +154,7 @@ impl UcxPayload {
 }
 
 impl Payload for UcxPayload {
-    fn is_here(&mut self) -> Result<bool, TakeError> {
+    fn check_here(&mut self) -> Result<bool, TakeError> {
         if let State::Awaited = self.state {
             self.begin()?;
         }

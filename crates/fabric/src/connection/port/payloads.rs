@@ -93,7 +93,7 @@ impl Port {
         request: &TakeRequest,
         payload: &mut dyn Payload,
     ) -> Result<Adopted, TakeError> {
-        if !payload.is_here()? {
+        if !payload.check_here()? {
             return Ok(Adopted::NotHere);
         }
         if self.link.wants_whole(request.id)

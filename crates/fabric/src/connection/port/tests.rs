@@ -35,11 +35,11 @@ impl Lane for Unresponsive {
         Ok(Moved::Blocked)
     }
 
-    fn has_room(&mut self, _bytes: usize) -> bool {
+    fn check_room(&mut self, _bytes: usize) -> bool {
         false
     }
 
-    fn may_have_news(&self) -> bool {
+    fn look_for_news(&self) -> bool {
         false
     }
 

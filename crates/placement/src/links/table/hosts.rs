@@ -47,10 +47,10 @@ impl LinkTable {
         id
     }
 
-    /// Whether there is room for what is known of two hosts
+    /// Makes room for what is known of two hosts, returning whether there is any
     ///
     /// If there is not, links of their kind answer for them.
-    pub(super) fn has_room_for(&mut self, hosts: (HostId, HostId)) -> bool {
+    pub(super) fn make_room_for(&mut self, hosts: (HostId, HostId)) -> bool {
         if self.host_pairs.len() < self.links_max || self.host_pairs.contains_key(&hosts) {
             return true;
         }

@@ -5,27 +5,59 @@ use std::collections::VecDeque;
 use super::{Arrival, Posted, RecvHalf, Stage, UNTAGGED};
 use crate::connection::event::{Event, Withdrawn};
 use crate::ids::{ArrivalId, MessageKind, RecvId};
+use crate::queue::Ticket;
+
+/// Where a receive is that is not over
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Whereabouts {
+    /// It waits, among those for tagged messages
+    Tagged(Ticket),
+    /// It waits, among those for untagged messages
+    Untagged(Ticket),
+    /// It has met a message
+    Met(ArrivalId),
+}
 
 impl RecvHalf {
-    /// Withdraws a receive; linear in the number of receives and of messages under way
+    /// Withdraws a receive
     pub(in crate::connection) fn withdraw(
         &mut self,
         recv: RecvId,
         events: &mut VecDeque<Event>,
     ) -> Withdrawn {
-        let is_it = |posted: &Posted| posted.recv == recv;
-        if self.tagged.cancel(is_it).is_some() || self.untagged.cancel(is_it).is_some() {
-            return Withdrawn::Waiting;
+        let waiting = match self.whereabouts.get(recv.0) {
+            None => None,
+            Some(Whereabouts::Tagged(ticket)) => self.tagged.cancel(ticket),
+            Some(Whereabouts::Untagged(ticket)) => self.untagged.cancel(ticket),
+            Some(Whereabouts::Met(arrival)) => return self.withdraw_met(recv, arrival, events),
+        };
+        match waiting {
+            Some(_) => Withdrawn::Waiting,
+            None => Withdrawn::No,
         }
-        let mut met = self.arrivals.iter_mut();
-        let met = met.find(|(_, state)| state.claim.as_ref().is_some_and(is_it));
-        let Some((index, state)) = met.filter(|(_, state)| !state.is_discarded) else {
+    }
+
+    /// Withdraws a receive that has met a message, unless it is over
+    fn withdraw_met(
+        &mut self,
+        recv: RecvId,
+        arrival: ArrivalId,
+        events: &mut VecDeque<Event>,
+    ) -> Withdrawn {
+        let met = self.arrivals.get_mut(arrival.0);
+        let met = met.filter(|state| state.claim.is_some_and(|posted| posted.recv == recv));
+        let Some(state) = met.filter(|state| !state.is_discarded) else {
             return Withdrawn::No;
         };
         state.claim = None;
-        let arrival = ArrivalId(index);
         self.offer(arrival, events);
         Withdrawn::Met(arrival)
+    }
+
+    /// Notes that a receive has met a message
+    pub(super) fn note_met(&mut self, posted: Posted, arrival: ArrivalId) {
+        self.whereabouts
+            .put(posted.recv.0, Whereabouts::Met(arrival));
     }
 
     /// Takes back a message that a receive had got and nobody has seen
@@ -63,7 +95,8 @@ impl RecvHalf {
             MessageKind::Tagged(tag) => self.tagged.arrive(tag, message, arrival),
             MessageKind::Untagged => self.untagged.arrive(UNTAGGED, message, arrival),
         };
-        if met.is_some() {
+        if let Some(posted) = met {
+            self.note_met(posted, arrival);
             self.arrivals[arrival.0].claim = met;
             self.finish_if_over(arrival, events);
         } else {

@@ -72,7 +72,7 @@ impl World {
             let sources = node.offers(&segments);
             node.link.post_send(
                 Send {
-                    operation,
+                    operation: Some(operation),
                     kind,
                     segments,
                     token: operation,

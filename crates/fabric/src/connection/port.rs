@@ -474,6 +474,7 @@ impl Port {
                     self.reads += 1;
                     total += bytes;
                     self.link.handle_read(&Now::lazy(), bytes);
+                    lane.handle_due(self.link.payload_due());
                     total += self.take_some();
                 }
                 Ok(Moved::Blocked) => break,

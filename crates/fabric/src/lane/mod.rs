@@ -73,6 +73,13 @@ pub trait Lane: Send {
         false
     }
 
+    /// Handles that the next so many bytes are of one payload, as the last read has shown
+    ///
+    /// A thread that is woken before they are here has little to do yet, and sleeps again.
+    fn handle_due(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
     /// Asks to be woken when something arrives; `false` if something is there already
     ///
     /// # Errors

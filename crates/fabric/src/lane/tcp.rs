@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use backhaul_proto::LaneKind;
+use backhaul_sys::low_water;
 
 use super::{Lane, LaneError, LaneTraits, Moved, heard_by_kernel, of_io};
 
@@ -16,6 +17,10 @@ pub(crate) struct TcpLane {
     socket: Arc<TcpStream>,
     /// The last read left nothing: what comes next wakes whoever watches
     drained: bool,
+    /// Bytes of a payload that come next
+    due: usize,
+    /// From how many bytes on the kernel wakes a watching thread; never more than are due, or 1
+    low_water: usize,
 }
 
 impl TcpLane {
@@ -24,6 +29,20 @@ impl TcpLane {
         Self {
             socket,
             drained: false,
+            due: 0,
+            low_water: 1,
+        }
+    }
+
+    /// Sets from how many bytes on the kernel wakes a watching thread
+    fn set_low_water(&mut self, bytes: usize) {
+        if bytes == self.low_water {
+            return;
+        }
+        match low_water::set(self.socket.as_fd(), bytes) {
+            Ok(()) => self.low_water = bytes,
+            // Then they are woken more often.
+            Err(error) => tracing::debug!(%error, "the system sets no low-water mark"),
         }
     }
 }
@@ -63,15 +82,28 @@ impl Lane for TcpLane {
     }
 
     fn has_unread(&self) -> bool {
-        rustix::io::ioctl_fionread(&*self.socket).is_ok_and(|bytes| bytes > 0)
+        let found = rustix::io::ioctl_fionread(&*self.socket);
+        found.is_ok_and(|bytes| bytes >= self.low_water as u64)
     }
 
     fn is_drained(&self) -> bool {
         self.drained
     }
 
+    fn handle_due(&mut self, bytes: usize) {
+        self.due = bytes;
+        // A mark above the bytes that still come would never be reached.
+        if self.low_water > bytes.max(1) {
+            self.set_low_water(1);
+        }
+    }
+
     // The engine watches the socket; see `connection::interest`.
     fn arm_read(&mut self) -> Result<bool, LaneError> {
+        self.set_low_water(match self.due {
+            LOW_WATER_MIN.. => self.due.min(LOW_WATER_MAX),
+            _ => 1,
+        });
         Ok(true)
     }
 
@@ -84,4 +116,73 @@ impl Lane for TcpLane {
     fn last_heard(&self, now: Instant) -> Option<Instant> {
         heard_by_kernel(self.socket.as_fd(), now)
     }
+}
+
+/// Shorter rests of payloads are not waited for as a whole: about what one packet has between two
+/// processes of a host
+const LOW_WATER_MIN: usize = 64 << 10;
+
+/// Nor is more waited for than two packets, whose wake-up is paid for by what is copied: a longer
+/// wait would leave the reader idle while the writer copies
+const LOW_WATER_MAX: usize = 96 << 10;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Duration;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    /// Returns whether a thread that watches the socket is woken before so long has passed
+    fn wakes(lane: &TcpLane, patience: Duration) -> bool {
+        let mut watched = [PollFd::new(&*lane.socket, PollFlags::IN)];
+        let patience = Timespec::try_from(patience).unwrap();
+        poll(&mut watched, Some(&patience)).unwrap() == 1
+    }
+
+    #[test]
+    fn a_watcher_is_woken_when_all_bytes_of_a_payload_are_here_and_not_before() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = listener.accept().unwrap().0;
+        socket.set_nonblocking(true).unwrap();
+        let mut lane = TcpLane::new(Arc::new(socket));
+        let read = |lane: &mut TcpLane, bytes: usize, due: usize| {
+            let mut buffer = vec![0; bytes];
+            let moved = lane.read(&mut [IoSliceMut::new(&mut buffer)]).unwrap();
+            assert_eq!(moved, Moved::Bytes(bytes));
+            lane.handle_due(due);
+        };
+
+        lane.handle_due(90_000);
+        lane.arm_read().unwrap();
+        peer.write_all(&[7; 60_000]).unwrap();
+        assert!(!wakes(&lane, SHORT) && !lane.has_unread());
+        peer.write_all(&[7; 30_000]).unwrap();
+        assert!(wakes(&lane, LONG) && lane.has_unread());
+
+        // As a caller leaves it that has read some, and does not arm.
+        read(&mut lane, 60_000, 30_000);
+        assert!(wakes(&lane, LONG) && lane.has_unread());
+        lane.arm_read().unwrap();
+        assert!(wakes(&lane, LONG), "so little is not waited for");
+
+        read(&mut lane, 30_000, 300_000);
+        lane.arm_read().unwrap();
+        peer.write_all(&[7; 100_000]).unwrap();
+        assert!(wakes(&lane, LONG), "more is not waited for");
+        read(&mut lane, 100_000, 200_000);
+        lane.arm_read().unwrap();
+        peer.write_all(b"the last").unwrap();
+        assert!(!wakes(&lane, SHORT));
+        drop(peer);
+        assert!(wakes(&lane, LONG), "nothing more comes");
+    }
+
+    const SHORT: Duration = Duration::from_millis(50);
+    const LONG: Duration = Duration::from_secs(100);
 }

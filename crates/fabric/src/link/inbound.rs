@@ -175,6 +175,12 @@ impl<S, R> Link<S, R> {
         self.handle_staged(now);
     }
 
+    /// How many bytes come next that are of one payload, and nothing else
+    pub fn payload_due(&self) -> usize {
+        let payload = self.inbound.payload.as_ref();
+        payload.map_or(0, |payload| payload.left)
+    }
+
     /// Works through bytes that were read before the link was made
     pub fn handle_read_ahead(&mut self, now: &Now) {
         self.handle_staged(now);

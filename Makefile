@@ -73,9 +73,11 @@ test: build $(VENV)/.dev $(NEWEST_VENV)/.installed ## Run every Rust and Python 
 	@$(BIN)/python -m compileall -q python tests benches
 	@rm -rf .test-logs
 	@$(MAKE) --no-print-directory --jobs=$(TEST_JOBS) --output-sync=target --keep-going \
-	  $(if $(ARGS),test-python,test-dask test-newest test-rest) test-rust test-model test-loom; \
+	  $(if $(ARGS),test-python,test-dask test-newest test-rest test-oldest) \
+	  test-rust test-model test-loom; \
 	$(BIN)/python tests/parts.py summary \
-	  $(if $(ARGS),test-python,test-dask test-newest test-rest) test-rust test-model test-loom
+	  $(if $(ARGS),test-python,test-dask test-newest test-rest test-oldest) \
+	  test-rust test-model test-loom
 
 .PHONY: test-rust
 test-rust: $(VENV)/.run ## The Rust tests alone
@@ -106,6 +108,14 @@ test-dask: build $(VENV)/.dev
 test-rest: build $(VENV)/.dev
 	$(PART) test-rest -- \
 	  $(BIN)/python -m pytest -o cache_dir=$(VENV)/.pytest_cache_rest --ignore=tests/dask
+
+.PHONY: test-oldest
+test-oldest: $(NEWEST_VENV)/.installed ## A job with a killed worker on the oldest Dask that is supported
+	$(PART) test-oldest -- $(BIN)/python -m tests.dask.releases --wheel $(NEWEST_VENV)/wheel/*.whl 2025.1.0
+
+.PHONY: test-releases
+test-releases: $(NEWEST_VENV)/.installed ## That job on nine releases of Dask from the oldest to the newest
+	$(BIN)/python -m tests.dask.releases --wheel $(NEWEST_VENV)/wheel/*.whl
 
 # A cache of its own: it may run beside the others
 .PHONY: test-newest
@@ -222,7 +232,8 @@ sdist: $(WHEELS_VENV)/.installed ## The source distribution into dist/, and an o
 
 # Minutes for each of the two
 .PHONY: test-all
-test-all: test ## `make test`, then the pairs that it leaves out: oldest Dask on the newest Python, newest on the oldest
+test-all: test test-releases ## `make test`, then the pairs that it leaves out: oldest Dask on the newest Python, newest on the oldest; a job on nine releases of Dask
+	$(BIN)/python -m tests.dask.missing_names
 	$(BIN)/python -m tests.wheels.other_pairs --wheel $(NEWEST_VENV)/wheel/*.whl \
 	  $(if $(NEWEST_PYTHON),--newest $(NEWEST_PYTHON))
 

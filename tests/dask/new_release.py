@@ -18,7 +18,6 @@ import ast
 import difflib
 import functools
 import hashlib
-import importlib
 import inspect
 import operator
 import sys
@@ -31,7 +30,7 @@ import dask
 from backhaul.dask import private
 from backhaul.dask.instance_patches import INSTANCE_PATCHES
 from backhaul.dask.patches import PATCHES
-from backhaul.dask.patching import InstancePatch, Patch
+from backhaul.dask.patching import InstancePatch, Patch, as_dask_has_it
 
 __all__ = ["Source", "changes", "gone", "main", "sources"]
 
@@ -123,7 +122,7 @@ def sources() -> list[Source]:
     replaced: tuple[Patch | InstancePatch, ...] = (*PATCHES, *INSTANCE_PATCHES)
     for patch in replaced:
         for named, known in patch.read.items():
-            source: Any = importlib.import_module(named) if isinstance(named, str) else named
+            source = as_dask_has_it(private.resolve(named))
             source = inspect.unwrap(source) if callable(source) else source
             place = (
                 (source.__name__, "")
@@ -153,7 +152,7 @@ def changes(before: Path, after: Path) -> list[Change]:
 
 def gone(after: Path) -> list[str]:
     """List the names that `backhaul.dask.private` imports and a release does not have."""
-    _, tree = _parsed(Path(private.__file__))
+    _, tree = _parsed(Path(private.__file__).with_suffix(".pyi"))
     missing = []
     for statement in ast.walk(tree):
         if not isinstance(statement, ast.ImportFrom) or statement.module is None:

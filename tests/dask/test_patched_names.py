@@ -115,6 +115,7 @@ OURS = {
     "plain_inputs.py": {"recommendations"},
     "plain_steps.py": {"fetched", "forgotten", "found", "initial", "recommendations"},
     # The environment of processes that are started, as dask.multiprocessing.get sets it
+    "private.py": {"globals()[name]"},
     "processes.py": {"os.environ", "packed"},
     "prometheus.py": {"found"},
     "quick_tokens.py": {"_known"},

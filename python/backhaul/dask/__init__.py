@@ -20,6 +20,7 @@ if importlib.util.find_spec("distributed") is None:
         name="distributed",
     )
 
+from backhaul.dask import oldest_release  # noqa: F401  (refuses an older Dask before the rest)
 from backhaul.dask.backend import (
     BackhaulBackend,
     BackhaulConnector,

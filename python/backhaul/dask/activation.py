@@ -12,8 +12,10 @@ the same preload. Each replacement has a switch in the configuration, read at th
 
 from __future__ import annotations
 
+import importlib
 import logging
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import distributed
 from distributed import Nanny, Scheduler, Worker
@@ -22,14 +24,15 @@ from backhaul._locks import RLock
 from backhaul.dask import device_arrays
 from backhaul.dask.config import switched_on
 from backhaul.dask.patches import PATCHES
-from backhaul.dask.patching import Patch, Replacement
+from backhaul.dask.patching import READ_RELEASES, Patch, Replacement, log_refusal
+from backhaul.dask.private import MissingName
 
 __all__ = ["SUPPORTED", "install", "install_for", "installed", "uninstall"]
 
 logger = logging.getLogger(__name__)
 
-#: Releases of distributed that this one was made for, as ``pyproject.toml`` has them
-SUPPORTED = "2026.7.1 to 2026.8.0"
+#: Releases of distributed whose sources were read, so that all accelerations fit them
+SUPPORTED = " to ".join(READ_RELEASES)
 
 _lock = RLock()
 _installed: dict[Patch, Replacement] = {}
@@ -55,11 +58,24 @@ def install(*, only: str | None = None) -> None:
                 continue
             refusal = patch.refusal()
             if refusal is None:
-                _installed[patch] = patch.install()
-            else:
+                try:
+                    _installed[patch] = patch.install()
+                except MissingName as error:
+                    refusal = str(error)
+            if refusal is not None:
                 _refused.add(patch)
                 refused.append((patch, refusal))
     if refused:
+        if distributed.__version__ not in READ_RELEASES:
+            logger.warning(
+                "Backhaul runs with distributed %s without %d of its %d accelerations, whose "
+                "sources were read in %s: `backhaul doctor` lists them",
+                distributed.__version__,
+                len(refused),
+                len(PATCHES),
+                SUPPORTED,
+            )
+            return
         # One line, however much of Dask is another than the one that was read.
         logger.warning(
             "Backhaul leaves %s as it is, %s, with distributed %s (made for %s): %s",
@@ -80,55 +96,65 @@ def install_for(server: Any) -> None:
         Anything that a preload or a listener may belong to. Schedulers, workers and nannies have
         such matters; a worker's are those of the context that starts it.
     """
-    # Each imports what it needs: a worker does without the scheduler's part.
-    if isinstance(server, Scheduler):
-        from backhaul.dask import (
-            account,
-            fire_and_forget,
-            in_flight,
-            scheduler_slots,
-            small_results,
-            submissions,
-        )
+    for kind, features in _FEATURES.items():
+        if isinstance(server, kind):
+            for feature in features:
+                feature.install_for(server)
 
-        keeps_core = switched_on("hot-path.scheduler-core")
-        if keeps_core:
-            from backhaul.dask.scheduler_core import programs
 
-            # Before the others are among the handlers.
-            programs.watch(server)
-        # Below the in-flight window, which calls it as Dask's own.
-        small_results.install_for_scheduler(server)
-        in_flight.install(server)
-        submissions.install_for_scheduler(server)
-        fire_and_forget.install_for_scheduler(server)
-        account.install(server)
-        scheduler_slots.install(server)
-        if switched_on("placement.enabled"):
-            from backhaul.dask import placement
+@dataclass(frozen=True)
+class _Feature:
+    """A part of Backhaul that is installed on one server, by a function of its module."""
 
-            placement.install(server)
-        if keeps_core:
-            from backhaul.dask.scheduler_core import live
+    #: Module under `backhaul.dask`, imported when it is installed: a worker does without the
+    #: scheduler's part
+    module: str
+    function: str = "install"
+    #: Key of the configuration that switches it on; None: it has none, or several
+    switch: str | None = None
 
-            live.install(server)
-    elif isinstance(server, Worker):
-        from backhaul.dask import memory, reports, slotted_worker, small_results, sources
+    def install_for(self, server: Any) -> None:
+        if self.switch is not None and not switched_on(self.switch):
+            return
+        try:
+            module = importlib.import_module(f"backhaul.dask.{self.module}")
+        except (MissingName, AttributeError) as error:
+            # An attribute of Dask that is read when the module is imported
+            if self.module not in _left_out:
+                _left_out.add(self.module)
+                log_refusal(logger, "Backhaul does without %s: %s", self.module, error)
+            return
+        getattr(module, self.function)(server)
 
-        memory.install(server)
-        if switched_on("placement.nearest-first"):
-            sources.install(server)
-        reports.install(server)
-        slotted_worker.install(server)
-        if switched_on("hot-path.worker-threads"):
-            from backhaul.dask import kept_tasks
 
-            kept_tasks.install(server.state)
-        small_results.install_for_worker(server)
-    elif isinstance(server, Nanny):
-        from backhaul.dask import memory
+#: Features that were left out, by their module
+_left_out: set[str] = set()
 
-        memory.install_for_nanny(server)
+#: Features of each kind of server, in the order in which they are installed
+_FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
+    Scheduler: (
+        # Before the others are among the handlers
+        _Feature("scheduler_core.programs", "watch", switch="hot-path.scheduler-core"),
+        # Below the in-flight window, which calls it as Dask's own
+        _Feature("small_results", "install_for_scheduler"),
+        _Feature("in_flight"),
+        _Feature("submissions", "install_for_scheduler"),
+        _Feature("fire_and_forget", "install_for_scheduler"),
+        _Feature("account"),
+        _Feature("scheduler_slots"),
+        _Feature("placement", switch="placement.enabled"),
+        _Feature("scheduler_core.live", switch="hot-path.scheduler-core"),
+    ),
+    Worker: (
+        _Feature("memory"),
+        _Feature("sources", switch="placement.nearest-first"),
+        _Feature("reports"),
+        _Feature("slotted_worker"),
+        _Feature("kept_tasks", "install_for_worker", switch="hot-path.worker-threads"),
+        _Feature("small_results", "install_for_worker"),
+    ),
+    Nanny: (_Feature("memory", "install_for_nanny"),),
+}
 
 
 def uninstall() -> None:

@@ -319,14 +319,20 @@ def _class_for(stream: BatchedSend, comm: BackhaulComm) -> type[AdaptiveBatchedS
     switch = _SHARED_BY_NAME.get(comm.name or "")
     if switch is None or not switched_on(switch):
         return AdaptiveBatchedSend
-    # A scheduler does not need it.
+    return _shared_class() if SHARED_STREAM.fits(stream) else AdaptiveBatchedSend
+
+
+def _shared_class() -> type[AdaptiveBatchedSend]:
+    # That imports this.
     from backhaul.dask.shared_stream import SharedBatchedSend
 
-    return SharedBatchedSend if SHARED_STREAM.fits(stream) else AdaptiveBatchedSend
+    return SharedBatchedSend
 
 
 def adaptive_start(original: Callable[..., Any]) -> Callable[..., Any]:
     """Make a `BatchedSend.start` that adopts streams over our comms."""
+    # Now, so that a name of Dask that is missing there refuses all of it.
+    _shared_class()
 
     def start(self: BatchedSend, comm: Any) -> None:
         if not adopt(self, comm):

@@ -141,6 +141,8 @@ def _prepare(worker: Worker, line: Line, task_state: Any) -> Execution | None:
 
 def direct_start(original: Callable[..., Any]) -> Callable[..., Any]:
     """Make a `Worker._start_async_instruction` that starts tasks by `start_execution`."""
+    # Now, so that a name of Dask that is missing there refuses all of it.
+    _work_ahead()
 
     def _start_async_instruction(
         self: Worker,
@@ -582,7 +584,11 @@ def _line_for(worker: Worker, executor: ThreadPoolExecutor) -> Line | None:
 
 def _ahead_for(worker: Worker, line: Line) -> Any:
     """Make what has threads wait for messages, if that is switched on."""
-    # That imports this.
-    from backhaul.dask.work_ahead import work_ahead_for
+    return _work_ahead().work_ahead_for(worker, line)
 
-    return work_ahead_for(worker, line)
+
+def _work_ahead() -> Any:
+    # That imports this.
+    from backhaul.dask import work_ahead
+
+    return work_ahead

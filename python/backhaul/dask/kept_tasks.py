@@ -142,6 +142,11 @@ def install(state: WorkerStateMachine) -> None:
                 setattr(state, name, KeptLog(log, log.maxlen))
 
 
+def install_for_worker(worker: Worker) -> None:
+    """Give the state machine of a worker such tasks and logs, as `install`."""
+    install(worker.state)
+
+
 Kept: TypeAlias = KeptTasks | KeptLog
 
 

@@ -30,7 +30,19 @@ import distributed
 import tornado.gen
 import zict.common
 
-__all__ = ["InstancePatch", "Patch", "Replacement", "is_dasks", "is_pristine", "source_digest"]
+from backhaul.dask.private import MissingName, resolve
+
+__all__ = [
+    "READ_RELEASES",
+    "InstancePatch",
+    "Patch",
+    "Replacement",
+    "as_dask_has_it",
+    "is_dasks",
+    "is_pristine",
+    "log_refusal",
+    "source_digest",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +57,9 @@ _DECORATORS = {
     zict.common.__file__,
     "<string>",
 }
+
+#: Releases of distributed whose sources were read, the oldest and the newest
+READ_RELEASES: Final = ("2026.7.1", "2026.8.0")
 
 #: Stands for what was not there
 _ABSENT: Final = object()
@@ -63,41 +78,59 @@ class Patch:
     ----------
     switch : str
         The key under ``distributed.comm.backhaul`` that switches it on.
-    owner : type or module
-        What has the function.
+    owner : str
+        The class or module that has the function, as `backhaul.dask.private.resolve` finds it.
     name : str
         Its name there.
     replace : str
         Makes our function from Dask's, or from None if there is none: module and function under
         `backhaul.dask`. A name, so that nothing is imported before it is installed.
-    read : mapping of source to digests
+    read : mapping of str to digests
         Digests of the source of the function, and of each other one, class or module that ours
-        relies upon to behave as it did when it was read. A source is a function, class or module,
-        or the name of a module; one with several digests differs between releases that were read.
+        relies upon to behave as it did when it was read. A source is named as for
+        `backhaul.dask.private.resolve`; one with several digests differs between releases that were
+        read.
     without : str
         What follows where it is refused, for people.
     """
 
     switch: str
-    owner: Any
+    owner: str
     name: str
     replace: str
-    read: Mapping[Any, str | tuple[str, ...]]
+    read: Mapping[str, str | tuple[str, ...]]
     without: str = "which is slower"
 
     def __str__(self) -> str:
-        return f"{_name(self.owner)}.{self.name}"
+        try:
+            return f"{_name(self.place)}.{self.name}"
+        except MissingName:
+            return f"{self.owner.replace(':', '.')}.{self.name}"
+
+    @property
+    def place(self) -> Any:
+        """The class or module that has the function."""
+        return resolve(self.owner)
 
     def current(self) -> Any:
         """Get what the owner has now, unbound; None if it has nothing of that name."""
-        return inspect.getattr_static(self.owner, self.name, None)
+        return inspect.getattr_static(self.place, self.name, None)
 
     def refusal(self) -> str | None:
         """Say why it cannot be installed; None if it can."""
-        return _refusal(self.read, self.current())
+        try:
+            return _refusal(self.read, self.current())
+        except MissingName as error:
+            return str(error)
 
     def install(self) -> Replacement:
-        """Put our function in the place of Dask's; to be asked only if there is no `refusal`."""
+        """Put our function in the place of Dask's; to be asked only if there is no `refusal`.
+
+        Raises
+        ------
+        MissingName
+            If a name that our function needs is missing; nothing was changed.
+        """
         module, function = self.replace.split(".")
         make: Callable[[Any], Any] = getattr(
             importlib.import_module(f"backhaul.dask.{module}"), function
@@ -107,7 +140,7 @@ class Patch:
         for attribute in ("__name__", "__qualname__", "__doc__"):
             if (value := getattr(original, attribute, None)) is not None:
                 setattr(ours, attribute, value)
-        return _replace_attribute(self.owner, self.name, ours, original)
+        return _replace_attribute(self.place, self.name, ours, original)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,7 +164,7 @@ class InstancePatch:
 
     shown: str
     without: str
-    read: Mapping[Any, str | tuple[str, ...]]
+    read: Mapping[str, str | tuple[str, ...]]
     attribute: str | None = None
     item: Any = None
     _warned: set[str] = field(default_factory=set, init=False, repr=False)
@@ -141,10 +174,13 @@ class InstancePatch:
 
     def fits(self, place: Any) -> bool:
         """Tell whether it can be installed; if not, the log says why, once in a process."""
-        refusal = _refusal(self.read, self._current(place))
+        try:
+            refusal = _refusal(self.read, self._current(place))
+        except (MissingName, AttributeError) as error:
+            refusal = str(error)
         if refusal is not None and refusal not in self._warned:
             self._warned.add(refusal)
-            logger.warning("Backhaul leaves %s as it is (%s): %s", self, self.without, refusal)
+            log_refusal(logger, "Backhaul leaves %s as it is (%s): %s", self, self.without, refusal)
         return refusal is None
 
     def install(self, place: Any, ours: Any) -> Replacement | None:
@@ -232,22 +268,33 @@ def _replace_attribute(owner: Any, name: str, ours: Any, original: Any) -> Repla
             setattr(owner, name, original)
         else:
             delattr(owner, name)
-        if isinstance(ours, FunctionType):
-            vars(ours).pop(_IN_PLACE, None)
+        if isinstance(function, FunctionType):
+            vars(function).pop(_IN_PLACE, None)
         return True
 
+    function = _getter(ours)
     setattr(owner, name, ours)
-    if isinstance(ours, FunctionType):
-        setattr(ours, _IN_PLACE, (ours, original))
+    if isinstance(function, FunctionType):
+        setattr(function, _IN_PLACE, (function, _getter(original)))
     return Replacement(ours, original, restore)
 
 
-def _refusal(read: Mapping[Any, str | tuple[str, ...]], original: Any) -> str | None:
-    """Say which source is none that was read, or has been replaced by somebody else."""
+def _getter(found: Any) -> Any:
+    return found.fget if isinstance(found, property) else found
+
+
+def _refusal(read: Mapping[str, str | tuple[str, ...]], original: Any) -> str | None:
+    """Say which source is none that was read, or has been replaced by another library.
+
+    Raises
+    ------
+    MissingName
+        If a source is missing.
+    """
     strange: list[Any] = []
     known: list[Any] = []
-    for named, digests in read.items():
-        source = importlib.import_module(named) if isinstance(named, str) else named
+    for name, digests in read.items():
+        source = as_dask_has_it(resolve(name))
         known.append(source)
         if source_digest(source) not in _tuple(digests) or not is_pristine(source):
             strange.append(source)
@@ -279,6 +326,26 @@ def _belongs(original: Any, known: Iterable[Any]) -> bool:
         return False
     homes = set(filter(None, map(inspect.getsourcefile, known)))
     return all(file in homes or _is_ours(file) for file in _files(original))
+
+
+def as_dask_has_it(found: Any) -> Any:
+    """Return the function of Dask that one of ours is in the place of, or what was found."""
+    while isinstance(found, FunctionType):
+        ours, original = vars(found).get(_IN_PLACE, (None, None))
+        if ours is not found:
+            break
+        found = original
+    return found
+
+
+def log_refusal(log: logging.Logger, message: str, *arguments: object) -> None:
+    """Log why a part of Backhaul is left out.
+
+    In a release that was read another library has changed Dask, which is a warning. In any other
+    release many parts are left out, which `backhaul.dask.activation` reports in one line.
+    """
+    is_read = distributed.__version__ in READ_RELEASES
+    log.log(logging.WARNING if is_read else logging.DEBUG, message, *arguments)
 
 
 def is_dasks(handler: Any) -> bool:
@@ -341,12 +408,8 @@ def _files(function: Any) -> set[str | None]:
     elif isinstance(function, property):
         function = function.fget
     files: set[str | None] = set()
-    while isinstance(function, FunctionType):
-        ours, original = vars(function).get(_IN_PLACE, (None, None))
-        if ours is function:
-            # A function of ours counts as the one in whose place it is.
-            function = original
-            continue
+    # A function of ours counts as the one in whose place it is.
+    while isinstance(function := as_dask_has_it(function), FunctionType):
         files.add(function.__code__.co_filename)
         function = getattr(function, "__wrapped__", None)
     return files - _DECORATORS

@@ -79,7 +79,9 @@ def names() -> dict[str, Any]:
     """List what the native codec has to know of tasks."""
     return {
         "tasks": (Task, *containers),
-        "slots": tuple(Task.get_all_slots()),
+        "slots": tuple(
+            sorted({slot for kind in Task.mro() for slot in vars(kind).get("__slots__", ())})
+        ),
         "task_ref": TaskRef,
         "alias": Alias,
         "data_node": DataNode,

@@ -92,7 +92,7 @@ class Patches:
         self._patches = [
             patch
             for patch in PATCHES
-            if patch.owner in owners
+            if patch.place in owners
             and patch.switch in ("hot-path.execution", "hot-path.transitions")
         ]
         assert len(self._patches) == 4, self._patches
@@ -101,7 +101,7 @@ class Patches:
         self._both = []
         for patch in self._patches:
             replacement = patch.install()
-            self._both.append((patch.owner, patch.name, replacement.ours, replacement.original))
+            self._both.append((patch.place, patch.name, replacement.ours, replacement.original))
             assert replacement.take_back()
 
     @contextlib.contextmanager

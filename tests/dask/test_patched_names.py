@@ -149,6 +149,7 @@ OURS = {
     "scheduler_core/live.py": {
         "watched.on_change",
         "counts",
+        "counts[name]",
         "found",
         "last",
         "live",
@@ -245,6 +246,8 @@ STATE = {
     "scheduler_core/live.py": {"self.scheduler"},
     # As TaskCounter.transitions
     "task_counts.py": {
+        "counts",
+        "counts[name]",
         "counter._cumulative_elapsed[prefix, 'executing']",
         "counter._previous_ts",
         "cumulative[name]",

@@ -41,7 +41,7 @@ def test_counts_and_seconds_are_those_of_dask(
     for step in range(600):
         # Sums of such numbers are exact, however they are grouped.
         clock.now_s += rng.choice((0, 1, 1, 5)) / 64
-        initial: dict[Any, str] = {}
+        initial: dict[Any, Any] = {}
         for _ in range(rng.randrange(4)):
             if len(tasks) < 2 * prefixes and rng.random() < 0.6:
                 name = f"prefix-{rng.randrange(prefixes)}"
@@ -72,7 +72,7 @@ def test_counts_and_seconds_are_those_of_dask(
 
 
 class _Task(SimpleNamespace):
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__
 
 

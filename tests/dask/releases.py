@@ -59,7 +59,7 @@ def _passes(release: str, wheel: Path) -> bool:
     pip.append("--disable-pip-version-check")
     subprocess.run([*pip, f"dask[array]=={release}", f"distributed=={release}"], check=True)
     subprocess.run([*pip, "--no-deps", "--force-reinstall", wheel], check=True)
-    # What the command and the library need of others is small, and the same for all.
+    # The wheel is installed without its dependencies, so that they do not change the release.
     subprocess.run([*pip, "click", "rich", "numpy"], check=True)
     job: list[str | Path] = [python, "-m", "tests.dask.any_release"]
     # The wheel is tried, not the sources beside the tests.

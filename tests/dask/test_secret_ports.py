@@ -167,7 +167,7 @@ class Bomb:
 
 
 async def send_code(address: str, folder: Path) -> None:
-    """Have a server of Dask run code, by each message that servers run code for.
+    """Try to run code on a server of Dask, by each message that servers run code for.
 
     The folders that the code makes are called after the address and the message.
     """

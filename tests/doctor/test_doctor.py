@@ -176,7 +176,7 @@ def test_the_extra_that_is_advised_brings_what_is_missing() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     brought = {re.split(r"[\[<>=]", each)[0] for each in extras["complete"]}
-    # What comes with `dask[array,dataframe]`, of which the extra `dask` is
+    # Packages of `dask[array,dataframe]`, of which the extra `dask` is
     assert "backhaul" in brought
     assert extras["dask"][0].startswith("dask[array,dataframe]")
     brought |= {"numpy", "pandas"}

@@ -15,7 +15,7 @@ OF_THE_OPERATOR = {"DASK_SCHEDULER_ADDRESS", "DASK_WORKER_NAME"}
 
 GUARD = 'if __name__ == "__main__":'
 
-#: What starts processes that import the program anew
+#: Calls that start processes which import the program anew
 STARTS_PROCESSES = re.compile(r"\b(?:Local|LocalCUDA|CUDA)Cluster\(|\bDGX\(|\bClient\(\)")
 
 

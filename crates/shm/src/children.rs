@@ -14,7 +14,6 @@
 //! no other lock is taken under it. A child has a value with a lock of its own.
 
 use std::cell::Cell;
-use std::ffi::c_int;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,7 +73,7 @@ pub(crate) fn watch_forks() {
     if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
         // SAFETY: the three functions stay where they are, and may be called by any thread that
         // forks. An error means that there is no memory: then no fork is noticed.
-        unsafe { pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+        unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     }
 }
 
@@ -83,7 +82,7 @@ pub(crate) fn watch_forks() {
 struct Children {
     living: Vec<Child>,
     delayed: Vec<Delayed>,
-    /// Whether a thread runs `poll`
+    /// True while a thread runs `poll`
     is_polled: bool,
 }
 
@@ -102,7 +101,7 @@ struct Delayed {
 
 impl Children {
     fn forget_ended(&mut self) {
-        // Whatever else may be wrong, the child may still be there.
+        // The seal is set once no mapping is left. Any other error says nothing about a child.
         self.living
             .retain(|child| fcntl_add_seals(&child.file, SealFlags::WRITE) == Err(Errno::BUSY));
     }
@@ -149,7 +148,7 @@ fn children() -> MutexGuard<'static, Children> {
         .unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a thread that forks holds meanwhile
+/// The lock and the mapping that a thread holds while it forks
 struct Held {
     /// Kept in the child, for as long as the child lives
     _mapping: Option<Mapping>,
@@ -209,14 +208,6 @@ impl fmt::Debug for Children {
             .field("delayed", &self.delayed.len())
             .finish_non_exhaustive()
     }
-}
-
-unsafe extern "C" {
-    fn pthread_atfork(
-        prepare: Option<unsafe extern "C" fn()>,
-        parent: Option<unsafe extern "C" fn()>,
-        child: Option<unsafe extern "C" fn()>,
-    ) -> c_int;
 }
 
 /// How often to look which children have ended, while a lease waits for one

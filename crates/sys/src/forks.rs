@@ -166,7 +166,7 @@ fn watch_forks() {
     if !IS_REGISTERED.load(Ordering::Relaxed) && !IS_REGISTERED.swap(true, Ordering::Relaxed) {
         // SAFETY: the function stays where it is, and does only what a child of a process with
         // threads may do. An error means that there is no memory: then children get all.
-        unsafe { pthread_atfork(None, None, Some(in_child)) };
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     }
 }
 
@@ -225,12 +225,4 @@ fn replace_marked() {
 fn new_useless() -> c_int {
     // SAFETY: no pointers are passed.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
-}
-
-unsafe extern "C" {
-    fn pthread_atfork(
-        prepare: Option<unsafe extern "C" fn()>,
-        parent: Option<unsafe extern "C" fn()>,
-        child: Option<unsafe extern "C" fn()>,
-    ) -> c_int;
 }

@@ -26,7 +26,7 @@ _ROUTES_KEY = "distributed.scheduler.http.routes"
 #: Routes by which a scheduler's HTTP server changes the state of the cluster; off by default
 _API_ROUTE = "distributed.http.scheduler.api"
 
-#: What the log has already, for each server
+#: Warnings that were logged, for each server
 _reported: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 

@@ -329,7 +329,7 @@ def _belongs(original: Any, known: Iterable[Any]) -> bool:
 
 
 def as_dask_has_it(found: Any) -> Any:
-    """Return the function of Dask that one of ours is in the place of, or what was found."""
+    """Return the function of Dask that a replacement stands for, or the object itself."""
     while isinstance(found, FunctionType):
         ours, original = vars(found).get(_IN_PLACE, (None, None))
         if ours is not found:
@@ -408,7 +408,7 @@ def _files(function: Any) -> set[str | None]:
     elif isinstance(function, property):
         function = function.fget
     files: set[str | None] = set()
-    # A function of ours counts as the one in whose place it is.
+    # A replacement counts as the function that it replaces.
     while isinstance(function := as_dask_has_it(function), FunctionType):
         files.add(function.__code__.co_filename)
         function = getattr(function, "__wrapped__", None)

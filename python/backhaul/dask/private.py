@@ -229,7 +229,7 @@ _UNWRAPPED: Final[dict[str, str]] = {
     "get_data": "Worker.get_data",
 }
 
-#: Event that a worker makes of a message of the scheduler, by operation
+#: Class of the event for a message of the scheduler to a worker, by operation
 _WORKER_EVENTS: Final[dict[str, str]] = {
     "acquire-replicas": "AcquireReplicasEvent",
     "compute-task": "ComputeTaskEvent",

@@ -172,7 +172,7 @@ from distributed.worker_state_machine import UnpauseEvent as UnpauseEvent
 from distributed.worker_state_machine import WorkerState as WorkerStateMachine
 from zict.utils import InsertionSortedSet as InsertionSortedSet
 
-# Those that are renamed; type checkers take the others as exported.
+# Renamed imports; type checkers take the others as exported.
 __all__ = [
     "DaskListener",
     "DaskPickler",

@@ -41,7 +41,7 @@ def examine() -> Iterator[Finding]:
             refused[str(patch)] = refusal
         else:
             on.append(patch)
-    # Those that are switched off are not counted, because nothing is installed of them.
+    # Accelerations that are switched off are not counted, because they are not installed.
     said = f"{len(on)} of {len(on) + len(refused)} accelerations fit this release"
     if not refused:
         yield Finding("dask", "accelerations", State.WORKS, said)

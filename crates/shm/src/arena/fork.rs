@@ -1,7 +1,6 @@
 //! A fork of the process that has an arena
 
 use std::cell::Cell;
-use std::ffi::c_int;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -47,7 +46,7 @@ impl Arena {
         REGISTERED.call_once(|| {
             // SAFETY: the three functions stay where they are, and may be called by any thread that
             // forks. An error means that there is no memory: then nobody is told.
-            unsafe { pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+            unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
         });
         let mut watched = watched();
         watched.retain(|arena| arena.strong_count() > 0);
@@ -99,14 +98,6 @@ unsafe extern "C" fn in_child() {
         // The child runs on: it was never promised more, and most only start a program.
         let _ = guard.in_child();
     }
-}
-
-unsafe extern "C" {
-    fn pthread_atfork(
-        prepare: Option<unsafe extern "C" fn()>,
-        parent: Option<unsafe extern "C" fn()>,
-        child: Option<unsafe extern "C" fn()>,
-    ) -> c_int;
 }
 
 /// Holds an arena still while the process forks

@@ -35,6 +35,7 @@ __all__ = ["COMMANDS"]
 _APIS = ("async", "blocking")
 _LANES = ("auto", "shm", "ucx", "tcp", "inproc")
 _CASES = ("map", "chain", "tree", "all-to-all", "submit", "submit-chain")
+_SESSION_CASES = ("map", "chain", "submit", "tree", "mean")
 _ARCHITECTURES = ("core", "threads", "workers", "gpu", "gpus")
 _AGAINST = ("one-process", "one-process-recycled", "tcp-recycled")
 _MACHINES = ("dgx-1", "4-hosts", "slow-nic", "racks", "flat")
@@ -214,6 +215,35 @@ def tasks(*, trace_file: str | None, **chosen: Any) -> None:
         return
     named(chosen, "cases", "--case")
     run_benchmark(job, tasks_tables, chosen, answer=tasks_answer, draw=draw_tasks)
+
+
+@click.command(cls=BriefCommand, short_help="Small tasks in a session that holds data.")
+@click.option(
+    "--case",
+    "cases",
+    type=ListType(_SESSION_CASES, all=_SESSION_CASES),
+    default="all",
+    show_default=True,
+    help=f"Comma-separated: {', '.join(_SESSION_CASES)}.",
+)
+@click.option(
+    "--tasks",
+    type=click.IntRange(1),
+    help="Tasks of every case [default: 5000, 300, 200, 1023, 2500].",
+)
+@saturation("1.1")
+@cluster_options(repetitions=5)
+@profile_options
+def session(**chosen: Any) -> None:
+    """Measure small tasks in an idle session, and in one that holds data and was looked at.
+
+    Exits with 1 if a result is wrong. Needs the extra `dask`.
+    """
+    from backhaul.bench import session as job
+    from backhaul.bench.session_tables import session_table
+
+    named(chosen, "cases", "--case")
+    run_benchmark(job, session_table, chosen)
 
 
 def _trace(path: Path, chosen: dict[str, Any]) -> None:
@@ -419,4 +449,4 @@ def placement(**chosen: Any) -> None:
 
 
 #: All of them
-COMMANDS = (p2p, tasks, transpose_sum, memory, random_array, placement)
+COMMANDS = (p2p, tasks, session, transpose_sum, memory, random_array, placement)

@@ -114,10 +114,13 @@ class _Operations:
 
     def release(self) -> dict[str, Any]:
         """Drop everything, and wait until the cluster has dropped it too."""
-        self._job = None
+        job, self._job = self._job, None
+        tasks, results = (job.kept_tasks, job.kept_results) if job is not None else (0, 0)
+        del job
         deadline = time.monotonic() + _RELEASE_TIMEOUT_S
-        while self._client.run_on_scheduler(_count_tasks) or any(
-            self._client.run(_count_data).values()
+        while (
+            self._client.run_on_scheduler(_count_tasks) > tasks
+            or sum(self._client.run(_count_data).values()) > results
         ):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the cluster holds tasks after {_RELEASE_TIMEOUT_S:.0f} s")

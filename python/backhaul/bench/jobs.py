@@ -49,6 +49,16 @@ class Job(ABC):
         return 0
 
     @property
+    def kept_tasks(self) -> int:
+        """Number of tasks that the scheduler still has when the job is over."""
+        return 0
+
+    @property
+    def kept_results(self) -> int:
+        """Number of results that all workers together still have when the job is over."""
+        return 0
+
+    @property
     def timeout_s(self) -> float:
         """How long it may take: many times what Dask takes, in seconds."""
         return 60.0

@@ -149,7 +149,6 @@ OURS = {
     "scheduler_core/live.py": {
         "watched.on_change",
         "counts",
-        "counts[name]",
         "found",
         "last",
         "live",
@@ -244,7 +243,7 @@ STATE = {
     "scheduler_core/timers.py": {"self._live.scheduler.idle_since"},
     # What somebody else assigns
     "scheduler_core/live.py": {"self.scheduler"},
-    # As TaskCounter.transitions
+    # As TaskCounter.transitions, and `counts`, a dict of our own
     "task_counts.py": {
         "counts",
         "counts[name]",

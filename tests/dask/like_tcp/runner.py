@@ -39,6 +39,8 @@ _CONFIG: dict[str, Any] = {
     # A cluster that a program has broken ends without patience.
     "distributed.deploy.lost-worker-timeout": "1 day",
     "distributed.admin.system-monitor.gil.enabled": False,
+    # Which copy of a result it drops, and when, differs from run to run.
+    "distributed.scheduler.active-memory-manager.start": False,
     "distributed.worker.profile.enabled": False,
     "distributed.p2p.storage.disk": True,
 }

@@ -19,7 +19,7 @@ from backhaul._locks import RLock
 from backhaul._native import MemoryWatch
 from backhaul.dask.config import Settings
 
-__all__ = ["contexts", "memory_watch", "shared_arena", "shared_context"]
+__all__ = ["bound_memory", "contexts", "memory_watch", "shared_arena", "shared_context"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,15 @@ _KEPT_BYTES = 64 << 20
 _IDLE_S = 1.0
 _INTERVAL_S = 0.5
 
+#: Time between two looks where workers are; Dask's own default for its memory monitor.
+_WORKER_INTERVAL_S = 0.1
+
 _lock = RLock()
 _arena: Arena | None = None
 #: Gives idle blocks of the arena back in every process: a client, a scheduler, a worker.
 _watch: MemoryWatch | None = None
+#: The limit of `_watch`, once the process has a worker
+_bound: tuple[int | None] | None = None
 _contexts: dict[tuple[object, ...], Context] = {}
 #: Contexts of a parent process. Never dropped: closing one here would reach for threads that the
 #: fork did not copy, and for sockets that the parent still uses.
@@ -92,26 +97,40 @@ def shared_arena(settings: Settings, bounds: Mapping[str, int] = _NO_BOUNDS) -> 
     with _lock:
         if _arena is None:
             _arena = Arena(**{**bounds, **dict(settings.arena)})
-            _watch = memory_watch(_arena, settings, _INTERVAL_S)
+            _watch = _started(_arena, settings, _INTERVAL_S)
         return _arena
 
 
-def memory_watch(
-    arena: Arena, settings: Settings, interval_s: float, limit_bytes: int | None = None
-) -> MemoryWatch | None:
-    """Start a watch over the memory of this process; None if the system gives no thread.
+def memory_watch() -> MemoryWatch | None:
+    """Get the watch over the memory of this process; None if there is none."""
+    return _watch
+
+
+def bound_memory(settings: Settings, limit_bytes: int | None) -> None:
+    """Let the watch of this process look as often as workers need, and heed their limit.
+
+    A process has one watch, however many workers have closed in it: a watch is a thread and a
+    descriptor, and two limits of one arena would contradict each other.
 
     Parameters
     ----------
-    arena : Arena
-        The arena of this process.
     settings : Settings
         The configuration.
-    interval_s : float
-        Time between two looks, in seconds.
     limit_bytes : int, optional
         Memory of the process above which the arena keeps no free blocks.
     """
+    global _bound, _watch
+    with _lock:
+        if _arena is not None and _bound != (limit_bytes,):
+            watch = _started(_arena, settings, _WORKER_INTERVAL_S, limit_bytes)
+            if watch is not None:
+                _watch, _bound = watch, (limit_bytes,)
+
+
+def _started(
+    arena: Arena, settings: Settings, interval_s: float, limit_bytes: int | None = None
+) -> MemoryWatch | None:
+    """Start a watch over the memory of this process; None if the system gives no thread."""
     try:
         return MemoryWatch(
             arena,
@@ -147,13 +166,13 @@ def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 def _start_anew_after_fork() -> None:
-    global _arena, _lock, _watch
+    global _arena, _bound, _lock, _watch
     # Another thread of the parent may have held the lock.
     _lock = RLock()
     _inherited.extend(_contexts.values())
     _contexts.clear()
     _inherited_arenas.append(_arena)
-    _arena = _watch = None
+    _arena = _bound = _watch = None
 
 
 os.register_at_fork(after_in_child=_start_anew_after_fork)

@@ -23,19 +23,19 @@ nanny reads the number that the watch reports.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import struct
+import weakref
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
-from distributed import Nanny, Worker
+from distributed import Nanny, Status, Worker
 
 from backhaul import Arena, _native
 from backhaul.dask.config import Settings
-from backhaul.dask.context import memory_watch, shared_arena
+from backhaul.dask.context import bound_memory, memory_watch, shared_arena
 from backhaul.dask.instance_patches import NANNY_MEMORY_MONITOR, WORKER_MEMORY
 
 __all__ = [
@@ -53,8 +53,8 @@ logger = logging.getLogger(__name__)
 #: NumPy's handler of this process's workers.
 _handler: object = None
 
-#: Time between two looks of a worker's watch; Dask's own default for its memory monitor.
-_INTERVAL_S = 0.1
+#: Workers of this process, of which some may have closed.
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 #: The kernel's names of the memory of an arena (``crates/shm/src/arena/memory.rs``) and of the
 #: report of a watch (``crates/fabric/src/memory_watch.rs``).
@@ -79,9 +79,10 @@ def install(worker: Worker) -> None:
     if arena is None:
         return
     if "get_process_memory" not in vars(worker.monitor):
-        watch = memory_watch(arena, settings, _INTERVAL_S, _spill_bytes(worker))
-        if watch is not None:
-            WORKER_MEMORY.install(worker.monitor, functools.partial(process_memory_bytes, watch))
+        _workers.add(worker)
+        bound_memory(settings, _limit_bytes())
+        if memory_watch() is not None:
+            WORKER_MEMORY.install(worker.monitor, _worker_memory_bytes)
     _choose_handler(arena if settings.allocate else None)
 
 
@@ -205,6 +206,19 @@ def _bounds(worker: Worker) -> dict[str, int]:
         # A burst of tasks may free and take so much. The watch gives most of it back soon after.
         "cached_bytes_max": (worker.memory_manager.memory_limit or 0) // 4,
     }
+
+
+def _worker_memory_bytes() -> int:
+    # Not of one watch: Dask keeps some workers that have closed.
+    watch = memory_watch()
+    return process_memory_bytes(watch) if watch else _status_bytes("self", b"VmRSS:")[0]
+
+
+def _limit_bytes() -> int | None:
+    """Find the least limit of this process's workers; None if they have none."""
+    ended = (Status.closing, Status.closed, Status.failed)
+    limits = (_spill_bytes(worker) for worker in list(_workers) if worker.status not in ended)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _spill_bytes(worker: Worker) -> int | None:

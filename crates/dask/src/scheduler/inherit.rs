@@ -113,7 +113,7 @@ impl SchedulerCore {
         let worker = self.workers.add(Worker::new(&joins, host));
         for (name, count) in &view.task_prefix_count {
             let prefix = self.inherited_prefix(name)?;
-            self.workers[worker].prefix_counts.push((prefix, *count));
+            self.workers[worker].prefix_counts.add(prefix, *count);
         }
         for (key, count) in &view.needs_what {
             let task = self.remember(key);

@@ -207,7 +207,7 @@ impl SchedulerCore {
         let worker = &self.workers[self.worker_at(address)?];
         let counts = worker.prefix_counts.iter();
         Ok(counts
-            .map(|&(prefix, count)| (Arc::clone(&self.groups[prefix].name), count))
+            .map(|(prefix, count)| (Arc::clone(&self.groups[prefix].name), count))
             .collect())
     }
 

@@ -277,7 +277,7 @@ impl SchedulerCore {
             occupancy_s: self.occupancy_s(worker),
             network_bytes: one.network_bytes,
             prefix_counts: counts
-                .map(|&(prefix, count)| (Arc::clone(&self.groups[prefix].name), count))
+                .map(|(prefix, count)| (Arc::clone(&self.groups[prefix].name), count))
                 .collect(),
         })
     }

@@ -23,6 +23,7 @@ mod messages;
 mod names;
 mod occupancy;
 mod placing;
+mod prefix_counts;
 mod queue;
 mod recent;
 mod recent_runs;

@@ -24,7 +24,7 @@ impl SchedulerCore {
         match worker.added_up.get() {
             Some((compute_s, then)) if then == changes => compute_s,
             _ => {
-                let compute_s = self.compute_s(worker.prefix_counts.iter().copied());
+                let compute_s = self.compute_s(worker.prefix_counts.iter());
                 worker.added_up.set(Some((compute_s, changes)));
                 compute_s
             }
@@ -106,11 +106,7 @@ impl SchedulerCore {
     fn count_prefix(&mut self, worker: WorkerId, prefix: PrefixId) {
         let one = &mut self.workers[worker];
         one.added_up.set(None);
-        let counts = &mut one.prefix_counts;
-        match counts.iter_mut().find(|(one, _)| *one == prefix) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((prefix, 1)),
-        }
+        one.prefix_counts.add(prefix, 1);
         let total = self.groups.loads.processing(prefix);
         self.set_processing(prefix, total + 1);
     }
@@ -130,14 +126,7 @@ impl SchedulerCore {
     fn uncount_prefix(&mut self, worker: WorkerId, prefix: PrefixId) {
         let one = &mut self.workers[worker];
         one.added_up.set(None);
-        let counts = &mut one.prefix_counts;
-        match counts.iter().position(|&(one, _)| one == prefix) {
-            Some(place) if counts[place].1 == 1 => {
-                counts.remove(place);
-            }
-            Some(place) => counts[place].1 -= 1,
-            None => counts.push((prefix, -1)),
-        }
+        one.prefix_counts.take(prefix);
         let total = self.groups.loads.processing(prefix) - 1;
         self.set_processing(prefix, total);
         if total == 0 {

@@ -264,7 +264,7 @@ impl SchedulerCore {
             task_prefix_count: one
                 .prefix_counts
                 .iter()
-                .map(|&(prefix, count)| (Arc::clone(&self.groups[prefix].name), count))
+                .map(|(prefix, count)| (Arc::clone(&self.groups[prefix].name), count))
                 .collect(),
             needs_what: one
                 .needs_what

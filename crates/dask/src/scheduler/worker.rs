@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use super::ids::{NameId, PrefixId, TaskId, WorkerId};
+use super::ids::{NameId, TaskId, WorkerId};
+use super::prefix_counts::PrefixCounts;
 use super::task::Key;
 use crate::hashing::Map;
 use crate::ordered_set::OrderedSet;
@@ -61,7 +62,7 @@ pub(super) struct Worker {
     pub(super) long_running: OrderedSet<TaskId>,
     pub(super) actors: OrderedSet<TaskId>,
     /// Tasks it is processing by prefix, long-running ones not counted, in the order of first ones
-    pub(super) prefix_counts: Vec<(PrefixId, i64)>,
+    pub(super) prefix_counts: PrefixCounts,
     /// How long they compute, in seconds, as it was added up last, with [`Loads::changes`] of then;
     /// none if they have changed
     ///
@@ -96,7 +97,7 @@ impl Worker {
             processing: OrderedSet::new(),
             long_running: OrderedSet::new(),
             actors: OrderedSet::new(),
-            prefix_counts: Vec::new(),
+            prefix_counts: PrefixCounts::default(),
             added_up: Cell::new(None),
             needs_what: Map::default(),
             network_bytes: 0,

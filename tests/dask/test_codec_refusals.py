@@ -279,3 +279,18 @@ def test_nothing_is_kept_of_messages() -> None:
     # table of Python's, as that of interned strings, may grow in one of the four.
     done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 12_500
+
+
+@pytest.mark.parametrize("message", [threading.Lock(), threading.RLock(), (each for each in ())])
+def test_what_cannot_be_pickled_is_named_as_in_dask(message: Any) -> None:
+    def contexts(dumps: Callable[[Any], Any]) -> list[str]:
+        with pytest.raises(TypeError) as raised:
+            dumps([message])
+        found: list[str] = []
+        error: BaseException | None = raised.value
+        while error is not None:
+            found.append(str(error))
+            error = error.__context__
+        return found
+
+    assert contexts(codec.dumps) == contexts(core.dumps)

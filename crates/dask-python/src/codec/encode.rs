@@ -436,7 +436,8 @@ fn type_name(object: &Bound<'_, PyAny>) -> PyResult<String> {
         .getattr(intern!(object.py(), "__flags__"))?
         .extract()?;
     let module = class.module()?;
-    if flags & HEAP_TYPE != 0 || module.to_str()? == "builtins" {
+    let is_python_class = flags & (HEAP_TYPE | IMMUTABLE_TYPE) == HEAP_TYPE;
+    if is_python_class || module.to_str()? == "builtins" {
         return Ok(class.name()?.to_string());
     }
     Ok(format!("{module}.{}", class.name()?))
@@ -453,3 +454,6 @@ const HEADER_BYTES_USUAL: usize = 512;
 
 /// `Py_TPFLAGS_HEAPTYPE`: the type was made while the program ran
 const HEAP_TYPE: u64 = 1 << 9;
+
+/// `Py_TPFLAGS_IMMUTABLETYPE`, which types have that are made on the heap by C
+const IMMUTABLE_TYPE: u64 = 1 << 8;

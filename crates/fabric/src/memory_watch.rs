@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use backhaul_shm::arena::Arena;
-use backhaul_shm::leased::{borrowed_bytes, orphaned_bytes};
+use backhaul_shm::leased::{borrowed_mapping_bytes, orphaned_bytes};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::pwrite;
 use rustix::time::{ClockId, clock_gettime};
@@ -123,16 +123,17 @@ impl Watched {
     }
 
     fn measure(&self) -> io::Result<Measured> {
+        // Blocks may be taken, lent, returned and freed meanwhile. Memory of the arena that was
+        // mapped before or after is no other memory.
+        let mapped_before = self.mapped_bytes_max();
         let status = fs::read_to_string("/proc/self/status")?;
+        let mapped_bytes = self.mapped_bytes_max().max(mapped_before);
         let resident_bytes = status_bytes(&status, "VmRSS:");
         let shared_bytes = status_bytes(&status, "RssShmem:");
-        let arena_bytes = self.arena.resident_bytes();
         let statistics = self.arena.statistics();
         // A block counts whole, though it may have fewer pages.
-        let used_bytes = arena_bytes.min(statistics.live_bytes + statistics.abandoned_bytes);
-        // A page of a copy-on-write block may be mapped twice. Not all pages that are borrowed or
-        // mapped twice have been touched, so this may be too little by shared memory of others.
-        let mapped_bytes = arena_bytes + statistics.copy_on_write_bytes + borrowed_bytes();
+        let used_bytes = statistics.live_bytes + statistics.abandoned_bytes;
+        let used_bytes = used_bytes.min(self.arena.resident_bytes());
         let other_bytes = shared_bytes.saturating_sub(mapped_bytes);
         let outside_bytes =
             resident_bytes.saturating_sub(shared_bytes) + other_bytes + orphaned_bytes();
@@ -144,6 +145,16 @@ impl Watched {
             outside_bytes,
             cached_bytes: statistics.cached_bytes,
         })
+    }
+
+    /// Most that the pages of the arena and of leases can be of the resident memory
+    ///
+    /// A page of a copy-on-write block may be mapped twice. Not all that is mapped has been touched,
+    /// so this may hide as much shared memory of others, but no page counts twice.
+    fn mapped_bytes_max(&self) -> usize {
+        // Asked for first: it notices leases that were returned.
+        let copy_on_write_bytes = self.arena.statistics().copy_on_write_bytes;
+        self.arena.resident_bytes() + copy_on_write_bytes + borrowed_mapping_bytes()
     }
 
     fn write_report(&self, look: MemoryLook) -> io::Result<()> {

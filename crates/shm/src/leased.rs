@@ -88,7 +88,8 @@ impl Leased {
             end = end.next_multiple_of(unit).min(file_bytes);
         }
         let from = offset - offset % unit;
-        match Mapping::private(fd.as_fd(), from, (end - from) as usize) {
+        let mapping_bytes = (end - from) as usize;
+        match Mapping::private(fd.as_fd(), from, mapping_bytes) {
             Ok(mapping) => {
                 let skip = (offset - from) as usize;
                 let is_wanted = populate || bytes <= POPULATE_BYTES_MAX;
@@ -103,7 +104,7 @@ impl Leased {
                     _entry: Entry::new(start, bytes, &receipt),
                     _mapping: mapping,
                     _receipt: receipt,
-                    _counted: Counted::new(bytes),
+                    _counted: Counted::new(bytes, mapping_bytes),
                 })
             }
             Err(source) => Err(MapError::System {
@@ -158,25 +159,43 @@ pub fn borrowed_bytes() -> usize {
     BORROWED_BYTES.load(Ordering::Relaxed)
 }
 
-/// Counts mapped bytes while it lives
-struct Counted(usize);
+/// Bytes of the mappings of what is borrowed
+///
+/// A mapping starts and ends at a page, or a huge page. A touch of what is borrowed may map the rest
+/// of these, and so at most so many bytes of the process's resident memory are pages of peers.
+pub fn borrowed_mapping_bytes() -> usize {
+    MAPPING_BYTES.load(Ordering::Relaxed)
+}
+
+/// Counts borrowed bytes, and those of their mapping, while it lives
+struct Counted {
+    bytes: usize,
+    mapping_bytes: usize,
+}
 
 impl Counted {
-    fn new(bytes: usize) -> Self {
-        // Relaxed: a statistic; nothing is ordered by it.
+    fn new(bytes: usize, mapping_bytes: usize) -> Self {
+        // Relaxed: statistics; nothing is ordered by them.
         BORROWED_BYTES.fetch_add(bytes, Ordering::Relaxed);
-        Self(bytes)
+        MAPPING_BYTES.fetch_add(mapping_bytes, Ordering::Relaxed);
+        Self {
+            bytes,
+            mapping_bytes,
+        }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        BORROWED_BYTES.fetch_sub(self.0, Ordering::Relaxed);
+        BORROWED_BYTES.fetch_sub(self.bytes, Ordering::Relaxed);
+        MAPPING_BYTES.fetch_sub(self.mapping_bytes, Ordering::Relaxed);
     }
 }
 
 /// Of all that is [`Leased`] in this process
 static BORROWED_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Of the mappings of all that is [`Leased`] in this process
+static MAPPING_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Copies a peer's leased bytes, from `offset` on, until `target` is full
 ///

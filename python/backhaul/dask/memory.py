@@ -23,11 +23,12 @@ nanny reads the number that the watch reports.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import struct
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic_ns
 from typing import Any
 
@@ -179,7 +180,7 @@ def uncounted_bytes(pid: int) -> int:
     looked_ns, _, uncounted = max(_reports(pid), default=(0, 0, 0))
     if monotonic_ns() - looked_ns < _REPORT_AGE_MAX_NS:
         return uncounted
-    return _borrowed_bytes(pid)
+    return _doubled_or_borrowed_bytes(pid)
 
 
 def _choose_handler(arena: Arena | None) -> None:
@@ -241,32 +242,61 @@ def _status_bytes(pid: int | str, *names: bytes) -> list[int]:
 def _reports(pid: int) -> list[tuple[int, int, int]]:
     """Read the reports of the watches of a process."""
     reports = []
-    folder = f"/proc/{pid}/fd"
-    for name in os.listdir(folder):
-        try:
-            if not os.readlink(f"{folder}/{name}").startswith(_REPORT):
+    for path, name in _open_files(pid):
+        if name.startswith(_REPORT):
+            try:
+                with open(path, "rb") as report:
+                    reports.append(_REPORT_FORMAT.unpack(report.read(_REPORT_FORMAT.size)))
+            except (OSError, struct.error):
+                # Closed since it was listed, or not written yet.
                 continue
-            with open(f"{folder}/{name}", "rb") as report:
-                reports.append(_REPORT_FORMAT.unpack(report.read(_REPORT_FORMAT.size)))
-        except (OSError, struct.error):
-            # Closed since it was listed, or not written yet.
-            continue
     return reports
 
 
-def _borrowed_bytes(pid: int) -> int:
-    """Count the pages of others' arenas that a process has mapped, and not made its own."""
-    pages = 0
-    is_borrowed = False
+def _open_files(pid: int) -> Iterator[tuple[str, str]]:
+    """Yield the path of each open descriptor of a process, and the name of its file."""
+    folder = f"/proc/{pid}/fd"
+    for number in os.listdir(folder):
+        path = f"{folder}/{number}"
+        with contextlib.suppress(OSError):
+            yield path, os.readlink(path)
+
+
+def _doubled_or_borrowed_bytes(pid: int) -> int:
+    """Count the resident bytes of arenas that are not a process's own, or that it maps once more.
+
+    A segment that is mapped shared is one of the process's own arena; its copy-on-write blocks are
+    mapped privately, too. A page that the process has copied is its own.
+    """
+    mapped: dict[int, int] = {}
+    own = set()
+    inode = 0
     with open(f"/proc/{pid}/smaps", "rb") as mappings:
         for line in mappings:
             words = line.split()
             if not words[0].endswith(b":"):
-                # Where, permissions, offset, device, inode, name. Its own arena is mapped shared;
-                # copy-on-write blocks of it are mapped privately once more.
-                is_borrowed = words[1].endswith(b"p") and words[-2] == _MAPPING
-            elif is_borrowed and words[0] == b"Rss:":
-                pages += int(words[1])
-            elif is_borrowed and words[0] == b"Anonymous:":
-                pages -= int(words[1])
-    return 1024 * pages
+                # Where, permissions, offset, device, inode, name.
+                inode = int(words[4]) if words[5:6] == [_MAPPING] else 0
+                if words[1].endswith(b"s"):
+                    own.add(inode)
+            elif inode and words[0] == b"Rss:":
+                mapped[inode] = mapped.get(inode, 0) + 1024 * int(words[1])
+            elif inode and words[0] == b"Anonymous:":
+                mapped[inode] -= 1024 * int(words[1])
+    kept = _stored_bytes(pid)
+    return sum(
+        max(0, nbytes - kept.get(inode, 0)) if inode in own else nbytes
+        for inode, nbytes in mapped.items()
+    )
+
+
+def _stored_bytes(pid: int) -> dict[int, int]:
+    """Read how many bytes of pages the segments of arenas have that a process keeps open."""
+    stored = {}
+    for path, name in _open_files(pid):
+        if name.encode().startswith(_MAPPING):
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                # In units of 512 bytes, whatever the size of a block: stat(2).
+                stored[status.st_ino] = 512 * status.st_blocks
+    return stored

@@ -215,17 +215,14 @@ def written_in_place(client: Client, seed: int) -> bool:
     level = float(seed % 1000)
     value = client.submit(np.full, 1 << 19, level, pure=False)
     received = [value.result() for _ in range(2)]
-    levels = [client.submit(write_in_place, value, number, pure=False) for number in range(6)]
-    # A writer sees whole writes of others, or none.
-    whole = all(client.gather(levels))
-    return whole and all(bool((each == level).all()) for each in received)
+    # A worker may be sent the array while another task writes to it, so its copy may be of both.
+    client.gather([client.submit(write_in_place, value, n, pure=False) for n in range(6)])
+    return all(bool((each == level).all()) for each in received)
 
 
-def write_in_place(value: np.ndarray[Any, Any], number: int) -> bool:
-    """Add to an array in place; tell whether all its elements were and are the same."""
-    before = bool((value == value[0]).all())
+def write_in_place(value: np.ndarray[Any, Any], number: int) -> None:
+    """Add to an array in place."""
     value += number
-    return before and bool((value == value[0]).all())
 
 
 def forks(client: Client, seed: int) -> bool:

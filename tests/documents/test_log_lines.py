@@ -40,8 +40,10 @@ def lines_of_python() -> Iterator[str]:
             match node:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id=name), attr=level), args=[text, *_]
-                ) if name in LOGGERS and level in LEVELS:
+                ) if name in LOGGERS and level in LEVELS and not isinstance(text, ast.Starred):
                     yield text_of(text).strip().partition("\n")[0]
+                case ast.Call(func=ast.Name(id="log_refusal"), args=[_, text, *_]):
+                    yield text_of(text)
 
 
 def text_of(node: ast.expr) -> str:

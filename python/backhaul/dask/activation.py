@@ -69,7 +69,7 @@ def install(*, only: str | None = None) -> None:
         if distributed.__version__ not in READ_RELEASES:
             logger.warning(
                 "Backhaul runs with distributed %s without %d of its %d accelerations, whose "
-                "sources were read in %s: `backhaul doctor` lists them",
+                "sources were read in %s: see backhaul doctor",
                 distributed.__version__,
                 len(refused),
                 len(PATCHES),

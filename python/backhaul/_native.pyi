@@ -28,6 +28,7 @@ __all__ = [
     "LoopBridge",
     "LoopReader",
     "Machine",
+    "MemoryWatch",
     "Placement",
     "Plan",
     "Request",
@@ -1356,8 +1357,8 @@ class LoopReader:
     Dask keeps workers and schedulers that are closed.
     """
 
-    def __call__(self) -> None:
-        """Settle what is due, on the loop, when the descriptor is readable."""
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Settle what is due, on the loop, when the descriptor is readable; takes no arguments."""
 
 @final
 class Lookout:
@@ -1852,7 +1853,7 @@ class WorkerCore:
         """Give the keys of the tasks that get a thread next, in order."""
 
     def write_counts(
-        self, current: dict[tuple[str, str], int], elapsed: dict[tuple[str, str], float], /
+        self, current: dict[tuple[str, str], int], elapsed: dict[tuple[str, str], float]
     ) -> float | None:
         """Write how many tasks are in each state, and for how many seconds; returns the time.
 

@@ -72,10 +72,10 @@ def test_a_run_measures_every_lane_api_and_peer_and_leaves_nothing(run_json: Run
 def test_a_peer_that_is_not_installed_is_named_with_how_to_get_it(run_json: RunJson) -> None:
     report = run_json(
         *("bench", "p2p", "--sizes", "8", "--lane", "tcp", "--api", "blocking", "--rounds", "1"),
-        *("--budget", "0.02", "--against", "mpi4py", "--peer-python", "/bin/false"),
+        *("--budget", "0.02", "--against", "ucxx", "--peer-python", "/bin/false"),
     )
     (missing,) = report["missing"]
-    assert missing["peer"] == "mpi4py"
+    assert missing["peer"] == "ucxx"
     assert "make bench" in missing["install"]
     assert {row["peer"] for row in report["rows"]} == {"backhaul"}
 

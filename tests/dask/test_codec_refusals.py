@@ -281,7 +281,7 @@ def test_nothing_is_kept_of_messages() -> None:
     assert int(done.stdout) < 12_500
 
 
-@pytest.mark.parametrize("message", [threading.Lock(), threading.RLock(), (each for each in ())])
+@pytest.mark.parametrize("message", [threading.Lock(), threading.RLock(), (each for each in "")])
 def test_what_cannot_be_pickled_is_named_as_in_dask(message: Any) -> None:
     def contexts(dumps: Callable[[Any], Any]) -> list[str]:
         with pytest.raises(TypeError) as raised:

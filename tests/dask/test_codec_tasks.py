@@ -279,13 +279,16 @@ def test_a_function_that_no_longer_is_under_its_name_is_sent_by_value() -> None:
         frames = codec.dumps([ToPickle(Task("k", module.f))])
         del module.f
         # It is the fault of one task, not of the message that it is in.
-        with pytest.raises(
-            RuntimeError, match="AttributeError: Can't get attribute 'f' on <module"
-        ):
+        with pytest.raises(RuntimeError, match="deserialization") as raised:
             codec.loads(frames)[0]()
-    with pytest.raises(RuntimeError, match=f"ModuleNotFoundError: .*{module.__name__}") as raised:
+        cause = raised.value.__cause__
+        assert isinstance(cause, AttributeError)
+        assert "Can't get attribute 'f' on <module" in str(cause)
+    with pytest.raises(RuntimeError, match="deserialization") as raised:
         codec.loads(frames)[0]()
-    assert isinstance(raised.value.__cause__, ModuleNotFoundError)
+    cause = raised.value.__cause__
+    assert isinstance(cause, ModuleNotFoundError)
+    assert module.__name__ in str(cause)
 
 
 def test_a_function_among_the_arguments_that_is_nowhere_fails_its_task_too() -> None:
@@ -296,8 +299,9 @@ def test_a_function_among_the_arguments_that_is_nowhere_fails_its_task_too() -> 
         frames = codec.dumps([ToPickle(Task("k", print, [partial(module.f, 1)], x=2))])
     task = codec.loads(frames)[0]
     assert task.key == "k"
-    with pytest.raises(RuntimeError, match=module.__name__):
+    with pytest.raises(RuntimeError, match="deserialization") as raised:
         task()
+    assert module.__name__ in str(raised.value.__cause__)
 
 
 def test_no_id_is_taken_for_that_of_an_older_function() -> None:

@@ -258,7 +258,6 @@ impl LoopBridge {
     }
 }
 
-/// Callback of the event loop, which drops the callback when the loop is closed
 #[doc = stub_doc!("LoopReader")]
 #[pyclass(frozen, weakref, module = "backhaul._native")]
 pub(crate) struct LoopReader {

@@ -10,6 +10,8 @@ import pytest
 from tests.dask.like_tcp.conftest import Side
 from tests.dask.like_tcp.runner import load_programs
 
+pytestmark = pytest.mark.once(reason="the programs are of users, and take three minutes")
+
 
 def lines(observed: dict[str, Any]) -> list[str]:
     return json.dumps(

@@ -117,7 +117,8 @@ def frames(run: Run) -> Observation:
         kept.text.astype("category").cat.as_known().compute().value_counts().sort_index(),
         kept.map_partitions(lambda part: part.assign(n=len(part))).tail(3),
         kept.describe().compute(),
-        raised(kept.map_partitions(lambda part: part.no_such, meta=data._meta).compute),
+        # One of them: which of several fails first, and is logged, differs from run to run.
+        raised(kept.partitions[0].map_partitions(lambda x: x.no_such, meta=data._meta).compute),
         kept.repartition(npartitions=2).compute().shape, kept.nlargest(3, "value").compute(),
         dask.compute(kept.key.max(), kept.key.nunique(), kept.value.mean().round(3)),
     ]  # fmt: skip

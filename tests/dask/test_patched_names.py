@@ -107,6 +107,8 @@ OURS = {
     # A pandas frame
     "link_table.py": {"frame"},
     "machine_pools.py": {"by_name", "coupled", "found", "island", "near"},
+    # Counts of mapped and stored pages, by inode
+    "memory.py": {"mapped", "stored"},
     "matrix.py": {"by_name", "cell", "found", "total"},
     # Futures that we make, as the patch of `Client.map` has read that Dask does
     "many_futures.py": {"future", "known", "refcount", "state"},

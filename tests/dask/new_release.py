@@ -3,12 +3,13 @@
     make dask-release VERSION=2026.8.0      what is on the index, into target/dask/2026.8.0
     make dask-release VERSION=/some/folder  a folder that holds ``dask`` and ``distributed``
 
-Nothing of that release is imported, as it may no longer have what ours imports: its sources are
-read as text. They are compared with those of the release that is installed here, which was read by
-somebody. It prints each changed function with its difference, the digests to add to
-``patches.py``, ``instance_patches.py`` and ``resource_patches.py``, and the names of
-``private.py`` that are gone. Ends with 1 where anything has to be read, 2 where there is nothing to
-compare, else 0.
+Nothing of that release is imported, because it may no longer have what ours imports: its sources
+are parsed. They are compared with those of the release that is installed here, which was read. The
+program prints each function that does something else, with its difference, and the names of
+``private.py`` that are gone; changed comments, docstrings, annotations and formatting are left out
+(`backhaul.dask.normalized`). With ``--write``, which says that the differences were read, it adds
+the digests to ``python/backhaul/dask/digests.py``. Ends with 1 where anything has to be read, 2
+where there is nothing to compare, else 0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import argparse
 import ast
 import difflib
 import functools
-import hashlib
 import inspect
 import operator
 import sys
@@ -27,12 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from backhaul.dask import private
+from backhaul.dask import digests, private
+from backhaul.dask.digests import DIGESTS
 from backhaul.dask.instance_patches import INSTANCE_PATCHES
+from backhaul.dask.normalized import digest_of
 from backhaul.dask.patches import PATCHES
-from backhaul.dask.patching import InstancePatch, Patch, as_dask_has_it
+from backhaul.dask.patching import InstancePatch, Patch, source_of
 
-__all__ = ["Source", "changes", "gone", "main", "sources"]
+__all__ = ["Source", "changes", "gone", "main", "sources", "write_digests"]
 
 #: What a release brings
 PACKAGES = ("dask", "distributed")
@@ -53,34 +55,39 @@ class Source:
     module: str
     #: Empty for the module itself
     name: str
-    #: Digests of what was read
-    digests: frozenset[str]
+    #: As lists of patches name it
+    names: tuple[str, ...]
     #: What is replaced and rests on it, for people
     used_by: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}" if self.name else self.module
 
-    def text_in(self, folder: Path) -> str:
-        """Read it in the sources of a release; ``""`` if it is not there.
+    @property
+    def digests(self) -> set[str]:
+        """The digests of what was read."""
+        return {digest for name in self.names for digest in DIGESTS.get(name, ())}
 
-        Gives what `inspect.getsource` would: the last definition of that name with its decorators.
+    def found_in(self, folder: Path) -> tuple[str, str]:
+        """Return its text and its digest in the sources of a release; empty if it is not there.
+
+        The text is that of the last definition of that name with its decorators.
         """
         path = folder.joinpath(*self.module.split("."))
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if not file.exists():
-            return ""
+            return "", ""
         text, tree = _parsed(file)
-        if not self.name:
-            return text
         found: Any = tree
-        for name in self.name.split("."):
+        for name in filter(None, self.name.split(".")):
             named = [d for d in _definitions(found) if d.name == name]
             if not named:
-                return ""
+                return "", ""
             found = named[-1]
-        first = min(each.lineno for each in (found, *found.decorator_list)) - 1
-        return "".join(inspect.getblock(text.splitlines(keepends=True)[first:]))
+        if found is not tree:
+            first = min(each.lineno for each in (found, *found.decorator_list)) - 1
+            text = "".join(text.splitlines(keepends=True)[first : found.end_lineno])
+        return text, digest_of(found)
 
 
 @dataclass(frozen=True)
@@ -90,11 +97,8 @@ class Change:
     source: Source
     before: str
     after: str
-
-    @property
-    def digest(self) -> str:
-        """The digest to add, once it was read; ``""`` if the source is gone."""
-        return _digest(self.after)
+    #: To add, once the source was read; empty if the source is gone
+    digest: str
 
     @property
     def is_known(self) -> bool:
@@ -107,7 +111,7 @@ class Change:
         elif self.is_known:
             said = f"differs, and was read: {self.digest}"
         else:
-            said = f"has to be read; then add {self.digest}"
+            said = "has to be read"
         lines = [f"{self.source} {said}", f"    used by {', '.join(self.source.used_by)}"]
         difference = difflib.unified_diff(
             self.before.splitlines(), self.after.splitlines(), "as read", "as it is", lineterm=""
@@ -117,37 +121,57 @@ class Change:
 
 def sources() -> list[Source]:
     """List what ours rest on, by its place in Dask."""
-    digests: dict[tuple[str, str], set[str]] = {}
+    names: dict[tuple[str, str], set[str]] = {}
     used_by: dict[tuple[str, str], list[str]] = {}
     replaced: tuple[Patch | InstancePatch, ...] = (*PATCHES, *INSTANCE_PATCHES)
     for patch in replaced:
-        for named, known in patch.read.items():
-            source = as_dask_has_it(private.resolve(named))
+        for named in patch.read:
+            source = source_of(named)
             source = inspect.unwrap(source) if callable(source) else source
             place = (
                 (source.__name__, "")
                 if inspect.ismodule(source)
                 else (source.__module__, source.__qualname__)
             )
-            digests.setdefault(place, set()).update({known} if isinstance(known, str) else known)
+            names.setdefault(place, set()).add(named)
             users = used_by.setdefault(place, [])
             if str(patch) not in users:
                 users.append(str(patch))
     return [
-        Source(module, name, frozenset(known), tuple(used_by[module, name]))
-        for (module, name), known in sorted(digests.items())
+        Source(module, name, tuple(sorted(known)), tuple(used_by[module, name]))
+        for (module, name), known in sorted(names.items())
     ]
 
 
 def changes(before: Path, after: Path) -> list[Change]:
     """Compare two releases, each a folder that holds ``dask`` and ``distributed``."""
-    found = [
-        Change(source, source.text_in(before), source.text_in(after))
-        for source in sources()
+    found = []
+    for source in sources():
         # What other libraries have is of their own releases.
-        if source.module.split(".")[0] in PACKAGES
-    ]
-    return [change for change in found if change.before != change.after]
+        if source.module.split(".")[0] not in PACKAGES:
+            continue
+        text_before, digest_before = source.found_in(before)
+        text_after, digest = source.found_in(after)
+        if digest != digest_before:
+            found.append(Change(source, text_before, text_after, digest))
+    return found
+
+
+def write_digests(folder: Path, file: Path = Path(digests.__file__)) -> None:
+    """Add the digests of a release to the table, and drop what no patch rests on."""
+    table: dict[str, tuple[str, ...]] = {}
+    for source in sources():
+        digest = source.found_in(folder)[1]
+        for name in source.names:
+            known = DIGESTS.get(name, ())
+            table[name] = known if digest in known or not digest else (*known, digest)
+    lines = []
+    for name, known in sorted(table.items()):
+        shown = ", ".join(f'"{each}"' for each in known)
+        lines.append(f'    "{name}": ({shown}{"," if len(known) == 1 else ""}),\n')
+    text = file.read_text("utf-8")
+    head = text[: text.index("] = {") + len("] = {")]
+    file.write_text(f"{head}\n{''.join(lines)}}}\n", "utf-8")
 
 
 def gone(after: Path) -> list[str]:
@@ -179,6 +203,9 @@ def main(arguments: list[str] | None = None) -> int:
         default=Path(dask.__file__).parent.parent,
         help="the same of a release that was read (default: what is installed here)",
     )
+    parser.add_argument(
+        "--write", action="store_true", help="the differences were read: add the digests"
+    )
     chosen = parser.parse_args(arguments)
     for folder in (chosen.folder, chosen.against):
         for package in PACKAGES:
@@ -191,6 +218,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(change, end="\n\n")
     for name in missing:
         print(f"{name} is gone, and private.py imports it")
+    if chosen.write:
+        write_digests(chosen.folder)
     unread = [change for change in changed if not change.is_known]
     print(
         f"{_release(chosen.folder)} against {_release(chosen.against)}: "
@@ -249,10 +278,6 @@ def _names(within: ast.AST) -> Iterator[str]:
             yield child.id
         else:
             yield from _names(child)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12] if text else ""
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import distributed.stealing
 import pytest
 from distributed import Client, Nanny, Scheduler, SchedulerPlugin, Worker, wait
 from distributed.core import Status
@@ -400,10 +399,11 @@ async def test_an_unknown_scheduler_is_left_alone_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     digest = patching.source_digest
+    unknown = patching.source_of("WorkStealing.move_task_confirm")
     monkeypatch.setattr(
         patching,
         "source_digest",
-        lambda source: "0" if source is distributed.stealing else digest(source),
+        lambda source: "0" if source is unknown else digest(source),
     )
     for patch in instance_patches.INSTANCE_PATCHES:
         patch._warned.clear()
@@ -413,7 +413,8 @@ async def test_an_unknown_scheduler_is_left_alone_with_one_warning(
     assert scheduler.stream_handlers == handlers
     assert [record.getMessage() for record in caplog.records if record.name.startswith("back")] == [
         "Backhaul leaves Scheduler.stream_handlers['steal-response'] as it is (workers are not "
-        "kept filled): the source of distributed.stealing is none that it was written for"
+        "kept filled): the source of WorkStealing.move_task_confirm is none that it was written "
+        "for"
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from backhaul.dask import instance_patches, patches, patching, resource_patches
+from backhaul.dask.digests import DIGESTS
 
 
 class Holder:
@@ -31,7 +32,7 @@ class Heir(Holder):
 
 def instance_patch(**arguments: Any) -> patching.InstancePatch:
     return patching.InstancePatch(
-        shown="Holder.x", without="nothing works", **{"read": {}, **arguments}
+        shown="Holder.x", without="nothing works", **{"read": (), **arguments}
     )
 
 
@@ -58,9 +59,10 @@ def test_what_an_object_holds_is_replaced_and_put_back() -> None:
     assert type(holder) is Holder
 
 
-def test_what_an_object_inherits_is_inherited_again() -> None:
+def test_what_an_object_inherits_is_inherited_again(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = Holder()
-    patch = instance_patch(attribute="inherited", read={HOLDER: patching.source_digest(Holder)})
+    monkeypatch.setitem(DIGESTS, HOLDER, (patching.source_digest(Holder),))
+    patch = instance_patch(attribute="inherited", read=(HOLDER,))
     replaced = patch.install(holder, lambda: "ours")
     assert holder.inherited() == "ours"
     assert replaced is not None
@@ -80,9 +82,10 @@ def test_what_others_put_over_ours_stays_on_an_object() -> None:
 
 
 def test_an_object_whose_source_is_not_known_is_left_alone_with_one_warning(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch = instance_patch(attribute="own", read={HOLDER: "000000000000"})
+    monkeypatch.setitem(DIGESTS, HOLDER, ("000000000000",))
+    patch = instance_patch(attribute="own", read=(HOLDER,))
     for holder in (Holder(), Holder()):
         assert patch.install(holder, "ours") is None
         assert holder.own == "theirs"
@@ -94,7 +97,7 @@ def test_an_object_whose_source_is_not_known_is_left_alone_with_one_warning(
 
 def test_an_object_on_which_others_replaced_the_function_is_left_alone() -> None:
     holder = Holder()
-    patch = instance_patch(attribute="inherited", read={"Server.handle_stream": "72ba087c9df7"})
+    patch = instance_patch(attribute="inherited", read=("Server.handle_stream",))
     assert not patch.fits(holder)
 
 

@@ -97,9 +97,9 @@ async def test_every_thread_of_a_worker_runs_on_its_cpus(
 
 
 @needs_two_cpus
-@pytest.mark.parametrize("unknown", [WorkerProcess, AsyncProcess])
+@pytest.mark.parametrize("unknown", [WorkerProcess.start, AsyncProcess.start])
 def test_with_unknown_sources_a_worker_runs_unpinned_and_the_log_says_so(
-    unknown: type, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    unknown: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     digest = patching.source_digest
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dask
-from tests.dask.new_release import main, sources
+from backhaul.dask.digests import DIGESTS
+from tests.dask.new_release import main, sources, write_digests
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = Path(dask.__file__).parent.parent
@@ -31,8 +31,8 @@ def release(tmp_path: Path) -> Path:
 def test_what_is_read_as_text_has_the_digests_of_what_python_shows() -> None:
     assert len(sources()) > 60
     for source in sources():
-        text = source.text_in(INSTALLED)
-        assert hashlib.sha256(text.encode()).hexdigest()[:12] in source.digests, source
+        _, digest = source.found_in(INSTALLED)
+        assert digest in source.digests, source
 
 
 def test_a_release_that_was_read_has_nothing_new(
@@ -51,7 +51,7 @@ def test_what_has_changed_is_shown(release: Path, capsys: pytest.CaptureFixture[
     spill.write_text(spill.read_text().replace("class SpillBuffer", "class Spilling"))
     assert main([str(release)]) == 1
     out = capsys.readouterr().out
-    assert "distributed.worker.Worker.execute has to be read; then add" in out
+    assert "distributed.worker.Worker.execute has to be read\n" in out
     assert "used by Worker._start_async_instruction" in out
     assert "    +    async def execute(self, key: Key, of_another_mind: bool = True," in out
     assert "distributed.spill.SpillBuffer is gone" in out
@@ -59,15 +59,45 @@ def test_what_has_changed_is_shown(release: Path, capsys: pytest.CaptureFixture[
     assert out.splitlines()[-1].endswith("2 differ, 2 have to be read; 1 names are gone")
 
 
+def test_what_does_nothing_else_is_left_out(
+    release: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker = release / "distributed" / "worker.py"
+    text = worker.read_text()
+    before = "async def execute(self, key: Key, *, stimulus_id: str) -> StateMachineEvent:"
+    assert before in text
+    after = before.replace("key: Key", "key: object") + "\n        # Another comment"
+    worker.write_text(text.replace(before, after))
+    assert main([str(release)]) == 0
+    assert "0 differ, 0 have to be read; 0 names are gone" in capsys.readouterr().out
+
+
+def test_digests_of_what_was_read_are_added(release: Path, tmp_path: Path) -> None:
+    worker = release / "distributed" / "worker.py"
+    before = "async def execute(self, key: Key, *, stimulus_id: str)"
+    worker.write_text(worker.read_text().replace(before, before.replace("*,", "*, more=0,")))
+    file = tmp_path / "digests.py"
+    file.write_text("DIGESTS: Final[dict[str, tuple[str, ...]]] = {}\n")
+    write_digests(release, file)
+    names: dict[str, Any] = {}
+    exec(file.read_text().replace(": Final[dict[str, tuple[str, ...]]]", ""), names)
+    written = names["DIGESTS"]
+    (added,) = {name for name, known in written.items() if known != DIGESTS[name]}
+    assert added == "Worker.execute"
+    assert written[added][:-1] == DIGESTS[added]
+    assert written.keys() == DIGESTS.keys()
+
+
 def test_the_two_releases_that_are_supported_were_read(capsys: pytest.CaptureFixture[str]) -> None:
-    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    places = (ROOT / name / "lib" / python / "site-packages" for name in (".venv", ".venv-newest"))
+    places = (
+        p for name in (".venv", ".venv-newest") for p in ROOT.glob(f"{name}/lib/*/site-packages")
+    )
     others = [p for p in places if (p / "distributed").exists() and p != INSTALLED]
     if not others:
         pytest.skip("the other release is not installed: `make test` has both")
     for other in others:
         assert main([str(other)]) == 0
-    assert "distributed.nanny.WorkerProcess differs, and was read" in capsys.readouterr().out
+    assert "distributed.nanny.WorkerProcess.start differs, and was read" in capsys.readouterr().out
 
 
 def test_a_folder_without_dask_is_refused(

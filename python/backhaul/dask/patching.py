@@ -1,10 +1,9 @@
 """How something of Dask's is replaced, when that is refused, and how it is put back.
 
 A replacement rests on the source of what it replaces or relies upon. It is made only where that
-source is, to the letter, one that was read; in any other release of ``distributed``, or if somebody
-else has replaced the function before us, Dask runs as it is, and the log says so once. What is
-replaced is listed in `backhaul.dask.patches` and `backhaul.dask.instance_patches`, and nowhere
-else.
+source does what a source did that was read (`backhaul.dask.normalized`). Otherwise, or if another
+package has replaced the function before, Dask runs as it is, and the log says so once.
+`backhaul.dask.patches` and `backhaul.dask.instance_patches` list all that is replaced.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import importlib
 import inspect
-import linecache
 import logging
-import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Final
 
 import distributed
+import distributed.utils
 import tornado.gen
 import zict.common
 
+from backhaul.dask.digests import DIGESTS
+from backhaul.dask.normalized import source_digest
 from backhaul.dask.private import MissingName, resolve
 
 __all__ = [
@@ -41,7 +40,9 @@ __all__ = [
     "is_dasks",
     "is_pristine",
     "log_refusal",
+    "of",
     "source_digest",
+    "source_of",
 ]
 
 logger = logging.getLogger(__name__)
@@ -85,11 +86,11 @@ class Patch:
     replace : str
         Makes our function from Dask's, or from None if there is none: module and function under
         `backhaul.dask`. A name, so that nothing is imported before it is installed.
-    read : mapping of str to digests
-        Digests of the source of the function, and of each other one, class or module that ours
-        relies upon to behave as it did when it was read. A source is named as for
-        `backhaul.dask.private.resolve`; one with several digests differs between releases that were
-        read.
+    read : tuple of str
+        The sources that were read: the function, and each other function, class or module that
+        must behave as it did then. Each is named as for `backhaul.dask.private.resolve`, and has
+        its digests in `backhaul.dask.digests`. A class stands for all its methods; where ours
+        needs some of them only, these are named.
     without : str
         What follows where it is refused, for people.
     """
@@ -98,7 +99,7 @@ class Patch:
     owner: str
     name: str
     replace: str
-    read: Mapping[str, str | tuple[str, ...]]
+    read: tuple[str, ...]
     without: str = "which is slower"
 
     def __str__(self) -> str:
@@ -153,7 +154,7 @@ class InstancePatch:
         What is replaced, for people.
     without : str
         What does not work where it is refused, for people.
-    read : mapping of source to digests
+    read : tuple of str
         As for `Patch`.
     attribute : str, optional
         Name of the attribute that is replaced; ``__class__`` for the class of the object.
@@ -164,7 +165,7 @@ class InstancePatch:
 
     shown: str
     without: str
-    read: Mapping[str, str | tuple[str, ...]]
+    read: tuple[str, ...]
     attribute: str | None = None
     item: Any = None
     _warned: set[str] = field(default_factory=set, init=False, repr=False)
@@ -283,7 +284,7 @@ def _getter(found: Any) -> Any:
     return found.fget if isinstance(found, property) else found
 
 
-def _refusal(read: Mapping[str, str | tuple[str, ...]], original: Any) -> str | None:
+def _refusal(read: Iterable[str], original: Any) -> str | None:
     """Say which source is none that was read, or has been replaced by another library.
 
     Raises
@@ -293,10 +294,10 @@ def _refusal(read: Mapping[str, str | tuple[str, ...]], original: Any) -> str | 
     """
     strange: list[Any] = []
     known: list[Any] = []
-    for name, digests in read.items():
-        source = as_dask_has_it(resolve(name))
+    for name in read:
+        source = source_of(name)
         known.append(source)
-        if source_digest(source) not in _tuple(digests) or not is_pristine(source):
+        if source_digest(source) not in DIGESTS[name] or not is_pristine(source):
             strange.append(source)
     if not strange and not _belongs(original, known):
         strange.append(original)
@@ -306,8 +307,23 @@ def _refusal(read: Mapping[str, str | tuple[str, ...]], original: Any) -> str | 
     return f"the source of {names} is none that it was written for"
 
 
-def _tuple(digests: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (digests,) if isinstance(digests, str) else digests
+def of(owner: str, names: str) -> tuple[str, ...]:
+    """Name methods of one class, for what is `read`; spaces are between the names."""
+    return tuple(f"{owner}.{name}" for name in names.split())
+
+
+def source_of(name: str) -> Any:
+    """Find a function, class or module of Dask as Dask has it, the function of a property.
+
+    Raises
+    ------
+    MissingName
+        If there is none.
+    """
+    found = resolve(name)
+    if isinstance(found, property):
+        found = found.fget
+    return as_dask_has_it(getattr(found, "__func__", found))
 
 
 def _belongs(original: Any, known: Iterable[Any]) -> bool:
@@ -373,34 +389,6 @@ def _name(source: Any) -> str:
     return str(getattr(source, "__qualname__", None) or getattr(source, "__name__", source))
 
 
-@functools.cache
-def source_digest(source: Any) -> str:
-    """Digest the source of a function, class or module: 12 hexadecimal digits; ``""`` if none."""
-    try:
-        text = class_source(source) or inspect.getsource(source)
-    except (OSError, TypeError):
-        return ""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def class_source(source: Any) -> str:
-    """Give what `inspect.getsource` does for a class, but find it by its line; ``""`` if not so.
-
-    Until Python 3.13 the latter parses the whole module: 0.1 s for that of the client.
-    """
-    if not isinstance(source, type):
-        return ""
-    lines = linecache.getlines(inspect.getsourcefile(source) or "")
-    start = re.compile(rf"class {re.escape(source.__qualname__)}\b")
-    found = [number for number, line in enumerate(lines) if start.match(line)]
-    if len(found) != 1:
-        return ""
-    (first,) = found
-    while first > 0 and lines[first - 1].startswith("@"):
-        first -= 1
-    return "".join(inspect.getblock(lines[first:]))
-
-
 def _files(function: Any) -> set[str | None]:
     """Collect the files that a function, its decorators and what they wrap were compiled from."""
     if isinstance(function, (classmethod, staticmethod)):
@@ -410,8 +398,11 @@ def _files(function: Any) -> set[str | None]:
     files: set[str | None] = set()
     # A replacement counts as the function that it replaces.
     while isinstance(function := as_dask_has_it(function), FunctionType):
-        files.add(function.__code__.co_filename)
-        function = getattr(function, "__wrapped__", None)
+        wrapped = getattr(function, "__wrapped__", None)
+        # Dask's own decorators, such as `log_errors`, wrap functions of other modules.
+        if wrapped is None or function.__code__.co_filename != distributed.utils.__file__:
+            files.add(function.__code__.co_filename)
+        function = wrapped
     return files - _DECORATORS
 
 

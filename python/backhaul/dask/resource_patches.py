@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from backhaul.dask.patching import InstancePatch
+from backhaul.dask.patching import InstancePatch, of
 
 __all__ = [
     "ACQUIRE_RESOURCES",
@@ -42,21 +42,16 @@ WORKER_STATE_CLASS: Final = InstancePatch(
     shown="WorkerState.__class__",
     without=_SLOTS_WITHOUT,
     attribute="__class__",
-    read={
-        "WorkerStateMachine._ensure_computing": "664c3d170a5a",
-        "WorkerStateMachine._next_ready_task": "c6e4cce31e04",
-        "WorkerStateMachine._acquire_resources": "7462b2794ffa",
-        "WorkerStateMachine._release_resources": "53e7a9994238",
-        "WorkerStateMachine._purge_state": "aa565afdbaa9",
-        "WorkerStateMachine._transition_waiting_ready": "29c380c4195a",
-        "WorkerStateMachine._transition_waiting_constrained": "0a29f8b270f7",
-        "WorkerStateMachine._transition_executing_long_running": "4777ce7a296d",
-        "WorkerStateMachine._transition_cancelled_or_resumed_long_running": "2a8921e164ad",
-        "WorkerStateMachine._execute_done_common": "c12998ac1878",
-        "WorkerStateMachine._handle_compute_task": "341fd97e4ff3",
-        "WorkerStateMachine._handle_secede": "565850e7b333",
-        "HeapSet": "c711cb774f6b",
-    },
+    read=(
+        *of(
+            "WorkerStateMachine",
+            "_ensure_computing _next_ready_task _acquire_resources _release_resources "
+            "_purge_state _transition_waiting_ready _transition_waiting_constrained "
+            "_transition_executing_long_running _transition_cancelled_or_resumed_long_running "
+            "_execute_done_common _handle_compute_task _handle_secede",
+        ),
+        "HeapSet",
+    ),
 )
 
 #: The tasks of a worker that wait for resources, and those that wait for a thread
@@ -64,13 +59,13 @@ CONSTRAINED_TASKS: Final = InstancePatch(
     shown="WorkerState.constrained",
     without=_SLOTS_WITHOUT,
     attribute="constrained",
-    read={"HeapSet": "c711cb774f6b"},
+    read=("HeapSet",),
 )
 READY_TASKS: Final = InstancePatch(
     shown="WorkerState.ready",
     without=_SLOTS_WITHOUT,
     attribute="ready",
-    read={"HeapSet": "c711cb774f6b"},
+    read=("HeapSet",),
 )
 
 #: One pool of threads more: for tasks that take less than one
@@ -78,7 +73,10 @@ BESIDE_EXECUTOR: Final = InstancePatch(
     shown="Worker.executors['backhaul-beside']",
     without=_SLOTS_WITHOUT,
     item="backhaul-beside",
-    read={"ThreadPoolExecutor": "ea2d0c64c2c5", "Worker.execute": "981e9c472e6a"},
+    read=(
+        "ThreadPoolExecutor",
+        "Worker.execute",
+    ),
 )
 
 #: The lock that threads take first that rejoin: tasks take a lease again
@@ -86,11 +84,11 @@ REJOIN_LOCK: Final = InstancePatch(
     shown="ThreadPoolExecutor._rejoin_lock",
     without="tasks that rejoin hold nothing",
     attribute="_rejoin_lock",
-    read={
-        "ThreadPoolExecutor": "ea2d0c64c2c5",
-        "rejoin": "31e9d18bc083",
-        "pool_worker": "f2ce8d32fd23",
-    },
+    read=(
+        "ThreadPoolExecutor",
+        "rejoin",
+        "pool_worker",
+    ),
 )
 
 #: How a worker begins a task, where `backhaul.dask.execution` does not
@@ -98,7 +96,7 @@ EXECUTE: Final = InstancePatch(
     shown="Worker.execute",
     without="tasks do not know which units are theirs",
     attribute="execute",
-    read={"Worker.execute": "981e9c472e6a"},
+    read=("Worker.execute",),
 )
 
 #: What a worker tells its scheduler when it joins: the ids that it has, besides Dask's amounts
@@ -106,7 +104,7 @@ STARTUP_INFORMATION: Final = InstancePatch(
     shown="Worker.startup_information['backhaul-resources']",
     without=_SLOTS_WITHOUT,
     item="backhaul-resources",
-    read={"Worker.get_startup_information": "335e3ae6299b"},
+    read=("Worker.get_startup_information",),
 )
 
 #: Another amount of a resource: tasks that waited for it begin
@@ -114,10 +112,10 @@ SET_RESOURCES: Final = InstancePatch(
     shown="Worker.set_resources",
     without="tasks that wait for it begin when something else happens",
     attribute="set_resources",
-    read={
-        "Worker.set_resources": "798d76510e68",
-        "WorkerStateMachine._handle_unpause": "7815ca729639",
-    },
+    read=(
+        "Worker.set_resources",
+        "WorkerStateMachine._handle_unpause",
+    ),
 )
 
 #: What tasks ask for, once their annotations are known
@@ -125,10 +123,10 @@ ANNOTATIONS_APPLIED: Final = InstancePatch(
     shown="Scheduler._apply_annotations",
     without=_SLOTS_WITHOUT,
     attribute="_apply_annotations",
-    read={
-        "Scheduler._apply_annotations": "cd894b8826f3",
-        "Scheduler._create_taskstate_from_graph": "280fa75deeb6",
-    },
+    read=(
+        "Scheduler._apply_annotations",
+        "Scheduler._create_taskstate_from_graph",
+    ),
 )
 
 #: What a worker has: what is in use there stays in use
@@ -136,19 +134,19 @@ ADD_RESOURCES: Final = InstancePatch(
     shown="Scheduler.add_resources",
     without="what is in use is forgotten when a worker has more",
     attribute="add_resources",
-    read={"Scheduler.add_resources": "d9c560ab9812"},
+    read=("Scheduler.add_resources",),
 )
 SET_RESOURCES_HANDLER: Final = InstancePatch(
     shown="Scheduler.handlers['set_resources']",
     without="what is in use is forgotten when a worker has more",
     item="set_resources",
-    read={"Scheduler.add_resources": "d9c560ab9812"},
+    read=("Scheduler.add_resources",),
 )
 REMOVE_RESOURCES: Final = InstancePatch(
     shown="Scheduler.remove_resources",
     without=_SLOTS_WITHOUT,
     attribute="remove_resources",
-    read={"Scheduler.remove_resources": "b8d7843db4b2"},
+    read=("Scheduler.remove_resources",),
 )
 
 #: The worker of a task that is no root, or asks for something
@@ -156,20 +154,18 @@ NON_ROOT_DECISION: Final = InstancePatch(
     shown="Scheduler.decide_worker_non_rootish",
     without=_SLOTS_WITHOUT,
     attribute="decide_worker_non_rootish",
-    read={
-        "SchedulerState.decide_worker_non_rootish": "1aa228f24ad3",
-        "SchedulerState.valid_workers": "0e4c054c820b",
-        "SchedulerState.bulk_schedule_unrunnable_after_adding_worker": "2205653be0e0",
-        "SchedulerState._transition_waiting_processing": "c7f0cf0e0bd3",
-        "SchedulerState._transition_no_worker_processing": "797beb47064b",
-        "SchedulerState._transition_waiting_no_worker": "9706ccda7ae1",
-    },
+    read=of(
+        "SchedulerState",
+        "decide_worker_non_rootish valid_workers "
+        "bulk_schedule_unrunnable_after_adding_worker _transition_waiting_processing "
+        "_transition_no_worker_processing _transition_waiting_no_worker",
+    ),
 )
 IS_ROOTISH: Final = InstancePatch(
     shown="Scheduler.is_rootish",
     without=_SLOTS_WITHOUT,
     attribute="is_rootish",
-    read={"SchedulerState.is_rootish": "8ea0f7489699"},
+    read=("SchedulerState.is_rootish",),
 )
 
 #: Whether a worker has idle threads: what takes none is left out
@@ -177,10 +173,10 @@ IS_UNOCCUPIED: Final = InstancePatch(
     shown="Scheduler.is_unoccupied",
     without=_SLOTS_WITHOUT,
     attribute="is_unoccupied",
-    read={
-        "SchedulerState.is_unoccupied": "ea2cd1f34138",
-        "SchedulerState.check_idle_saturated": "95e04f2ca593",
-    },
+    read=(
+        "SchedulerState.is_unoccupied",
+        "SchedulerState.check_idle_saturated",
+    ),
 )
 
 #: What is spoken for at a worker
@@ -188,26 +184,29 @@ ACQUIRE_RESOURCES: Final = InstancePatch(
     shown="Scheduler.acquire_resources",
     without=_SLOTS_WITHOUT,
     attribute="acquire_resources",
-    read={
-        "SchedulerState.acquire_resources": "4858602cda3c",
-        "SchedulerState._add_to_processing": "122c70fee451",
-        "WorkerState": "7b84667ecb2d",
-    },
+    read=(
+        "SchedulerState.acquire_resources",
+        "SchedulerState._add_to_processing",
+        *of(
+            "WorkerState",
+            "__init__ add_to_processing remove_from_processing add_to_long_running",
+        ),
+    ),
 )
 RELEASE_RESOURCES: Final = InstancePatch(
     shown="Scheduler.release_resources",
     without=_SLOTS_WITHOUT,
     attribute="release_resources",
-    read={
-        "SchedulerState.release_resources": "c20d73ee4576",
-        "SchedulerState._exit_processing_common": "14949649f5dd",
-    },
+    read=(
+        "SchedulerState.release_resources",
+        "SchedulerState._exit_processing_common",
+    ),
 )
 LONG_RUNNING: Final = InstancePatch(
     shown="Scheduler.stream_handlers['long-running']",
     without=_SLOTS_WITHOUT,
     item="long-running",
-    read={"Scheduler.handle_long_running": "8277cb6ecb8a"},
+    read=("Scheduler.handle_long_running",),
 )
 
 #: A worker that pauses or goes on: tasks may wait that can go elsewhere meanwhile
@@ -215,13 +214,13 @@ WORKER_STATUS: Final = InstancePatch(
     shown="Scheduler.handle_worker_status_change",
     without="tasks that may run elsewhere while their worker pauses go once another one ends",
     attribute="handle_worker_status_change",
-    read={"Scheduler.handle_worker_status_change": "206e18419a5c"},
+    read=("Scheduler.handle_worker_status_change",),
 )
 WORKER_STATUS_HANDLER: Final = InstancePatch(
     shown="Scheduler.stream_handlers['worker-status-change']",
     without="tasks that may run elsewhere while their worker pauses go once another one ends",
     item="worker-status-change",
-    read={"Scheduler.handle_worker_status_change": "206e18419a5c"},
+    read=("Scheduler.handle_worker_status_change",),
 )
 
 #: Which tasks may be stolen
@@ -229,7 +228,10 @@ STEAL_RATIO: Final = InstancePatch(
     shown="WorkStealing.steal_time_ratio",
     without="tasks with resources are stolen",
     attribute="steal_time_ratio",
-    read={"distributed.stealing": "99143d44cb54"},
+    read=(
+        "WorkStealing.steal_time_ratio",
+        "WorkStealing.put_key_in_stealable",
+    ),
 )
 
 #: All that is replaced for resources

@@ -213,7 +213,7 @@ def _is_noted_nowhere(_: dict[str, Any], __: list[Any]) -> bool:
 def _notes_end(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> bool:
     """Note that a task has come and ended, behind some events; False if it is to be told."""
     line = line_of(worker)
-    if line is None or line.backlog is None:
+    if line is None or (line.backlog is None and line.keeper is None):
         return False
     item = line.foretold.get(message["key"])
     if item is None or item.run_id != message["run_id"] or not item.is_over():
@@ -221,6 +221,8 @@ def _notes_end(worker: Worker, message: dict[str, Any], stimuli: list[Any]) -> b
     _stimulate(worker, stimuli)
     if lives_through(line, item, message):
         return True
+    if line.backlog is None:
+        return False
     with line.lock:
         is_noted: bool = line.backlog.note_end(item, message)
         if is_noted:

@@ -17,8 +17,10 @@ from dask._task_spec import Task
 from dask.sizeof import sizeof
 from distributed import Client, Event, Scheduler, Status, Worker, WorkerPlugin, get_worker
 
-from backhaul.dask import activation, kept_tasks
+from backhaul.dask import activation, kept_tasks, patching
+from backhaul.dask.patches import PATCHES
 from backhaul.dask.private import ComputeTaskEvent, FreeKeysEvent, WorkerStateMachine
+from backhaul.dask.runs import line_of
 from backhaul.dask.worker_core import keeper as keeper_module
 from backhaul.dask.worker_core.keeper import Keeper
 from tests.dask.execution.in_rust import in_rust, keeper_of, watch_nothing
@@ -57,6 +59,29 @@ def quiet(run: Run) -> Callable[[], None]:
 
     made: Callable[[], None] = test
     return made
+
+
+def test_a_refused_patch_that_the_core_does_not_call_leaves_the_core_on(
+    plain_dask: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = patching.source_digest
+    unknown = patching.source_of("WorkerStateMachine._handle_free_keys")
+    monkeypatch.setattr(
+        patching, "source_digest", lambda source: "0" if source is unknown else digest(source)
+    )
+
+    async def run(client: Client, a: Worker, b: Worker) -> None:
+        for worker in (a, b):
+            line: Any = line_of(worker)
+            assert line.backlog is None
+        futures = client.map(inc, range(20))
+        assert await client.submit(sum, futures) == 210
+        del futures
+        await in_rust(client, a, b)
+
+    quiet(run)()
+    off = {str(patch) for patch in set(PATCHES) - set(activation.installed())}
+    assert "WorkerState.handle_stimulus" in off
 
 
 def test_what_is_told_without_a_look_leaves_the_state_in_rust() -> None:

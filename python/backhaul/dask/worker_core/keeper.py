@@ -16,6 +16,7 @@ from backhaul._locks import is_owned
 from backhaul._native import WorkerCore
 from backhaul.dask.amid import ShortOfTime, is_amid
 from backhaul.dask.config import switched_on
+from backhaul.dask.instance_patches import WORKER_CORE
 from backhaul.dask.kept_tasks import KeptLog, KeptTasks, known_task
 from backhaul.dask.plain_events import is_plain, nobody_looks_on
 from backhaul.dask.plain_steps import threads_suffice
@@ -398,10 +399,11 @@ def keeper_for(worker: Worker, line: Any) -> Keeper | None:
     state = worker.state
     if (
         not switched_on("hot-path.worker-core")
-        or line.backlog is None
         or type(state) not in (WorkerStateMachine, SlottedWorkerState)
-        # Others could have kept them.
+        # Another part of the program may have kept a plain one.
+        or type(state.tasks) is not KeptTasks
         or not all(type(log) is KeptLog for log in (state.log, state.stimulus_log))
+        or not WORKER_CORE.fits(state)
     ):
         return None
     return Keeper(state, line.lock, is_amid=partial(is_amid, worker))

@@ -146,6 +146,7 @@ def test_every_patch_fits_this_release(caplog: pytest.LogCaptureFixture) -> None
         "Client._handle_report",
         "Client._release_key",
         "Client._retry",
+        "Client._run",
         "Client._send_to_scheduler",
         "Client.compute",
         "Client.gather",

@@ -46,6 +46,7 @@ DIGESTS: Final[dict[str, tuple[str, ...]]] = {
     "Client._inform_scheduler_of_futures": ("41a628f6335b",),
     "Client._release_key": ("2efdd7c6228a",),
     "Client._retry": ("12ba30843f46",),
+    "Client._run": ("6b36b09ca35e",),
     "Client._send_to_scheduler": ("ffee7d9ee2a9",),
     "Client._send_to_scheduler_safe": ("26b34cbc3fff",),
     "Client._start": ("40bea98060b9",),

@@ -7,7 +7,8 @@ them. Where Dask's client would ask the scheduler for keys, those that are held 
 request; if all are, none is made. Everything else of ``gather`` is Dask's: what waits, raises,
 skips and puts results in their places.
 
-Each look gives a value of its own, as each request does.
+Each look gives a value of its own, as each request does. A function that `Client.run` calls may
+replace a value in the data of a worker, so the results of all futures of that time are fetched.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 import pickle
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 from backhaul._locks import RLock
 from backhaul.dask.comm import BackhaulComm
@@ -29,6 +31,7 @@ from backhaul.dask.thread_reports import share_reports
 
 __all__ = [
     "HeldResults",
+    "forgetting_run",
     "held_by",
     "holding_handle_report",
     "releasing_release_key",
@@ -44,6 +47,9 @@ _classes: dict[bytes, type] = {}
 _CLASSES_MAX = 1000
 #: ``Py_TPFLAGS_HEAPTYPE``: the class was made while the program ran.
 _MADE_AT_RUN_TIME = 1 << 9
+
+#: Those of all clients of this process
+_all_held: WeakSet[HeldResults] = WeakSet()
 
 #: What a result takes beside its bytes, in bytes
 _ENTRY_BYTES = 200
@@ -74,6 +80,8 @@ class HeldResults:
         self._held_bytes = 0
         #: The result that came last and its key, until its ``key-in-memory`` follows
         self._arrived: tuple[Any, bytes] | None = None
+        #: Keys of which the next result is not held, as `Client.run` may have replaced the value
+        self._fetched: set[Any] = set()
         self._upstream: dict[str, Callable[..., Any]] = {}
         #: Of the dictionary and the count together
         self._lock = RLock()
@@ -132,6 +140,7 @@ class HeldResults:
     def drop(self, key: Any) -> None:
         """Let go of a result, if it is held."""
         with self._lock:
+            self._fetched.discard(key)
             pickled = self._held.pop(key, None)
             if pickled is not None:
                 self._held_bytes -= len(pickled) + _ENTRY_BYTES
@@ -141,7 +150,15 @@ class HeldResults:
         with self._lock:
             self._held.clear()
             self._held_bytes = 0
+            self._fetched.clear()
         self._arrived = None
+
+    def expire(self) -> None:
+        """Drop all results, and the next result of each pending future, which may be on its way."""
+        self.clear()
+        futures = list(self._client.futures.items())
+        with self._lock:
+            self._fetched.update(key for key, state in futures if state.status == "pending")
 
     def handle_result(self, key: Any = None, value: Any = None, **_: Any) -> None:
         """Take a result; it counts once the scheduler says that the task is in memory."""
@@ -151,6 +168,9 @@ class HeldResults:
     def handle_key_in_memory(self, key: Any = None, **message: Any) -> None:
         """Hold the result that came with the news, if one did, and let Dask hear of it."""
         arrived, self._arrived = self._arrived, None
+        if key in self._fetched:
+            self.drop(key)
+            arrived = None
         if key in self._held:
             # Of another run of the task.
             self.drop(key)
@@ -223,6 +243,7 @@ def _begin(client: Client) -> None:
         return
     held = HeldResults(client, limits)
     if held.attach():
+        _all_held.add(held)
         attributes = vars(client)
         attributes[_ATTRIBUTE] = held
         client._send_to_scheduler({"op": SMALL_RESULTS})
@@ -257,6 +278,30 @@ def releasing_release_key(original: Callable[..., Any]) -> Callable[..., None]:
         original(self, key)
 
     return _release_key
+
+
+def forgetting_run(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a `Client._run` after which results are fetched: the function may have replaced them."""
+
+    async def _run(
+        self: Client,
+        function: Any,
+        *args: Any,
+        nanny: bool = False,
+        workers: Any = None,
+        wait: bool = True,
+        on_error: Any = "raise",
+        **kwargs: Any,
+    ) -> Any:
+        options = {"nanny": nanny, "workers": workers, "wait": wait, "on_error": on_error}
+        try:
+            return await original(self, function, *args, **options, **kwargs)
+        finally:
+            # Other clients of this process may have the same futures.
+            for held in list(_all_held):
+                held.expire()
+
+    return _run
 
 
 def sparing_gather_remote(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -420,6 +420,14 @@ PATCHES: tuple[Patch, ...] = (
         ),
     ),
     Patch(
+        switch="small-results.enabled",
+        owner="Client",
+        name="_run",
+        replace="held_results.forgetting_run",
+        read=("Client._run",),
+        without="so that a result that `Client.run` replaces on its worker stays as it was",
+    ),
+    Patch(
         switch="hot-path.result",
         owner="Future",
         name="result",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 import tempfile
 from typing import Any
@@ -161,3 +162,34 @@ def computations(run: Run) -> Observation:
     with Client(run.cluster) as second:
         found.append(second.submit(sum, [1, 2], key="second").result())
     return found
+
+
+@program()
+def values_that_run_replaces(run: Run) -> Observation:
+    """Results that `Client.run` replaces in the data of a worker, of this and of another client."""
+    client = run.client
+
+    def replace(key: str, value: Any, dask_worker: Any) -> list[Any]:
+        found = dask_worker.data.get(key)
+        if found is not None:
+            dask_worker.data[key] = value
+        return [found]
+
+    future = client.submit(inc, 1, key="replaced", workers=run.workers[:1])
+    found: list[Any] = [future.result()]
+    found.append(client.run(replace, "replaced", 20)[run.workers[0]])
+    found += [future.result(), client.gather([future]), client.submit(inc, future).result()]
+    with Client(run.cluster, set_as_default=False) as second:
+        second.run(replace, "replaced", "text")
+        found += [future.result(), second.submit(str.upper, future).result()]
+
+    async def both() -> Any:
+        async with Client(run.cluster.scheduler_address, asynchronous=True) as third:
+            mine = third.submit(inc, 1, key="awaited")
+            first = await mine
+            await third.run(replace, "awaited", -1.5)
+            return [first, await mine, await third.gather([mine])]
+
+    found.append(asyncio.run(both()))
+    later = client.submit(inc, 5, key="later")
+    return [*found, later.result(), future.result()]

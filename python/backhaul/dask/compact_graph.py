@@ -76,9 +76,11 @@ def compact_graph(original: Callable[..., Any]) -> Callable[..., Any]:
         fifo_timeout: Any = 0,
         actors: Any = None,
     ) -> Any:
-        asks = workers or allow_other_workers or user_priority or resources or retries
-        # A collection among them cannot be asked whether it is true.
-        asks = asks or (actors is not None and actors is not False)
+        asks = workers or user_priority or resources or retries
+        # An empty list is refused, and a collection cannot be asked whether it is true.
+        asks = asks or not all(
+            each is None or each is False for each in (allow_other_workers, actors)
+        )
         futures = None
         # What `submit` and `map` leave to Dask has an order.
         if not asks and internal_priority is None:

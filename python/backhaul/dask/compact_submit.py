@@ -149,12 +149,7 @@ def _submitted(
     options: dict[str, Any],
 ) -> tuple[Future[Any] | None, Any]:
     """Submit a task in a compact message, if it can be; its future, or None, and its key."""
-    loose = options["allow_other_workers"]
-    if (
-        not callable(func)
-        or (loose and (loose is not True or options["workers"] is None))
-        or not may_submit(client, SUBMIT)
-    ):
+    if not callable(func) or not _are_usual(actor, options) or not may_submit(client, SUBMIT):
         return None, key
     if key is None:
         if pure and not actor:
@@ -188,6 +183,16 @@ def _submitted(
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug("Submit %s(...), %s", funcname(func), key)
     return future, key
+
+
+def _are_usual(actor: Any, options: dict[str, Any]) -> bool:
+    """Tell whether Dask would take these options; other ones are for Dask to refuse."""
+    loose = options["allow_other_workers"]
+    return (
+        # Other values name keys of actors.
+        (actor is True or actor is False or actor is None)
+        and (loose is False or loose is None or (loose is True and options["workers"] is not None))
+    )
 
 
 def may_submit(client: Client, operation: str) -> bool:

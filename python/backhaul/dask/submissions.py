@@ -283,7 +283,7 @@ class Submissions:
         """Have an error end at the futures."""
         scheduler = self.scheduler
         scheduler.log_event(["scheduler", client], {**event, "status": "error"})
-        logger.error("%s cannot be submitted: %s", submitted, error)
+        logger.error("%s", error)
         found = error_message(error)
         for key in submitted.names():
             scheduler.report(
@@ -315,9 +315,6 @@ class _Task:
         self._spec = spec
         self._dependencies = dependencies
 
-    def __str__(self) -> str:
-        return f"Task {self._key!r}"
-
     def names(self) -> set[Any]:
         """Give its key."""
         return {self._key}
@@ -346,9 +343,6 @@ class _Calls:
 
     def __init__(self, calls: TaskCalls) -> None:
         self._calls = calls
-
-    def __str__(self) -> str:
-        return f"Map of {len(self._calls)} calls"
 
     def names(self) -> set[Any]:
         """Give the keys."""
@@ -388,9 +382,6 @@ class _Graph:
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
         self._order: dict[Any, int] = {}
-
-    def __str__(self) -> str:
-        return f"Graph of {len(self._graph)} tasks"
 
     def names(self) -> set[Any]:
         """Give the keys that the client wants."""

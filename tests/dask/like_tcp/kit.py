@@ -84,6 +84,8 @@ class Program:
         The program changes its cluster, which no other program may use.
     logs : bool
         Warnings and errors that are logged are compared.
+    left : bool
+        Leftovers are waited for and compared.
     config : mapping
         Configuration of a cluster of its own.
     """
@@ -92,6 +94,7 @@ class Program:
     function: Callable[[Run], Observation]
     own_cluster: bool = False
     logs: bool = True
+    left: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -100,14 +103,19 @@ PROGRAMS: dict[str, Program] = {}
 
 
 def program(
-    *, own_cluster: bool = False, logs: bool = True, config: Mapping[str, Any] | None = None
+    *,
+    own_cluster: bool = False,
+    logs: bool = True,
+    left: bool = True,
+    config: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[[Run], Observation]], Callable[[Run], Observation]]:
     """Registers a program of the suite."""
 
     def register(function: Callable[[Run], Observation]) -> Callable[[Run], Observation]:
         name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         assert name not in PROGRAMS, name
-        PROGRAMS[name] = Program(name, function, own_cluster or bool(config), logs, config or {})
+        is_alone = own_cluster or bool(config) or not left
+        PROGRAMS[name] = Program(name, function, is_alone, logs, left, config or {})
         return function
 
     return register

@@ -109,12 +109,13 @@ class Session:
             result = describe(program.function(run))
         except Exception as error:
             return {"error": described_error(error)}, False
-        left = leftovers.leftovers(run.client)
+        observed, is_clean = {"result": result}, False
+        if program.left:
+            left = observed["left"] = leftovers.leftovers(run.client)
+            is_clean = not left["scheduler"]["tasks"] and len(left["workers"]) == 2
         records = logs.taken() + leftovers.worker_logs(run.client)
-        observed = {"result": result, "left": left}
         if program.logs:
             observed["logs"] = normal_lines(records)
-        is_clean = not left["scheduler"]["tasks"] and len(left["workers"]) == 2
         return observed, is_clean
 
 

@@ -167,3 +167,25 @@ async def test_what_the_core_does_not_understand_is_dasks(eventually: Eventually
         await eventually(lambda: "odd" in s.tasks)
         assert not core.is_active
         assert await future == 3
+
+
+@pytest.mark.parametrize(
+    "options", [{"workers": 5}, {"priority": "high"}, {"retries": "two"}, {"fifo_timeout": "soon"}]
+)
+@gen_test()
+async def test_the_core_has_the_state_again_after_a_graph_that_dask_refuses(
+    options: dict[str, Any], eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster() as (c, s, core, _):
+        kept = c.submit(inc, 1)
+        assert await kept == 2
+        one = c.submit(inc, kept, key="refused", **options)
+        many = c.map(inc, range(5), pure=False, **options)
+        for future in (one, *many):
+            with pytest.raises((TypeError, AssertionError, KeyError)):
+                await future
+        del future, one, many, kept
+        await eventually(lambda: not len(s.tasks))
+        assert not [each for each in caplog.records if "scheduler_core" in each.name]
+        assert await c.submit(inc, 2, key="after") == 3
+        assert core.is_active

@@ -255,8 +255,13 @@ class Handlers:
                 annotations=Annotations(more, live.annotations, address_of, live.room.slots),
                 actors=more["actors"],
             )
+            fifo_timeout_s = float(parse_timedelta(more["fifo_timeout"]))
         except NotPlainError as error:
             live.escape(str(error))
+            return None
+        except Exception as error:
+            # The core is as it was; Dask's code meets the bad option, too, and raises its error.
+            live.escape(f"{type(error).__name__} while a graph is read")
             return None
         span_of = live.spans.observe(
             groups, more["span_metadata"], more["code"], more["global_annotations"]
@@ -282,7 +287,7 @@ class Handlers:
             start,
             client=client,
             submitting_task=None if submitting is None else texts.text(submitting),
-            fifo_timeout_s=float(parse_timedelta(more["fifo_timeout"])),
+            fifo_timeout_s=fifo_timeout_s,
             **parts,
         )
         live.send()
@@ -313,6 +318,11 @@ class Handlers:
             What `distributed.Scheduler._create_taskstate_from_graph` is told besides.
         """
         live = self._live
+        try:
+            fifo_timeout_s = float(parse_timedelta(update["fifo_timeout"]))
+        except Exception as error:
+            logger.debug("Dask's code refuses a graph: %r", error)
+            return None
         with live.alone(), live.whole_or_dasks():
             # What is lost is cancelled as Dask does that.
             if not knows_needs(submitted):
@@ -333,7 +343,7 @@ class Handlers:
                 spans=list(span_of.items()),
                 client=update["client"],
                 submitting_task=None if submitting is None else live.texts.text(submitting),
-                fifo_timeout_s=float(parse_timedelta(update["fifo_timeout"])),
+                fifo_timeout_s=fifo_timeout_s,
             )
             live.send()
             if collisions:

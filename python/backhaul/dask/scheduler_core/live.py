@@ -21,6 +21,7 @@ from distributed import Scheduler
 
 from backhaul._native import SchedulerCore, TaskCalls, TaskGraph
 from backhaul.dask import in_flight, small_results
+from backhaul.dask.asked import forget_refused
 from backhaul.dask.codec import codec
 from backhaul.dask.config import switched_on
 from backhaul.dask.instance_patches import (
@@ -350,7 +351,14 @@ class LiveCore:
             taken = self._handlers.graph(dsk, keys, client, start, more)
             if taken is not None:
                 return taken
-        return self.upstream_create(dsk=dsk, keys=keys, client=client, start=start, **more)
+        tasks = self.scheduler.tasks
+        known = len(tasks)
+        try:
+            return self.upstream_create(dsk=dsk, keys=keys, client=client, start=start, **more)
+        except Exception:
+            # A task that stays would keep the state from the core for good.
+            forget_refused(self.scheduler, list(tasks.values())[known:])
+            raise
 
     def update_data(
         self, *, who_has: dict[Any, list[str]], nbytes: dict[Any, int], client: str | None = None

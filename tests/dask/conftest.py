@@ -8,6 +8,7 @@ import functools
 import inspect
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -223,6 +224,19 @@ def plain_dask() -> Iterator[None]:
     yield
     activation.uninstall()
     activation.install()
+
+
+@pytest.fixture
+def copied_dask(tmp_path: Path) -> Path:
+    """Return a folder with the sources of the Dask that is installed, for a test to change."""
+    installed = Path(dask.__file__).parent.parent
+    for package in ("dask", "distributed"):
+        shutil.copytree(
+            installed / package,
+            tmp_path / package,
+            ignore=shutil.ignore_patterns("tests", "__pycache__", "*.js", "*.html"),
+        )
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

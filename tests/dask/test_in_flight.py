@@ -13,7 +13,7 @@ from distributed.core import Status
 from distributed.utils_test import gen_cluster
 
 import dask
-from backhaul.dask import in_flight, instance_patches, patching
+from backhaul.dask import activation, in_flight, patching
 from backhaul.dask.config import work_in_hand_limits
 from backhaul.dask.in_flight import install, uninstall
 from backhaul.dask.steal_back import StealBack
@@ -405,16 +405,15 @@ async def test_an_unknown_scheduler_is_left_alone_with_one_warning(
         "source_digest",
         lambda source: "0" if source is unknown else digest(source),
     )
-    for patch in instance_patches.INSTANCE_PATCHES:
-        patch._warned.clear()
+    patching._named_in_log.clear()
     handlers = dict(scheduler.stream_handlers)
     assert not install(scheduler)
     assert not install(scheduler)
     assert scheduler.stream_handlers == handlers
     assert [record.getMessage() for record in caplog.records if record.name.startswith("back")] == [
         "Backhaul leaves Scheduler.stream_handlers['steal-response'] as it is (workers are not "
-        "kept filled): the source of WorkStealing.move_task_confirm is none that it was written "
-        "for"
+        "kept filled): WorkStealing.move_task_confirm differs from what was read of distributed "
+        f"{activation.SUPPORTED}"
     ]
 
 

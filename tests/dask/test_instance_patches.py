@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backhaul.dask import instance_patches, patches, patching, resource_patches
+from backhaul.dask import activation, instance_patches, patches, patching, resource_patches
 from backhaul.dask.digests import DIGESTS
 
 
@@ -90,8 +90,8 @@ def test_an_object_whose_source_is_not_known_is_left_alone_with_one_warning(
         assert patch.install(holder, "ours") is None
         assert holder.own == "theirs"
     assert [each.getMessage() for each in caplog.records] == [
-        "Backhaul leaves Holder.x as it is (nothing works): the source of Holder is none that it "
-        "was written for"
+        "Backhaul leaves Holder.x as it is (nothing works): Holder differs from what was read of "
+        f"distributed {activation.SUPPORTED}"
     ]
 
 

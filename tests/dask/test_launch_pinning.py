@@ -21,7 +21,7 @@ from distributed.utils_test import gen_cluster, gen_test
 
 import dask
 from backhaul import ConfigError, _native
-from backhaul.dask import instance_patches, patching
+from backhaul.dask import patching
 from backhaul.dask.launch.nanny import PinnedNanny, pinned
 from backhaul.dask.launch.pinning import Pinning
 from backhaul.topology._json import cpu_list
@@ -117,8 +117,7 @@ def test_with_unknown_sources_a_worker_runs_unpinned_and_the_log_says_so(
     try:
         check()
     finally:
-        for patch in instance_patches.INSTANCE_PATCHES:
-            patch._warned.clear()
+        patching._named_in_log.clear()
     assert "its worker is not pinned" in caplog.text
 
 

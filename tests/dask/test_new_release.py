@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,9 @@ INSTALLED = Path(dask.__file__).parent.parent
 
 
 @pytest.fixture
-def release(tmp_path: Path) -> Path:
+def release(copied_dask: Path) -> Path:
     """Give a folder with all of Dask that is installed, as if it were another release."""
-    for package in ("dask", "distributed"):
-        shutil.copytree(
-            INSTALLED / package,
-            tmp_path / package,
-            ignore=shutil.ignore_patterns("tests", "__pycache__", "*.js", "*.html"),
-        )
-    return tmp_path
+    return copied_dask
 
 
 def test_what_is_read_as_text_has_the_digests_of_what_python_shows() -> None:

@@ -342,7 +342,7 @@ def test_a_changed_statement_refuses_what_rests_on_it_and_nothing_else(
     activation.install()
     (warning,) = warnings(caplog)
     assert "Backhaul leaves WorkerState.handle_stimulus as it is" in warning
-    assert "the source of WorkerState._purge_state is none that it was written for" in warning
+    assert "WorkerState._purge_state differs from what was read of distributed" in warning
 
 
 def test_without_sources_dask_runs_as_it_is(

@@ -24,7 +24,7 @@ from backhaul.bench.placement.workloads import Graph, Phase, SimulatedTask, work
 from backhaul.dask import (
     activation,
     in_flight,
-    instance_patches,
+    patching,
     placement,
     resource_id,
     resources,
@@ -320,7 +320,7 @@ def test_an_unknown_scheduler_is_left_as_it_is(
             assert placement.install(scheduler) is None
         assert "decide_worker_non_rootish" not in vars(scheduler)
 
-    instance_patches.WORKER_OBJECTIVE._warned.clear()
+    patching._named_in_log.clear()
     asyncio.run(run())
     said = [record.getMessage() for record in caplog.records]
     assert sum("worker_objective" in line for line in said) == 1

@@ -24,15 +24,18 @@ from backhaul._locks import RLock
 from backhaul.dask import device_arrays
 from backhaul.dask.config import switched_on
 from backhaul.dask.patches import PATCHES
-from backhaul.dask.patching import READ_RELEASES, Patch, Replacement, log_refusal
+from backhaul.dask.patching import READ_RELEASES, Patch, Refusal, Replacement, log_refusal
 from backhaul.dask.private import MissingName
 
-__all__ = ["SUPPORTED", "install", "install_for", "installed", "uninstall"]
+__all__ = ["SUPPORTED", "install", "install_for", "installed", "missing_features", "uninstall"]
 
 logger = logging.getLogger(__name__)
 
 #: Releases of distributed whose sources were read, so that all accelerations fit them
 SUPPORTED = " to ".join(READ_RELEASES)
+
+#: Most patches that the log names where another release refuses many
+_NAMED: Final = 3
 
 _lock = RLock()
 _installed: dict[Patch, Replacement] = {}
@@ -49,7 +52,7 @@ def install(*, only: str | None = None) -> None:
     """
     if only is None:
         device_arrays.register()
-    refused: list[tuple[Patch, str]] = []
+    refused: list[tuple[Patch, Refusal]] = []
     with _lock:
         for patch in PATCHES:
             if patch in _installed or patch in _refused or not switched_on(patch.switch):
@@ -61,19 +64,24 @@ def install(*, only: str | None = None) -> None:
                 try:
                     _installed[patch] = patch.install()
                 except MissingName as error:
-                    refusal = str(error)
+                    refusal = Refusal(str(error), (error.path,))
             if refusal is not None:
+                refusal.is_new()
                 _refused.add(patch)
                 refused.append((patch, refusal))
     if refused:
         if distributed.__version__ not in READ_RELEASES:
+            names = [str(patch) for patch, _ in refused]
+            rest = f" and {len(names) - _NAMED}" if len(names) > _NAMED else ""
             logger.warning(
-                "Backhaul runs with distributed %s without %d of its %d accelerations, whose "
-                "sources were read in %s: see backhaul doctor",
+                "Backhaul runs with distributed %s without %d of its %d accelerations, %s%s: %s. "
+                "See backhaul doctor dask",
                 distributed.__version__,
                 len(refused),
                 len(PATCHES),
-                SUPPORTED,
+                ", ".join(names[:_NAMED]),
+                rest,
+                refused[0][1],
             )
             return
         # One line, however much of Dask is another than the one that was read.
@@ -114,21 +122,30 @@ class _Feature:
     switch: str | None = None
 
     def install_for(self, server: Any) -> None:
-        if self.switch is not None and not switched_on(self.switch):
+        if not self.is_on():
             return
-        try:
+        refusal = self.refusal()
+        if refusal is None:
             module = importlib.import_module(f"backhaul.dask.{self.module}")
-        except (MissingName, AttributeError) as error:
+            getattr(module, self.function)(server)
+        elif refusal.is_new():
+            log_refusal(logger, "Backhaul does without %s: %s", self.module, refusal)
+
+    def is_on(self) -> bool:
+        """Tell whether the configuration switches it on."""
+        return self.switch is None or switched_on(self.switch)
+
+    def refusal(self) -> Refusal | None:
+        """Say which name of Dask its module lacks; None if it can be imported."""
+        try:
+            importlib.import_module(f"backhaul.dask.{self.module}")
+        except MissingName as error:
+            return Refusal(str(error), (error.path,))
+        except AttributeError as error:
             # An attribute of Dask that is read when the module is imported
-            if self.module not in _left_out:
-                _left_out.add(self.module)
-                log_refusal(logger, "Backhaul does without %s: %s", self.module, error)
-            return
-        getattr(module, self.function)(server)
+            return Refusal(str(error), (self.module,))
+        return None
 
-
-#: Features that were left out, by their module
-_left_out: set[str] = set()
 
 #: Features of each kind of server, in the order in which they are installed
 _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
@@ -155,6 +172,13 @@ _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
     ),
     Nanny: (_Feature("memory", "install_for_nanny"),),
 }
+
+
+def missing_features() -> dict[str, str]:
+    """Return the features that this Dask lacks a name for, by their module, with the reason."""
+    features = [feature for of_kind in _FEATURES.values() for feature in of_kind]
+    reasons = {each.module: each.refusal() for each in features if each.is_on()}
+    return {module: str(reason) for module, reason in reasons.items() if reason is not None}
 
 
 def uninstall() -> None:

@@ -14,10 +14,12 @@ import functools
 import importlib
 import inspect
 import logging
+import re
 import reprlib
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Final
@@ -27,6 +29,7 @@ import distributed.utils
 import tornado.gen
 import zict.common
 
+import dask
 from backhaul.dask.digests import DIGESTS
 from backhaul.dask.normalized import source_digest
 from backhaul.dask.private import MissingName, resolve
@@ -35,6 +38,7 @@ __all__ = [
     "READ_RELEASES",
     "InstancePatch",
     "Patch",
+    "Refusal",
     "Replacement",
     "as_dask_has_it",
     "is_dasks",
@@ -62,6 +66,9 @@ _DECORATORS = {
 #: Releases of distributed whose sources were read, the oldest and the newest
 READ_RELEASES: Final = ("2026.7.1", "2026.8.0")
 
+#: Sources that a warning has named, so that one cause is one line in the log of a process
+_named_in_log: set[str] = set()
+
 #: Stands for what was not there
 _ABSENT: Final = object()
 
@@ -69,6 +76,31 @@ _ABSENT: Final = object()
 #: a table would keep each worker and scheduler that has one of its own for as long as the process
 #: lives; with itself, as `functools.wraps` copies attributes
 _IN_PLACE: Final = "_backhaul_in_place"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Says why something of Dask is not replaced.
+
+    Parameters
+    ----------
+    text : str
+        The reason, for people.
+    sources : tuple of str
+        The causes: sources that are missing, that differ, or that another package has replaced.
+    """
+
+    text: str
+    sources: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def is_new(self) -> bool:
+        """Tell whether the log has yet to name one of the causes, and take all for named."""
+        is_new = not _named_in_log.issuperset(self.sources)
+        _named_in_log.update(self.sources)
+        return is_new
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,12 +149,12 @@ class Patch:
         """Get what the owner has now, unbound; None if it has nothing of that name."""
         return inspect.getattr_static(self.place, self.name, None)
 
-    def refusal(self) -> str | None:
+    def refusal(self) -> Refusal | None:
         """Say why it cannot be installed; None if it can."""
         try:
             return _refusal(self.read, self.current())
         except MissingName as error:
-            return str(error)
+            return Refusal(str(error), (error.path,))
 
     def install(self) -> Replacement:
         """Put our function in the place of Dask's; to be asked only if there is no `refusal`.
@@ -168,21 +200,28 @@ class InstancePatch:
     read: tuple[str, ...]
     attribute: str | None = None
     item: Any = None
-    _warned: set[str] = field(default_factory=set, init=False, repr=False)
 
     def __str__(self) -> str:
         return self.shown
 
     def fits(self, place: Any) -> bool:
-        """Tell whether it can be installed; if not, the log says why, once in a process."""
+        """Tell whether it can be installed; if not, the log says why, once for each cause."""
         try:
             refusal = _refusal(self.read, self._current(place))
-        except (MissingName, AttributeError) as error:
-            refusal = str(error)
-        if refusal is not None and refusal not in self._warned:
-            self._warned.add(refusal)
+        except MissingName as error:
+            refusal = Refusal(str(error), (error.path,))
+        except AttributeError as error:
+            refusal = Refusal(str(error), (self.shown,))
+        if refusal is not None and refusal.is_new():
             log_refusal(logger, "Backhaul leaves %s as it is (%s): %s", self, self.without, refusal)
         return refusal is None
+
+    def refusal(self) -> Refusal | None:
+        """Say which of the sources keeps it from being installed; None if all are as read."""
+        try:
+            return _refusal(self.read, None)
+        except MissingName as error:
+            return Refusal(str(error), (error.path,))
 
     def install(self, place: Any, ours: Any) -> Replacement | None:
         """Put something of ours on one object.
@@ -284,27 +323,46 @@ def _getter(found: Any) -> Any:
     return found.fget if isinstance(found, property) else found
 
 
-def _refusal(read: Iterable[str], original: Any) -> str | None:
-    """Say which source is none that was read, or has been replaced by another library.
+def _refusal(read: Iterable[str], original: Any) -> Refusal | None:
+    """Say which sources differ from what was read, or have been replaced by another package.
 
     Raises
     ------
     MissingName
         If a source is missing.
     """
-    strange: list[Any] = []
+    #: Names by the package that has replaced what they name; None where Dask itself differs
+    strange: dict[str | None, list[str]] = {}
     known: list[Any] = []
     for name in read:
         source = source_of(name)
         known.append(source)
         if source_digest(source) not in DIGESTS[name] or not is_pristine(source):
-            strange.append(source)
+            strange.setdefault(_package_over(source), []).append(_name(source))
     if not strange and not _belongs(original, known):
-        strange.append(original)
+        package = _package_over(original) or "another package"
+        strange.setdefault(package, []).append(_name(original))
     if not strange:
         return None
-    names = ", ".join(map(_name, strange))
-    return f"the source of {names} is none that it was written for"
+    sources = tuple(name for names in strange.values() for name in names)
+    return Refusal("; ".join(starmap(_cause, strange.items())), sources)
+
+
+def _cause(package: str | None, names: list[str]) -> str:
+    """Say in what way some sources are not those that were read."""
+    shown, read = ", ".join(names), " to ".join(READ_RELEASES)
+    if package is not None:
+        return f"{package} has replaced {shown}"
+    verb = "differs" if len(names) == 1 else "differ"
+    version = distributed.__version__
+    if version in READ_RELEASES:
+        return f"{shown} {verb} from what was read of distributed {read}"
+    age = "older" if _numbers(version) < _numbers(READ_RELEASES[0]) else "newer"
+    return f"{shown} of distributed {version}, {age} than what was read ({read}), {verb}"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
 
 
 def of(owner: str, names: str) -> tuple[str, ...]:
@@ -372,38 +430,64 @@ def is_dasks(handler: Any) -> bool:
 
 
 @functools.cache
-def _is_dasks_or_ours(file: str | None) -> bool:
+def _is_dasks_or_ours(file: str) -> bool:
     home = Path(distributed.__file__).parent
-    path = Path(file or "")
+    path = Path(file)
     if not path.is_relative_to(home):
         return _is_ours(file)
     # Its tests are programs, too.
     return "tests" not in path.relative_to(home).parts
 
 
-def _is_ours(file: str | None) -> bool:
-    return file is not None and Path(__file__).parent in Path(file).parents
+def _is_ours(file: str) -> bool:
+    return Path(__file__).parent in Path(file).parents
 
 
 def _name(source: Any) -> str:
     return str(getattr(source, "__qualname__", None) or getattr(source, "__name__", source))
 
 
-def _files(function: Any) -> set[str | None]:
-    """Collect the files that a function, its decorators and what they wrap were compiled from."""
+def _wrapped(function: Any) -> Iterator[FunctionType]:
+    """Yield a function and those that it wraps; a replacement counts as what it replaces."""
     if isinstance(function, (classmethod, staticmethod)):
         function = function.__func__
     elif isinstance(function, property):
         function = function.fget
-    files: set[str | None] = set()
-    # A replacement counts as the function that it replaces.
     while isinstance(function := as_dask_has_it(function), FunctionType):
-        wrapped = getattr(function, "__wrapped__", None)
+        yield function
+        function = getattr(function, "__wrapped__", None)
+
+
+def _files(function: Any) -> set[str]:
+    """Collect the files that a function, its decorators and what they wrap were compiled from."""
+    return {
+        each.__code__.co_filename
+        for each in _wrapped(function)
         # Dask's own decorators, such as `log_errors`, wrap functions of other modules.
-        if wrapped is None or function.__code__.co_filename != distributed.utils.__file__:
-            files.add(function.__code__.co_filename)
-        function = wrapped
-    return files - _DECORATORS
+        if not hasattr(each, "__wrapped__")
+        or each.__code__.co_filename != distributed.utils.__file__
+    } - _DECORATORS
+
+
+def _package_over(source: Any) -> str | None:
+    """Name the package that has replaced or wrapped a function, or one of a class or module."""
+    home, parts = "", [source]
+    if isinstance(source, type) or inspect.ismodule(source):
+        home = str(inspect.getsourcefile(source))
+        parts = [part for part in vars(source).values() if isinstance(part, FunctionType)]
+    for part in parts:
+        for function in _wrapped(part):
+            file = function.__code__.co_filename
+            if file not in {home, *_DECORATORS} and not _is_of_dask(file) and not _is_ours(file):
+                # Not its ``__module__``, which `functools.wraps` copies
+                return str(function.__globals__.get("__name__", file)).partition(".")[0]
+    return None
+
+
+@functools.cache
+def _is_of_dask(file: str) -> bool:
+    homes = (Path(str(module.__file__)).parent for module in (dask, distributed, zict))
+    return any(Path(file).is_relative_to(home) for home in homes)
 
 
 def is_pristine(source: Any) -> bool:

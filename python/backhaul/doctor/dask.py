@@ -18,9 +18,18 @@ def examine() -> Iterator[Finding]:
         said = f"{', '.join(missing)} is not installed"
         yield Finding("dask", "distributed", State.ABSENT, said, "pip install 'backhaul[dask]'")
         return
-    yield _lanes()
-    from backhaul.dask.activation import SUPPORTED
+    yield from _lanes()
+    try:
+        yield from _accelerations()
+    except ImportError as error:
+        yield Finding("dask", "backhaul.dask", State.BROKEN, str(error))
+
+
+def _accelerations() -> Iterator[Finding]:
+    """List what is put in the place of functions of Dask, and what is not, with the reason."""
+    from backhaul.dask.activation import SUPPORTED, missing_features
     from backhaul.dask.config import is_choice, switched_on
+    from backhaul.dask.instance_patches import INSTANCE_PATCHES
     from backhaul.dask.patches import PATCHES
 
     version = importlib.metadata.version("distributed")
@@ -28,32 +37,41 @@ def examine() -> Iterator[Finding]:
     if oldest <= _release(version) <= newest:
         yield Finding("dask", "distributed", State.WORKS, f"{version}, of {SUPPORTED}")
     else:
-        advice = f"pip install 'backhaul[dask]' brings one of {SUPPORTED}; what was not read of"
-        advice += " another release runs as Dask has it"
-        yield Finding("dask", "distributed", State.LIMITED, f"{version}, not {SUPPORTED}", advice)
+        age = "older" if _release(version) < oldest else "newer"
+        said = f"{version}, {age} than {SUPPORTED}, whose sources were read"
+        advice = "what was not read of another release runs as Dask has it, which is slower"
+        yield Finding("dask", "distributed", State.LIMITED, said, advice)
     yield _extras()
-    on, off, refused = [], set(), {}
-    for patch in PATCHES:
-        if not switched_on(patch.switch):
-            if is_choice(patch.switch):
-                off.add(patch.switch)
-        elif (refusal := patch.refusal()) is not None:
-            refused[str(patch)] = refusal
+    on: dict[str, list[str]] = {}
+    refused: dict[str, tuple[str, str]] = {}
+    # Patches that are switched off are not counted, because they are not installed.
+    chosen = [patch for patch in PATCHES if switched_on(patch.switch)]
+    for patch in chosen:
+        if (refusal := patch.refusal()) is None:
+            on.setdefault(patch.switch, []).append(str(patch))
         else:
-            on.append(patch)
-    # Accelerations that are switched off are not counted, because they are not installed.
-    said = f"{len(on)} of {len(on) + len(refused)} accelerations fit this release"
-    if not refused:
-        yield Finding("dask", "accelerations", State.WORKS, said)
-    else:
-        first, why = next(iter(refused.items()))
-        advice = (
-            f"these parts run as Dask has them; distributed {SUPPORTED} has them as we know them"
-        )
-        said = f"{said}; not {', '.join(refused)} (of {first}: {why})"
-        yield Finding("dask", "accelerations", State.LIMITED, said, advice)
-    if off:
-        said = f"switched off: {', '.join(sorted(off))}"
+            refused[str(patch)] = (str(refusal), f"it runs as Dask has it, {patch.without}")
+    fit = len(chosen) - len(refused)
+    single = 0
+    for each in INSTANCE_PATCHES:
+        if (refusal := each.refusal()) is None:
+            single += 1
+        else:
+            refused[str(each)] = (str(refusal), each.without)
+    for module, reason in missing_features().items():
+        refused[f"module {module}"] = (reason, "this part is left out")
+    state = State.LIMITED if refused else State.WORKS
+    said = f"{fit} of {len(chosen)} accelerations fit this release"
+    yield Finding("dask", "accelerations", state, said)
+    for switch, names in on.items():
+        yield Finding("dask", f"on: {switch}", State.WORKS, ", ".join(names))
+    said = f"{single} of {len(INSTANCE_PATCHES)} replacements fit"
+    yield Finding("dask", "on: one scheduler, worker or stream", State.WORKS, said)
+    for subject, (reason, advice) in refused.items():
+        yield Finding("dask", f"off: {subject}", State.LIMITED, reason, advice)
+    choices = {patch.switch for patch in PATCHES if is_choice(patch.switch)}
+    if off := sorted(switch for switch in choices if not switched_on(switch)):
+        said = f"switched off: {', '.join(off)}"
         yield Finding("dask", "switches", State.LIMITED, said, "distributed.comm.backhaul has them")
 
 
@@ -80,17 +98,21 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
 
 
-def _lanes() -> Finding:
+def _lanes() -> Iterator[Finding]:
     """Say which lanes comms may use, as Dask is configured here."""
-    from backhaul.dask.config import Settings
-
+    try:
+        from backhaul.dask.config import Settings
+    except ImportError:
+        # A Dask that is too old, which is reported with the accelerations
+        return
     try:
         settings = Settings.current()
     except ValueError as error:
-        return Finding("dask", "configuration", State.BROKEN, str(error))
+        yield Finding("dask", "configuration", State.BROKEN, str(error))
+        return
     lanes = dict(settings.native).get("lanes")
     said = "all lanes" if lanes is None else f"lanes {', '.join(lanes)}"
     said += "".join(f", {name}={value}" for name, value in settings.ucx)
     # Which of the two is right depends on who reaches this host.
     said += "; a secret" if settings.secret else "; no secret: whoever connects is a peer"
-    return Finding("dask", "configuration", State.WORKS, said)
+    yield Finding("dask", "configuration", State.WORKS, said)

@@ -123,12 +123,15 @@ test-newest: $(NEWEST_VENV)/.installed ## The Dask tests with the newest Dask, o
 	$(PART) test-newest -- \
 	  $(NEWEST_VENV)/bin/python -m pytest -o cache_dir=$(NEWEST_VENV)/.pytest_cache $(or $(ARGS),-m "not once" tests/dask)
 
-# Nothing of it is imported. Without VERSION, the newest that there is
+# Without VERSION, the newest that there is. The sources are parsed, and the streams import them
 .PHONY: dask-release
-dask-release: build ## What another release of Dask has changed of what ours rest on (VERSION=2026.8.0, or a folder; WRITE=1 once it was read)
+dask-release: build ## What another release of Dask has changed of what ours rest on, and whether the cores agree with it on random events (VERSION=2026.8.0, or a folder; SEEDS=200; WRITE=1 once it was read)
 	$(if $(wildcard $(VERSION)),,rm -rf $(TARGET)/dask-release; $(BIN)/python $(PIP_INSTALL) --no-deps --no-compile \
 	  --target $(TARGET)/dask-release dask$(addprefix ==,$(VERSION)) distributed$(addprefix ==,$(VERSION)))
-	$(BIN)/python -m tests.dask.new_release $(if $(WRITE),--write) $(or $(wildcard $(VERSION)),$(TARGET)/dask-release)
+	$(BIN)/python -m tests.dask.new_release $(if $(WRITE),--write) $(DASK_RELEASE); changed=$$?; \
+	$(BIN)/python -m tests.dask.release_streams --seeds $(or $(SEEDS),200) $(DASK_RELEASE) && exit $$changed
+
+DASK_RELEASE = $(or $(wildcard $(VERSION)),$(TARGET)/dask-release)
 
 # Three minutes; what is short of it is in `make test` too
 .PHONY: test-ucx

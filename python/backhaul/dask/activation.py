@@ -15,13 +15,13 @@ from __future__ import annotations
 import importlib
 import logging
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import distributed
 from distributed import Nanny, Scheduler, Worker
 
 from backhaul._locks import RLock
-from backhaul.dask import device_arrays
 from backhaul.dask.config import switched_on
 from backhaul.dask.patches import PATCHES
 from backhaul.dask.patching import READ_RELEASES, Patch, Refusal, Replacement, log_refusal
@@ -50,7 +50,7 @@ def install(*, only: str | None = None) -> None:
     only : str, optional
         The switch of the patches to install; all of them if not given.
     """
-    if only is None:
+    if only is None and (device_arrays := _DEVICE_ARRAYS.load()) is not None:
         device_arrays.register()
     refused: list[tuple[Patch, Refusal]] = []
     with _lock:
@@ -124,12 +124,18 @@ class _Feature:
     def install_for(self, server: Any) -> None:
         if not self.is_on():
             return
+        module = self.load()
+        if module is not None:
+            getattr(module, self.function)(server)
+
+    def load(self) -> Any:
+        """Import its module; None if this Dask lacks a name that it needs, which the log says."""
         refusal = self.refusal()
         if refusal is None:
-            module = importlib.import_module(f"backhaul.dask.{self.module}")
-            getattr(module, self.function)(server)
-        elif refusal.is_new():
+            return importlib.import_module(f"backhaul.dask.{self.module}")
+        if refusal.is_new():
             log_refusal(logger, "Backhaul does without %s: %s", self.module, refusal)
+        return None
 
     def is_on(self) -> bool:
         """Tell whether the configuration switches it on."""
@@ -146,6 +152,9 @@ class _Feature:
             return Refusal(str(error), (self.module,))
         return None
 
+
+#: Serializers for arrays on devices, of the whole process
+_DEVICE_ARRAYS: Final = _Feature("device_arrays")
 
 #: Features of each kind of server, in the order in which they are installed
 _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
@@ -176,7 +185,7 @@ _FEATURES: Final[dict[type, tuple[_Feature, ...]]] = {
 
 def missing_features() -> dict[str, str]:
     """Return the features that this Dask lacks a name for, by their module, with the reason."""
-    features = [feature for of_kind in _FEATURES.values() for feature in of_kind]
+    features = [_DEVICE_ARRAYS, *chain.from_iterable(_FEATURES.values())]
     reasons = {each.module: each.refusal() for each in features if each.is_on()}
     return {module: str(reason) for module, reason in reasons.items() if reason is not None}
 

@@ -345,6 +345,14 @@ def test_a_changed_statement_refuses_what_rests_on_it_and_nothing_else(
     assert "WorkerState._purge_state differs from what was read of distributed" in warning
 
 
+def test_a_function_that_dask_has_no_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    (patch,) = (each for each in patches.PATCHES if each.name == "_handle_event")
+    monkeypatch.delattr(patch.place, patch.name)
+    refusal = patch.refusal()
+    assert refusal is not None
+    assert "WorkerStateMachine._handle_event is missing from dask" in str(refusal)
+
+
 def test_without_sources_dask_runs_as_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -213,6 +213,7 @@ PATCHES: tuple[Patch, ...] = (
         owner="StateMachineEvent",
         name="__copy__",
         replace="fast_paths.add_copy",
+        adds=True,
         read=("StateMachineEvent",),
     ),
     Patch(

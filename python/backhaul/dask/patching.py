@@ -125,6 +125,8 @@ class Patch:
         needs some of them only, these are named.
     without : str
         What follows where it is refused, for people.
+    adds : bool, default False
+        Whether Dask has nothing of that name.
     """
 
     switch: str
@@ -133,6 +135,7 @@ class Patch:
     replace: str
     read: tuple[str, ...]
     without: str = "which is slower"
+    adds: bool = False
 
     def __str__(self) -> str:
         try:
@@ -152,6 +155,8 @@ class Patch:
     def refusal(self) -> Refusal | None:
         """Say why it cannot be installed; None if it can."""
         try:
+            if not self.adds:
+                resolve(f"{self.owner}.{self.name}")
             return _refusal(self.read, self.current())
         except MissingName as error:
             return Refusal(str(error), (error.path,))
